@@ -1,0 +1,5 @@
+"""``python -m spbench``, as torchrun starts it."""
+
+from spbench.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""One rank's life: gate, warm-up, clock, memory, counters."""

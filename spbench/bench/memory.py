@@ -1,0 +1,95 @@
+"""The memory of one step, in a pass of its own, never under the clock.
+
+On CUDA the caching allocator's peaks, and the whole device's use by NVML (the only one that
+includes NCCL's buffers). On CPU the peak of live storages: every storage that an operation
+returns is counted when it appears and discounted when it dies, rounded up to 512 bytes as
+the CUDA allocator would.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, final
+
+import psutil
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+ROUND_BYTES = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Peaks of one rank; None where there is no such thing to read."""
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int | None
+    device_used_bytes: int | None
+    host_rss_bytes: int
+
+
+@final
+class LiveStorages(TorchDispatchMode):
+    """Counts the bytes of storages that are alive, and remembers the most."""
+
+    def __init__(self, already_there: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.live_bytes = self.peak_bytes = 0
+        self._known: set[int] = set()
+        for tensor in already_there:
+            self._see(tensor)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor):
+                self._see(leaf)
+        return out
+
+    def _see(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._known:
+            return
+        rounded = -(-storage.nbytes() // ROUND_BYTES) * ROUND_BYTES
+        self._known.add(key)
+        weakref.finalize(storage, self._forget, key, rounded)
+        self.live_bytes += rounded
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+
+    def _forget(self, key: int, rounded: int) -> None:
+        self._known.discard(key)
+        self.live_bytes -= rounded
+
+
+def measure(
+    step: Callable[[], object], already_there: Iterable[Tensor], device: torch.device
+) -> Memory:
+    """Runs ``step`` once. ``already_there``: weights and inputs, which it finds allocated."""
+    rss = psutil.Process().memory_info
+    if device.type != "cuda":
+        with LiveStorages(already_there) as tracker:
+            step()
+        return Memory(
+            peak_allocated_bytes=tracker.peak_bytes,
+            peak_reserved_bytes=None,
+            device_used_bytes=None,
+            host_rss_bytes=rss().rss,
+        )
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    step()
+    torch.cuda.synchronize(device)
+    free, total = torch.cuda.mem_get_info(device)
+    return Memory(
+        peak_allocated_bytes=torch.cuda.max_memory_allocated(device),
+        peak_reserved_bytes=torch.cuda.max_memory_reserved(device),
+        device_used_bytes=total - free,
+        host_rss_bytes=rss().rss,
+    )

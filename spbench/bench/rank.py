@@ -1,0 +1,127 @@
+"""One rank's life in one case: gate, memory, warm-up, timed pass, silent pass.
+
+Instruments never share a pass with the clock. A case whose gate fails is not timed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+
+import psutil
+import torch
+
+from spbench.bench import memory
+from spbench.bench.clock import Stopwatch
+from spbench.bench.gate import Outcome, run_gate
+from spbench.bench.step import Links, Step
+from spbench.comm.group import Group, ShareOfGroup
+from spbench.comm.threads import Meeting, Threads, run_ranks
+from spbench.comm.transfer import by_op, by_phase, count
+from spbench.results.sample import Sample
+from spbench.strategies.base import Strategy
+from spbench.strategies.registry import load
+from spbench.workload.case import Case
+from spbench.workload.cost import forward_flops, parameters
+from spbench.workload.workload import DTYPE_BYTES, Workload
+
+GATE_FLOPS = {"cpu": 5e10, "cuda": 5e13}
+"""Forward operations up to which a workload is compared whole rather than as its twin."""
+GATE_MEMORY_SHARE = 0.3
+LIVE_ACTIVATIONS = 16
+"""Activations that autograd keeps of one sublayer, at the most; scores come on top."""
+
+
+def live_case(case: Case, group: Group, now_s: Callable[[], float] = time.perf_counter) -> Sample:
+    """The whole life. Raises what the workload raises; a failed gate is a Sample."""
+    strategy = load(case.strategy)
+    outcome, gated_on = _gate(case, strategy, group)
+    proof = {
+        "rank": group.rank,
+        "backend": group.backend,
+        "gated_on": gated_on,
+        "output_error": outcome.output.relative,
+        "gradient_error": None if outcome.gradient is None else outcome.gradient.relative,
+        "tolerance": outcome.worst.tolerance,
+        "predicted_by_phase": by_phase(
+            count(strategy.traffic(case.workload, group.size), group.rank)
+        ),
+    }
+    wrong = outcome.why_wrong()
+    (anyone_wrong,) = group.largest([float(wrong is not None)])
+    if anyone_wrong:
+        reason = wrong or "another rank's result is wrong"
+        failed_at_s = time.time() if wrong else None
+        return Sample(status="wrong_result", reason=reason, failed_at_s=failed_at_s, **proof)
+    return Sample(status="ok", **proof, **_measure(case, strategy, group, now_s))
+
+
+def _measure(
+    case: Case, strategy: Strategy, group: Group, now_s: Callable[[], float]
+) -> dict[str, object]:
+    links = Links(strategy=group.strategy, gradients=group.gradients)
+    whole_step = Step(case.workload, strategy, links, group.device, seed=case.seed)
+    inputs = whole_step.random_inputs()
+
+    def step() -> None:
+        whole_step(*inputs)
+
+    step()  # every kind of transfer and kernel once, before memory is read
+    links.reset()
+    found = asdict(memory.measure(step, [*whole_step.model.parameters(), *inputs], group.device))
+    sent = links.sent()
+    watch = Stopwatch(group=group, now_s=now_s)
+    warmup = watch.warm_up(step, case.effort)
+    iterations = watch.iterations(warmup, case.effort)
+    found["warmup"] = len(warmup) + 2
+    if isinstance(group, ShareOfGroup):
+        return found | {"compute_ms": watch.time(step, iterations)}
+    found["step_ms"] = watch.time(step, iterations)
+    with whole_step.silenced():
+        step()
+        found["compute_ms"] = watch.time(step, iterations)
+    return found | {"sent_by_phase": by_phase(sent), "sent_by_op": by_op(sent)}
+
+
+def _gate(case: Case, strategy: Strategy, group: Group) -> tuple[Outcome, str]:
+    """The outcome of this rank, and the name of the workload that was compared."""
+    if isinstance(group, ShareOfGroup):
+        twin = case.workload.reduced(group.size)
+        return _gate_by_threads(twin, strategy, group.size, case.seed), twin.name
+    workload = case.workload
+    (too_large,) = group.largest([float(not _fits(workload, group))])
+    if too_large:
+        workload = workload.reduced(group.size)
+    links = Links(strategy=group.strategy, gradients=group.gradients)
+    return run_gate(workload, strategy, links, group.device, seed=case.seed), workload.name
+
+
+def _gate_by_threads(workload: Workload, strategy: Strategy, ranks: int, seed: int) -> Outcome:
+    """All the ranks of a share, as threads on the CPU; the worst of their outcomes."""
+    second = Meeting(ranks)
+
+    def gate(transport: Threads) -> Outcome:
+        links = Links(strategy=transport, gradients=Threads(transport.rank, second))
+        return run_gate(workload, strategy, links, torch.device("cpu"), seed=seed)
+
+    outcomes = run_ranks(ranks, gate)
+    wrong = [outcome for outcome in outcomes if outcome.why_wrong()]
+    return max(wrong or outcomes, key=lambda outcome: outcome.worst.excess)
+
+
+def _fits(workload: Workload, group: Group) -> bool:
+    """Whether this rank can run the whole model alone, in time and memory, twice over."""
+    if forward_flops(workload) > GATE_FLOPS[group.device.type]:
+        return False
+    size = DTYPE_BYTES[workload.dtype]
+    scores = max(
+        (workload.axes[axis] for axis in workload.attended_axes), default=0
+    ) * workload.batch * workload.tokens * workload.heads * size
+    kept = len(workload.stack) * (LIVE_ACTIVATIONS * workload.activation_bytes + 2 * scores)
+    needed = kept + 4 * parameters(workload).total * size
+    if group.device.type == "cuda":
+        return needed < GATE_MEMORY_SHARE * torch.cuda.mem_get_info(group.device)[0]
+    return needed < GATE_MEMORY_SHARE * psutil.virtual_memory().available
+
+

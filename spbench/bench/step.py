@@ -1,0 +1,137 @@
+"""One step of one rank: forward, and in training backward and the gradient all-reduce.
+
+The gradient of the output is a constant, so a step needs no loss and no target, and the
+input is a leaf whose gradient is wanted, as the output of a patch embedding would be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from spbench.comm.collectives import Collectives
+from spbench.comm.gradients import GradientSum
+from spbench.comm.transfer import Count
+from spbench.comm.transport import Silent, Transport
+from spbench.model.initialise import load_weights
+from spbench.model.transformer import Transformer
+from spbench.strategies.base import Strategy
+from spbench.strategies.linear import part_of
+from spbench.workload.shards import Shard
+from spbench.workload.workload import Workload
+
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Links:
+    """The groups of one rank: the strategy's own, and one for the gradient all-reduce."""
+
+    strategy: Transport
+    gradients: Transport
+
+    def reset(self) -> None:
+        self.strategy.reset()
+        self.gradients.reset()
+
+    def sent(self) -> Count:
+        """Bytes sent since the last reset, of both."""
+        total = dict(self.strategy.sent)
+        for key, sent in self.gradients.sent.items():
+            total[key] = total.get(key, 0) + sent
+        return total
+
+
+@final
+class Step:
+    """A model on this rank's shard, and how to run it once."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        strategy: Strategy,
+        links: Links,
+        device: torch.device,
+        *,
+        seed: int = 0,
+        sharpness: float = 1.0,
+    ) -> None:
+        self.workload, self.links, self.device = workload, links, device
+        self.dtype = DTYPES[workload.dtype]
+        self.train = workload.mode == "train"
+        self.comm = Collectives(links.strategy)
+        self.rank, self.ranks = self.comm.rank, self.comm.size
+        model = Transformer(workload, strategy, self.comm)
+        load_weights(model, self.rank, seed, sharpness)
+        self.model = model.to(device, self.dtype).requires_grad_(self.train)
+        replicated = [p for p in self.model.parameters() if part_of(p) is None]
+        self.gradient_comm = Collectives(links.gradients)
+        self.gradients = GradientSum(replicated, self.gradient_comm) if self.train else None
+
+    @property
+    def first(self) -> Shard:
+        """How the input is sharded."""
+        return self.model.first
+
+    @property
+    def last(self) -> Shard:
+        """How the output is sharded."""
+        return self.model.last
+
+    @contextmanager
+    def silenced(self) -> Iterator[None]:
+        """Inside, a step computes and packs as ever, and sends nothing."""
+        self.comm.transport = Silent(self.rank, self.ranks)
+        self.gradient_comm.transport = Silent(self.rank, self.ranks)
+        try:
+            yield
+        finally:
+            self.comm.transport = self.links.strategy
+            self.gradient_comm.transport = self.links.gradients
+
+    def local_shape(self, shard: Shard, channels: int) -> tuple[int, ...]:
+        shape = [self.workload.batch, *self.workload.axes.values(), channels]
+        shape[shard.dim] = shard.sizes[self.rank]
+        return tuple(shape)
+
+    def random_inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """x, condition, context and the output's gradient, made on the device, shard-sized."""
+        work = self.workload
+        times = (work.axes["time"],) if work.modulation == "per_time" else ()
+        shapes: list[tuple[int, ...]] = [
+            self.local_shape(self.first, work.hidden),
+            (work.batch, *times, work.hidden),
+            (work.batch, max(1, work.context_tokens), work.hidden),
+            self.local_shape(self.last, work.out_channels),
+        ]
+        x, condition, context, cotangent = (
+            torch.randn(shape, device=self.device, dtype=self.dtype) for shape in shapes
+        )
+        return x.requires_grad_(self.train), condition, context, cotangent
+
+    def __call__(
+        self, x: Tensor, condition: Tensor, context: Tensor, cotangent: Tensor
+    ) -> Tensor:
+        """The output's shard. In training ``x.grad`` and every ``.grad`` are the step's own."""
+        out: Tensor
+        if self.gradients is None:
+            with torch.no_grad():
+                out = self.model(x, condition, context)
+            return out
+        x.grad = None
+        self.model.zero_grad(set_to_none=True)
+        out = self.model(x, condition, context)
+        with self.links.strategy.phase("backward"):
+            out.backward(cotangent)
+        self.gradients.finish()
+        return out.detach()

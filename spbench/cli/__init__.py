@@ -1,0 +1,1 @@
+"""One thin file a command: flags, one call, an exit code."""

@@ -1,0 +1,113 @@
+"""Flags that several commands share: strategies, ranks, workload, device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from spbench.cli.exits import Failure
+from spbench.launch.join import joined_ranks
+from spbench.results.environment import gpus as gpus_here
+from spbench.strategies.registry import UnknownStrategy, check_name, places
+from spbench.workload.case import Device
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def strategy_option(function: F) -> F:
+    return click.option(
+        "-s",
+        "--strategy",
+        "strategies",
+        multiple=True,
+        default=("all",),
+        show_default=True,
+        metavar="NAME[:OPTION]",
+        help="Strategies, repeated or with commas; 'all' for every one.",
+    )(function)
+
+
+def gpus_option(function: F) -> F:
+    return click.option(
+        "-g",
+        "--gpus",
+        "gpus",
+        metavar="N[,N...]",
+        help="Numbers of ranks, one a GPU (or processes on a CPU).  "
+        "[default: all GPUs, or 2 on a CPU]",
+    )(function)
+
+
+def device_option(function: F) -> F:
+    return click.option(
+        "--device",
+        type=click.Choice(["auto", "cuda", "cpu"]),
+        default="auto",
+        show_default=True,
+        help="Where ranks compute: NCCL on cuda, gloo on cpu.",
+    )(function)
+
+
+def json_option(function: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")(function)
+
+
+def parse_strategies(texts: Sequence[str]) -> list[str]:
+    """Names with their options, each once, in the order given. Loads no strategy."""
+    found: list[str] = []
+    for text in (part.strip() for group in texts for part in group.split(",")):
+        for name in places() if text == "all" else [text]:
+            try:
+                check_name(name)
+            except UnknownStrategy as error:
+                raise Failure(str(error)) from None
+            if name not in found:
+                found.append(name)
+    return found
+
+
+def parse_ranks(text: str | None, device: Device, *, share: bool = False) -> list[int]:
+    """Numbers of ranks, each once, that this machine can start."""
+    joined = joined_ranks(os.environ)
+    available = len(visible_gpus()) if device == "cuda" else None
+    if text is None:
+        return [joined or available or 2]
+    found: list[int] = []
+    for part in text.split(","):
+        if not part.strip().isdecimal() or int(part) < 1:
+            raise Failure(f"--gpus {text}: {part.strip()!r} is not a number of ranks; write 1,2,4")
+        if int(part) not in found:
+            found.append(int(part))
+    if joined is not None and found != [joined]:
+        raise Failure(f"--gpus {text}: this process is one of {joined} ranks that were started")
+    most = max(found)
+    if joined is None and not share and available is not None and most > available:
+        raise Failure(
+            f"--gpus {most}: this machine has {available} GPUs. Use --gpus 1 to {available}, "
+            f"--device cpu, or torchrun for several machines"
+        )
+    if joined is None and not share and device == "cpu" and most > 1024:
+        raise Failure(f"--gpus {most}: too many processes for one machine; use 1 to 1024")
+    return found
+
+
+def visible_gpus() -> list[dict[str, Any]]:
+    """The GPUs that CUDA would let a process of ours see."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    here = gpus_here()
+    if shown is None:
+        return here
+    names = [name for name in shown.split(",") if name.strip() not in ("", "-1")]
+    return here[: len(names)]
+
+
+def choose_device(asked: str) -> Device:
+    """cuda where there is a GPU, unless told otherwise."""
+    if asked == "cpu" or (asked == "auto" and not visible_gpus()):
+        return "cpu"
+    if not visible_gpus():
+        raise Failure("--device cuda: no GPU is visible here (nvidia-smi shows none); use cpu")
+    return "cuda"

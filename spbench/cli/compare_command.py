@@ -1,0 +1,36 @@
+"""``spbench compare``: the strategies of a run side by side."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from spbench.cli import choices
+from spbench.cli.exits import Failure
+from spbench.cli.runs import find_run, records_of
+from spbench.judge.side_by_side import side_by_side
+from spbench.report.tables import show_comparison
+
+
+@click.command("compare", short_help="Show the strategies of a run side by side.")
+@click.argument("run", required=False, type=click.Path(path_type=Path))
+@click.option("--reference", metavar="STRATEGY", help="Speed-ups are over this one.  [default: the first]")
+@choices.json_option
+def command(run: Path | None, reference: str | None, as_json: bool) -> None:
+    """Show the strategies of RUN side by side: a results directory, or the latest.
+
+    Bytes are what one rank sends in a step, the largest over the ranks. The gate's error is
+    relative, against one device.
+    """
+    records = records_of(find_run(run))
+    try:
+        lines = side_by_side(records, reference)
+    except ValueError as error:
+        raise Failure(str(error)) from None
+    if as_json:
+        click.echo(json.dumps([asdict(line) | {"gate": line.gate} for line in lines], indent=2))
+    else:
+        show_comparison(lines)

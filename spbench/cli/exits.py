@@ -1,0 +1,18 @@
+"""Exit codes, and the error that carries one."""
+
+from __future__ import annotations
+
+DONE = 0
+INTERNAL = 1
+USAGE = 2
+SOME_FAILED = 3
+UNFIT = 6
+INTERRUPTED = 130
+
+
+class Failure(Exception):
+    """Ends the command with a message on stderr and an exit code."""
+
+    def __init__(self, message: str, code: int = USAGE) -> None:
+        super().__init__(message)
+        self.code = code

@@ -1,0 +1,86 @@
+"""``spbench list``: strategies, workloads or runs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from spbench.cli import choices
+from spbench.cli.runs import all_runs
+from spbench.report import units
+from spbench.report.tables import console, table
+from spbench.results.store import read_rows
+from spbench.strategies.registry import SUMMARIES, places
+from spbench.workload.catalogue import find, names
+from spbench.workload.cost import parameters, step_flops
+
+
+@click.command("list", short_help="List strategies, workloads or runs.")
+@click.argument("what", type=click.Choice(["strategies", "workloads", "runs"]))
+@choices.json_option
+def command(what: str, as_json: bool) -> None:
+    """List strategies, workloads or runs."""
+    rows = {"strategies": _strategies, "workloads": _workloads, "runs": _runs}[what]()
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    elif not rows:
+        click.echo(f"no {what} yet")
+    else:
+        columns = list(rows[0])
+        cells = [[_shown(column, row[column]) for column in columns] for row in rows]
+        left = 2 if what != "workloads" else 3
+        heads = [column.replace("_bytes", " MiB").replace("_", " ") for column in columns]
+        console().print(table("", heads, cells, left=left))
+
+
+def _shown(column: str, value: Any) -> str:
+    if column.endswith("_bytes"):
+        return units.mebibytes(value)
+    return units.count_of(value) if column in ("parameters", "step_flops") else str(value)
+
+
+def _strategies() -> list[dict[str, Any]]:
+    return [
+        {"strategy": name, "idea": SUMMARIES.get(name, f"from {place}")}
+        for name, place in places().items()
+    ]
+
+
+def _workloads() -> list[dict[str, Any]]:
+    rows = []
+    for name in names():
+        work = find(name)
+        axes = " x ".join(f"{axis} {length}" for axis, length in work.axes.items())
+        rows.append(
+            {
+                "workload": name,
+                "axes": axes,
+                "hidden/heads/depth": f"{work.hidden}/{work.heads}/{work.depth}",
+                "tokens": work.tokens,
+                "parameters": parameters(work).total,
+                "activation_bytes": work.activation_bytes,
+                "step_flops": step_flops(work),
+                "dtype": work.dtype,
+            }
+        )
+    return rows
+
+
+def _runs() -> list[dict[str, Any]]:
+    rows = []
+    for run in all_runs():
+        records = read_rows(run).latest()
+        if not records:
+            continue
+        rows.append(
+            {
+                "run": run.name,
+                "workloads": ", ".join(dict.fromkeys(r.workload for r in records)),
+                "ok": sum(record.status == "ok" for record in records),
+                "other": sum(record.status != "ok" for record in records),
+                "started": records[0].started_utc,
+            }
+        )
+    return rows

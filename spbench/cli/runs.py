@@ -1,0 +1,48 @@
+"""Which results directory a command means: the one named, or the latest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from spbench.cli.exits import Failure
+from spbench.results.record import Record
+from spbench.results.store import ResultsError, read_rows
+
+RESULTS = Path("results")
+
+
+def find_run(named: Path | None) -> Path:
+    """A results directory or CSV file. Raises Failure with what there is instead."""
+    if named is None:
+        runs = all_runs()
+        if not runs:
+            raise Failure(f"no runs under {RESULTS}/ yet; start one with 'spbench run'")
+        return runs[-1]
+    inside = RESULTS / named
+    if not named.exists() and inside.exists():
+        return inside
+    if not named.exists():
+        known = ", ".join(run.name for run in all_runs()[-3:]) or "none yet"
+        raise Failure(f"no run at {named}. The latest under {RESULTS}/: {known}")
+    return named
+
+
+def all_runs() -> list[Path]:
+    """The runs under results/, the latest last."""
+    found = RESULTS.glob("*/runs.csv")
+    return [path.parent for path in sorted(found, key=lambda path: path.stat().st_mtime)]
+
+
+def records_of(run: Path) -> list[Record]:
+    """The latest record of each case; says on stderr how many rows could not be read."""
+    try:
+        rows = read_rows(run)
+    except ResultsError as error:
+        raise Failure(str(error)) from None
+    if rows.damaged:
+        click.echo(f"{rows.damaged} damaged rows of {run} are left out", err=True)
+    if not rows.records:
+        raise Failure(f"{run} holds no rows to show")
+    return rows.latest()

@@ -1,0 +1,114 @@
+"""``spbench verify``: the gate alone, over many shapes."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from spbench.cli import choices
+from spbench.cli.exits import DONE, SOME_FAILED, Failure
+from spbench.cli.run_command import choose_workload
+from spbench.launch.checks import RanksFailed, Verdict, checks_for, run_checks
+from spbench.launch.join import JoinedLauncher, joined_ranks
+from spbench.launch.local import Launcher, LocalLauncher
+from spbench.launch.plan import check_options
+from spbench.report.tables import show_verdicts
+from spbench.strategies.registry import UnknownStrategy
+from spbench.workload.case import Device
+from spbench.workload.catalogue import find, names
+from spbench.workload.job import Check, Job
+from spbench.workload.load import with_settings
+from spbench.workload.workload import Workload
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+@click.command("verify", short_help="Prove strategies equal to one device on many shapes.")
+@choices.strategy_option
+@choices.gpus_option
+@click.option(
+    "-w",
+    "--workload",
+    "workloads",
+    multiple=True,
+    metavar="NAME|FILE",
+    help="Instead of the built-in shapes; 'all' for the -small twins of the catalogue.",
+)
+@click.option("--dtype", type=click.Choice(DTYPES), default="float64", show_default=True)
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=1800.0)
+@choices.device_option
+@choices.json_option
+def command(
+    strategies: Sequence[str],
+    gpus: str | None,
+    workloads: Sequence[str],
+    dtype: Literal["float64", "float32", "bfloat16", "float16"],
+    timeout: float,
+    device: str,
+    as_json: bool,
+) -> int:
+    """Prove strategies equal to one device: output, input gradient, every weight gradient.
+
+    Errors are relative. Tolerances: 1e-9 in float64, 1e-4 in float32; in 16 bits four times
+    the error that one device makes itself. Bytes sent must equal the prediction exactly.
+    """
+    chosen = choices.parse_strategies(strategies)
+    shapes = [with_settings(shape, [f"dtype={dtype}"]) for shape in _shapes(workloads)]
+    where = choices.choose_device(device)
+    ranks = choices.parse_ranks(gpus, where)
+    try:
+        check_options(chosen)
+    except UnknownStrategy as error:
+        raise Failure(str(error)) from None
+    verdicts = _verify(checks_for(chosen, shapes), ranks, where, timeout)
+    if verdicts is None:
+        return DONE
+    if as_json:
+        click.echo(json.dumps([asdict(verdict) for verdict in verdicts], indent=2))
+    else:
+        show_verdicts(verdicts)
+    return SOME_FAILED if any(verdict.outcome == "WRONG" for verdict in verdicts) else DONE
+
+
+def _shapes(workloads: Sequence[str]) -> list[Workload]:
+    if not workloads:
+        return [find(name, "verify") for name in names("verify")]
+    wanted = [part for group in workloads for part in group.split(",")]
+    small = [name for name in names() if name.endswith("-small")]
+    every = [name for part in wanted for name in (small if part == "all" else [part])]
+    return [choose_workload(name, []) for name in every]
+
+
+def _verify(
+    checks: list[Check], ranks: list[int], device: Device, timeout_s: float
+) -> list[Verdict] | None:
+    """Every check on every number of ranks; None on a rank that is not the first."""
+    launcher: Launcher
+    # The logs are worth keeping only if ranks fail, and then the message says where they are.
+    folder = Path(tempfile.mkdtemp(prefix="spbench-verify-"))
+    if joined_ranks(os.environ) is not None:
+        job = Job(ranks=ranks[0], device=device, checks=checks, timeout_s=timeout_s)
+        launcher = JoinedLauncher(job)
+        if not launcher.is_first:
+            launcher.follow()
+            return None
+    else:
+        launcher = LocalLauncher(folder / "launcher.log")
+    verdicts = []
+    try:
+        for size in ranks:
+            click.echo(f"{len(checks)} checks on {size} ranks", err=True)
+            place = folder / f"{size}-ranks"
+            verdicts += run_checks(checks, size, device, launcher, place, timeout_s)
+    except RanksFailed as error:
+        raise Failure(str(error), SOME_FAILED) from None
+    finally:
+        launcher.close()
+    return verdicts

@@ -1,0 +1,73 @@
+"""The gradient all-reduce of replicated weights, overlapped with the backward pass.
+
+Each rank's gradient of a weight that it shares with the others is the part that its own
+shard contributes; their sum is the gradient. Gradients are packed into buckets in the
+reverse order of use, and a bucket leaves as soon as it is full, always in the same order on
+every rank, on a process group of its own so that it does not queue before the strategy's
+transfers. (What DistributedDataParallel does; written here because it must be counted.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from spbench.comm.collectives import Collectives
+from spbench.comm.transport import Handle
+
+BUCKET_BYTES = 25 * 2**20
+
+
+@final
+class GradientSum:
+    """Sums ``parameter.grad`` over the ranks, for parameters that all of them hold."""
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        comm: Collectives,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        self._comm = comm
+        self._buckets = _fill_buckets(list(reversed(parameters)), bucket_bytes)
+        self._bucket_of = {p: i for i, bucket in enumerate(self._buckets) for p in bucket}
+        for parameter in self._bucket_of:
+            parameter.register_post_accumulate_grad_hook(self._ready)
+        self._start_step()
+
+    def _start_step(self) -> None:
+        self._missing = [len(bucket) for bucket in self._buckets]
+        self._flying: list[tuple[Tensor, Handle]] = []
+
+    def _ready(self, parameter: Tensor) -> None:
+        self._missing[self._bucket_of[parameter]] -= 1  # type: ignore[index]
+        while len(self._flying) < len(self._buckets) and not self._missing[len(self._flying)]:
+            self._launch(self._buckets[len(self._flying)])
+
+    def _launch(self, bucket: list[nn.Parameter]) -> None:
+        flat = torch.cat([p.grad.view(-1) for p in bucket if p.grad is not None])
+        with self._comm.transport.phase("gradients"):
+            self._flying.append((flat, self._comm.all_reduce_(flat)))
+
+    def finish(self) -> None:
+        """Wait for every bucket; each ``.grad`` is then a view into its summed bucket."""
+        for bucket, (flat, handle) in zip(self._buckets, self._flying, strict=True):
+            handle.wait()
+            for parameter, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+                parameter.grad = part.view(parameter.shape)
+        self._start_step()
+
+
+def _fill_buckets(parameters: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:
+    buckets: list[list[nn.Parameter]] = []
+    room = 0
+    for parameter in parameters:
+        if not buckets or parameter.nbytes > room:
+            buckets.append([])
+            room = bucket_bytes
+        buckets[-1].append(parameter)
+        room -= parameter.nbytes
+    return buckets

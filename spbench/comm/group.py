@@ -1,0 +1,129 @@
+"""Joining the other ranks: process groups, the device, and agreement between ranks.
+
+torch elastic (or torchrun, or Slurm) has set RANK, WORLD_SIZE, MASTER_ADDR and the like;
+init_process_group reads them. Two groups hold the same ranks: one for the strategy, one for
+the gradient all-reduce, so that neither queues behind the other.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import final
+
+import torch
+import torch.distributed as dist
+
+from spbench.comm.network import Gloo, Nccl
+from spbench.comm.transport import Silent, Transport
+
+
+class Group(ABC):
+    """The ranks of a case: their transports, and what they must agree upon."""
+
+    backend: str
+
+    def __init__(self, device: torch.device, strategy: Transport, gradients: Transport) -> None:
+        self.device, self.strategy, self.gradients = device, strategy, gradients
+
+    @property
+    def rank(self) -> int:
+        return self.strategy.rank
+
+    @property
+    def size(self) -> int:
+        return self.strategy.size
+
+    def synchronise(self) -> None:
+        """Wait for this rank's device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    @abstractmethod
+    def largest(self, values: Sequence[float]) -> list[float]:
+        """Element by element, the largest over the ranks."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Wait for every rank."""
+
+    @abstractmethod
+    def gather_text(self, text: str) -> list[str]:
+        """Every rank's text, by rank."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+@final
+class ProcessGroup(Group):
+    """Ranks that are processes: NCCL for CUDA devices, gloo for CPUs."""
+
+    def __init__(self, device: torch.device, timeout_s: float) -> None:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        timeout = timedelta(seconds=timeout_s)
+        self.backend = "nccl" if device.type == "cuda" else "gloo"
+        eager = device if device.type == "cuda" else None
+        dist.init_process_group(self.backend, timeout=timeout, device_id=eager)
+        world = dist.group.WORLD
+        second = dist.new_group(timeout=timeout, device_id=eager)
+        assert world is not None and second is not None
+        network = Nccl if device.type == "cuda" else Gloo
+        super().__init__(device, network(world), network(second))
+        self._one = torch.zeros(1, device=device)
+
+    def largest(self, values: Sequence[float]) -> list[float]:
+        shared = torch.tensor(list(values), dtype=torch.float64, device=self.device)
+        dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+        found: list[float] = shared.tolist()
+        return found
+
+    def barrier(self) -> None:
+        dist.all_reduce(self._one)
+        self.synchronise()
+
+    def gather_text(self, text: str) -> list[str]:
+        texts: list[str] = [""] * self.size
+        dist.all_gather_object(texts, text)
+        return texts
+
+    def warm(self) -> None:
+        """Each kind of collective once on each group, so that none allocates later."""
+        for transport in (self.strategy, self.gradients):
+            even = (1,) * self.size
+            mine, whole = self._one.clone(), torch.zeros(self.size, device=self.device)
+            transport.all_to_all(torch.zeros_like(whole), whole, even, even).wait()
+            transport.all_gather(whole, mine, even).wait()
+            transport.reduce_scatter(mine, whole, even).wait()
+            transport.all_reduce(mine).wait()
+            transport.shift(torch.zeros_like(mine), mine).wait()
+            transport.reset()
+        self.synchronise()
+
+    def close(self) -> None:
+        """Only after success: after an error it may wait for ranks that are gone."""
+        dist.destroy_process_group()
+
+
+@final
+class ShareOfGroup(Group):
+    """Rank 0 of a group whose other ranks are not there: it computes and sends nothing."""
+
+    backend = "fake"
+
+    def __init__(self, device: torch.device, size: int) -> None:
+        super().__init__(device, Silent(0, size), Silent(0, size))
+
+    def largest(self, values: Sequence[float]) -> list[float]:
+        return list(values)
+
+    def barrier(self) -> None:
+        self.synchronise()
+
+    def gather_text(self, text: str) -> list[str]:
+        return [text]
+
+    def close(self) -> None:
+        return None

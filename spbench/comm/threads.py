@@ -1,0 +1,119 @@
+"""Ranks as threads of one process on the CPU: real values change hands, nothing is sent.
+
+For checking a strategy at any number of ranks where there are not that many devices: the
+gate of a one-GPU share, and tests. A backward pass on the CPU runs in the thread that asked
+for it, so ranks can wait for each other inside one; on CUDA one thread serves a whole
+device, and they could not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, final
+
+import torch
+from torch import Tensor
+
+from spbench.comm.transport import Done, Handle, Transport
+from spbench.workload.shards import Sizes
+
+T = TypeVar("T")
+Parts = Sequence[Tensor]
+
+
+@final
+class Meeting:
+    """Where the threads of one group show each other tensors, one round at a time."""
+
+    def __init__(self, size: int, timeout_s: float = 120.0) -> None:
+        self.size = size
+        self._shown: list[Parts] = [()] * size
+        self._barrier = threading.Barrier(size, timeout=timeout_s)
+
+    def exchange(self, rank: int, mine: Parts, take: Callable[[list[Parts]], T]) -> T:
+        """``take`` sees what every rank shows, and must copy what it wants to keep."""
+        self._shown[rank] = mine
+        self._barrier.wait()
+        taken = take(self._shown)
+        self._barrier.wait()
+        return taken
+
+    def abort(self) -> None:
+        """A rank has failed: the others fail too instead of waiting for it."""
+        self._barrier.abort()
+
+
+@final
+class Threads(Transport):
+    """One thread's place in a ``Meeting``."""
+
+    def __init__(self, rank: int, meeting: Meeting) -> None:
+        super().__init__(rank, meeting.size)
+        self.meeting = meeting
+
+    def _all_to_all(
+        self, received: Tensor, sent: Tensor, received_counts: Sizes, sent_counts: Sizes
+    ) -> Handle:
+        targets = received.split(list(received_counts))
+
+        def take(shown: list[Parts]) -> None:
+            for target, parts in zip(targets, shown, strict=True):
+                target.copy_(parts[self.rank])
+
+        self.meeting.exchange(self.rank, sent.split(list(sent_counts)), take)
+        return Done()
+
+    def _all_gather(self, received: Tensor, sent: Tensor, counts: Sizes) -> Handle:
+        targets = received.split(list(counts))
+
+        def take(shown: list[Parts]) -> None:
+            for target, parts in zip(targets, shown, strict=True):
+                target.copy_(parts[0])
+
+        self.meeting.exchange(self.rank, [sent], take)
+        return Done()
+
+    def _reduce_scatter(self, received: Tensor, sent: Tensor, counts: Sizes) -> Handle:
+        def take(shown: list[Parts]) -> None:
+            torch.sum(torch.stack([parts[self.rank] for parts in shown]), 0, out=received)
+
+        self.meeting.exchange(self.rank, sent.split(list(counts)), take)
+        return Done()
+
+    def _all_reduce(self, x: Tensor) -> Handle:
+        def total(shown: list[Parts]) -> Tensor:
+            return torch.stack([parts[0] for parts in shown]).sum(0)
+
+        x.copy_(self.meeting.exchange(self.rank, [x], total))
+        return Done()
+
+    def _shift(self, received: Tensor, sent: Tensor) -> Handle:
+        previous = (self.rank - 1) % self.size
+        self.meeting.exchange(
+            self.rank, [sent], lambda shown: received.copy_(shown[previous][0])
+        )
+        return Done()
+
+
+def run_ranks(size: int, rank_main: Callable[[Threads], T]) -> list[T]:
+    """``rank_main`` on ``size`` threads at once; their results by rank.
+
+    The first failure is raised, after every thread has ended.
+    """
+    meeting = Meeting(size)
+
+    def run(rank: int) -> T:
+        try:
+            return rank_main(Threads(rank, meeting))
+        except BaseException:
+            meeting.abort()
+            raise
+
+    with ThreadPoolExecutor(size) as pool:
+        futures = [pool.submit(run, rank) for rank in range(size)]
+    errors = [error for future in futures if (error := future.exception())]
+    for error in sorted(errors, key=lambda e: isinstance(e, threading.BrokenBarrierError)):
+        raise error
+    return [future.result() for future in futures]

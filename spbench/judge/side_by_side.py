@@ -1,0 +1,141 @@
+"""The strategies of a run beside each other, case by case.
+
+A launch is the unit: a figure is the median over the launches of a case, its range their
+smallest and largest. A ratio is taken between strategies of the same workload and ranks.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from spbench.results.record import Record
+
+Group = tuple[str, str, int, str, str, str, str, str, int]
+"""What two cases must share to stand side by side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """Median, smallest and largest over the launches of a case."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One strategy at one number of ranks. None: not measured."""
+
+    workload: str
+    kind: str
+    ranks: int
+    strategy: str
+    launches: int
+    status: str
+    reason: str
+    step_ms: Figure | None
+    speedup: float | None
+    """The reference's step time over this one's: above 1 is faster than the reference."""
+    tokens_per_s: float | None
+    compute_ms: float | None
+    exposed_comm_ms: float | None
+    peak_allocated_bytes: float | None
+    sent_bytes: dict[str, int | None]
+    predicted_bytes: dict[str, int | None]
+    output_error: float | None
+    gradient_error: float | None
+    tolerance: float | None
+
+    @property
+    def gate(self) -> str:
+        """passed, failed, or not run."""
+        if self.tolerance is None:
+            return "not run"
+        return "failed" if self.status == "wrong_result" else "passed"
+
+
+PHASES = ("forward", "backward", "gradients")
+
+
+def side_by_side(records: Iterable[Record], reference: str | None = None) -> list[Line]:
+    """A line for each case; the reference is the first strategy of the run unless named.
+
+    Raises ValueError if no case has the strategy that is named as the reference.
+    """
+    cases: dict[tuple[Group, str], list[Record]] = {}
+    for record in records:
+        cases.setdefault((group_of(record), record.strategy), []).append(record)
+    if reference is not None and all(strategy != reference for _, strategy in cases):
+        known = ", ".join(dict.fromkeys(strategy for _, strategy in cases))
+        raise ValueError(f"no case of strategy {reference!r} to compare with; there are {known}")
+    order = list(dict.fromkeys(strategy for _, strategy in cases))
+    chosen = reference or (order[0] if order else "")
+    lines = []
+    for group in dict.fromkeys(group for group, _ in cases):
+        base = _figure(cases.get((group, chosen), []), _time_column(group))
+        for strategy in order:
+            if (group, strategy) in cases:
+                lines.append(_line(cases[group, strategy], base))
+    return lines
+
+
+def group_of(record: Record) -> Group:
+    return (
+        record.workload,
+        record.axes,
+        record.batch,
+        record.dtype,
+        record.mode,
+        record.checkpointing,
+        record.device,
+        record.kind,
+        record.world_size,
+    )
+
+
+def _time_column(group: Group) -> str:
+    return "compute_ms" if "one_gpu_share" in group else "step_ms"
+
+
+def _line(records: Sequence[Record], base: Figure | None) -> Line:
+    good = [record for record in records if record.status == "ok"]
+    shown = good or list(records)
+    first = shown[-1]
+    step = _figure(good, "step_ms")
+    timed = _figure(good, _time_column(group_of(first)))
+    return Line(
+        workload=first.workload,
+        kind=first.kind,
+        ranks=first.world_size,
+        strategy=first.strategy,
+        launches=len(good),
+        status=first.status,
+        reason=first.reason,
+        step_ms=step,
+        speedup=base.median / timed.median if base and timed else None,
+        tokens_per_s=_median(good, "tokens_per_s"),
+        compute_ms=_median(good, "compute_ms"),
+        exposed_comm_ms=_median(good, "exposed_comm_ms"),
+        peak_allocated_bytes=_median(good, "peak_allocated_bytes"),
+        sent_bytes={phase: getattr(first, f"sent_bytes_{phase}") for phase in PHASES},
+        predicted_bytes={phase: getattr(first, f"predicted_bytes_{phase}") for phase in PHASES},
+        output_error=first.output_error,
+        gradient_error=first.gradient_error,
+        tolerance=first.tolerance,
+    )
+
+
+def _figure(records: Sequence[Record], column: str) -> Figure | None:
+    good = [record for record in records if record.status == "ok"]
+    values = [value for record in good if (value := getattr(record, column)) is not None]
+    if not values:
+        return None
+    return Figure(median=statistics.median(values), low=min(values), high=max(values))
+
+
+def _median(records: Sequence[Record], column: str) -> float | None:
+    figure = _figure(records, column)
+    return None if figure is None else figure.median

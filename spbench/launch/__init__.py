@@ -1,0 +1,1 @@
+"""Starts, watches and ends ranks. No torch in the parent."""

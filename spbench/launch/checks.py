@@ -1,0 +1,103 @@
+"""The gate over many shapes: which checks to make, and what the ranks said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from spbench.launch.local import Ended, Launcher
+from spbench.results.sample import CHECKED, Checked, Sample, sample_path
+from spbench.workload.case import Device
+from spbench.workload.job import Check, Job
+from spbench.workload.workload import Workload
+
+SHARP = 8.0
+"""Multiplies q and k: rows of scores then span hundreds, which a careless softmax or
+log-sum-exp merge does not survive."""
+SHARP_SHAPES = ("attention-only",)
+
+
+class RanksFailed(Exception):
+    """Ranks ended before they had gone through their checks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """One check on one number of ranks: the worst that any rank found."""
+
+    strategy: str
+    workload: str
+    ranks: int
+    dtype: str
+    sharpness: float
+    outcome: str
+    """passed, WRONG or declined."""
+    reason: str
+    output_error: float | None
+    gradient_error: float | None
+    tolerance: float | None
+
+
+def checks_for(strategies: Sequence[str], workloads: Sequence[Workload]) -> list[Check]:
+    """Every strategy on every workload, the sharp shapes a second time with sharp logits."""
+    found = []
+    for strategy in strategies:
+        for work in workloads:
+            for sharpness in (1.0, SHARP) if work.name in SHARP_SHAPES else (1.0,):
+                found.append(Check(workload=work, strategy=strategy, sharpness=sharpness))
+    return found
+
+
+def run_checks(
+    checks: Sequence[Check],
+    ranks: int,
+    device: Device,
+    launcher: Launcher,
+    folder: Path,
+    timeout_s: float,
+) -> list[Verdict]:
+    """All checks in one start of ``ranks``. Raises RanksFailed with the first reason."""
+    job = Job(ranks=ranks, device=device, checks=list(checks), timeout_s=timeout_s)
+    launcher.announce([job])
+    ended = launcher.run(job, folder)
+    by_rank = [_read(sample_path(folder, rank), ended, rank) for rank in range(ranks)]
+    return [
+        _verdict(check, ranks, [found[i] for found in by_rank]) for i, check in enumerate(checks)
+    ]
+
+
+def _read(path: Path, ended: Ended, rank: int) -> list[Checked]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return CHECKED.validate_json(text)
+    except OSError:
+        why = "took too long" if ended.timed_out else f"left nothing (exit code {ended.exitcode})"
+        raise RanksFailed(f"rank {rank} {why}; logs are in {path.parent}") from None
+    except ValidationError:
+        sample = Sample.model_validate_json(text)
+        raise RanksFailed(f"rank {rank}: {sample.reason}; logs are in {path.parent}") from None
+
+
+def _verdict(check: Check, ranks: int, found: Sequence[Checked]) -> Verdict:
+    wrong = next((f"rank {i}: {one.wrong}" for i, one in enumerate(found) if one.wrong), "")
+    declined = found[0].declined
+
+    def worst(name: str) -> float | None:
+        values = [value for one in found if (value := getattr(one, name)) is not None]
+        return max(values, default=None)
+
+    return Verdict(
+        strategy=check.strategy,
+        workload=check.workload.name,
+        ranks=ranks,
+        dtype=check.workload.dtype,
+        sharpness=check.sharpness,
+        outcome="declined" if declined else "WRONG" if wrong else "passed",
+        reason=declined or wrong,
+        output_error=worst("output_error"),
+        gradient_error=worst("gradient_error"),
+        tolerance=worst("tolerance"),
+    )

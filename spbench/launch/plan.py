@@ -1,0 +1,86 @@
+"""From what was asked for to the cases to run: every combination, checked before any start.
+
+Only what a strategy itself must say loads torch, here in ``plan``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spbench.strategies.registry import load
+from spbench.workload.case import Case, Device, Effort, Kind
+from spbench.workload.job import Job
+from spbench.workload.workload import Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A case of the sweep, and why it cannot run, if it cannot."""
+
+    case: Case
+    why_not: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a sweep is made of; each combination is a cell, each launch of it a case."""
+
+    workload: Workload
+    strategies: Sequence[str]
+    ranks: Sequence[int]
+    device: Device
+    kind: Kind = "measured"
+    launches: int = 1
+    effort: Effort = Effort()
+    seed: int = 0
+
+
+def plan(request: Request) -> list[Cell]:
+    """The cells in the order of their running: launch by launch, strategies interleaved.
+
+    Within a launch all strategies of one number of ranks follow each other, in an order
+    that the seed shuffles anew for each launch, so that drift does not favour one of them.
+    Raises UnknownStrategy for options that a strategy does not have.
+    """
+    strategies = {text: load(text) for text in request.strategies}
+    shuffle = random.Random(request.seed)
+    cells = []
+    for launch in range(request.launches):
+        for ranks in request.ranks:
+            order = list(strategies)
+            if launch:
+                shuffle.shuffle(order)
+            for text in order:
+                case = Case(
+                    workload=request.workload,
+                    strategy=text,
+                    ranks=ranks,
+                    device=request.device,
+                    kind=request.kind,
+                    seed=request.seed,
+                    launch=launch,
+                    effort=request.effort,
+                )
+                why_not = strategies[text].why_not(request.workload, ranks)
+                cells.append(Cell(case=case, why_not=why_not))
+    return cells
+
+
+def check_options(strategies: Sequence[str]) -> None:
+    """Raises UnknownStrategy if a strategy does not have the options that it is given."""
+    for text in strategies:
+        load(text)
+
+
+def job_of(case: Case, timeout_s: float) -> Job:
+    """The start of ranks that measures ``case``."""
+    wanted = dict(load(case.strategy).environment) if case.device == "cuda" else {}
+    return Job(
+        ranks=case.ranks,
+        device=case.device,
+        case=case,
+        timeout_s=timeout_s,
+        environment=wanted,
+    )

@@ -1,0 +1,147 @@
+"""Runs cases one after another: each launch becomes a row before the next one starts."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from spbench.launch.local import Ended, Launcher, read_samples
+from spbench.launch.plan import Cell, job_of
+from spbench.results.record import Record, measured
+from spbench.results.sample import Sample, Status
+from spbench.results.store import Store
+from spbench.workload.case import Case
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Where rows go, who starts ranks, and what all rows have in common."""
+
+    store: Store
+    launcher: Launcher
+    run_id: str
+    timeout_s: float
+    git_commit: str = ""
+    peak_tflops: float | None = None
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def run(self, cells: Iterable[Cell], started: Callable[[Case], None]) -> Iterator[Record]:
+        """A record for each cell, written before it is handed out.
+
+        On Ctrl-C the case under way gets a row ``interrupted``, and the interrupt goes on.
+        """
+        for cell in cells:
+            started(cell.case)
+            try:
+                record, samples = self._one(cell)
+            except KeyboardInterrupt:
+                started_utc = self.now()
+                self.store.append(self._row(cell.case, started_utc, status="interrupted"))
+                raise
+            self.store.append(record, samples)
+            yield record
+
+    def _one(self, cell: Cell) -> tuple[Record, list[Sample]]:
+        started_utc = self.now()
+        if cell.why_not is not None:
+            row = self._row(cell.case, started_utc, status="skipped", reason=cell.why_not)
+            return row, []
+        folder = self.store.folder / "logs" / folder_name(cell.case)
+        job = job_of(cell.case, self.timeout_s)
+        ended = self.launcher.run(job, folder)
+        samples = read_samples(job, folder)
+        status, reason = conclude(ended, samples, job.processes, self.timeout_s)
+        facts: dict[str, Any] = {"status": status, "reason": reason}
+        if samples:
+            versions = samples[0].versions
+            facts |= {name: versions.get(name, "") for name in ("torch", "cuda", "nccl")}
+            facts |= {"gpu": samples[0].device_name, "gated_on": samples[0].gated_on}
+            facts["backend"] = samples[0].backend
+        if status == "ok":
+            facts |= measured(cell.case, samples, self.peak_tflops)
+        elif status == "wrong_result":
+            facts |= proofs(samples)
+        if status != "ok":
+            facts["log"] = str(folder.relative_to(self.store.folder) / "logs")
+        return self._row(cell.case, started_utc, **facts), samples if status == "ok" else []
+
+    def _row(self, case: Case, started_utc: datetime, **facts: Any) -> Record:
+        return Record.of_case(
+            case,
+            run_id=self.run_id,
+            started_utc=started_utc.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            git_commit=self.git_commit,
+            **facts,
+        )
+
+
+def folder_name(case: Case) -> str:
+    """Readable, safe in any file system, and different for different cases."""
+    strategy = re.sub(r"[^A-Za-z0-9.-]+", "-", case.strategy)
+    return f"{strategy}-{case.ranks}-{case.key[:8]}-launch{case.launch}"
+
+
+def proofs(samples: Sequence[Sample]) -> dict[str, float]:
+    """The errors of a failed gate are worth keeping; its times do not exist."""
+    found = {}
+    for name in ("output_error", "gradient_error", "tolerance"):
+        values = [value for s in samples if (value := getattr(s, name)) is not None]
+        if values:
+            found[name] = max(values)
+    return found
+
+
+def conclude(
+    ended: Ended, samples: Sequence[Sample], processes: int, timeout_s: float
+) -> tuple[Status, str]:
+    """The row's status and one line of why, from what the ranks wrote and how they ended."""
+    if ended.group_lost:
+        return "skipped", "an earlier case broke the process group that was joined"
+    if ended.timed_out:
+        return "timeout", f"not done after {timeout_s:g} s; --timeout sets the deadline"
+    failed = [sample for sample in samples if sample.status != "ok"]
+    if failed:
+        # A broken connection is mostly the echo of another rank's failure.
+        first = min(failed, key=_blame)
+        return first.status, f"rank {first.rank}: {first.reason}"
+    if not ended.ok or len(samples) < processes:
+        return "crash", _death(ended)
+    for sample in samples:
+        if sample.sent_by_phase is not None and sample.sent_by_phase != sample.predicted_by_phase:
+            return "wrong_result", (
+                f"rank {sample.rank} sent {sample.sent_by_phase}, "
+                f"predicted {sample.predicted_by_phase}"
+            )
+    return "ok", ""
+
+
+def _blame(sample: Sample) -> tuple[bool, float]:
+    known = sample.failed_at_s if sample.failed_at_s is not None else float("inf")
+    return sample.status == "comm_error", known
+
+
+def _death(ended: Ended) -> str:
+    who = "the launcher" if ended.rank is None else f"rank {ended.rank}"
+    if ended.exitcode is not None and ended.exitcode < 0:
+        return f"{who} was ended by {signal.Signals(-ended.exitcode).name}"
+    return f"{who} ended with exit code {ended.exitcode} and left no result"
+
+
+def still_to_do(cells: Sequence[Cell], done: Sequence[Record]) -> list[Cell]:
+    """The cells without an ``ok`` row: what a resumed run has left to do."""
+    finished = {(record.case, record.launch) for record in done if record.status == "ok"}
+    return [cell for cell in cells if (cell.case.key, cell.case.launch) not in finished]
+
+
+def new_folder(parent: Path, name: str) -> Path:
+    """``parent/name``, or with a number behind it that is not taken."""
+    folder, tries = parent / name, 1
+    while folder.exists():
+        tries += 1
+        folder = parent / f"{name}-{tries}"
+    return folder

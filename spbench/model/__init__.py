@@ -1,0 +1,1 @@
+"""The transformer, written once, blind to ranks and strategies."""

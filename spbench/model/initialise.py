@@ -1,0 +1,64 @@
+"""The same weights and inputs on every rank, whatever part of them it holds.
+
+Each tensor has its own random stream, seeded by its name, so that a rank makes any whole
+tensor by itself, one at a time, and keeps its part: nothing is broadcast.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import torch
+from torch import Tensor, nn
+
+from spbench.strategies.linear import part_of
+from spbench.workload.workload import Workload
+
+
+def named_tensor(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
+    """Standard normal float32 numbers on the CPU that depend on name, shape and seed alone."""
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) + (seed << 32))
+    return torch.randn(shape, generator=generator)
+
+
+@torch.no_grad()
+def load_weights(model: nn.Module, rank: int, seed: int, sharpness: float = 1.0) -> None:
+    """Weights at the usual scale, biases and tables small but not zero, norms near one.
+
+    ``sharpness`` multiplies the projections to q, k and v: at 8 and more, rows of scores
+    differ by hundreds, which a careless softmax or merge does not survive.
+    """
+    for name, parameter in model.named_parameters():
+        part = part_of(parameter)
+        shape = list(parameter.shape)
+        if part is not None:
+            shape[part.dim] = part.length
+        whole = named_tensor(name, tuple(shape), seed)
+        if name.endswith("norm.weight"):
+            whole = 1 + 0.1 * whole
+        elif name.endswith((".weight",)):
+            whole *= _fan_in(name, shape) ** -0.5
+        else:
+            whole *= 0.1
+        if ".qkv." in name or ".kv." in name or ".q." in name:
+            whole *= sharpness
+        if part is not None:
+            whole = whole.narrow(part.dim, part.start(rank), part.sizes[rank])
+        parameter.copy_(whole)
+
+
+def _fan_in(name: str, shape: list[int]) -> int:
+    """Elements that each output sums over; projections out of attention sum over two dims."""
+    out_of_heads = len(shape) == 3 and name.endswith(".out.weight")
+    return shape[-1] * shape[-2] if out_of_heads else shape[-1]
+
+
+def inputs(workload: Workload, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The whole x (B, *axes, H), condition (B, H) or (B, T, H), and context (B, L, H)."""
+    batch, hidden = workload.batch, workload.hidden
+    times = (workload.axes["time"],) if workload.modulation == "per_time" else ()
+    return (
+        named_tensor("x", (batch, *workload.axes.values(), hidden), seed),
+        named_tensor("condition", (batch, *times, hidden), seed),
+        named_tensor("context", (batch, max(1, workload.context_tokens), hidden), seed),
+    )

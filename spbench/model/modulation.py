@@ -1,0 +1,83 @@
+"""Norms, plain or modulated by a conditioning vector (adaLN: shift, scale, gate).
+
+As in the DiT family's lighter form: one projection of the condition serves the whole model,
+and each sublayer adds a table of its own. A condition for each position of ``time`` belongs
+to that axis and follows its shard; so does every gradient that it contributes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from spbench.comm.collectives import Collectives
+from spbench.workload.shards import Shard
+from spbench.workload.workload import Workload
+
+
+class Modulated(NamedTuple):
+    """Shift, scale and gate of one sublayer, each broadcastable to (B, *axes, H)."""
+
+    shift: Tensor
+    scale: Tensor
+    gate: Tensor
+
+
+@final
+class PlainNorm(nn.Module):
+    """LayerNorm with its own scale and bias; the residual is added as it is."""
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(workload.hidden))
+        self.bias = nn.Parameter(torch.empty(workload.hidden))
+
+    def forward(self, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, eps=1e-6), None
+
+
+@final
+class ModulatedNorm(nn.Module):
+    """LayerNorm, then (1 + scale) x + shift; gives the gate for the residual too."""
+
+    def __init__(self, workload: Workload, index: int) -> None:
+        super().__init__()
+        self.index = index
+        self.table = nn.Parameter(torch.empty(3, workload.hidden))
+
+    def forward(self, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        assert condition is not None, "a modulated norm needs the condition"
+        mine = condition.select(-3, self.index) + self.table
+        mod = Modulated(*mine.unbind(-2))
+        normed = F.layer_norm(x, x.shape[-1:], eps=1e-6)
+        return torch.addcmul(mod.shift, normed, 1 + mod.scale), mod.gate
+
+
+@final
+class Conditioning(nn.Module):
+    """The condition (B, H) or (B, T, H) -> (B, *ones or time, modulated, 3, H), sharded."""
+
+    def __init__(self, workload: Workload, modulated: int) -> None:
+        super().__init__()
+        self.modulated = modulated
+        self.axes = len(workload.axes)
+        self.time_dim = workload.dim("time") if workload.modulation == "per_time" else None
+        hidden = workload.hidden
+        self.weight = nn.Parameter(torch.empty(modulated * 3 * hidden, hidden))
+        self.bias = nn.Parameter(torch.empty(modulated * 3 * hidden))
+
+    def forward(self, condition: Tensor) -> Tensor:
+        """Every rank's whole, to be taken apart by ``on_shard``."""
+        projected = F.linear(F.silu(condition), self.weight, self.bias)
+        projected = projected.unflatten(-1, (self.modulated, 3, -1))
+        ones = [1] * self.axes
+        if self.time_dim is not None:
+            ones[self.time_dim - 1] = condition.shape[1]
+        return projected.reshape(condition.shape[0], *ones, *projected.shape[-3:])
+
+    def on_shard(self, projected: Tensor, shard: Shard, comm: Collectives) -> Tensor:
+        """This rank's part, where the condition belongs to the sharded axis."""
+        return comm.take(projected, shard) if shard.dim == self.time_dim else projected

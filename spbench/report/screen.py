@@ -1,0 +1,136 @@
+"""What a run shows while it runs: on stderr, live in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import click
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from spbench.launch.plan import Cell
+from spbench.report import tables, units
+from spbench.results.record import Record
+from spbench.strategies.registry import load
+from spbench.workload.case import Case
+
+
+class Screen:
+    """Says what starts and what has finished."""
+
+    def __init__(self, folder: Path, cases: int, *, resumed: int = 0) -> None:
+        self.folder, self.cases, self.done = folder, cases, 0
+        self.console = tables.console(sys.stderr)
+        self.live = self.console.is_terminal and not self.console.is_dumb_terminal
+        self.started_s = time.monotonic()
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed}/{task.total}"),
+            TimeElapsedColumn(),
+            console=self.console,
+            transient=True,
+            disable=not self.live,
+        )
+        self.task = self.progress.add_task("starting", total=cases)
+        if resumed:
+            self._say(f"{resumed} cases are in {folder} already; {cases} are left to do")
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.progress.stop()
+        if isinstance(error, KeyboardInterrupt):
+            self._say(f"stopped; what was finished is kept. Go on with --out {self.folder}")
+        elif error is None:
+            took = units.seconds(time.monotonic() - self.started_s)
+            self._say(f"{self.done} cases in {took}; rows in {self.folder / 'runs.csv'}")
+            self._say(f"next: spbench compare {self.folder}, spbench plot {self.folder}")
+
+    def started(self, case: Case) -> None:
+        self.progress.update(self.task, description=case.label)
+
+    def finished(self, record: Record) -> None:
+        self.done += 1
+        self.progress.update(self.task, advance=1)
+        if record.status == "ok":
+            time_ms = record.step_ms if record.step_ms is not None else record.compute_ms
+            sent = [record.sent_bytes_forward, record.sent_bytes_backward]
+            total = sum(count or 0 for count in (*sent, record.sent_bytes_gradients))
+            what = "step" if record.step_ms is not None else "compute"
+            said = f"{what} {units.milliseconds(time_ms)} ms, sent {units.mebibytes(total)} MiB"
+            error = max(record.output_error or 0.0, record.gradient_error or 0.0)
+            said += f", peak {units.mebibytes(record.peak_allocated_bytes)} MiB"
+            said += f", gate {units.error(error)}"
+        else:
+            said = f"{record.status}: {record.reason}"
+        launch = f" launch {record.launch + 1}" if record.launch else ""
+        self._say(f"{record.strategy} on {record.world_size}{launch}: {said}")
+
+    def _say(self, text: str) -> None:
+        if not self.live:
+            stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            text = f"{stamp} {text}"
+        self.progress.console.print(text, soft_wrap=True)
+
+
+def show_plan(cells: Sequence[Cell], *, as_json: bool) -> None:
+    """What a run would do: its resolved workload, and each cell with its predicted bytes."""
+    rows = [_planned(cell) for cell in cells]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    out = tables.console()
+    workload = cells[0].case.workload.model_dump(mode="json", by_alias=True)
+    for name, value in workload.items():
+        out.print(f"{name + ':':15s} {json.dumps(value)}", soft_wrap=True)
+    columns = ("strategy", "ranks", "launch", "sharded axes", "fwd MiB", "bwd MiB", "grad MiB", "")
+    shown = [
+        [
+            str(row["strategy"]),
+            str(row["ranks"]),
+            str(row["launch"]),
+            str(row["sharded"]),
+            *(units.mebibytes(row["sent_bytes"].get(p)) for p in ("forward", "backward", "gradients")),
+            str(row["why_not"] or ""),
+        ]
+        for row in rows
+    ]
+    out.print(tables.table("", columns, shown))
+
+
+def _planned(cell: Cell) -> dict[str, object]:
+    from spbench.comm.transfer import by_phase, count
+
+    case, strategy = cell.case, load(cell.case.strategy)
+    sharded, sent = "", {}
+    if cell.why_not is None:
+        layout = strategy.layout(case.workload, case.ranks)
+        sharded = " ".join(layout[: len(case.workload.block)])
+        transfers = strategy.traffic(case.workload, case.ranks)
+        every = [by_phase(count(transfers, rank)) for rank in range(case.ranks)]
+        sent = {phase: max(one[phase] for one in every) for phase in every[0]}
+    return {
+        "case": case.key,
+        "strategy": case.strategy,
+        "ranks": case.ranks,
+        "launch": case.launch,
+        "device": case.device,
+        "kind": case.kind,
+        "sharded": sharded,
+        "sent_bytes": sent,
+        "why_not": cell.why_not,
+    }

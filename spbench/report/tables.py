@@ -1,0 +1,147 @@
+"""Tables of what was measured: rich in a terminal, aligned plain text elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from spbench.judge.side_by_side import Line
+from spbench.launch.checks import Verdict
+from spbench.report import units
+
+PLAIN_WIDTH = 200
+OUTCOMES = ("passed", "WRONG", "declined")
+
+
+def console(file: TextIO | None = None) -> Console:
+    """Styled on a terminal; elsewhere no escape codes, and lines that are not wrapped."""
+    stream = file or sys.stdout
+    return Console(
+        file=stream,
+        highlight=False,
+        width=None if stream.isatty() else PLAIN_WIDTH,
+        emoji=False,
+        markup=False,
+    )
+
+
+def table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1
+) -> Table:
+    """Columns from ``left`` on are right-aligned figures."""
+    made = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, column in enumerate(columns):
+        made.add_column(
+            column, justify="left" if i < left else "right", no_wrap=i < left, overflow="fold"
+        )
+    for row in rows:
+        made.add_row(*(Text(cell) for cell in row))
+    return made
+
+
+COMPARE_COLUMNS = (
+    "strategy",
+    "ranks",
+    "step ms",
+    "range",
+    "speed-up",
+    "tokens/s",
+    "compute ms",
+    "exposed ms",
+    "peak MiB",
+    "fwd MiB",
+    "bwd MiB",
+    "grad MiB",
+    "gate error",
+)
+
+
+def comparison(lines: Sequence[Line]) -> list[Table]:
+    """One table for each workload and kind; bytes are what one rank sends in a step."""
+    tables = []
+    for workload, kind in dict.fromkeys((line.workload, line.kind) for line in lines):
+        rows = [_row(line) for line in lines if (line.workload, line.kind) == (workload, kind)]
+        title = workload if kind == "measured" else f"{workload} ({kind.replace('_', ' ')})"
+        tables.append(table(title, COMPARE_COLUMNS, rows))
+    return tables
+
+
+def _row(line: Line) -> list[str]:
+    if line.status != "ok":
+        return [line.strategy, str(line.ranks), line.status, *[units.BLANK] * 9, gate_cell(line)]
+    step = line.step_ms
+    spread = units.BLANK
+    if step is not None and line.launches > 1:
+        spread = f"{units.milliseconds(step.low)}..{units.milliseconds(step.high)}"
+    measured = line.kind == "measured"
+    sent = line.sent_bytes if measured else line.predicted_bytes
+    return [
+        line.strategy,
+        str(line.ranks),
+        units.milliseconds(step.median if step else None),
+        spread,
+        units.ratio(line.speedup),
+        units.count_of(line.tokens_per_s),
+        units.milliseconds(line.compute_ms),
+        units.milliseconds(line.exposed_comm_ms),
+        units.mebibytes(line.peak_allocated_bytes),
+        *(units.mebibytes(sent[phase]) for phase in ("forward", "backward", "gradients")),
+        gate_cell(line),
+    ]
+
+
+def gate_cell(line: Line) -> str:
+    """The larger relative error, and whether it passed."""
+    found = [e for e in (line.output_error, line.gradient_error) if e is not None]
+    shown = units.error(max(found)) if found else units.BLANK
+    return f"{shown} WRONG" if line.gate == "failed" else shown
+
+
+def failures(lines: Sequence[Line]) -> list[str]:
+    """A sentence for each case that did not finish."""
+    return [
+        f"{line.strategy} on {line.ranks} ranks: {line.status}. {line.reason}"
+        for line in lines
+        if line.status != "ok"
+    ]
+
+
+def show_verdicts(verdicts: Sequence[Verdict]) -> None:
+    """One line for each strategy, dtype and ranks: the worst of its checks. Then the rest."""
+    cases: dict[tuple[str, str, int], list[Verdict]] = {}
+    for verdict in verdicts:
+        cases.setdefault((verdict.strategy, verdict.dtype, verdict.ranks), []).append(verdict)
+    rows = []
+    for (strategy, dtype, ranks), found in cases.items():
+        counts = [sum(one.outcome == kind for one in found) for kind in OUTCOMES]
+        errors = [
+            max((e for one in found if (e := getattr(one, name)) is not None), default=None)
+            for name in ("output_error", "gradient_error", "tolerance")
+        ]
+        rows.append([strategy, dtype, str(ranks), *map(str, counts), *map(units.error, errors)])
+    columns = ("strategy", "dtype", "ranks", *OUTCOMES, "output", "gradients", "tolerance")
+    out = console()
+    out.print(table("largest relative errors against one device", columns, rows, left=2))
+    for one in verdicts:
+        if one.outcome != "passed":
+            sharp = f" (logits x {one.sharpness**2:g})" if one.sharpness > 1 else ""
+            out.print(
+                f"{one.strategy} on {one.ranks} ranks, {one.workload}{sharp}: "
+                f"{one.outcome}: {one.reason}",
+                soft_wrap=True,
+            )
+
+
+def show_comparison(lines: Sequence[Line]) -> None:
+    """The comparison on stdout; below it, what did not finish and why."""
+    out = console()
+    for made in comparison(lines):
+        out.print(made)
+    for sentence in failures(lines):
+        out.print(sentence, soft_wrap=True)

@@ -1,0 +1,39 @@
+"""Figures as people read them. Units are converted here, when printing, and nowhere else."""
+
+from __future__ import annotations
+
+BLANK = "-"
+
+
+def milliseconds(ms: float | None) -> str:
+    return BLANK if ms is None else f"{ms:,.0f}" if abs(ms) >= 1000 else f"{ms:.3g}"
+
+
+def mebibytes(count: float | None) -> str:
+    if count is None:
+        return BLANK
+    mib = count / 2**20
+    return "0" if count == 0 else f"{mib:,.0f}" if mib >= 1000 else f"{mib:.3g}"
+
+
+def count_of(number: float | None) -> str:
+    """1234567 as 1.23M."""
+    if number is None:
+        return BLANK
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= size:
+            return f"{number / size:.3g}{letter}"
+    return f"{number:.3g}"
+
+
+def ratio(value: float | None) -> str:
+    return BLANK if value is None else f"{value:.2f}x"
+
+
+def error(value: float | None) -> str:
+    return BLANK if value is None else f"{value:.1e}"
+
+
+def seconds(value: float) -> str:
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,1 @@
+"""Records and where they are kept. No torch."""

@@ -1,0 +1,101 @@
+"""Where a run happened, as far as it can be told without torch: for run.json."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import psutil
+
+PACKAGES = ("spbench", "torch", "numpy", "pandas", "matplotlib", "pydantic")
+VARIABLES = re.compile(r"^(NCCL|TORCH|CUDA|OMP|MKL|GLOO|SPBENCH|SLURM)_")
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS", re.IGNORECASE)
+
+
+def environment() -> dict[str, Any]:
+    """Python, libraries, machine, GPUs and the variables that change how torch runs."""
+    return {
+        "python": platform.python_version(),
+        "versions": {name: package_version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "cpu": _cpu_name(),
+        "cpus": os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "load_average": os.getloadavg(),
+        "gpus": gpus(),
+        "variables": variables(os.environ),
+        "git": git_state(),
+    }
+
+
+def package_version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def variables(environ: os._Environ[str] | dict[str, str]) -> dict[str, str]:
+    """Those that matter to torch and us; values whose name sounds secret are hidden."""
+    return {
+        name: "(hidden)" if SECRET.search(name) else value
+        for name, value in sorted(environ.items())
+        if VARIABLES.match(name)
+    }
+
+
+def gpus() -> list[dict[str, Any]]:
+    """Name, identity, memory and power limit of each GPU, by NVML; none without one."""
+    import pynvml
+
+    found: list[dict[str, Any]] = []
+    with contextlib.suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        try:
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                found.append(_gpu(pynvml, index))
+        finally:
+            pynvml.nvmlShutdown()
+    return found
+
+
+def _gpu(nvml: Any, index: int) -> dict[str, Any]:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    facts: dict[str, Any] = {
+        "name": nvml.nvmlDeviceGetName(handle),
+        "uuid": nvml.nvmlDeviceGetUUID(handle),
+        "driver": nvml.nvmlSystemGetDriverVersion(),
+        "memory_bytes": nvml.nvmlDeviceGetMemoryInfo(handle).total,
+    }
+    with contextlib.suppress(nvml.NVMLError):
+        facts["power_limit_w"] = nvml.nvmlDeviceGetPowerManagementLimit(handle) / 1e3
+    return facts
+
+
+def git_state() -> dict[str, Any]:
+    """Commit and whether the work tree differs from it; empty outside a checkout."""
+    try:
+        commit = _git("rev-parse", "HEAD")
+        return {"commit": commit, "dirty": bool(_git("status", "--porcelain"))}
+    except (OSError, subprocess.SubprocessError):
+        return {}
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(
+        ["git", *words], capture_output=True, text=True, check=True, timeout=5, stdin=subprocess.DEVNULL
+    )
+    return done.stdout.strip()
+
+
+def _cpu_name() -> str:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()

@@ -1,0 +1,29 @@
+"""What a GPU can do at most, for MFU: dense bf16 and fp16 tensor rates by product name.
+
+From the vendors' data sheets, without sparsity. A GPU that is not here has no MFU, unless
+``--peak-tflops`` gives the figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+DENSE_16_BIT_TFLOPS = {
+    "GB200": 2500.0,
+    "B200": 2250.0,
+    "H200": 989.0,
+    "H800": 989.0,
+    "H100 PCIe": 756.0,
+    "H100": 989.0,
+    "A100": 312.0,
+    "RTX 4090": 165.2,
+}
+
+
+def known_peak(gpus: Sequence[Mapping[str, Any]], dtype: str) -> float | None:
+    """TFLOP/s of one GPU of this machine in ``dtype``; None if that is not known."""
+    if not gpus or dtype not in ("bfloat16", "float16"):
+        return None
+    name = str(gpus[0]["name"])
+    return next((rate for key, rate in DENSE_16_BIT_TFLOPS.items() if key in name), None)

@@ -1,0 +1,85 @@
+"""What one rank saw, as it writes it to its file and the parent reads it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+Status = Literal[
+    "ok",
+    "oom",
+    "timeout",
+    "hang",
+    "comm_error",
+    "wrong_result",
+    "crash",
+    "host_oom",
+    "skipped",
+    "interrupted",
+]
+
+
+class Sample(BaseModel):
+    """Raw figures of one rank in one launch. None: not measured."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rank: int
+    status: Status
+    reason: str = ""
+    failed_at_s: float | None = None
+    """Wall-clock time of the failure: the earliest of a launch is its cause."""
+    backend: str = ""
+    warmup: int | None = None
+    step_ms: list[float] | None = None
+    compute_ms: list[float] | None = None
+    """The same steps with silent collectives."""
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    device_used_bytes: int | None = None
+    host_rss_bytes: int | None = None
+    sent_by_phase: dict[str, int] | None = None
+    sent_by_op: dict[str, int] | None = None
+    predicted_by_phase: dict[str, int] | None = None
+    output_error: float | None = None
+    gradient_error: float | None = None
+    tolerance: float | None = None
+    gated_on: str = ""
+    device_name: str = ""
+    versions: dict[str, str] = {}
+    """torch, cuda and nccl, as the rank found them."""
+    environment: dict[str, str] = {}
+    """Variables that the strategy asked for."""
+
+
+class Checked(BaseModel):
+    """What one rank found in one check; blank where the strategy declines."""
+
+    model_config = ConfigDict(frozen=True)
+
+    declined: str = ""
+    wrong: str = ""
+    output_error: float | None = None
+    gradient_error: float | None = None
+    tolerance: float | None = None
+
+
+CHECKED = TypeAdapter(list[Checked])
+"""What one rank writes after a job of checks."""
+
+
+def sample_path(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.json"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """By a temporary file and a rename: a reader sees all of it or none."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

@@ -1,0 +1,116 @@
+"""What a strategy answers: the three seams of the model, and what it claims about itself.
+
+    why_not            a sentence saying why it cannot run, with values that would work
+    layout             which axis is sharded while each sublayer runs
+    sublayer_traffic   what one sublayer sends, predicted from the papers' formulas
+    linear_in          makes the projection into a sublayer
+    linear_out         makes the projection out of it
+    attend             attention along an axis that may be sharded
+
+A strategy is frozen data: its dataclass fields are its options (``rsa:reduce-scatter``).
+Subclasses are final and stand beside each other, one file each.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, final
+
+from torch import Tensor, nn
+
+from spbench.comm.collectives import Collectives
+from spbench.comm.transfer import Transfer
+from spbench.strategies.kernel import attend_whole
+from spbench.strategies.linear import LinearSpec, WholeLinear
+from spbench.workload.cost import parameters
+from spbench.workload.shards import Shard, shard_sizes
+from spbench.workload.workload import DTYPE_BYTES, Sublayer, Workload
+
+Layout = tuple[str, ...]
+"""The sharded axis, one entry for each sublayer of the whole stack."""
+
+Traffic = tuple[list[Transfer], list[Transfer]]
+"""What one sublayer sends in forward and in backward."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy(ABC):
+    """One way to share a transformer's sequence between the ranks of a group."""
+
+    cuts_weights: ClassVar[bool] = False
+    """Whether projections are cut over the ranks, so that their gradients need no sum."""
+    environment: ClassVar[Mapping[str, str]] = {}
+    """Variables that its best form needs on CUDA, recorded with each row."""
+
+    @abstractmethod
+    def why_not(self, workload: Workload, ranks: int) -> str | None:
+        """Why it cannot run on so many ranks, with values that would work; or None."""
+
+    @abstractmethod
+    def layout(self, workload: Workload, ranks: int) -> Layout:
+        """The axis that is sharded while each sublayer of the stack runs."""
+
+    def sublayer_traffic(
+        self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
+    ) -> Traffic:
+        """What ``sublayer`` sends while ``axis`` is sharded. Nothing, unless overridden."""
+        return [], []
+
+    def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
+        """The projection into a sublayer: (…, H) and the current shard -> (…, *out)."""
+        return WholeLinear(spec)
+
+    def linear_out(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
+        """The projection out of a sublayer: (…, *in) and the current shard -> (…, H)."""
+        return WholeLinear(spec)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, along: int, shard: Shard, comm: Collectives
+    ) -> Tensor:
+        """Attention of (B, *axes, Z, D) along tensor dim ``along``, cut as ``shard`` says."""
+        return attend_whole(q, k, v, along)
+
+    @final
+    def traffic(self, workload: Workload, ranks: int) -> list[Transfer]:
+        """Every transfer of one step, predicted without running.
+
+        A block under checkpointing runs its forward again in backward, from its own input:
+        the switch into the block is not repeated.
+        """
+        layout = self.layout(workload, ranks)
+        train = workload.mode == "train"
+        again = train and workload.checkpointing == "full"
+        steps: list[Transfer] = []
+        for i, (sublayer, axis) in enumerate(zip(workload.stack, layout, strict=True)):
+            forward, backward = self.sublayer_traffic(sublayer, workload, axis, ranks)
+            if i and layout[i - 1] != axis:
+                switched = [switch(workload, layout[i - 1], axis, ranks)]
+                back = [switch(workload, axis, layout[i - 1], ranks)]
+                first = i % len(workload.block) == 0
+                recomputed = forward if first else switched + forward
+                forward, backward = switched + forward, back + backward
+            else:
+                recomputed = forward
+            steps += forward
+            if train:
+                late = recomputed + backward if again else backward
+                steps += [transfer.during("backward") for transfer in late]
+        if train:
+            total = parameters(workload)
+            summed = total.replicated if self.cuts_weights else total.total
+            gradients = Transfer.all_reduce(summed * DTYPE_BYTES[workload.dtype], ranks)
+            steps.append(gradients.during("gradients"))
+        return steps
+
+
+def switch(workload: Workload, before: str, after: str, ranks: int) -> Transfer:
+    """The all-to-all that moves the activation's sharding from one axis to another."""
+    sizes = (shard_sizes(workload.axes[axis], ranks) for axis in (before, after))
+    return Transfer.all_to_all(workload.activation_bytes, *sizes)
+
+
+def switches(layout: Layout) -> int:
+    return sum(a != b for a, b in pairwise(layout))

@@ -1,0 +1,65 @@
+"""What strategies with one fixed sharded axis share: which axis, and whether it is long enough.
+
+Ulysses, Megatron-SP and the rings keep one axis sharded from the first sublayer to the last
+and do their work inside attention or the projections.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from dataclasses import dataclass
+from typing import final
+
+from spbench.strategies.base import Layout, Strategy
+from spbench.workload.shards import Shard
+from spbench.workload.workload import Workload
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedded(Strategy, ABC):
+    """One axis stays sharded: the one that costs least, or the one that is asked for."""
+
+    shard_axis: str = AUTO
+
+    def why_not(self, workload: Workload, ranks: int) -> str | None:
+        if self.shard_axis not in (AUTO, *workload.axes):
+            axes = ", ".join((AUTO, *workload.axes))
+            return f"there is no axis {self.shard_axis!r} to shard; shard-axis may be {axes}"
+        axes = workload.axes if self.shard_axis == AUTO else (self.shard_axis,)
+        longest = max(axes, key=workload.axes.__getitem__)
+        if workload.axes[longest] < ranks:
+            return (
+                f"its {workload.axes[longest]} positions of {longest} give some ranks nothing; "
+                f"use 1 to {workload.axes[longest]} ranks"
+            )
+        return None
+
+    @final
+    def layout(self, workload: Workload, ranks: int) -> Layout:
+        """The axis of fewest bytes; of equals the most evenly shared, then the outermost."""
+
+        def cost(axis: str) -> tuple[float, float]:
+            sent = [
+                max(transfer.sent)
+                for sublayer in workload.block
+                for way in self.sublayer_traffic(sublayer, workload, axis, ranks)
+                for transfer in way
+            ]
+            return float(sum(sent)), Shard.even(0, workload.axes[axis], ranks).imbalance
+
+        if self.shard_axis != AUTO:
+            return (self.shard_axis,) * len(workload.stack)
+        fits = [axis for axis, length in workload.axes.items() if length >= ranks]
+        return (min(fits, key=cost),) * len(workload.stack)
+
+
+def heads_why_not(workload: Workload, ranks: int) -> str | None:
+    """For strategies that share the heads between the ranks."""
+    if workload.heads >= ranks:
+        return None
+    return (
+        f"{workload.heads} heads give {ranks - workload.heads} of {ranks} ranks nothing to do; "
+        f"use 1 to {workload.heads} ranks, or heads of {ranks} or more"
+    )

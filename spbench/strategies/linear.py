@@ -1,0 +1,66 @@
+"""Projections into and out of sublayers, whole or cut by heads or columns.
+
+A weight keeps the dims that mean something, (*out, *in): q, k and v of a self-attention are
+one weight (3, Z, D, H). ``cut`` names the dim that belongs to heads or columns. Whatever a
+strategy makes of it loads from the same whole weight, and a parameter that holds only a part
+carries ``shard`` to say which: the gate compares gradients weight by weight.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from spbench.workload.shards import Shard
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearSpec:
+    """A product from the dims ``in_shape`` to the dims ``out_shape``, with bias."""
+
+    in_shape: tuple[int, ...]
+    out_shape: tuple[int, ...]
+    cut: int
+    """The dim of heads or columns: in ``out_shape`` going in, in ``in_shape`` going out."""
+
+
+def part_of(parameter: nn.Parameter) -> Shard | None:
+    """Which part of the whole weight this rank's parameter is; None: all of it."""
+    part: Shard | None = getattr(parameter, "shard", None)
+    return part
+
+
+def empty_parameter(shape: tuple[int, ...], part: Shard | None, rank: int = 0) -> nn.Parameter:
+    """An unset parameter of the whole ``shape``, or of this rank's part of it."""
+    if part is not None:
+        shape = (*shape[: part.dim], part.sizes[rank], *shape[part.dim + 1 :])
+    parameter = nn.Parameter(torch.empty(shape))
+    parameter.shard = part  # type: ignore[attr-defined]
+    return parameter
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None, inner: int) -> Tensor:
+    """(…, *in) times a weight (*out, *in) whose last ``inner`` dims are the in ones."""
+    out_shape = weight.shape[: weight.ndim - inner]
+    matrix = weight.reshape(math.prod(out_shape), -1)
+    flat = F.linear(x.flatten(-inner), matrix, None if bias is None else bias.flatten())
+    return flat.unflatten(-1, out_shape)
+
+
+@final
+class WholeLinear(nn.Module):
+    """A plain linear layer; the shard at hand does not concern it."""
+
+    def __init__(self, spec: LinearSpec) -> None:
+        super().__init__()
+        self.inner = len(spec.in_shape)
+        self.weight = empty_parameter(spec.out_shape + spec.in_shape, None)
+        self.bias = empty_parameter(spec.out_shape, None)
+
+    def forward(self, x: Tensor, shard: Shard | None) -> Tensor:
+        return product(x, self.weight, self.bias, self.inner)

@@ -1,0 +1,125 @@
+"""Megatron tensor parallelism with sequence parallelism (Korthikanti et al., MLSys 2023).
+
+Weights are cut by heads and columns; between sublayers the activation is sharded along one
+axis. Every projection in gathers it, every projection out scatters the sum of its parts.
+
+    (B, T/N, S, H)  --all-gather-->  (B, T, S, H)  x column-cut  ->  (B, T, S, 3, Z/N, D)
+    attention of Z/N heads, whole axes, local
+    (B, T, S, Z/N, D)  x row-cut  ->  partial (B, T, S, H)  --reduce-scatter-->  (B, T/N, S, H)
+
+Each collective sends f M: 2 forward and 3 backward a sublayer, because backward gathers the
+saved shard once more rather than keep it whole (``keep_input`` keeps it: 2). That gather
+hides behind the input-gradient product, the scatter behind the weight-gradient product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from spbench.comm.collectives import Collectives
+from spbench.comm.transfer import Transfer
+from spbench.strategies.base import Traffic
+from spbench.strategies.embedded import Embedded, heads_why_not
+from spbench.strategies.linear import LinearSpec, empty_parameter, product
+from spbench.workload.shards import Shard, shard_sizes
+from spbench.workload.workload import Sublayer, Workload
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MegatronSP(Embedded):
+    """``keep_input`` saves the gathered input for backward: fewer bytes, more memory."""
+
+    keep_input: bool = False
+    cuts_weights: ClassVar[bool] = True
+    # The gather must reach the device's queue before the product that hides it.
+    environment: ClassVar[dict[str, str]] = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+    def why_not(self, workload: Workload, ranks: int) -> str | None:
+        return heads_why_not(workload, ranks) or super().why_not(workload, ranks)
+
+    def sublayer_traffic(
+        self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
+    ) -> Traffic:
+        sizes = shard_sizes(workload.axes[axis], ranks)
+        gather = Transfer.all_gather(workload.activation_bytes, sizes)
+        scatter = Transfer.reduce_scatter(workload.activation_bytes, sizes)
+        regather = [] if self.keep_input else [gather]
+        return [gather, scatter], [gather, *regather, scatter]
+
+    def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
+        return ColumnCut(spec, comm, self.keep_input)
+
+    def linear_out(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
+        return RowCut(spec, comm)
+
+
+@final
+class ColumnCut(nn.Module):
+    """All-gather, then this rank's columns. A tensor that is whole already is not gathered."""
+
+    def __init__(self, spec: LinearSpec, comm: Collectives, keep_input: bool) -> None:
+        super().__init__()
+        self.comm, self.keep_input, self.inner = comm, keep_input, len(spec.in_shape)
+        part = Shard.even(spec.cut, spec.out_shape[spec.cut], comm.size)
+        self.weight = empty_parameter(spec.out_shape + spec.in_shape, part, comm.rank)
+        self.bias = empty_parameter(spec.out_shape, part, comm.rank)
+
+    def forward(self, x: Tensor, shard: Shard | None) -> Tensor:
+        if shard is None:
+            return product(x, self.weight, self.bias, self.inner)
+        matrix, bias = self.weight.flatten(0, -2), self.bias.flatten()
+        out: Tensor = _GatherProduct.apply(x, matrix, bias, self.comm, shard, self.keep_input)
+        return out.unflatten(-1, self.bias.shape)
+
+
+@final
+class RowCut(nn.Module):
+    """This rank's rows, then a reduce-scatter; the bias is added once, after the sum."""
+
+    def __init__(self, spec: LinearSpec, comm: Collectives) -> None:
+        super().__init__()
+        self.comm, self.inner = comm, len(spec.in_shape)
+        whole = spec.in_shape[spec.cut]
+        part = Shard.even(len(spec.out_shape) + spec.cut, whole, comm.size)
+        self.weight = empty_parameter(spec.out_shape + spec.in_shape, part, comm.rank)
+        self.bias = empty_parameter(spec.out_shape, None)
+
+    def forward(self, x: Tensor, shard: Shard) -> Tensor:
+        partial = product(x, self.weight, None, self.inner)
+        return self.comm.reduce_scatter(partial, shard) + self.bias
+
+
+class _GatherProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        matrix: Tensor,
+        bias: Tensor,
+        comm: Collectives,
+        shard: Shard,
+        keep_input: bool,
+    ) -> Tensor:
+        gathered = comm.start_all_gather(x, shard).wait()
+        ctx.comm, ctx.shard, ctx.keep_input = comm, shard, keep_input
+        ctx.save_for_backward(gathered if keep_input else x, matrix)
+        return F.linear(gathered, matrix, bias)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        saved, matrix = ctx.saved_tensors
+        gather = None if ctx.keep_input else ctx.comm.start_all_gather(saved, ctx.shard)
+        partial = grad @ matrix
+        x = saved if gather is None else gather.wait()
+        scatter = ctx.comm.start_reduce_scatter(partial, ctx.shard)
+        rows = grad.flatten(0, -2)
+        grad_matrix, grad_bias = rows.t() @ x.flatten(0, -2), rows.sum(0)
+        return scatter.wait(), grad_matrix, grad_bias, None, None, None

@@ -1,0 +1,97 @@
+"""Strategies by name, loaded only when asked for: naming one imports no torch.
+
+A strategy is asked for as ``name`` or ``name:option`` or ``name:option=value``, options
+separated by ``:``. Others come from the entry-point group ``spbench.strategies``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spbench.strategies.base import Strategy
+
+GROUP = "spbench.strategies"
+
+BUILT_IN = {
+    "dsp": "spbench.strategies.dsp:DSP",
+    "ulysses": "spbench.strategies.ulysses:Ulysses",
+    "megatron-sp": "spbench.strategies.megatron_sp:MegatronSP",
+    "rsa": "spbench.strategies.rsa:RingSelfAttention",
+}
+
+SUMMARIES = {
+    "dsp": "shards an axis that is not attended, switches between sublayers",
+    "ulysses": "swaps the sharded axis for sharded heads around attention",
+    "megatron-sp": "cuts the weights, gathers and scatters around each sublayer",
+    "rsa": "passes K, then V round a ring, one full row of scores",
+}
+
+
+class UnknownStrategy(ValueError):
+    """No strategy, or no option of it, has that name or takes that value."""
+
+
+def places() -> dict[str, str]:
+    """Where each strategy lives, ``module:class``, the built-in ones first."""
+    return BUILT_IN | {found.name: found.value for found in entry_points(group=GROUP)}
+
+
+def check_name(text: str) -> None:
+    """Raises UnknownStrategy unless the name before the options is known. Loads nothing."""
+    name, known = text.split(":")[0], list(places())
+    if name not in known:
+        raise UnknownStrategy(
+            f"unknown strategy {name!r}. {nearest(name, known)}The strategies are {', '.join(known)}"
+        )
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """'Did you mean …? ' with a space behind, or nothing."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"Did you mean {close[0]!r}? " if close else ""
+
+
+def load(text: str) -> Strategy:
+    """The strategy that ``text`` names, with its options. Imports torch."""
+    check_name(text)
+    name, *settings = text.split(":")
+    module, _, attribute = places()[name].partition(":")
+    kind = getattr(import_module(module), attribute)
+    known = {field.name.replace("_", "-"): field for field in fields(kind)}
+    options: dict[str, Any] = {}
+    for setting in settings:
+        option, given, value = setting.partition("=")
+        if option not in known:
+            offered = ", ".join(known) or "none"
+            raise UnknownStrategy(
+                f"strategy {name!r} has no option {option!r}. "
+                f"{nearest(option, list(known))}Its options are {offered}"
+            )
+        field = known[option]
+        options[field.name] = _parse(name, option, value if given else None, field.default)
+    strategy: Strategy = kind(**options)
+    return strategy
+
+
+FLAGS: Mapping[str | None, bool] = {None: True, "true": True, "false": False}
+
+
+def _parse(name: str, option: str, value: str | None, default: Any) -> Any:
+    """``value`` as the type of the option's default; a bare option means true."""
+    if isinstance(default, bool):
+        if value in FLAGS:
+            return FLAGS[value]
+        raise UnknownStrategy(f"{name}:{option}={value}: a flag; write {option}, or =true, =false")
+    if not value:
+        raise UnknownStrategy(f"{name}:{option} needs a value, as in {name}:{option}={default}")
+    try:
+        return type(default)(value)
+    except ValueError:
+        kind = {int: "a whole number", float: "a number"}.get(type(default), type(default).__name__)
+        raise UnknownStrategy(f"{name}:{option}={value}: needs {kind}") from None

@@ -1,0 +1,1 @@
+"""What is computed: axes, sublayers, sizes, operations; YAML loading. No torch."""

@@ -1,0 +1,58 @@
+"""A Case: one cell of a sweep, with everything that decides its outcome.
+
+``key`` is a hash of the resolved fields. Resuming and comparing go by it; how often and how
+long a case is measured is not part of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from spbench.workload.workload import Frozen, Workload
+
+Kind = Literal["measured", "one_gpu_share"]
+Device = Literal["cuda", "cpu"]
+
+
+class Effort(Frozen):
+    """How long a rank warms up and measures."""
+
+    min_warmup: PositiveInt = 3
+    max_warmup: PositiveInt = 12
+    min_iterations: PositiveInt = 5
+    max_iterations: PositiveInt = 200
+    seconds: PositiveFloat = 3.0
+    """Aimed at for each timed pass."""
+
+
+QUICK = Effort(max_warmup=5, min_iterations=3, max_iterations=20, seconds=0.5)
+
+
+class Case(Frozen):
+    """A workload, a strategy with its options, and the ranks that share it."""
+
+    workload: Workload
+    strategy: str
+    ranks: PositiveInt
+    device: Device
+    kind: Kind = "measured"
+    seed: NonNegativeInt = 0
+    launch: NonNegativeInt = 0
+    effort: Effort = Field(default_factory=Effort)
+
+    @property
+    def key(self) -> str:
+        """16 hexadecimal digits; equal for cases that ask for the same thing."""
+        resolved = self.model_dump(
+            mode="json", by_alias=True, exclude={"launch": True, "effort": True, "workload": {"source"}}
+        )
+        text = json.dumps(resolved, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def label(self) -> str:
+        return f"{self.strategy} on {self.ranks}"

@@ -1,0 +1,44 @@
+"""What a launcher is asked to start: some ranks on a device, and what they do together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from spbench.workload.case import Case, Device
+from spbench.workload.workload import Frozen, Workload
+
+
+class Check(Frozen):
+    """One run of the gate: a strategy on a workload, with the logits this much sharper."""
+
+    workload: Workload
+    strategy: str
+    sharpness: PositiveFloat = 1.0
+
+
+class Job(Frozen):
+    """One start of ``ranks`` processes. Either a case to measure or checks to go through."""
+
+    ranks: PositiveInt
+    device: Device
+    case: Case | None = None
+    checks: list[Check] = Field(default_factory=list)
+    timeout_s: PositiveFloat = 600.0
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Variables to set in each rank before its device is touched."""
+
+    @property
+    def processes(self) -> int:
+        """A share of a group is one process, whatever group it claims."""
+        return 1 if self.case is not None and self.case.kind == "one_gpu_share" else self.ranks
+
+    @classmethod
+    def read(cls, folder: Path) -> Job:
+        return cls.model_validate_json((folder / "job.json").read_text(encoding="utf-8"))
+
+    def write(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        text = self.model_dump_json(by_alias=True)
+        (folder / "job.json").write_text(text, encoding="utf-8")
