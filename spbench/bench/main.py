@@ -20,7 +20,7 @@ import torch
 
 from spbench.bench.rank import live_case
 from spbench.bench.verify import verify_all
-from spbench.comm.group import Group, ProcessGroup, ShareOfGroup
+from spbench.comm.group import Group, ProcessGroup, ShareOfGroup, is_broken_connection
 from spbench.results.sample import CHECKED, Sample, Status, sample_path, write_atomically
 from spbench.strategies.registry import load
 from spbench.workload.case import Case
@@ -71,9 +71,9 @@ def run_case(case: Case, group: Group) -> Sample:
     torch.manual_seed(case.seed + group.rank)
     sample = live_case(case, group)
     is_cuda = group.device.type == "cuda"
-    versions = {"torch": torch.__version__}
+    versions = {"torch": str(torch.__version__)}
     if is_cuda:
-        nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))
         versions |= {"cuda": torch.version.cuda or "", "nccl": nccl}
     return sample.model_copy(
         update={
@@ -109,10 +109,7 @@ def status_of(error: BaseException) -> Status:
         return "host_oom"
     if isinstance(error, (KeyboardInterrupt, SystemExit)):
         return "interrupted"
-    if isinstance(error, torch.distributed.DistError):
-        return "comm_error"
-    signs = ("Connection closed by peer", "Connection reset by peer", "Timed out", "gloo", "NCCL")
-    return "comm_error" if any(sign in text for sign in signs) else "crash"
+    return "comm_error" if is_broken_connection(error) else "crash"
 
 
 def die_with_parent() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
 import psutil
 import torch
@@ -37,7 +38,7 @@ def live_case(case: Case, group: Group, now_s: Callable[[], float] = time.perf_c
     """The whole life. Raises what the workload raises; a failed gate is a Sample."""
     strategy = load(case.strategy)
     outcome, gated_on = _gate(case, strategy, group)
-    proof = {
+    proof: dict[str, Any] = {
         "rank": group.rank,
         "backend": group.backend,
         "gated_on": gated_on,
@@ -59,7 +60,7 @@ def live_case(case: Case, group: Group, now_s: Callable[[], float] = time.perf_c
 
 def _measure(
     case: Case, strategy: Strategy, group: Group, now_s: Callable[[], float]
-) -> dict[str, object]:
+) -> dict[str, Any]:
     links = Links(strategy=group.strategy, gradients=group.gradients)
     whole_step = Step(case.workload, strategy, links, group.device, seed=case.seed)
     inputs = whole_step.random_inputs()
@@ -115,13 +116,15 @@ def _fits(workload: Workload, group: Group) -> bool:
     if forward_flops(workload) > GATE_FLOPS[group.device.type]:
         return False
     size = DTYPE_BYTES[workload.dtype]
-    scores = max(
-        (workload.axes[axis] for axis in workload.attended_axes), default=0
-    ) * workload.batch * workload.tokens * workload.heads * size
+    scores = (
+        max((workload.axes[axis] for axis in workload.attended_axes), default=0)
+        * workload.batch
+        * workload.tokens
+        * workload.heads
+        * size
+    )
     kept = len(workload.stack) * (LIVE_ACTIVATIONS * workload.activation_bytes + 2 * scores)
     needed = kept + 4 * parameters(workload).total * size
     if group.device.type == "cuda":
         return needed < GATE_MEMORY_SHARE * torch.cuda.mem_get_info(group.device)[0]
     return needed < GATE_MEMORY_SHARE * psutil.virtual_memory().available
-
-

@@ -119,9 +119,7 @@ class Step:
         )
         return x.requires_grad_(self.train), condition, context, cotangent
 
-    def __call__(
-        self, x: Tensor, condition: Tensor, context: Tensor, cotangent: Tensor
-    ) -> Tensor:
+    def __call__(self, x: Tensor, condition: Tensor, context: Tensor, cotangent: Tensor) -> Tensor:
         """The output's shard. In training ``x.grad`` and every ``.grad`` are the step's own."""
         out: Tensor
         if self.gradients is None:

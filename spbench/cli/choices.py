@@ -11,7 +11,7 @@ import click
 from spbench.cli.exits import Failure
 from spbench.launch.join import joined_ranks
 from spbench.results.environment import gpus as gpus_here
-from spbench.strategies.registry import UnknownStrategy, check_name, places
+from spbench.strategies.registry import UnknownStrategyError, check_name, places
 from spbench.workload.case import Device
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,7 +62,7 @@ def parse_strategies(texts: Sequence[str]) -> list[str]:
         for name in places() if text == "all" else [text]:
             try:
                 check_name(name)
-            except UnknownStrategy as error:
+            except UnknownStrategyError as error:
                 raise Failure(str(error)) from None
             if name not in found:
                 found.append(name)

@@ -17,7 +17,9 @@ from spbench.report.tables import show_comparison
 
 @click.command("compare", short_help="Show the strategies of a run side by side.")
 @click.argument("run", required=False, type=click.Path(path_type=Path))
-@click.option("--reference", metavar="STRATEGY", help="Speed-ups are over this one.  [default: the first]")
+@click.option(
+    "--reference", metavar="STRATEGY", help="Speed-ups are over this one.  [default: the first]"
+)
 @choices.json_option
 def command(run: Path | None, reference: str | None, as_json: bool) -> None:
     """Show the strategies of RUN side by side: a results directory, or the latest.

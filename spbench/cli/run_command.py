@@ -14,18 +14,18 @@ import click
 
 from spbench.cli import choices
 from spbench.cli.exits import DONE, SOME_FAILED, UNFIT, Failure
+from spbench.judge.side_by_side import side_by_side
 from spbench.launch.join import JoinedLauncher, joined_ranks
 from spbench.launch.local import Launcher, LocalLauncher
 from spbench.launch.plan import Cell, Request, job_of, plan
 from spbench.launch.sweep import Sweep, new_folder, still_to_do
-from spbench.judge.side_by_side import side_by_side
 from spbench.report.screen import Screen, show_plan
 from spbench.report.tables import show_comparison
 from spbench.results.environment import environment
 from spbench.results.peaks import known_peak
 from spbench.results.record import Record
 from spbench.results.store import ResultsError, Store, read_rows
-from spbench.strategies.registry import UnknownStrategy
+from spbench.strategies.registry import UnknownStrategyError
 from spbench.workload.case import QUICK, Effort
 from spbench.workload.catalogue import find
 from spbench.workload.load import WorkloadError, with_settings
@@ -54,7 +54,9 @@ DEFAULT_WORKLOAD = "dsp-720m-small"
 @click.option("--skip-invalid", is_flag=True, help="Leave out cells that cannot run, with a row.")
 @click.option("--peak-tflops", type=click.FloatRange(min=0, min_open=True), help="For MFU.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), help="Results directory; resumed if it exists.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Results directory; resumed if it exists."
+)
 @click.option("--fresh", is_flag=True, help="Start anew beside an existing --out.")
 @click.option("--dry-run", is_flag=True, help="Show the cells and their predicted bytes; run none.")
 @choices.json_option
@@ -122,7 +124,7 @@ def checked_cells(request: Request, skip_invalid: bool) -> list[Cell]:
     """The cells of the sweep; a Failure if one cannot run and none are to be skipped."""
     try:
         cells = plan(request)
-    except UnknownStrategy as error:
+    except UnknownStrategyError as error:
         raise Failure(str(error)) from None
     for cell in cells:
         if cell.why_not is not None and not skip_invalid:

@@ -15,12 +15,12 @@ import click
 from spbench.cli import choices
 from spbench.cli.exits import DONE, SOME_FAILED, Failure
 from spbench.cli.run_command import choose_workload
-from spbench.launch.checks import RanksFailed, Verdict, checks_for, run_checks
+from spbench.launch.checks import RanksFailedError, Verdict, checks_for, run_checks
 from spbench.launch.join import JoinedLauncher, joined_ranks
 from spbench.launch.local import Launcher, LocalLauncher
 from spbench.launch.plan import check_options
 from spbench.report.tables import show_verdicts
-from spbench.strategies.registry import UnknownStrategy
+from spbench.strategies.registry import UnknownStrategyError
 from spbench.workload.case import Device
 from spbench.workload.catalogue import find, names
 from spbench.workload.job import Check, Job
@@ -65,7 +65,7 @@ def command(
     ranks = choices.parse_ranks(gpus, where)
     try:
         check_options(chosen)
-    except UnknownStrategy as error:
+    except UnknownStrategyError as error:
         raise Failure(str(error)) from None
     verdicts = _verify(checks_for(chosen, shapes), ranks, where, timeout)
     if verdicts is None:
@@ -107,7 +107,7 @@ def _verify(
             click.echo(f"{len(checks)} checks on {size} ranks", err=True)
             place = folder / f"{size}-ranks"
             verdicts += run_checks(checks, size, device, launcher, place, timeout_s)
-    except RanksFailed as error:
+    except RanksFailedError as error:
         raise Failure(str(error), SOME_FAILED) from None
     finally:
         launcher.close()

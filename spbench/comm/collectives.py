@@ -182,7 +182,7 @@ class _Switch(torch.autograd.Function):
         return tuple(comm.exchange(xs, before, after))
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         return None, None, None, *ctx.comm.exchange(grads, ctx.after, ctx.before)
 
@@ -194,7 +194,7 @@ class _AllGather(torch.autograd.Function):
         return comm.start_all_gather(x, shard).wait()
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         return None, None, ctx.comm.start_reduce_scatter(grad, ctx.shard).wait()
 
@@ -206,6 +206,6 @@ class _ReduceScatter(torch.autograd.Function):
         return comm.start_reduce_scatter(x, shard).wait()
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         return None, None, ctx.comm.start_all_gather(grad, ctx.shard).wait()

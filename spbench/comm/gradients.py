@@ -56,7 +56,9 @@ class GradientSum:
         """Wait for every bucket; each ``.grad`` is then a view into its summed bucket."""
         for bucket, (flat, handle) in zip(self._buckets, self._flying, strict=True):
             handle.wait()
-            for parameter, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+            for parameter, part in zip(
+                bucket, flat.split([p.numel() for p in bucket]), strict=True
+            ):
                 parameter.grad = part.view(parameter.shape)
         self._start_step()
 

@@ -127,3 +127,9 @@ class ShareOfGroup(Group):
 
     def close(self) -> None:
         return None
+
+
+def is_broken_connection(error: BaseException) -> bool:
+    """Whether an exception says that another rank is gone or does not answer."""
+    signs = ("Connection closed by peer", "Connection reset by peer", "Timed out", "gloo", "NCCL")
+    return isinstance(error, dist.DistError) or any(sign in str(error) for sign in signs)

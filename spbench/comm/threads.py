@@ -91,9 +91,7 @@ class Threads(Transport):
 
     def _shift(self, received: Tensor, sent: Tensor) -> Handle:
         previous = (self.rank - 1) % self.size
-        self.meeting.exchange(
-            self.rank, [sent], lambda shown: received.copy_(shown[previous][0])
-        )
+        self.meeting.exchange(self.rank, [sent], lambda shown: received.copy_(shown[previous][0]))
         return Done()
 
 

@@ -67,9 +67,7 @@ class Transfer:
     def reduce_scatter(cls, whole_bytes: int, sizes: Sizes) -> Self:
         return cls(
             op="reduce_scatter",
-            sent=tuple(
-                Fraction(whole_bytes * (sum(sizes) - kept), sum(sizes)) for kept in sizes
-            ),
+            sent=tuple(Fraction(whole_bytes * (sum(sizes) - kept), sum(sizes)) for kept in sizes),
         )
 
     @classmethod

@@ -73,12 +73,10 @@ def side_by_side(records: Iterable[Record], reference: str | None = None) -> lis
         raise ValueError(f"no case of strategy {reference!r} to compare with; there are {known}")
     order = list(dict.fromkeys(strategy for _, strategy in cases))
     chosen = reference or (order[0] if order else "")
-    lines = []
+    lines: list[Line] = []
     for group in dict.fromkeys(group for group, _ in cases):
         base = _figure(cases.get((group, chosen), []), _time_column(group))
-        for strategy in order:
-            if (group, strategy) in cases:
-                lines.append(_line(cases[group, strategy], base))
+        lines += [_line(cases[group, s], base) for s in order if (group, s) in cases]
     return lines
 
 

@@ -16,11 +16,12 @@ from spbench.workload.workload import Workload
 
 SHARP = 8.0
 """Multiplies q and k: rows of scores then span hundreds, which a careless softmax or
-log-sum-exp merge does not survive."""
+log-sum-exp merge does not survive. In 16 bits one device does not survive it either."""
 SHARP_SHAPES = ("attention-only",)
+SHARP_DTYPES = ("float64", "float32")
 
 
-class RanksFailed(Exception):
+class RanksFailedError(Exception):
     """Ranks ended before they had gone through their checks."""
 
 
@@ -43,12 +44,17 @@ class Verdict:
 
 def checks_for(strategies: Sequence[str], workloads: Sequence[Workload]) -> list[Check]:
     """Every strategy on every workload, the sharp shapes a second time with sharp logits."""
-    found = []
-    for strategy in strategies:
-        for work in workloads:
-            for sharpness in (1.0, SHARP) if work.name in SHARP_SHAPES else (1.0,):
-                found.append(Check(workload=work, strategy=strategy, sharpness=sharpness))
-    return found
+    return [
+        Check(workload=work, strategy=strategy, sharpness=sharpness)
+        for strategy in strategies
+        for work in workloads
+        for sharpness in _sharpnesses(work)
+    ]
+
+
+def _sharpnesses(work: Workload) -> tuple[float, ...]:
+    sharp = work.name in SHARP_SHAPES and work.dtype in SHARP_DTYPES
+    return (1.0, SHARP) if sharp else (1.0,)
 
 
 def run_checks(
@@ -59,7 +65,7 @@ def run_checks(
     folder: Path,
     timeout_s: float,
 ) -> list[Verdict]:
-    """All checks in one start of ``ranks``. Raises RanksFailed with the first reason."""
+    """All checks in one start of ``ranks``. Raises RanksFailedError with the first reason."""
     job = Job(ranks=ranks, device=device, checks=list(checks), timeout_s=timeout_s)
     launcher.announce([job])
     ended = launcher.run(job, folder)
@@ -75,10 +81,10 @@ def _read(path: Path, ended: Ended, rank: int) -> list[Checked]:
         return CHECKED.validate_json(text)
     except OSError:
         why = "took too long" if ended.timed_out else f"left nothing (exit code {ended.exitcode})"
-        raise RanksFailed(f"rank {rank} {why}; logs are in {path.parent}") from None
+        raise RanksFailedError(f"rank {rank} {why}; logs are in {path.parent}") from None
     except ValidationError:
         sample = Sample.model_validate_json(text)
-        raise RanksFailed(f"rank {rank}: {sample.reason}; logs are in {path.parent}") from None
+        raise RanksFailedError(f"rank {rank}: {sample.reason}; logs are in {path.parent}") from None
 
 
 def _verdict(check: Check, ranks: int, found: Sequence[Checked]) -> Verdict:

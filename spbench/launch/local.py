@@ -60,6 +60,7 @@ class LocalLauncher:
         self._log_path = log
         self._log: IO[bytes] | None = None
         self._agent: subprocess.Popen[bytes] | None = None
+        self._idle = True
 
     def announce(self, jobs: Sequence[Job]) -> None:
         """Nothing to prepare."""
@@ -72,10 +73,17 @@ class LocalLauncher:
         assert agent.stdin is not None
         agent.stdin.write(f"{folder.resolve()}\n".encode())
         agent.stdin.flush()
-        return self._watch(agent, folder / "exit.json", job.timeout_s)
+        self._idle = False
+        ended = self._watch(agent, folder / "exit.json", job.timeout_s)
+        self._idle = True
+        return ended
 
     def close(self) -> None:
         if self._agent is not None:
+            if self._idle and self._agent.stdin is not None:
+                self._agent.stdin.close()  # the end of its input is its end
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._agent.wait(GRACE_S)
             end_tree(self._agent)
             self._agent = None
         if self._log is not None:

@@ -33,7 +33,7 @@ class Request:
     device: Device
     kind: Kind = "measured"
     launches: int = 1
-    effort: Effort = Effort()
+    effort: Effort
     seed: int = 0
 
 
@@ -42,7 +42,7 @@ def plan(request: Request) -> list[Cell]:
 
     Within a launch all strategies of one number of ranks follow each other, in an order
     that the seed shuffles anew for each launch, so that drift does not favour one of them.
-    Raises UnknownStrategy for options that a strategy does not have.
+    Raises UnknownStrategyError for options that a strategy does not have.
     """
     strategies = {text: load(text) for text in request.strategies}
     shuffle = random.Random(request.seed)
@@ -69,7 +69,7 @@ def plan(request: Request) -> list[Cell]:
 
 
 def check_options(strategies: Sequence[str]) -> None:
-    """Raises UnknownStrategy if a strategy does not have the options that it is given."""
+    """Raises UnknownStrategyError if a strategy does not have the options that it is given."""
     for text in strategies:
         load(text)
 

@@ -17,7 +17,7 @@ from spbench.workload.workload import Workload
 
 def named_tensor(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
     """Standard normal float32 numbers on the CPU that depend on name, shape and seed alone."""
-    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) + (seed << 32))
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
     return torch.randn(shape, generator=generator)
 
 

@@ -72,11 +72,11 @@ class Conditioning(nn.Module):
     def forward(self, condition: Tensor) -> Tensor:
         """Every rank's whole, to be taken apart by ``on_shard``."""
         projected = F.linear(F.silu(condition), self.weight, self.bias)
-        projected = projected.unflatten(-1, (self.modulated, 3, -1))
         ones = [1] * self.axes
         if self.time_dim is not None:
             ones[self.time_dim - 1] = condition.shape[1]
-        return projected.reshape(condition.shape[0], *ones, *projected.shape[-3:])
+        shape = (condition.shape[0], *ones, self.modulated, 3, -1)
+        return projected.reshape(shape)
 
     def on_shard(self, projected: Tensor, shard: Shard, comm: Collectives) -> Tensor:
         """This rank's part, where the condition belongs to the sharded axis."""

@@ -34,9 +34,7 @@ class SelfAttention(nn.Module):
         self.qkv = strategy.linear_in(
             LinearSpec(in_shape=(hidden,), out_shape=(3, *heads), cut=1), comm
         )
-        self.out = strategy.linear_out(
-            LinearSpec(in_shape=heads, out_shape=(hidden,), cut=0), comm
-        )
+        self.out = strategy.linear_out(LinearSpec(in_shape=heads, out_shape=(hidden,), cut=0), comm)
 
     def forward(self, x: Tensor, context: Tensor, shard: Shard) -> Tensor:
         q, k, v = self.qkv(x, shard).unbind(-3)
@@ -59,9 +57,7 @@ class ContextAttention(nn.Module):
         self.kv = strategy.linear_in(
             LinearSpec(in_shape=(hidden,), out_shape=(2, *heads), cut=1), comm
         )
-        self.out = strategy.linear_out(
-            LinearSpec(in_shape=heads, out_shape=(hidden,), cut=0), comm
-        )
+        self.out = strategy.linear_out(LinearSpec(in_shape=heads, out_shape=(hidden,), cut=0), comm)
 
     def forward(self, x: Tensor, context: Tensor, shard: Shard) -> Tensor:
         k, v = self.kv(context[:, : self.length], None).unbind(-3)

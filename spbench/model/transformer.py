@@ -77,7 +77,7 @@ class Transformer(nn.Module):
         recompute = self.workload.checkpointing == "full" and x.requires_grad
         shard = self.first
         length = len(self.workload.block)
-        residuals = list(self.residuals)
+        residuals = [one for one in self.residuals if isinstance(one, Residual)]
         for block in (residuals[i : i + length] for i in range(0, len(residuals), length)):
             x = self._switch(x, shard, block[0].shard)
             if recompute:

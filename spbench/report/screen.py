@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -89,7 +89,7 @@ class Screen:
 
 def show_plan(cells: Sequence[Cell], *, as_json: bool) -> None:
     """What a run would do: its resolved workload, and each cell with its predicted bytes."""
-    rows = [_planned(cell) for cell in cells]
+    rows: list[dict[str, Any]] = [_planned(cell) for cell in cells]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
@@ -104,7 +104,10 @@ def show_plan(cells: Sequence[Cell], *, as_json: bool) -> None:
             str(row["ranks"]),
             str(row["launch"]),
             str(row["sharded"]),
-            *(units.mebibytes(row["sent_bytes"].get(p)) for p in ("forward", "backward", "gradients")),
+            *(
+                units.mebibytes(row["sent_bytes"].get(p))
+                for p in ("forward", "backward", "gradients")
+            ),
             str(row["why_not"] or ""),
         ]
         for row in rows
@@ -112,7 +115,7 @@ def show_plan(cells: Sequence[Cell], *, as_json: bool) -> None:
     out.print(tables.table("", columns, shown))
 
 
-def _planned(cell: Cell) -> dict[str, object]:
+def _planned(cell: Cell) -> dict[str, Any]:
     from spbench.comm.transfer import by_phase, count
 
     case, strategy = cell.case, load(cell.case.strategy)

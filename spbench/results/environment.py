@@ -8,6 +8,7 @@ import platform
 import re
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -57,8 +58,7 @@ def gpus() -> list[dict[str, Any]]:
     with contextlib.suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
         try:
-            for index in range(pynvml.nvmlDeviceGetCount()):
-                found.append(_gpu(pynvml, index))
+            found = [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
         finally:
             pynvml.nvmlShutdown()
     return found
@@ -88,14 +88,19 @@ def git_state() -> dict[str, Any]:
 
 def _git(*words: str) -> str:
     done = subprocess.run(
-        ["git", *words], capture_output=True, text=True, check=True, timeout=5, stdin=subprocess.DEVNULL
+        ["git", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=5,
+        stdin=subprocess.DEVNULL,
     )
     return done.stdout.strip()
 
 
 def _cpu_name() -> str:
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
-        for line in file:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor()

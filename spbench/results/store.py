@@ -139,8 +139,7 @@ def read_rows(path: Path) -> Rows:
 def _parsed(reader: Iterable[dict[str, Any]]) -> list[Record | None]:
     rows: list[Record | None] = []
     try:
-        for row in reader:
-            rows.append(_record(row))
+        rows.extend(_record(row) for row in reader)
     except csv.Error:
         rows.append(None)
     return rows

@@ -62,13 +62,13 @@ class DSP(Strategy):
             here: dict[str, Cost] = {}
             chosen: dict[str, str] = {}
             for axis in _free_axes(stack[i], workload, ranks):
-
-                def cost(after: str, axis: str = axis, ahead: dict[str, Cost] = ahead) -> Cost:
-                    sent, waited = ahead[after]
-                    return sent + moves.get((axis, after, first), 0.0), waited + uneven[axis]
-
-                chosen[axis] = min(ahead, key=lambda after: (cost(after), after != axis))
-                here[axis] = cost(chosen[axis])
+                options = {
+                    after: (sent + moves.get((axis, after, first), 0.0), waited + uneven[axis])
+                    for after, (sent, waited) in ahead.items()
+                }
+                here[axis], _, chosen[axis] = min(
+                    (cost, after != axis, after) for after, cost in options.items()
+                )
             ahead = here
             follow.insert(0, chosen)
         plan = [min(ahead, key=ahead.__getitem__)]

@@ -27,8 +27,8 @@ class Embedded(Strategy, ABC):
         if self.shard_axis not in (AUTO, *workload.axes):
             axes = ", ".join((AUTO, *workload.axes))
             return f"there is no axis {self.shard_axis!r} to shard; shard-axis may be {axes}"
-        axes = workload.axes if self.shard_axis == AUTO else (self.shard_axis,)
-        longest = max(axes, key=workload.axes.__getitem__)
+        may_be_sharded = list(workload.axes) if self.shard_axis == AUTO else [self.shard_axis]
+        longest = max(may_be_sharded, key=workload.axes.__getitem__)
         if workload.axes[longest] < ranks:
             return (
                 f"its {workload.axes[longest]} positions of {longest} give some ranks nothing; "

@@ -25,11 +25,12 @@ def unfold(folded: Tensor, like: Tensor, along: int) -> Tensor:
 
 def attend_whole(q: Tensor, k: Tensor, v: Tensor, along: int) -> Tensor:
     """Attention along one whole axis; every other axis is batch. Shape of ``q``."""
-    return unfold(F.scaled_dot_product_attention(*(fold(x, along) for x in (q, k, v))), q, along)
+    folded = F.scaled_dot_product_attention(fold(q, along), fold(k, along), fold(v, along))
+    return unfold(folded, q, along)
 
 
 def attend_context(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Every position of ``q`` (B, *axes, Z, D) to a context k, v of (B, L, Z, D)."""
-    flat = q.flatten(1, -3)
-    out = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (flat, k, v)))
+    flat = q.flatten(1, -3).transpose(1, 2)
+    out = F.scaled_dot_product_attention(flat, k.transpose(1, 2), v.transpose(1, 2))
     return out.transpose(1, 2).reshape(q.shape)

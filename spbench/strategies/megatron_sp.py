@@ -76,7 +76,7 @@ class ColumnCut(nn.Module):
             return product(x, self.weight, self.bias, self.inner)
         matrix, bias = self.weight.flatten(0, -2), self.bias.flatten()
         out: Tensor = _GatherProduct.apply(x, matrix, bias, self.comm, shard, self.keep_input)
-        return out.unflatten(-1, self.bias.shape)
+        return out.view(*out.shape[:-1], *self.bias.shape)
 
 
 @final
@@ -113,7 +113,7 @@ class _GatherProduct(torch.autograd.Function):
         return F.linear(gathered, matrix, bias)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         saved, matrix = ctx.saved_tensors
         gather = None if ctx.keep_input else ctx.comm.start_all_gather(saved, ctx.shard)

@@ -33,7 +33,7 @@ SUMMARIES = {
 }
 
 
-class UnknownStrategy(ValueError):
+class UnknownStrategyError(ValueError):
     """No strategy, or no option of it, has that name or takes that value."""
 
 
@@ -43,11 +43,12 @@ def places() -> dict[str, str]:
 
 
 def check_name(text: str) -> None:
-    """Raises UnknownStrategy unless the name before the options is known. Loads nothing."""
-    name, known = text.split(":")[0], list(places())
+    """Raises UnknownStrategyError unless the name before the options is known. Loads nothing."""
+    name, known = text.split(":", maxsplit=1)[0], list(places())
     if name not in known:
-        raise UnknownStrategy(
-            f"unknown strategy {name!r}. {nearest(name, known)}The strategies are {', '.join(known)}"
+        raise UnknownStrategyError(
+            f"unknown strategy {name!r}. {nearest(name, known)}"
+            f"The strategies are {', '.join(known)}"
         )
 
 
@@ -69,7 +70,7 @@ def load(text: str) -> Strategy:
         option, given, value = setting.partition("=")
         if option not in known:
             offered = ", ".join(known) or "none"
-            raise UnknownStrategy(
+            raise UnknownStrategyError(
                 f"strategy {name!r} has no option {option!r}. "
                 f"{nearest(option, list(known))}Its options are {offered}"
             )
@@ -87,11 +88,15 @@ def _parse(name: str, option: str, value: str | None, default: Any) -> Any:
     if isinstance(default, bool):
         if value in FLAGS:
             return FLAGS[value]
-        raise UnknownStrategy(f"{name}:{option}={value}: a flag; write {option}, or =true, =false")
+        raise UnknownStrategyError(
+            f"{name}:{option}={value}: a flag; write {option}, or =true, =false"
+        )
     if not value:
-        raise UnknownStrategy(f"{name}:{option} needs a value, as in {name}:{option}={default}")
+        raise UnknownStrategyError(
+            f"{name}:{option} needs a value, as in {name}:{option}={default}"
+        )
     try:
         return type(default)(value)
     except ValueError:
         kind = {int: "a whole number", float: "a number"}.get(type(default), type(default).__name__)
-        raise UnknownStrategy(f"{name}:{option}={value}: needs {kind}") from None
+        raise UnknownStrategyError(f"{name}:{option}={value}: needs {kind}") from None

@@ -70,15 +70,15 @@ class _Rings(torch.autograd.Function):
         return unfold(_row_times(weights, v, shard, comm), q, shard.dim)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         scaled, k, v, weights = ctx.saved_tensors
         shard, comm = ctx.shard, ctx.comm
         d_out = fold(grad, shard.dim)
-        d_v = _summed(weights.transpose(-2, -1) @ d_out, v, ctx)
+        d_v = _summed(weights.transpose(-2, -1) @ d_out, v, shard, comm, ctx.scatter)
         d_weights = _row(d_out, v, shard, comm)
         d_scores = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype)
-        d_k = _summed(d_scores.transpose(-2, -1) @ scaled, k, ctx)
+        d_k = _summed(d_scores.transpose(-2, -1) @ scaled, k, shard, comm, ctx.scatter)
         d_q = _row_times(d_scores, k, shard, comm) * grad.shape[-1] ** -0.5
         return unfold(d_q, grad, shard.dim), d_k, d_v, None, None, None
 
@@ -103,11 +103,10 @@ def _row_times(row: Tensor, ringed: Tensor, shard: Shard, comm: Collectives) -> 
     return total.to(row.dtype)
 
 
-def _summed(whole: Tensor, like: Tensor, ctx: Any) -> Tensor:
+def _summed(whole: Tensor, like: Tensor, shard: Shard, comm: Collectives, scatter: bool) -> Tensor:
     """This rank's part of the sum, over the ranks, of a gradient of the whole axis."""
-    partial = unfold(whole, like, ctx.shard.dim).contiguous()
-    if ctx.scatter:
-        summed: Tensor = ctx.comm.start_reduce_scatter(partial, ctx.shard).wait()
-        return summed
-    ctx.comm.all_reduce_(partial).wait()
-    return ctx.comm.take(partial, ctx.shard)
+    partial = unfold(whole, like, shard.dim).contiguous()
+    if scatter:
+        return comm.start_reduce_scatter(partial, shard).wait()
+    comm.all_reduce_(partial).wait()
+    return comm.take(partial, shard)

@@ -47,9 +47,8 @@ class Case(Frozen):
     @property
     def key(self) -> str:
         """16 hexadecimal digits; equal for cases that ask for the same thing."""
-        resolved = self.model_dump(
-            mode="json", by_alias=True, exclude={"launch": True, "effort": True, "workload": {"source"}}
-        )
+        resolved = self.model_dump(mode="json", by_alias=True, exclude={"launch", "effort"})
+        del resolved["workload"]["source"]
         text = json.dumps(resolved, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

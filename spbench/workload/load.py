@@ -1,6 +1,6 @@
 """Workloads from YAML, with errors that name the file, the line and the nearest valid name.
 
-    Error: bench.yaml:14: unknown key 'hiden'. Did you mean 'hidden'?
+Error: bench.yaml:14: unknown key 'hiden'. Did you mean 'hidden'?
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _plain_data(text: str, where: str, lines: dict[Path_, int]) -> Any:
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent):
-                line = event.start_mark.line + 1
+                line = event.start_mark.line + 1 if event.start_mark else 1
                 raise WorkloadError(f"{where}:{line}: aliases (*{event.anchor}) are not allowed")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         return None if node is None else _value(node, where, lines, ())
@@ -96,7 +96,7 @@ def _value(node: yaml.Node, where: str, lines: dict[Path_, int], path: Path_) ->
             lines[(*path, key)] = line
         return found
     constructor = yaml.constructor.SafeConstructor()
-    return constructor.construct_object(node, deep=True)  # type: ignore[no-untyped-call]
+    return constructor.construct_object(node, deep=True)
 
 
 def _explain(error: Any, where: str, lines: Mapping[Path_, int]) -> str:

@@ -24,6 +24,7 @@ from pydantic import (
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 OUT_RATIO = 36  # hidden over output channels: 1152 over 32 in the DiT family
+MIN_OUT_CHANNELS = 8
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 Mode = Literal["train", "forward"]
@@ -140,7 +141,8 @@ class Workload(Frozen):
 
     @property
     def out_channels(self) -> int:
-        return max(1, self.hidden // OUT_RATIO)
+        """Of the final projection: 36 times fewer than hidden, but not fewer than 8."""
+        return max(MIN_OUT_CHANNELS, self.hidden // OUT_RATIO)
 
     @property
     def context_tokens(self) -> int:
@@ -167,7 +169,9 @@ class Workload(Frozen):
         """
         axes = {name: min(n, 2 * ranks + n % ranks) for name, n in self.axes.items()}
         block = tuple(
-            CrossAttention(length=min(s.length, 7)) if isinstance(s, CrossAttention) else s
+            s.model_copy(update={"length": min(s.length, 7)})
+            if isinstance(s, CrossAttention)
+            else s
             for s in self.block
         )
         update = {"axes": axes, "block": block, "hidden": self.heads * min(8, self.head_dim)}

@@ -1,0 +1,253 @@
+"""The figures of a run, each as PNG and SVG.
+
+One fixed colour and marker for each strategy everywhere, from a palette that the
+colour-blind can tell apart (Okabe and Ito). Cases that did not finish are hatched and
+labelled; a caption says where the figures come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from spbench.judge.side_by_side import Line
+from spbench.results.record import Record
+
+COLOURS = {
+    "dsp": "#0072B2",
+    "ulysses": "#E69F00",
+    "megatron-sp": "#009E73",
+    "rsa": "#CC79A7",
+}
+MORE_COLOURS = ("#56B4E9", "#D55E00", "#F0E442", "#000000", "#999999")
+PHASE_SHADES = {"forward": 1.0, "backward": 0.6, "gradients": 0.3}
+STYLE = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+    "figure.dpi": 130,
+    "svg.hashsalt": "spbench",
+}
+
+
+def draw_all(lines: Sequence[Line], records: Sequence[Record], folder: Path) -> Iterator[Path]:
+    """Writes every figure that the run has data for; yields the paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    drawings: dict[str, Callable[[Axes, Sequence[Line]], None]] = {
+        "throughput": throughput,
+        "memory": memory,
+        "sent_bytes": sent_bytes,
+        "step_split": step_split,
+    }
+    panels = list(dict.fromkeys((line.workload, line.kind) for line in lines))
+    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
+        for name, draw in drawings.items():
+            figure, axes = plt.subplots(
+                len(panels), 1, figsize=(7.2, 4.0 * len(panels)), squeeze=False
+            )
+            for ax, panel in zip(axes[:, 0], panels, strict=True):
+                draw(ax, [line for line in lines if (line.workload, line.kind) == panel])
+                kind = "" if panel[1] == "measured" else f" ({panel[1].replace('_', ' ')})"
+                ax.set_title(f"{ax.get_title(loc='left')}: {panel[0]}{kind}")
+            yield from _save(figure, folder / name, caption(records))
+            plt.close(figure)
+
+
+def caption(records: Sequence[Record]) -> str:
+    """Run, device, torch and dtype of what is drawn, and how often each case was launched."""
+    first = records[0]
+
+    def each(name: str) -> str:
+        return ", ".join(dict.fromkeys(str(getattr(r, name)) for r in records if getattr(r, name)))
+
+    launches = 1 + max(record.launch for record in records)
+    spread = "bars: range of launches" if launches > 1 else "one launch: no spread between launches"
+    return (
+        f"run {first.run_id} · {each('gpu') or first.device} · {each('backend')} · "
+        f"torch {each('torch')} · {each('dtype')} · {each('mode')} · {spread}"
+    )
+
+
+def throughput(ax: Axes, lines: Sequence[Line]) -> None:
+    """Tokens per second of all ranks together; the whisker is the range over launches."""
+
+    def height(line: Line) -> float | None:
+        return line.tokens_per_s
+
+    def whisker(line: Line) -> tuple[float, float] | None:
+        if line.step_ms is None or line.tokens_per_s is None or line.launches < 2:
+            return None
+        step, value = line.step_ms, line.tokens_per_s
+        return value - value * step.median / step.high, value * step.median / step.low - value
+
+    _bars(ax, lines, height, whisker)
+    ax.set_title("Throughput")
+    ax.set_ylabel("tokens / s, all ranks")
+
+
+def memory(ax: Axes, lines: Sequence[Line]) -> None:
+    """Peak of allocated memory, the largest rank."""
+
+    def height(line: Line) -> float | None:
+        return None if line.peak_allocated_bytes is None else line.peak_allocated_bytes / 2**20
+
+    _bars(ax, lines, height)
+    ax.set_title("Peak memory of a rank")
+    ax.set_ylabel("MiB allocated")
+
+
+def sent_bytes(ax: Axes, lines: Sequence[Line]) -> None:
+    """Stacked by phase, as counted; the black tick is the prediction of the phases up to it."""
+    places, width = _places(lines)
+    for line, at in zip(lines, places, strict=True):
+        if line.status != "ok":
+            _mark_failed(ax, at, width, line)
+            continue
+        below = predicted_below = 0.0
+        for phase, shade in PHASE_SHADES.items():
+            sent, predicted = line.sent_bytes[phase], line.predicted_bytes[phase]
+            if sent is not None:
+                ax.bar(
+                    at,
+                    sent / 2**20,
+                    width * 0.92,
+                    bottom=below,
+                    color=colour(line.strategy),
+                    alpha=shade,
+                    edgecolor="white",
+                    linewidth=0.5,
+                )
+                below += sent / 2**20
+            predicted_below += (predicted or 0) / 2**20
+            if predicted:
+                ax.hlines(predicted_below, at - width / 2, at + width / 2, color="black", lw=1.2)
+    _strategy_legend(ax, lines)
+    _rank_ticks(ax, lines)
+    ax.set_title("Sent by one rank in a step")
+    ax.set_ylabel("MiB  (dark to light: forward,\nbackward, gradients)")
+
+
+def step_split(ax: Axes, lines: Sequence[Line]) -> None:
+    """A step's computation, and what its communication adds to it."""
+    places, width = _places(lines)
+    for line, at in zip(lines, places, strict=True):
+        if line.compute_ms is None:
+            _mark_failed(ax, at, width, line)
+            continue
+        shown = colour(line.strategy)
+        ax.bar(at, line.compute_ms, width * 0.92, color=shown)
+        exposed = max(line.exposed_comm_ms or 0.0, 0.0)
+        ax.bar(
+            at,
+            exposed,
+            width * 0.92,
+            bottom=line.compute_ms,
+            color="white",
+            edgecolor=shown,
+            hatch="////",
+            linewidth=0.8,
+        )
+    _strategy_legend(ax, lines)
+    _rank_ticks(ax, lines)
+    ax.set_title("A step: compute (solid), exposed communication (hatched)")
+    ax.set_ylabel("ms")
+
+
+def _bars(
+    ax: Axes,
+    lines: Sequence[Line],
+    height: Callable[[Line], float | None],
+    whisker: Callable[[Line], tuple[float, float] | None] | None = None,
+) -> None:
+    places, width = _places(lines)
+    for line, at in zip(lines, places, strict=True):
+        value = height(line)
+        if line.status != "ok" or value is None:
+            _mark_failed(ax, at, width, line)
+            continue
+        ax.bar(at, value, width * 0.92, color=colour(line.strategy))
+        ends = whisker(line) if whisker else None
+        if ends is not None:
+            ax.errorbar(at, value, yerr=np.array(ends)[:, None], color="black", capsize=3, lw=1)
+    _strategy_legend(ax, lines)
+    _rank_ticks(ax, lines)
+
+
+def _places(lines: Sequence[Line]) -> tuple[list[float], float]:
+    """One cluster of bars for each number of ranks, one bar in it for each strategy."""
+    ranks, strategies = _ranks(lines), _strategies(lines)
+    width = 0.8 / len(strategies)
+    middle = (len(strategies) - 1) / 2
+    return [
+        ranks.index(line.ranks) + (strategies.index(line.strategy) - middle) * width
+        for line in lines
+    ], width
+
+
+def _ranks(lines: Sequence[Line]) -> list[int]:
+    return sorted({line.ranks for line in lines})
+
+
+def _strategies(lines: Sequence[Line]) -> list[str]:
+    return list(dict.fromkeys(line.strategy for line in lines))
+
+
+def _rank_ticks(ax: Axes, lines: Sequence[Line]) -> None:
+    ranks = _ranks(lines)
+    ax.set_xticks(range(len(ranks)), [str(n) for n in ranks])
+    ax.set_xlim(-0.6, len(ranks) - 0.4)
+    ax.set_xlabel("ranks")
+    ax.set_ylim(bottom=0)
+
+
+def _mark_failed(ax: Axes, at: float, width: float, line: Line) -> None:
+    """A hatched sliver with the status in place of a figure."""
+    label = line.status if line.status != "ok" else "not measured"
+    transform = ax.get_xaxis_transform()
+    ax.bar(
+        at, 0.06, width * 0.92, color="white", edgecolor="grey", hatch="xxx", transform=transform
+    )
+    ax.text(at, 0.08, label, rotation=90, ha="center", va="bottom", fontsize=8, transform=transform)
+
+
+def _strategy_legend(ax: Axes, lines: Sequence[Line]) -> None:
+    strategies = _strategies(lines)
+    handles = [Patch(color=colour(strategy)) for strategy in strategies]
+    ax.legend(
+        handles,
+        strategies,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.16),
+        ncols=min(4, len(strategies)),
+    )
+
+
+def colour(strategy: str) -> str:
+    """A strategy's own colour; options and strangers get one that depends on the name alone."""
+    if strategy in COLOURS:
+        return COLOURS[strategy]
+    return MORE_COLOURS[sum(map(ord, strategy)) % len(MORE_COLOURS)]
+
+
+def _save(figure: Figure, stem: Path, text: str) -> Iterator[Path]:
+    figure.tight_layout(rect=(0, 0.04, 1, 1))
+    figure.text(0.01, 0.005, text, fontsize=6.5, color="#444444", wrap=True)
+    for kind in ("png", "svg"):
+        path = stem.with_suffix(f".{kind}")
+        metadata = {"Date": None} if kind == "svg" else None
+        figure.savefig(path, metadata=metadata, bbox_inches="tight")
+        yield path
