@@ -25,7 +25,7 @@ from spbench.comm.collectives import Collectives
 from spbench.comm.transfer import Transfer
 from spbench.strategies.kernel import attend_whole
 from spbench.strategies.linear import LinearSpec, WholeLinear
-from spbench.workload.cost import parameters
+from spbench.workload.cost import is_modulated, parameters
 from spbench.workload.shards import Shard, shard_sizes
 from spbench.workload.workload import DTYPE_BYTES, Sublayer, Workload
 
@@ -42,6 +42,8 @@ class Strategy(ABC):
 
     cuts_weights: ClassVar[bool] = False
     """Whether projections are cut over the ranks, so that their gradients need no sum."""
+    ends_in_transfer: ClassVar[bool] = False
+    """Whether a sublayer's last forward transfer comes after all that its backward needs."""
     environment: ClassVar[Mapping[str, str]] = {}
     """Variables that its best form needs on CUDA, recorded with each row."""
 
@@ -77,26 +79,27 @@ class Strategy(ABC):
     def traffic(self, workload: Workload, ranks: int) -> list[Transfer]:
         """Every transfer of one step, predicted without running.
 
-        A block under checkpointing runs its forward again in backward, from its own input:
-        the switch into the block is not repeated.
+        A block under checkpointing runs its forward again in backward, from its own input to
+        the last tensor that backward needs: the switch into the block is not repeated, nor is
+        a transfer at its very end, unless a gate behind it needs the result.
         """
         layout = self.layout(workload, ranks)
         train = workload.mode == "train"
         again = train and workload.checkpointing == "full"
+        length = len(workload.block)
         steps: list[Transfer] = []
         for i, (sublayer, axis) in enumerate(zip(workload.stack, layout, strict=True)):
+            before = layout[i - 1] if i else axis
+            there = [switch(workload, before, axis, ranks)] if before != axis else []
+            back = [switch(workload, axis, before, ranks)] if before != axis else []
             forward, backward = self.sublayer_traffic(sublayer, workload, axis, ranks)
-            if i and layout[i - 1] != axis:
-                switched = [switch(workload, layout[i - 1], axis, ranks)]
-                back = [switch(workload, axis, layout[i - 1], ranks)]
-                first = i % len(workload.block) == 0
-                recomputed = forward if first else switched + forward
-                forward, backward = switched + forward, back + backward
-            else:
-                recomputed = forward
-            steps += forward
+            repeated = forward if i % length == 0 else there + forward
+            ends_block = i % length == length - 1 and not is_modulated(sublayer, workload)
+            if ends_block and self.ends_in_transfer:
+                repeated = repeated[:-1]
+            steps += there + forward
             if train:
-                late = recomputed + backward if again else backward
+                late = (repeated if again else []) + backward + back
                 steps += [transfer.during("backward") for transfer in late]
         if train:
             total = parameters(workload)

@@ -38,6 +38,7 @@ class MegatronSP(Embedded):
 
     keep_input: bool = False
     cuts_weights: ClassVar[bool] = True
+    ends_in_transfer: ClassVar[bool] = True
     # The gather must reach the device's queue before the product that hides it.
     environment: ClassVar[dict[str, str]] = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 

@@ -1,0 +1,133 @@
+"""One suite over whatever is registered: equal to one device, and every byte as predicted."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from proof import prove, why_wrong
+
+from spbench.launch.checks import checks_for, run_checks
+from spbench.launch.local import LocalLauncher
+from spbench.strategies.registry import load, places
+from spbench.workload.catalogue import find, names
+from spbench.workload.load import with_settings
+from spbench.workload.workload import Workload
+
+
+def variants() -> list[str]:
+    """Every registered strategy, and each once more with each of its flags set."""
+    found = []
+    for name in places():
+        flags = [f.name.replace("_", "-") for f in fields(load(name)) if f.default is False]
+        found += [name, *(f"{name}:{flag}" for flag in flags)]
+    return found
+
+
+SHAPES = [find(name, "verify") for name in names("verify")]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("strategy", variants())
+def test_equals_one_device_on_every_shape(strategy: str, ranks: int) -> None:
+    """In float64: output, input gradient, every weight gradient below 1e-9, bytes exact."""
+    for shape in SHAPES:
+        work = with_settings(shape, ["dtype=float64"])
+        outcomes = prove(work, load(strategy), ranks)
+        assert not why_wrong(outcomes), (work.name, why_wrong(outcomes))
+        assert max(outcome.worst.relative for outcome in outcomes) < 1e-9
+
+
+@pytest.mark.parametrize("strategy", variants())
+def test_eight_ranks_and_uneven_everything(strategy: str) -> None:
+    """13 and 11 positions, 9 heads and a batch of 3 on 8 ranks; checkpointed."""
+    work = Workload.model_validate(
+        {
+            "name": "eight",
+            "axes": {"time": 11, "space": 13},
+            "hidden": 36,
+            "heads": 9,
+            "depth": 2,
+            "block": [{"attention": "space"}, {"attention": "time"}, {"mlp": 3.3}],
+            "batch": 3,
+            "dtype": "float64",
+            "checkpointing": "full",
+        }
+    )
+    assert not why_wrong(prove(work, load(strategy), 8))
+
+
+@pytest.mark.parametrize("strategy", variants())
+def test_every_axis_may_be_the_sharded_one(strategy: str) -> None:
+    """Strategies with a fixed axis are right whichever of three uneven axes it is."""
+    if "shard_axis" not in {field.name for field in fields(load(strategy))}:
+        assert load(strategy).layout(find("axes-3d-uneven", "verify"), 2)
+        return
+    work = with_settings(find("axes-3d-uneven", "verify"), ["dtype=float64"])
+    for axis in work.axes:
+        assert not why_wrong(prove(work, load(f"{strategy}:shard-axis={axis}"), 3)), axis
+
+
+@pytest.mark.parametrize("strategy", variants())
+def test_sharp_logits(strategy: str) -> None:
+    """Scores that differ by hundreds: float32 stays below its tolerance."""
+    work = find("attention-only", "verify")
+    assert not why_wrong(prove(work, load(strategy), 3, sharpness=8.0))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("strategy", variants())
+def test_other_dtypes(strategy: str, dtype: str) -> None:
+    """Each dtype passes against its own tolerance, whatever the seed."""
+    for name in ("axes-2d-uneven", "checkpointed"):
+        work = with_settings(find(name, "verify"), [f"dtype={dtype}"])
+        for seed in (0, 1):
+            assert not why_wrong(prove(work, load(strategy), 3, seed=seed)), (name, seed)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_real_processes_over_gloo(ranks: int, tmp_path: Path) -> None:
+    """The same suite, every strategy and shape, in one start of processes per world size."""
+    shapes = [with_settings(shape, ["dtype=float64"]) for shape in SHAPES]
+    launcher = LocalLauncher(tmp_path / "launcher.log")
+    try:
+        checks = checks_for(variants(), shapes)
+        verdicts = run_checks(checks, ranks, "cpu", launcher, tmp_path / "job", 240.0)
+    finally:
+        launcher.close()
+    assert len(verdicts) == len(checks)
+    assert [v for v in verdicts if v.outcome == "WRONG"] == []
+    assert all(v.output_error is not None and v.output_error < 1e-9 for v in verdicts)
+
+
+@pytest.mark.parametrize("strategy", variants())
+def test_declines_instead_of_failing(strategy: str) -> None:
+    """A strategy that cannot run says a sentence with a value that would work, and means it."""
+    work = find("axes-2d-uneven", "verify")  # time 5, space 13, 5 heads
+    for ranks in (1, 2, 5, 6, 7, 13, 14, 100):
+        why = load(strategy).why_not(work, ranks)
+        if why is None:
+            assert len(load(strategy).layout(work, ranks)) == len(work.stack)
+            assert min(work.axes[axis] for axis in load(strategy).layout(work, ranks)) >= ranks
+        else:
+            assert "use 1 to " in why
+            most = int(why.split("use 1 to ")[1].split()[0])
+            assert load(strategy).why_not(work, most) is None
+
+
+@pytest.mark.parametrize("strategy", variants())
+def test_one_rank_sends_nothing(strategy: str) -> None:
+    """A collective over one rank is right and moves nothing."""
+    (outcome,) = prove(find("axes-2d-uneven", "verify"), load(strategy), 1)
+    assert not outcome.why_wrong()
+    assert outcome.sent == {} == outcome.predicted
+
+
+def test_two_models_at_once() -> None:
+    """Models of different lengths side by side do not disturb each other: nothing is global."""
+    small, large = find("axes-2d", "verify"), find("axes-2d-uneven", "verify")
+    for name in places():
+        alone = [outcome.worst.relative for outcome in prove(large, load(name), 3)]
+        prove(small, load(name), 3)
+        assert [outcome.worst.relative for outcome in prove(large, load(name), 3)] == alone
