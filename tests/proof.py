@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from spbench.bench.gate import Outcome, run_gate
+from spbench.bench.reference import one_device
 from spbench.bench.step import Links
 from spbench.comm.threads import Meeting, Threads, run_ranks
 from spbench.strategies.base import Strategy
@@ -16,11 +17,12 @@ def prove(
 ) -> list[Outcome]:
     """What every rank's gate found."""
     second = Meeting(ranks)
+    cpu = torch.device("cpu")
+    reference = one_device(workload, cpu, seed=seed, sharpness=sharpness)
 
     def rank_main(transport: Threads) -> Outcome:
         links = Links(strategy=transport, gradients=Threads(transport.rank, second))
-        cpu = torch.device("cpu")
-        return run_gate(workload, strategy, links, cpu, seed=seed, sharpness=sharpness)
+        return run_gate(strategy, links, cpu, reference)
 
     return run_ranks(ranks, rank_main)
 

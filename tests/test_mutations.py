@@ -265,7 +265,9 @@ def test_one_extra_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Right values, but more bytes than the strategy says: caught by the count alone."""
     right = ulysses.Ulysses.attend
 
-    def wasteful(self: Any, q: Tensor, k: Tensor, v: Tensor, along: int, shard: Shard, comm: Any) -> Tensor:
+    def wasteful(
+        self: Any, q: Tensor, k: Tensor, v: Tensor, along: int, shard: Shard, comm: Any
+    ) -> Tensor:
         if along == shard.dim:
             comm.transport.all_to_all(q.new_empty(2), q.new_zeros(2), (1, 1), (1, 1)).wait()
         return right(self, q, k, v, along, shard, comm)

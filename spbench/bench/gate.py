@@ -1,6 +1,6 @@
 """The gate: a strategy is proved equal to one device before anything is timed.
 
-Every rank computes the same whole model alone, by the same code on a group of one, and
+Every rank has the whole answer of one device (``reference.py``) and
 compares its own shard of the output, of the input's gradient and of every weight's gradient.
 An error is relative: the root mean square of (got - wanted) on this rank over that of the
 whole tensor. The largest of all tensors and ranks counts, so a fault of one rank is not
@@ -17,25 +17,20 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import Tensor
 
+from spbench.bench.reference import Reference, run_seeded
 from spbench.bench.step import Links, Step
 from spbench.comm.collectives import Collectives
 from spbench.comm.transfer import Count, count
-from spbench.comm.transport import Silent
-from spbench.model.initialise import inputs, named_tensor
-from spbench.strategies.base import Layout, Strategy
+from spbench.strategies.base import Strategy
 from spbench.strategies.linear import part_of
 from spbench.workload.shards import Shard
-from spbench.workload.workload import Workload
 
 FIXED_TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
 LOW_PRECISION_FACTOR = 4.0
-
-Named = dict[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,100 +80,48 @@ class Outcome:
         return None
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class OneDevice(Strategy):
-    """The reference: every rank's group is itself, and nothing is sent."""
-
-    def why_not(self, workload: Workload, ranks: int) -> str | None:
-        return None if ranks == 1 else "one device is one rank"
-
-    def layout(self, workload: Workload, ranks: int) -> Layout:
-        return (next(iter(workload.axes)),) * len(workload.stack)
-
-
 def run_gate(
-    workload: Workload,
-    strategy: Strategy,
-    links: Links,
-    device: torch.device,
-    *,
-    seed: int = 0,
-    sharpness: float = 1.0,
+    strategy: Strategy, links: Links, device: torch.device, reference: Reference
 ) -> Outcome:
     """Compare this rank's part of a step with one device's. Every rank must call it."""
-    low = workload.dtype not in FIXED_TOLERANCE
-    step = Step(workload, strategy, links, device, seed=seed, sharpness=sharpness)
+    workload = reference.workload
+    step = Step(
+        workload, strategy, links, device, seed=reference.seed, sharpness=reference.sharpness
+    )
     links.reset()
-    mine = _run(step, seed, rounded_to=step.dtype)
-    sent = links.sent()
-
-    def one_device(dtype: str) -> Named:
-        alone = Links(strategy=Silent(0, 1), gradients=Silent(0, 1))
-        same = workload.model_copy(update={"dtype": dtype})
-        one = Step(same, OneDevice(), alone, device, seed=seed, sharpness=sharpness)
-        _round_weights(one, step.dtype)
-        return _run(one, seed, rounded_to=step.dtype)
-
-    wanted = one_device("float32" if low else workload.dtype)
+    mine = run_seeded(step, reference.seed, step.dtype)
     parts = _parts(step)
     comm = Collectives(links.strategy)
 
-    def mine_of(name: str, whole: Tensor) -> Tensor:
-        part = parts[name]
-        return whole if part is None else comm.take(whole, part)
+    def error_of(name: str, got: Tensor) -> float:
+        part, whole = parts[name], reference.exact[name]
+        return relative_error(got, whole if part is None else comm.take(whole, part), whole)
 
-    tolerances = dict.fromkeys(mine, FIXED_TOLERANCE.get(workload.dtype, 0.0))
-    if low:
-        own = one_device(workload.dtype)
-        whole = {name: relative_error(own[name], wanted[name], wanted[name]) for name in mine}
+    tolerances = dict.fromkeys(mine, FIXED_TOLERANCE.get(workload.dtype, math.nan))
+    if reference.own is not None:
+        own = reference.own
+        overall = {
+            name: relative_error(own[name], reference.exact[name], reference.exact[name])
+            for name in mine
+        }
         # A bias of a few numbers may come out exact by luck: no tensor is held to less than
         # what is typical of all.
-        typical = statistics.median(whole.values())
+        typical = statistics.median(overall.values())
         for name in mine:
-            part = relative_error(
-                mine_of(name, own[name]), mine_of(name, wanted[name]), wanted[name]
-            )
-            tolerances[name] = LOW_PRECISION_FACTOR * max(typical, part, whole[name])
+            part = parts[name]
+            here = error_of(name, own[name] if part is None else comm.take(own[name], part))
+            tolerances[name] = LOW_PRECISION_FACTOR * max(typical, here, overall[name])
     errors = [
-        Error(
-            name=name,
-            relative=relative_error(got, mine_of(name, wanted[name]), wanted[name]),
-            tolerance=tolerances[name],
-        )
+        Error(name=name, relative=error_of(name, got), tolerance=tolerances[name])
         for name, got in mine.items()
     ]
     gradients = [error for error in errors if error.name != "output"]
     return Outcome(
         output=next(error for error in errors if error.name == "output"),
         gradient=max(gradients, key=lambda error: error.excess, default=None),
-        sent=sent,
+        sent=links.sent(),
         predicted=count(strategy.traffic(workload, step.ranks), step.rank),
     )
-
-
-def _run(step: Step, seed: int, rounded_to: torch.dtype) -> Named:
-    """One step from the seeded whole inputs: this rank's output and gradients by name."""
-    comm = Collectives(step.links.strategy)
-    whole = inputs(step.workload, seed)
-    x, condition, context = (t.to(step.device, rounded_to).to(step.dtype) for t in whole)
-    shape = (step.workload.batch, *step.workload.axes.values(), step.workload.out_channels)
-    cotangent = named_tensor("cotangent", shape, seed).to(step.device, rounded_to).to(step.dtype)
-    x = comm.take(x, step.first).contiguous().requires_grad_(step.train)
-    out = step(x, condition, context, comm.take(cotangent, step.last).contiguous())
-    found = {"output": out}
-    if x.grad is not None:
-        found["gradient of the input"] = x.grad
-        for name, parameter in step.model.named_parameters():
-            assert parameter.grad is not None, f"{name} has no gradient"
-            found[f"gradient of {name}"] = parameter.grad
-    return found
-
-
-def _round_weights(step: Step, dtype: torch.dtype) -> None:
-    with torch.no_grad():
-        for parameter in step.model.parameters():
-            parameter.copy_(parameter.to(dtype))
 
 
 def _parts(step: Step) -> dict[str, Shard | None]:

@@ -27,6 +27,8 @@ from spbench.workload.case import Case
 from spbench.workload.job import Job
 
 PR_SET_PDEATHSIG = 1
+ECHO_S = 0.5
+"""A broken connection is mostly the echo of another rank's death: it lets that one be seen first."""
 
 
 def run_job(folder: str) -> None:
@@ -46,9 +48,12 @@ def run_job(folder: str) -> None:
         group.close()
     except BaseException as error:
         traceback.print_exc()
-        write_atomically(sample_path(place, rank), failure(error, rank).model_dump_json())
+        last_words = failure(error, rank)
+        write_atomically(sample_path(place, rank), last_words.model_dump_json())
         sys.stdout.flush()
         sys.stderr.flush()
+        if last_words.status == "comm_error":
+            time.sleep(ECHO_S)
         os._exit(1)
 
 

@@ -16,6 +16,7 @@ import torch
 from spbench.bench import memory
 from spbench.bench.clock import Stopwatch
 from spbench.bench.gate import Outcome, run_gate
+from spbench.bench.reference import Reference, one_device
 from spbench.bench.step import Links, Step
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.comm.threads import Meeting, Threads, run_ranks
@@ -89,22 +90,24 @@ def _gate(case: Case, strategy: Strategy, group: Group) -> tuple[Outcome, str]:
     """The outcome of this rank, and the name of the workload that was compared."""
     if isinstance(group, ShareOfGroup):
         twin = case.workload.reduced(group.size)
-        return _gate_by_threads(twin, strategy, group.size, case.seed), twin.name
+        reference = one_device(twin, torch.device("cpu"), seed=case.seed)
+        return _gate_by_threads(strategy, group.size, reference), twin.name
     workload = case.workload
     (too_large,) = group.largest([float(not _fits(workload, group))])
     if too_large:
         workload = workload.reduced(group.size)
     links = Links(strategy=group.strategy, gradients=group.gradients)
-    return run_gate(workload, strategy, links, group.device, seed=case.seed), workload.name
+    reference = one_device(workload, group.device, seed=case.seed)
+    return run_gate(strategy, links, group.device, reference), workload.name
 
 
-def _gate_by_threads(workload: Workload, strategy: Strategy, ranks: int, seed: int) -> Outcome:
+def _gate_by_threads(strategy: Strategy, ranks: int, reference: Reference) -> Outcome:
     """All the ranks of a share, as threads on the CPU; the worst of their outcomes."""
     second = Meeting(ranks)
 
     def gate(transport: Threads) -> Outcome:
         links = Links(strategy=transport, gradients=Threads(transport.rank, second))
-        return run_gate(workload, strategy, links, torch.device("cpu"), seed=seed)
+        return run_gate(strategy, links, torch.device("cpu"), reference)
 
     outcomes = run_ranks(ranks, gate)
     wrong = [outcome for outcome in outcomes if outcome.why_wrong()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spbench.bench.gate import run_gate
+from spbench.bench.reference import one_device
 from spbench.bench.step import Links
 from spbench.comm.group import Group
 from spbench.results.sample import Checked
@@ -22,13 +23,9 @@ def _verify(check: Check, group: Group) -> Checked:
     declined = strategy.why_not(check.workload, group.size)
     if declined:
         return Checked(declined=declined)
-    outcome = run_gate(
-        check.workload,
-        strategy,
-        Links(strategy=group.strategy, gradients=group.gradients),
-        group.device,
-        sharpness=check.sharpness,
-    )
+    links = Links(strategy=group.strategy, gradients=group.gradients)
+    reference = one_device(check.workload, group.device, sharpness=check.sharpness)
+    outcome = run_gate(strategy, links, group.device, reference)
     return Checked(
         wrong=outcome.why_wrong() or "",
         output_error=outcome.output.relative,

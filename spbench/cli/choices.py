@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -14,7 +15,24 @@ from spbench.results.environment import gpus as gpus_here
 from spbench.strategies.registry import UnknownStrategyError, check_name, places
 from spbench.workload.case import Device
 
+MAX_DIGITS = 9
+
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Positive(click.FloatRange):
+    """A number above 0. FloatRange alone lets nan pass, and inf."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
 
 
 def strategy_option(function: F) -> F:
@@ -77,7 +95,7 @@ def parse_ranks(text: str | None, device: Device, *, share: bool = False) -> lis
         return [joined or available or 2]
     found: list[int] = []
     for part in text.split(","):
-        if not part.strip().isdecimal() or int(part) < 1:
+        if not part.strip().isdecimal() or len(part) > MAX_DIGITS or int(part) < 1:
             raise Failure(f"--gpus {text}: {part.strip()!r} is not a number of ranks; write 1,2,4")
         if int(part) not in found:
             found.append(int(part))

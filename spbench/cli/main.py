@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -39,6 +40,9 @@ class Commands(click.Group):
             return None
         command: click.Command = import_module(f"spbench.cli.{cmd_name}_command").command
         return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args or ["--help"])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -73,6 +77,15 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Runs the command and exits: 0 done, 2 usage, 3 some cases failed, 1 our own fault."""
+    seen: list[int] = []
+
+    def end(signum: int, frame: object) -> NoReturn:
+        """SIGTERM and SIGHUP: everything is ended in order, as on Ctrl-C."""
+        seen.append(signum)
+        raise KeyboardInterrupt
+
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, end)
     try:
         code = cli.main(standalone_mode=False, prog_name="spbench")
         sys.exit(code if isinstance(code, int) else 0)
@@ -84,7 +97,7 @@ def main() -> NoReturn:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
-        sys.exit(INTERRUPTED)
+        sys.exit(128 + seen[0] if seen else INTERRUPTED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -40,11 +41,11 @@ DEFAULT_WORKLOAD = "dsp-720m-small"
 @click.option("-w", "--workload", default=DEFAULT_WORKLOAD, show_default=True, metavar="NAME|FILE")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a field.")
 @click.option("--dtype", help="Short for --set dtype=...")
-@click.option("--launches", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--launches", type=click.IntRange(1, 1000), default=1, show_default=True)
 @click.option("--quick", is_flag=True, help="One launch, few iterations.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=choices.Positive(),
     default=600.0,
     show_default=True,
     help="Seconds that one launch may take.",
@@ -52,8 +53,8 @@ DEFAULT_WORKLOAD = "dsp-720m-small"
 @choices.device_option
 @click.option("--share", is_flag=True, help="One device: rank 0's share, silent collectives.")
 @click.option("--skip-invalid", is_flag=True, help="Leave out cells that cannot run, with a row.")
-@click.option("--peak-tflops", type=click.FloatRange(min=0, min_open=True), help="For MFU.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--peak-tflops", type=choices.Positive(), help="For MFU.")
+@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True)
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Results directory; resumed if it exists."
 )
@@ -174,7 +175,7 @@ def _sweep(
     sweep = Sweep(
         store=store,
         launcher=launcher,
-        run_id=store.folder.name,
+        run_id=store.folder.resolve().name,
         timeout_s=timeout_s,
         git_commit=facts["git"].get("commit", ""),
         peak_tflops=peak_tflops or known_peak(facts["gpus"], cells[0].case.workload.dtype),
@@ -193,7 +194,8 @@ def _sweep(
 def results_folder(out: Path | None, workload: str, *, fresh: bool) -> Path:
     """Where to write: ``--out`` (resumed if it is there), beside it, or a new one by date."""
     if out is None:
-        return new_folder(Path("results"), f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{workload}")
+        safe = re.sub(r"[^A-Za-z0-9.-]+", "-", workload)
+        return new_folder(Path("results"), f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{safe}")
     return new_folder(out.parent, out.name) if fresh else out
 
 

@@ -42,7 +42,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
     help="Instead of the built-in shapes; 'all' for the -small twins of the catalogue.",
 )
 @click.option("--dtype", type=click.Choice(DTYPES), default="float64", show_default=True)
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=1800.0)
+@click.option("--timeout", type=choices.Positive(), default=1800.0)
 @choices.device_option
 @choices.json_option
 def command(

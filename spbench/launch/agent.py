@@ -50,7 +50,7 @@ def launch(folder: Path) -> dict[str, object]:
 
 def main() -> None:
     die_with_parent()
-    multiprocessing.set_forkserver_preload(["spbench.bench.main"])
+    multiprocessing.set_forkserver_preload(["spbench.launch.preload"])
     for line in sys.stdin:
         folder = Path(line.rstrip("\n"))
         write_atomically(folder / "exit.json", json.dumps(launch(folder)))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Protocol, final
 
 import psutil
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from spbench.results.sample import Sample, sample_path
 from spbench.workload.job import Job
@@ -136,7 +136,7 @@ def read_samples(job: Job, folder: Path) -> list[Sample]:
     """What the ranks wrote; a missing or unreadable file is left out."""
     samples = []
     for rank in range(job.processes):
-        with contextlib.suppress(OSError, ValidationError):
+        with contextlib.suppress(OSError, ValueError):
             text = sample_path(folder, rank).read_text(encoding="utf-8")
             samples.append(Sample.model_validate_json(text))
     return samples

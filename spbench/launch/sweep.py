@@ -105,6 +105,10 @@ def conclude(
     if ended.timed_out:
         return "timeout", f"not done after {timeout_s:g} s; --timeout sets the deadline"
     failed = [sample for sample in samples if sample.status != "ok"]
+    only_echoes = all(sample.status == "comm_error" for sample in failed)
+    spoke = {sample.rank for sample in samples}
+    if only_echoes and not ended.ok and ended.rank not in spoke:
+        return "crash", _death(ended)
     if failed:
         # A broken connection is mostly the echo of another rank's failure.
         first = min(failed, key=_blame)

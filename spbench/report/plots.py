@@ -92,7 +92,8 @@ def throughput(ax: Axes, lines: Sequence[Line]) -> None:
         if line.step_ms is None or line.tokens_per_s is None or line.launches < 2:
             return None
         step, value = line.step_ms, line.tokens_per_s
-        return value - value * step.median / step.high, value * step.median / step.low - value
+        slow, fast = value * step.median / step.high, value * step.median / step.low
+        return max(0.0, value - slow), max(0.0, fast - value)  # equal launches: rounding
 
     _bars(ax, lines, height, whisker)
     ax.set_title("Throughput")

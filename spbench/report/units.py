@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 BLANK = "-"
+NEXT = 0.9995  # what rounds up to 1000 in three digits is written in the next unit
 
 
 def milliseconds(ms: float | None) -> str:
-    return BLANK if ms is None else f"{ms:,.0f}" if abs(ms) >= 1000 else f"{ms:.3g}"
+    return BLANK if ms is None else f"{ms:,.0f}" if abs(ms) >= NEXT * 1e3 else f"{ms:.3g}"
 
 
 def mebibytes(count: float | None) -> str:
     if count is None:
         return BLANK
     mib = count / 2**20
-    return "0" if count == 0 else f"{mib:,.0f}" if mib >= 1000 else f"{mib:.3g}"
+    return "0" if count == 0 else f"{mib:,.0f}" if mib >= NEXT * 1e3 else f"{mib:.3g}"
 
 
 def count_of(number: float | None) -> str:
     """1234567 as 1.23M."""
     if number is None:
         return BLANK
-    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= size:
+    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= NEXT * size:
             return f"{number / size:.3g}{letter}"
     return f"{number:.3g}"
 

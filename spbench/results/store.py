@@ -12,7 +12,9 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, get_args
@@ -48,10 +50,10 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        try:
+        if not str(folder.resolve()).isprintable():
+            raise ResultsError(f"cannot write to {str(folder)!a}: not a name that prints")
+        with _named(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ResultsError(f"cannot write to {folder}: {error.strerror}") from None
         self._lock = FileLock(folder / ".lock")
 
     def __enter__(self) -> Self:
@@ -63,26 +65,48 @@ class Store:
             ) from None
         except OSError as error:
             raise ResultsError(f"cannot write to {self.folder}: {error.strerror}") from None
+        try:
+            self._columns()
+        except ResultsError:
+            self._lock.release()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
     def append(self, record: Record, samples: Sequence[Sample] = ()) -> None:
-        """The row, and behind it every iteration of every rank."""
-        self._append_samples(record, samples)
+        """The row, and behind it every iteration of every rank. Raises ResultsError."""
+        with _named(self.folder):
+            self._append_samples(record, samples)
+            path = self.folder / "runs.csv"
+            text = io.StringIO()
+            found = self._columns()
+            # A file of an older spbench keeps its columns: a row must fit its header.
+            writer = csv.DictWriter(text, found or COLUMNS, extrasaction="ignore")
+            if found is None:
+                writer.writeheader()
+            elif not path.read_bytes().endswith(b"\n"):
+                text.write("\n")  # the torn last line of a killed run ends here
+            writer.writerow({name: _cell(value) for name, value in asdict(record).items()})
+            with path.open("a", encoding="utf-8", errors="backslashreplace", newline="") as file:
+                file.write(text.getvalue())
+                file.flush()
+                os.fsync(file.fileno())
+
+    def _columns(self) -> list[str] | None:
+        """The header of runs.csv, or None while there is none."""
         path = self.folder / "runs.csv"
-        text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS)
         if not path.exists() or path.stat().st_size == 0:
-            writer.writeheader()
-        elif not path.read_bytes().endswith(b"\n"):
-            text.write("\n")  # the torn last line of a killed run ends here
-        writer.writerow({name: _cell(value) for name, value in asdict(record).items()})
-        with path.open("a", encoding="utf-8", newline="") as file:
-            file.write(text.getvalue())
-            file.flush()
-            os.fsync(file.fileno())
+            return None
+        with _named(self.folder):
+            header = _cells(_lines(path)[0]) or []
+        missing = [name for name in REQUIRED if name not in header]
+        if missing:
+            raise ResultsError(
+                f"{path} has no column {', '.join(missing)}; move it away, or use another --out"
+            )
+        return header
 
     def _append_samples(self, record: Record, samples: Sequence[Sample]) -> None:
         path = self.folder / "samples.csv.gz"
@@ -103,10 +127,23 @@ class Store:
         earlier = read_run(self.folder)
         history = [*earlier.get("history", []), facts.get("argv")] if earlier else []
         text = json.dumps({**facts, "history": history}, indent=2) + "\n"
-        write_atomically(path, text)
+        with _named(self.folder):
+            write_atomically(path, text)
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """A full or read-only disk is said with the folder's name."""
+    try:
+        yield
+    except OSError as error:
+        raise ResultsError(f"cannot write to {folder}: {error.strerror or error}") from None
 
 
 def _cell(value: object) -> object:
+    """A row is one line whatever its texts hold, so that damage stays within its line."""
+    if isinstance(value, str):
+        return re.sub("[\r\n\0]+", " ", value)
     if value is None:
         return ""
     return repr(value) if isinstance(value, float) else value
@@ -125,38 +162,41 @@ def read_rows(path: Path) -> Rows:
     """The records of a results directory, or of one CSV file."""
     file = path / "runs.csv" if path.is_dir() else path
     try:
-        text = file.read_bytes().decode("utf-8-sig", errors="replace")
+        header, *lines = _lines(file)
     except OSError as error:
         raise ResultsError(f"cannot read {file}: {error.strerror}") from None
-    lines = text.replace("\0", "").splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n"):
-        lines[-1] += "\n"
-    rows = _parsed(csv.DictReader(lines, restkey="_more", restval=None))
+    columns = _cells(header) or []
+    rows = [_record(columns, _cells(line)) for line in lines if line.strip()]
     sound = [record for record in rows if record is not None]
     return Rows(records=sound, damaged=len(rows) - len(sound))
 
 
-def _parsed(reader: Iterable[dict[str, Any]]) -> list[Record | None]:
-    rows: list[Record | None] = []
+def _lines(file: Path) -> list[str]:
+    """At least one line, the header; without line ends."""
+    text = file.read_bytes().decode("utf-8-sig", errors="replace")
+    return text.replace("\0", "").split("\n")
+
+
+def _cells(line: str) -> list[str] | None:
     try:
-        rows.extend(_record(row) for row in reader)
+        return next(csv.reader([line.rstrip("\r")]), [])
     except csv.Error:
-        rows.append(None)
-    return rows
-
-
-def _record(row: Mapping[str, Any]) -> Record | None:
-    """A record, or None if the row is torn, or not one of ours."""
-    if "_more" in row or any(not row.get(name) for name in REQUIRED):
         return None
-    if row["status"] not in get_args(Status) or None in row.values():
+
+
+def _record(columns: Sequence[str], cells: Sequence[str] | None) -> Record | None:
+    """A record, or None if the row is torn, or not one of ours."""
+    if cells is None or len(cells) != len(columns):
+        return None
+    row = dict(zip(columns, cells, strict=True))
+    if any(not row.get(name) for name in REQUIRED) or row["status"] not in get_args(Status):
         return None
     known: dict[str, Any] = {}
     types = column_types()
     for name, text in row.items():
         if name not in types:
             continue
-        if text != "":
+        if text != "" or types[name] is str:
             try:
                 known[name] = types[name](text)
             except ValueError:

@@ -15,7 +15,9 @@ from pydantic import ValidationError
 
 from spbench.workload.workload import SUBLAYERS, Workload
 
-MAX_BYTES = 1_000_000
+MAX_BYTES = 100_000
+MAX_DEPTH = 20  # the parser's time grows with the square of the nesting
+MAX_INTEGER = 2**63
 Path_ = tuple[str | int, ...]
 
 
@@ -26,11 +28,12 @@ class WorkloadError(ValueError):
 def load_file(path: Path) -> Workload:
     """The workload of a YAML file. Raises WorkloadError, and nothing else."""
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise WorkloadError(f"{path}: {error.strerror}") from None
     if len(raw) > MAX_BYTES:
-        raise WorkloadError(f"{path}: {len(raw)} bytes; a workload is smaller than {MAX_BYTES}")
+        raise WorkloadError(f"{path}: too large; a workload is at most {MAX_BYTES} bytes")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -60,22 +63,30 @@ def validated(data: Mapping[str, Any], where: str, lines: Mapping[Path_, int]) -
 
 def _plain_data(text: str, where: str, lines: dict[Path_, int]) -> Any:
     try:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            if isinstance(event, yaml.AliasEvent):
-                line = event.start_mark.line + 1 if event.start_mark else 1
-                raise WorkloadError(f"{where}:{line}: aliases (*{event.anchor}) are not allowed")
+        _refuse_aliases_and_depth(text, where)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         return None if node is None else _value(node, where, lines, ())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         raise WorkloadError(f"{where}:{line}: not YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise WorkloadError(f"{where}:1: not YAML: {str(error).splitlines()[0]}") from None
-    except (RecursionError, ValueError) as error:
-        if isinstance(error, WorkloadError):
-            raise
-        raise WorkloadError(f"{where}:1: not a workload: {error}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise WorkloadError(
+            f"{where}:{line}: not YAML: character U+{error.character:04X} is not allowed"
+        ) from None
+
+
+def _refuse_aliases_and_depth(text: str, where: str) -> None:
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        line = event.start_mark.line + 1 if event.start_mark else 1
+        if isinstance(event, yaml.AliasEvent):
+            raise WorkloadError(f"{where}:{line}: aliases (*{event.anchor}) are not allowed")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise WorkloadError(f"{where}:{line}: nested more than {MAX_DEPTH} deep")
 
 
 def _value(node: yaml.Node, where: str, lines: dict[Path_, int], path: Path_) -> Any:
@@ -95,19 +106,31 @@ def _value(node: yaml.Node, where: str, lines: dict[Path_, int], path: Path_) ->
             found[key] = _value(value_node, where, lines, (*path, key))
             lines[(*path, key)] = line
         return found
-    constructor = yaml.constructor.SafeConstructor()
-    return constructor.construct_object(node, deep=True)
+    return _scalar(node, f"{where}:{lines[path]}")
+
+
+def _scalar(node: yaml.Node, place: str) -> Any:
+    """A number, a word, a truth. yaml raises whatever it likes for such as ``!!int ''``."""
+    try:
+        found = yaml.constructor.SafeConstructor().construct_object(node, deep=True)
+    except yaml.YAMLError:
+        raise
+    except Exception:
+        kind = node.tag.rpartition(":")[2]
+        raise WorkloadError(f"{place}: {_short(node.value)} cannot be read as {kind}") from None
+    if isinstance(found, int) and abs(found) >= MAX_INTEGER:
+        raise WorkloadError(f"{place}: {_short(node.value)} is too large a number")
+    return found
 
 
 def _explain(error: Any, where: str, lines: Mapping[Path_, int]) -> str:
     """One sentence for pydantic's first error."""
-    path = tuple(part for part in error["loc"] if not _is_tag(part, error["loc"]))
+    path = _without_tag(error["loc"])
     place = _place(where, lines, path)
     name = ".".join(map(str, path)) or "workload"
     match error["type"]:
         case "extra_forbidden":
-            known = _known_keys(path)
-            return f"{place}: unknown key {path[-1]!r}. {nearest(str(path[-1]), known)}"
+            return f"{place}: {_unknown(path)}"
         case "missing":
             return f"{place}: key {name!r} is missing"
         case "union_tag_not_found":
@@ -133,10 +156,9 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _is_tag(part: str | int, loc: tuple[str | int, ...]) -> bool:
-    """pydantic puts the chosen sublayer's tag behind its index."""
-    at = loc.index(part)
-    return part in SUBLAYERS and at == 2 and loc[0] == "block"
+def _without_tag(loc: Path_) -> Path_:
+    """pydantic puts the chosen sublayer's tag behind its index: block, 3, mlp, mlp."""
+    return (*loc[:2], *loc[3:]) if loc[:1] == ("block",) else loc
 
 
 def _place(where: str, lines: Mapping[Path_, int], path: Path_) -> str:
@@ -145,10 +167,12 @@ def _place(where: str, lines: Mapping[Path_, int], path: Path_) -> str:
     return f"{where}:{lines[path]}" if path in lines else where
 
 
-def _known_keys(path: Path_) -> list[str]:
-    if len(path) == 1:
-        return list(Workload.model_fields)
-    return list(SUBLAYERS)
+def _unknown(path: Path_) -> str:
+    key = str(path[-1])
+    if len(path) > 1 and key in SUBLAYERS:
+        return f"two sublayers in one item; give {key} a '- ' of its own"
+    known = list(SUBLAYERS if len(path) > 1 else Workload.model_fields)
+    return f"unknown key {key!r}. {nearest(key, known)}"
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
@@ -164,7 +188,6 @@ def with_settings(workload: Workload, settings: Sequence[str]) -> Workload:
     """
     data: dict[str, Any] = workload.model_dump(mode="python", by_alias=True)
     data["block"] = [dict(item) for item in data["block"]]
-    where = "--set"
     for setting in settings:
         key, given, text = setting.partition("=")
         if not given:
@@ -173,8 +196,7 @@ def with_settings(workload: Workload, settings: Sequence[str]) -> Workload:
         if first not in Workload.model_fields:
             known = list(Workload.model_fields)
             raise WorkloadError(f"--set {setting}: unknown key {first!r}. {nearest(first, known)}")
-        where = f"--set {setting}"
-        value = _plain_data(text, where, {})
+        value = _plain_data(text, f"--set {setting}", {})
         if not inside:
             data[first] = value
             continue
@@ -184,4 +206,4 @@ def with_settings(workload: Workload, settings: Sequence[str]) -> Workload:
             hint = nearest(inside[0], list(data[first]))
             raise WorkloadError(f"--set {setting}: there is no {first} {inside[0]!r}. {hint}")
         data[first] = data[first] | {inside[0]: value}
-    return validated(data, where, {})
+    return validated(data, " ".join(f"--set {setting}" for setting in settings), {})

@@ -10,21 +10,14 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    PositiveFloat,
-    PositiveInt,
-    Tag,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 OUT_RATIO = 36  # hidden over output channels: 1152 over 32 in the DiT family
 MIN_OUT_CHANNELS = 8
+MAX_DEPTH = 1000  # blocks; every sublayer of the stack is planned one by one
+
+Size = Annotated[int, Field(gt=0, lt=2**31)]
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 Mode = Literal["train", "forward"]
@@ -47,13 +40,13 @@ class Attention(Frozen):
 class CrossAttention(Frozen):
     """Attention from every position to a context of ``length`` tokens."""
 
-    length: PositiveInt = Field(alias="cross_attention")
+    length: Size = Field(alias="cross_attention")
 
 
 class Mlp(Frozen):
     """Two linear layers with gelu between them, ``ratio`` times ``hidden`` wide."""
 
-    ratio: PositiveFloat = Field(alias="mlp")
+    ratio: float = Field(alias="mlp", gt=0, le=1000)
 
 
 SUBLAYERS = {"attention": Attention, "cross_attention": CrossAttention, "mlp": Mlp}
@@ -79,26 +72,18 @@ class Workload(Frozen):
     """One transformer and how it is run. Times ``batch``, all ranks together."""
 
     version: Literal[1] = 1
-    name: str
+    name: str = Field(min_length=1)
     source: str = ""
-    axes: dict[str, PositiveInt] = Field(min_length=1)
-    hidden: PositiveInt
-    heads: PositiveInt
-    depth: PositiveInt
+    axes: dict[str, Size] = Field(min_length=1)
+    hidden: Size
+    heads: Size
+    depth: int = Field(gt=0, le=MAX_DEPTH)
     block: tuple[Sublayer, ...] = Field(min_length=1, strict=False)
     modulation: Modulation = "none"
-    batch: PositiveInt = 1
+    batch: Size = 1
     dtype: Dtype = "float32"
     mode: Mode = "train"
     checkpointing: Checkpointing = "none"
-
-    @field_validator("block")
-    @classmethod
-    def _ratios_are_finite(cls, block: tuple[Sublayer, ...]) -> tuple[Sublayer, ...]:
-        for sublayer in block:
-            if isinstance(sublayer, Mlp) and not math.isfinite(sublayer.ratio):
-                raise ValueError("an mlp's ratio must be a finite number")
-        return block
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -1,0 +1,93 @@
+"""What one device makes of a workload: the truth that the gate compares with.
+
+The same model code on a group of one, from the same seeded weights and inputs. In 16 bits
+there are two answers: float32 arithmetic on the rounded weights, which is taken for exact,
+and one device's own in 16 bits, which says how far off rounding alone may lead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from spbench.bench.step import Links, Step
+from spbench.comm.collectives import Collectives
+from spbench.comm.transport import Silent
+from spbench.model.initialise import inputs, named_tensor
+from spbench.strategies.base import Layout, Strategy
+from spbench.workload.workload import Workload
+
+LOW_PRECISION = ("bfloat16", "float16")
+
+Named = dict[str, Tensor]
+"""The output, the input's gradient and every weight's gradient, by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """One device's whole tensors, and what a strategy needs to repeat them."""
+
+    workload: Workload
+    seed: int
+    sharpness: float
+    exact: Named
+    own: Named | None
+    """One device in the workload's own dtype, where that is not the exact one."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class OneDevice(Strategy):
+    """The reference: every rank's group is itself, and nothing is sent."""
+
+    def why_not(self, workload: Workload, ranks: int) -> str | None:
+        return None if ranks == 1 else "one device is one rank"
+
+    def layout(self, workload: Workload, ranks: int) -> Layout:
+        return (next(iter(workload.axes)),) * len(workload.stack)
+
+
+def one_device(
+    workload: Workload, device: torch.device, *, seed: int = 0, sharpness: float = 1.0
+) -> Reference:
+    """Runs the whole workload on ``device`` alone; in 16 bits a second time in float32."""
+    low = workload.dtype in LOW_PRECISION
+
+    def run(dtype: str) -> Named:
+        alone = Links(strategy=Silent(0, 1), gradients=Silent(0, 1))
+        same = workload.model_copy(update={"dtype": dtype})
+        step = Step(same, OneDevice(), alone, device, seed=seed, sharpness=sharpness)
+        rounded_to = getattr(torch, workload.dtype)
+        with torch.no_grad():
+            for parameter in step.model.parameters():
+                parameter.copy_(parameter.to(rounded_to))
+        return run_seeded(step, seed, rounded_to)
+
+    return Reference(
+        workload=workload,
+        seed=seed,
+        sharpness=sharpness,
+        exact=run("float32" if low else workload.dtype),
+        own=run(workload.dtype) if low else None,
+    )
+
+
+def run_seeded(step: Step, seed: int, rounded_to: torch.dtype) -> Named:
+    """One step from the seeded whole inputs: this rank's output and gradients by name."""
+    comm = Collectives(step.links.strategy)
+    whole = inputs(step.workload, seed)
+    x, condition, context = (t.to(step.device, rounded_to).to(step.dtype) for t in whole)
+    shape = (step.workload.batch, *step.workload.axes.values(), step.workload.out_channels)
+    cotangent = named_tensor("cotangent", shape, seed).to(step.device, rounded_to).to(step.dtype)
+    x = comm.take(x, step.first).contiguous().requires_grad_(step.train)
+    out = step(x, condition, context, comm.take(cotangent, step.last).contiguous())
+    found = {"output": out}
+    if x.grad is not None:
+        found["gradient of the input"] = x.grad
+        for name, parameter in step.model.named_parameters():
+            assert parameter.grad is not None, f"{name} has no gradient"
+            found[f"gradient of {name}"] = parameter.grad
+    return found

@@ -1,0 +1,11 @@
+"""What the fork server imports once, so that each rank it forks starts with torch loaded.
+
+Importing this also ties the server's life to the launcher's: the ranks it forked hold the
+pipe that would otherwise tell it that the launcher is gone.
+"""
+
+from __future__ import annotations
+
+from spbench.bench.main import die_with_parent
+
+die_with_parent()

@@ -1,0 +1,63 @@
+"""Strategies from outside, through the entry-point group, whose rank 1 goes wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from abc import abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from spbench.comm.collectives import Collectives
+from spbench.strategies.base import Layout, Strategy
+from spbench.strategies.kernel import attend_whole
+from spbench.workload.shards import Shard
+from spbench.workload.workload import Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faulty(Strategy):
+    """Runs alone; rank 1 has its fault in the first attention."""
+
+    def why_not(self, workload: Workload, ranks: int) -> str | None:
+        return None
+
+    def layout(self, workload: Workload, ranks: int) -> Layout:
+        return (next(iter(workload.axes)),) * len(workload.stack)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, along: int, shard: Shard, comm: Collectives
+    ) -> Tensor:
+        return self.fault(attend_whole(q, k, v, along)) if comm.rank == 1 else q
+
+    @abstractmethod
+    def fault(self, out: Tensor) -> Tensor: ...
+
+
+class Raises(Faulty):
+    def fault(self, out: Tensor) -> Tensor:
+        raise ZeroDivisionError("a fault of rank 1")
+
+
+class Exits(Faulty):
+    def fault(self, out: Tensor) -> Tensor:
+        os._exit(7)
+
+
+class Killed(Faulty):
+    def fault(self, out: Tensor) -> Tensor:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return out
+
+
+class Hangs(Faulty):
+    def fault(self, out: Tensor) -> Tensor:
+        time.sleep(600)
+        return out
+
+
+class Lies(Faulty):
+    def fault(self, out: Tensor) -> Tensor:
+        return out / 2
