@@ -28,7 +28,7 @@ from spbench.workload.job import Job
 
 PR_SET_PDEATHSIG = 1
 ECHO_S = 0.5
-"""A broken connection is mostly the echo of another rank's death: it lets that one be seen first."""
+"""A broken connection is mostly the echo of another rank's death, which is to be seen first."""
 
 
 def run_job(folder: str) -> None:

@@ -21,10 +21,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Positive(click.FloatRange):
-    """A number above 0. FloatRange alone lets nan pass, and inf."""
+    """A number above 0, and not beyond reason. FloatRange alone lets nan pass."""
 
     def __init__(self) -> None:
-        super().__init__(min=0, min_open=True)
+        super().__init__(min=0, min_open=True, max=1e7)
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None

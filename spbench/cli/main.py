@@ -79,7 +79,7 @@ def main() -> NoReturn:
     """Runs the command and exits: 0 done, 2 usage, 3 some cases failed, 1 our own fault."""
     seen: list[int] = []
 
-    def end(signum: int, frame: object) -> NoReturn:
+    def end(signum: int, _: object) -> NoReturn:
         """SIGTERM and SIGHUP: everything is ended in order, as on Ctrl-C."""
         seen.append(signum)
         raise KeyboardInterrupt

@@ -57,7 +57,8 @@ def validated(data: Mapping[str, Any], where: str, lines: Mapping[Path_, int]) -
     try:
         return Workload.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
+        # A mistyped key is also a missing one; what was typed says more.
+        first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
         raise WorkloadError(_explain(first, where, lines)) from None
 
 
