@@ -1,6 +1,6 @@
 """DSP's switch over a bare all_to_all_single of the same bytes: at most 1.3.
 
-    python benchmarks/switch.py [--ranks 2,4] [--repeats 25]
+    python benchmarks/switch.py [--ranks 2,4] [--repeats 60]
 
 The switch is what the model calls: pack, all-to-all, unpack, without gradients. The bare
 call moves a flat buffer of the same bytes with the same split sizes on the same group. The
@@ -34,7 +34,7 @@ LIMIT = 1.3
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", default="2,4")
-    parser.add_argument("--repeats", type=int, default=25)
+    parser.add_argument("--repeats", type=int, default=60)
     asked = parser.parse_args()
     worst = 0.0
     for ranks in map(int, asked.ranks.split(",")):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.gradients import GradientSum
+from spbench.comm.packing import as_flat, pack, unpacked
 from spbench.comm.threads import Threads, run_ranks
 from spbench.comm.transfer import Transfer, count
 from spbench.comm.transport import Silent
@@ -119,16 +120,18 @@ def test_ring_shows_every_block_once(shape: tuple[int, ...], ranks: int, dim: in
 
 def test_outermost_dims_are_not_copied() -> None:
     """With the sharded axis outermost a switch packs once, or unpacks once, never both."""
-    from spbench.comm import collectives
-
     x = torch.randn(1, 6, 8, 5)
-    sent, counts = collectives._pack([(x, Shard.even(1, 6, 2))])
-    assert sent.data_ptr() == x.data_ptr()
-    assert counts == (120, 120)
-    sent, _ = collectives._pack([(x, Shard.even(2, 8, 2))])
-    assert sent.data_ptr() != x.data_ptr()
-    received, parts = collectives._flat(x, [[1, 3, 8, 5], [1, 3, 8, 5]])
-    assert collectives._join(received, parts, 1).data_ptr() == received.data_ptr()
+    outer, inner = x.split([3, 3], 1), x.split([4, 4], 2)
+    assert pack(outer).data_ptr() == x.data_ptr()
+    assert pack(inner).data_ptr() != x.data_ptr()
+    assert torch.equal(pack(inner), torch.cat([part.reshape(-1) for part in inner]))
+    flat, _ = unpacked(outer)
+    assert flat.data_ptr() == x.data_ptr()
+    flat, unpack = unpacked(inner)
+    flat.copy_(torch.arange(240.0))
+    unpack()
+    assert torch.equal(x[:, :, :4].reshape(-1), torch.arange(120.0))
+    assert as_flat([x[:, 3:], x[:, :3]]) is None
 
 
 @pytest.mark.parametrize("bucket_bytes", [1, 40, 10**9])

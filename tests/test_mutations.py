@@ -129,15 +129,24 @@ def test_context_heads_reinterpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("strategy", ["dsp", "ulysses", "megatron-sp"])
 def test_rows_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
-    """A gather that merges (batch, shard) as if the batch were one."""
+    """A gather or a switch that merges (batch, shard) as if the batch were one."""
 
-    def wrong(received: Tensor, parts: list[Tensor], dim: int) -> Tensor:
-        length = sum(part.shape[dim] for part in parts)
-        flat = torch.cat([part.reshape(-1) for part in parts])
-        return flat.view(*parts[0].shape[:dim], length, *parts[0].shape[dim + 1 :])
+    def shuffled(whole: Tensor, sizes: tuple[int, ...], dim: int) -> Tensor:
+        parts = [part.reshape(-1) for part in whole.split(list(sizes), dim)]
+        return torch.cat(parts).view(whole.shape)
 
-    assert not caught(strategy, 2, shape(batch=1))
-    monkeypatch.setattr(collectives, "_join", wrong)
+    exchange, gather = Collectives.exchange, Collectives.start_all_gather
+
+    def wrong_switch(self: Collectives, xs: Any, before: Shard, after: Shard) -> list[Tensor]:
+        found = exchange(self, xs, before, after)
+        return [shuffled(x, before.sizes, before.dim) for x in found]
+
+    def wrong_gather(self: Collectives, x: Tensor, shard: Shard) -> Any:
+        whole = gather(self, x, shard).wait()
+        return collectives.Pending(_Nothing(), shuffled(whole, shard.sizes, shard.dim))
+
+    monkeypatch.setattr(Collectives, "exchange", wrong_switch)
+    monkeypatch.setattr(Collectives, "start_all_gather", wrong_gather)
     assert caught(strategy, 2, shape(batch=3))
 
 
@@ -269,7 +278,8 @@ def test_one_extra_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
         self: Any, q: Tensor, k: Tensor, v: Tensor, along: int, shard: Shard, comm: Any
     ) -> Tensor:
         if along == shard.dim:
-            comm.transport.all_to_all(q.new_empty(2), q.new_zeros(2), (1, 1), (1, 1)).wait()
+            parts = [[part] for part in q.new_zeros(2).split(1)]
+            comm.transport.all_to_all(parts, parts, 0).wait()
         return right(self, q, k, v, along, shard, comm)
 
     monkeypatch.setattr(ulysses.Ulysses, "attend", wasteful)

@@ -14,7 +14,6 @@ A tensor here is this rank's part of a whole tensor, cut along ``shard.dim`` int
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, final
 
@@ -28,15 +27,14 @@ from spbench.workload.shards import Shard
 
 @final
 class Pending:
-    """A tensor on its way. ``wait`` gives it, once."""
+    """A tensor on its way. ``wait`` gives it."""
 
-    def __init__(self, handle: Handle, received: Tensor, parts: list[Tensor], dim: int) -> None:
-        self._handle, self._received = handle, received
-        self._parts, self._dim = parts, dim
+    def __init__(self, handle: Handle, tensor: Tensor) -> None:
+        self._handle, self._tensor = handle, tensor
 
     def wait(self) -> Tensor:
         self._handle.wait()
-        return _join(self._received, self._parts, self._dim)
+        return self._tensor
 
 
 @final
@@ -91,8 +89,9 @@ class Collectives:
             owner = (self.rank - step) % self.size
             following = None
             if step < self.size - 1:
-                following = _with_length(block, shard.dim, shard.sizes[(owner - 1) % self.size])
-                handle = self.transport.shift(following.view(-1), block.view(-1))
+                length = shard.sizes[(owner - 1) % self.size]
+                following = x.new_empty(_resized(x.shape, shard.dim, length))
+                handle = self.transport.shift(following, block)
             yield owner, block
             if following is not None:
                 handle.wait()
@@ -100,77 +99,34 @@ class Collectives:
 
     def start_all_gather(self, x: Tensor, shard: Shard) -> Pending:
         """An all-gather to be waited for later. No backward."""
-        x = x.contiguous()
-        shapes = [_resized(x.shape, shard.dim, length) for length in shard.sizes]
-        received, parts = _flat(x, shapes)
-        counts = tuple(part.numel() for part in parts)
-        handle = self.transport.all_gather(received, x.view(-1), counts)
-        return Pending(handle, received, parts, shard.dim)
+        whole = x.new_empty(_resized(x.shape, shard.dim, shard.length))
+        parts = whole.split(list(shard.sizes), shard.dim)
+        return Pending(self.transport.all_gather(parts, x, shard.dim), whole)
 
     def start_reduce_scatter(self, x: Tensor, shard: Shard) -> Pending:
         """A reduce-scatter to be waited for later. No backward."""
-        sent, counts = _pack([(x, shard)])
-        received = _with_length(x, shard.dim, shard.sizes[self.rank])
-        handle = self.transport.reduce_scatter(received.view(-1), sent, counts)
-        return Pending(handle, received.view(-1), [received], shard.dim)
+        mine = x.new_empty(_resized(x.shape, shard.dim, shard.sizes[self.rank]))
+        parts = x.split(list(shard.sizes), shard.dim)
+        return Pending(self.transport.reduce_scatter(mine, parts), mine)
 
     def exchange(self, xs: Sequence[Tensor], before: Shard, after: Shard) -> list[Tensor]:
         """``switch`` without its gradient."""
-        sent, sent_counts = _pack([(x, after) for x in xs])
-        mine = after.sizes[self.rank]
-        shapes = [
-            _resized(_resized(x.shape, after.dim, mine), before.dim, length)
-            for length in before.sizes
-            for x in xs
-        ]
-        received, parts = _flat(xs[0], shapes)
-        received_counts = tuple(
-            sum(part.numel() for part in parts[first : first + len(xs)])
-            for first in range(0, len(parts), len(xs))
-        )
-        self.transport.all_to_all(received, sent, received_counts, sent_counts).wait()
-        return [_join(received, parts[i :: len(xs)], before.dim) for i in range(len(xs))]
+        found = []
+        for x in xs:
+            cut = _resized(x.shape, after.dim, after.sizes[self.rank])
+            found.append(x.new_empty(_resized(cut, before.dim, before.length)))
+        sent = [x.split(list(after.sizes), after.dim) for x in xs]
+        received = [out.split(list(before.sizes), before.dim) for out in found]
+        self.transport.all_to_all(
+            list(zip(*received, strict=True)),
+            list(zip(*sent, strict=True)),
+            run_dim=max(before.dim, after.dim),
+        ).wait()
+        return found
 
 
 def _resized(shape: Sequence[int], dim: int, length: int) -> list[int]:
     return [*shape[:dim], length, *shape[dim + 1 :]]
-
-
-def _with_length(like: Tensor, dim: int, length: int) -> Tensor:
-    return like.new_empty(_resized(like.shape, dim, length))
-
-
-def _flat(like: Tensor, shapes: list[list[int]]) -> tuple[Tensor, list[Tensor]]:
-    """One flat buffer, and a view of it for each shape, one after the other."""
-    counts = [math.prod(shape) for shape in shapes]
-    buffer = like.new_empty(sum(counts))
-    parts = [part.view(shape) for part, shape in zip(buffer.split(counts), shapes, strict=True)]
-    return buffer, parts
-
-
-def _is_outermost(x: Tensor, dim: int) -> bool:
-    return x.is_contiguous() and math.prod(x.shape[:dim]) == 1
-
-
-def _pack(xs: list[tuple[Tensor, Shard]]) -> tuple[Tensor, tuple[int, ...]]:
-    """A flat buffer with each rank's parts together; no copy if they already lie so."""
-    pieces = [x.split(list(shard.sizes), shard.dim) for x, shard in xs]
-    counts = tuple(sum(part.numel() for part in parts) for parts in zip(*pieces, strict=True))
-    if len(xs) == 1 and _is_outermost(xs[0][0], xs[0][1].dim):
-        return xs[0][0].view(-1), counts
-    by_rank = [part for parts in zip(*pieces, strict=True) for part in parts]
-    buffer, targets = _flat(xs[0][0], [list(part.shape) for part in by_rank])
-    for target, part in zip(targets, by_rank, strict=True):
-        target.copy_(part)
-    return buffer, counts
-
-
-def _join(received: Tensor, parts: list[Tensor], dim: int) -> Tensor:
-    """The parts side by side along ``dim``; no copy if the flat buffer already is that."""
-    whole = _resized(parts[0].shape, dim, sum(part.shape[dim] for part in parts))
-    if math.prod(whole[:dim]) == 1 and received.numel() == math.prod(whole):
-        return received.view(whole)
-    return torch.cat(parts, dim)
 
 
 class _Switch(torch.autograd.Function):

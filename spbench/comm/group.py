@@ -92,11 +92,11 @@ class ProcessGroup(Group):
     def warm(self) -> None:
         """Each kind of collective once on each group, so that none allocates later."""
         for transport in (self.strategy, self.gradients):
-            even = (1,) * self.size
             mine, whole = self._one.clone(), torch.zeros(self.size, device=self.device)
-            transport.all_to_all(torch.zeros_like(whole), whole, even, even).wait()
-            transport.all_gather(whole, mine, even).wait()
-            transport.reduce_scatter(mine, whole, even).wait()
+            parts, apart = whole.split(1), torch.zeros_like(whole).split(1)
+            transport.all_to_all([[p] for p in apart], [[p] for p in parts], 0).wait()
+            transport.all_gather(parts, mine, 0).wait()
+            transport.reduce_scatter(mine, parts).wait()
             transport.all_reduce(mine).wait()
             transport.shift(torch.zeros_like(mine), mine).wait()
             transport.reset()

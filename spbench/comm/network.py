@@ -1,39 +1,49 @@
 """The transports that move bytes between processes: NCCL on GPUs, gloo on CPUs.
 
 The only file that calls torch.distributed's collectives. Each moves what its formula says
-and no more. gloo needs care (measured: docs/performance.md): its own reduce-scatter is an
-all-reduce inside and moves twice the bytes, and its all-gather refuses uneven shards and
-runs slower than plain sends and receives; both are composed here instead.
+and no more. NCCL gets flat buffers. gloo gets sends and receives, straight from and into the
+tensors where their parts are long enough in memory: its own all-to-all needs packing, its
+reduce-scatter is an all-reduce inside and moves twice the bytes, its all-gather is slow and
+refuses uneven shards (figures: docs/decisions/0004).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from spbench.comm.transport import Done, Handle, Transport
-from spbench.workload.shards import Sizes
+from spbench.comm.packing import pack, unpacked
+from spbench.comm.transport import Done, Handle, Parts, Transport
 
 # torch 2.13 renames these two and deprecates the old names.
 _all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+MIN_MESSAGE_BYTES = 64 * 2**10
+"""Shorter runs of memory are packed: a message costs as much as copying some ten KiB."""
 
 
 @final
 class Several:
     """Transfers under way together, and what is left to do when all have arrived."""
 
-    def __init__(self, works: Sequence[Handle], then: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self, works: Sequence[Handle | None], then: Sequence[Callable[[], object]] = ()
+    ) -> None:
         self._works, self._then = works, then
 
     def wait(self) -> None:
         for work in self._works:
-            work.wait()
-        self._then()
+            if work is not None:
+                work.wait()
+        for act in self._then:
+            act()
 
 
 class Network(Transport):
@@ -43,74 +53,124 @@ class Network(Transport):
         super().__init__(dist.get_rank(group), dist.get_world_size(group))
         self.group = group
 
-    def _all_to_all(
-        self, received: Tensor, sent: Tensor, received_counts: Sizes, sent_counts: Sizes
-    ) -> Handle:
-        return dist.all_to_all_single(
-            received,
-            sent,
-            list(received_counts),
-            list(sent_counts),
-            group=self.group,
-            async_op=True,
-        )
-
     def _all_reduce(self, x: Tensor) -> Handle:
-        return dist.all_reduce(x, group=self.group, async_op=True)
+        return Several([dist.all_reduce(x, group=self.group, async_op=True)])
 
     def _shift(self, received: Tensor, sent: Tensor) -> Handle:
         to, source = (self.rank + 1) % self.size, (self.rank - 1) % self.size
         if to == self.rank:
             received.copy_(sent)
             return Done()
-        return self._exchange([(sent, to)], [(received, source)])
+        return Several(self._post([(sent, to)], [(received, source)]))
 
-    def _exchange(
+    def _post(
         self, sends: list[tuple[Tensor, int]], receives: list[tuple[Tensor, int]]
-    ) -> Several:
-        """Point-to-point transfers, all posted before any is waited for."""
-        ops = [dist.P2POp(dist.isend, x, group=self.group, group_peer=to) for x, to in sends]
-        ops += [dist.P2POp(dist.irecv, x, group=self.group, group_peer=of) for x, of in receives]
-        return Several(dist.batch_isend_irecv(ops) if ops else [])
+    ) -> Sequence[Handle]:
+        """Point-to-point transfers of contiguous tensors, all posted before any is waited for.
 
-    def _gather_by_exchange(self, received: Tensor, sent: Tensor, counts: Sizes) -> Handle:
-        parts = received.split(list(counts))
-        peers = [(self.rank + step) % self.size for step in range(1, self.size)]
-        handle = self._exchange(
-            [(sent, peer) for peer in peers], [(parts[peer], peer) for peer in reversed(peers)]
+        Receives first: gloo sends nothing before the other side has said where to.
+        """
+        ops = [dist.P2POp(dist.irecv, x, group=self.group, group_peer=of) for x, of in receives]
+        ops += [dist.P2POp(dist.isend, x, group=self.group, group_peer=to) for x, to in sends]
+        return dist.batch_isend_irecv(ops) if ops else []
+
+
+@final
+class Nccl(Network):
+    """CUDA tensors over NVLink, PCIe or the network."""
+
+    def _all_to_all(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
+        flat, unpack = unpacked([part for parts in received for part in parts])
+        work = dist.all_to_all_single(
+            flat,
+            pack([part for parts in sent for part in parts]),
+            [sum(part.numel() for part in parts) for parts in received],
+            [sum(part.numel() for part in parts) for parts in sent],
+            group=self.group,
+            async_op=True,
         )
-        parts[self.rank].copy_(sent)
-        return handle
+        return Several([work], [unpack])
 
-    def _reduce_by_exchange(self, received: Tensor, sent: Tensor, counts: Sizes) -> Handle:
-        """One all-to-all and a local sum, which is rounded once."""
-        own = counts[self.rank]
-        parts = sent.new_empty(own * self.size)
-        handle = self._all_to_all(parts, sent, (own,) * self.size, counts)
-        return Several([handle], lambda: torch.sum(parts.view(self.size, own), 0, out=received))
+    def _all_gather(self, received: Parts, sent: Tensor, run_dim: int) -> Handle:
+        flat, unpack = unpacked(received)
+        sent = sent.contiguous().view(-1)
+        if len({part.numel() for part in received}) == 1:
+            work = _all_gather_single(flat, sent, group=self.group, async_op=True)
+        else:
+            parts = list(flat.split([part.numel() for part in received]))
+            work = dist.all_to_all(parts, [sent] * self.size, group=self.group, async_op=True)
+        return Several([work], [unpack])
+
+    def _reduce_scatter(self, received: Tensor, sent: Parts) -> Handle:
+        flat = pack(sent)
+        if len({part.numel() for part in sent}) == 1:
+            out = received.view(-1)
+            return Several([_reduce_scatter_single(out, flat, group=self.group, async_op=True)])
+        parts = received.new_empty(self.size, *received.shape)
+        splits = [part.numel() for part in sent]
+        own = [received.numel()] * self.size
+        work = dist.all_to_all_single(
+            parts.view(-1), flat, own, splits, group=self.group, async_op=True
+        )
+        return Several([work], [lambda: torch.sum(parts, 0, out=received)])
 
 
 @final
 class Gloo(Network):
     """CPU tensors over sockets."""
 
-    def _all_gather(self, received: Tensor, sent: Tensor, counts: Sizes) -> Handle:
-        return self._gather_by_exchange(received, sent, counts)
+    def _all_to_all(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
+        sends: list[tuple[Tensor, int]] = []
+        receives: list[tuple[Tensor, int]] = []
+        unpacks: list[Callable[[], object]] = []
+        for step in range(1, self.size):
+            to, source = (self.rank + step) % self.size, (self.rank - step) % self.size
+            sends += [(message, to) for message in _outgoing(sent[to], run_dim)]
+            messages, unpack = _incoming(received[source], run_dim)
+            receives += [(message, source) for message in messages]
+            unpacks.append(unpack)
+        works = self._post(sends, receives)
+        for target, part in zip(received[self.rank], sent[self.rank], strict=True):
+            target.copy_(part)
+        return Several(works, unpacks)
 
-    def _reduce_scatter(self, received: Tensor, sent: Tensor, counts: Sizes) -> Handle:
-        return self._reduce_by_exchange(received, sent, counts)
+    def _all_gather(self, received: Parts, sent: Tensor, run_dim: int) -> Handle:
+        return self._all_to_all([[part] for part in received], [[sent]] * self.size, run_dim)
+
+    def _reduce_scatter(self, received: Tensor, sent: Parts) -> Handle:
+        """Each rank gets every rank's part and sums them up, rounding once."""
+        parts = received.new_empty(self.size, *received.shape)
+        handle = self._all_to_all([[part] for part in parts], [[part] for part in sent], 0)
+        return Several([handle], [lambda: torch.sum(parts, 0, out=received)])
 
 
-@final
-class Nccl(Network):
-    """CUDA tensors over NVLink, PCIe or the network; uneven shards by sends and receives."""
+def _outgoing(parts: Parts, run_dim: int) -> Iterator[Tensor]:
+    """The messages to one rank: long runs as they lie in memory, the rest packed into one."""
+    for part in parts:
+        if _goes_in_runs(part, run_dim):
+            yield from (run.contiguous() for run in _runs(part, run_dim))
+    short = [part for part in parts if not _goes_in_runs(part, run_dim)]
+    if short:
+        yield pack(short)
 
-    def _all_gather(self, received: Tensor, sent: Tensor, counts: Sizes) -> Handle:
-        if len(set(counts)) > 1:
-            return self._gather_by_exchange(received, sent, counts)
-        return _all_gather_single(received, sent, group=self.group, async_op=True)
 
-    def _reduce_scatter(self, received: Tensor, sent: Tensor, counts: Sizes) -> Handle:
-        if len(set(counts)) > 1:
-            return self._reduce_by_exchange(received, sent, counts)
-        return _reduce_scatter_single(received, sent, group=self.group, async_op=True)
+def _incoming(parts: Parts, run_dim: int) -> tuple[list[Tensor], Callable[[], object]]:
+    """Where the messages of one rank are received, and what unpacks the last of them."""
+    messages = [
+        run for part in parts if _goes_in_runs(part, run_dim) for run in _runs(part, run_dim)
+    ]
+    short = [part for part in parts if not _goes_in_runs(part, run_dim)]
+    if not short:
+        return messages, lambda: None
+    flat, unpack = unpacked(short)
+    return [*messages, flat], unpack
+
+
+def _goes_in_runs(part: Tensor, run_dim: int) -> bool:
+    """Decided by the shape alone, so that both sides decide alike."""
+    return math.prod(part.shape[run_dim:]) * part.element_size() >= MIN_MESSAGE_BYTES
+
+
+def _runs(part: Tensor, run_dim: int) -> Iterator[Tensor]:
+    for index in product(*(range(length) for length in part.shape[:run_dim])):
+        yield part[index]

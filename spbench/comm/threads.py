@@ -16,11 +16,9 @@ from typing import TypeVar, final
 import torch
 from torch import Tensor
 
-from spbench.comm.transport import Done, Handle, Transport
-from spbench.workload.shards import Sizes
+from spbench.comm.transport import Done, Handle, Parts, Transport
 
 T = TypeVar("T")
-Parts = Sequence[Tensor]
 
 
 @final
@@ -29,10 +27,12 @@ class Meeting:
 
     def __init__(self, size: int, timeout_s: float = 120.0) -> None:
         self.size = size
-        self._shown: list[Parts] = [()] * size
+        self._shown: list[Sequence[Parts]] = [()] * size
         self._barrier = threading.Barrier(size, timeout=timeout_s)
 
-    def exchange(self, rank: int, mine: Parts, take: Callable[[list[Parts]], T]) -> T:
+    def exchange(
+        self, rank: int, mine: Sequence[Parts], take: Callable[[list[Sequence[Parts]]], T]
+    ) -> T:
         """``take`` sees what every rank shows, and must copy what it wants to keep."""
         self._shown[rank] = mine
         self._barrier.wait()
@@ -53,45 +53,42 @@ class Threads(Transport):
         super().__init__(rank, meeting.size)
         self.meeting = meeting
 
-    def _all_to_all(
-        self, received: Tensor, sent: Tensor, received_counts: Sizes, sent_counts: Sizes
-    ) -> Handle:
-        targets = received.split(list(received_counts))
+    def _all_to_all(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
+        def take(shown: list[Sequence[Parts]]) -> None:
+            for targets, by_rank in zip(received, shown, strict=True):
+                for target, part in zip(targets, by_rank[self.rank], strict=True):
+                    target.copy_(part)
 
-        def take(shown: list[Parts]) -> None:
-            for target, parts in zip(targets, shown, strict=True):
-                target.copy_(parts[self.rank])
-
-        self.meeting.exchange(self.rank, sent.split(list(sent_counts)), take)
+        self.meeting.exchange(self.rank, sent, take)
         return Done()
 
-    def _all_gather(self, received: Tensor, sent: Tensor, counts: Sizes) -> Handle:
-        targets = received.split(list(counts))
+    def _all_gather(self, received: Parts, sent: Tensor, run_dim: int) -> Handle:
+        def take(shown: list[Sequence[Parts]]) -> None:
+            for target, parts in zip(received, shown, strict=True):
+                target.copy_(parts[0][0])
 
-        def take(shown: list[Parts]) -> None:
-            for target, parts in zip(targets, shown, strict=True):
-                target.copy_(parts[0])
+        self.meeting.exchange(self.rank, [[sent]], take)
+        return Done()
+
+    def _reduce_scatter(self, received: Tensor, sent: Parts) -> Handle:
+        def take(shown: list[Sequence[Parts]]) -> None:
+            torch.sum(torch.stack([parts[0][self.rank] for parts in shown]), 0, out=received)
 
         self.meeting.exchange(self.rank, [sent], take)
         return Done()
 
-    def _reduce_scatter(self, received: Tensor, sent: Tensor, counts: Sizes) -> Handle:
-        def take(shown: list[Parts]) -> None:
-            torch.sum(torch.stack([parts[self.rank] for parts in shown]), 0, out=received)
-
-        self.meeting.exchange(self.rank, sent.split(list(counts)), take)
-        return Done()
-
     def _all_reduce(self, x: Tensor) -> Handle:
-        def total(shown: list[Parts]) -> Tensor:
-            return torch.stack([parts[0] for parts in shown]).sum(0)
+        def total(shown: list[Sequence[Parts]]) -> Tensor:
+            return torch.stack([parts[0][0] for parts in shown]).sum(0)
 
-        x.copy_(self.meeting.exchange(self.rank, [x], total))
+        x.copy_(self.meeting.exchange(self.rank, [[x]], total))
         return Done()
 
     def _shift(self, received: Tensor, sent: Tensor) -> Handle:
         previous = (self.rank - 1) % self.size
-        self.meeting.exchange(self.rank, [sent], lambda shown: received.copy_(shown[previous][0]))
+        self.meeting.exchange(
+            self.rank, [[sent]], lambda shown: received.copy_(shown[previous][0][0])
+        )
         return Done()
 
 

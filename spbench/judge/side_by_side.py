@@ -111,7 +111,7 @@ def _line(records: Sequence[Record], base: Figure | None) -> Line:
         strategy=first.strategy,
         launches=len(good),
         status=first.status,
-        reason=first.reason,
+        reason=_reason(records, good),
         step_ms=step,
         speedup=base.median / timed.median if base and timed else None,
         tokens_per_s=_median(good, "tokens_per_s"),
@@ -124,6 +124,15 @@ def _line(records: Sequence[Record], base: Figure | None) -> Line:
         gradient_error=first.gradient_error,
         tolerance=first.tolerance,
     )
+
+
+def _reason(records: Sequence[Record], good: Sequence[Record]) -> str:
+    """Why there are no figures, or that they are not of all launches."""
+    failed = [record for record in records if record.status != "ok"]
+    if not failed or not good:
+        return records[-1].reason
+    last = failed[-1]
+    return f"{len(failed)} of {len(records)} launches: {last.status}. {last.reason}"
 
 
 def _figure(records: Sequence[Record], column: str) -> Figure | None:

@@ -102,19 +102,18 @@ def conclude(
     """The row's status and one line of why, from what the ranks wrote and how they ended."""
     if ended.group_lost:
         return "skipped", "an earlier case broke the process group that was joined"
-    if ended.timed_out:
-        return "timeout", f"not done after {timeout_s:g} s; --timeout sets the deadline"
     failed = [sample for sample in samples if sample.status != "ok"]
+    silent = sorted(set(range(processes)) - {sample.rank for sample in samples})
+    # A broken connection is mostly the echo of another rank's failure.
     only_echoes = all(sample.status == "comm_error" for sample in failed)
-    spoke = {sample.rank for sample in samples}
-    if only_echoes and not ended.ok and ended.rank not in spoke:
-        return "crash", _death(ended)
-    if failed:
-        # A broken connection is mostly the echo of another rank's failure.
+    if ended.timed_out and only_echoes:
+        return "timeout", f"not done after {timeout_s:g} s; --timeout sets the deadline"
+    died_silently = not ended.ok and (ended.rank is None or ended.rank in silent)
+    if failed and not (only_echoes and died_silently):
         first = min(failed, key=_blame)
         return first.status, f"rank {first.rank}: {first.reason}"
-    if not ended.ok or len(samples) < processes:
-        return "crash", _death(ended)
+    if not ended.ok or silent:
+        return "crash", _death(ended, silent)
     for sample in samples:
         if sample.sent_by_phase is not None and sample.sent_by_phase != sample.predicted_by_phase:
             return "wrong_result", (
@@ -129,10 +128,14 @@ def _blame(sample: Sample) -> tuple[bool, float]:
     return sample.status == "comm_error", known
 
 
-def _death(ended: Ended) -> str:
+def _death(ended: Ended, silent: Sequence[int]) -> str:
+    if ended.ok:
+        return f"rank {silent[0]} left no result"
     who = "the launcher" if ended.rank is None else f"rank {ended.rank}"
     if ended.exitcode is not None and ended.exitcode < 0:
-        return f"{who} was ended by {signal.Signals(-ended.exitcode).name}"
+        known = {one.value: one.name for one in signal.Signals}
+        number = -ended.exitcode
+        return f"{who} was ended by {known.get(number, f'signal {number}')}"
     return f"{who} ended with exit code {ended.exitcode} and left no result"
 
 

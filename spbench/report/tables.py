@@ -104,11 +104,11 @@ def gate_cell(line: Line) -> str:
 
 
 def failures(lines: Sequence[Line]) -> list[str]:
-    """A sentence for each case that did not finish."""
+    """A sentence for each case of which a launch did not finish."""
     return [
         f"{line.strategy} on {line.ranks} ranks: {line.status}. {line.reason}"
         for line in lines
-        if line.status != "ok"
+        if line.status != "ok" or line.reason
     ]
 
 

@@ -122,10 +122,10 @@ class Store:
                         writer.writerow(row)
 
     def write_run(self, facts: Mapping[str, Any]) -> None:
-        """run.json: what was asked for, by what, where. A resumed run adds to ``history``."""
+        """run.json: what was asked for, by what, where. ``history``: what was asked for before."""
         path = self.folder / "run.json"
         earlier = read_run(self.folder)
-        history = [*earlier.get("history", []), facts.get("argv")] if earlier else []
+        history = [*earlier.get("history", []), earlier.get("argv")] if earlier else []
         text = json.dumps({**facts, "history": history}, indent=2) + "\n"
         with _named(self.folder):
             write_atomically(path, text)

@@ -1,0 +1,159 @@
+"""What gpu_suite.sh must work out: in which order to run its cells, and what to say at the end.
+
+    spbench run ... --dry-run --json | gpu_suite.py order WORKLOAD [--set KEY=VALUE]...
+    gpu_suite.py summary FOLDER
+
+A cell's time comes from its operations and its memory from the activations that are kept.
+Both are rough, and serve to put the cheap cells first and those that may not fit last; what
+is reported is what the cells then measure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spbench.results.environment import gpus
+from spbench.results.record import Record
+from spbench.results.store import ResultsError, read_rows
+from spbench.workload.catalogue import find
+from spbench.workload.cost import parameters, step_flops
+from spbench.workload.load import with_settings
+from spbench.workload.workload import DTYPE_BYTES, Workload
+
+FLOP_PER_S = 4e14
+"""What a large step reaches on an H200 in bfloat16, norms and copies included."""
+START_S = 12.0
+"""A rank's start, its gate and its weights."""
+UNTIMED_STEPS = 6
+LEAST_TIMED_STEPS = 5
+TIMED_S = 3.0
+BLOCK_ACTIVATIONS = 40
+"""Activations that autograd keeps of one block of attention, attention, cross-attention, mlp."""
+GATE_FAILED = 3
+NOTHING_RAN = 6
+GATES = ("verify-float32.json", "verify-bfloat16.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What a cell is expected to take."""
+
+    step_s: float
+    peak_bytes: float
+
+    @property
+    def cell_s(self) -> float:
+        timed = max(LEAST_TIMED_STEPS, TIMED_S / self.step_s)
+        return START_S + self.step_s * (UNTIMED_STEPS + timed)
+
+
+def estimate(work: Workload, strategy: str, sharded: str, ranks: int) -> Estimate:
+    """One rank's share of a step. Replicated weights: themselves, gradients, buckets."""
+    again = work.mode == "train" and work.checkpointing == "full"
+    blocks = BLOCK_ACTIVATIONS + work.depth if again else BLOCK_ACTIVATIONS * work.depth
+    kept = blocks * work.activation_bytes / ranks
+    weights = 3 * parameters(work).total * DTYPE_BYTES[work.dtype]
+    if strategy.startswith("rsa"):  # whole rows: scores, their softmax, its gradient
+        row = work.axes[sharded.split()[0]]
+        kept += 3 * work.batch * work.tokens * row * work.heads * DTYPE_BYTES[work.dtype] / ranks
+    flops = step_flops(work) * (4 / 3 if again else 1)
+    return Estimate(step_s=flops / ranks / FLOP_PER_S, peak_bytes=weights + kept)
+
+
+def order(work: Workload, cells: list[dict[str, Any]]) -> str:
+    """Numbers of ranks, the cheapest first, behind them those that may not fit the device."""
+    memory = min((gpu["memory_bytes"] for gpu in gpus()), default=float("inf"))
+    by_ranks: dict[int, list[Estimate]] = {cell["ranks"]: [] for cell in cells}
+    for cell in cells:
+        if cell["why_not"] is None:
+            found = estimate(work, cell["strategy"], cell["sharded"], cell["ranks"])
+            by_ranks[cell["ranks"]].append(found)
+
+    def dearness(ranks: int) -> tuple[bool, float]:
+        fits = all(one.peak_bytes < memory for one in by_ranks[ranks])
+        return not fits, sum(one.cell_s for one in by_ranks[ranks])
+
+    ordered = sorted(by_ranks, key=dearness)
+    for ranks in ordered:
+        step_ms = max((one.step_s * 1e3 for one in by_ranks[ranks]), default=0)
+        peak_gib = max((one.peak_bytes / 2**30 for one in by_ranks[ranks]), default=0)
+        print(
+            f"expected on {ranks:2d} ranks: {len(by_ranks[ranks])} cells of {step_ms:.3g} ms "
+            f"and {peak_gib:.3g} GiB, {dearness(ranks)[1]:.0f} s in all",
+            file=sys.stderr,
+        )
+    return ",".join(map(str, ordered))
+
+
+def summary(folder: Path) -> int:
+    """Prints what the folder holds, on one screen; the suite's exit code."""
+    try:
+        records = read_rows(folder).latest()
+    except ResultsError:
+        records = []
+    print(f"\n{folder}")
+    for library in ("gpu", "torch", "cuda", "nccl"):
+        for found in sorted({getattr(record, library) for record in records} - {""}):
+            print(f"  {library:8s} {found}")
+    right = [_gate(folder / name) for name in GATES]
+    right += [_gate(path) for path in sorted(folder.glob("verify-*ranks*.json"))]
+    for kind, name in dict.fromkeys((record.kind, record.workload) for record in records):
+        these = [record for record in records if (record.kind, record.workload) == (kind, name)]
+        print(f"  {kind}, {name}: {_counted(record.status for record in these)}")
+        _print_times(these)
+    print("  tables: compare.txt; what ranks on one device said: ranks-on-one-device.txt")
+    if not any(record.status == "ok" for record in records):
+        return NOTHING_RAN
+    wrong = any(record.status == "wrong_result" for record in records)
+    return GATE_FAILED if wrong or not all(right) else 0
+
+
+def _gate(path: Path) -> bool:
+    outcomes = []
+    if path.exists():
+        outcomes = [one["outcome"] for one in json.loads(path.read_text(encoding="utf-8"))]
+    print(f"  {path.stem}: {_counted(outcomes) or 'NOT RUN'}")
+    return bool(outcomes) and "WRONG" not in outcomes
+
+
+def _counted(words: Any) -> str:
+    return ", ".join(f"{count} {word}" for word, count in Counter(words).items())
+
+
+def _print_times(records: list[Record]) -> None:
+    """A line for each number of ranks: computation in ms and peak memory in GiB."""
+    strategies = list(dict.fromkeys(record.strategy for record in records))
+    print("    ranks" + "".join(f"{name:>22s}" for name in strategies))
+    for ranks in sorted({record.world_size for record in records}):
+        cells = {r.strategy: _cell(r) for r in records if r.world_size == ranks}
+        print(f"    {ranks:5d}" + "".join(f"{cells.get(name, ''):>22s}" for name in strategies))
+
+
+def _cell(record: Record) -> str:
+    if record.compute_ms is None or record.peak_allocated_bytes is None:
+        return record.status
+    return f"{record.compute_ms:.4g} ms {record.peak_allocated_bytes / 2**30:.3g} GiB"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    commands = parser.add_subparsers(dest="command", required=True)
+    ordering = commands.add_parser("order")
+    ordering.add_argument("workload")
+    ordering.add_argument("--set", action="append", default=[])
+    commands.add_parser("summary").add_argument("folder", type=Path)
+    asked = parser.parse_args()
+    if asked.command == "summary":
+        return summary(asked.folder)
+    print(order(with_settings(find(asked.workload), asked.set), json.load(sys.stdin)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# What one machine with NVIDIA GPUs can tell, within BUDGET_S seconds, in one results folder:
+#
+#   1  the gate on one rank, in float32 and bfloat16            verify-<dtype>.json
+#   2  NCCL on all its GPUs                                     runs.csv, kind measured
+#   3  NCCL between ranks that share one GPU, if it can be had  verify-<n>-ranks-on-one-device.json
+#   4  one rank's share of dsp-720m on 64 to 1 ranks            runs.csv, kind one_gpu_share
+#
+#   usage: [BUDGET_S=540] [DEVICE=cpu] [PYTHON=python3] scripts/gpu_suite.sh [FOLDER]
+#
+# FOLDER is results/<UTC date>-<gpu> unless given. What it holds is not done again, so a second
+# call goes on where the time ended the first. DEVICE=cpu goes through all of it in a small form.
+# Exit code: 0; 3 a gate failed; 6 nothing could be run.
+set -uo pipefail
+
+budget_s=${BUDGET_S:-540}
+device=${DEVICE:-cuda}
+python=${PYTHON:-python3}
+folder=${1:+$(realpath -m "$1")}
+cd "$(dirname "$0")/.." || exit
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}   # spbench need not be installed
+export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo} # ranks meet here even without a network
+
+if [[ $device == cuda ]]; then
+    names=$(nvidia-smi --query-gpu=name --format=csv,noheader) || {
+        echo "no NVIDIA GPU here; DEVICE=cpu goes through the suite without one" >&2
+        exit 6
+    }
+    gpus=$(wc -l <<<"$names")
+    name=$(head -n 1 <<<"$names" | tr '[:upper:] ' '[:lower:]-')
+    strategies=all large=dsp-720m ranks=1,2,4,8,16,32,64 together=(2 3)
+    effort=() smaller=() shapes=()
+else
+    gpus=1 name=cpu
+    strategies=dsp,rsa large=dsp-720m-small ranks=1,2,4 together=(2)
+    effort=(--quick) smaller=(--set axes.space=64 --set depth=1)
+    shapes=(-w configs/verify/attention-only.yaml)
+fi
+folder=${folder:-$PWD/results/$(date -u +%Y%m%d)-${name#nvidia-}}
+
+# within SECONDS ARGUMENTS...: spbench, ended in order once they or the budget are spent.
+within() {
+    local most_s=$1 left_s=$((budget_s - SECONDS))
+    shift
+    ((most_s < left_s)) || most_s=$left_s
+    if ((most_s <= 0)); then
+        echo "no time left for: spbench $*" >&2
+        return 124
+    fi
+    timeout --foreground --kill-after=20 "$most_s" "$python" -m spbench "$@"
+}
+
+gate() {
+    local file=$folder/verify-$1.json
+    [[ -s $file ]] && ! grep -q WRONG "$file" && return
+    within "$budget_s" verify -s "$strategies" --gpus 1 --dtype "$1" --device "$device" "${shapes[@]}" \
+        --json >"$file"
+}
+
+run() {
+    within "$budget_s" run -s "$strategies" --device "$device" "${effort[@]}" "${smaller[@]}" \
+        --skip-invalid --timeout 300 --out "$folder" "$@"
+}
+
+# Cheap and telling cells first: the time may end before the dear ones.
+shares_of_one_device() {
+    local order
+    order=$(run -w "$large" --share --gpus "$ranks" --dry-run --json |
+        "$python" scripts/gpu_suite.py order "$large" "${smaller[@]}") || return
+    run -w "$large" --share --gpus "$order" >/dev/null
+}
+
+# NCCL refuses two ranks of one host on one device, so to NCCL each is a host of its own.
+ranks_on_one_device() {
+    local size=$1 json=$folder/verify-$1-ranks-on-one-device.json port rank
+    port=$("$python" -c 'import socket as s; print(s.create_server(("", 0)).getsockname()[1])')
+    for ((rank = 0; rank < size; rank++)); do
+        RANK=$rank WORLD_SIZE=$size LOCAL_RANK=0 LOCAL_WORLD_SIZE=$size \
+            MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+            NCCL_HOSTID=rank$rank NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_DEBUG=WARN \
+            within 90 verify -s "$strategies" --gpus "$size" --dtype float32 --device "$device" \
+            "${shapes[@]}" --timeout 60 --json >"$json.$rank" &
+    done
+    wait
+    mv "$json.0" "$json"
+    rm "$json".* # the other ranks print nothing
+    [[ -s $json ]]
+}
+
+# It may be refused here: then what was seen is the result.
+several_ranks_on_one_device() {
+    local seen=$folder/ranks-on-one-device.txt size
+    [[ -e $seen ]] && return
+    for size in "${together[@]}"; do
+        echo "$size ranks on one device"
+        ranks_on_one_device "$size" || break
+    done >"$seen" 2>&1
+}
+
+suite() {
+    echo "$(date -u +%FT%TZ) $folder, $budget_s s"
+    gate float32 & # no clock runs in a gate, so two may share the device
+    gate bfloat16 &
+    wait
+    run -w dsp-720m-small >/dev/null
+    ((gpus > 1)) && run -w dsp-720m >/dev/null
+    several_ranks_on_one_device
+    shares_of_one_device # last, since they take whatever time is left
+    find "$folder" -name 'verify-*.json' -empty -delete
+    "$python" -m spbench compare "$folder" >"$folder/compare.txt"
+    "$python" -m spbench plot "$folder"
+    "$python" scripts/gpu_suite.py summary "$folder"
+}
+
+mkdir -p "$folder" && suite 2>&1 | tee -a "$folder/suite.log"

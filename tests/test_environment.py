@@ -1,0 +1,144 @@
+"""What run.json says of the machine: nothing secret, and nothing that must be there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pynvml
+import pytest
+
+from spbench.results.environment import (
+    environment,
+    git_state,
+    gpus,
+    package_version,
+    variables,
+)
+
+
+def test_only_variables_that_matter_are_kept() -> None:
+    """Those of torch, CUDA, NCCL, threads and ours, sorted; nothing else of the shell."""
+    found = variables(
+        {"NCCL_DEBUG": "INFO", "HOME": "/root", "CUDA_VISIBLE_DEVICES": "0", "MY_NCCL_X": "1"}
+        | {"SPBENCH_RUN_GPUS": "2", "OMP_NUM_THREADS": "1", "NCCL": "x"}
+    )
+    assert list(found) == [
+        "CUDA_VISIBLE_DEVICES",
+        "NCCL_DEBUG",
+        "OMP_NUM_THREADS",
+        "SPBENCH_RUN_GPUS",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["SPBENCH_API_KEY", "TORCH_HUB_TOKEN", "SLURM_SECRET", "NCCL_passphrase", "CUDA_PASSWORD"],
+)
+def test_secrets_are_hidden(name: str) -> None:
+    """The name is kept, the value is not."""
+    assert variables({name: "hunter2"}) == {name: "(hidden)"}
+
+
+def no_library(*_: object) -> NoReturn:
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+
+def mismatch(*_: object) -> NoReturn:
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+
+
+@pytest.mark.parametrize("fault", [no_library, mismatch])
+def test_without_nvml_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch, fault: Any) -> None:
+    """No library, or a driver that does not match it, is a machine without GPUs."""
+    monkeypatch.setattr(pynvml, "nvmlInit", fault)
+    assert gpus() == []
+
+
+def fake_nvml(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two GPUs, of which the second does not tell its power limit; what was shut down."""
+    said: list[str] = []
+
+    def power_limit(index: int) -> int:
+        if index:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return 700_000
+
+    answers: dict[str, Any] = {
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: said.append("shut down"),
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetName": lambda index: f"GPU model {index}",
+        "nvmlDeviceGetUUID": lambda index: f"GPU-{index}",
+        "nvmlSystemGetDriverVersion": lambda: "570.1",
+        "nvmlDeviceGetMemoryInfo": lambda index: SimpleNamespace(total=2**37),
+        "nvmlDeviceGetPowerManagementLimit": power_limit,
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(pynvml, name, answer)
+    return said
+
+
+def test_gpus_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name, identity, driver, memory, and the power limit where there is one; NVML is closed."""
+    said = fake_nvml(monkeypatch)
+    first, second = gpus()
+    assert first == {
+        "name": "GPU model 0",
+        "uuid": "GPU-0",
+        "driver": "570.1",
+        "memory_bytes": 2**37,
+        "power_limit_w": 700.0,
+    }
+    assert (second["name"], "power_limit_w" in second) == ("GPU model 1", False)
+    assert said == ["shut down"]
+
+
+def put_git(folder: Path, script: str) -> None:
+    path = folder / "git"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(("changes", "dirty"), [("", False), ("' M a.py'", True)])
+def test_git_says_commit_and_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: str, dirty: bool
+) -> None:
+    """Anything that 'git status' prints makes the work tree differ."""
+    put_git(tmp_path, f'[ "$1" = rev-parse ] && echo abc123 || printf {changes or "%s"}')
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert git_state() == {"commit": "abc123", "dirty": dirty}
+
+
+@pytest.mark.parametrize("script", [None, "exit 128"])
+def test_without_git_or_a_checkout_nothing_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None
+) -> None:
+    """No git on the path, or no checkout to ask about."""
+    if script:
+        put_git(tmp_path, script)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_state() == {}
+
+
+def test_the_whole_is_plain_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes into JSON as it is, also on a machine without GPU and git."""
+    monkeypatch.setattr(pynvml, "nvmlInit", no_library)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("TORCH_TOKEN", "hunter2")
+    found = environment()
+    text = json.dumps(found)
+    assert "hunter2" not in text
+    assert (found["gpus"], found["git"]) == ([], {})
+    assert found["versions"]["torch"]
+    assert found["cpus"] >= 1
+    assert found["memory_bytes"] > 2**20
+
+
+def test_a_package_that_is_not_there_has_no_version() -> None:
+    """A blank, not an error."""
+    assert package_version("no-such-package-anywhere") == ""
+    assert package_version("numpy")[0].isdigit()

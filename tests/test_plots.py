@@ -1,0 +1,208 @@
+"""Figures: each as PNG and SVG, failed cases labelled, one colour for a strategy everywhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
+
+from spbench.judge.side_by_side import Line, side_by_side
+from spbench.report import plots
+from spbench.results.record import Record
+from spbench.strategies.registry import BUILT_IN
+from spbench.workload.case import Case
+from spbench.workload.catalogue import find
+
+CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
+MIB = 2**20
+
+
+def record(strategy: str = "dsp", **more: Any) -> Record:
+    known = {"run_id": "a run", "started_utc": "now", "status": "ok", "torch": "9.9"}
+    return replace(Record.of_case(CASE, **known), strategy=strategy, **more)
+
+
+def measured(strategy: str, step_ms: float, **more: Any) -> Record:
+    figures: dict[str, Any] = {"step_ms": step_ms, "tokens_per_s": 1e6 / step_ms}
+    figures |= {"compute_ms": step_ms * 0.75, "exposed_comm_ms": step_ms * 0.25}
+    figures |= {"peak_allocated_bytes": 64 * MIB}
+    for phase, count in (("forward", 3), ("backward", 6), ("gradients", 1)):
+        figures |= {f"sent_bytes_{phase}": count * MIB, f"predicted_bytes_{phase}": count * MIB}
+    return record(strategy, **figures | more)
+
+
+RUN = [
+    measured("dsp", 10.0),
+    measured("dsp", 12.0, launch=1),
+    measured("ulysses", 20.0),
+    record("megatron-sp", status="oom", reason="rank 0: no memory"),
+    measured("dsp", 6.0, world_size=4),
+    record("rsa:reduce-scatter", status="skipped", world_size=4),
+]
+
+Drawing = Callable[[Axes, Sequence[Line]], None]
+DRAWINGS: list[Drawing] = [plots.throughput, plots.memory, plots.sent_bytes, plots.step_split]
+
+
+@pytest.fixture
+def ax() -> Iterator[Axes]:
+    figure, made = plt.subplots()
+    yield made
+    plt.close(figure)
+
+
+def bars(ax: Axes, shown: str) -> list[tuple[float, float]]:
+    """Where the bars of a colour end, and where they begin."""
+    found = [patch for patch in ax.patches if to_hex(patch.get_facecolor()) == shown.lower()]
+    return [(one.get_y() + one.get_height(), one.get_y()) for one in found]  # type: ignore[attr-defined]
+
+
+def test_every_figure_is_written_twice(tmp_path: Path) -> None:
+    """PNG and SVG of each, into a folder that is made; strategies, run and failures are named."""
+    folder = tmp_path / "deep" / "plots"
+    paths = list(plots.draw_all(side_by_side(RUN), RUN, folder))
+    names = ("throughput", "memory", "sent_bytes", "step_split")
+    assert [path.name for path in paths] == [
+        f"{n}.{kind}" for n in names for kind in ("png", "svg")
+    ]
+    assert sorted(folder.iterdir()) == sorted(paths)
+    for path in paths:
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(b"\x89PNG")
+            continue
+        ElementTree.parse(path)
+        text = path.read_text()
+        for said in ("dsp", "megatron-sp", "oom", "skipped", "run a run", "torch 9.9", "axes-2d"):
+            assert f"{said}" in text
+    assert plt.get_fignums() == []
+
+
+def test_a_run_in_which_nothing_worked_is_drawn(tmp_path: Path) -> None:
+    """Failed cases alone, also of several workloads and kinds, do not raise."""
+    failed = [
+        record(status="crash", reason="x"),
+        record("rsa", status="timeout", workload="other"),
+        record("rsa", status="wrong_result", kind="one_gpu_share"),
+    ]
+    paths = list(plots.draw_all(side_by_side(failed), failed, tmp_path))
+    assert all(path.stat().st_size > 1000 for path in paths)
+    assert "one gpu share" in (tmp_path / "memory.svg").read_text()
+
+
+@pytest.mark.parametrize("draw", DRAWINGS)
+def test_a_failed_case_is_hatched_and_labelled(ax: Axes, draw: Drawing) -> None:
+    """Its status stands where its bar would, in place of a bar of no height."""
+    draw(ax, side_by_side([measured("dsp", 5.0), record("rsa", status="oom")]))
+    assert "oom" in [text.get_text() for text in ax.texts]
+    assert len([patch for patch in ax.patches if patch.get_hatch() == "xxx"]) == 1
+    assert bars(ax, plots.colour("rsa")) == []
+    assert bars(ax, plots.colour("dsp"))
+
+
+def test_what_was_not_measured_is_no_zero(ax: Axes) -> None:
+    """A case that is ok and has no figure says so."""
+    plots.memory(ax, side_by_side([record()]))
+    assert [text.get_text() for text in ax.texts] == ["not measured"]
+
+
+def test_throughput_is_of_the_median_launch(ax: Axes) -> None:
+    """The bar is the median, the whisker reaches from the slowest to the fastest launch."""
+    plots.throughput(ax, side_by_side(RUN[:2]))
+    ((top, _),) = bars(ax, plots.colour("dsp"))
+    (whisker,) = ax.collections
+    low, high = whisker.get_paths()[0].vertices[:, 1]  # type: ignore[union-attr]
+    assert low == pytest.approx(top * 11 / 12)
+    assert high == pytest.approx(top * 11 / 10)
+
+
+def test_one_launch_has_no_whisker(ax: Axes) -> None:
+    """One launch knows no spread."""
+    plots.throughput(ax, side_by_side(RUN[:1]))
+    assert len(ax.collections) == 0
+
+
+def test_equal_launches_have_a_whisker_of_no_length(ax: Axes) -> None:
+    """Rounding does not make it negative, which could not be drawn."""
+    same = {"tokens_per_s": 15027.7}
+    plots.throughput(ax, side_by_side([measured("dsp", 11.4, launch=i, **same) for i in range(3)]))
+    assert len(ax.collections) == 1
+
+
+def test_sent_bytes_stand_on_each_other_with_their_prediction(ax: Axes) -> None:
+    """Phases are stacked; the ticks are the predictions of the phases up to them."""
+    plots.sent_bytes(ax, side_by_side([measured("dsp", 5.0)]))
+    assert bars(ax, plots.colour("dsp")) == [(3.0, 0.0), (9.0, 3.0), (10.0, 9.0)]
+    ticks = [float(one.get_segments()[0][0][1]) for one in ax.collections]  # type: ignore[attr-defined]
+    assert ticks == [3.0, 9.0, 10.0]
+
+
+def test_a_share_has_predictions_without_bars(ax: Axes) -> None:
+    """Nothing was sent, so nothing is stacked; what would be sent is marked."""
+    silent = {f"sent_bytes_{phase}": None for phase in ("forward", "backward", "gradients")}
+    plots.sent_bytes(ax, side_by_side([measured("dsp", 5.0, kind="one_gpu_share", **silent)]))
+    assert bars(ax, plots.colour("dsp")) == []
+    assert len(ax.collections) == 3
+
+
+def test_communication_stands_on_computation(ax: Axes) -> None:
+    """Together they are the step; overlap that hides more than all is drawn as none."""
+    hidden = {"exposed_comm_ms": -0.5}
+    plots.step_split(ax, side_by_side([measured("dsp", 8.0), measured("rsa", 8.0, **hidden)]))
+    exposed = [
+        (patch.get_y(), patch.get_height())  # type: ignore[attr-defined]
+        for patch in ax.patches
+        if patch.get_hatch() == "////"
+    ]
+    assert exposed == [(6.0, 2.0), (6.0, 0.0)]
+
+
+def test_a_strategy_has_its_colour_everywhere(ax: Axes) -> None:
+    """It does not depend on which others are drawn, nor on their order."""
+    lines = side_by_side([measured("rsa", 5.0), measured("dsp", 6.0)])
+    for draw in DRAWINGS:
+        draw(ax, lines[::-1])
+        draw(ax, lines[:1])
+        assert bars(ax, plots.colour("rsa"))
+    assert plots.colour("rsa:reduce-scatter") == plots.colour("rsa:reduce-scatter")
+
+
+def test_colours_can_be_told_apart() -> None:
+    """Every built-in strategy has a colour of its own, none near another or near white."""
+    assert set(plots.COLOURS) == set(BUILT_IN)
+    shown = [*plots.COLOURS.values(), *plots.MORE_COLOURS, "#FFFFFF"]
+    for one, other in combinations(map(to_rgb, shown), 2):
+        assert sum(abs(a - b) for a, b in zip(one, other, strict=True)) > 0.3
+
+
+def test_bars_do_not_cover_each_other(ax: Axes) -> None:
+    """Strategies stand side by side in the cluster of their number of ranks."""
+    plots.memory(ax, side_by_side(RUN))
+    spans = sorted((one.get_x(), one.get_x() + one.get_width()) for one in ax.patches)  # type: ignore[attr-defined]
+    assert len(spans) == 5
+    assert all(left[1] < right[0] for left, right in pairwise(spans))
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["2", "4"]
+
+
+def test_the_caption_says_where_figures_come_from() -> None:
+    """Run, device, torch, dtype, and whether there is a spread between launches."""
+    text = plots.caption(RUN)
+    for said in ("run a run", "cpu", "torch 9.9", "float32", "train", "range of launches"):
+        assert said in text
+    assert "one launch: no spread" in plots.caption(RUN[:1])
+    assert "Some GPU" in plots.caption([replace(RUN[0], gpu="Some GPU")])
+
+
+def test_drawing_needs_no_torch() -> None:
+    """A laptop without torch can draw what a cluster measured."""
+    code = "import sys, spbench.report.plots; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

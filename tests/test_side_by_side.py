@@ -1,0 +1,149 @@
+"""Strategies beside each other: medians of launches, ratios within a group, blanks as blanks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spbench.judge.side_by_side import Figure, side_by_side
+from spbench.results.record import Record
+from spbench.workload.case import Case
+from spbench.workload.catalogue import find
+
+CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
+
+
+def record(strategy: str = "dsp", **more: Any) -> Record:
+    known = {"run_id": "a run", "started_utc": "now", "status": "ok", "tolerance": 1e-4}
+    return replace(Record.of_case(CASE, **known), strategy=strategy, **more)
+
+
+def test_a_launch_is_the_unit() -> None:
+    """A figure is the median of the launches, its range their smallest and largest."""
+    (line,) = side_by_side([record(launch=i, step_ms=ms) for i, ms in enumerate((4.0, 9.0, 5.0))])
+    assert line.step_ms == Figure(median=5.0, low=4.0, high=9.0)
+    assert line.launches == 3
+
+
+def test_speedups_are_over_the_first_strategy() -> None:
+    """Its own is 1; half the time is 2."""
+    lines = side_by_side([record(step_ms=10.0), record("rsa", step_ms=20.0)])
+    assert [(line.strategy, line.speedup) for line in lines] == [("dsp", 1.0), ("rsa", 0.5)]
+
+
+def test_a_named_reference() -> None:
+    """Speed-ups are over it, the order of the lines stays."""
+    lines = side_by_side([record(step_ms=10.0), record("rsa", step_ms=20.0)], reference="rsa")
+    assert [(line.strategy, line.speedup) for line in lines] == [("dsp", 2.0), ("rsa", 1.0)]
+
+
+def test_an_unknown_reference_says_which_there_are() -> None:
+    """The strategies of the run are listed."""
+    with pytest.raises(ValueError, match=r"no case of strategy 'dps'.*there are dsp, rsa"):
+        side_by_side([record(), record("rsa")], reference="dps")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"world_size": 4},
+        {"workload": "other"},
+        {"axes": "time=9xspace=16"},
+        {"batch": 2},
+        {"dtype": "bfloat16"},
+        {"mode": "forward"},
+        {"checkpointing": "full"},
+        {"device": "cuda"},
+        {"kind": "one_gpu_share"},
+    ],
+)
+def test_only_what_is_alike_is_compared(other: dict[str, Any]) -> None:
+    """Another number of ranks, shape, dtype, mode, device or kind has no ratio to this one."""
+    records = [record(step_ms=10.0, compute_ms=8.0), record("rsa", step_ms=5.0, **other)]
+    first, second = side_by_side(records)
+    assert (first.speedup, second.speedup) == (1.0, None)
+
+
+def test_a_share_is_compared_by_computation() -> None:
+    """It has no step time, so its ratio is that of the silent passes."""
+    share = {"kind": "one_gpu_share", "step_ms": None}
+    lines = side_by_side([record(compute_ms=6.0, **share), record("rsa", compute_ms=3.0, **share)])
+    assert [line.speedup for line in lines] == [1.0, 2.0]
+    assert [line.step_ms for line in lines] == [None, None]
+
+
+def test_a_failed_case_is_a_line_with_blanks() -> None:
+    """Status and reason are kept; no figure is 0."""
+    ok, failed = side_by_side(
+        [record(step_ms=3.0), record("rsa", status="oom", reason="rank 1: 3 GiB")]
+    )
+    assert (failed.status, failed.reason, failed.launches) == ("oom", "rank 1: 3 GiB", 0)
+    assert (failed.step_ms, failed.speedup, failed.tokens_per_s) == (None, None, None)
+    assert failed.sent_bytes == dict.fromkeys(("forward", "backward", "gradients"))
+    assert ok.speedup == 1.0
+
+
+def test_a_failed_reference_leaves_ratios_blank() -> None:
+    """There is nothing to divide by."""
+    lines = side_by_side([record(status="crash", reason="x"), record("rsa", step_ms=5.0)])
+    assert [line.speedup for line in lines] == [None, None]
+
+
+def test_times_of_a_failed_launch_do_not_count() -> None:
+    """Only launches that are ok make figures; that another one failed is said."""
+    (line,) = side_by_side(
+        [
+            record(step_ms=2.0),
+            record(launch=1, status="wrong_result", reason="rank 1: 0.5 off", step_ms=1.0),
+        ]
+    )
+    assert (line.status, line.launches) == ("ok", 1)
+    assert line.reason == "1 of 2 launches: wrong_result. rank 1: 0.5 off"
+    assert line.step_ms == Figure(median=2.0, low=2.0, high=2.0)
+
+
+def test_bytes_and_errors_are_taken_over() -> None:
+    """Bytes by phase, sent and predicted; zero stays zero and blank stays blank."""
+    (line,) = side_by_side(
+        [
+            record(
+                sent_bytes_forward=0,
+                sent_bytes_backward=8,
+                predicted_bytes_forward=0,
+                output_error=1e-7,
+                peak_allocated_bytes=100,
+            )
+        ]
+    )
+    assert line.sent_bytes == {"forward": 0, "backward": 8, "gradients": None}
+    assert line.predicted_bytes == {"forward": 0, "backward": None, "gradients": None}
+    assert (line.output_error, line.gradient_error) == (1e-7, None)
+    assert line.peak_allocated_bytes == 100
+
+
+@pytest.mark.parametrize(
+    ("more", "gate"),
+    [
+        ({}, "passed"),
+        ({"status": "wrong_result"}, "failed"),
+        ({"tolerance": None}, "not run"),
+        ({"tolerance": None, "status": "crash"}, "not run"),
+    ],
+)
+def test_what_the_gate_said(more: dict[str, Any], gate: str) -> None:
+    """passed, failed, or not run where there is no tolerance."""
+    (line,) = side_by_side([record(**more)])
+    assert line.gate == gate
+
+
+def test_options_make_another_strategy() -> None:
+    """rsa and rsa:reduce-scatter stand on lines of their own."""
+    lines = side_by_side([record("rsa"), record("rsa:reduce-scatter")])
+    assert [line.strategy for line in lines] == ["rsa", "rsa:reduce-scatter"]
+
+
+def test_nothing_gives_no_lines() -> None:
+    """A run without rows."""
+    assert side_by_side([]) == []
