@@ -14,6 +14,7 @@
 set -uo pipefail
 
 budget_s=${BUDGET_S:-540}
+together_s=90 # for ranks on one device: enough for the gate, little lost if they hang
 device=${DEVICE:-cuda}
 python=${PYTHON:-python3}
 folder=${1:+$(realpath -m "$1")}
@@ -64,9 +65,9 @@ run() {
 
 # Cheap and telling cells first: the time may end before the dear ones.
 shares_of_one_device() {
-    local order
-    order=$(run -w "$large" --share --gpus "$ranks" --dry-run --json |
-        "$python" scripts/gpu_suite.py order "$large" "${smaller[@]}") || return
+    local cells order
+    cells=$(run -w "$large" --share --gpus "$ranks" --dry-run --json) || return
+    order=$("$python" scripts/gpu_suite.py order "$large" "${smaller[@]}" <<<"$cells") || return
     run -w "$large" --share --gpus "$order" >/dev/null
 }
 
@@ -78,7 +79,7 @@ ranks_on_one_device() {
         RANK=$rank WORLD_SIZE=$size LOCAL_RANK=0 LOCAL_WORLD_SIZE=$size \
             MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
             NCCL_HOSTID=rank$rank NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_DEBUG=WARN \
-            within 90 verify -s "$strategies" --gpus "$size" --dtype float32 --device "$device" \
+            within "$together_s" verify -s "$strategies" --gpus "$size" --dtype float32 --device "$device" \
             "${shapes[@]}" --timeout 60 --json >"$json.$rank" &
     done
     wait
@@ -90,7 +91,7 @@ ranks_on_one_device() {
 # It may be refused here: then what was seen is the result.
 several_ranks_on_one_device() {
     local seen=$folder/ranks-on-one-device.txt size
-    [[ -e $seen ]] && return
+    [[ -e $seen ]] || ((budget_s - SECONDS < together_s)) && return
     for size in "${together[@]}"; do
         echo "$size ranks on one device"
         ranks_on_one_device "$size" || break

@@ -1,4 +1,4 @@
-"""One rank's life in one case: gate, memory, warm-up, timed pass, silent pass.
+"""One rank's life in one case: gate, memory, warm-up, then timed and silent steps in turn.
 
 Instruments never share a pass with the clock. A case whose gate fails is not timed.
 """
@@ -26,8 +26,11 @@ from spbench.strategies.base import Strategy
 from spbench.strategies.registry import load
 from spbench.workload.case import Case
 from spbench.workload.cost import forward_flops, parameters
+from spbench.workload.shards import shard_sizes
 from spbench.workload.workload import DTYPE_BYTES, Workload
 
+BLOCKS = 5
+"""Timed and silent steps alternate in so many blocks: a machine that drifts drifts for both."""
 GATE_FLOPS = {"cpu": 5e10, "cuda": 5e13}
 """Forward operations up to which a workload is compared whole rather than as its twin."""
 GATE_MEMORY_SHARE = 0.3
@@ -79,10 +82,11 @@ def _measure(
     found["warmup"] = len(warmup) + 2
     if isinstance(group, ShareOfGroup):
         return found | {"compute_ms": watch.time(step, iterations)}
-    found["step_ms"] = watch.time(step, iterations)
-    with whole_step.silenced():
-        step()
-        found["compute_ms"] = watch.time(step, iterations)
+    found |= {"step_ms": [], "compute_ms": []}
+    for block in shard_sizes(iterations, min(BLOCKS, iterations)):
+        found["step_ms"] += watch.time(step, block)
+        with whole_step.silenced():
+            found["compute_ms"] += watch.time(step, block)
     return found | {"sent_by_phase": by_phase(sent), "sent_by_op": by_op(sent)}
 
 

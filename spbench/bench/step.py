@@ -71,6 +71,9 @@ class Step:
         self.train = workload.mode == "train"
         self.comm = Collectives(links.strategy)
         self.rank, self.ranks = self.comm.rank, self.comm.size
+        self.silent = Links(
+            strategy=Silent(self.rank, self.ranks), gradients=Silent(self.rank, self.ranks)
+        )
         model = Transformer(workload, strategy, self.comm)
         load_weights(model, self.rank, seed, sharpness)
         self.model = model.to(device, self.dtype).requires_grad_(self.train)
@@ -91,8 +94,8 @@ class Step:
     @contextmanager
     def silenced(self) -> Iterator[None]:
         """Inside, a step computes and packs as ever, and sends nothing."""
-        self.comm.transport = Silent(self.rank, self.ranks)
-        self.gradient_comm.transport = Silent(self.rank, self.ranks)
+        self.comm.transport = self.silent.strategy
+        self.gradient_comm.transport = self.silent.gradients
         try:
             yield
         finally:

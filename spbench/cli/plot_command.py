@@ -27,5 +27,7 @@ def command(run: Path | None, out: Path | None) -> None:
     try:
         for path in draw_all(side_by_side(records), records, folder):
             click.echo(path)
+    except BrokenPipeError:
+        raise  # nobody reads the paths any more: not the folder's fault
     except OSError as error:
         raise Failure(f"cannot write to {folder}: {error.strerror}", UNFIT) from None

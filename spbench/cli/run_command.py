@@ -180,7 +180,7 @@ def _sweep(
         git_commit=facts["git"].get("commit", ""),
         peak_tflops=peak_tflops or known_peak(facts["gpus"], cells[0].case.workload.dtype),
     )
-    with Screen(store.folder, len(todo), resumed=len(cells) - len(todo)) as screen:
+    with Screen(store.folder, [c.case for c in todo], resumed=len(cells) - len(todo)) as screen:
         try:
             for record in sweep.run(todo, screen.started):
                 screen.finished(record)

@@ -146,3 +146,24 @@ def _figure(records: Sequence[Record], column: str) -> Figure | None:
 def _median(records: Sequence[Record], column: str) -> float | None:
     figure = _figure(records, column)
     return None if figure is None else figure.median
+
+
+def in_words(lines: Sequence[Line]) -> list[str]:
+    """For each workload and number of ranks: who was fastest, and how much longer others took."""
+    said = []
+    for place in dict.fromkeys((line.workload, line.kind, line.ranks) for line in lines):
+        here = [line for line in lines if (line.workload, line.kind, line.ranks) == place]
+        timed = {
+            line.strategy: ms
+            for line in here
+            if (ms := line.step_ms.median if line.step_ms else line.compute_ms) is not None
+        }
+        if len(timed) < 2:
+            continue
+        first, *others = sorted(timed, key=timed.__getitem__)
+        longer = ", ".join(f"{name} {timed[name] / timed[first]:.2f}" for name in others)
+        what = "took least time" if place[1] == "measured" else "computed least"
+        launches = min(line.launches for line in here if line.strategy in timed)
+        spread = "" if launches > 1 else " (one launch: no spread between launches is known)"
+        said.append(f"{place[0]} on {place[2]}: {first} {what}; {longer} times as long{spread}")
+    return said

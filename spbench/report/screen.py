@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from spbench.launch.plan import Cell
 from spbench.report import tables, units
+from spbench.results.environment import package_version
 from spbench.results.record import Record
 from spbench.strategies.registry import load
 from spbench.workload.case import Case
@@ -24,7 +25,7 @@ from spbench.workload.case import Case
 class Screen:
     """Says what starts and what has finished."""
 
-    def __init__(self, folder: Path, cases: int, *, resumed: int = 0) -> None:
+    def __init__(self, folder: Path, cases: Sequence[Case], *, resumed: int = 0) -> None:
         self.folder, self.cases, self.done = folder, cases, 0
         self.console = tables.console(sys.stderr)
         self.live = self.console.is_terminal and not self.console.is_dumb_terminal
@@ -38,11 +39,15 @@ class Screen:
             transient=True,
             disable=not self.live,
         )
-        self.task = self.progress.add_task("starting", total=cases)
-        if resumed:
-            self._say(f"{resumed} cases are in {folder} already; {cases} are left to do")
+        self.task = self.progress.add_task("starting", total=len(cases))
+        self.resumed = resumed
 
     def __enter__(self) -> Self:
+        if self.resumed:
+            left = len(self.cases)
+            self._say(f"{self.resumed} cases are in {self.folder} already; {left} are left to do")
+        for sentence in header(self.cases):
+            self._say(sentence)
         self.progress.start()
         return self
 
@@ -85,6 +90,21 @@ class Screen:
             stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             text = f"{stamp} {text}"
         self.progress.console.print(text, soft_wrap=True)
+
+
+def header(cases: Sequence[Case]) -> list[str]:
+    """What is about to run, on what."""
+    said = []
+    for work in {case.workload.name: case.workload for case in cases}.values():
+        axes = " x ".join(f"{name} {length}" for name, length in work.axes.items())
+        size = f"hidden {work.hidden}, {work.heads} heads, depth {work.depth}"
+        said.append(f"{work.name}: {axes}, {size}, batch {work.batch}, {work.dtype}, {work.mode}")
+    if cases:
+        ranks = ", ".join(dict.fromkeys(str(case.ranks) for case in cases))
+        backend = {"cuda": "nccl", "cpu": "gloo"}[cases[0].device]
+        torch = f"torch {package_version('torch')}"
+        said.append(f"{len(cases)} cases on {ranks} ranks; {cases[0].device}, {backend}, {torch}")
+    return said
 
 
 def show_plan(cells: Sequence[Cell], *, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spbench.judge.side_by_side import Line
+from spbench.judge.side_by_side import Line, in_words
 from spbench.launch.checks import Verdict
 from spbench.report import units
 
@@ -139,9 +139,9 @@ def show_verdicts(verdicts: Sequence[Verdict]) -> None:
 
 
 def show_comparison(lines: Sequence[Line]) -> None:
-    """The comparison on stdout; below it, what did not finish and why."""
+    """The comparison on stdout; below it in words, and what did not finish and why."""
     out = console()
     for made in comparison(lines):
         out.print(made)
-    for sentence in failures(lines):
+    for sentence in [*in_words(lines), *failures(lines)]:
         out.print(sentence, soft_wrap=True)

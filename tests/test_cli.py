@@ -1,0 +1,513 @@
+"""The command line as a user meets it: quick answers, exact mistakes, right exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import pytest
+
+from spbench.cli import choices
+from spbench.cli import main as entry
+from spbench.cli.exits import UNFIT, USAGE, Failure
+from spbench.cli.run_command import results_folder
+from spbench.results.record import Record
+from spbench.results.store import Store
+from spbench.workload.case import Case
+from spbench.workload.catalogue import find
+
+FLAGS = {
+    "run": [
+        "--device",
+        "--dry-run",
+        "--dtype",
+        "--fresh",
+        "--gpus",
+        "--json",
+        "--launches",
+        "--out",
+        "--peak-tflops",
+        "--quick",
+        "--seed",
+        "--set",
+        "--share",
+        "--skip-invalid",
+        "--strategy",
+        "--timeout",
+        "--workload",
+        "-g",
+        "-s",
+        "-w",
+    ],
+    "compare": ["--json", "--reference", "RUN"],
+    "plot": ["--out", "RUN"],
+    "verify": [
+        "--device",
+        "--dtype",
+        "--gpus",
+        "--json",
+        "--strategy",
+        "--timeout",
+        "--workload",
+        "-g",
+        "-s",
+        "-w",
+    ],
+    "list": ["--json", "WHAT"],
+}
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command said, how it ended, and the processor time that it took."""
+
+    code: int
+    out: str
+    err: str
+    cpu_s: float
+
+
+def spbench(
+    folder: Path, *words: str, torch: bool = False, stdout: int | None = None, **environ: str
+) -> Done:
+    """Runs a command in ``folder``; unless ``torch``, importing torch ends it with an error."""
+    env = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": ""} | environ
+    if not torch:
+        trap = folder / "trap" / "torch"
+        trap.mkdir(parents=True, exist_ok=True)
+        (trap / "__init__.py").write_text("raise ImportError('torch was imported')\n")
+        env["PYTHONPATH"] = str(trap.parent)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-m", "spbench", *words],
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE if stdout is None else stdout,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+        check=False,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    out = (done.stdout or b"").decode(errors="replace")
+    return Done(done.returncode, out, done.stderr.decode(errors="replace"), cpu_s)
+
+
+CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
+
+
+def record(strategy: str, **more: Any) -> Record:
+    known = {"run_id": "made-up", "started_utc": "2030-01-01T00:00:00Z", "status": "ok"}
+    return replace(Record.of_case(CASE, **known), case=strategy, strategy=strategy, **more)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two runs under results/, of which 'made-up' is the latest."""
+    folder = tmp_path_factory.mktemp("place")
+    for at_s, name in enumerate(("older", "made-up")):
+        with Store(folder / "results" / name) as store:
+            store.append(record("dsp", step_ms=10.0, compute_ms=8.0, tokens_per_s=100.0))
+            store.append(record("rsa", step_ms=20.0, compute_ms=8.0, tokens_per_s=50.0))
+            store.append(record("ulysses", status="oom", reason="rank 1: no 3 GiB"))
+        os.utime(folder / "results" / name / "runs.csv", (at_s, at_s))
+    return folder
+
+
+BAD_YAML = "version: 1\nname: mine\naxes: {time: 4}\nhiden: 32\nheads: 4\ndepth: 1\nblock: []\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["ryn"], "unknown command 'ryn'. Did you mean 'run'?"),
+        (["zzz"], "unknown command 'zzz'. Known: run, compare, plot, verify, list"),
+        (["run", "--stratgy", "dsp"], "No such option '--stratgy'. Did you mean '--strategy'?"),
+        (["run", "-s", "ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'?"),
+        (["verify", "-s", "dsp,ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'?"),
+        (["run", "-w", "dsp-720"], "unknown workload 'dsp-720'. Did you mean 'dsp-720m"),
+        (["run", "-w", "bench.yaml"], "bench.yaml:4: unknown key 'hiden'. Did you mean 'hidden'?"),
+        (["run", "-w", "no.yaml"], "no.yaml: No such file or directory"),
+        (["run", "--set", "haeds=3"], "--set haeds=3: unknown key 'haeds'. Did you mean 'heads'?"),
+        (["run", "--set", "axes.tiem=3"], "there is no axes 'tiem'. Did you mean 'time'?"),
+        (["run", "--dtype", "float8"], "it may be 'float32', 'float64', 'bfloat16' or 'float16'"),
+        (["run", "--gpus", "two"], "--gpus two: 'two' is not a number of ranks; write 1,2,4"),
+        (["run", "--device", "cuda"], "--device cuda: no GPU is visible here"),
+        (["run", "--timeout", "nan"], "nan is not a finite number"),
+        (["compare", "--refrence", "dsp"], "Did you mean '--reference'?"),
+        (["compare"], "no runs under results/ yet; start one with 'spbench run'"),
+        (["plot"], "no runs under results/ yet; start one with 'spbench run'"),
+        (["compare", "nowhere"], "no run at nowhere. The latest under results/: none yet"),
+        (["list", "strategy"], "'strategies', 'workloads', 'runs'"),
+    ],
+)
+def test_a_mistake_is_answered_at_once(tmp_path: Path, words: list[str], said: str) -> None:
+    """Exit 2, one message that names what was meant, under a second, and no torch."""
+    (tmp_path / "bench.yaml").write_text(BAD_YAML)
+    done = spbench(tmp_path, *words)
+    assert done.code == USAGE
+    assert done.out == ""
+    assert said in done.err
+    assert done.err.startswith("Error: ")
+    assert done.err.count("Error") == 1
+    assert len(done.err.splitlines()) <= 2
+    assert done.cpu_s < 1.0
+    assert not (tmp_path / "results").exists()
+
+
+def test_help_is_there_at_once(tmp_path: Path) -> None:
+    """Every command is listed, in 0.3 s; no words at all ask for the same."""
+    done = spbench(tmp_path, "--help")
+    assert (done.code, done.err) == (0, "")
+    assert all(f"  {name} " in done.out for name in entry.COMMANDS)
+    assert done.cpu_s < 0.3
+    assert spbench(tmp_path).out == done.out
+
+
+@pytest.mark.parametrize("name", list(FLAGS))
+def test_the_help_of_a_command_needs_no_torch(tmp_path: Path, name: str) -> None:
+    """Each command explains each of its flags, with -h as with --help."""
+    done = spbench(tmp_path, name, "-h")
+    assert (done.code, done.err) == (0, "")
+    assert [flag for flag in FLAGS[name] if flag[0] == "-" and flag not in done.out] == []
+
+
+def test_the_trap_for_torch_works(tmp_path: Path) -> None:
+    """A command that does need torch cannot run without it, so the others do without."""
+    done = spbench(tmp_path, "run", "--dry-run", TMPDIR=str(tmp_path))
+    assert done.code == 1
+    assert "ImportError: torch was imported" in done.err
+
+
+def test_flags_are_frozen() -> None:
+    """A flag that goes or changes its name breaks somebody's script: not by accident."""
+    assert list(FLAGS) == list(entry.COMMANDS)
+    for name, flags in FLAGS.items():
+        command: click.Command = import_module(f"spbench.cli.{name}_command").command
+        found = [
+            flag.upper() if isinstance(one, click.Argument) else flag
+            for one in command.params
+            for flag in (*one.opts, *one.secondary_opts)
+        ]
+        assert sorted(found) == sorted(flags)
+        assert command.get_short_help_str(100) == entry.COMMANDS[name]
+
+
+@pytest.mark.parametrize("what", ["strategies", "workloads", "runs"])
+def test_lists_need_no_torch(place: Path, what: str) -> None:
+    """A table, and with --json the same rows as data."""
+    shown, data = spbench(place, "list", what), spbench(place, "list", what, "--json")
+    assert (shown.code, data.code) == (0, 0)
+    rows = json.loads(data.out)
+    assert len(rows) >= 2
+    assert all(str(next(iter(row.values()))) in shown.out for row in rows)
+    assert "\x1b" not in shown.out
+
+
+def test_the_runs_that_there_are(place: Path, tmp_path: Path) -> None:
+    """The latest last, with what is ok and what is not; without any it says so."""
+    rows = json.loads(spbench(place, "list", "runs", "--json").out)
+    assert [(row["run"], row["ok"], row["other"]) for row in rows] == [
+        ("older", 2, 1),
+        ("made-up", 2, 1),
+    ]
+    assert spbench(tmp_path, "list", "runs").out == "no runs yet\n"
+    assert json.loads(spbench(tmp_path, "list", "runs", "--json").out) == []
+
+
+def test_compare_shows_the_latest_run(place: Path) -> None:
+    """Data on stdout alone, without torch: who is faster, and what failed and why."""
+    done = spbench(place, "compare")
+    assert (done.code, done.err) == (0, "")
+    assert "0.50x" in done.out
+    assert "ulysses on 2 ranks: oom. rank 1: no 3 GiB" in done.out
+    assert "\x1b" not in done.out
+    named = [["made-up"], ["results/made-up"], ["results/made-up/runs.csv"]]
+    assert {spbench(place, "compare", *words).out for words in named} == {done.out}
+
+
+def test_compare_as_data(place: Path) -> None:
+    """--json holds each line, blanks as null, over the reference that is asked for."""
+    done = spbench(place, "compare", "--json", "--reference", "rsa")
+    lines = json.loads(done.out)
+    assert [(line["strategy"], line["speedup"]) for line in lines] == [
+        ("dsp", 2.0),
+        ("rsa", 1.0),
+        ("ulysses", None),
+    ]
+    assert lines[0]["gate"] == "not run"
+
+
+def test_a_reference_that_did_not_run(place: Path) -> None:
+    """The strategies of the run are offered."""
+    done = spbench(place, "compare", "--reference", "megatron-sp")
+    assert done.code == USAGE
+    assert "no case of strategy 'megatron-sp' to compare with; there are dsp, rsa" in done.err
+
+
+def test_plot_writes_beside_the_run(place: Path, tmp_path: Path) -> None:
+    """The paths on stdout, without torch; --out puts them elsewhere."""
+    done = spbench(place, "plot")
+    assert (done.code, done.err) == (0, "")
+    paths = [Path(line) for line in done.out.splitlines()]
+    assert {path.parent for path in paths} == {Path("results/made-up/plots")}
+    assert {path.suffix for path in paths} == {".png", ".svg"}
+    assert all((place / path).stat().st_size > 1000 for path in paths)
+    (tmp_path / "file").touch()
+    taken = spbench(place, "plot", "older", "--out", str(tmp_path / "file"))
+    assert taken.code == UNFIT
+    assert f"cannot write to {tmp_path / 'file'}" in taken.err
+
+
+def test_a_damaged_run_is_shown_as_far_as_it_goes(place: Path, tmp_path: Path) -> None:
+    """Sound rows on stdout, the number of the others on stderr; no row at all is an error."""
+    content = (place / "results" / "made-up" / "runs.csv").read_bytes()
+    (tmp_path / "torn.csv").write_bytes(content[:-80])
+    done = spbench(tmp_path, "compare", "torn.csv")
+    assert (done.code, done.err) == (0, "1 damaged rows of torn.csv are left out\n")
+    assert "rsa" in done.out
+    (tmp_path / "noise.csv").write_bytes(os.urandom(3000))
+    for words in (["noise.csv"], ["."]):
+        done = spbench(tmp_path, "compare", *words)
+        assert done.code == USAGE
+        assert "Error: " in done.err
+        assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    "words", [["compare"], ["compare", "--json"], ["plot"], ["list", "workloads"], ["run", "-h"]]
+)
+def test_a_reader_that_goes_away_is_no_error(place: Path, words: list[str]) -> None:
+    """As behind '| head -1': the command ends, and says nothing of it."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = spbench(place, *words, stdout=writing)
+    finally:
+        os.close(writing)
+    assert done.err == ""
+    assert done.code in (0, 1)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"PYTHONIOENCODING": "ascii"},
+        {"TERM": "dumb", "COLUMNS": "40"},
+        {"FORCE_COLOR": "", "NO_COLOR": "1"},
+    ],
+)
+def test_odd_terminals_are_served(place: Path, environ: dict[str, str]) -> None:
+    """A C locale, ASCII, a dumb or narrow terminal: the table comes, without escape codes."""
+    done = spbench(place, "compare", **environ)
+    assert (done.code, done.err) == (0, "")
+    assert "0.50x" in done.out
+    assert "\x1b" not in done.out
+
+
+def test_a_variable_stands_in_for_a_flag(tmp_path: Path) -> None:
+    """SPBENCH_RUN_WORKLOAD is used where -w is not given, and only there."""
+    variable = {"SPBENCH_RUN_WORKLOAD": "dsp-720m-smal"}
+    assert "unknown workload 'dsp-720m-smal'" in spbench(tmp_path, "run", **variable).err
+    flagged = spbench(tmp_path, "run", "-w", "late-1", **variable)
+    assert "unknown workload 'late-1'" in flagged.err
+
+
+def test_what_does_not_fit_is_refused_before_any_start(tmp_path: Path) -> None:
+    """8 ranks on 6 heads: exit 2 within seconds, with the values that would work."""
+    words = ["--strategy", "ulysses", "--gpus", "8", "--set", "heads=6"]
+    done = spbench(tmp_path, "run", *words, torch=True)
+    assert done.code == USAGE
+    assert "strategy 'ulysses' cannot run dsp-720m-small on 8 ranks" in done.err
+    assert "use 1 to 6 ranks, or heads of 8 or more" in done.err
+    assert "--skip-invalid" in done.err
+    assert done.cpu_s < 5.0
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_dry_run_shows_every_cell(tmp_path: Path) -> None:
+    """--json parses: predicted bytes where a cell can run, the reason where it cannot."""
+    words = ["-s", "dsp,ulysses", "--gpus", "2,8", "--set", "heads=6", "--skip-invalid"]
+    done = spbench(tmp_path, "run", *words, "--dry-run", "--json", torch=True)
+    assert (done.code, done.err) == (0, "")
+    cells = {(cell["strategy"], cell["ranks"]): cell for cell in json.loads(done.out)}
+    assert len(cells) == 4
+    assert cells["dsp", 8]["why_not"] is None
+    assert cells["dsp", 8]["sent_bytes"]["forward"] > 0
+    assert "6 heads give 2 of 8 ranks nothing to do" in cells["ulysses", 8]["why_not"]
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_place_that_cannot_be_written_is_unfit(tmp_path: Path) -> None:
+    """Exit 6 before ranks are started."""
+    (tmp_path / "file").touch()
+    done = spbench(tmp_path, "run", "-s", "dsp", "--gpus", "2", "--out", "file", torch=True)
+    assert (done.code, done.out) == (UNFIT, "")
+    assert done.err == "Error: cannot write to file: File exists\n"
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "-1", "two", "", "1,,2", "1;2", "1.5", "1e3", "9" * 5000, "99999", "1,99999"]
+)
+def test_bad_numbers_of_ranks(text: str) -> None:
+    """Zero, negative, huge or no number at all: said with what to write."""
+    with pytest.raises(Failure, match=r"^--gpus .*(write 1,2,4|use 1 to 1024)") as caught:
+        choices.parse_ranks(text, "cpu")
+    assert caught.value.code == USAGE
+
+
+def test_good_numbers_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each once, in the order given; without any all GPUs, or 2 on a CPU."""
+    assert choices.parse_ranks("4, 1,4", "cpu") == [4, 1]
+    assert choices.parse_ranks(None, "cpu") == [2]
+    with_gpus(monkeypatch, 4)
+    assert choices.parse_ranks(None, "cuda") == [4]
+
+
+def with_gpus(monkeypatch: pytest.MonkeyPatch, count: int, visible: str | None = None) -> None:
+    """As on a machine with ``count`` GPUs."""
+    monkeypatch.setattr(choices, "gpus_here", lambda: [{"name": "a GPU"}] * count)
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"), [(None, 4), ("0,2", 2), ("", 0), ("-1", 0), ("0,1,2,3,4,5", 4)]
+)
+def test_only_visible_gpus_count(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int
+) -> None:
+    """CUDA_VISIBLE_DEVICES hides GPUs from us as it does from torch."""
+    with_gpus(monkeypatch, 4, visible)
+    assert len(choices.visible_gpus()) == count
+    assert choices.choose_device("auto") == ("cuda" if count else "cpu")
+    assert choices.choose_device("cpu") == "cpu"
+
+
+def test_more_ranks_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused with what would work; a share of a larger group needs one GPU alone."""
+    with_gpus(monkeypatch, 2)
+    with pytest.raises(Failure, match=r"has 2 GPUs. Use --gpus 1 to 2, --device cpu, or torchrun"):
+        choices.parse_ranks("1,8", "cuda")
+    assert choices.parse_ranks("1,8", "cuda", share=True) == [1, 8]
+
+
+def test_a_joined_launch_has_its_own_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under torchrun the ranks are those that were started, and no others."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "16")
+    assert choices.parse_ranks(None, "cuda") == [16]
+    assert choices.parse_ranks("16", "cuda") == [16]
+    with pytest.raises(Failure, match="this process is one of 16 ranks"):
+        choices.parse_ranks("8", "cuda")
+
+
+def test_strategies_are_named_once_each() -> None:
+    """Repeated, with commas, with options; 'all' is every one."""
+    assert choices.parse_strategies(["dsp,rsa", "dsp", "rsa:reduce-scatter"]) == [
+        "dsp",
+        "rsa",
+        "rsa:reduce-scatter",
+    ]
+    everyone = choices.parse_strategies(["all"])
+    assert everyone[:4] == ["dsp", "ulysses", "megatron-sp", "rsa"]
+    assert choices.parse_strategies(["rsa,all"]) == ["rsa", *[s for s in everyone if s != "rsa"]]
+
+
+def test_where_results_go(tmp_path: Path) -> None:
+    """By date and workload; --out as it is; --fresh beside it; no name leads elsewhere."""
+    assert results_folder(tmp_path, "w", fresh=False) == tmp_path
+    assert results_folder(tmp_path, "w", fresh=True) == tmp_path.with_name(f"{tmp_path.name}-2")
+    for odd in ("../../x", "a b\n", "ä/ö"):
+        folder = results_folder(None, odd, fresh=False)
+        assert folder.parent == Path("results")
+        assert folder.name.isascii()
+        assert folder.name.isprintable()
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """main() takes over SIGTERM and SIGHUP; they are given back."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        (Failure("not so", UNFIT), 6, "Error: not so\n"),
+        (click.UsageError("no such thing"), 2, "Error: no such thing\n"),
+        (KeyboardInterrupt(), 130, "Interrupted.\n"),
+        (click.Abort(), 130, "Interrupted.\n"),
+    ],
+)
+def test_how_commands_end(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    signals: None,
+    raised: BaseException,
+    code: int,
+    said: str,
+) -> None:
+    """Each way of ending has its exit code, and one message on stderr."""
+
+    def end(**_: object) -> NoReturn:
+        raise raised
+
+    monkeypatch.setattr(entry.cli, "main", end)
+    with pytest.raises(SystemExit) as caught:
+        entry.main()
+    out, err = capsys.readouterr()
+    assert (caught.value.code, out, err) == (code, "", said)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_ends_in_order(
+    monkeypatch: pytest.MonkeyPatch, signals: None, number: signal.Signals, code: int
+) -> None:
+    """It interrupts as Ctrl-C does, and the exit code says which it was."""
+    monkeypatch.setattr(entry.cli, "main", lambda **_: signal.raise_signal(number))
+    with pytest.raises(SystemExit) as caught:
+        entry.main()
+    assert caught.value.code == code
+
+
+def test_a_defect_of_ours_leaves_its_traceback_in_a_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    signals: None,
+) -> None:
+    """Exit 1, one line of what it was, and the path of the whole."""
+
+    def fail(**_: object) -> NoReturn:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(entry.cli, "main", fail)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(SystemExit) as caught:
+        entry.main()
+    err = capsys.readouterr().err
+    (log,) = tmp_path.iterdir()
+    assert caught.value.code == 1
+    assert err.startswith("Internal error: ZeroDivisionError: a defect\n")
+    assert str(log) in err
+    assert "Traceback" not in err
+    assert "ZeroDivisionError: a defect" in log.read_text()

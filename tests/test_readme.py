@@ -1,0 +1,70 @@
+"""What the README shows is true: its commands run, its workload loads."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spbench.workload.load import load_text
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line.removeprefix("$ ").split("#")[0].strip()
+    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+]
+
+
+def spbench(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "spbench", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("spbench run")])
+def test_runs_of_the_readme_are_well_formed(command: str, tmp_path: Path) -> None:
+    """Each plans its cells on a machine without a GPU; my-model.yaml is the README's own."""
+    yaml = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)[0]
+    (tmp_path / "my-model.yaml").write_text(yaml)
+    done = spbench(
+        *shlex.split(command)[1:], "--dry-run", "--device", "cpu", "--skip-invalid", folder=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_other_commands_of_the_readme_run(tmp_path: Path) -> None:
+    """A small run, then every other command as it is written (verify on its small part)."""
+    words = ("run", "-s", "dsp", "-g", "2", "-w", "earthformer-small", "--quick", "--device", "cpu")
+    assert spbench(*words, folder=tmp_path).returncode == 0
+    others = [c for c in COMMANDS if not c.startswith("spbench run")]
+    assert len(others) >= 4
+    small = ["--workload", "earthformer-small", "--device", "cpu", "--dtype", "float32"]
+    for command in others:
+        words_ = shlex.split(command)[1:] + (small if "verify" in command else [])
+        done = spbench(*words_, folder=tmp_path)
+        assert done.returncode == 0, (command, done.stderr)
+        assert done.stdout.strip()
+
+
+def test_the_workload_of_the_readme_loads() -> None:
+    """The YAML in the README is a valid workload."""
+    (yaml,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    assert list(load_text(yaml, "README.md").axes) == ["time", "height", "width"]
+
+
+def test_links_lead_somewhere() -> None:
+    """Every relative link of the README and the docs is a file."""
+    root = Path(__file__).parents[1]
+    for page in [root / "README.md", root / "CONTRIBUTING.md", *root.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
