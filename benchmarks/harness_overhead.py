@@ -75,7 +75,7 @@ def rank_main(
     group = ProcessGroup(torch.device("cpu"), 120.0)
     group.warm()
     links = Links(strategy=group.strategy, gradients=group.gradients)
-    step = Step(find(workload), load(strategy), links, group.device)
+    step = Step(find(workload), load(strategy), links, group.device, seed=None)
     x, condition, context, cotangent = step.random_inputs()
     watch = Stopwatch(group=group, now_s=time.perf_counter)
 

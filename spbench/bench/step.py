@@ -18,7 +18,7 @@ from spbench.comm.collectives import Collectives
 from spbench.comm.gradients import GradientSum
 from spbench.comm.transfer import Count
 from spbench.comm.transport import Silent, Transport
-from spbench.model.initialise import load_weights
+from spbench.model.initialise import fill_weights, load_weights
 from spbench.model.transformer import Transformer
 from spbench.strategies.base import Strategy
 from spbench.strategies.linear import part_of
@@ -63,9 +63,10 @@ class Step:
         links: Links,
         device: torch.device,
         *,
-        seed: int = 0,
+        seed: int | None = 0,
         sharpness: float = 1.0,
     ) -> None:
+        """``seed`` gives the same weights to every strategy; None: any, made on the device."""
         self.workload, self.links, self.device = workload, links, device
         self.dtype = DTYPES[workload.dtype]
         self.train = workload.mode == "train"
@@ -74,9 +75,13 @@ class Step:
         self.silent = Links(
             strategy=Silent(self.rank, self.ranks), gradients=Silent(self.rank, self.ranks)
         )
-        model = Transformer(workload, strategy, self.comm)
-        load_weights(model, self.rank, seed, sharpness)
-        self.model = model.to(device, self.dtype).requires_grad_(self.train)
+        with device:
+            model = Transformer(workload, strategy, self.comm).to(self.dtype)
+        if seed is None:
+            fill_weights(model)
+        else:
+            load_weights(model, self.rank, seed, sharpness)
+        self.model = model.requires_grad_(self.train)
         replicated = [p for p in self.model.parameters() if part_of(p) is None]
         self.gradient_comm = Collectives(links.gradients)
         self.gradients = GradientSum(replicated, self.gradient_comm) if self.train else None

@@ -33,18 +33,27 @@ def load_weights(model: nn.Module, rank: int, seed: int, sharpness: float = 1.0)
         shape = list(parameter.shape)
         if part is not None:
             shape[part.dim] = part.length
-        whole = named_tensor(name, tuple(shape), seed)
-        if name.endswith("norm.weight"):
-            whole = 1 + 0.1 * whole
-        elif name.endswith((".weight",)):
-            whole *= _fan_in(name, shape) ** -0.5
-        else:
-            whole *= 0.1
+        mean, scale = _mean_and_scale(name, shape)
+        whole = mean + scale * named_tensor(name, tuple(shape), seed)
         if ".qkv." in name or ".kv." in name or ".q." in name:
             whole *= sharpness
         if part is not None:
             whole = whole.narrow(part.dim, part.start(rank), part.sizes[rank])
         parameter.copy_(whole)
+
+
+@torch.no_grad()
+def fill_weights(model: nn.Module) -> None:
+    """Weights of the same scales from the device's own random stream: for timing, not proof."""
+    for name, parameter in model.named_parameters():
+        mean, scale = _mean_and_scale(name, list(parameter.shape))
+        parameter.normal_(mean, scale)
+
+
+def _mean_and_scale(name: str, shape: list[int]) -> tuple[float, float]:
+    if name.endswith("norm.weight"):
+        return 1.0, 0.1
+    return 0.0, _fan_in(name, shape) ** -0.5 if name.endswith(".weight") else 0.1
 
 
 def _fan_in(name: str, shape: list[int]) -> int:
