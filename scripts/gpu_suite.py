@@ -3,9 +3,9 @@
     spbench run ... --dry-run --json | gpu_suite.py order WORKLOAD [--set KEY=VALUE]...
     gpu_suite.py summary FOLDER
 
-A cell's time comes from its operations and its memory from the activations that are kept.
-Both are rough, and serve to put the cheap cells first and those that may not fit last; what
-is reported is what the cells then measure.
+A cell's time is expected from its operations, its memory from the activations that are kept.
+Both are rough: they put the cheap cells first and tell a reader whether the rest will fit.
+What is reported is what the cells then measure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spbench.results.environment import gpus
 from spbench.results.record import Record
 from spbench.results.store import ResultsError, read_rows
 from spbench.workload.catalogue import find
@@ -60,32 +59,28 @@ def estimate(work: Workload, strategy: str, sharded: str, ranks: int) -> Estimat
     kept = blocks * work.activation_bytes / ranks
     weights = 3 * parameters(work).total * DTYPE_BYTES[work.dtype]
     if strategy.startswith("rsa"):  # whole rows: scores, their softmax, its gradient
-        row = work.axes[sharded.split()[0]]
+        axis, *_ = sharded.split()
+        row = work.axes[axis]
         kept += 3 * work.batch * work.tokens * row * work.heads * DTYPE_BYTES[work.dtype] / ranks
     flops = step_flops(work) * (4 / 3 if again else 1)
     return Estimate(step_s=flops / ranks / FLOP_PER_S, peak_bytes=weights + kept)
 
 
 def order(work: Workload, cells: list[dict[str, Any]]) -> str:
-    """Numbers of ranks, the cheapest first, behind them those that may not fit the device."""
-    memory = min((gpu["memory_bytes"] for gpu in gpus()), default=float("inf"))
+    """Numbers of ranks, the cheapest first; what each is expected to take, on stderr."""
     by_ranks: dict[int, list[Estimate]] = {cell["ranks"]: [] for cell in cells}
     for cell in cells:
         if cell["why_not"] is None:
             found = estimate(work, cell["strategy"], cell["sharded"], cell["ranks"])
             by_ranks[cell["ranks"]].append(found)
-
-    def dearness(ranks: int) -> tuple[bool, float]:
-        fits = all(one.peak_bytes < memory for one in by_ranks[ranks])
-        return not fits, sum(one.cell_s for one in by_ranks[ranks])
-
-    ordered = sorted(by_ranks, key=dearness)
+    total_s = {ranks: sum(one.cell_s for one in found) for ranks, found in by_ranks.items()}
+    ordered = sorted(by_ranks, key=total_s.__getitem__)
     for ranks in ordered:
-        step_ms = max((one.step_s * 1e3 for one in by_ranks[ranks]), default=0)
-        peak_gib = max((one.peak_bytes / 2**30 for one in by_ranks[ranks]), default=0)
+        step_s = max((one.step_s for one in by_ranks[ranks]), default=0.0)
+        peak_bytes = max((one.peak_bytes for one in by_ranks[ranks]), default=0.0)
         print(
-            f"expected on {ranks:2d} ranks: {len(by_ranks[ranks])} cells of {step_ms:.3g} ms "
-            f"and {peak_gib:.3g} GiB, {dearness(ranks)[1]:.0f} s in all",
+            f"expected on {ranks:2d} ranks: {len(by_ranks[ranks])} cells, {total_s[ranks]:.0f} s; "
+            f"a step {step_s * 1e3:.3g} ms and {peak_bytes / 2**30:.3g} GiB at most",
             file=sys.stderr,
         )
     return ",".join(map(str, ordered))

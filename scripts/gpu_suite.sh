@@ -14,7 +14,7 @@
 set -uo pipefail
 
 budget_s=${BUDGET_S:-540}
-together_s=90 # for ranks on one device: enough for the gate, little lost if they hang
+together_s=90 # for ranks that share a device: enough for the gate, and not all if they hang
 device=${DEVICE:-cuda}
 python=${PYTHON:-python3}
 folder=${1:+$(realpath -m "$1")}
@@ -51,11 +51,9 @@ within() {
     timeout --foreground --kill-after=20 "$most_s" "$python" -m spbench "$@"
 }
 
-gate() {
-    local file=$folder/verify-$1.json
-    [[ -s $file ]] && ! grep -q WRONG "$file" && return
-    within "$budget_s" verify -s "$strategies" --gpus 1 --dtype "$1" --device "$device" "${shapes[@]}" \
-        --json >"$file"
+verify() { # SECONDS RANKS DTYPE
+    within "$1" verify -s "$strategies" --gpus "$2" --dtype "$3" --device "$device" \
+        "${shapes[@]}" --timeout "$1" --json
 }
 
 run() {
@@ -63,24 +61,22 @@ run() {
         --skip-invalid --timeout 300 --out "$folder" "$@"
 }
 
-# Cheap and telling cells first: the time may end before the dear ones.
-shares_of_one_device() {
-    local cells order
-    cells=$(run -w "$large" --share --gpus "$ranks" --dry-run --json) || return
-    order=$("$python" scripts/gpu_suite.py order "$large" "${smaller[@]}" <<<"$cells") || return
-    run -w "$large" --share --gpus "$order" >/dev/null
+gate() {
+    local file=$folder/verify-$1.json
+    [[ -s $file ]] && ! grep -q WRONG "$file" && return
+    verify "$budget_s" 1 "$1" >"$file"
 }
 
 # NCCL refuses two ranks of one host on one device, so to NCCL each is a host of its own.
 ranks_on_one_device() {
     local size=$1 json=$folder/verify-$1-ranks-on-one-device.json port rank
+    echo "$size ranks on one device"
     port=$("$python" -c 'import socket as s; print(s.create_server(("", 0)).getsockname()[1])')
     for ((rank = 0; rank < size; rank++)); do
         RANK=$rank WORLD_SIZE=$size LOCAL_RANK=0 LOCAL_WORLD_SIZE=$size \
             MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
             NCCL_HOSTID=rank$rank NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_DEBUG=WARN \
-            within "$together_s" verify -s "$strategies" --gpus "$size" --dtype float32 --device "$device" \
-            "${shapes[@]}" --timeout 60 --json >"$json.$rank" &
+            verify "$together_s" "$size" float32 >"$json.$rank" &
     done
     wait
     mv "$json.0" "$json"
@@ -93,9 +89,16 @@ several_ranks_on_one_device() {
     local seen=$folder/ranks-on-one-device.txt size
     [[ -e $seen ]] || ((budget_s - SECONDS < together_s)) && return
     for size in "${together[@]}"; do
-        echo "$size ranks on one device"
         ranks_on_one_device "$size" || break
     done >"$seen" 2>&1
+}
+
+# Cheap and telling cells first: the time may end before the dear ones.
+shares_of_one_device() {
+    local cells order
+    cells=$(run -w "$large" --share --gpus "$ranks" --dry-run --json) || return
+    order=$("$python" scripts/gpu_suite.py order "$large" "${smaller[@]}" <<<"$cells") || return
+    run -w "$large" --share --gpus "$order" >/dev/null
 }
 
 suite() {

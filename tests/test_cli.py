@@ -68,6 +68,10 @@ FLAGS = {
 }
 
 
+ROOT = Path(entry.__file__).parents[2]
+"""Where the spbench under test lies, so that commands run the same one."""
+
+
 @dataclass(frozen=True)
 class Done:
     """What a command said, how it ended, and the processor time that it took."""
@@ -82,12 +86,11 @@ def spbench(
     folder: Path, *words: str, torch: bool = False, stdout: int | None = None, **environ: str
 ) -> Done:
     """Runs a command in ``folder``; unless ``torch``, importing torch ends it with an error."""
-    env = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": ""} | environ
-    if not torch:
-        trap = folder / "trap" / "torch"
-        trap.mkdir(parents=True, exist_ok=True)
-        (trap / "__init__.py").write_text("raise ImportError('torch was imported')\n")
-        env["PYTHONPATH"] = str(trap.parent)
+    trap = folder / "trap" / "torch"
+    trap.mkdir(parents=True, exist_ok=True)
+    (trap / "__init__.py").write_text("raise ImportError('torch was imported')\n")
+    paths = [str(ROOT)] if torch else [str(trap.parent), str(ROOT)]
+    env = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(paths)} | environ
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, "-m", "spbench", *words],
