@@ -63,21 +63,21 @@ def row_of(text: str, strategy: str) -> list[str]:
 
 def test_a_measured_line() -> None:
     """Each figure in its unit, and the larger of the gate's errors."""
-    (made,) = tables.comparison(side_by_side([MEASURED]))
+    (made,) = tables.comparison(side_by_side([MEASURED]), 200)
     cells = "dsp 2 12.3 - 1.00x 1.23M 10 2.35 3 1 0 - 3.0e-06"
     assert row_of(printed(made), "dsp") == cells.split()
 
 
 def test_a_failed_line_has_its_status_and_no_figures() -> None:
     """The status stands where the time would; the rest is blank."""
-    (made,) = tables.comparison(side_by_side([MEASURED, OOM]))
+    (made,) = tables.comparison(side_by_side([MEASURED, OOM]), 200)
     assert row_of(printed(made), "rsa") == ["rsa", "2", "oom", *["-"] * 10]
 
 
 def test_a_range_needs_launches() -> None:
     """With two launches there is one, with one there is none."""
     lines = side_by_side([record(step_ms=1.0), record(launch=1, step_ms=2.0)])
-    text = printed(tables.comparison(lines)[0])
+    text = printed(tables.comparison(lines, 200)[0])
     assert "1..2" in row_of(text, "dsp")
 
 
@@ -93,8 +93,10 @@ def test_workloads_and_kinds_have_tables_of_their_own() -> None:
     """A share is named as one, and its bytes are the predicted ones."""
     share = replace(MEASURED, kind="one_gpu_share", step_ms=None, sent_bytes_forward=None)
     other = replace(MEASURED, workload="other")
-    made = tables.comparison(side_by_side([MEASURED, share, other]))
-    assert [str(one.title) for one in made] == ["axes-2d", "axes-2d (one gpu share)", "other"]
+    made = tables.comparison(side_by_side([MEASURED, share, other]), 200)
+    titles = [str(one.title) for one in made]
+    assert [title.split()[0] for title in titles] == ["axes-2d", "axes-2d", "other"]
+    assert ["share" in title for title in titles] == [False, True, False]
     assert row_of(printed(made[1]), "dsp")[9] == "2"
 
 
@@ -123,7 +125,7 @@ def lines_for_screens() -> list[Line]:
 
 def test_no_escape_codes_outside_a_terminal() -> None:
     """Plain aligned text, whatever the environment's width is; long names are not cut."""
-    for made in tables.comparison(lines_for_screens()):
+    for made in tables.comparison(lines_for_screens(), 200):
         text = printed(made)
         assert "\x1b" not in text
         assert "x" * 50 in text
@@ -134,7 +136,7 @@ def test_a_narrow_terminal_does_not_break(monkeypatch: pytest.MonkeyPatch, colum
     """No line is wider than the terminal, no strategy's name is cut, and no case is missing."""
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
-    (made,) = tables.comparison(side_by_side([MEASURED, OOM]))
+    (made,) = tables.comparison(side_by_side([MEASURED, OOM]), columns)
     text = STYLED.sub("", printed(made, Terminal()))
     assert max(map(len, text.splitlines())) <= columns
     assert row_of(text, "dsp")
@@ -155,7 +157,7 @@ def test_no_colours_where_none_are_wanted(
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv(name, value)
-    (made,) = tables.comparison(side_by_side([MEASURED]))
+    (made,) = tables.comparison(side_by_side([MEASURED]), 200)
     assert codes.search(printed(made, Terminal())) is None
 
 

@@ -6,6 +6,7 @@ smallest and largest. A ratio is taken between strategies of the same workload a
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ class Line:
     """One strategy at one number of ranks. None: not measured."""
 
     workload: str
+    panel: str
+    """Workload, shape and mode in words: lines of one panel may be compared."""
     kind: str
     ranks: int
     strategy: str
@@ -94,6 +97,17 @@ def group_of(record: Record) -> Group:
     )
 
 
+def panel_of(record: Record) -> str:
+    """A title for what stands side by side, the number of ranks apart."""
+    axes = re.sub(r"(?<=\d)x", " x ", record.axes).replace("=", " ")
+    words = [axes, f"batch {record.batch}", record.dtype, record.mode]
+    if record.checkpointing != "none":
+        words.append("checkpointed")
+    if record.kind != "measured":
+        words.append(record.kind.replace("_", " "))
+    return f"{record.workload} ({', '.join(words)})"
+
+
 def _time_column(group: Group) -> str:
     return "compute_ms" if "one_gpu_share" in group else "step_ms"
 
@@ -106,6 +120,7 @@ def _line(records: Sequence[Record], base: Figure | None) -> Line:
     timed = _figure(good, _time_column(group_of(first)))
     return Line(
         workload=first.workload,
+        panel=panel_of(first),
         kind=first.kind,
         ranks=first.world_size,
         strategy=first.strategy,
@@ -149,10 +164,10 @@ def _median(records: Sequence[Record], column: str) -> float | None:
 
 
 def in_words(lines: Sequence[Line]) -> list[str]:
-    """For each workload and number of ranks: who was fastest, and how much longer others took."""
+    """For each panel and number of ranks: who was fastest, and how much longer others took."""
     said = []
-    for place in dict.fromkeys((line.workload, line.kind, line.ranks) for line in lines):
-        here = [line for line in lines if (line.workload, line.kind, line.ranks) == place]
+    for panel, ranks in dict.fromkeys((line.panel, line.ranks) for line in lines):
+        here = [line for line in lines if (line.panel, line.ranks) == (panel, ranks)]
         timed = {
             line.strategy: ms
             for line in here
@@ -162,8 +177,8 @@ def in_words(lines: Sequence[Line]) -> list[str]:
             continue
         first, *others = sorted(timed, key=timed.__getitem__)
         longer = ", ".join(f"{name} {timed[name] / timed[first]:.2f}" for name in others)
-        what = "took least time" if place[1] == "measured" else "computed least"
+        what = "took least time" if here[0].kind == "measured" else "computed least"
         launches = min(line.launches for line in here if line.strategy in timed)
         spread = "" if launches > 1 else " (one launch: no spread between launches is known)"
-        said.append(f"{place[0]} on {place[2]}: {first} {what}; {longer} times as long{spread}")
+        said.append(f"On {ranks} ranks {first} {what}; {longer} times as long{spread}")
     return said

@@ -53,16 +53,15 @@ def draw_all(lines: Sequence[Line], records: Sequence[Record], folder: Path) -> 
         "sent_bytes": sent_bytes,
         "step_split": step_split,
     }
-    panels = list(dict.fromkeys((line.workload, line.kind) for line in lines))
+    panels = list(dict.fromkeys(line.panel for line in lines))
     with mpl.rc_context(STYLE):  # type: ignore[arg-type]
         for name, draw in drawings.items():
             figure, axes = plt.subplots(
                 len(panels), 1, figsize=(7.2, 4.0 * len(panels)), squeeze=False
             )
             for ax, panel in zip(axes[:, 0], panels, strict=True):
-                draw(ax, [line for line in lines if (line.workload, line.kind) == panel])
-                kind = "" if panel[1] == "measured" else f" ({panel[1].replace('_', ' ')})"
-                ax.set_title(f"{ax.get_title(loc='left')}: {panel[0]}{kind}")
+                draw(ax, [line for line in lines if line.panel == panel])
+                ax.set_title(f"{ax.get_title(loc='left')}\n{panel}")
             yield from _save(figure, folder / name, caption(records))
             plt.close(figure)
 

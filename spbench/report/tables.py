@@ -45,7 +45,7 @@ def table(
     return made
 
 
-COMPARE_COLUMNS = (
+FULL = (
     "strategy",
     "ranks",
     "step ms",
@@ -60,40 +60,47 @@ COMPARE_COLUMNS = (
     "grad MiB",
     "gate error",
 )
+COLUMNS_BY_WIDTH = {
+    120: FULL,
+    96: (*FULL[:3], "speed-up", "exposed ms", "peak MiB", "sent MiB", "gate error"),
+    72: (*FULL[:3], "speed-up", "sent MiB", "gate error"),
+    0: ("strategy", "ranks", "step ms", "gate error"),
+}
+"""What is shown in a terminal of at least that many columns; wider figures would break."""
 
 
-def comparison(lines: Sequence[Line]) -> list[Table]:
-    """One table for each workload and kind; bytes are what one rank sends in a step."""
+def comparison(lines: Sequence[Line], width: int) -> list[Table]:
+    """One table for each panel; bytes are what one rank sends in a step."""
+    columns = next(shown for least, shown in COLUMNS_BY_WIDTH.items() if width >= least)
     tables = []
-    for workload, kind in dict.fromkeys((line.workload, line.kind) for line in lines):
-        rows = [_row(line) for line in lines if (line.workload, line.kind) == (workload, kind)]
-        title = workload if kind == "measured" else f"{workload} ({kind.replace('_', ' ')})"
-        tables.append(table(title, COMPARE_COLUMNS, rows))
+    for panel in dict.fromkeys(line.panel for line in lines):
+        cells = [_cells(line) for line in lines if line.panel == panel]
+        rows = [[row.get(column, units.BLANK) for column in columns] for row in cells]
+        tables.append(table(panel, columns, rows))
     return tables
 
 
-def _row(line: Line) -> list[str]:
+def _cells(line: Line) -> dict[str, str]:
+    known = {"strategy": line.strategy, "ranks": str(line.ranks), "gate error": gate_cell(line)}
     if line.status != "ok":
-        return [line.strategy, str(line.ranks), line.status, *[units.BLANK] * 9, gate_cell(line)]
+        return known | {"step ms": line.status}
     step = line.step_ms
-    spread = units.BLANK
+    sent = line.sent_bytes if line.kind == "measured" else line.predicted_bytes
+    total = sum(count for count in sent.values() if count is not None)
     if step is not None and line.launches > 1:
-        spread = f"{units.milliseconds(step.low)}..{units.milliseconds(step.high)}"
-    measured = line.kind == "measured"
-    sent = line.sent_bytes if measured else line.predicted_bytes
-    return [
-        line.strategy,
-        str(line.ranks),
-        units.milliseconds(step.median if step else None),
-        spread,
-        units.ratio(line.speedup),
-        units.count_of(line.tokens_per_s),
-        units.milliseconds(line.compute_ms),
-        units.milliseconds(line.exposed_comm_ms),
-        units.mebibytes(line.peak_allocated_bytes),
-        *(units.mebibytes(sent[phase]) for phase in ("forward", "backward", "gradients")),
-        gate_cell(line),
-    ]
+        known["range"] = f"{units.milliseconds(step.low)}..{units.milliseconds(step.high)}"
+    return known | {
+        "step ms": units.milliseconds(step.median if step else None),
+        "speed-up": units.ratio(line.speedup),
+        "tokens/s": units.count_of(line.tokens_per_s),
+        "compute ms": units.milliseconds(line.compute_ms),
+        "exposed ms": units.milliseconds(line.exposed_comm_ms),
+        "peak MiB": units.mebibytes(line.peak_allocated_bytes),
+        "sent MiB": units.mebibytes(total),
+        "fwd MiB": units.mebibytes(sent["forward"]),
+        "bwd MiB": units.mebibytes(sent["backward"]),
+        "grad MiB": units.mebibytes(sent["gradients"]),
+    }
 
 
 def gate_cell(line: Line) -> str:
@@ -141,7 +148,7 @@ def show_verdicts(verdicts: Sequence[Verdict]) -> None:
 def show_comparison(lines: Sequence[Line]) -> None:
     """The comparison on stdout; below it in words, and what did not finish and why."""
     out = console()
-    for made in comparison(lines):
+    for made in comparison(lines, out.width):
         out.print(made)
     for sentence in [*in_words(lines), *failures(lines)]:
         out.print(sentence, soft_wrap=True)
