@@ -3,7 +3,8 @@
     python benchmarks/harness_overhead.py [--strategy dsp] [--ranks 2] [--rounds 9]
 
 Both run in the same processes, on the same process group, model and inputs. The bare loop
-is what one would write by hand: a barrier, a clock, forward, backward, gradient all-reduce.
+is what one would write by hand around that model: a barrier, a clock, forward, backward,
+gradient all-reduce. So this is the cost of being timed by spbench, not of its model.
 Blocks of steps alternate between the two; the ratio is taken block by block, of the slowest
 rank, so that drift cancels, and the median over blocks counts.
 """

@@ -334,7 +334,7 @@ def test_what_does_not_fit_is_refused_before_any_start(tmp_path: Path) -> None:
     words = ["--strategy", "ulysses", "--gpus", "8", "--set", "heads=6"]
     done = spbench(tmp_path, "run", *words, torch=True)
     assert done.code == USAGE
-    assert "strategy 'ulysses' cannot run dsp-720m-small on 8 ranks" in done.err
+    assert "strategy 'ulysses' cannot run dsp-720m-small heads=6 on 8 ranks" in done.err
     assert "use 1 to 6 ranks, or heads of 8 or more" in done.err
     assert "--skip-invalid" in done.err
     assert done.cpu_s < 5.0
@@ -357,9 +357,21 @@ def test_a_dry_run_shows_every_cell(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_unfit(tmp_path: Path) -> None:
     """Exit 6 before ranks are started."""
     (tmp_path / "file").touch()
-    done = spbench(tmp_path, "run", "-s", "dsp", "--gpus", "2", "--out", "file", torch=True)
+    words = ["run", "-s", "dsp", "--gpus", "2", "--out"]
+    done = spbench(tmp_path, *words, "file/inside", torch=True)
     assert (done.code, done.out) == (UNFIT, "")
-    assert done.err == "Error: cannot write to file: File exists\n"
+    assert done.err == "Error: cannot write to file/inside: Not a directory\n"
+
+
+def test_a_place_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    """A file, or a folder with other things in it, is not written into."""
+    (tmp_path / "file").touch()
+    words = ["run", "-s", "dsp", "--gpus", "2", "--out"]
+    for place, said in (("file", "is a file"), (".", "holds other things than a run")):
+        done = spbench(tmp_path, *words, place, torch=True)
+        assert done.code == USAGE
+        assert said in done.err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize(

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.gradients import GradientSum
 from spbench.comm.packing import as_flat, pack, unpacked
+from spbench.comm.silent import Silent
 from spbench.comm.threads import Threads, run_ranks
 from spbench.comm.transfer import Transfer, count
-from spbench.comm.transport import Silent
 from spbench.workload.shards import Shard
 
 SHAPES = st.tuples(*[st.integers(1, 3), st.integers(4, 9), st.integers(4, 9), st.integers(1, 3)])
@@ -121,17 +124,57 @@ def test_ring_shows_every_block_once(shape: tuple[int, ...], ranks: int, dim: in
 def test_outermost_dims_are_not_copied() -> None:
     """With the sharded axis outermost a switch packs once, or unpacks once, never both."""
     x = torch.randn(1, 6, 8, 5)
-    outer, inner = x.split([3, 3], 1), x.split([4, 4], 2)
+    outer = [[part] for part in x.split([3, 3], 1)]
+    inner = [[part] for part in x.split([4, 4], 2)]
     assert pack(outer).data_ptr() == x.data_ptr()
     assert pack(inner).data_ptr() != x.data_ptr()
-    assert torch.equal(pack(inner), torch.cat([part.reshape(-1) for part in inner]))
-    flat, _ = unpacked(outer)
-    assert flat.data_ptr() == x.data_ptr()
-    flat, unpack = unpacked(inner)
-    flat.copy_(torch.arange(240.0))
-    unpack()
-    assert torch.equal(x[:, :, :4].reshape(-1), torch.arange(120.0))
+    assert unpacked(outer)[0].data_ptr() == x.data_ptr()
     assert as_flat([x[:, 3:], x[:, :3]]) is None
+
+
+@settings(max_examples=40)
+@given(SHAPES, st.integers(1, 4), st.integers(1, 2), st.integers(1, 3))
+def test_packing_is_undone(shape: tuple[int, ...], ranks: int, dim: int, tensors: int) -> None:
+    """Rank by rank, tensor by tensor, each part flattened; unpacking puts each back."""
+    sizes = list(Shard.even(dim, shape[dim], ranks).sizes)
+    xs = [whole_tensor((*shape[:3], shape[3] + i)) for i in range(tensors)]
+    by_rank = list(zip(*(x.split(sizes, dim) for x in xs), strict=True))
+    packed = pack(by_rank)
+    expected = torch.cat([part.reshape(-1) for parts in by_rank for part in parts])
+    assert torch.equal(packed, expected)
+    outs = [torch.zeros_like(x) for x in xs]
+    flat, unpack = unpacked(list(zip(*(out.split(sizes, dim) for out in outs), strict=True)))
+    flat.copy_(packed)
+    unpack()
+    assert all(torch.equal(out, x) for out, x in zip(outs, xs, strict=True))
+
+
+def test_even_shards_cost_one_copy_a_tensor() -> None:
+    """However many ranks there are: q, k and v of 16 ranks are packed by three copies."""
+    xs = [torch.randn(1, 4, 16, 8) for _ in range(3)]
+    by_rank = list(zip(*(x.split(1, 2) for x in xs), strict=True))
+    with CopiesMode() as seen:
+        pack(by_rank)
+    assert seen.copies == 3
+
+
+class CopiesMode(TorchDispatchMode):
+    """Counts copies."""
+
+    copies = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.copies += func is torch.ops.aten.copy_.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_neighbours_in_memory_are_not_one_tensor() -> None:
+    """Allocators put separate tensors side by side; they are packed all the same."""
+    memory = np.zeros(8, "f4")
+    left, right = torch.from_numpy(memory[:4]), torch.from_numpy(memory[4:])
+    assert left.data_ptr() + left.nbytes == right.data_ptr()
+    assert as_flat([left, right]) is None
+    assert pack([[left, right]]).numel() == 8
 
 
 @pytest.mark.parametrize("bucket_bytes", [1, 40, 10**9])

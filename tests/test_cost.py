@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from spbench.bench.reference import OneDevice
 from spbench.bench.step import Links, Step
 from spbench.comm.collectives import Collectives
-from spbench.comm.transport import Silent
+from spbench.comm.silent import Silent
 from spbench.model.transformer import Transformer
 from spbench.workload.catalogue import find, names
 from spbench.workload.cost import forward_flops, parameters, step_flops

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spbench.judge.side_by_side import Figure, side_by_side
+from spbench.judge.side_by_side import Figure, in_words, side_by_side
 from spbench.results.record import Record
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
@@ -67,10 +67,11 @@ def test_only_what_is_alike_is_compared(other: dict[str, Any]) -> None:
 
 
 def test_a_share_is_compared_by_computation() -> None:
-    """It has no step time, so its ratio is that of the silent passes."""
+    """It has no step time and so no speed-up; in words, who computes least."""
     share = {"kind": "one_gpu_share", "step_ms": None}
     lines = side_by_side([record(compute_ms=6.0, **share), record("rsa", compute_ms=3.0, **share)])
-    assert [line.speedup for line in lines] == [1.0, 2.0]
+    assert [line.speedup for line in lines] == [None, None]
+    assert "rsa computed least; dsp 2.00 times" in in_words(lines)[0]
     assert [line.step_ms for line in lines] == [None, None]
 
 

@@ -62,8 +62,10 @@ def connect(job: Job) -> Group:
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     os.environ.update(job.environment)
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // local_ranks))
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_ranks))
     device = torch.device(job.device, local_rank) if job.device == "cuda" else torch.device("cpu")
+    if job.device == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)  # one attention kernel, whatever the shape
     if job.case is not None and job.case.kind == "one_gpu_share":
         return ShareOfGroup(device, job.case.ranks)
     group = ProcessGroup(device, job.timeout_s)
@@ -84,7 +86,9 @@ def run_case(case: Case, group: Group) -> Sample:
         update={
             "device_name": torch.cuda.get_device_name(group.device) if is_cuda else "cpu",
             "versions": versions,
-            "environment": dict(load(case.strategy).environment) if is_cuda else {},
+            "environment": {
+                name: os.environ.get(name, "") for name in load(case.strategy).environment
+            },
         }
     )
 
@@ -110,6 +114,8 @@ def status_of(error: BaseException) -> Status:
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return "oom"
     text = str(error)
+    if "out of memory" in text or "ALLOC_FAILED" in text:
+        return "oom"
     if isinstance(error, MemoryError) or "can't allocate memory" in text:
         return "host_oom"
     if isinstance(error, (KeyboardInterrupt, SystemExit)):

@@ -6,12 +6,13 @@ Instruments never share a pass with the clock. A case whose gate fails is not ti
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import psutil
 import torch
+from torch import Tensor
 
 from spbench.bench import memory
 from spbench.bench.clock import Stopwatch
@@ -49,9 +50,7 @@ def live_case(case: Case, group: Group, now_s: Callable[[], float] = time.perf_c
         "output_error": outcome.output.relative,
         "gradient_error": None if outcome.gradient is None else outcome.gradient.relative,
         "tolerance": outcome.worst.tolerance,
-        "predicted_by_phase": by_phase(
-            count(strategy.traffic(case.workload, group.size), group.rank)
-        ),
+        "predicted_by_phase": _predicted(case, strategy, group),
     }
     wrong = outcome.why_wrong()
     (anyone_wrong,) = group.largest([float(wrong is not None)])
@@ -83,13 +82,33 @@ def _measure(
     iterations = watch.iterations(warmup, case.effort)
     found["warmup"] = len(warmup) + 2
     if isinstance(group, ShareOfGroup):
-        return found | {"compute_ms": watch.time(step, iterations)}
+        found["compute_ms"] = watch.time(step, iterations)
+        _check_finite(inputs)
+        return found
+    with whole_step.silenced():
+        step()
     found |= {"step_ms": [], "compute_ms": []}
     for block in shard_sizes(iterations, min(BLOCKS, iterations)):
         found["step_ms"] += watch.time(step, block)
         with whole_step.silenced():
             found["compute_ms"] += watch.time(step, block)
+        _check_finite(inputs)
     return found | {"sent_by_phase": by_phase(sent), "sent_by_op": by_op(sent)}
+
+
+def _predicted(case: Case, strategy: Strategy, group: Group) -> dict[str, int]:
+    """This rank's bytes; for a share, which has but one rank, the largest over all."""
+    transfers = strategy.traffic(case.workload, group.size)
+    ranks = range(group.size) if isinstance(group, ShareOfGroup) else [group.rank]
+    every = [by_phase(count(transfers, rank)) for rank in ranks]
+    return {phase: max(one[phase] for one in every) for phase in every[0]}
+
+
+def _check_finite(inputs: Sequence[Tensor]) -> None:
+    """NaN changes what products cost: a time of such steps is no time."""
+    grad = inputs[0].grad
+    if grad is not None and not grad.isfinite().all():
+        raise FloatingPointError("the timed steps gave gradients that are not finite")
 
 
 def _gate(case: Case, strategy: Strategy, group: Group) -> tuple[Outcome, str]:
@@ -109,6 +128,8 @@ def _gate(case: Case, strategy: Strategy, group: Group) -> tuple[Outcome, str]:
 
 def _gate_by_threads(strategy: Strategy, ranks: int, reference: Reference) -> Outcome:
     """All the ranks of a share, as threads on the CPU; the worst of their outcomes."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # ranks are threads already
     second = Meeting(ranks)
 
     def gate(transport: Threads) -> Outcome:
@@ -116,6 +137,7 @@ def _gate_by_threads(strategy: Strategy, ranks: int, reference: Reference) -> Ou
         return run_gate(strategy, links, torch.device("cpu"), reference)
 
     outcomes = run_ranks(ranks, gate)
+    torch.set_num_threads(threads)
     wrong = [outcome for outcome in outcomes if outcome.why_wrong()]
     return max(wrong or outcomes, key=lambda outcome: outcome.worst.excess)
 
@@ -124,7 +146,7 @@ def _fits(workload: Workload, group: Group) -> bool:
     """Whether this rank can run the whole model alone, in time and memory, twice over."""
     if forward_flops(workload) > GATE_FLOPS[group.device.type]:
         return False
-    size = DTYPE_BYTES[workload.dtype]
+    size = max(4, DTYPE_BYTES[workload.dtype])  # the reference of 16 bits runs in 32
     scores = (
         max((workload.axes[axis] for axis in workload.attended_axes), default=0)
         * workload.batch
@@ -132,7 +154,8 @@ def _fits(workload: Workload, group: Group) -> bool:
         * workload.heads
         * size
     )
-    kept = len(workload.stack) * (LIVE_ACTIVATIONS * workload.activation_bytes + 2 * scores)
+    activation = workload.batch * workload.tokens * workload.hidden * size
+    kept = len(workload.stack) * (LIVE_ACTIVATIONS * activation + 2 * scores)
     needed = kept + 4 * parameters(workload).total * size
     if group.device.type == "cuda":
         return needed < GATE_MEMORY_SHARE * torch.cuda.mem_get_info(group.device)[0]

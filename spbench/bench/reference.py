@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spbench.bench.step import Links, Step
 from spbench.comm.collectives import Collectives
-from spbench.comm.transport import Silent
+from spbench.comm.silent import Silent
 from spbench.model.initialise import inputs, named_tensor
 from spbench.strategies.base import Layout, Strategy
 from spbench.workload.workload import Workload

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.gradients import GradientSum
+from spbench.comm.silent import Silent
 from spbench.comm.transfer import Count
-from spbench.comm.transport import Silent, Transport
+from spbench.comm.transport import Transport
 from spbench.model.initialise import fill_weights, load_weights
 from spbench.model.transformer import Transformer
 from spbench.strategies.base import Strategy

@@ -10,7 +10,7 @@ import click
 
 from spbench.cli import choices
 from spbench.cli.exits import Failure
-from spbench.cli.runs import find_run, records_of
+from spbench.cli.runs import find_run, not_there_yet, records_of
 from spbench.judge.side_by_side import side_by_side
 from spbench.report.tables import show_comparison
 
@@ -27,7 +27,8 @@ def command(run: Path | None, reference: str | None, as_json: bool) -> None:
     Bytes are what one rank sends in a step, the largest over the ranks. The gate's error is
     relative, against one device.
     """
-    records = records_of(find_run(run))
+    found = find_run(run)
+    records = records_of(found)
     try:
         lines = side_by_side(records, reference)
     except ValueError as error:
@@ -36,3 +37,6 @@ def command(run: Path | None, reference: str | None, as_json: bool) -> None:
         click.echo(json.dumps([asdict(line) | {"gate": line.gate} for line in lines], indent=2))
     else:
         show_comparison(lines)
+        missing = not_there_yet(found, records)
+        if missing:
+            click.echo(f"{missing} cases that were asked for are not there yet", err=True)

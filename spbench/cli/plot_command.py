@@ -25,9 +25,8 @@ def command(run: Path | None, out: Path | None) -> None:
 
     folder = out or (found if found.is_dir() else found.parent) / "plots"
     try:
-        for path in draw_all(side_by_side(records), records, folder):
-            click.echo(path)
-    except BrokenPipeError:
-        raise  # nobody reads the paths any more: not the folder's fault
+        drawn = list(draw_all(side_by_side(records), records, folder))
     except OSError as error:
         raise Failure(f"cannot write to {folder}: {error.strerror}", UNFIT) from None
+    for path in drawn:
+        click.echo(path)

@@ -33,6 +33,7 @@ from spbench.workload.load import WorkloadError, with_settings
 from spbench.workload.workload import Workload
 
 DEFAULT_WORKLOAD = "dsp-720m-small"
+OWN_COLUMNS = ("name", "source", "axes", "batch", "dtype", "mode", "checkpointing")
 
 
 @click.command("run", short_help="Prove, count and time strategies on a workload.")
@@ -42,7 +43,7 @@ DEFAULT_WORKLOAD = "dsp-720m-small"
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a field.")
 @click.option("--dtype", help="Short for --set dtype=...")
 @click.option("--launches", type=click.IntRange(1, 1000), default=1, show_default=True)
-@click.option("--quick", is_flag=True, help="One launch, few iterations.")
+@click.option("--quick", is_flag=True, help="Few iterations; for a first look.")
 @click.option(
     "--timeout",
     type=choices.Positive(),
@@ -95,7 +96,7 @@ def command(
         ranks=choices.parse_ranks(gpus, where, share=share),
         device=where,
         kind="one_gpu_share" if share else "measured",
-        launches=1 if quick else launches,
+        launches=launches,
         effort=QUICK if quick else Effort(),
         seed=seed,
     )
@@ -115,10 +116,13 @@ def command(
 
 
 def choose_workload(name: str, settings: Sequence[str]) -> Workload:
+    """The workload with its settings; what rows do not show in a column is in its name."""
     try:
-        return with_settings(find(name), settings) if settings else find(name)
+        found = with_settings(find(name), settings) if settings else find(name)
     except WorkloadError as error:
         raise Failure(str(error)) from None
+    shown = [s for s in settings if s.partition("=")[0].split(".")[0] not in OWN_COLUMNS]
+    return found.model_copy(update={"name": " ".join([found.name, *shown])})
 
 
 def checked_cells(request: Request, skip_invalid: bool) -> list[Cell]:
@@ -196,7 +200,13 @@ def results_folder(out: Path | None, workload: str, *, fresh: bool) -> Path:
     if out is None:
         safe = re.sub(r"[^A-Za-z0-9.-]+", "-", workload)
         return new_folder(Path("results"), f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{safe}")
-    return new_folder(out.parent, out.name) if fresh else out
+    if fresh:
+        return new_folder(out.parent, out.name)
+    if out.exists() and not out.is_dir():
+        raise Failure(f"--out {out} is a file; name a folder that may be new")
+    if out.is_dir() and any(out.iterdir()) and not (out / "run.json").exists():
+        raise Failure(f"--out {out} holds other things than a run; name a new folder, or --fresh")
+    return out
 
 
 def _resolved(cell: Cell) -> dict[str, object]:

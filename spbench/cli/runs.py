@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from spbench.cli.exits import Failure
 from spbench.results.record import Record
-from spbench.results.store import ResultsError, read_rows
+from spbench.results.store import ResultsError, read_rows, read_run
 
 RESULTS = Path("results")
 
@@ -33,6 +34,13 @@ def all_runs() -> list[Path]:
     """The runs under results/, the latest last."""
     found = RESULTS.glob("*/runs.csv")
     return [path.parent for path in sorted(found, key=lambda path: path.stat().st_mtime)]
+
+
+def not_there_yet(run: Path, records: Sequence[Record]) -> int:
+    """How many cases run.json asks for that have no row."""
+    there = {(record.case, record.launch) for record in records}
+    asked = read_run(run).get("cases", []) if run.is_dir() else []
+    return sum((case.get("key"), case.get("launch")) not in there for case in asked)
 
 
 def records_of(run: Path) -> list[Record]:

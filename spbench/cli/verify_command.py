@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -111,4 +112,5 @@ def _verify(
         raise Failure(str(error), SOME_FAILED) from None
     finally:
         launcher.close()
+    shutil.rmtree(folder, ignore_errors=True)
     return verdicts

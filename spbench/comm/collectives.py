@@ -90,7 +90,7 @@ class Collectives:
             following = None
             if step < self.size - 1:
                 length = shard.sizes[(owner - 1) % self.size]
-                following = x.new_empty(_resized(x.shape, shard.dim, length))
+                following = self.transport.empty(x, _resized(x.shape, shard.dim, length))
                 handle = self.transport.shift(following, block)
             yield owner, block
             if following is not None:
@@ -99,13 +99,14 @@ class Collectives:
 
     def start_all_gather(self, x: Tensor, shard: Shard) -> Pending:
         """An all-gather to be waited for later. No backward."""
-        whole = x.new_empty(_resized(x.shape, shard.dim, shard.length))
+        whole = self.transport.empty(x, _resized(x.shape, shard.dim, shard.length))
         parts = whole.split(list(shard.sizes), shard.dim)
         return Pending(self.transport.all_gather(parts, x, shard.dim), whole)
 
     def start_reduce_scatter(self, x: Tensor, shard: Shard) -> Pending:
         """A reduce-scatter to be waited for later. No backward."""
-        mine = x.new_empty(_resized(x.shape, shard.dim, shard.sizes[self.rank]))
+        shape = _resized(x.shape, shard.dim, shard.sizes[self.rank])
+        mine = self.transport.empty(x, shape)
         parts = x.split(list(shard.sizes), shard.dim)
         return Pending(self.transport.reduce_scatter(mine, parts), mine)
 
@@ -114,7 +115,7 @@ class Collectives:
         found = []
         for x in xs:
             cut = _resized(x.shape, after.dim, after.sizes[self.rank])
-            found.append(x.new_empty(_resized(cut, before.dim, before.length)))
+            found.append(self.transport.empty(x, _resized(cut, before.dim, before.length)))
         sent = [x.split(list(after.sizes), after.dim) for x in xs]
         received = [out.split(list(before.sizes), before.dim) for out in found]
         self.transport.all_to_all(

@@ -9,7 +9,8 @@ transfers. (What DistributedDataParallel does; written here because it must be c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import final
 
 import torch
@@ -34,13 +35,15 @@ class GradientSum:
         self._comm = comm
         self._buckets = _fill_buckets(list(reversed(parameters)), bucket_bytes)
         self._bucket_of = {p: i for i, bucket in enumerate(self._buckets) for p in bucket}
+        # A parameter that held this object would keep itself alive: hooks are not collected.
+        ready = weakref.WeakMethod(self._ready)
         for parameter in self._bucket_of:
-            parameter.register_post_accumulate_grad_hook(self._ready)
+            parameter.register_post_accumulate_grad_hook(lambda p: _call(ready, p))
         self._start_step()
 
     def _start_step(self) -> None:
         self._missing = [len(bucket) for bucket in self._buckets]
-        self._flying: list[tuple[Tensor, Handle]] = []
+        self._flying: list[Handle] = []
 
     def _ready(self, parameter: Tensor) -> None:
         self._missing[self._bucket_of[parameter]] -= 1  # type: ignore[index]
@@ -48,19 +51,24 @@ class GradientSum:
             self._launch(self._buckets[len(self._flying)])
 
     def _launch(self, bucket: list[nn.Parameter]) -> None:
+        """Each ``.grad`` becomes a view into its bucket: no gradient is held twice."""
         flat = torch.cat([p.grad.view(-1) for p in bucket if p.grad is not None])
+        for parameter, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+            parameter.grad = part.view(parameter.shape)
         with self._comm.transport.phase("gradients"):
-            self._flying.append((flat, self._comm.all_reduce_(flat)))
+            self._flying.append(self._comm.all_reduce_(flat))
 
     def finish(self) -> None:
-        """Wait for every bucket; each ``.grad`` is then a view into its summed bucket."""
-        for bucket, (flat, handle) in zip(self._buckets, self._flying, strict=True):
+        """Wait until every gradient is the sum over the ranks."""
+        for handle in self._flying:
             handle.wait()
-            for parameter, part in zip(
-                bucket, flat.split([p.numel() for p in bucket]), strict=True
-            ):
-                parameter.grad = part.view(parameter.shape)
         self._start_step()
+
+
+def _call(method: Callable[[], Callable[[Tensor], None] | None], parameter: Tensor) -> None:
+    alive = method()
+    if alive is not None:
+        alive(parameter)
 
 
 def _fill_buckets(parameters: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:

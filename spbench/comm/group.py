@@ -15,8 +15,11 @@ from typing import final
 import torch
 import torch.distributed as dist
 
+from spbench.comm.collectives import Collectives
 from spbench.comm.network import Gloo, Nccl
-from spbench.comm.transport import Silent, Transport
+from spbench.comm.silent import Silent
+from spbench.comm.transport import Transport
+from spbench.workload.shards import Shard
 
 
 class Group(ABC):
@@ -98,7 +101,8 @@ class ProcessGroup(Group):
             transport.all_gather(parts, mine, 0).wait()
             transport.reduce_scatter(mine, parts).wait()
             transport.all_reduce(mine).wait()
-            transport.shift(torch.zeros_like(mine), mine).wait()
+            for _ in Collectives(transport).ring(mine, Shard(0, (1,) * self.size)):
+                pass
             transport.reset()
         self.synchronise()
 

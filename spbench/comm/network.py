@@ -9,24 +9,19 @@ refuses uneven shards (figures: docs/decisions/0004).
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from itertools import product
+from collections.abc import Callable, Sequence
 from typing import final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from spbench.comm.packing import pack, unpacked
-from spbench.comm.transport import Done, Handle, Parts, Transport
+from spbench.comm.packing import Parts, incoming, outgoing, pack, unpacked
+from spbench.comm.transport import Handle, Transport
 
 # torch 2.13 renames these two and deprecates the old names.
 _all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-
-MIN_MESSAGE_BYTES = 64 * 2**10
-"""Shorter runs of memory are packed: a message costs as much as copying some ten KiB."""
 
 
 @final
@@ -58,9 +53,6 @@ class Network(Transport):
 
     def _shift(self, received: Tensor, sent: Tensor) -> Handle:
         to, source = (self.rank + 1) % self.size, (self.rank - 1) % self.size
-        if to == self.rank:
-            received.copy_(sent)
-            return Done()
         return Several(self._post([(sent, to)], [(received, source)]))
 
     def _post(
@@ -80,10 +72,10 @@ class Nccl(Network):
     """CUDA tensors over NVLink, PCIe or the network."""
 
     def _all_to_all(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
-        flat, unpack = unpacked([part for parts in received for part in parts])
+        flat, unpack = unpacked(received)
         work = dist.all_to_all_single(
             flat,
-            pack([part for parts in sent for part in parts]),
+            pack(sent),
             [sum(part.numel() for part in parts) for parts in received],
             [sum(part.numel() for part in parts) for parts in sent],
             group=self.group,
@@ -92,7 +84,7 @@ class Nccl(Network):
         return Several([work], [unpack])
 
     def _all_gather(self, received: Parts, sent: Tensor, run_dim: int) -> Handle:
-        flat, unpack = unpacked(received)
+        flat, unpack = unpacked([[part] for part in received])
         sent = sent.contiguous().view(-1)
         if len({part.numel() for part in received}) == 1:
             work = _all_gather_single(flat, sent, group=self.group, async_op=True)
@@ -102,7 +94,7 @@ class Nccl(Network):
         return Several([work], [unpack])
 
     def _reduce_scatter(self, received: Tensor, sent: Parts) -> Handle:
-        flat = pack(sent)
+        flat = pack([[part] for part in sent])
         if len({part.numel() for part in sent}) == 1:
             out = received.view(-1)
             return Several([_reduce_scatter_single(out, flat, group=self.group, async_op=True)])
@@ -125,8 +117,8 @@ class Gloo(Network):
         unpacks: list[Callable[[], object]] = []
         for step in range(1, self.size):
             to, source = (self.rank + step) % self.size, (self.rank - step) % self.size
-            sends += [(message, to) for message in _outgoing(sent[to], run_dim)]
-            messages, unpack = _incoming(received[source], run_dim)
+            sends += [(message, to) for message in outgoing(sent[to], run_dim)]
+            messages, unpack = incoming(received[source], run_dim)
             receives += [(message, source) for message in messages]
             unpacks.append(unpack)
         works = self._post(sends, receives)
@@ -135,6 +127,7 @@ class Gloo(Network):
         return Several(works, unpacks)
 
     def _all_gather(self, received: Parts, sent: Tensor, run_dim: int) -> Handle:
+        sent = sent.contiguous()
         return self._all_to_all([[part] for part in received], [[sent]] * self.size, run_dim)
 
     def _reduce_scatter(self, received: Tensor, sent: Parts) -> Handle:
@@ -142,35 +135,3 @@ class Gloo(Network):
         parts = received.new_empty(self.size, *received.shape)
         handle = self._all_to_all([[part] for part in parts], [[part] for part in sent], 0)
         return Several([handle], [lambda: torch.sum(parts, 0, out=received)])
-
-
-def _outgoing(parts: Parts, run_dim: int) -> Iterator[Tensor]:
-    """The messages to one rank: long runs as they lie in memory, the rest packed into one."""
-    for part in parts:
-        if _goes_in_runs(part, run_dim):
-            yield from (run.contiguous() for run in _runs(part, run_dim))
-    short = [part for part in parts if not _goes_in_runs(part, run_dim)]
-    if short:
-        yield pack(short)
-
-
-def _incoming(parts: Parts, run_dim: int) -> tuple[list[Tensor], Callable[[], object]]:
-    """Where the messages of one rank are received, and what unpacks the last of them."""
-    messages = [
-        run for part in parts if _goes_in_runs(part, run_dim) for run in _runs(part, run_dim)
-    ]
-    short = [part for part in parts if not _goes_in_runs(part, run_dim)]
-    if not short:
-        return messages, lambda: None
-    flat, unpack = unpacked(short)
-    return [*messages, flat], unpack
-
-
-def _goes_in_runs(part: Tensor, run_dim: int) -> bool:
-    """Decided by the shape alone, so that both sides decide alike."""
-    return math.prod(part.shape[run_dim:]) * part.element_size() >= MIN_MESSAGE_BYTES
-
-
-def _runs(part: Tensor, run_dim: int) -> Iterator[Tensor]:
-    for index in product(*(range(length) for length in part.shape[:run_dim])):
-        yield part[index]

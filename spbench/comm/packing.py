@@ -1,52 +1,144 @@
-"""Flat buffers for wires that need them: parts of tensors together in memory, and apart again.
+"""How parts of tensors come together in memory for the wire, and apart again.
 
-Parts that already lie one behind the other are their own flat buffer and are not copied. So
-with the sharded axis outermost a switch packs or unpacks once, never both.
+NCCL wants one flat buffer for all ranks. gloo takes messages: long runs of memory go as they
+lie, short ones are packed into one message for each peer. Parts that already lie one behind
+the other are their own flat buffer and are not copied, so with the sharded axis outermost a
+switch packs or unpacks once, never both. Even shards are copied by one strided copy for each
+tensor, whatever the number of ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 
 from torch import Tensor
 
+Parts = Sequence[Tensor]
+Empty = Callable[[Tensor, Sequence[int]], Tensor]
+"""Makes an unset tensor like another, of a given shape."""
 
-def as_flat(parts: Sequence[Tensor]) -> Tensor | None:
-    """The one flat tensor that ``parts`` already are in memory; None if they are not."""
-    at = parts[0].data_ptr()
+MIN_MESSAGE_BYTES = 64 * 2**10
+"""Shorter runs of memory are packed: a message costs as much as copying some ten KiB."""
+
+
+def new_empty(like: Tensor, shape: Sequence[int]) -> Tensor:
+    return like.new_empty(shape)
+
+
+def as_flat(parts: Parts) -> Tensor | None:
+    """The one flat tensor that ``parts`` already are in memory; None if they are not.
+
+    Allocators may put separate tensors side by side: only parts of one storage are one.
+    """
+    at, storage = parts[0].data_ptr(), parts[0].untyped_storage().data_ptr()
     for part in parts:
         if not part.is_contiguous() or part.data_ptr() != at:
+            return None
+        if part.untyped_storage().data_ptr() != storage:
             return None
         at += part.nbytes
     return parts[0].as_strided((sum(part.numel() for part in parts),), (1,))
 
 
-def pack(parts: Sequence[Tensor]) -> Tensor:
-    """A flat tensor of all parts, in order; a copy only if they do not lie so already."""
-    flat = as_flat(parts)
+def pack(by_rank: Sequence[Parts]) -> Tensor:
+    """A flat tensor of every rank's parts, in order; a copy only if they do not lie so."""
+    flat = as_flat([part for parts in by_rank for part in parts])
     if flat is None:
-        flat, views = _views_of_new(parts)
-        for view, part in zip(views, parts, strict=True):
+        flat = new_empty(by_rank[0][0], (_numel(by_rank),))
+        for view, part in _pairs(flat, by_rank):
             view.copy_(part)
     return flat
 
 
-def unpacked(parts: Sequence[Tensor]) -> tuple[Tensor, Callable[[], None]]:
-    """A flat tensor to receive into, and what brings its content to ``parts`` afterwards."""
-    flat = as_flat(parts)
+def unpacked(
+    by_rank: Sequence[Parts], empty: Empty = new_empty
+) -> tuple[Tensor, Callable[[], None]]:
+    """A flat tensor to receive into, and what brings its content to the parts afterwards."""
+    flat = as_flat([part for parts in by_rank for part in parts])
     if flat is not None:
         return flat, lambda: None
-    flat, views = _views_of_new(parts)
+    buffer = empty(by_rank[0][0], (_numel(by_rank),))
 
     def unpack() -> None:
-        for part, view in zip(parts, views, strict=True):
+        for view, part in _pairs(buffer, by_rank):
             part.copy_(view)
 
-    return flat, unpack
+    return buffer, unpack
 
 
-def _views_of_new(parts: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    counts = [part.numel() for part in parts]
-    flat = parts[0].new_empty(sum(counts))
-    pieces = flat.split(counts)
-    return flat, [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
+def outgoing(parts: Parts, run_dim: int) -> Iterator[Tensor]:
+    """The messages to one rank: long runs as they lie in memory, the rest packed into one.
+
+    From dim ``run_dim`` on, each part is contiguous in the tensor that it is a view of.
+    """
+    for part in parts:
+        if _goes_in_runs(part, run_dim):
+            yield from (run.contiguous() for run in _runs(part, run_dim))
+    short = [part for part in parts if not _goes_in_runs(part, run_dim)]
+    if short:
+        yield pack([short])
+
+
+def incoming(
+    parts: Parts, run_dim: int, empty: Empty = new_empty
+) -> tuple[list[Tensor], Callable[[], None]]:
+    """Where the messages of one rank are received, and what unpacks the last of them."""
+    messages = [
+        run for part in parts if _goes_in_runs(part, run_dim) for run in _runs(part, run_dim)
+    ]
+    short = [part for part in parts if not _goes_in_runs(part, run_dim)]
+    if not short:
+        return messages, lambda: None
+    flat, unpack = unpacked([short], empty)
+    return [*messages, flat], unpack
+
+
+def _goes_in_runs(part: Tensor, run_dim: int) -> bool:
+    """Decided by the shape alone, so that both sides decide alike."""
+    return math.prod(part.shape[run_dim:]) * part.element_size() >= MIN_MESSAGE_BYTES
+
+
+def _runs(part: Tensor, run_dim: int) -> Iterator[Tensor]:
+    for index in product(*(range(length) for length in part.shape[:run_dim])):
+        yield part[index]
+
+
+def _numel(by_rank: Sequence[Parts]) -> int:
+    return sum(part.numel() for parts in by_rank for part in parts)
+
+
+def _pairs(flat: Tensor, by_rank: Sequence[Parts]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Views of ``flat`` beside what belongs there, in as few pairs as can be."""
+    at = 0
+    rows = flat.view(len(by_rank), -1) if flat.numel() % len(by_rank) == 0 else None
+    stacks = [_stacked(parts) for parts in zip(*by_rank, strict=True)]
+    if rows is not None and all(stack is not None for stack in stacks):
+        for stack in stacks:
+            assert stack is not None
+            size = math.prod(stack.shape[1:])
+            yield rows.narrow(1, at, size).unflatten(1, stack.shape[1:]), stack
+            at += size
+        return
+    for parts in by_rank:
+        for part in parts:
+            yield flat.narrow(0, at, part.numel()).view(part.shape), part
+            at += part.numel()
+
+
+def _stacked(parts: Parts) -> Tensor | None:
+    """One view (ranks, *part) of equal and equally spaced parts of one tensor; or None."""
+    first = parts[0]
+    starts = [part.storage_offset() for part in parts]
+    gap = starts[1] - starts[0] if len(parts) > 1 else 0
+    alike = all(
+        part.shape == first.shape
+        and part.stride() == first.stride()
+        and part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        and start == starts[0] + i * gap
+        for i, (part, start) in enumerate(zip(parts, starts, strict=True))
+    )
+    if not alike or gap < 0:
+        return None
+    return first.as_strided((len(parts), *first.shape), (gap, *first.stride()))

@@ -16,7 +16,8 @@ from typing import TypeVar, final
 import torch
 from torch import Tensor
 
-from spbench.comm.transport import Done, Handle, Parts, Transport
+from spbench.comm.packing import Parts
+from spbench.comm.transport import Done, Handle, Transport
 
 T = TypeVar("T")
 
@@ -25,7 +26,7 @@ T = TypeVar("T")
 class Meeting:
     """Where the threads of one group show each other tensors, one round at a time."""
 
-    def __init__(self, size: int, timeout_s: float = 120.0) -> None:
+    def __init__(self, size: int, timeout_s: float = 900.0) -> None:
         self.size = size
         self._shown: list[Sequence[Parts]] = [()] * size
         self._barrier = threading.Barrier(size, timeout=timeout_s)

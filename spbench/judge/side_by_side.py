@@ -78,14 +78,14 @@ def side_by_side(records: Iterable[Record], reference: str | None = None) -> lis
     chosen = reference or (order[0] if order else "")
     lines: list[Line] = []
     for group in dict.fromkeys(group for group, _ in cases):
-        base = _figure(cases.get((group, chosen), []), _time_column(group))
+        base = _figure(cases.get((group, chosen), []), "step_ms")
         lines += [_line(cases[group, s], base) for s in order if (group, s) in cases]
     return lines
 
 
 def group_of(record: Record) -> Group:
     return (
-        record.workload,
+        f"{record.workload} {record.workload_key}",
         record.axes,
         record.batch,
         record.dtype,
@@ -108,16 +108,11 @@ def panel_of(record: Record) -> str:
     return f"{record.workload} ({', '.join(words)})"
 
 
-def _time_column(group: Group) -> str:
-    return "compute_ms" if "one_gpu_share" in group else "step_ms"
-
-
 def _line(records: Sequence[Record], base: Figure | None) -> Line:
     good = [record for record in records if record.status == "ok"]
     shown = good or list(records)
     first = shown[-1]
     step = _figure(good, "step_ms")
-    timed = _figure(good, _time_column(group_of(first)))
     return Line(
         workload=first.workload,
         panel=panel_of(first),
@@ -128,7 +123,7 @@ def _line(records: Sequence[Record], base: Figure | None) -> Line:
         status=first.status,
         reason=_reason(records, good),
         step_ms=step,
-        speedup=base.median / timed.median if base and timed else None,
+        speedup=base.median / step.median if base and step else None,
         tokens_per_s=_median(good, "tokens_per_s"),
         compute_ms=_median(good, "compute_ms"),
         exposed_comm_ms=_median(good, "exposed_comm_ms"),

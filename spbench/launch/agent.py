@@ -35,6 +35,7 @@ def launch(folder: Path) -> dict[str, object]:
         run_id=uuid.uuid4().hex,
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
+        local_addr="127.0.0.1",  # a host whose name does not resolve would wait for ever
         max_restarts=0,
         monitor_interval=0.05,
         start_method="forkserver",

@@ -81,8 +81,8 @@ class LocalLauncher:
     def close(self) -> None:
         if self._agent is not None:
             if self._idle and self._agent.stdin is not None:
-                self._agent.stdin.close()  # the end of its input is its end
-                with contextlib.suppress(subprocess.TimeoutExpired):
+                with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                    self._agent.stdin.close()  # the end of its input is its end
                     self._agent.wait(GRACE_S)
             end_tree(self._agent)
             self._agent = None
@@ -91,6 +91,8 @@ class LocalLauncher:
             self._log = None
 
     def _running_agent(self) -> subprocess.Popen[bytes]:
+        if self._agent is not None and self._agent.poll() is not None:
+            self.close()  # it died between two jobs
         if self._agent is None:
             self._log_path.parent.mkdir(parents=True, exist_ok=True)
             self._log = self._log_path.open("ab")

@@ -62,6 +62,7 @@ class Sweep:
             facts |= {name: versions.get(name, "") for name in ("torch", "cuda", "nccl")}
             facts |= {"gpu": samples[0].device_name, "gated_on": samples[0].gated_on}
             facts["backend"] = samples[0].backend
+            facts["environment"] = " ".join(f"{k}={v}" for k, v in samples[0].environment.items())
         if status == "ok":
             facts |= measured(cell.case, samples, self.peak_tflops)
         elif status == "wrong_result":

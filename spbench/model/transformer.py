@@ -81,7 +81,15 @@ class Transformer(nn.Module):
         for block in (residuals[i : i + length] for i in range(0, len(residuals), length)):
             x = self._switch(x, shard, block[0].shard)
             if recompute:
-                x = checkpoint(self._block, x, projected, context, block, use_reentrant=False)
+                x = checkpoint(
+                    self._block,
+                    x,
+                    projected,
+                    context,
+                    block,
+                    use_reentrant=False,
+                    preserve_rng_state=False,  # nothing is random
+                )
             else:
                 x = self._block(x, projected, context, block)
             shard = block[-1].shard

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 
@@ -30,6 +31,8 @@ COLOURS = {
     "rsa": "#CC79A7",
 }
 MORE_COLOURS = ("#56B4E9", "#D55E00", "#F0E442", "#000000", "#999999")
+SHARE_DRAWINGS = ("memory", "step_split")
+HATCHES = ("..", "\\\\\\", "oo", "++", "--")
 PHASE_SHADES = {"forward": 1.0, "backward": 0.6, "gradients": 0.3}
 STYLE = {
     "font.size": 10,
@@ -53,15 +56,20 @@ def draw_all(lines: Sequence[Line], records: Sequence[Record], folder: Path) -> 
         "sent_bytes": sent_bytes,
         "step_split": step_split,
     }
-    panels = list(dict.fromkeys(line.panel for line in lines))
     with mpl.rc_context(STYLE):  # type: ignore[arg-type]
         for name, draw in drawings.items():
+            # A share has no step and sends nothing: it has no place in those figures.
+            has_it = name in SHARE_DRAWINGS
+            drawn = [line for line in lines if has_it or line.kind == "measured"]
+            panels = list(dict.fromkeys(line.panel for line in drawn))
+            if not panels:
+                continue
             figure, axes = plt.subplots(
                 len(panels), 1, figsize=(7.2, 4.0 * len(panels)), squeeze=False
             )
             for ax, panel in zip(axes[:, 0], panels, strict=True):
                 draw(ax, [line for line in lines if line.panel == panel])
-                ax.set_title(f"{ax.get_title(loc='left')}\n{panel}")
+                ax.set_title(f"{ax.get_title(loc='left')}\n{panel}", fontsize=9.5)
             yield from _save(figure, folder / name, caption(records))
             plt.close(figure)
 
@@ -137,7 +145,7 @@ def sent_bytes(ax: Axes, lines: Sequence[Line]) -> None:
                 ax.hlines(predicted_below, at - width / 2, at + width / 2, color="black", lw=1.2)
     _strategy_legend(ax, lines)
     _rank_ticks(ax, lines)
-    ax.set_title("Sent by one rank in a step")
+    ax.set_title("Sent by one rank in a step (bars), predicted (lines)")
     ax.set_ylabel("MiB  (dark to light: forward,\nbackward, gradients)")
 
 
@@ -149,7 +157,7 @@ def step_split(ax: Axes, lines: Sequence[Line]) -> None:
             _mark_failed(ax, at, width, line)
             continue
         shown = colour(line.strategy)
-        ax.bar(at, line.compute_ms, width * 0.92, color=shown)
+        ax.bar(at, line.compute_ms, width * 0.92, **fill(line.strategy))
         exposed = max(line.exposed_comm_ms or 0.0, 0.0)
         ax.bar(
             at,
@@ -161,9 +169,11 @@ def step_split(ax: Axes, lines: Sequence[Line]) -> None:
             hatch="////",
             linewidth=0.8,
         )
+        if line.step_ms is not None:
+            ax.hlines(line.step_ms.median, at - width / 2, at + width / 2, color="black", lw=1.2)
     _strategy_legend(ax, lines)
     _rank_ticks(ax, lines)
-    ax.set_title("A step: compute (solid), exposed communication (hatched)")
+    ax.set_title("Compute (solid), exposed communication (hatched), the whole step (line)")
     ax.set_ylabel("ms")
 
 
@@ -179,7 +189,7 @@ def _bars(
         if line.status != "ok" or value is None:
             _mark_failed(ax, at, width, line)
             continue
-        ax.bar(at, value, width * 0.92, color=colour(line.strategy))
+        ax.bar(at, value, width * 0.92, **fill(line.strategy))
         ends = whisker(line) if whisker else None
         if ends is not None:
             ax.errorbar(at, value, yerr=np.array(ends)[:, None], color="black", capsize=3, lw=1)
@@ -226,7 +236,7 @@ def _mark_failed(ax: Axes, at: float, width: float, line: Line) -> None:
 
 def _strategy_legend(ax: Axes, lines: Sequence[Line]) -> None:
     strategies = _strategies(lines)
-    handles = [Patch(color=colour(strategy)) for strategy in strategies]
+    handles = [Patch(**fill(strategy)) for strategy in strategies]
     ax.legend(
         handles,
         strategies,
@@ -237,10 +247,20 @@ def _strategy_legend(ax: Axes, lines: Sequence[Line]) -> None:
 
 
 def colour(strategy: str) -> str:
-    """A strategy's own colour; options and strangers get one that depends on the name alone."""
-    if strategy in COLOURS:
-        return COLOURS[strategy]
-    return MORE_COLOURS[sum(map(ord, strategy)) % len(MORE_COLOURS)]
+    """A strategy's own colour, also with options; a stranger's depends on its name alone."""
+    name = strategy.split(":", maxsplit=1)[0]
+    return COLOURS.get(name, MORE_COLOURS[sum(map(ord, name)) % len(MORE_COLOURS)])
+
+
+def fill(strategy: str) -> dict[str, Any]:
+    """What a bar of this strategy looks like."""
+    return {"facecolor": colour(strategy), "hatch": hatch(strategy), "edgecolor": "white", "lw": 0}
+
+
+def hatch(strategy: str) -> str:
+    """Options are told apart by a pattern over the strategy's colour."""
+    options = strategy.partition(":")[2]
+    return HATCHES[sum(map(ord, options)) % len(HATCHES)] if options else ""
 
 
 def _save(figure: Figure, stem: Path, text: str) -> Iterator[Path]:

@@ -80,6 +80,9 @@ class Record:
     git_commit: str = ""
     gated_on: str = ""
     log: str = ""
+    workload_key: str = ""
+    environment: str = ""
+    """Variables that the strategy's best form asks for, as the ranks found them."""
 
     @classmethod
     def of_case(cls, case: Case, **more: Any) -> Self:
@@ -99,6 +102,7 @@ class Record:
             world_size=case.ranks,
             sp_size=case.ranks,
             launch=case.launch,
+            workload_key=case.workload_key,
             **more,
         )
 

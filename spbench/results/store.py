@@ -126,7 +126,10 @@ class Store:
         path = self.folder / "run.json"
         earlier = read_run(self.folder)
         history = [*earlier.get("history", []), earlier.get("argv")] if earlier else []
-        text = json.dumps({**facts, "history": history}, indent=2) + "\n"
+        cases = {(c["key"], c["launch"]): c for c in earlier.get("cases", [])}
+        cases |= {(c["key"], c["launch"]): c for c in facts.get("cases", [])}
+        merged = {**facts, "history": history} | ({"cases": list(cases.values())} if cases else {})
+        text = json.dumps(merged, indent=2) + "\n"
         with _named(self.folder):
             write_atomically(path, text)
 

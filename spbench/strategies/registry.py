@@ -39,7 +39,8 @@ class UnknownStrategyError(ValueError):
 
 def places() -> dict[str, str]:
     """Where each strategy lives, ``module:class``, the built-in ones first."""
-    return BUILT_IN | {found.name: found.value for found in entry_points(group=GROUP)}
+    found = {point.name: point.value for point in entry_points(group=GROUP)}
+    return BUILT_IN | found | BUILT_IN  # a plug-in adds, and replaces none of ours
 
 
 def check_name(text: str) -> None:
@@ -54,7 +55,8 @@ def check_name(text: str) -> None:
 
 def nearest(word: str, known: Sequence[str]) -> str:
     """'Did you mean …? ' with a space behind, or nothing."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    begins = [name for name in known if word and name.startswith(word[:3])]
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5) or begins
     return f"Did you mean {close[0]!r}? " if close else ""
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from spbench.comm.collectives import Collectives
+from spbench.comm.collectives import Collectives, Pending
 from spbench.comm.transfer import Transfer
 from spbench.strategies.base import Traffic
 from spbench.strategies.embedded import Embedded
@@ -75,12 +75,12 @@ class _Rings(torch.autograd.Function):
         scaled, k, v, weights = ctx.saved_tensors
         shard, comm = ctx.shard, ctx.comm
         d_out = fold(grad, shard.dim)
-        d_v = _summed(weights.transpose(-2, -1) @ d_out, v, shard, comm, ctx.scatter)
+        d_v = _start_sum(weights.transpose(-2, -1) @ d_out, v, shard, comm, ctx.scatter)
         d_weights = _row(d_out, v, shard, comm)
         d_scores = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype)
-        d_k = _summed(d_scores.transpose(-2, -1) @ scaled, k, shard, comm, ctx.scatter)
+        d_k = _start_sum(d_scores.transpose(-2, -1) @ scaled, k, shard, comm, ctx.scatter)
         d_q = _row_times(d_scores, k, shard, comm) * grad.shape[-1] ** -0.5
-        return unfold(d_q, grad, shard.dim), d_k, d_v, None, None, None
+        return unfold(d_q, grad, shard.dim), d_k.wait(), d_v.wait(), None, None, None
 
 
 def _row(left: Tensor, ringed: Tensor, shard: Shard, comm: Collectives) -> Tensor:
@@ -103,10 +103,11 @@ def _row_times(row: Tensor, ringed: Tensor, shard: Shard, comm: Collectives) -> 
     return total.to(row.dtype)
 
 
-def _summed(whole: Tensor, like: Tensor, shard: Shard, comm: Collectives, scatter: bool) -> Tensor:
+def _start_sum(
+    whole: Tensor, like: Tensor, shard: Shard, comm: Collectives, scatter: bool
+) -> Pending:
     """This rank's part of the sum, over the ranks, of a gradient of the whole axis."""
     partial = unfold(whole, like, shard.dim).contiguous()
     if scatter:
-        return comm.start_reduce_scatter(partial, shard).wait()
-    comm.all_reduce_(partial).wait()
-    return comm.take(partial, shard)
+        return comm.start_reduce_scatter(partial, shard)
+    return Pending(comm.all_reduce_(partial), comm.take(partial, shard))

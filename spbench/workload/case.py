@@ -53,5 +53,11 @@ class Case(Frozen):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
+    def workload_key(self) -> str:
+        """Equal for workloads that compute the same thing, whatever they are called."""
+        resolved = self.workload.model_dump(mode="json", by_alias=True, exclude={"name", "source"})
+        return hashlib.sha256(json.dumps(resolved, sort_keys=True).encode()).hexdigest()[:8]
+
+    @property
     def label(self) -> str:
         return f"{self.strategy} on {self.ranks}"
