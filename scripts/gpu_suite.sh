@@ -116,4 +116,6 @@ suite() {
     "$python" scripts/gpu_suite.py summary "$folder"
 }
 
-mkdir -p "$folder" && suite 2>&1 | tee -a "$folder/suite.log"
+mkdir -p "$folder"
+[[ -e $folder/run.json ]] || echo '{}' >"$folder/run.json" # the gates write here before any run
+suite 2>&1 | tee -a "$folder/suite.log"

@@ -371,7 +371,8 @@ def test_a_place_that_is_no_run_is_refused(tmp_path: Path) -> None:
         done = spbench(tmp_path, *words, place, torch=True)
         assert done.code == USAGE
         assert said in done.err
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert not (tmp_path / "runs.csv").exists()
+    assert not (tmp_path / "run.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_one_folder_holds_everything(done: tuple[Path, str]) -> None:
     assert (folder / "plots" / "memory.png").exists()
     assert "one gpu share" in (folder / "compare.txt").read_text(encoding="utf-8")
     assert (folder / "suite.log").read_text(encoding="utf-8") == printed
-    assert "one_gpu_share, dsp-720m-small: 6 ok" in printed
+    assert "one_gpu_share, dsp-720m-small depth=1: 6 ok" in printed
 
 
 def test_without_time_nothing_is_run_and_it_says_so(tmp_path: Path) -> None:
