@@ -142,7 +142,9 @@ def sent_bytes(ax: Axes, lines: Sequence[Line]) -> None:
                 below += sent / 2**20
             predicted_below += (predicted or 0) / 2**20
             if predicted:
-                ax.hlines(predicted_below, at - width / 2, at + width / 2, color="black", lw=1.2)
+                ax.hlines(
+                    predicted_below, at - 0.45 * width, at + 0.45 * width, color="black", lw=1.2
+                )
     _strategy_legend(ax, lines)
     _rank_ticks(ax, lines)
     ax.set_title("Sent by one rank in a step (bars), predicted (lines)")
@@ -170,7 +172,9 @@ def step_split(ax: Axes, lines: Sequence[Line]) -> None:
             linewidth=0.8,
         )
         if line.step_ms is not None:
-            ax.hlines(line.step_ms.median, at - width / 2, at + width / 2, color="black", lw=1.2)
+            ax.hlines(
+                line.step_ms.median, at - 0.45 * width, at + 0.45 * width, color="black", lw=1.2
+            )
     _strategy_legend(ax, lines)
     _rank_ticks(ax, lines)
     ax.set_title("Compute (solid), exposed communication (hatched), the whole step (line)")
