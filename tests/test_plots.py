@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 
 from spbench.judge.side_by_side import Line, side_by_side
+from spbench.report import bars as look
 from spbench.report import plots
 from spbench.results.record import Record
 from spbench.strategies.registry import BUILT_IN
@@ -105,8 +106,8 @@ def test_a_failed_case_is_hatched_and_labelled(ax: Axes, draw: Drawing) -> None:
     draw(ax, side_by_side([measured("dsp", 5.0), record("rsa", status="oom")]))
     assert "oom" in [text.get_text() for text in ax.texts]
     assert len([patch for patch in ax.patches if patch.get_hatch() == "xxx"]) == 1
-    assert bars(ax, plots.colour("rsa")) == []
-    assert bars(ax, plots.colour("dsp"))
+    assert bars(ax, look.colour("rsa")) == []
+    assert bars(ax, look.colour("dsp"))
 
 
 def test_what_was_not_measured_is_no_zero(ax: Axes) -> None:
@@ -118,7 +119,7 @@ def test_what_was_not_measured_is_no_zero(ax: Axes) -> None:
 def test_throughput_is_of_the_median_launch(ax: Axes) -> None:
     """The bar is the median, the whisker reaches from the slowest to the fastest launch."""
     plots.throughput(ax, side_by_side(RUN[:2]))
-    ((top, _),) = bars(ax, plots.colour("dsp"))
+    ((top, _),) = bars(ax, look.colour("dsp"))
     (whisker,) = ax.collections
     low, high = whisker.get_paths()[0].vertices[:, 1]  # type: ignore[union-attr]
     assert low == pytest.approx(top * 11 / 12)
@@ -141,7 +142,7 @@ def test_equal_launches_have_a_whisker_of_no_length(ax: Axes) -> None:
 def test_sent_bytes_stand_on_each_other_with_their_prediction(ax: Axes) -> None:
     """Phases are stacked; the ticks are the predictions of the phases up to them."""
     plots.sent_bytes(ax, side_by_side([measured("dsp", 5.0)]))
-    assert bars(ax, plots.colour("dsp")) == [(3.0, 0.0), (9.0, 3.0), (10.0, 9.0)]
+    assert bars(ax, look.colour("dsp")) == [(3.0, 0.0), (9.0, 3.0), (10.0, 9.0)]
     ticks = [float(one.get_segments()[0][0][1]) for one in ax.collections]  # type: ignore[attr-defined]
     assert ticks == [3.0, 9.0, 10.0]
 
@@ -150,7 +151,7 @@ def test_a_share_has_predictions_without_bars(ax: Axes) -> None:
     """Nothing was sent, so nothing is stacked; what would be sent is marked."""
     silent = {f"sent_bytes_{phase}": None for phase in ("forward", "backward", "gradients")}
     plots.sent_bytes(ax, side_by_side([measured("dsp", 5.0, kind="one_gpu_share", **silent)]))
-    assert bars(ax, plots.colour("dsp")) == []
+    assert bars(ax, look.colour("dsp")) == []
     assert len(ax.collections) == 3
 
 
@@ -172,14 +173,14 @@ def test_a_strategy_has_its_colour_everywhere(ax: Axes) -> None:
     for draw in DRAWINGS:
         draw(ax, lines[::-1])
         draw(ax, lines[:1])
-        assert bars(ax, plots.colour("rsa"))
-    assert plots.colour("rsa:reduce-scatter") == plots.colour("rsa:reduce-scatter")
+        assert bars(ax, look.colour("rsa"))
+    assert look.colour("rsa:reduce-scatter") == look.colour("rsa:reduce-scatter")
 
 
 def test_colours_can_be_told_apart() -> None:
     """Every built-in strategy has a colour of its own, none near another or near white."""
-    assert set(plots.COLOURS) == set(BUILT_IN)
-    shown = [*plots.COLOURS.values(), *plots.MORE_COLOURS, "#FFFFFF"]
+    assert set(look.COLOURS) == set(BUILT_IN)
+    shown = [*look.COLOURS.values(), *look.MORE_COLOURS, "#FFFFFF"]
     for one, other in combinations(map(to_rgb, shown), 2):
         assert sum(abs(a - b) for a, b in zip(one, other, strict=True)) > 0.3
 

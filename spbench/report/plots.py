@@ -1,38 +1,35 @@
 """The figures of a run, each as PNG and SVG.
 
-One fixed colour and marker for each strategy everywhere, from a palette that the
-colour-blind can tell apart (Okabe and Ito). Cases that did not finish are hatched and
-labelled; a caption says where the figures come from.
+Made from records alone, so they can be drawn again a year later. A caption says where the
+figures come from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 
 mpl.use("Agg")
 
 import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from spbench.judge.side_by_side import Line
+from spbench.report.bars import (
+    bars,
+    colour,
+    fill,
+    mark_failed,
+    places_of,
+    rank_ticks,
+    strategy_legend,
+)
 from spbench.results.record import Record
 
-COLOURS = {
-    "dsp": "#0072B2",
-    "ulysses": "#E69F00",
-    "megatron-sp": "#009E73",
-    "rsa": "#CC79A7",
-}
-MORE_COLOURS = ("#56B4E9", "#D55E00", "#F0E442", "#000000", "#999999")
 SHARE_DRAWINGS = ("memory", "step_split")
-HATCHES = ("..", "\\\\\\", "oo", "++", "--")
 PHASE_SHADES = {"forward": 1.0, "backward": 0.6, "gradients": 0.3}
 STYLE = {
     "font.size": 10,
@@ -102,7 +99,7 @@ def throughput(ax: Axes, lines: Sequence[Line]) -> None:
         slow, fast = value * step.median / step.high, value * step.median / step.low
         return max(0.0, value - slow), max(0.0, fast - value)  # equal launches: rounding
 
-    _bars(ax, lines, height, whisker)
+    bars(ax, lines, height, whisker)
     ax.set_title("Throughput")
     ax.set_ylabel("tokens / s, all ranks")
 
@@ -113,17 +110,17 @@ def memory(ax: Axes, lines: Sequence[Line]) -> None:
     def height(line: Line) -> float | None:
         return None if line.peak_allocated_bytes is None else line.peak_allocated_bytes / 2**20
 
-    _bars(ax, lines, height)
+    bars(ax, lines, height)
     ax.set_title("Peak memory of a rank")
     ax.set_ylabel("MiB allocated")
 
 
 def sent_bytes(ax: Axes, lines: Sequence[Line]) -> None:
     """Stacked by phase, as counted; the black tick is the prediction of the phases up to it."""
-    places, width = _places(lines)
+    places, width = places_of(lines)
     for line, at in zip(lines, places, strict=True):
         if line.status != "ok":
-            _mark_failed(ax, at, width, line)
+            mark_failed(ax, at, width, line)
             continue
         below = predicted_below = 0.0
         for phase, shade in PHASE_SHADES.items():
@@ -145,18 +142,18 @@ def sent_bytes(ax: Axes, lines: Sequence[Line]) -> None:
                 ax.hlines(
                     predicted_below, at - 0.45 * width, at + 0.45 * width, color="black", lw=1.2
                 )
-    _strategy_legend(ax, lines)
-    _rank_ticks(ax, lines)
+    strategy_legend(ax, lines)
+    rank_ticks(ax, lines)
     ax.set_title("Sent by one rank in a step (bars), predicted (lines)")
     ax.set_ylabel("MiB  (dark to light: forward,\nbackward, gradients)")
 
 
 def step_split(ax: Axes, lines: Sequence[Line]) -> None:
     """A step's computation, and what its communication adds to it."""
-    places, width = _places(lines)
+    places, width = places_of(lines)
     for line, at in zip(lines, places, strict=True):
         if line.compute_ms is None:
-            _mark_failed(ax, at, width, line)
+            mark_failed(ax, at, width, line)
             continue
         shown = colour(line.strategy)
         ax.bar(at, line.compute_ms, width * 0.92, **fill(line.strategy))
@@ -175,96 +172,10 @@ def step_split(ax: Axes, lines: Sequence[Line]) -> None:
             ax.hlines(
                 line.step_ms.median, at - 0.45 * width, at + 0.45 * width, color="black", lw=1.2
             )
-    _strategy_legend(ax, lines)
-    _rank_ticks(ax, lines)
+    strategy_legend(ax, lines)
+    rank_ticks(ax, lines)
     ax.set_title("Compute (solid), exposed communication (hatched), the whole step (line)")
     ax.set_ylabel("ms")
-
-
-def _bars(
-    ax: Axes,
-    lines: Sequence[Line],
-    height: Callable[[Line], float | None],
-    whisker: Callable[[Line], tuple[float, float] | None] | None = None,
-) -> None:
-    places, width = _places(lines)
-    for line, at in zip(lines, places, strict=True):
-        value = height(line)
-        if line.status != "ok" or value is None:
-            _mark_failed(ax, at, width, line)
-            continue
-        ax.bar(at, value, width * 0.92, **fill(line.strategy))
-        ends = whisker(line) if whisker else None
-        if ends is not None:
-            ax.errorbar(at, value, yerr=np.array(ends)[:, None], color="black", capsize=3, lw=1)
-    _strategy_legend(ax, lines)
-    _rank_ticks(ax, lines)
-
-
-def _places(lines: Sequence[Line]) -> tuple[list[float], float]:
-    """One cluster of bars for each number of ranks, one bar in it for each strategy."""
-    ranks, strategies = _ranks(lines), _strategies(lines)
-    width = 0.8 / len(strategies)
-    middle = (len(strategies) - 1) / 2
-    return [
-        ranks.index(line.ranks) + (strategies.index(line.strategy) - middle) * width
-        for line in lines
-    ], width
-
-
-def _ranks(lines: Sequence[Line]) -> list[int]:
-    return sorted({line.ranks for line in lines})
-
-
-def _strategies(lines: Sequence[Line]) -> list[str]:
-    return list(dict.fromkeys(line.strategy for line in lines))
-
-
-def _rank_ticks(ax: Axes, lines: Sequence[Line]) -> None:
-    ranks = _ranks(lines)
-    ax.set_xticks(range(len(ranks)), [str(n) for n in ranks])
-    ax.set_xlim(-0.6, len(ranks) - 0.4)
-    ax.set_xlabel("ranks")
-    ax.set_ylim(bottom=0)
-
-
-def _mark_failed(ax: Axes, at: float, width: float, line: Line) -> None:
-    """A hatched sliver with the status in place of a figure."""
-    label = line.status if line.status != "ok" else "not measured"
-    transform = ax.get_xaxis_transform()
-    ax.bar(
-        at, 0.06, width * 0.92, color="white", edgecolor="grey", hatch="xxx", transform=transform
-    )
-    ax.text(at, 0.08, label, rotation=90, ha="center", va="bottom", fontsize=8, transform=transform)
-
-
-def _strategy_legend(ax: Axes, lines: Sequence[Line]) -> None:
-    strategies = _strategies(lines)
-    handles = [Patch(**fill(strategy)) for strategy in strategies]
-    ax.legend(
-        handles,
-        strategies,
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.16),
-        ncols=min(4, len(strategies)),
-    )
-
-
-def colour(strategy: str) -> str:
-    """A strategy's own colour, also with options; a stranger's depends on its name alone."""
-    name = strategy.split(":", maxsplit=1)[0]
-    return COLOURS.get(name, MORE_COLOURS[sum(map(ord, name)) % len(MORE_COLOURS)])
-
-
-def fill(strategy: str) -> dict[str, Any]:
-    """What a bar of this strategy looks like."""
-    return {"facecolor": colour(strategy), "hatch": hatch(strategy), "edgecolor": "white", "lw": 0}
-
-
-def hatch(strategy: str) -> str:
-    """Options are told apart by a pattern over the strategy's colour."""
-    options = strategy.partition(":")[2]
-    return HATCHES[sum(map(ord, options)) % len(HATCHES)] if options else ""
 
 
 def _save(figure: Figure, stem: Path, text: str) -> Iterator[Path]:
