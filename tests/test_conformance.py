@@ -13,6 +13,7 @@ from spbench.bench.step import Links, Step
 from spbench.comm.threads import Meeting, Threads, run_ranks
 from spbench.launch.checks import checks_for, run_checks
 from spbench.launch.local import LocalLauncher
+from spbench.model.initialise import inputs
 from spbench.strategies.registry import load, places
 from spbench.workload.catalogue import find, names
 from spbench.workload.load import with_settings
@@ -138,15 +139,13 @@ def test_two_models_at_once(strategy: str) -> None:
         steps = [Step(shape, load(strategy), links, cpu, seed=1) for shape in shapes]
         xs, outs = [], []
         for step in steps:
-            torch.manual_seed(transport.rank)
-            x, *rest, cotangent = step.random_inputs()
-            xs.append(x)
-            outs.append((step.model(x, *rest), cotangent))
+            x, *rest = inputs(step.workload, seed=2)
+            xs.append(step.comm.take(x, step.first).contiguous().requires_grad_())
+            outs.append(step.model(xs[-1], *rest))
             if len(order) == 1:
                 break
         for i in order:
-            out, cotangent = outs[i]
-            out.backward(cotangent)
+            outs[i].sum().backward()
             gradients_of = steps[i].gradients
             assert gradients_of is not None
             gradients_of.finish()

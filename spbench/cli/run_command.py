@@ -151,7 +151,10 @@ def measure(
     """Runs what is left to do, and shows it. None on a rank that is not the first."""
     launcher: Launcher
     if joined_ranks(os.environ) is not None:
-        launcher = JoinedLauncher(job_of(cells[0].case, timeout_s))
+        jobs = [job_of(cell.case, timeout_s) for cell in cells]
+        wanted = {name: value for job in jobs for name, value in job.environment.items()}
+        # These processes live through all cases: what one of them needs is set for all.
+        launcher = JoinedLauncher(jobs[0].model_copy(update={"environment": wanted}))
         if not launcher.is_first:
             launcher.follow()
             return None
