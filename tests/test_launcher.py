@@ -59,7 +59,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
         )
         launcher = LocalLauncher(folder / "logs" / "launcher.log")
         with Store(folder) as store:
-            sweep = Sweep(store=store, launcher=launcher, run_id="faults", timeout_s=12.0)
+            sweep = Sweep(store=store, launcher=launcher, run_id="faults", timeout_s=20.0)
             before = psutil.Process().children(recursive=True)
             records = list(sweep.run(plan(request), lambda _: None))
             launcher.close()
@@ -76,7 +76,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
         ("raises", "crash", "rank 1: ZeroDivisionError: a fault of rank 1"),
         ("exits", "crash", "rank 1 ended with exit code 7"),
         ("killed", "crash", "rank 1 was ended by SIGKILL"),
-        ("hangs", "timeout", "not done after 12 s"),
+        ("hangs", "timeout", "not done after 20 s"),
         ("lies", "wrong_result", "differs from one device"),
         ("dsp", "ok", ""),
     ],
