@@ -42,6 +42,16 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     )
 
 
+def start_long(folder: Path, out: Path) -> subprocess.Popen[str]:
+    """A run of many seconds, once its ranks have been started."""
+    words = ("--set", "axes={time: 16, height: 64, width: 64}", "-s", "rsa", "--gpus", "2")
+    run = start(folder, *words, "--out", str(out))
+    deadline = time.monotonic() + 60
+    while not list(out.glob("logs/*/logs/*/*/0/stderr.log")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return run
+
+
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
     """One sweep over every faulty strategy, and a good one after them; records by name."""
@@ -119,11 +129,7 @@ def test_a_run_from_the_command_line(tmp_path: Path) -> None:
 def test_an_interrupted_run_keeps_its_rows(tmp_path: Path, ending: int, code: int) -> None:
     """Finished cases stay, the one under way is 'interrupted', no process is left."""
     out = tmp_path / "here"
-    words = ("--set", "axes={time: 16, height: 64, width: 64}", "-s", "rsa", "--gpus", "2")
-    run = start(tmp_path, *words, "--out", str(out))
-    deadline = time.monotonic() + 60
-    while not list(out.glob("logs/*/logs/*/*/0/stderr.log")) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    run = start_long(tmp_path, out)
     time.sleep(1.0)
     family = psutil.Process(run.pid).children(recursive=True)
     assert len(family) >= 3
@@ -138,11 +144,7 @@ def test_an_interrupted_run_keeps_its_rows(tmp_path: Path, ending: int, code: in
 def test_a_killed_parent_takes_its_ranks_along(tmp_path: Path) -> None:
     """SIGKILL to spbench itself: launcher and ranks die by themselves, the next start resumes."""
     out = tmp_path / "here"
-    words = ("--set", "axes={time: 16, height: 64, width: 64}", "-s", "rsa", "--gpus", "2")
-    run = start(tmp_path, *words, "--out", str(out))
-    deadline = time.monotonic() + 60
-    while not list(out.glob("logs/*/logs/*/*/0/stderr.log")) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    run = start_long(tmp_path, out)
     family = psutil.Process(run.pid).children(recursive=True)
     run.kill()
     run.communicate(timeout=10)
