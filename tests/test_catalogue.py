@@ -43,8 +43,8 @@ def test_the_catalogue_is_complete() -> None:
     assert set(names()) == {*LARGE, *(f"{name}-small" for name in LARGE)}
 
 
-def kinds(work: Workload) -> list[tuple[type, str | None]]:
-    return [(type(sublayer), getattr(sublayer, "axis", None)) for sublayer in work.block]
+def kinds(work: Workload) -> list[tuple[type, tuple[str, ...]]]:
+    return [(type(sublayer), sublayer.attended) for sublayer in work.block]
 
 
 @pytest.mark.parametrize("name", LARGE)

@@ -113,7 +113,7 @@ def test_ring_shows_every_block_once(shape: tuple[int, ...], ranks: int, dim: in
         owners = []
         for owner, block in comm.ring(comm.take(x, shard), shard):
             owners.append(owner)
-            assert torch.equal(block, x.narrow(dim, shard.start(owner), shard.sizes[owner]))
+            assert torch.equal(block, x.narrow(dim, shard.offset(owner), shard.sizes[owner]))
         assert owners[0] == comm.rank
         assert sorted(owners) == list(range(ranks))
         assert transport.sent == count([Transfer.ring(x.nbytes, shard.sizes)], comm.rank)

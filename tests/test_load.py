@@ -17,7 +17,8 @@ from spbench.workload.load import (
     nearest,
     with_settings,
 )
-from spbench.workload.workload import Attention, Mlp, Workload
+from spbench.workload.sublayers import Attention, Mlp
+from spbench.workload.workload import Workload
 
 VALID = """\
 version: 1
@@ -61,7 +62,7 @@ def test_a_valid_file_is_loaded(tmp_path: Path) -> None:
     """Every field arrives, numbers as numbers and sublayers in order."""
     work = load_file(written(tmp_path, VALID.encode()))
     assert (work.name, work.axes, work.batch) == ("made-up", {"time": 8, "space": 12}, 2)
-    assert work.block[0] == Attention(axis="space")
+    assert work.block[0] == Attention(axes=("space",))
     assert work.block[-1] == Mlp(ratio=4.0)
 
 
@@ -216,7 +217,7 @@ BASE = load_text(VALID, "here")
         (["axes={time: 3, space: 4, rooms: 5}"], {"axes": {"time": 3, "space": 4, "rooms": 5}}),
         (
             ["block=[{attention: time}, {mlp: 4}]"],
-            {"block": (Attention(axis="time"), Mlp(ratio=4))},
+            {"block": (Attention(axes=("time",)), Mlp(ratio=4))},
         ),
         (["source=a=b"], {"source": "a=b"}),
     ],

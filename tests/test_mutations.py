@@ -96,7 +96,7 @@ def test_accumulated_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
         for owner, block in comm.ring(ringed, shard):
             keys = fold(block, shard.dim)
             for i in range(keys.shape[-2]):
-                at = shard.start(owner) + i
+                at = shard.offset(owner) + i
                 total = total + row[..., at : at + 1] * keys[..., i : i + 1, :]
         return total
 
@@ -206,7 +206,7 @@ def test_gradients_round_the_ring_the_wrong_way(monkeypatch: pytest.MonkeyPatch)
         partial = kernel.unfold(whole, like, shard.dim).contiguous()
         comm.all_reduce_(partial).wait()
         mirrored = -comm.rank % comm.size
-        mine = partial.narrow(shard.dim, shard.start(mirrored), shard.sizes[comm.rank])
+        mine = partial.narrow(shard.dim, shard.offset(mirrored), shard.sizes[comm.rank])
         return collectives.Pending(_Nothing(), mine)
 
     monkeypatch.setattr(rsa, "_start_sum", wrong)

@@ -26,10 +26,10 @@ def test_shards_lie_end_to_end(length: int, ranks: int) -> None:
     """A shard starts where the one before it ends, the first at 0."""
     shard = Shard.even(1, length, ranks)
     assert shard.length == length
-    assert shard.start(0) == 0
+    assert shard.offset(0) == 0
     for rank in range(1, ranks):
-        assert shard.start(rank) == shard.start(rank - 1) + shard.sizes[rank - 1]
-    assert shard.start(ranks) == length
+        assert shard.offset(rank) == shard.offset(rank - 1) + shard.sizes[rank - 1]
+    assert shard.offset(ranks) == length
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ def test_known_sizes(length: int, ranks: int, sizes: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(("sizes", "imbalance"), [((4, 3, 3, 3), 16 / 13), ((2, 2), 1.0)])
 def test_imbalance_is_largest_over_mean(sizes: tuple[int, ...], imbalance: float) -> None:
     """Even shards have 1; otherwise the longest shard says how long all wait."""
-    assert Shard(1, sizes).imbalance == pytest.approx(imbalance)
+    assert Shard.of_sizes(1, sizes).imbalance == pytest.approx(imbalance)

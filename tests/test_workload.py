@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from spbench.workload.case import QUICK, Case
-from spbench.workload.workload import Attention, CrossAttention, Mlp, Workload
+from spbench.workload.sublayers import Attention, CrossAttention, Mlp
+from spbench.workload.workload import Workload
 
 LENGTHS = st.integers(1, 5000)
 PLAIN: dict[str, Any] = {
@@ -93,11 +94,11 @@ def test_a_workload_cannot_be_changed() -> None:
 def test_what_is_derived() -> None:
     """Sizes that strategies and the model go by, computed by hand here."""
     work = workload(batch=2, dtype="bfloat16")
-    assert work.attended_axes == ("space", "time")
+    assert [one.axes for one in work.attentions] == [("space",), ("time",)]
     assert work.stack == work.block * 3
     assert work.block == (
-        Attention(axis="space"),
-        Attention(axis="time"),
+        Attention(axes=("space",)),
+        Attention(axes=("time",)),
         CrossAttention(length=9),
         Mlp(ratio=2.5),
     )

@@ -148,7 +148,7 @@ def _fits(workload: Workload, group: Group) -> bool:
         return False
     size = max(4, DTYPE_BYTES[workload.dtype])  # the reference of 16 bits runs in 32
     scores = (
-        max((workload.axes[axis] for axis in workload.attended_axes), default=0)
+        max((workload.length(one) for one in workload.attentions), default=0)
         * workload.batch
         * workload.tokens
         * workload.heads

@@ -54,7 +54,8 @@ class Collectives:
 
     def take(self, whole: Tensor, shard: Shard) -> Tensor:
         """This rank's part of a tensor that every rank holds. Moves nothing. A view."""
-        return whole.narrow(shard.dim, shard.start(self.rank), shard.sizes[self.rank])
+        parts = [whole.narrow(shard.dim, *run) for run in shard.runs[self.rank]]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, shard.dim)
 
     def switch(self, *xs: Tensor, before: Shard, after: Shard) -> tuple[Tensor, ...]:
         """``before.dim`` becomes whole and ``after.dim`` becomes sharded, in one all-to-all.

@@ -38,7 +38,7 @@ def load_weights(model: nn.Module, rank: int, seed: int, sharpness: float = 1.0)
         if ".qkv." in name or ".kv." in name or ".q." in name:
             whole *= sharpness
         if part is not None:
-            whole = whole.narrow(part.dim, part.start(rank), part.sizes[rank])
+            whole = torch.cat([whole.narrow(part.dim, *run) for run in part.runs[rank]], part.dim)
         parameter.copy_(whole)
 
 

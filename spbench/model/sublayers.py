@@ -17,7 +17,8 @@ from spbench.strategies.base import Strategy
 from spbench.strategies.kernel import attend_context
 from spbench.strategies.linear import LinearSpec
 from spbench.workload.shards import Shard
-from spbench.workload.workload import Attention, CrossAttention, Mlp, Sublayer, Workload
+from spbench.workload.sublayers import Attention, CrossAttention, Mlp, Sublayer
+from spbench.workload.workload import Workload
 
 
 @final
@@ -29,7 +30,7 @@ class SelfAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.strategy, self.comm = strategy, comm
-        self.along = workload.dim(sublayer.axis)
+        self.along = workload.dim(sublayer.axes[0])
         hidden, heads = workload.hidden, (workload.heads, workload.head_dim)
         self.qkv = strategy.linear_in(
             LinearSpec(in_shape=(hidden,), out_shape=(3, *heads), cut=1), comm

@@ -27,7 +27,8 @@ from spbench.strategies.kernel import attend_whole
 from spbench.strategies.linear import LinearSpec, WholeLinear
 from spbench.workload.cost import is_modulated, parameters
 from spbench.workload.shards import Shard, shard_sizes
-from spbench.workload.workload import DTYPE_BYTES, Sublayer, Workload
+from spbench.workload.sublayers import Sublayer
+from spbench.workload.workload import DTYPE_BYTES, Workload
 
 Layout = tuple[str, ...]
 """The sharded axis, one entry for each sublayer of the whole stack."""

@@ -19,7 +19,8 @@ from typing import final
 
 from spbench.strategies.base import Layout, Strategy, switch
 from spbench.workload.shards import Shard
-from spbench.workload.workload import Attention, Sublayer, Workload
+from spbench.workload.sublayers import Sublayer
+from spbench.workload.workload import Workload
 
 Cost = tuple[float, float]
 """Bytes that the slowest rank sends, then how unevenly the ranks compute."""
@@ -86,20 +87,19 @@ def _passes(workload: Workload, first: bool) -> int:
 
 def _free_axes(sublayer: Sublayer, workload: Workload, ranks: int) -> list[str]:
     """Axes that may be sharded while ``sublayer`` runs: long enough, and not attended."""
-    attended = sublayer.axis if isinstance(sublayer, Attention) else None
-    return [a for a, length in workload.axes.items() if a != attended and length >= ranks]
+    axes = workload.axes.items()
+    return [a for a, length in axes if a not in sublayer.attended and length >= ranks]
 
 
 def _no_free_axis(sublayer: Sublayer, workload: Workload, ranks: int) -> str:
     others = {
-        axis: length
-        for axis, length in workload.axes.items()
-        if not (isinstance(sublayer, Attention) and axis == sublayer.axis)
+        axis: length for axis, length in workload.axes.items() if axis not in sublayer.attended
     }
     if not others:
         return "it shards an axis that is not attended, and needs a second sequence axis"
     axis = max(others, key=others.__getitem__)
-    while_ = f" while {sublayer.axis} is attended" if isinstance(sublayer, Attention) else ""
+    attended = " and ".join(sublayer.attended)
+    while_ = f" while {attended} is attended" if attended else ""
     return (
         f"no axis has {ranks} positions to shard{while_}: the longest is {axis} with "
         f"{others[axis]}; use 1 to {others[axis]} ranks"

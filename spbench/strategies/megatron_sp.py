@@ -28,7 +28,8 @@ from spbench.strategies.base import Traffic
 from spbench.strategies.embedded import Embedded, heads_why_not
 from spbench.strategies.linear import LinearSpec, empty_parameter, product
 from spbench.workload.shards import Shard, shard_sizes
-from spbench.workload.workload import Sublayer, Workload
+from spbench.workload.sublayers import Sublayer
+from spbench.workload.workload import Workload
 
 
 @final

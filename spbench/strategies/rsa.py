@@ -26,7 +26,8 @@ from spbench.strategies.base import Traffic
 from spbench.strategies.embedded import Embedded
 from spbench.strategies.kernel import attend_whole, fold, unfold
 from spbench.workload.shards import Shard, shard_sizes
-from spbench.workload.workload import Attention, Sublayer, Workload
+from spbench.workload.sublayers import Attention, Sublayer
+from spbench.workload.workload import Workload
 
 
 @final
@@ -39,7 +40,7 @@ class RingSelfAttention(Embedded):
     def sublayer_traffic(
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
     ) -> Traffic:
-        if not isinstance(sublayer, Attention) or sublayer.axis != axis:
+        if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
             return [], []
         M, sizes = workload.activation_bytes, shard_sizes(workload.axes[axis], ranks)
         ring = Transfer.ring(M, sizes)
@@ -87,7 +88,7 @@ def _row(left: Tensor, ringed: Tensor, shard: Shard, comm: Collectives) -> Tenso
     """``left`` times every block of ``ringed``, side by side: (b, Z, S/N, S)."""
     row = left.new_empty(*left.shape[:-1], shard.length)
     for owner, block in comm.ring(ringed, shard):
-        columns = row.narrow(-1, shard.start(owner), shard.sizes[owner])
+        columns = row.narrow(-1, shard.offset(owner), shard.sizes[owner])
         columns.copy_(left @ fold(block, shard.dim).transpose(-2, -1))
     return row
 
@@ -96,7 +97,7 @@ def _row_times(row: Tensor, ringed: Tensor, shard: Shard, comm: Collectives) -> 
     """The sum over blocks, added up in float32 at least: (b, Z, S/N, D)."""
     total: Tensor | None = None
     for owner, block in comm.ring(ringed, shard):
-        columns = row.narrow(-1, shard.start(owner), shard.sizes[owner])
+        columns = row.narrow(-1, shard.offset(owner), shard.sizes[owner])
         part = (columns @ fold(block, shard.dim)).to(torch.promote_types(row.dtype, torch.float32))
         total = part if total is None else total.add_(part)
     assert total is not None

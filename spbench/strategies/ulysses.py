@@ -23,7 +23,8 @@ from spbench.strategies.base import Traffic
 from spbench.strategies.embedded import Embedded, heads_why_not
 from spbench.strategies.kernel import attend_whole
 from spbench.workload.shards import Shard, shard_sizes
-from spbench.workload.workload import Attention, Sublayer, Workload
+from spbench.workload.sublayers import Attention, Sublayer
+from spbench.workload.workload import Workload
 
 
 @final
@@ -41,7 +42,7 @@ class Ulysses(Embedded):
     ) -> Traffic:
         if not isinstance(sublayer, Attention):
             return [], []
-        if sublayer.axis != axis and not self.every_attention:
+        if axis not in sublayer.attended and not self.every_attention:
             return [], []
         M = workload.activation_bytes
         positions = shard_sizes(workload.axes[axis], ranks)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from spbench.workload.workload import Frozen, Workload
+from spbench.workload.sublayers import Frozen
+from spbench.workload.workload import Workload
 
 Kind = Literal["measured", "one_gpu_share"]
 Device = Literal["cuda", "cpu"]
@@ -47,17 +48,24 @@ class Case(Frozen):
     @property
     def key(self) -> str:
         """16 hexadecimal digits; equal for cases that ask for the same thing."""
-        resolved = self.model_dump(mode="json", by_alias=True, exclude={"launch", "effort"})
-        del resolved["workload"]["source"]
+        resolved = self.model_dump(
+            mode="json", by_alias=True, exclude={"launch", "effort", "workload"}
+        )
+        resolved["workload"] = _stated(self.workload, {"source"})
         text = json.dumps(resolved, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
     def workload_key(self) -> str:
         """Equal for workloads that compute the same thing, whatever they are called."""
-        resolved = self.workload.model_dump(mode="json", by_alias=True, exclude={"name", "source"})
+        resolved = _stated(self.workload, {"name", "source"})
         return hashlib.sha256(json.dumps(resolved, sort_keys=True).encode()).hexdigest()[:8]
 
     @property
     def label(self) -> str:
         return f"{self.strategy} on {self.ranks}"
+
+
+def _stated(workload: Workload, without: set[str]) -> dict[str, Any]:
+    """What differs from the defaults: a key outlives new fields that are left alone."""
+    return workload.model_dump(mode="json", by_alias=True, exclude=without, exclude_defaults=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from spbench.workload.case import Case, Device
-from spbench.workload.workload import Frozen, Workload
+from spbench.workload.sublayers import Frozen
+from spbench.workload.workload import Workload
 
 
 class Check(Frozen):

@@ -13,7 +13,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from spbench.workload.workload import SUBLAYERS, Workload
+from spbench.workload.sublayers import SUBLAYERS, Frozen
+from spbench.workload.workload import Workload
 
 MAX_BYTES = 100_000
 MAX_DEPTH = 20  # the parser's time grows with the square of the nesting
@@ -131,7 +132,8 @@ def _explain(error: Any, where: str, lines: Mapping[Path_, int]) -> str:
     name = ".".join(map(str, path)) or "workload"
     match error["type"]:
         case "extra_forbidden":
-            return f"{place}: {_unknown(path)}"
+            inside = SUBLAYERS.get(str(error["loc"][2])) if len(path) > 1 else None
+            return f"{place}: {_unknown(path, inside or Workload)}"
         case "missing":
             return f"{place}: key {name!r} is missing"
         case "union_tag_not_found":
@@ -168,11 +170,11 @@ def _place(where: str, lines: Mapping[Path_, int], path: Path_) -> str:
     return f"{where}:{lines[path]}" if path in lines else where
 
 
-def _unknown(path: Path_) -> str:
+def _unknown(path: Path_, model: type[Frozen]) -> str:
     key = str(path[-1])
     if len(path) > 1 and key in SUBLAYERS:
         return f"two sublayers in one item; give {key} a '- ' of its own"
-    known = list(SUBLAYERS if len(path) > 1 else Workload.model_fields)
+    known = [field.alias or name for name, field in model.model_fields.items()]
     return f"unknown key {key!r}. {nearest(key, known)}"
 
 

@@ -2,13 +2,21 @@
 
 Uneven shards are ordinary: 13 positions on 4 ranks are 4, 3, 3 and 3. Nothing is
 padded and nothing is dropped, so every split, gather and prediction goes by these sizes.
+
+A shard is mostly one run of positions. Under a causal mask the last positions have most
+to attend to, so a ring gives each rank an early chunk and a late one (zigzag):
+
+    8 chunks on 4 ranks   0 1 2 3 3 2 1 0
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 Sizes = tuple[int, ...]
+Run = tuple[int, int]
+"""First position and length."""
 
 
 def shard_sizes(length: int, ranks: int) -> Sizes:
@@ -21,23 +29,60 @@ def shard_sizes(length: int, ranks: int) -> Sizes:
     return tuple(base + (rank < extra) for rank in range(ranks))
 
 
+def runs_of(sizes: Sizes) -> tuple[Run, ...]:
+    """Runs of these lengths, end to end from 0.
+
+    >>> runs_of((4, 3))
+    ((0, 4), (4, 3))
+    """
+    return tuple((sum(sizes[:i]), size) for i, size in enumerate(sizes))
+
+
 @dataclass(frozen=True)
 class Shard:
-    """The tensor dim that is cut, and how many of its positions each rank holds."""
+    """The tensor dim that is cut, and which of its positions each rank holds.
+
+    ``runs[rank]`` are in ascending order. "Rank order" is the ranks' shards end to end;
+    where each has one run, that is the order of the positions.
+    """
 
     dim: int
-    sizes: Sizes
+    runs: tuple[tuple[Run, ...], ...]
+
+    @classmethod
+    def of_sizes(cls, dim: int, sizes: Sizes) -> Shard:
+        """One run for each rank, end to end."""
+        return cls(dim, tuple((run,) for run in runs_of(sizes)))
 
     @classmethod
     def even(cls, dim: int, length: int, ranks: int) -> Shard:
-        return cls(dim, shard_sizes(length, ranks))
+        return cls.of_sizes(dim, shard_sizes(length, ranks))
 
-    @property
+    @classmethod
+    def zigzag(cls, dim: int, length: int, ranks: int) -> Shard:
+        """Rank r holds chunks r and 2 N - 1 - r of 2 N."""
+        chunks = runs_of(shard_sizes(length, 2 * ranks))
+        both = ((chunks[r], chunks[2 * ranks - 1 - r]) for r in range(ranks))
+        return cls(dim, tuple(tuple(run for run in pair if run[1]) for pair in both))
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """Positions that each rank holds."""
+        return tuple(sum(length for _, length in runs) for runs in self.runs)
+
+    @cached_property
     def length(self) -> int:
         return sum(self.sizes)
 
-    def start(self, rank: int) -> int:
+    def offset(self, rank: int) -> int:
+        """Where the shard of ``rank`` begins in rank order."""
         return sum(self.sizes[:rank])
+
+    @cached_property
+    def is_in_order(self) -> bool:
+        """Whether rank order is the order of the positions."""
+        runs = [run for of_rank in self.runs for run in of_rank]
+        return all(first == sum(n for _, n in runs[:i]) for i, (first, _) in enumerate(runs))
 
     @property
     def imbalance(self) -> float:

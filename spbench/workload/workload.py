@@ -8,64 +8,34 @@ of ranks, strategies or devices, and nothing imports torch.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from spbench.workload.sublayers import Attention, CrossAttention, Frozen, Mlp, Size, Sublayer
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 OUT_RATIO = 36  # hidden over output channels: 1152 over 32 in the DiT family
 MIN_OUT_CHANNELS = 8
 MAX_DEPTH = 1000  # blocks; every sublayer of the stack is planned one by one
-
-Size = Annotated[int, Field(gt=0, lt=2**31)]
+POSITIONS = ("none", "rotary", "learned")
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 Mode = Literal["train", "forward"]
 Modulation = Literal["none", "per_sample", "per_time"]
 Checkpointing = Literal["none", "full"]
+Norm = Literal["layer", "rms"]
 
 
-class Frozen(BaseModel):
-    """Immutable, no unknown keys, no silent coercion of strings to numbers."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
-
-
-class Attention(Frozen):
-    """Self-attention along one axis; the other axes are batch."""
-
-    axis: str = Field(alias="attention")
-
-
-class CrossAttention(Frozen):
-    """Attention from every position to a context of ``length`` tokens."""
-
-    length: Size = Field(alias="cross_attention")
-
-
-class Mlp(Frozen):
-    """Two linear layers with gelu between them, ``ratio`` times ``hidden`` wide."""
-
-    ratio: float = Field(alias="mlp", gt=0, le=1000)
-
-
-SUBLAYERS = {"attention": Attention, "cross_attention": CrossAttention, "mlp": Mlp}
-
-
-def _kind(value: object) -> str | None:
-    """Which sublayer a mapping such as ``{attention: time}`` or a model means."""
-    if isinstance(value, Frozen):
-        return next(kind for kind, model in SUBLAYERS.items() if isinstance(value, model))
-    keys = set(value) if isinstance(value, dict) else set()
-    return next((kind for kind in SUBLAYERS if kind in keys), None)
-
-
-Sublayer = Annotated[
-    Annotated[Attention, Tag("attention")]
-    | Annotated[CrossAttention, Tag("cross_attention")]
-    | Annotated[Mlp, Tag("mlp")],
-    Discriminator(_kind),
-]
+def _known_positions(value: Any) -> Any:
+    given = value.values() if isinstance(value, dict) else [value]
+    for one in given:
+        if one not in POSITIONS:
+            raise ValueError(
+                f"positions {one!r}: each axis has {', '.join(POSITIONS)}; "
+                "write one for all, or as in {time: rotary, space: learned}"
+            )
+    return value
 
 
 class Workload(Frozen):
@@ -77,8 +47,15 @@ class Workload(Frozen):
     axes: dict[str, Size] = Field(min_length=1)
     hidden: Size
     heads: Size
+    kv_heads: Size | None = None
+    """Heads of keys and values in self-attention (grouped-query); None: as many as heads."""
     depth: int = Field(gt=0, le=MAX_DEPTH)
     block: tuple[Sublayer, ...] = Field(min_length=1, strict=False)
+    norm: Norm = "layer"
+    qk_norm: bool = False
+    """An RMS norm of every head's query and key in self-attention."""
+    positions: Annotated[str | dict[str, str], BeforeValidator(_known_positions)] = "none"
+    """For all axes or for each: rotary turns queries and keys, learned is added to the input."""
     modulation: Modulation = "none"
     batch: Size = 1
     dtype: Dtype = "float32"
@@ -88,27 +65,79 @@ class Workload(Frozen):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.hidden % self.heads:
-            fits = [n for n in range(1, 129) if self.hidden % n == 0]
+            raise ValueError(f"hidden {self.hidden} is not a multiple of {self._heads('heads')}")
+        if self.heads % self.key_heads:
+            fits = [n for n in range(1, self.heads + 1) if self.heads % n == 0]
             raise ValueError(
-                f"hidden {self.hidden} is not a multiple of heads {self.heads}; "
-                f"heads that fit: {', '.join(map(str, fits))}"
+                f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}; "
+                f"kv_heads that fit: {', '.join(map(str, fits))}"
             )
-        for axis in self.attended_axes:
+        self._check_positions()
+        if self.modulation == "per_time" and "time" not in self.axes:
+            raise ValueError("modulation per_time needs an axis named time")
+        for sublayer in self.block:
+            match sublayer:
+                case Attention():
+                    self._check_attention(sublayer)
+                case CrossAttention(heads=heads) if heads and self.hidden % heads:
+                    raise ValueError(
+                        f"hidden {self.hidden} is not a multiple of the cross_attention's "
+                        f"{self._heads('heads', heads)}"
+                    )
+                case Mlp() if self.columns(sublayer) < 1:
+                    ratio = sublayer.ratio
+                    raise ValueError(f"mlp ratio {ratio} leaves no columns of {self.hidden}")
+        return self
+
+    def _heads(self, key: str, heads: int | None = None) -> str:
+        fits = [n for n in range(1, 129) if self.hidden % n == 0]
+        return f"{key} {heads or self.heads}; heads that fit: {', '.join(map(str, fits))}"
+
+    def _check_positions(self) -> None:
+        if not isinstance(self.positions, dict):
+            return
+        for axis in self.positions:
+            if axis not in self.axes:
+                known = ", ".join(self.axes)
+                raise ValueError(f"positions of unknown axis {axis!r}; the axes are {known}")
+
+    def _check_attention(self, one: Attention) -> None:
+        for axis in one.axes:
             if axis not in self.axes:
                 raise ValueError(
                     f"attention over unknown axis {axis!r}; the axes are {', '.join(self.axes)}"
                 )
-        if self.modulation == "per_time" and "time" not in self.axes:
-            raise ValueError("modulation per_time needs an axis named time")
-        for sublayer in self.block:
-            if isinstance(sublayer, Mlp) and round(sublayer.ratio * self.hidden) < 1:
-                raise ValueError(f"mlp ratio {sublayer.ratio} leaves no columns of {self.hidden}")
-        return self
+            if one.axes.count(axis) > 1:
+                raise ValueError(f"attention joins axis {axis!r} with itself")
+        special = [key for key in ("causal", "projection", "pair_bias") if getattr(one, key)]
+        if len(special) > 1:
+            raise ValueError(f"one attention cannot have both {' and '.join(special)}")
+        if one.pair_bias and len(one.axes) > 1:
+            raise ValueError(f"pair_bias needs one attended axis, not {', '.join(one.axes)}")
+        causal = {axis for other in self.attentions if other.causal for axis in other.axes}
+        if one.pair_bias and causal & set(one.axes):
+            raise ValueError(f"pair_bias along {one.axes[0]}, which another attention masks causal")
+        channels = {
+            other.pair_bias
+            for other in self.attentions
+            if other.pair_bias and other.axes == one.axes
+        }
+        if one.pair_bias and len(channels) > 1:
+            raise ValueError(
+                f"pair_bias of {' and '.join(map(str, sorted(channels)))} channels along "
+                f"{one.axes[0]}; one axis has one pair tensor"
+            )
+        turned = self.rotary_axes(one)
+        if turned and (self.head_dim % 2 or self.head_dim // 2 < len(turned)):
+            raise ValueError(
+                f"rotary positions turn pairs of numbers, at least one pair for each of "
+                f"{', '.join(turned)}; a head of {self.head_dim} numbers cannot"
+            )
 
     @property
-    def attended_axes(self) -> tuple[str, ...]:
-        """The axis of each self-attention of one block, in order."""
-        return tuple(s.axis for s in self.block if isinstance(s, Attention))
+    def attentions(self) -> tuple[Attention, ...]:
+        """The self-attentions of one block, in order."""
+        return tuple(s for s in self.block if isinstance(s, Attention))
 
     @property
     def stack(self) -> tuple[Sublayer, ...]:
@@ -118,6 +147,11 @@ class Workload(Frozen):
     @property
     def head_dim(self) -> int:
         return self.hidden // self.heads
+
+    @property
+    def key_heads(self) -> int:
+        """Heads of keys and of values in self-attention."""
+        return self.kv_heads or self.heads
 
     @property
     def tokens(self) -> int:
@@ -139,6 +173,20 @@ class Workload(Frozen):
         """M of the papers: the whole (batch, *axes, hidden) in the workload's dtype."""
         return self.batch * self.tokens * self.hidden * DTYPE_BYTES[self.dtype]
 
+    @property
+    def key_bytes(self) -> int:
+        """K of the papers: all keys, or all values, of one self-attention."""
+        return self.activation_bytes * self.key_heads // self.heads
+
+    @property
+    def pairs(self) -> dict[str, int]:
+        """Axes whose attention takes a bias from a pair tensor, and that tensor's channels."""
+        return {one.axes[0]: one.pair_bias for one in self.attentions if one.pair_bias}
+
+    def bias_bytes(self, axis: str) -> int:
+        """The whole bias (batch, length, length, heads) of an attention along ``axis``."""
+        return self.batch * self.axes[axis] ** 2 * self.heads * DTYPE_BYTES[self.dtype]
+
     def columns(self, mlp: Mlp) -> int:
         return round(mlp.ratio * self.hidden)
 
@@ -146,20 +194,53 @@ class Workload(Frozen):
         """The tensor position of an axis in (batch, *axes, hidden)."""
         return 1 + list(self.axes).index(axis)
 
+    def dims(self, attention: Attention) -> tuple[int, ...]:
+        """The tensor positions that an attention goes along, in tensor order."""
+        return tuple(sorted(self.dim(axis) for axis in attention.axes))
+
+    def length(self, attention: Attention) -> int:
+        """Positions of the sequence that an attention goes along."""
+        return math.prod(self.axes[axis] for axis in attention.axes)
+
+    def position_of(self, axis: str) -> str:
+        """How positions of ``axis`` are told: none, rotary or learned."""
+        if isinstance(self.positions, dict):
+            return self.positions.get(axis, "none")
+        return self.positions
+
+    def rotary_axes(self, attention: Attention) -> tuple[str, ...]:
+        """The attended axes that turn queries and keys, in tensor order."""
+        return tuple(
+            axis
+            for axis in self.axes
+            if axis in attention.axes and self.position_of(axis) == "rotary"
+        )
+
+    def is_causal(self, axis: str) -> bool:
+        """Whether some attention along ``axis`` is masked."""
+        return any(one.causal and axis in one.axes for one in self.attentions)
+
     def reduced(self, ranks: int) -> Workload:
         """A workload of the same kind, small enough to check anywhere, on ``ranks``.
 
         Each axis keeps its remainder modulo ``ranks`` and so its uneven shards; the heads
         keep their number and so theirs. Lengths, head size, context and depth shrink.
         """
-        axes = {name: min(n, 2 * ranks + n % ranks) for name, n in self.axes.items()}
-        block = tuple(
-            s.model_copy(update={"length": min(s.length, 7)})
-            if isinstance(s, CrossAttention)
-            else s
-            for s in self.block
-        )
-        update = {"axes": axes, "block": block, "hidden": self.heads * min(8, self.head_dim)}
-        return self.model_copy(
-            update=update | {"depth": min(2, self.depth), "name": f"{self.name} (reduced)"}
-        )
+        data = self.model_dump(by_alias=True) | {
+            "name": f"{self.name} (reduced)",
+            "axes": {name: min(n, 2 * ranks + n % ranks) for name, n in self.axes.items()},
+            "block": [_smaller(sublayer) for sublayer in self.block],
+            "depth": min(2, self.depth),
+        }
+        for head_dim in range(min(8, self.head_dim), self.head_dim):
+            try:
+                return Workload.model_validate(data | {"hidden": self.heads * head_dim})
+            except ValidationError:
+                continue  # own heads, pairs of rotary numbers or mlp columns want a larger one
+        return Workload.model_validate(data)
+
+
+def _smaller(sublayer: Sublayer) -> dict[str, Any]:
+    data = sublayer.model_dump(by_alias=True)
+    largest = {"cross_attention": 7, "projection": 5, "pair_bias": 3}
+    return data | {key: min(data[key], most) for key, most in largest.items() if data.get(key)}

@@ -1,0 +1,108 @@
+"""What a block is made of, as frozen data: self-attention, cross-attention, mlp.
+
+Self-attention goes along one axis, the others being batch, or along several axes joined
+into one sequence. All else is a property of the sublayer that has it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_serializer,
+)
+
+Size = Annotated[int, Field(gt=0, lt=2**31)]
+Activation = Literal["gelu", "swiglu"]
+
+
+class Frozen(BaseModel):
+    """Immutable, no unknown keys, no silent coercion of strings to numbers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+
+
+def _several(value: Any) -> Any:
+    """One axis is a word, several are a list."""
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, (list, tuple)) and value and all(isinstance(one, str) for one in value):
+        return tuple(value)
+    raise ValueError(f"attention is {value!r}: name an axis, or several as in [time, height]")
+
+
+class Attention(Frozen):
+    """Self-attention. ``heads``, ``kv_heads``, qk-norm and positions are the workload's.
+
+    Joined axes form one sequence in tensor order, whatever the order here. At most one of
+    ``causal``, ``projection`` and ``pair_bias``.
+    """
+
+    axes: Annotated[tuple[str, ...], BeforeValidator(_several)] = Field(alias="attention")
+    causal: bool = False
+    """A position sees itself and those before it."""
+    projection: Size | None = None
+    """Keys and values are projected along the sequence to this length (Linformer)."""
+    pair_bias: Size | None = None
+    """Scores get a bias for each pair of positions, from a tensor of so many channels
+    (AlphaFold 2, supplement, algorithm 7)."""
+
+    @field_serializer("axes")
+    def _as_written(self, axes: tuple[str, ...]) -> str | list[str]:
+        return axes[0] if len(axes) == 1 else list(axes)
+
+    @property
+    def attended(self) -> tuple[str, ...]:
+        return self.axes
+
+
+class CrossAttention(Frozen):
+    """Attention from every position to a context of ``length`` tokens."""
+
+    length: Size = Field(alias="cross_attention")
+    heads: Size | None = None
+    """Its own number of heads; None: the workload's."""
+
+    @property
+    def attended(self) -> tuple[str, ...]:
+        return ()
+
+
+class Mlp(Frozen):
+    """Two linear layers, ``ratio`` times ``hidden`` wide; swiglu has a third, as its gate."""
+
+    ratio: float = Field(alias="mlp", gt=0, le=1000)
+    activation: Activation = "gelu"
+
+    @property
+    def attended(self) -> tuple[str, ...]:
+        return ()
+
+
+SUBLAYERS: dict[str, type[Frozen]] = {
+    "attention": Attention,
+    "cross_attention": CrossAttention,
+    "mlp": Mlp,
+}
+
+
+def _kind(value: object) -> str | None:
+    """Which sublayer a mapping such as ``{attention: time}`` or a model means."""
+    if isinstance(value, Frozen):
+        return next(kind for kind, model in SUBLAYERS.items() if isinstance(value, model))
+    keys = set(value) if isinstance(value, dict) else set()
+    return next((kind for kind in SUBLAYERS if kind in keys), None)
+
+
+Sublayer = Annotated[
+    Annotated[Attention, Tag("attention")]
+    | Annotated[CrossAttention, Tag("cross_attention")]
+    | Annotated[Mlp, Tag("mlp")],
+    Discriminator(_kind),
+]
