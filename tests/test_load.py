@@ -9,16 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spbench.workload.load import (
-    MAX_BYTES,
-    WorkloadError,
-    load_file,
-    load_text,
-    nearest,
-    with_settings,
-)
+from spbench.workload.explain import nearest
+from spbench.workload.load import load_file, load_text, with_settings
 from spbench.workload.sublayers import Attention, Mlp
 from spbench.workload.workload import Workload
+from spbench.workload.yaml_data import MAX_BYTES, WorkloadError
 
 VALID = """\
 version: 1

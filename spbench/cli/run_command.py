@@ -29,8 +29,9 @@ from spbench.results.store import ResultsError, Store, read_rows
 from spbench.strategies.registry import UnknownStrategyError
 from spbench.workload.case import QUICK, Effort
 from spbench.workload.catalogue import find
-from spbench.workload.load import WorkloadError, with_settings
+from spbench.workload.load import with_settings
 from spbench.workload.workload import Workload
+from spbench.workload.yaml_data import WorkloadError
 
 DEFAULT_WORKLOAD = "dsp-720m-small"
 OWN_COLUMNS = ("name", "source", "axes", "batch", "dtype", "mode", "checkpointing")

@@ -1,11 +1,13 @@
-"""The catalogue: workloads by name, each a YAML file with its source."""
+"""The catalogue: workloads and sweeps by name, each a YAML file with its source."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from spbench.workload.load import WorkloadError, load_file, nearest
+from spbench.workload.explain import nearest
+from spbench.workload.load import load_file
 from spbench.workload.workload import Workload
+from spbench.workload.yaml_data import WorkloadError
 
 PACKAGED = Path(__file__).parents[1] / "configs"
 CHECKED_OUT = Path(__file__).parents[2] / "configs"
@@ -20,11 +22,17 @@ def names(kind: str = "workloads") -> list[str]:
     return sorted(path.stem for path in (configs() / kind).glob("*.yaml"))
 
 
-def find(name_or_file: str, kind: str = "workloads") -> Workload:
+def find(name_or_file: str, kind: str = "workloads", folder: Path | None = None) -> Workload:
     """A workload of the catalogue, or of a file of one's own. Raises WorkloadError."""
+    return load_file(path_of(name_or_file, kind, folder))
+
+
+def path_of(name_or_file: str, kind: str, folder: Path | None = None) -> Path:
+    """Where a name of the catalogue lies, or the file itself, seen from ``folder``."""
     if name_or_file.endswith((".yaml", ".yml")) or "/" in name_or_file:
-        return load_file(Path(name_or_file))
+        return (folder or Path()) / name_or_file
     if name_or_file not in names(kind):
+        what = "sweep" if kind == "sweeps" else "workload"
         hint = nearest(name_or_file, names(kind))
-        raise WorkloadError(f"unknown workload {name_or_file!r}. {hint}")
-    return load_file(configs() / kind / f"{name_or_file}.yaml")
+        raise WorkloadError(f"unknown {what} {name_or_file!r}. {hint}")
+    return configs() / kind / f"{name_or_file}.yaml"
