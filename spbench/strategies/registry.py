@@ -60,6 +60,19 @@ def nearest(word: str, known: Sequence[str]) -> str:
     return f"Did you mean {close[0]!r}? " if close else ""
 
 
+def named(texts: Sequence[str]) -> list[str]:
+    """What texts such as ``dsp,rsa`` and ``all`` ask for, each once, in order. Loads nothing.
+
+    Raises UnknownStrategyError.
+    """
+    found: dict[str, None] = {}
+    for text in (part.strip() for group in texts for part in group.split(",")):
+        for name in places() if text == "all" else [text]:
+            check_name(name)
+            found[name] = None
+    return list(found)
+
+
 def load(text: str) -> Strategy:
     """The strategy that ``text`` names, with its options. Imports torch."""
     check_name(text)

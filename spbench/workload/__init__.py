@@ -1,1 +1,1 @@
-"""What is computed: axes, sublayers, sizes, operations; YAML loading. No torch."""
+"""What is computed: axes, sublayers, sizes, operations; YAML of workloads and sweeps. No torch."""

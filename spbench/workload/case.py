@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
@@ -31,6 +32,15 @@ class Effort(Frozen):
 
 
 QUICK = Effort(max_warmup=5, min_iterations=3, max_iterations=20, seconds=0.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Combination:
+    """What is asked for: a workload, a strategy with its options, and a number of ranks."""
+
+    workload: Workload
+    strategy: str
+    ranks: int
 
 
 class Case(Frozen):

@@ -1,0 +1,169 @@
+"""A sweep file, and the cells that it asks for.
+
+    matrix    every workload x every combination of settings x gpus x strategies
+    exclude   takes cells out of the matrix
+    include   adds cells behind it
+
+Nothing is ignored in silence: a cell that comes twice, an exclude that matches nothing and a
+key that is of no use to any cell are errors, with file and line.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spbench.workload.case import Combination
+from spbench.workload.catalogue import find, path_of
+from spbench.workload.explain import unknown_key, validated
+from spbench.workload.load import Override
+from spbench.workload.sweep_cells import Spot, cells_of, check_once, check_reference, without
+from spbench.workload.sweep_form import Include, SweepFile
+from spbench.workload.workload import Workload
+from spbench.workload.yaml_data import Data, Path_, WorkloadError, read_mapping
+
+MAX_CELLS = 10_000
+
+Named = Callable[[Sequence[str]], list[str]]
+"""The strategies that texts such as 'all' ask for; raises ValueError for an unknown one.
+Strategies live on a floor above, so whoever loads a sweep says which there are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepCells:
+    """What a sweep file says, and its cells in the order of the file, each once."""
+
+    file: SweepFile
+    cells: tuple[Combination, ...]
+
+
+def load_sweep(name_or_file: str, named: Named) -> SweepCells:
+    """A sweep of the catalogue, or of a file of one's own. Raises WorkloadError."""
+    path = path_of(name_or_file, "sweeps")
+    data = read_mapping(path, "a sweep")
+    file = validated(SweepFile, data, _of_include)
+    reader = _Reader(file=file, data=data, folder=path.parent, named=named)
+    return SweepCells(file=file, cells=reader.cells())
+
+
+def _of_include(error: Any) -> tuple[Path_, str | None]:
+    path: Path_ = error["loc"]
+    if path[0] == "include" and error["type"] == "extra_forbidden":
+        return path, unknown_key(str(path[-1]), Include)
+    return path, None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reader:
+    """Works out the cells of one file."""
+
+    file: SweepFile
+    data: Data
+    folder: Path
+    named: Named
+
+    def cells(self) -> tuple[Combination, ...]:
+        self._check_use()
+        self._check_settings()
+        matrix = [cell for spot in self._matrix() for cell in cells_of(spot)]
+        included = [cell for spot in self._included() for cell in cells_of(spot)]
+        found = [*without(matrix, self.file.exclude, self.data), *included]
+        if not found:
+            raise self._error((), "every cell is excluded")
+        check_once(found, self.data)
+        check_reference(self.file.reference, found, self.data)
+        return tuple(cell.combination for cell in found)
+
+    def _matrix(self) -> Iterator[Spot]:
+        file = self.file
+        strategies = self._strategies(file.strategies, ("strategies",))
+        sizes = [len(values) for values in file.matrix.values()]
+        count = math.prod([len(file.workloads), len(file.gpus), len(strategies), *sizes])
+        if count > MAX_CELLS:
+            raise self._error((), f"{count} cells; a sweep has at most {MAX_CELLS}")
+        common = self._overrides(file.set, ("set",))
+        varied = [
+            [self._override(key, value, ("matrix", key, i)) for i, value in enumerate(values)]
+            for key, values in file.matrix.items()
+        ]
+        for i, text in enumerate(file.workloads):
+            path: Path_ = ("workloads", i)
+            work = self._workload(text, path)
+            for chosen in itertools.product(*varied):
+                yield Spot(
+                    text=text,
+                    workload=work,
+                    overrides=[*common, *chosen],
+                    ranks=file.gpus,
+                    strategies=strategies,
+                    path=path,
+                )
+
+    def _included(self) -> Iterator[Spot]:
+        common = self._overrides(self.file.set, ("set",))
+        for i, one in enumerate(self.file.include):
+            path: Path_ = ("include", i)
+            own = self._strategies(one.strategies, (*path, "strategies"))
+            yield Spot(
+                text=one.workload,
+                workload=self._workload(one.workload, (*path, "workload")),
+                overrides=[*common, *self._overrides(one.set, (*path, "set"))],
+                ranks=one.gpus,
+                strategies=own or self._strategies(self.file.strategies, ("strategies",)),
+                path=path,
+            )
+
+    def _workload(self, text: str, path: Path_) -> Workload:
+        try:
+            return find(text, folder=self.folder)
+        except WorkloadError as error:
+            raise self._error(path, str(error)) from None
+
+    def _strategies(self, texts: Sequence[str], path: Path_) -> list[str]:
+        found: dict[str, None] = {}
+        for i, text in enumerate(texts):
+            try:
+                found |= dict.fromkeys(self.named([text]))
+            except ValueError as error:
+                raise self._error((*path, i), str(error)) from None
+        return list(found)
+
+    def _overrides(self, settings: Mapping[str, Any], path: Path_) -> list[Override]:
+        return [self._override(key, value, (*path, key)) for key, value in settings.items()]
+
+    def _override(self, key: str, value: Any, path: Path_) -> Override:
+        return Override(key=key, value=value, where=self.data.where, line=self.data.line(path))
+
+    def _error(self, path: Path_, said: str) -> WorkloadError:
+        return WorkloadError(f"{self.data.at(path)}: {said}")
+
+    def _check_use(self) -> None:
+        file = self.file
+        if not (file.workloads or file.gpus or file.include):
+            raise self._error((), "no cells: give workloads and gpus, or include")
+        for key in ("workloads", "gpus", "matrix", "exclude"):
+            for other in ("workloads", "gpus"):
+                if getattr(file, key) and not getattr(file, other):
+                    raise self._error((key,), f"{key} is of no use without {other}")
+        own = not file.workloads and all(one.strategies for one in file.include)
+        if own and "strategies" in file.model_fields_set:
+            raise self._error(("strategies",), "every include has strategies of its own")
+
+    def _check_settings(self) -> None:
+        """No setting undoes another one that is as general as itself."""
+        general: list[Path_] = [
+            (part, key) for part in ("set", "matrix") for key in getattr(self.file, part)
+        ]
+        own: list[list[Path_]] = [
+            [("include", i, "set", key) for key in one.set]
+            for i, one in enumerate(self.file.include)
+        ]
+        for paths in (general, *own):
+            for earlier, later in itertools.combinations(paths, 2):
+                if f"{earlier[-1]}.".startswith(f"{later[-1]}."):
+                    said = f"{later[-1]!r} undoes {earlier[-1]!r} of line {self.data.line(earlier)}"
+                    raise self._error(later, said)
