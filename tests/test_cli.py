@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,10 +22,12 @@ import pytest
 from spbench.cli import choices
 from spbench.cli import main as entry
 from spbench.cli.exits import UNFIT, USAGE, Failure
-from spbench.cli.run_command import results_folder
+from spbench.cli.measure import results_folder
+from spbench.cli.requests import checked_cells
+from spbench.launch.plan import Request, every
 from spbench.results.record import Record
 from spbench.results.store import Store
-from spbench.workload.case import Case
+from spbench.workload.case import QUICK, Case
 from spbench.workload.catalogue import find
 
 FLAGS = {
@@ -44,6 +47,7 @@ FLAGS = {
         "--share",
         "--skip-invalid",
         "--strategy",
+        "--sweep",
         "--timeout",
         "--workload",
         "-g",
@@ -148,17 +152,28 @@ BAD_YAML = "version: 1\nname: mine\naxes: {time: 4}\nhiden: 32\nheads: 4\ndepth:
         (["run", "--dtype", "float8"], "it may be 'float32', 'float64', 'bfloat16' or 'float16'"),
         (["run", "--gpus", "two"], "--gpus two: 'two' is not a number of ranks; write 1,2,4"),
         (["run", "--device", "cuda"], "--device cuda: no GPU is visible here"),
+        (
+            ["run", "--sweep", "dsp-weak-inta"],
+            "unknown sweep 'dsp-weak-inta'. Did you mean 'dsp-weak",
+        ),
+        (["run", "--sweep", "sweep.yaml"], "sweep.yaml:2: unknown key 'gpu'. Did you mean 'gpus'?"),
+        (["run", "--sweep", "ci-smoke", "-s", "dsp"], "--strategy cannot be given with --sweep"),
+        (["run", "--sweep", "ci-smoke", "-g", "2"], "--gpus cannot be given with --sweep"),
+        (["run", "--sweep", "ci-smoke", "-w", "latte-1"], "--workload cannot be given with"),
+        (["run", "--sweep", "ci-smoke", "--set", "depth=1"], "--set cannot be given with --sweep"),
+        (["run", "--sweep", "ci-smoke", "--dtype", "float64"], "--dtype cannot be given with"),
         (["run", "--timeout", "nan"], "nan is not a finite number"),
         (["compare", "--refrence", "dsp"], "Did you mean '--reference'?"),
         (["compare"], "no runs under results/ yet; start one with 'spbench run'"),
         (["plot"], "no runs under results/ yet; start one with 'spbench run'"),
         (["compare", "nowhere"], "no run at nowhere. The latest under results/: none yet"),
-        (["list", "strategy"], "'strategies', 'workloads', 'runs'"),
+        (["list", "strategy"], "'strategies', 'workloads', 'sweeps', 'runs'"),
     ],
 )
 def test_a_mistake_is_answered_at_once(tmp_path: Path, words: list[str], said: str) -> None:
     """Exit 2, one message that names what was meant, under a second, and no torch."""
     (tmp_path / "bench.yaml").write_text(BAD_YAML)
+    (tmp_path / "sweep.yaml").write_text("name: mine\ngpu: 2\n")
     done = spbench(tmp_path, *words)
     assert done.code == USAGE
     assert done.out == ""
@@ -208,7 +223,7 @@ def test_flags_are_frozen() -> None:
         assert command.get_short_help_str(100) == entry.COMMANDS[name]
 
 
-@pytest.mark.parametrize("what", ["strategies", "workloads", "runs"])
+@pytest.mark.parametrize("what", ["strategies", "workloads", "sweeps", "runs"])
 def test_lists_need_no_torch(place: Path, what: str) -> None:
     """A table, and with --json the same rows as data."""
     shown, data = spbench(place, "list", what), spbench(place, "list", what, "--json")
@@ -251,6 +266,16 @@ def test_compare_as_data(place: Path) -> None:
         ("ulysses", None),
     ]
     assert lines[0]["gate"] == "not run"
+
+
+def test_the_reference_of_a_sweep(place: Path, tmp_path: Path) -> None:
+    """run.json names it, for the folder as for its CSV; without a row of it the first counts."""
+    for name, first in (("rsa", 2.0), ("megatron-sp", 1.0)):
+        shutil.copytree(place / "results" / "made-up", tmp_path / name)
+        (tmp_path / name / "run.json").write_text(json.dumps({"reference": name}))
+        for run in (name, f"{name}/runs.csv"):
+            lines = json.loads(spbench(tmp_path, "compare", run, "--json").out)
+            assert lines[0]["speedup"] == first
 
 
 def test_a_reference_that_did_not_run(place: Path) -> None:
@@ -354,6 +379,95 @@ def test_a_dry_run_shows_every_cell(tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
+SWEEP = """\
+name: mine
+workloads: [earthformer-small, latte-1-small]
+strategies: [dsp, rsa]
+gpus: 2
+launches: 2
+reference: rsa
+set: {depth: 1}
+matrix: {batch: [1, 2]}
+exclude: [{strategy: rsa, batch: 2}]
+"""
+
+
+def test_a_dry_run_of_a_sweep_shows_every_cell(tmp_path: Path) -> None:
+    """Each launch of each cell of the file, with its workload; --launches beats the file."""
+    (tmp_path / "mine.yaml").write_text(SWEEP)
+    words = ["run", "--sweep", "mine.yaml", "--dry-run"]
+    done = spbench(tmp_path, *words, "--json", torch=True)
+    assert (done.code, done.err) == (0, "")
+    rows = json.loads(done.out)
+    found = [(row["workload"], row["batch"], row["strategy"]) for row in rows]
+    once = [
+        (f"{workload} depth=1", batch, strategy)
+        for workload in ("earthformer-small", "latte-1-small")
+        for batch, strategy in ((1, "dsp"), (1, "rsa"), (2, "dsp"))
+    ]
+    assert found[:6] == once
+    assert sorted(found[6:]) == sorted(once)
+    assert [row["launch"] for row in rows] == [0] * 6 + [1] * 6
+    assert all(row["sent_bytes"]["forward"] > 0 for row in rows)
+    shown = spbench(tmp_path, *words, "--launches", "1", torch=True)
+    assert shown.out.count(" dsp  ") == 4
+    assert shown.out.count("latte-1-small depth=1: time 4 x space 256, ") == 2
+
+
+def test_cells_of_a_sweep_that_cannot_run(tmp_path: Path) -> None:
+    """Exit 2 with the reason, unless the file or the flag leaves them out."""
+    text = "name: mine\nworkloads: earthformer-small\nstrategies: ulysses\ngpus: [2, 8]\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    (tmp_path / "skips.yaml").write_text(f"{text}skip_invalid: true\n")
+    words = ["run", "--dry-run", "--json", "--sweep"]
+    refused = spbench(tmp_path, *words, "mine.yaml", torch=True)
+    assert refused.code == USAGE
+    assert "strategy 'ulysses' cannot run earthformer-small on 8 ranks: 4 heads" in refused.err
+    for more in (["skips.yaml"], ["mine.yaml", "--skip-invalid"]):
+        rows = json.loads(spbench(tmp_path, *words, *more, torch=True).out)
+        assert [row["why_not"] is None for row in rows] == [True, False]
+
+
+def test_a_variable_cannot_choose_cells_beside_a_sweep(tmp_path: Path) -> None:
+    """It is refused by its own name, as a flag is; one that a flag may beat is used."""
+    done = spbench(tmp_path, "run", "--sweep", "ci-smoke", SPBENCH_RUN_GPUS="4")
+    assert done.code == USAGE
+    assert "SPBENCH_RUN_GPUS cannot be given with --sweep" in done.err
+    words = ["run", "--sweep", "ci-smoke", "--dry-run", "--json"]
+    rows = json.loads(spbench(tmp_path, *words, torch=True, SPBENCH_RUN_LAUNCHES="2").out)
+    assert {row["launch"] for row in rows} == {0, 1}
+
+
+def test_a_sweep_runs(tmp_path: Path) -> None:
+    """A row for each cell, lines that say of which workload, the file's reference remembered."""
+    other = "{workload: earthformer-small, gpus: 8, strategies: ulysses, set: {batch: 3}}"
+    text = f"""\
+name: mine
+workloads: earthformer-small
+strategies: [dsp, rsa]
+gpus: 2
+reference: rsa
+skip_invalid: true
+set: {{depth: 1}}
+include: [{other}]
+"""
+    (tmp_path / "mine.yaml").write_text(text)
+    words = ["run", "--sweep", "mine.yaml", "--quick", "--device", "cpu"]
+    done = spbench(tmp_path, *words, torch=True)
+    assert done.code == 0, done.err
+    (folder,) = (tmp_path / "results").iterdir()
+    assert folder.name.endswith("-mine")
+    assert json.loads((folder / "run.json").read_text())["reference"] == "rsa"
+    assert "batch 3, float32, train), ulysses on 8: skipped: 4 heads" in done.err
+    assert "batch 1, float32, train), rsa on 2: step" in done.err
+    compared = spbench(tmp_path, "compare")
+    assert compared.out == done.out
+    for words, base in (([], "rsa"), (["--reference", "dsp"], "dsp")):
+        lines = json.loads(spbench(tmp_path, "compare", "--json", *words).out)
+        assert [line["speedup"] == 1.0 for line in lines if line["strategy"] == base] == [True]
+        assert [line["status"] for line in lines] == ["ok", "ok", "skipped"]
+
+
 def test_a_place_that_cannot_be_written_is_unfit(tmp_path: Path) -> None:
     """Exit 6 before ranks are started."""
     (tmp_path / "file").touch()
@@ -418,9 +532,24 @@ def test_only_visible_gpus_count(
 def test_more_ranks_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused with what would work; a share of a larger group needs one GPU alone."""
     with_gpus(monkeypatch, 2)
-    with pytest.raises(Failure, match=r"has 2 GPUs. Use --gpus 1 to 2, --device cpu, or torchrun"):
+    with pytest.raises(Failure, match=r"has 2 GPUs; use 1 to 2, --device cpu, or torchrun"):
         choices.parse_ranks("1,8", "cuda")
     assert choices.parse_ranks("1,8", "cuda", share=True) == [1, 8]
+
+
+def test_cells_that_this_machine_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a sweep they are left out where that is asked for; a strategy's own reason comes first."""
+    with_gpus(monkeypatch, 2)
+    asked = [*every(CASE.workload, ["dsp"], [2, 8]), *every(CASE.workload, ["ulysses"], [16])]
+    request = Request(combinations=asked, device="cuda", effort=QUICK)
+    cells = checked_cells(request, skip_invalid=True)
+    assert cells[0].why_not is None
+    assert "this machine has 2 GPUs" in (cells[1].why_not or "")
+    assert "8 heads give 8 of 16 ranks" in (cells[2].why_not or "")
+    with pytest.raises(Failure, match=r"cannot run axes-2d on 8 ranks: .*\n.*--skip-invalid"):
+        checked_cells(request, skip_invalid=False)
+    share = Request(combinations=asked[:2], device="cuda", kind="one_gpu_share", effort=QUICK)
+    assert {cell.why_not for cell in checked_cells(share, skip_invalid=False)} == {None}
 
 
 def test_a_joined_launch_has_its_own_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from spbench.launch.local import LocalLauncher
-from spbench.launch.plan import Request, plan
+from spbench.launch.plan import Request, every, plan
 from spbench.launch.sweep import Sweep
 from spbench.results.record import Record
 from spbench.results.store import Store, read_rows
@@ -61,9 +61,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
         patch.setenv("PYTHONPATH", str(PLUGINS))
         names = ["raises", "exits", "killed", "hangs", "lies", "dsp"]
         request = Request(
-            workload=find("axes-2d", "verify"),
-            strategies=names,
-            ranks=[2],
+            combinations=every(find("axes-2d", "verify"), names, [2]),
             device="cpu",
             effort=QUICK,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -73,6 +74,15 @@ def test_a_share_is_compared_by_computation() -> None:
     assert [line.speedup for line in lines] == [None, None]
     assert "rsa computed least; dsp 2.00 times" in in_words(lines)[0]
     assert [line.step_ms for line in lines] == [None, None]
+
+
+def test_words_of_several_workloads_name_theirs() -> None:
+    """With one workload it goes without saying."""
+    one = [record(step_ms=1.0), record("rsa", step_ms=2.0)]
+    other = [replace(found, batch=7) for found in one]
+    assert in_words(side_by_side(one))[0].startswith("On 2 ranks dsp")
+    for said, batch in zip(in_words(side_by_side([*one, *other])), (1, 7), strict=True):
+        assert re.match(rf"axes-2d \(.*batch {batch}.*\): on 2 ranks dsp took", said)
 
 
 def test_a_failed_case_is_a_line_with_blanks() -> None:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from spbench.launch.local import Ended
-from spbench.launch.plan import Cell, Request, job_of, plan
+from spbench.launch.plan import Cell, Request, every, job_of, plan
 from spbench.launch.sweep import Sweep, folder_name, new_folder, still_to_do
 from spbench.results.record import Record
 from spbench.results.sample import Sample, sample_path
 from spbench.results.store import Store, read_rows
-from spbench.workload.case import QUICK, Case
+from spbench.workload.case import QUICK, Case, Combination
 from spbench.workload.catalogue import find
 from spbench.workload.job import Job
 
@@ -90,8 +90,8 @@ class FakeLauncher:
 
 
 def cells(*strategies: str, **more: Any) -> list[Cell]:
-    known = {"workload": WORK, "ranks": [2], "device": "cpu", "effort": QUICK}
-    return plan(Request(strategies=strategies or ("dsp",), **known | more))
+    asked = every(more.pop("workload", WORK), strategies or ("dsp",), more.pop("ranks", [2]))
+    return plan(Request(combinations=asked, **{"device": "cpu", "effort": QUICK} | more))
 
 
 def sweep(
@@ -106,7 +106,7 @@ def sweep(
             run_id="a run",
             timeout_s=7.0,
             git_commit="abc",
-            peak_tflops=1.0,
+            peak_tflops=lambda _: 1.0,
             now=lambda: datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC),
         )
         for record in run.run(todo, (started if started is not None else []).append):
@@ -405,3 +405,36 @@ def test_the_seed_decides_the_order_of_later_launches() -> None:
 
     assert orders(1) == orders(1)
     assert {orders(seed)[3] for seed in range(20)} == set(names)
+
+
+def test_each_workload_and_number_of_ranks_stays_together() -> None:
+    """Launch by launch; in each, strategies of one place follow each other, however asked for."""
+    other = WORK.model_copy(update={"batch": 7})
+    asked = [*every(WORK, ["dsp", "rsa"], [2, 3]), *every(other, ["dsp", "rsa"], [2])]
+    late = Combination(workload=WORK, strategy="ulysses", ranks=2)
+    found = plan(Request(combinations=[*asked, late], device="cpu", effort=QUICK, launches=3))
+    cases = [cell.case for cell in found]
+    assert [case.launch for case in cases] == [0] * 7 + [1] * 7 + [2] * 7
+    places = [(case.workload.batch, case.ranks) for case in cases]
+    assert places == ([(WORK.batch, 2)] * 3 + [(WORK.batch, 3)] * 2 + [(7, 2)] * 2) * 3
+    first = [case.strategy for case in cases[:7]]
+    assert first == ["dsp", "rsa", "ulysses", "dsp", "rsa", "dsp", "rsa"]
+
+
+def test_what_a_gpu_can_do_depends_on_the_case(tmp_path: Path) -> None:
+    """Two dtypes in one sweep have two peaks."""
+    asked = [
+        Combination(workload=WORK.model_copy(update={"dtype": d}), strategy="dsp", ranks=2)
+        for d in ("float32", "bfloat16")
+    ]
+    todo = plan(Request(combinations=asked, device="cpu", effort=QUICK))
+    with Store(tmp_path) as store:
+        run = Sweep(
+            store=store,
+            launcher=FakeLauncher([OK, OK]),
+            run_id="a run",
+            timeout_s=7.0,
+            peak_tflops=lambda case: 1.0 if case.workload.dtype == "bfloat16" else None,
+        )
+        records = list(run.run(todo, lambda _: None))
+    assert [record.mfu is None for record in records] == [True, False]

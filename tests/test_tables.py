@@ -110,6 +110,13 @@ def test_failures_are_sentences() -> None:
     ]
 
 
+def test_failures_of_several_workloads_name_theirs() -> None:
+    """Where one table is not all there is, a sentence says which one it is about."""
+    other = replace(OOM, batch=7)
+    said = tables.failures(side_by_side([MEASURED, OOM, other]))
+    assert [one.split("): ")[0].rpartition("batch ")[2][0] for one in said] == ["1", "7"]
+
+
 def test_the_comparison_shows_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
     """Below the tables, word for word and in one line, brackets and all."""
     long = replace(OOM, reason="rank 1: " + "very " * 60 + "long [/] reason")

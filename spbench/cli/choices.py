@@ -12,10 +12,15 @@ import click
 from spbench.cli.exits import Failure
 from spbench.launch.join import joined_ranks
 from spbench.results.environment import gpus as gpus_here
-from spbench.strategies.registry import UnknownStrategyError, check_name, places
+from spbench.strategies.registry import UnknownStrategyError, named
 from spbench.workload.case import Device
+from spbench.workload.catalogue import find
+from spbench.workload.load import overridden, overrides_of, titled
+from spbench.workload.workload import Workload
+from spbench.workload.yaml_data import WorkloadError
 
 MAX_DIGITS = 9
+MAX_PROCESSES = 1024
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -75,41 +80,58 @@ def json_option(function: F) -> F:
 
 def parse_strategies(texts: Sequence[str]) -> list[str]:
     """Names with their options, each once, in the order given. Loads no strategy."""
-    found: list[str] = []
-    for text in (part.strip() for group in texts for part in group.split(",")):
-        for name in places() if text == "all" else [text]:
-            try:
-                check_name(name)
-            except UnknownStrategyError as error:
-                raise Failure(str(error)) from None
-            if name not in found:
-                found.append(name)
-    return found
+    try:
+        return named(texts)
+    except UnknownStrategyError as error:
+        raise Failure(str(error)) from None
+
+
+def choose_workload(name: str, settings: Sequence[str]) -> Workload:
+    """The workload with its settings; what rows do not show in a column is in its name."""
+    try:
+        overrides = overrides_of(settings)
+        return titled(overridden(find(name), overrides), overrides)
+    except WorkloadError as error:
+        raise Failure(str(error)) from None
 
 
 def parse_ranks(text: str | None, device: Device, *, share: bool = False) -> list[int]:
     """Numbers of ranks, each once, that this machine can start."""
     joined = joined_ranks(os.environ)
-    available = len(visible_gpus()) if device == "cuda" else None
     if text is None:
-        return [joined or available or 2]
+        return [joined or (len(visible_gpus()) if device == "cuda" else 2)]
     found: list[int] = []
     for part in text.split(","):
         if not part.strip().isdecimal() or len(part) > MAX_DIGITS or int(part) < 1:
             raise Failure(f"--gpus {text}: {part.strip()!r} is not a number of ranks; write 1,2,4")
         if int(part) not in found:
             found.append(int(part))
-    if joined is not None and found != [joined]:
-        raise Failure(f"--gpus {text}: this process is one of {joined} ranks that were started")
-    most = max(found)
-    if joined is None and not share and available is not None and most > available:
-        raise Failure(
-            f"--gpus {most}: this machine has {available} GPUs. Use --gpus 1 to {available}, "
-            f"--device cpu, or torchrun for several machines"
-        )
-    if joined is None and not share and device == "cpu" and most > 1024:
-        raise Failure(f"--gpus {most}: too many processes for one machine; use 1 to 1024")
+    for count in sorted(found, reverse=True):
+        why_not = why_not_here(count, device, share=share)
+        if why_not is not None:
+            raise Failure(f"--gpus {count}: {why_not}")
     return found
+
+
+def why_not_here(ranks: int, device: Device, *, share: bool = False) -> str | None:
+    """Why this machine cannot start so many ranks, with what would work; or None."""
+    joined = joined_ranks(os.environ)
+    if joined is not None:
+        if ranks == joined:
+            return None
+        return f"this process is one of {joined} ranks that were started"
+    if share:
+        return None
+    if device == "cpu":
+        most = MAX_PROCESSES
+        return None if ranks <= most else f"too many processes for one machine; use 1 to {most}"
+    available = len(visible_gpus())
+    if ranks <= available:
+        return None
+    return (
+        f"this machine has {available} GPUs; use 1 to {available}, --device cpu, "
+        f"or torchrun for several machines"
+    )
 
 
 def visible_gpus() -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import click
 
 from spbench.cli import choices
 from spbench.cli.exits import Failure
-from spbench.cli.runs import find_run, not_there_yet, records_of
+from spbench.cli.runs import find_run, not_there_yet, records_of, reference_of
 from spbench.judge.side_by_side import side_by_side
 from spbench.report.tables import show_comparison
 
@@ -18,7 +18,9 @@ from spbench.report.tables import show_comparison
 @click.command("compare", short_help="Show the strategies of a run side by side.")
 @click.argument("run", required=False, type=click.Path(path_type=Path))
 @click.option(
-    "--reference", metavar="STRATEGY", help="Speed-ups are over this one.  [default: the first]"
+    "--reference",
+    metavar="STRATEGY",
+    help="Speed-ups are over this one.  [default: the sweep's, or the first]",
 )
 @choices.json_option
 def command(run: Path | None, reference: str | None, as_json: bool) -> None:
@@ -30,7 +32,7 @@ def command(run: Path | None, reference: str | None, as_json: bool) -> None:
     found = find_run(run)
     records = records_of(found)
     try:
-        lines = side_by_side(records, reference)
+        lines = side_by_side(records, reference or reference_of(found, records))
     except ValueError as error:
         raise Failure(str(error)) from None
     if as_json:

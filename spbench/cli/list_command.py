@@ -1,28 +1,38 @@
-"""``spbench list``: strategies, workloads or runs."""
+"""``spbench list``: strategies, workloads, sweeps or runs."""
 
 from __future__ import annotations
 
 import json
+import textwrap
 from typing import Any
 
 import click
 
 from spbench.cli import choices
+from spbench.cli.exits import Failure
 from spbench.cli.runs import all_runs
 from spbench.report import units
 from spbench.report.tables import console, table
 from spbench.results.store import read_rows
-from spbench.strategies.registry import SUMMARIES, places
+from spbench.strategies.registry import SUMMARIES, named, places
 from spbench.workload.catalogue import find, names
 from spbench.workload.cost import parameters, step_flops
+from spbench.workload.sweep_file import load_sweep
+from spbench.workload.yaml_data import WorkloadError
+
+LEFT = {"strategies": 2, "workloads": 3, "sweeps": 4, "runs": 2}
+"""What can be listed, and how many columns of it are words."""
+SHORT = 64
+"""Characters of a source in a table; --json has all of it."""
 
 
-@click.command("list", short_help="List strategies, workloads or runs.")
-@click.argument("what", type=click.Choice(["strategies", "workloads", "runs"]))
+@click.command("list", short_help="List strategies, workloads, sweeps or runs.")
+@click.argument("what", type=click.Choice(list(LEFT)))
 @choices.json_option
 def command(what: str, as_json: bool) -> None:
-    """List strategies, workloads or runs."""
-    rows = {"strategies": _strategies, "workloads": _workloads, "runs": _runs}[what]()
+    """List strategies, workloads, sweeps or runs."""
+    listed = {"strategies": _strategies, "workloads": _workloads, "sweeps": _sweeps, "runs": _runs}
+    rows = listed[what]()
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     elif not rows:
@@ -30,14 +40,15 @@ def command(what: str, as_json: bool) -> None:
     else:
         columns = list(rows[0])
         cells = [[_shown(column, row[column]) for column in columns] for row in rows]
-        left = 2 if what != "workloads" else 3
         heads = [column.replace("_bytes", " MiB").replace("_", " ") for column in columns]
-        console().print(table("", heads, cells, left=left))
+        console().print(table("", heads, cells, left=LEFT[what]))
 
 
 def _shown(column: str, value: Any) -> str:
     if column.endswith("_bytes"):
         return units.mebibytes(value)
+    if column == "source":
+        return textwrap.shorten(value, SHORT, placeholder=" ...")
     return units.count_of(value) if column in ("parameters", "step_flops") else str(value)
 
 
@@ -63,6 +74,28 @@ def _workloads() -> list[dict[str, Any]]:
                 "activation_bytes": work.activation_bytes,
                 "step_flops": step_flops(work),
                 "dtype": work.dtype,
+            }
+        )
+    return rows
+
+
+def _sweeps() -> list[dict[str, Any]]:
+    rows = []
+    for name in names("sweeps"):
+        try:
+            sweep = load_sweep(name, named)
+        except WorkloadError as error:
+            raise Failure(str(error)) from None
+        gpus = sorted({cell.ranks for cell in sweep.cells})
+        workloads = dict.fromkeys(cell.workload.name for cell in sweep.cells)
+        rows.append(
+            {
+                "sweep": name,
+                "workloads": ", ".join(workloads),
+                "gpus": ", ".join(map(str, gpus)),
+                "source": sweep.file.source,
+                "cells": len(sweep.cells),
+                "launches": sweep.file.launches,
             }
         )
     return rows

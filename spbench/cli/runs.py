@@ -43,6 +43,13 @@ def not_there_yet(run: Path, records: Sequence[Record]) -> int:
     return sum((case.get("key"), case.get("launch")) not in there for case in asked)
 
 
+def reference_of(run: Path, records: Sequence[Record]) -> str | None:
+    """The strategy to compare the others with that the run's sweep names, if it has a row."""
+    folder = run.parent if run.name == "runs.csv" else run
+    found = read_run(folder).get("reference")
+    return found if any(record.strategy == found for record in records) else None
+
+
 def records_of(run: Path) -> list[Record]:
     """The latest record of each case; says on stderr how many rows could not be read."""
     try:

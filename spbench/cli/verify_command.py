@@ -15,7 +15,6 @@ import click
 
 from spbench.cli import choices
 from spbench.cli.exits import DONE, SOME_FAILED, Failure
-from spbench.cli.run_command import choose_workload
 from spbench.launch.checks import RanksFailedError, Verdict, checks_for, run_checks
 from spbench.launch.join import JoinedLauncher, joined_ranks
 from spbench.launch.local import Launcher, LocalLauncher
@@ -84,7 +83,7 @@ def _shapes(workloads: Sequence[str]) -> list[Workload]:
     wanted = [part for group in workloads for part in group.split(",")]
     small = [name for name in names() if name.endswith("-small")]
     every = [name for part in wanted for name in (small if part == "all" else [part])]
-    return [choose_workload(name, []) for name in every]
+    return [choices.choose_workload(name, []) for name in every]
 
 
 def _verify(

@@ -161,6 +161,7 @@ def _median(records: Sequence[Record], column: str) -> float | None:
 def in_words(lines: Sequence[Line]) -> list[str]:
     """For each panel and number of ranks: who was fastest, and how much longer others took."""
     said = []
+    several = len({line.panel for line in lines}) > 1
     for panel, ranks in dict.fromkeys((line.panel, line.ranks) for line in lines):
         here = [line for line in lines if (line.panel, line.ranks) == (panel, ranks)]
         timed = {
@@ -175,5 +176,6 @@ def in_words(lines: Sequence[Line]) -> list[str]:
         what = "took least time" if here[0].kind == "measured" else "computed least"
         launches = min(line.launches for line in here if line.strategy in timed)
         spread = "" if launches > 1 else " (one launch: no spread between launches is known)"
-        said.append(f"On {ranks} ranks {first} {what}; {longer} times as long{spread}")
+        where = f"{panel}: on" if several else "On"
+        said.append(f"{where} {ranks} ranks {first} {what}; {longer} times as long{spread}")
     return said

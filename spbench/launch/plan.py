@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spbench.strategies.registry import load
-from spbench.workload.case import Case, Device, Effort, Kind
+from spbench.workload.case import Case, Combination, Device, Effort, Kind
 from spbench.workload.job import Job
 from spbench.workload.workload import Workload
 
@@ -27,9 +27,7 @@ class Cell:
 class Request:
     """What a sweep is made of; each combination is a cell, each launch of it a case."""
 
-    workload: Workload
-    strategies: Sequence[str]
-    ranks: Sequence[int]
+    combinations: Sequence[Combination]
     device: Device
     kind: Kind = "measured"
     launches: int = 1
@@ -37,35 +35,51 @@ class Request:
     seed: int = 0
 
 
+def every(workload: Workload, strategies: Sequence[str], ranks: Sequence[int]) -> list[Combination]:
+    """All strategies on each number of ranks."""
+    return [
+        Combination(workload=workload, strategy=strategy, ranks=count)
+        for count in ranks
+        for strategy in strategies
+    ]
+
+
 def plan(request: Request) -> list[Cell]:
     """The cells in the order of their running: launch by launch, strategies interleaved.
 
-    Within a launch all strategies of one number of ranks follow each other, in an order
-    that the seed shuffles anew for each launch, so that drift does not favour one of them.
-    Raises UnknownStrategyError for options that a strategy does not have.
+    Within a launch all strategies of one workload and number of ranks follow each other, in
+    an order that the seed shuffles anew for each launch, so that drift does not favour one of
+    them. Raises UnknownStrategyError for options that a strategy does not have.
     """
-    strategies = {text: load(text) for text in request.strategies}
+    strategies = {one.strategy: load(one.strategy) for one in request.combinations}
+    # Neighbours in the plan need not be so in the request: an include may add a strategy.
+    groups: dict[tuple[str, int], list[Combination]] = {}
+    for one in request.combinations:
+        groups.setdefault((one.workload.model_dump_json(), one.ranks), []).append(one)
     shuffle = random.Random(request.seed)
     cells = []
     for launch in range(request.launches):
-        for ranks in request.ranks:
-            order = list(strategies)
+        for group in groups.values():
+            order = list(group)
             if launch:
                 shuffle.shuffle(order)
-            for text in order:
-                case = Case(
-                    workload=request.workload,
-                    strategy=text,
-                    ranks=ranks,
-                    device=request.device,
-                    kind=request.kind,
-                    seed=request.seed,
-                    launch=launch,
-                    effort=request.effort,
-                )
-                why_not = strategies[text].why_not(request.workload, ranks)
-                cells.append(Cell(case=case, why_not=why_not))
+            for one in order:
+                why_not = strategies[one.strategy].why_not(one.workload, one.ranks)
+                cells.append(Cell(case=_case(one, launch, request), why_not=why_not))
     return cells
+
+
+def _case(one: Combination, launch: int, request: Request) -> Case:
+    return Case(
+        workload=one.workload,
+        strategy=one.strategy,
+        ranks=one.ranks,
+        device=request.device,
+        kind=request.kind,
+        seed=request.seed,
+        launch=launch,
+        effort=request.effort,
+    )
 
 
 def check_options(strategies: Sequence[str]) -> None:

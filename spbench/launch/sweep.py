@@ -27,7 +27,7 @@ class Sweep:
     run_id: str
     timeout_s: float
     git_commit: str = ""
-    peak_tflops: float | None = None
+    peak_tflops: Callable[[Case], float | None] = lambda _: None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def run(self, cells: Iterable[Cell], started: Callable[[Case], None]) -> Iterator[Record]:
@@ -64,7 +64,7 @@ class Sweep:
             facts["backend"] = samples[0].backend
             facts["environment"] = " ".join(f"{k}={v}" for k, v in samples[0].environment.items())
         if status == "ok":
-            facts |= measured(cell.case, samples, self.peak_tflops)
+            facts |= measured(cell.case, samples, self.peak_tflops(cell.case))
         elif status == "wrong_result":
             facts |= proofs(samples)
         if status != "ok":

@@ -13,13 +13,16 @@ from typing import Any, Self
 
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
+from spbench.judge.side_by_side import panel_of
 from spbench.launch.plan import Cell
 from spbench.report import tables, units
 from spbench.results.environment import package_version
 from spbench.results.record import Record
 from spbench.strategies.registry import load
 from spbench.workload.case import Case
+from spbench.workload.workload import Workload
 
 
 class Screen:
@@ -41,6 +44,7 @@ class Screen:
         )
         self.task = self.progress.add_task("starting", total=len(cases))
         self.resumed = resumed
+        self.several = len({in_a_line(case.workload) for case in cases}) > 1
 
     def __enter__(self) -> Self:
         if self.resumed:
@@ -83,7 +87,8 @@ class Screen:
         else:
             said = f"{record.status}: {record.reason}"
         launch = f" launch {record.launch + 1}" if record.launch else ""
-        self._say(f"{record.strategy} on {record.world_size}{launch}: {said}")
+        panel = f"{panel_of(record)}, " if self.several else ""
+        self._say(f"{panel}{record.strategy} on {record.world_size}{launch}: {said}")
 
     def _say(self, text: str) -> None:
         if not self.live:
@@ -94,11 +99,7 @@ class Screen:
 
 def header(cases: Sequence[Case]) -> list[str]:
     """What is about to run, on what."""
-    said = []
-    for work in {case.workload.name: case.workload for case in cases}.values():
-        axes = " x ".join(f"{name} {length}" for name, length in work.axes.items())
-        size = f"hidden {work.hidden}, {work.heads} heads, depth {work.depth}"
-        said.append(f"{work.name}: {axes}, {size}, batch {work.batch}, {work.dtype}, {work.mode}")
+    said = list(dict.fromkeys(in_a_line(case.workload) for case in cases))
     if cases:
         ranks = ", ".join(dict.fromkeys(str(case.ranks) for case in cases))
         backend = {"cuda": "nccl", "cpu": "gloo"}[cases[0].device]
@@ -107,16 +108,40 @@ def header(cases: Sequence[Case]) -> list[str]:
     return said
 
 
+def in_a_line(work: Workload) -> str:
+    """What of a workload tells it from its like in a sweep."""
+    axes = " x ".join(f"{name} {length}" for name, length in work.axes.items())
+    size = f"hidden {work.hidden}, {work.heads} heads, depth {work.depth}"
+    how = f"{work.dtype}, {work.mode}"
+    again = ", checkpointed" if work.checkpointing != "none" else ""
+    return f"{work.name}: {axes}, {size}, batch {work.batch}, {how}{again}"
+
+
 def show_plan(cells: Sequence[Cell], *, as_json: bool) -> None:
-    """What a run would do: its resolved workload, and each cell with its predicted bytes."""
-    rows: list[dict[str, Any]] = [_planned(cell) for cell in cells]
+    """What a run would do: its resolved workloads, and each cell with its predicted bytes."""
+    rows: dict[str, dict[str, Any]] = {}
+    for cell in cells:
+        if cell.case.key not in rows:
+            rows[cell.case.key] = _planned(cell)
+    every = [rows[cell.case.key] | {"launch": cell.case.launch} for cell in cells]
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        click.echo(json.dumps(every, indent=2))
         return
     out = tables.console()
-    workload = cells[0].case.workload.model_dump(mode="json", by_alias=True)
-    for name, value in workload.items():
-        out.print(f"{name + ':':15s} {json.dumps(value)}", soft_wrap=True)
+    of_workloads: dict[str, list[dict[str, Any]]] = {}
+    for cell, row in zip(cells, every, strict=True):
+        of_workloads.setdefault(in_a_line(cell.case.workload), []).append(row)
+    if len(of_workloads) == 1:
+        workload = cells[0].case.workload.model_dump(mode="json", by_alias=True)
+        for name, value in workload.items():
+            out.print(f"{name + ':':15s} {json.dumps(value)}", soft_wrap=True)
+    for title, these in of_workloads.items():
+        if len(of_workloads) > 1:
+            out.print(title, soft_wrap=True)
+        out.print(_plan_table(these))
+
+
+def _plan_table(rows: Sequence[dict[str, Any]]) -> Table:
     columns = ("strategy", "ranks", "launch", "sharded axes", "fwd MiB", "bwd MiB", "grad MiB", "")
     shown = [
         [
@@ -132,7 +157,7 @@ def show_plan(cells: Sequence[Cell], *, as_json: bool) -> None:
         ]
         for row in rows
     ]
-    out.print(tables.table("", columns, shown))
+    return tables.table("", columns, shown)
 
 
 def _planned(cell: Cell) -> dict[str, Any]:
@@ -148,6 +173,12 @@ def _planned(cell: Cell) -> dict[str, Any]:
         sent = {phase: max(one[phase] for one in every) for phase in every[0]}
     return {
         "case": case.key,
+        "workload": case.workload.name,
+        "axes": case.workload.axes,
+        "batch": case.workload.batch,
+        "dtype": case.workload.dtype,
+        "mode": case.workload.mode,
+        "checkpointing": case.workload.checkpointing,
         "strategy": case.strategy,
         "ranks": case.ranks,
         "launch": case.launch,

@@ -112,8 +112,10 @@ def gate_cell(line: Line) -> str:
 
 def failures(lines: Sequence[Line]) -> list[str]:
     """A sentence for each case of which a launch did not finish."""
+    several = len({line.panel for line in lines}) > 1
     return [
-        f"{line.strategy} on {line.ranks} ranks: {line.status}. {line.reason}"
+        f"{f'{line.panel}: ' if several else ''}{line.strategy} on {line.ranks} ranks: "
+        f"{line.status}. {line.reason}"
         for line in lines
         if line.status != "ok" or line.reason
     ]

@@ -1,0 +1,107 @@
+"""What is asked for, by flags or by a sweep file, checked before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import click
+from click.core import ParameterSource
+
+from spbench.cli import choices
+from spbench.cli.exits import Failure
+from spbench.launch.plan import Cell, Request, every, plan
+from spbench.strategies.registry import UnknownStrategyError, named
+from spbench.workload.case import Combination
+from spbench.workload.sweep_file import load_sweep
+from spbench.workload.workload import Workload
+from spbench.workload.yaml_data import WorkloadError
+
+SAID_BY_THE_FILE = ("strategies", "gpus", "workload", "settings", "dtype")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What flags and file come to."""
+
+    title: str
+    """Names the results folder."""
+    combinations: Sequence[Combination]
+    launches: int
+    skip_invalid: bool
+    reference: str | None = None
+
+
+def by_flags(
+    strategies: Sequence[str],
+    workload: Workload,
+    ranks: Sequence[int],
+    *,
+    launches: int,
+    skip_invalid: bool,
+) -> Asked:
+    """One workload, every strategy on each number of ranks."""
+    return Asked(
+        title=workload.name,
+        combinations=every(workload, strategies, ranks),
+        launches=launches,
+        skip_invalid=skip_invalid,
+    )
+
+
+def by_file(ctx: click.Context, sweep: str, *, launches: int, skip_invalid: bool) -> Asked:
+    """The cells of a sweep file; a flag that is given beats what the file says.
+
+    Raises Failure for a mistake in the file, and for a flag that would choose other cells.
+    """
+    for name in SAID_BY_THE_FILE:
+        flag = _given(ctx, name)
+        if flag:
+            raise Failure(
+                f"{flag} cannot be given with --sweep, whose file says which cells there are; "
+                f"leave it out, or give a changed copy of the file"
+            )
+    try:
+        found = load_sweep(sweep, named)
+    except WorkloadError as error:
+        raise Failure(str(error)) from None
+    return Asked(
+        title=found.file.name,
+        combinations=found.cells,
+        launches=launches if _given(ctx, "launches") else found.file.launches,
+        skip_invalid=skip_invalid or found.file.skip_invalid,
+        reference=found.file.reference,
+    )
+
+
+def _given(ctx: click.Context, name: str) -> str:
+    """The flag, or the variable, that a parameter was given by; empty if it was not."""
+    match ctx.get_parameter_source(name):
+        case ParameterSource.COMMANDLINE:
+            (param,) = (one for one in ctx.command.params if one.name == name)
+            return max(param.opts, key=len)
+        case ParameterSource.ENVIRONMENT:
+            return f"{ctx.auto_envvar_prefix}_{name.upper()}"
+    return ""
+
+
+def checked_cells(request: Request, *, skip_invalid: bool) -> list[Cell]:
+    """The cells of the sweep; a Failure if one cannot run and none are to be skipped."""
+    try:
+        cells = plan(request)
+    except UnknownStrategyError as error:
+        raise Failure(str(error)) from None
+    share = request.kind == "one_gpu_share"
+    here = {
+        ranks: choices.why_not_here(ranks, request.device, share=share)
+        for ranks in {cell.case.ranks for cell in cells}
+    }
+    cells = [replace(cell, why_not=cell.why_not or here[cell.case.ranks]) for cell in cells]
+    for cell in cells:
+        if cell.why_not is not None and not skip_invalid:
+            raise Failure(
+                f"strategy {cell.case.strategy!r} cannot run {cell.case.workload.name} on "
+                f"{cell.case.ranks} ranks: {cell.why_not}.\n"
+                f"  Or --skip-invalid leaves such cells out of a sweep."
+            )
+    return cells
