@@ -8,10 +8,9 @@ import pytest
 
 from spbench.workload import catalogue
 from spbench.workload.catalogue import configs, find, names
-from spbench.workload.load import load_file
+from spbench.workload.load import WorkloadError, load_file
 from spbench.workload.shards import shard_sizes
 from spbench.workload.workload import Workload
-from spbench.workload.yaml_data import WorkloadError
 
 LARGE = [name for name in names() if not name.endswith("-small")]
 FILES = sorted(
