@@ -6,13 +6,12 @@ Instruments never share a pass with the clock. A case whose gate fails is not ti
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import psutil
 import torch
-from torch import Tensor
 
 from spbench.bench import memory
 from spbench.bench.clock import Stopwatch
@@ -22,6 +21,7 @@ from spbench.bench.step import Links, Step
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.comm.threads import Meeting, Threads, run_ranks
 from spbench.comm.transfer import by_op, by_phase, count
+from spbench.model.inputs import Inputs
 from spbench.results.sample import Sample
 from spbench.strategies.base import Strategy
 from spbench.strategies.registry import load
@@ -68,14 +68,15 @@ def _measure(
         torch.cuda.empty_cache()  # what the gate left behind is not the step's
     links = Links(strategy=group.strategy, gradients=group.gradients)
     whole_step = Step(case.workload, strategy, links, group.device, seed=None)
-    inputs = whole_step.random_inputs()
+    inputs, cotangent = whole_step.random_inputs()
 
     def step() -> None:
-        whole_step(*inputs)
+        whole_step(inputs, cotangent)
 
     step()  # every kind of transfer and kernel once, before memory is read
     links.reset()
-    found = asdict(memory.measure(step, [*whole_step.model.parameters(), *inputs], group.device))
+    there = [*whole_step.model.parameters(), *inputs.tensors, cotangent]
+    found = asdict(memory.measure(step, there, group.device))
     sent = links.sent()
     watch = Stopwatch(group=group, now_s=now_s)
     warmup = watch.warm_up(step, case.effort)
@@ -104,9 +105,9 @@ def _predicted(case: Case, strategy: Strategy, group: Group) -> dict[str, int]:
     return {phase: max(one[phase] for one in every) for phase in every[0]}
 
 
-def _check_finite(inputs: Sequence[Tensor]) -> None:
+def _check_finite(inputs: Inputs) -> None:
     """NaN changes what products cost: a time of such steps is no time."""
-    grad = inputs[0].grad
+    grad = inputs.x.grad
     if grad is not None and not grad.isfinite().all():
         raise FloatingPointError("the timed steps gave gradients that are not finite")
 

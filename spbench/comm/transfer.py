@@ -85,6 +85,18 @@ class Transfer:
     def all_reduce(cls, whole_bytes: int, ranks: int) -> Self:
         return cls(op="all_reduce", sent=(all_reduce_bytes(whole_bytes, ranks),) * ranks)
 
+    @classmethod
+    def together(cls, *transfers: Self) -> Self:
+        """Several tensors that travel in one collective."""
+        (op,) = {transfer.op for transfer in transfers}
+        return cls(
+            op=op,
+            sent=tuple(
+                sum(of_rank, Fraction(0))
+                for of_rank in zip(*(t.sent for t in transfers), strict=True)
+            ),
+        )
+
     def during(self, phase: Phase) -> Self:
         return replace(self, phase=phase)
 

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.transfer import Transfer
-from spbench.strategies.kernel import attend_whole
+from spbench.strategies.kernel import Scores, attend_whole
 from spbench.strategies.linear import LinearSpec, WholeLinear
+from spbench.strategies.side_input import gather_traffic, gathered
 from spbench.workload.cost import is_modulated, parameters
 from spbench.workload.shards import Shard, shard_sizes
 from spbench.workload.sublayers import Sublayer
@@ -56,11 +57,23 @@ class Strategy(ABC):
     def layout(self, workload: Workload, ranks: int) -> Layout:
         """The axis that is sharded while each sublayer of the stack runs."""
 
+    def notes(self, workload: Workload, ranks: int) -> str:
+        """What it does on this workload beyond its usual idea, in a sentence; or nothing."""
+        return ""
+
+    def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
+        """Which positions of ``axis`` each rank holds while it is the sharded one."""
+        return Shard.even(workload.dim(axis), workload.axes[axis], ranks)
+
+    def inside(self, shard: Shard) -> Shard | None:
+        """How the axes are cut between a sublayer's two projections; None: they are whole."""
+        return shard
+
     def sublayer_traffic(
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
     ) -> Traffic:
-        """What ``sublayer`` sends while ``axis`` is sharded. Nothing, unless overridden."""
-        return [], []
+        """What ``sublayer`` sends while ``axis`` is sharded: by itself, its side input."""
+        return gather_traffic(sublayer, workload, ranks)
 
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
         """The projection into a sublayer: (…, H) and the current shard -> (…, *out)."""
@@ -71,10 +84,10 @@ class Strategy(ABC):
         return WholeLinear(spec)
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, along: int, shard: Shard, comm: Collectives
+        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
-        """Attention of (B, *axes, Z, D) along tensor dim ``along``, cut as ``shard`` says."""
-        return attend_whole(q, k, v, along)
+        """Attention of (B, *axes, Z, D), cut as ``shard`` says. Here: along other dims."""
+        return attend_whole(q, k, v, gathered(scores, comm))
 
     @final
     def traffic(self, workload: Workload, ranks: int) -> list[Transfer]:

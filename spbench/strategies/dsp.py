@@ -9,7 +9,8 @@ attends along the sharded axis, one all-to-all moves the sharding elsewhere.
     attention over time     (B, T, S/N, H)
 
 So there is no communication code here: this file is a planner, and the model switches
-wherever the layout changes.
+wherever the layout changes. Attention over all axes joined leaves none to shard: in a stack
+that has other attentions too, that one's heads are shared out instead (``heads.py``).
 """
 
 from __future__ import annotations
@@ -17,9 +18,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from spbench.strategies.base import Layout, Strategy, switch
+from torch import Tensor
+
+from spbench.comm.collectives import Collectives
+from spbench.strategies.base import Layout, Strategy, Traffic, switch
+from spbench.strategies.heads import attend_by_heads, heads_why_not, traffic_by_heads
+from spbench.strategies.kernel import Scores
 from spbench.workload.shards import Shard
-from spbench.workload.sublayers import Sublayer
+from spbench.workload.sublayers import Attention, Sublayer
 from spbench.workload.workload import Workload
 
 Cost = tuple[float, float]
@@ -32,10 +38,19 @@ class DSP(Strategy):
     """The layout of fewest bytes over the whole stack, switching as late as can be."""
 
     def why_not(self, workload: Workload, ranks: int) -> str | None:
+        joint = [one for one in workload.attentions if _joins_all(one, workload)]
+        if joint and len(joint) == len(workload.attentions):
+            return _nothing_to_switch(workload)
         for sublayer in workload.block:
-            if not _free_axes(sublayer, workload, ranks):
-                return _no_free_axis(sublayer, workload, ranks)
-        return None
+            if not _may_be_sharded(sublayer, workload, ranks):
+                return _too_short(sublayer, workload, ranks)
+        return heads_why_not(workload, ranks) if joint else None
+
+    def notes(self, workload: Workload, ranks: int) -> str:
+        if not any(_joins_all(one, workload) for one in workload.attentions):
+            return ""
+        axes = ", ".join(workload.axes)
+        return f"attention over {axes} joined leaves no axis to shard: its heads are shared out"
 
     def layout(self, workload: Workload, ranks: int) -> Layout:
         """Dynamic programming from the last sublayer back to the first.
@@ -44,27 +59,18 @@ class DSP(Strategy):
         in sublayer i. With K axes in rotation it finds K/(K-1) switches a round, and none
         after the last attention. On a tie it stays: a switch comes as late as it can.
         """
-        stack = workload.stack
-        uneven = {
-            axis: Shard.even(0, length, ranks).imbalance - 1
-            for axis, length in workload.axes.items()
-        }
-        moves = {
-            (a, b, first): _passes(workload, first) * float(max(switch(workload, a, b, ranks).sent))
-            for a in workload.axes
-            for b in workload.axes
-            for first in (True, False)
-            if a != b
-        }
+        block, moves = workload.block, self._moves(workload, ranks)
+        inside = [self._inside(sublayer, workload, ranks) for sublayer in block]
         ahead: dict[str, Cost] = dict.fromkeys(workload.axes, (0.0, 0.0))
         follow: list[dict[str, str]] = []
-        for i in reversed(range(len(stack))):
-            first = (i + 1) % len(workload.block) == 0
+        for i in reversed(range(len(workload.stack))):
+            place = i % len(block)
+            first = place == len(block) - 1  # the switch behind it starts a block
             here: dict[str, Cost] = {}
             chosen: dict[str, str] = {}
-            for axis in _free_axes(stack[i], workload, ranks):
+            for axis, (sent_here, uneven) in inside[place].items():
                 options = {
-                    after: (sent + moves.get((axis, after, first), 0.0), waited + uneven[axis])
+                    after: (sent_here + sent + moves[axis, after, first], uneven + waited)
                     for after, (sent, waited) in ahead.items()
                 }
                 here[axis], _, chosen[axis] = min(
@@ -77,30 +83,71 @@ class DSP(Strategy):
             plan.append(chosen[plan[-1]])
         return tuple(plan)
 
+    def _moves(self, workload: Workload, ranks: int) -> dict[tuple[str, str, bool], float]:
+        """Bytes of a switch in a step: not recomputed if it starts a block."""
+        train, again = workload.mode == "train", workload.checkpointing == "full"
+        return {
+            (a, b, first): (1 + train * (2 if again and not first else 1))
+            * (float(max(switch(workload, a, b, ranks).sent)) if a != b else 0.0)
+            for a in workload.axes
+            for b in workload.axes
+            for first in (True, False)
+        }
 
-def _passes(workload: Workload, first: bool) -> int:
-    """How often a switch is paid: forward, backward, and recomputed unless it starts a block."""
-    if workload.mode == "forward":
-        return 1
-    return 3 if workload.checkpointing == "full" and not first else 2
+    def _inside(self, sublayer: Sublayer, workload: Workload, ranks: int) -> dict[str, Cost]:
+        """What ``sublayer`` itself costs in a step, for each axis that may be sharded."""
+        train, again = workload.mode == "train", workload.checkpointing == "full"
+        found = {}
+        for axis in _may_be_sharded(sublayer, workload, ranks):
+            forward, backward = (
+                float(sum(max(transfer.sent) for transfer in way))
+                for way in self.sublayer_traffic(sublayer, workload, axis, ranks)
+            )
+            sent = forward + train * (backward + again * forward)
+            uneven = Shard.even(0, workload.axes[axis], ranks).imbalance - 1
+            found[axis] = (sent, uneven)
+        return found
+
+    def sublayer_traffic(
+        self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
+    ) -> Traffic:
+        if isinstance(sublayer, Attention) and axis in sublayer.axes:
+            return traffic_by_heads(sublayer, workload, axis, ranks)
+        return super().sublayer_traffic(sublayer, workload, axis, ranks)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
+    ) -> Tensor:
+        if shard.dim in scores.dims:
+            return attend_by_heads(q, k, v, scores, shard, comm)
+        return super().attend(q, k, v, scores, shard, comm)
 
 
-def _free_axes(sublayer: Sublayer, workload: Workload, ranks: int) -> list[str]:
-    """Axes that may be sharded while ``sublayer`` runs: long enough, and not attended."""
-    axes = workload.axes.items()
-    return [a for a, length in axes if a not in sublayer.attended and length >= ranks]
+def _joins_all(attention: Attention, workload: Workload) -> bool:
+    return set(attention.axes) == set(workload.axes)
 
 
-def _no_free_axis(sublayer: Sublayer, workload: Workload, ranks: int) -> str:
-    others = {
-        axis: length for axis, length in workload.axes.items() if axis not in sublayer.attended
-    }
-    if not others:
+def _may_be_sharded(sublayer: Sublayer, workload: Workload, ranks: int) -> list[str]:
+    """Axes long enough and not attended; any long enough where all are attended."""
+    free = [a for a in workload.axes if a not in sublayer.attended] or list(workload.axes)
+    return [axis for axis in free if workload.axes[axis] >= ranks]
+
+
+def _nothing_to_switch(workload: Workload) -> str:
+    if len(workload.axes) == 1:
         return "it shards an axis that is not attended, and needs a second sequence axis"
-    axis = max(others, key=others.__getitem__)
+    return (
+        f"every attention joins {', '.join(workload.axes)}, which leaves no axis to shard; "
+        "it needs attentions that leave one out, or strategies that share heads or pass keys"
+    )
+
+
+def _too_short(sublayer: Sublayer, workload: Workload, ranks: int) -> str:
+    others = [a for a in workload.axes if a not in sublayer.attended] or list(workload.axes)
+    axis = max(others, key=workload.axes.__getitem__)
     attended = " and ".join(sublayer.attended)
     while_ = f" while {attended} is attended" if attended else ""
     return (
         f"no axis has {ranks} positions to shard{while_}: the longest is {axis} with "
-        f"{others[axis]}; use 1 to {others[axis]} ranks"
+        f"{workload.axes[axis]}; use 1 to {workload.axes[axis]} ranks"
     )

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import final
 
 from spbench.strategies.base import Layout, Strategy
-from spbench.workload.shards import Shard
 from spbench.workload.workload import Workload
 
 AUTO = "auto"
@@ -47,19 +46,9 @@ class Embedded(Strategy, ABC):
                 for way in self.sublayer_traffic(sublayer, workload, axis, ranks)
                 for transfer in way
             ]
-            return float(sum(sent)), Shard.even(0, workload.axes[axis], ranks).imbalance
+            return float(sum(sent)), self.shard(workload, axis, ranks).imbalance
 
         if self.shard_axis != AUTO:
             return (self.shard_axis,) * len(workload.stack)
         fits = [axis for axis, length in workload.axes.items() if length >= ranks]
         return (min(fits, key=cost),) * len(workload.stack)
-
-
-def heads_why_not(workload: Workload, ranks: int) -> str | None:
-    """For strategies that share the heads between the ranks."""
-    if workload.heads >= ranks:
-        return None
-    return (
-        f"{workload.heads} heads give {ranks - workload.heads} of {ranks} ranks nothing to do; "
-        f"use 1 to {workload.heads} ranks, or heads of {ranks} or more"
-    )
