@@ -105,3 +105,19 @@ def test_operations_grow_as_they_should() -> None:
     alone = find("attention-only", "verify")
     longer = alone.model_copy(update={"axes": {"time": 8, "space": 24}})
     assert forward_flops(longer) > 2 * forward_flops(alone)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("bert-base", 12 * 7_087_872),
+        ("bert-large", 24 * 12_596_224),
+        ("gpt-7b", 32 * 12 * 4096**2),
+        ("llama3-8b", 8_030_261_248 - 2 * 128_256 * 4096),
+    ],
+)
+def test_language_models_are_as_large_as_published(name: str, count: int) -> None:
+    """Within 0.1 %, embeddings aside: ours end in a projection; Llama has no biases, ours has."""
+    work = find(name)
+    learned = sum(n for axis, n in work.axes.items() if work.position_of(axis) == "learned")
+    assert parameters(work).total - learned * work.hidden == pytest.approx(count, rel=1e-3)
