@@ -13,7 +13,7 @@ from spbench.bench.step import Links, Step
 from spbench.comm.threads import Meeting, Threads, run_ranks
 from spbench.launch.checks import checks_for, run_checks
 from spbench.launch.local import LocalLauncher
-from spbench.model.initialise import inputs
+from spbench.model.inputs import seeded
 from spbench.strategies.registry import load, places
 from spbench.workload.catalogue import find, names
 from spbench.workload.load import with_settings
@@ -139,9 +139,9 @@ def test_two_models_at_once(strategy: str) -> None:
         steps = [Step(shape, load(strategy), links, cpu, seed=1) for shape in shapes]
         xs, outs = [], []
         for step in steps:
-            x, *rest = inputs(step.workload, seed=2)
-            xs.append(step.comm.take(x, step.first).contiguous().requires_grad_())
-            outs.append(step.model(xs[-1], *rest))
+            mine = seeded(step.workload, seed=2).part(step.first, step.pairs, step.comm)
+            xs.append(mine.requiring_grad(True).x)
+            outs.append(step.model(mine))
             if len(order) == 1:
                 break
         for i in order:

@@ -67,11 +67,25 @@ def test_cut_and_replicated_parameters(work: Workload) -> None:
 
 @pytest.mark.parametrize("work", by_name(VERIFY))
 def test_forward_operations_are_those_that_torch_counts(work: Workload) -> None:
-    """Equal to FlopCounterMode's count where attention is plain matrix products."""
+    """Equal to FlopCounterMode's count where attention is plain matrix products, mask or not."""
     step = one_step(work.model_copy(update={"mode": "forward"}))
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         run(step)
-    assert forward_flops(work) == counter.get_total_flops()
+    assert forward_flops(without_masks(work)) == counter.get_total_flops()
+
+
+def without_masks(work: Workload) -> Workload:
+    block = [s.model_copy(update={"causal": False} if s.attended else {}) for s in work.block]
+    return work.model_copy(update={"block": tuple(block)})
+
+
+def test_a_mask_leaves_half_of_the_scores() -> None:
+    """Position i sees i + 1 positions: (length + 1) / 2 on average, in both products."""
+    work = find("causal", "verify")
+    scores = 4 * work.batch * work.depth * work.hidden
+    seen = sum(i + 1 for i in range(work.tokens))
+    saved = scores * (work.tokens**2 - seen)
+    assert forward_flops(without_masks(work)) - forward_flops(work) == saved
 
 
 @pytest.mark.parametrize("work", by_name(VERIFY))
