@@ -18,7 +18,7 @@ from torch import Tensor
 from spbench.comm import collectives
 from spbench.comm.collectives import Collectives
 from spbench.model import sublayers
-from spbench.strategies import heads, kernel, megatron_sp, rsa, ulysses
+from spbench.strategies import head_shares, heads, kernel, megatron_sp, rsa, ulysses
 from spbench.strategies.kernel import Scores, attend_whole
 from spbench.strategies.linear import product
 from spbench.strategies.registry import load
@@ -360,10 +360,10 @@ def test_rotary_by_local_positions(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_grouped_heads_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Query head i with key head i modulo the number of key heads."""
 
-    def wrong(self: heads.HeadShares, x: Tensor, rank: int) -> Tensor:
+    def wrong(self: head_shares.HeadShares, x: Tensor, rank: int) -> Tensor:
         return x.flip(-2)
 
-    monkeypatch.setattr(heads.HeadShares, "matched", wrong)
+    monkeypatch.setattr(head_shares.HeadShares, "matched", wrong)
     assert caught("ulysses", 2, shape("causal"))
 
 
@@ -379,7 +379,7 @@ def test_one_key_head_of_the_copies_gets_all_the_gradient(monkeypatch: pytest.Mo
             seen.add(head)
         return torch.cat(copies, -2)
 
-    monkeypatch.setattr(heads, "_heads", wrong)
+    monkeypatch.setattr(head_shares, "_heads", wrong)
     assert not caught("ulysses", 4, shape("few-key-heads", mode="forward"))
     assert "gradient" in caught("ulysses", 4, shape("few-key-heads"))
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar, final
 
 from torch import Tensor, nn
@@ -25,17 +24,15 @@ from spbench.comm.collectives import Collectives
 from spbench.comm.transfer import Transfer
 from spbench.strategies.kernel import Scores, attend_whole
 from spbench.strategies.linear import LinearSpec, WholeLinear
+from spbench.strategies.sent import Traffic, switch
 from spbench.strategies.side_input import gather_traffic, gathered
 from spbench.workload.cost import is_modulated, parameters
-from spbench.workload.shards import Shard, shard_sizes
+from spbench.workload.shards import Shard
 from spbench.workload.sublayers import Sublayer
 from spbench.workload.workload import DTYPE_BYTES, Workload
 
 Layout = tuple[str, ...]
 """The sharded axis, one entry for each sublayer of the whole stack."""
-
-Traffic = tuple[list[Transfer], list[Transfer]]
-"""What one sublayer sends in forward and in backward."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,13 +118,3 @@ class Strategy(ABC):
             gradients = Transfer.all_reduce(summed * DTYPE_BYTES[workload.dtype], ranks)
             steps.append(gradients.during("gradients"))
         return steps
-
-
-def switch(workload: Workload, before: str, after: str, ranks: int) -> Transfer:
-    """The all-to-all that moves the activation's sharding from one axis to another."""
-    sizes = (shard_sizes(workload.axes[axis], ranks) for axis in (before, after))
-    return Transfer.all_to_all(workload.activation_bytes, *sizes)
-
-
-def switches(layout: Layout) -> int:
-    return sum(a != b for a, b in pairwise(layout))

@@ -9,21 +9,24 @@ attends along the sharded axis, one all-to-all moves the sharding elsewhere.
     attention over time     (B, T, S/N, H)
 
 So there is no communication code here: this file is a planner, and the model switches
-wherever the layout changes. Attention over all axes joined leaves none to shard: in a stack
-that has other attentions too, that one's heads are shared out instead (``heads.py``).
+wherever the layout changes. Attention over all axes joined leaves none to shard: among other
+attentions, that one's heads are shared out (``heads.py``), at its true cost in the plan.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import permutations
 from typing import final
 
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
-from spbench.strategies.base import Layout, Strategy, Traffic, switch
-from spbench.strategies.heads import attend_by_heads, heads_why_not, traffic_by_heads
+from spbench.strategies.base import Layout, Strategy
+from spbench.strategies.heads import attend_by_heads, traffic_by_heads
 from spbench.strategies.kernel import Scores
+from spbench.strategies.limits import heads_why_not, nothing_to_switch, too_short
+from spbench.strategies.sent import Traffic, bytes_in_a_step, switch
 from spbench.workload.shards import Shard
 from spbench.workload.sublayers import Attention, Sublayer
 from spbench.workload.workload import Workload
@@ -40,17 +43,16 @@ class DSP(Strategy):
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         joint = [one for one in workload.attentions if _joins_all(one, workload)]
         if joint and len(joint) == len(workload.attentions):
-            return _nothing_to_switch(workload)
+            return nothing_to_switch(workload)
         for sublayer in workload.block:
             if not _may_be_sharded(sublayer, workload, ranks):
-                return _too_short(sublayer, workload, ranks)
+                return too_short(sublayer, workload, ranks)
         return heads_why_not(workload, ranks) if joint else None
 
     def notes(self, workload: Workload, ranks: int) -> str:
         if not any(_joins_all(one, workload) for one in workload.attentions):
             return ""
-        axes = ", ".join(workload.axes)
-        return f"attention over {axes} joined leaves no axis to shard: its heads are shared out"
+        return "attention over all axes joined leaves none to shard: its heads are shared out"
 
     def layout(self, workload: Workload, ranks: int) -> Layout:
         """Dynamic programming from the last sublayer back to the first.
@@ -59,18 +61,18 @@ class DSP(Strategy):
         in sublayer i. With K axes in rotation it finds K/(K-1) switches a round, and none
         after the last attention. On a tie it stays: a switch comes as late as it can.
         """
-        block, moves = workload.block, self._moves(workload, ranks)
+        block, moves = workload.block, _moves(workload, ranks)
         inside = [self._inside(sublayer, workload, ranks) for sublayer in block]
         ahead: dict[str, Cost] = dict.fromkeys(workload.axes, (0.0, 0.0))
         follow: list[dict[str, str]] = []
         for i in reversed(range(len(workload.stack))):
             place = i % len(block)
-            first = place == len(block) - 1  # the switch behind it starts a block
+            into = place == len(block) - 1  # the switch behind it starts a block
             here: dict[str, Cost] = {}
             chosen: dict[str, str] = {}
             for axis, (sent_here, uneven) in inside[place].items():
                 options = {
-                    after: (sent_here + sent + moves[axis, after, first], uneven + waited)
+                    after: (sent_here + sent + moves[axis, after, into], uneven + waited)
                     for after, (sent, waited) in ahead.items()
                 }
                 here[axis], _, chosen[axis] = min(
@@ -83,30 +85,15 @@ class DSP(Strategy):
             plan.append(chosen[plan[-1]])
         return tuple(plan)
 
-    def _moves(self, workload: Workload, ranks: int) -> dict[tuple[str, str, bool], float]:
-        """Bytes of a switch in a step: not recomputed if it starts a block."""
-        train, again = workload.mode == "train", workload.checkpointing == "full"
-        return {
-            (a, b, first): (1 + train * (2 if again and not first else 1))
-            * (float(max(switch(workload, a, b, ranks).sent)) if a != b else 0.0)
-            for a in workload.axes
-            for b in workload.axes
-            for first in (True, False)
-        }
-
     def _inside(self, sublayer: Sublayer, workload: Workload, ranks: int) -> dict[str, Cost]:
-        """What ``sublayer`` itself costs in a step, for each axis that may be sharded."""
-        train, again = workload.mode == "train", workload.checkpointing == "full"
-        found = {}
-        for axis in _may_be_sharded(sublayer, workload, ranks):
-            forward, backward = (
-                float(sum(max(transfer.sent) for transfer in way))
-                for way in self.sublayer_traffic(sublayer, workload, axis, ranks)
+        """What ``sublayer`` itself costs, for each axis that may be sharded."""
+        return {
+            axis: (
+                bytes_in_a_step(workload, *self.sublayer_traffic(sublayer, workload, axis, ranks)),
+                Shard.even(0, workload.axes[axis], ranks).imbalance - 1,
             )
-            sent = forward + train * (backward + again * forward)
-            uneven = Shard.even(0, workload.axes[axis], ranks).imbalance - 1
-            found[axis] = (sent, uneven)
-        return found
+            for axis in _may_be_sharded(sublayer, workload, ranks)
+        }
 
     def sublayer_traffic(
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
@@ -133,21 +120,11 @@ def _may_be_sharded(sublayer: Sublayer, workload: Workload, ranks: int) -> list[
     return [axis for axis in free if workload.axes[axis] >= ranks]
 
 
-def _nothing_to_switch(workload: Workload) -> str:
-    if len(workload.axes) == 1:
-        return "it shards an axis that is not attended, and needs a second sequence axis"
-    return (
-        f"every attention joins {', '.join(workload.axes)}, which leaves no axis to shard; "
-        "it needs attentions that leave one out, or strategies that share heads or pass keys"
-    )
-
-
-def _too_short(sublayer: Sublayer, workload: Workload, ranks: int) -> str:
-    others = [a for a in workload.axes if a not in sublayer.attended] or list(workload.axes)
-    axis = max(others, key=workload.axes.__getitem__)
-    attended = " and ".join(sublayer.attended)
-    while_ = f" while {attended} is attended" if attended else ""
-    return (
-        f"no axis has {ranks} positions to shard{while_}: the longest is {axis} with "
-        f"{workload.axes[axis]}; use 1 to {workload.axes[axis]} ranks"
-    )
+def _moves(workload: Workload, ranks: int) -> dict[tuple[str, str, bool], float]:
+    """Bytes of a switch from axis to axis in a step; one into a block is not recomputed."""
+    sent = {(a, b): [switch(workload, a, b, ranks)] for a, b in permutations(workload.axes, 2)}
+    found = {(axis, axis, into): 0.0 for axis in workload.axes for into in (True, False)}
+    for (a, b), there in sent.items():
+        for into in (True, False):
+            found[a, b, into] = bytes_in_a_step(workload, there, sent[b, a], repeated=not into)
+    return found

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import final
 
 from spbench.strategies.base import Layout, Strategy
+from spbench.strategies.sent import bytes_in_a_step
 from spbench.workload.workload import Workload
 
 AUTO = "auto"
@@ -40,13 +41,11 @@ class Embedded(Strategy, ABC):
         """The axis of fewest bytes; of equals the most evenly shared, then the outermost."""
 
         def cost(axis: str) -> tuple[float, float]:
-            sent = [
-                max(transfer.sent)
+            sent = sum(
+                bytes_in_a_step(workload, *self.sublayer_traffic(sublayer, workload, axis, ranks))
                 for sublayer in workload.block
-                for way in self.sublayer_traffic(sublayer, workload, axis, ranks)
-                for transfer in way
-            ]
-            return float(sum(sent)), self.shard(workload, axis, ranks).imbalance
+            )
+            return sent, self.shard(workload, axis, ranks).imbalance
 
         if self.shard_axis != AUTO:
             return (self.shard_axis,) * len(workload.stack)

@@ -7,9 +7,8 @@ axis. Every projection in gathers it, every projection out scatters the sum of i
     attention of Z/N heads, whole axes, local
     (B, T, S, Z/N, D)  x row-cut  ->  partial (B, T, S, H)  --reduce-scatter-->  (B, T/N, S, H)
 
-Each collective sends f M: 2 forward and 3 backward a sublayer, because backward gathers the
-saved shard once more rather than keep it whole (``keep_input`` keeps it: 2). That gather
-hides behind the input-gradient product, the scatter behind the weight-gradient product.
+Each collective sends f M: 2 forward, 3 backward, where the saved shard is gathered once more
+(not with ``keep_input``), behind the input-gradient product; the scatter hides behind the other.
 """
 
 from __future__ import annotations
@@ -24,11 +23,12 @@ from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.transfer import Transfer
-from spbench.strategies.base import Traffic
 from spbench.strategies.embedded import Embedded
-from spbench.strategies.heads import bias_of_heads, bias_traffic_by_heads, cut_why_not
+from spbench.strategies.heads import bias_of_heads, bias_traffic_by_heads
 from spbench.strategies.kernel import Scores, attend_whole
+from spbench.strategies.limits import cut_why_not
 from spbench.strategies.linear import LinearSpec, empty_parameter, product
+from spbench.strategies.sent import Traffic
 from spbench.workload.shards import Shard, shard_sizes
 from spbench.workload.sublayers import Sublayer
 from spbench.workload.workload import Workload
@@ -70,8 +70,7 @@ class MegatronSP(Embedded):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
-        mine = bias_of_heads(scores, q.shape[-2] // k.shape[-2], comm)
-        return attend_whole(q, k, v, mine)
+        return attend_whole(q, k, v, bias_of_heads(scores, q.shape[-2] // k.shape[-2], comm))
 
 
 @final
@@ -111,15 +110,8 @@ class RowCut(nn.Module):
 
 class _GatherProduct(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        matrix: Tensor,
-        bias: Tensor,
-        comm: Collectives,
-        shard: Shard,
-        keep_input: bool,
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, matrix: Tensor, bias: Tensor, *how: Any) -> Tensor:
+        comm, shard, keep_input = how
         gathered = comm.start_all_gather(x, shard).wait()
         ctx.comm, ctx.shard, ctx.keep_input = comm, shard, keep_input
         ctx.save_for_backward(gathered if keep_input else x, matrix)

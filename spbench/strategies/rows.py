@@ -15,7 +15,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from spbench.strategies.kernel import fold, unfold
+from spbench.strategies.kernel import Scores, fold, unfold
 from spbench.strategies.tiles import Band, Tile
 from spbench.workload.shards import Shard
 
@@ -29,15 +29,25 @@ class Slices(NamedTuple):
 
 @final
 class Rows:
-    """How q, k, scores and bias of one rank are laid out in a ring along ``band``."""
+    """How q, k, scores and bias of ``rank`` are laid out in a ring along ``shard``."""
 
-    def __init__(self, q_shape: Sequence[int], k_shape: Sequence[int], band: Band) -> None:
-        self.q_shape, self.k_shape, self.band = q_shape, k_shape, band
+    def __init__(
+        self,
+        q_shape: Sequence[int],
+        k_shape: Sequence[int],
+        scores: Scores,
+        shard: Shard,
+        rank: int,
+    ) -> None:
+        self.q_shape, self.k_shape, self.shard = q_shape, k_shape, shard
         self.key_heads, self.group = k_shape[-2], q_shape[-2] // k_shape[-2]
-
-    @property
-    def shard(self) -> Shard:
-        return self.band.shard
+        self.band = Band(
+            shard=shard,
+            rank=rank,
+            dims=scores.dims,
+            lengths=tuple(shard.length if d == shard.dim else q_shape[d] for d in scores.dims),
+            causal=scores.causal,
+        )
 
     @property
     def columns(self) -> int:
@@ -79,14 +89,21 @@ class Rows:
 
     def transposed_product(self, row: Tensor, right: Tensor) -> Tensor:
         """(b, Zkv, rows, S)^T times (b, Zkv, rows, D), without what is masked anyway."""
-        tiles = self.band.all_tiles
-        once = row.dtype if len(tiles) == 1 else torch.promote_types(row.dtype, torch.float32)
-        total = right.new_zeros(*row.shape[:2], self.columns, right.shape[-1], dtype=once)
-        for rows, columns in map(self._slices, tiles):
+        tiles = [self._slices(tile) for tile in self.band.all_tiles]
+        if len(tiles) == 1:
+            return row.transpose(-2, -1) @ right
+        precise = torch.promote_types(row.dtype, torch.float32)
+        total = right.new_zeros(*row.shape[:2], self.columns, right.shape[-1], dtype=precise)
+        for rows, columns in tiles:
             total[..., columns, :] += (
                 row[..., rows, columns].transpose(-2, -1) @ right[..., rows, :]
             )
         return total.to(row.dtype)
+
+    def blank(self, left: Tensor, hidden: float) -> Tensor:
+        """Scores to be filled tile by tile; ``hidden`` where no tile lies."""
+        shape = (*left.shape[:-1], self.columns)
+        return left.new_full(shape, hidden) if self.band.causal else left.new_empty(shape)
 
     def mask_(self, scores: Tensor) -> Tensor:
         """Minus infinity where a key comes after the query."""

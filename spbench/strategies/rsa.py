@@ -9,10 +9,7 @@ fills its row of scores, takes one softmax over the full row, then passes its va
 Backward rings V (for the gradient of the scores) and K (for that of q), and sums over the
 ranks every rank's part of the whole dK and dV: as published by two all-reduces, 6 f K in all
 (section 3.2), or with ``reduce_scatter`` 4 f K. The row costs B Z S^2 / N elements.
-
 Under a causal mask the shards are zigzag and what is masked is not computed (``tiles.py``).
-A projected attention (section 3.4, Linformer) needs no ring: each rank projects its keys and
-values along its part of the axis, and one all-reduce sums the short results.
 """
 
 from __future__ import annotations
@@ -26,11 +23,11 @@ from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives, Pending
 from spbench.comm.transfer import Transfer
-from spbench.strategies.base import Traffic
 from spbench.strategies.embedded import Embedded
-from spbench.strategies.kernel import Scores, fold, kernel, project, unfold
+from spbench.strategies.kernel import Scores
 from spbench.strategies.rows import Rows
-from spbench.strategies.tiles import Band
+from spbench.strategies.sent import Traffic
+from spbench.strategies.short import attend_projected, projected_traffic
 from spbench.workload.shards import Shard
 from spbench.workload.sublayers import Attention, Sublayer
 from spbench.workload.workload import Workload
@@ -47,15 +44,19 @@ class RingSelfAttention(Embedded):
         cut = Shard.zigzag if workload.is_causal(axis) else Shard.even
         return cut(workload.dim(axis), workload.axes[axis], ranks)
 
+    def notes(self, workload: Workload, ranks: int) -> str:
+        (axis,) = set(self.layout(workload, ranks))
+        masked = ranks > 1 and workload.is_causal(axis)
+        return f"each rank holds an early and a late chunk of {axis} (zigzag)" if masked else ""
+
     def sublayer_traffic(
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
     ) -> Traffic:
         if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
             return super().sublayer_traffic(sublayer, workload, axis, ranks)
-        K, sizes = workload.key_bytes, self.shard(workload, axis, ranks).sizes
         if sublayer.projection:
-            short = 2 * K * sublayer.projection // workload.length(sublayer)
-            return [Transfer.all_reduce(short, ranks)], [Transfer.all_reduce(short, ranks)]
+            return projected_traffic(sublayer, workload, ranks)
+        K, sizes = workload.key_bytes, self.shard(workload, axis, ranks).sizes
         ring = Transfer.ring(K, sizes)
         scatter = Transfer.reduce_scatter(K, sizes)
         summed = scatter if self.reduce_scatter else Transfer.all_reduce(K, ranks)
@@ -67,24 +68,15 @@ class RingSelfAttention(Embedded):
         if shard.dim not in scores.dims:
             return super().attend(q, k, v, scores, shard, comm)
         if scores.projection is not None:
-            mine = comm.take(scores.projection, shard.along(2 + scores.dims.index(shard.dim)))
-            short = project(fold(k, scores.dims), fold(v, scores.dims), mine)
-            whole = comm.all_reduce(torch.stack(short))
-            return unfold(kernel(fold(q, scores.dims), *whole), q.shape, scores.dims)
-        lengths = tuple(shard.length if d == shard.dim else q.shape[d] for d in scores.dims)
-        causal = scores.causal
-        band = Band(shard=shard, rank=comm.rank, dims=scores.dims, lengths=lengths, causal=causal)
-        out: Tensor = _Rings.apply(q, k, v, scores.bias, band, comm, self.reduce_scatter)
-        return out
+            return attend_projected(q, k, v, scores, shard, comm)
+        rows = Rows(q.shape, k.shape, scores, shard, comm.rank)
+        return _Rings.apply(q, k, v, scores.bias, rows, comm, self.reduce_scatter)
 
 
 class _Rings(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *how: Any
-    ) -> Tensor:
-        band, comm, ctx.scatter = how
-        rows = Rows(q.shape, k.shape, band)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
+        bias, rows, comm, ctx.scatter = how
         scaled = rows.fold(q) * q.shape[-1] ** -0.5
         scores = rows.mask_(_row(scaled, k, rows, comm, hidden=-torch.inf))
         weights = torch.softmax(scores if bias is None else rows.add_bias_(scores, bias), -1)
@@ -109,12 +101,11 @@ class _Rings(torch.autograd.Function):
 
 def _row(left: Tensor, ringed: Tensor, rows: Rows, comm: Collectives, *, hidden: float) -> Tensor:
     """``left`` times every block of ``ringed``, side by side; ``hidden`` where not computed."""
-    row = left.new_full((*left.shape[:-1], rows.columns), hidden)
+    row = rows.blank(left, hidden)
     for owner, block in comm.ring(ringed, rows.shard):
         keys = rows.fold_keys(block).transpose(-2, -1)
         for tile, within in rows.tiles(owner):
-            part = left[..., tile.rows, :] @ keys[..., within]
-            row[..., tile.rows, tile.columns] = part
+            row[..., tile.rows, tile.columns] = left[..., tile.rows, :] @ keys[..., within]
     return row
 
 
@@ -125,8 +116,7 @@ def _row_times(row: Tensor, ringed: Tensor, rows: Rows, comm: Collectives) -> Te
     for owner, block in comm.ring(ringed, rows.shard):
         values = rows.fold_keys(block)
         for tile, within in rows.tiles(owner):
-            part = row[..., tile.rows, tile.columns] @ values[..., within, :]
-            total[..., tile.rows, :] += part
+            total[..., tile.rows, :] += row[..., tile.rows, tile.columns] @ values[..., within, :]
     return total.to(row.dtype)
 
 

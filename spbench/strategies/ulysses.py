@@ -18,10 +18,11 @@ from typing import final
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
-from spbench.strategies.base import Traffic
 from spbench.strategies.embedded import Embedded
-from spbench.strategies.heads import attend_by_heads, heads_why_not, traffic_by_heads
+from spbench.strategies.heads import attend_by_heads, traffic_by_heads
 from spbench.strategies.kernel import Scores
+from spbench.strategies.limits import heads_why_not
+from spbench.strategies.sent import Traffic
 from spbench.workload.shards import Shard
 from spbench.workload.sublayers import Attention, Sublayer
 from spbench.workload.workload import Workload
