@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-import psutil
 import torch
 
 from spbench.bench import memory
@@ -18,6 +17,7 @@ from spbench.bench.clock import Stopwatch
 from spbench.bench.gate import Outcome, run_gate
 from spbench.bench.reference import Reference, one_device
 from spbench.bench.step import Links, Step
+from spbench.bench.twin import comparable
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.comm.threads import Meeting, Threads, run_ranks
 from spbench.comm.transfer import by_op, by_phase, count
@@ -26,17 +26,10 @@ from spbench.results.sample import Sample
 from spbench.strategies.base import Strategy
 from spbench.strategies.registry import load
 from spbench.workload.case import Case
-from spbench.workload.cost import forward_flops, parameters
 from spbench.workload.shards import shard_sizes
-from spbench.workload.workload import DTYPE_BYTES, Workload
 
 BLOCKS = 5
 """Timed and silent steps alternate in so many blocks: a machine that drifts drifts for both."""
-GATE_FLOPS = {"cpu": 5e10, "cuda": 5e13}
-"""Forward operations up to which a workload is compared whole rather than as its twin."""
-GATE_MEMORY_SHARE = 0.3
-LIVE_ACTIVATIONS = 16
-"""Activations that autograd keeps of one sublayer, at the most; scores come on top."""
 
 
 def live_case(case: Case, group: Group, now_s: Callable[[], float] = time.perf_counter) -> Sample:
@@ -118,10 +111,7 @@ def _gate(case: Case, strategy: Strategy, group: Group) -> tuple[Outcome, str]:
         twin = case.workload.reduced(group.size)
         reference = one_device(twin, torch.device("cpu"), seed=case.seed)
         return _gate_by_threads(strategy, group.size, reference), twin.name
-    workload = case.workload
-    (too_large,) = group.largest([float(not _fits(workload, group))])
-    if too_large:
-        workload = workload.reduced(group.size)
+    workload = comparable(case.workload, group)
     links = Links(strategy=group.strategy, gradients=group.gradients)
     reference = one_device(workload, group.device, seed=case.seed)
     return run_gate(strategy, links, group.device, reference), workload.name
@@ -141,23 +131,3 @@ def _gate_by_threads(strategy: Strategy, ranks: int, reference: Reference) -> Ou
     torch.set_num_threads(threads)
     wrong = [outcome for outcome in outcomes if outcome.why_wrong()]
     return max(wrong or outcomes, key=lambda outcome: outcome.worst.excess)
-
-
-def _fits(workload: Workload, group: Group) -> bool:
-    """Whether this rank can run the whole model alone, in time and memory, twice over."""
-    if forward_flops(workload) > GATE_FLOPS[group.device.type]:
-        return False
-    size = max(4, DTYPE_BYTES[workload.dtype])  # the reference of 16 bits runs in 32
-    scores = (
-        max((workload.length(one) for one in workload.attentions), default=0)
-        * workload.batch
-        * workload.tokens
-        * workload.heads
-        * size
-    )
-    activation = workload.batch * workload.tokens * workload.hidden * size
-    kept = len(workload.stack) * (LIVE_ACTIVATIONS * activation + 2 * scores)
-    needed = kept + 4 * parameters(workload).total * size
-    if group.device.type == "cuda":
-        return needed < GATE_MEMORY_SHARE * torch.cuda.mem_get_info(group.device)[0]
-    return needed < GATE_MEMORY_SHARE * psutil.virtual_memory().available

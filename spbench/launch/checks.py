@@ -42,12 +42,15 @@ class Verdict:
 
 
 def checks_for(strategies: Sequence[str], workloads: Sequence[Workload]) -> list[Check]:
-    """Every strategy on every workload, the sharp shapes a second time with sharp logits."""
+    """Every strategy on every workload, the sharp shapes a second time with sharp logits.
+
+    Workload by workload, since all strategies are compared with the same answer.
+    """
     return [
         Check(workload=work, strategy=strategy, sharpness=sharpness)
-        for strategy in strategies
         for work in workloads
         for sharpness in _sharpnesses(work)
+        for strategy in strategies
     ]
 
 
@@ -96,7 +99,7 @@ def _verdict(check: Check, ranks: int, found: Sequence[Checked]) -> Verdict:
 
     return Verdict(
         strategy=check.strategy,
-        workload=check.workload.name,
+        workload=found[0].gated_on or check.workload.name,
         ranks=ranks,
         dtype=check.workload.dtype,
         sharpness=check.sharpness,
