@@ -57,6 +57,7 @@ FLAGS = {
         "--dtype",
         "--gpus",
         "--json",
+        "--small",
         "--strategy",
         "--timeout",
         "--workload",
@@ -153,6 +154,8 @@ BAD_YAML = "version: 1\nname: mine\naxes: {time: 4}\nhiden: 32\nheads: 4\ndepth:
         (["compare"], "no runs under results/ yet; start one with 'spbench run'"),
         (["plot"], "no runs under results/ yet; start one with 'spbench run'"),
         (["compare", "nowhere"], "no run at nowhere. The latest under results/: none yet"),
+        (["verify", "--small"], "--small needs --workload: 'all', or names of the catalogue"),
+        (["verify", "-w", "bench.yaml", "--small"], "'bench.yaml' has no -small twin"),
         (["list", "strategy"], "'strategies', 'workloads', 'runs'"),
     ],
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spbench.workload.load import load_text
+from spbench.workload.sublayers import SUBLAYERS, Frozen
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 COMMANDS = [
@@ -60,6 +61,19 @@ def test_the_workload_of_the_readme_loads() -> None:
     """The YAML in the README is a valid workload."""
     (yaml,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     assert list(load_text(yaml, "README.md").axes) == ["time", "height", "width"]
+
+
+def test_the_workload_of_the_docs_loads() -> None:
+    """docs/workloads.md shows every field of a workload and of a block, and it is valid."""
+    page = (Path(__file__).parents[1] / "docs" / "workloads.md").read_text(encoding="utf-8")
+    (yaml,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    work = load_text(yaml, "workloads.md")
+    assert work.model_fields_set == set(type(work).model_fields)
+    assert all(key in page for model in SUBLAYERS.values() for key in keys_of(model))
+
+
+def keys_of(model: type[Frozen]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def test_links_lead_somewhere() -> None:

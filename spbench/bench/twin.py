@@ -14,7 +14,8 @@ from spbench.workload.workload import DTYPE_BYTES, Workload
 
 GATE_FLOPS = {"cpu": 5e10, "cuda": 5e13}
 """Forward operations up to which a workload is compared whole rather than as its twin."""
-GATE_MEMORY_SHARE = 0.3
+GATE_MEMORY_SHARE = {"cpu": 0.5, "cuda": 0.3}
+"""Of what is free."""
 LIVE_ACTIVATIONS = 16
 """Activations that autograd keeps of one sublayer, at the most; scores come on top."""
 
@@ -26,19 +27,29 @@ def comparable(workload: Workload, group: Group) -> Workload:
 
 
 def _fits(workload: Workload, group: Group) -> bool:
-    """Whether this rank can run the whole model alone, in time and memory, twice over."""
+    """Whether each rank can run the whole model alone, beside its own part of it."""
     if forward_flops(workload) > GATE_FLOPS[group.device.type]:
         return False
-    size = max(4, DTYPE_BYTES[workload.dtype])  # the reference of 16 bits runs in 32
-    longest = max((workload.length(one) for one in workload.attentions), default=0)
-    scores = longest * workload.batch * workload.tokens * workload.heads * size
-    activation = workload.batch * workload.tokens * workload.hidden * size
-    kept = len(workload.stack) * (LIVE_ACTIVATIONS * activation + 2 * scores)
-    pairs = sum(
-        2 * workload.axes[axis] ** 2 * channels for axis, channels in workload.pairs.items()
-    )
-    needed = kept + (4 * parameters(workload).total + workload.batch * pairs) * size
+    needed, share = _needed_bytes(workload, group), GATE_MEMORY_SHARE[group.device.type]
     if group.device.type == "cuda":
-        return needed < GATE_MEMORY_SHARE * torch.cuda.mem_get_info(group.device)[0]
+        return needed < share * torch.cuda.mem_get_info(group.device)[0]
     # Processes of one machine share its memory.
-    return needed * group.size < GATE_MEMORY_SHARE * psutil.virtual_memory().available
+    return needed * group.size < share * psutil.virtual_memory().available
+
+
+def _needed_bytes(workload: Workload, group: Group) -> float:
+    """What one rank holds at the most: one device's step, then its own part of another.
+
+    Kernels that keep no scores have no float64 on CUDA and take no bias that has a gradient.
+    """
+    size = max(4, DTYPE_BYTES[workload.dtype])  # the reference of 16 bits runs in 32
+    tokens, part = workload.batch * workload.tokens, 1 + 1 / group.size
+    activations = len(workload.stack) * LIVE_ACTIVATIONS * tokens * workload.hidden
+    scores = 0.0
+    for one in workload.attentions:
+        keeps = one.pair_bias or (workload.dtype == "float64" and group.device.type == "cuda")
+        square = tokens * workload.length(one) * workload.heads
+        scores += 2 * workload.depth * square * (part if keeps else 1 / group.size)
+    pairs = sum(workload.axes[axis] ** 2 * channels for axis, channels in workload.pairs.items())
+    kept = activations * part + scores + 2 * workload.batch * pairs
+    return size * (kept + 4 * parameters(workload).total)

@@ -17,7 +17,7 @@ from spbench.workload.workload import Workload
 SHARP = {"float64": 8.0, "float32": 8.0}
 """Multiplies q and k: rows of scores then span more than four hundred, which a careless softmax
 or log-sum-exp merge does not survive. In 16 bits one device does not survive it either."""
-SHARP_SHAPES = ("attention-only",)
+SHARP_SHAPES = ("attention-only", "causal-only")
 
 
 class RanksFailedError(Exception):
