@@ -40,14 +40,16 @@ def _fits(workload: Workload, group: Group) -> bool:
 def _needed_bytes(workload: Workload, group: Group) -> float:
     """What one rank holds at the most: one device's step, then its own part of another.
 
-    Kernels that keep no scores have no float64 on CUDA and take no bias that has a gradient.
+    Kernels that keep no scores take no bias that has a gradient; on CUDA they have no float64,
+    and no grouped queries in float32.
     """
     size = max(4, DTYPE_BYTES[workload.dtype])  # the reference of 16 bits runs in 32
     tokens, part = workload.batch * workload.tokens, 1 + 1 / group.size
     activations = len(workload.stack) * LIVE_ACTIVATIONS * tokens * workload.hidden
-    scores = 0.0
+    scores, grouped = 0.0, workload.key_heads != workload.heads
     for one in workload.attentions:
-        keeps = one.pair_bias or (workload.dtype == "float64" and group.device.type == "cuda")
+        slow = group.device.type == "cuda" and (workload.dtype == "float64" or grouped)
+        keeps = slow or one.pair_bias
         square = tokens * workload.length(one) * workload.heads
         scores += 2 * workload.depth * square * (part if keeps else 1 / group.size)
     pairs = sum(workload.axes[axis] ** 2 * channels for axis, channels in workload.pairs.items())
