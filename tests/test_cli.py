@@ -65,6 +65,7 @@ FLAGS = {
         "-s",
         "-w",
     ],
+    "show": ["--gpus", "--json", "--set", "--strategy", "-g", "-s", "WORKLOAD"],
     "list": ["--json", "WHAT"],
 }
 
@@ -137,7 +138,7 @@ BAD_YAML = "version: 1\nname: mine\naxes: {time: 4}\nhiden: 32\nheads: 4\ndepth:
     ("words", "said"),
     [
         (["ryn"], "unknown command 'ryn'. Did you mean 'run'?"),
-        (["zzz"], "unknown command 'zzz'. Known: run, compare, plot, verify, list"),
+        (["zzz"], "unknown command 'zzz'. Known: run, compare, plot, verify, show, list"),
         (["run", "--stratgy", "dsp"], "No such option '--stratgy'. Did you mean '--strategy'?"),
         (["run", "-s", "ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'?"),
         (["verify", "-s", "dsp,ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'?"),
@@ -150,6 +151,11 @@ BAD_YAML = "version: 1\nname: mine\naxes: {time: 4}\nhiden: 32\nheads: 4\ndepth:
         (["run", "--gpus", "two"], "--gpus two: 'two' is not a number of ranks; write 1,2,4"),
         (["run", "--device", "cuda"], "--device cuda: no GPU is visible here"),
         (["run", "--timeout", "nan"], "nan is not a finite number"),
+        (["show", "dsp-720"], "unknown workload 'dsp-720'. Did you mean 'dsp-720m"),
+        (["show", "dsp-720m", "-s", "ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'"),
+        (["show", "dsp-720m", "--set", "haeds=3"], "unknown key 'haeds'. Did you mean 'heads'?"),
+        (["show", "dsp-720m", "-g", "0"], "0 is not in the range 1<=x<=1024"),
+        (["show"], "Missing argument 'WORKLOAD'"),
         (["compare", "--refrence", "dsp"], "Did you mean '--reference'?"),
         (["compare"], "no runs under results/ yet; start one with 'spbench run'"),
         (["plot"], "no runs under results/ yet; start one with 'spbench run'"),

@@ -20,6 +20,8 @@ COMMANDS = [
     for line in block.splitlines()
 ]
 
+PICTURES = re.findall(r"```text\n\$ (spbench show [^\n]*)\n(.*?)```", README, re.DOTALL)
+
 
 def spbench(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -55,6 +57,22 @@ def test_the_other_commands_of_the_readme_run(tmp_path: Path) -> None:
         done = spbench(*words_, folder=tmp_path)
         assert done.returncode == 0, (command, done.stderr)
         assert done.stdout.strip()
+
+
+@pytest.mark.parametrize(("command", "shown"), PICTURES, ids=[command for command, _ in PICTURES])
+def test_pictures_of_the_readme_are_what_is_drawn(command: str, shown: str) -> None:
+    """Each is its command's output, to the letter."""
+    done = spbench(*shlex.split(command)[1:], folder=Path(__file__).parents[1])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert shown == done.stdout
+
+
+def test_the_readme_has_pictures() -> None:
+    """Of two axes and of three."""
+    assert [command.split()[2] for command, _ in PICTURES] == [
+        "open-sora-1.2-480p",
+        "axial-weather",
+    ]
 
 
 def test_the_workload_of_the_readme_loads() -> None:

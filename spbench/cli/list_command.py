@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import click
+from rich.table import Table
 
 from spbench.cli import choices
 from spbench.cli.runs import all_runs
@@ -15,6 +16,10 @@ from spbench.results.store import read_rows
 from spbench.strategies.registry import SUMMARIES, places
 from spbench.workload.catalogue import find, names
 from spbench.workload.cost import parameters, step_flops
+
+SHORT = {"parameters": "params", "activation_bytes": "M MiB"}
+NARROWER: tuple[tuple[int, dict[str, str]], ...] = ((6, {}), (5, {}), (5, SHORT))
+"""How many columns of the workloads are shown where not all fit, under which other names."""
 
 
 @click.command("list", short_help="List strategies, workloads or runs.")
@@ -28,11 +33,22 @@ def command(what: str, as_json: bool) -> None:
     elif not rows:
         click.echo(f"no {what} yet")
     else:
+        out = console()
         columns = list(rows[0])
-        cells = [[_shown(column, row[column]) for column in columns] for row in rows]
-        left = 2 if what != "workloads" else 3
-        heads = [column.replace("_bytes", " MiB").replace("_", " ") for column in columns]
-        console().print(table("", heads, cells, left=left))
+        tables = [_table(rows, columns, {})]
+        if what == "workloads":
+            tables += [_table(rows, columns[:n], names) for n, names in NARROWER]
+        unbounded = out.options.update(max_width=10_000)
+        fits = (one for one in tables if out.measure(one, options=unbounded).maximum <= out.width)
+        out.print(next(fits, tables[-1]))
+
+
+def _table(rows: list[dict[str, Any]], columns: list[str], short: dict[str, str]) -> Table:
+    cells = [[_shown(column, row[column]) for column in columns] for row in rows]
+    heads = [short.get(c, c.replace("_bytes", " MiB").replace("_", " ")) for c in columns]
+    made = table("", heads, cells, left=2)
+    made.columns[1].no_wrap = False
+    return made
 
 
 def _shown(column: str, value: Any) -> str:
@@ -57,10 +73,10 @@ def _workloads() -> list[dict[str, Any]]:
             {
                 "workload": name,
                 "axes": axes,
-                "hidden/heads/depth": f"{work.hidden}/{work.heads}/{work.depth}",
                 "tokens": work.tokens,
                 "parameters": parameters(work).total,
                 "activation_bytes": work.activation_bytes,
+                "hidden/heads/depth": f"{work.hidden}/{work.heads}/{work.depth}",
                 "step_flops": step_flops(work),
                 "dtype": work.dtype,
             }

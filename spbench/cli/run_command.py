@@ -40,7 +40,7 @@ OWN_COLUMNS = ("name", "source", "axes", "batch", "dtype", "mode", "checkpointin
 @choices.strategy_option
 @choices.gpus_option
 @click.option("-w", "--workload", default=DEFAULT_WORKLOAD, show_default=True, metavar="NAME|FILE")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a field.")
+@choices.settings_option
 @click.option("--dtype", help="Short for --set dtype=...")
 @click.option("--launches", type=click.IntRange(1, 1000), default=1, show_default=True)
 @click.option("--quick", is_flag=True, help="Few iterations; for a first look.")

@@ -15,7 +15,7 @@ with M the whole tensor and b_r = M x (rank r's positions) / (all positions).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, Self
@@ -118,3 +118,9 @@ def by_phase(total: Count) -> dict[str, int]:
 
 def by_op(total: Count) -> dict[str, int]:
     return {op: round(sum(n for (_, o), n in total.items() if o == op)) for op in OPS}
+
+
+def by_busiest(transfers: Sequence[Transfer], ranks: int) -> dict[str, int]:
+    """For each phase the bytes of the rank that sends most in it, as a row of runs.csv has it."""
+    every = [by_phase(count(transfers, rank)) for rank in range(ranks)]
+    return {phase: max(one[phase] for one in every) for phase in PHASES}
