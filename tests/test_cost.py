@@ -62,7 +62,7 @@ def test_cut_and_replicated_parameters(work: Workload) -> None:
     one, three = (parameters(work.model_copy(update={"depth": n})) for n in (1, 3))
     assert three.cuttable == 3 * one.cuttable
     assert one.total == one.cuttable + one.replicated
-    assert one.cuttable >= 4 * work.hidden * work.hidden
+    assert one.cuttable >= 2 * work.hidden * work.hidden  # queries and the way out, at least
 
 
 @pytest.mark.parametrize("work", by_name(VERIFY))
