@@ -77,20 +77,20 @@ def rank_main(
     group.warm()
     links = Links(strategy=group.strategy, gradients=group.gradients)
     step = Step(find(workload), load(strategy), links, group.device, seed=None)
-    x, condition, context, cotangent = step.random_inputs()
+    inputs, cotangent = step.random_inputs()
     watch = Stopwatch(group=group, now_s=time.perf_counter)
 
     def ours() -> list[float]:
-        return watch.time(lambda: step(x, condition, context, cotangent), STEPS)
+        return watch.time(lambda: step(inputs, cotangent), STEPS)
 
     def bare() -> list[float]:
         times = []
         for _ in range(STEPS):
             dist.barrier()
             start = time.perf_counter()
-            x.grad = None
+            inputs.forget_gradients()
             step.model.zero_grad(set_to_none=True)
-            out = step.model(x, condition, context)
+            out = step.model(inputs)
             out.backward(cotangent)
             assert step.gradients is not None
             step.gradients.finish()

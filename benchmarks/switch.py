@@ -82,7 +82,7 @@ def rank_main(
     splits = [sent.numel() // ranks] * ranks
 
     def switch() -> None:
-        comm.exchange([x], here, there)
+        comm.exchange([x], [here], [there])
 
     def bare() -> None:
         dist.all_to_all_single(received, sent, splits, splits)

@@ -61,6 +61,7 @@ FLAGS = {
         "--dtype",
         "--gpus",
         "--json",
+        "--small",
         "--strategy",
         "--timeout",
         "--workload",
@@ -68,6 +69,7 @@ FLAGS = {
         "-s",
         "-w",
     ],
+    "show": ["--gpus", "--json", "--set", "--strategy", "-g", "-s", "WORKLOAD"],
     "list": ["--json", "WHAT"],
 }
 
@@ -140,7 +142,7 @@ BAD_YAML = "version: 1\nname: mine\naxes: {time: 4}\nhiden: 32\nheads: 4\ndepth:
     ("words", "said"),
     [
         (["ryn"], "unknown command 'ryn'. Did you mean 'run'?"),
-        (["zzz"], "unknown command 'zzz'. Known: run, compare, plot, verify, list"),
+        (["zzz"], "unknown command 'zzz'. Known: run, compare, plot, verify, show, list"),
         (["run", "--stratgy", "dsp"], "No such option '--stratgy'. Did you mean '--strategy'?"),
         (["run", "-s", "ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'?"),
         (["verify", "-s", "dsp,ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'?"),
@@ -163,10 +165,17 @@ BAD_YAML = "version: 1\nname: mine\naxes: {time: 4}\nhiden: 32\nheads: 4\ndepth:
         (["run", "--sweep", "ci-smoke", "--set", "depth=1"], "--set cannot be given with --sweep"),
         (["run", "--sweep", "ci-smoke", "--dtype", "float64"], "--dtype cannot be given with"),
         (["run", "--timeout", "nan"], "nan is not a finite number"),
+        (["show", "dsp-720"], "unknown workload 'dsp-720'. Did you mean 'dsp-720m"),
+        (["show", "dsp-720m", "-s", "ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'"),
+        (["show", "dsp-720m", "--set", "haeds=3"], "unknown key 'haeds'. Did you mean 'heads'?"),
+        (["show", "dsp-720m", "-g", "0"], "0 is not in the range 1<=x<=1024"),
+        (["show"], "Missing argument 'WORKLOAD'"),
         (["compare", "--refrence", "dsp"], "Did you mean '--reference'?"),
         (["compare"], "no runs under results/ yet; start one with 'spbench run'"),
         (["plot"], "no runs under results/ yet; start one with 'spbench run'"),
         (["compare", "nowhere"], "no run at nowhere. The latest under results/: none yet"),
+        (["verify", "--small"], "--small needs --workload: 'all', or names of the catalogue"),
+        (["verify", "-w", "bench.yaml", "--small"], "'bench.yaml' has no -small twin"),
         (["list", "strategy"], "'strategies', 'workloads', 'sweeps', 'runs'"),
     ],
 )

@@ -13,7 +13,7 @@ from spbench.bench.step import Links, Step
 from spbench.comm.threads import Meeting, Threads, run_ranks
 from spbench.launch.checks import checks_for, run_checks
 from spbench.launch.local import LocalLauncher
-from spbench.model.initialise import inputs
+from spbench.model.inputs import seeded
 from spbench.strategies.registry import load, places
 from spbench.workload.catalogue import find, names
 from spbench.workload.load import with_settings
@@ -35,9 +35,12 @@ SHAPES = [find(name, "verify") for name in names("verify")]
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("strategy", variants())
 def test_equals_one_device_on_every_shape(strategy: str, ranks: int) -> None:
-    """In float64: output, input gradient, every weight gradient below 1e-9, bytes exact."""
+    """In float64: output, all gradients below 1e-9, bytes exact; or declined in a sentence."""
     for shape in SHAPES:
         work = with_settings(shape, ["dtype=float64"])
+        if why := load(strategy).why_not(work, ranks):
+            assert len(why.split()) > 8, why
+            continue
         outcomes = prove(work, load(strategy), ranks)
         assert not why_wrong(outcomes), (work.name, why_wrong(outcomes))
         assert max(outcome.worst.relative for outcome in outcomes) < 1e-9
@@ -63,6 +66,23 @@ def test_eight_ranks_and_uneven_everything(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", variants())
+def test_timesformer_on_eight_ranks(strategy: str) -> None:
+    """12 heads are 2, 2, 2, 2, 1, 1, 1, 1 and 196 patches do not divide: right all the same."""
+    work = find("timesformer-small")
+    assert (work.heads, work.axes["time"], work.axes["space"] % 8) == (12, 8, 4)
+    less = with_settings(work, ["dtype=float64", "depth=1", "axes.space=28", "hidden=96"])
+    assert not why_wrong(prove(less, load(strategy), 8))
+
+
+@pytest.mark.parametrize("strategy", variants())
+def test_pairs_fewer_than_ranks(strategy: str) -> None:
+    """A pair tensor of 3 rows on 4 ranks: one rank holds none of it, and all is right."""
+    work = with_settings(find("pair-bias", "verify"), ["axes={row: 9, column: 3}", "dtype=float64"])
+    if not load(strategy).why_not(work, 4):
+        assert not why_wrong(prove(work, load(strategy), 4))
+
+
+@pytest.mark.parametrize("strategy", variants())
 def test_every_axis_may_be_the_sharded_one(strategy: str) -> None:
     """Strategies with a fixed axis are right whichever of three uneven axes it is."""
     if "shard_axis" not in {field.name for field in fields(load(strategy))}:
@@ -76,17 +96,19 @@ def test_every_axis_may_be_the_sharded_one(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", variants())
 def test_sharp_logits(strategy: str) -> None:
     """Scores that differ by hundreds: float32 stays below its tolerance."""
-    work = find("attention-only", "verify")
-    assert not why_wrong(prove(work, load(strategy), 3, sharpness=8.0))
+    for name, ranks in (("attention-only", 3), ("causal-only", 2)):
+        work = find(name, "verify")
+        if not load(strategy).why_not(work, ranks):
+            assert not why_wrong(prove(work, load(strategy), ranks, sharpness=8.0)), name
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("strategy", variants())
 def test_other_dtypes(strategy: str, dtype: str) -> None:
     """Each dtype passes against its own tolerance, whatever the seed."""
-    for name in ("axes-2d-uneven", "checkpointed"):
+    for name in ("axes-2d-uneven", "checkpointed", "causal", "mixed", "pair-bias", "projected"):
         work = with_settings(find(name, "verify"), [f"dtype={dtype}"])
-        for seed in (0, 1):
+        for seed in (0, 1) if not load(strategy).why_not(work, 3) else ():
             assert not why_wrong(prove(work, load(strategy), 3, seed=seed)), (name, seed)
 
 
@@ -101,8 +123,10 @@ def test_real_processes_over_gloo(ranks: int, tmp_path: Path) -> None:
     finally:
         launcher.close()
     assert len(verdicts) == len(checks)
-    assert [v for v in verdicts if v.outcome == "WRONG"] == []
-    assert all(v.output_error is not None and v.output_error < 1e-9 for v in verdicts)
+    assert {v.outcome for v in verdicts} == {"passed", "declined"}
+    passed = [v for v in verdicts if v.outcome == "passed"]
+    assert len(passed) > 0.8 * len(verdicts)
+    assert all(v.output_error is not None and v.output_error < 1e-9 for v in passed)
 
 
 @pytest.mark.parametrize("strategy", variants())
@@ -139,9 +163,9 @@ def test_two_models_at_once(strategy: str) -> None:
         steps = [Step(shape, load(strategy), links, cpu, seed=1) for shape in shapes]
         xs, outs = [], []
         for step in steps:
-            x, *rest = inputs(step.workload, seed=2)
-            xs.append(step.comm.take(x, step.first).contiguous().requires_grad_())
-            outs.append(step.model(xs[-1], *rest))
+            mine = seeded(step.workload, seed=2).part(step.first, step.pairs, step.comm)
+            xs.append(mine.requiring_grad(True).x)
+            outs.append(step.model(mine))
             if len(order) == 1:
                 break
         for i in order:

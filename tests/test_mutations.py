@@ -6,7 +6,8 @@ same gates (test_conformance), so what is caught is the mutation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,14 +18,18 @@ from torch import Tensor
 from spbench.comm import collectives
 from spbench.comm.collectives import Collectives
 from spbench.model import sublayers
-from spbench.strategies import kernel, megatron_sp, rsa, ulysses
-from spbench.strategies.kernel import attend_whole, fold
+from spbench.strategies import head_shares, heads, kernel, megatron_sp, rsa, ulysses
+from spbench.strategies.kernel import Scores, attend_whole
 from spbench.strategies.linear import product
 from spbench.strategies.registry import load
+from spbench.strategies.rows import Rows
+from spbench.strategies.tiles import Band
 from spbench.workload.catalogue import find
 from spbench.workload.load import with_settings
 from spbench.workload.shards import Shard
 from spbench.workload.workload import Workload
+
+Shards = Sequence[Shard]
 
 
 def shape(name: str = "axes-2d-uneven", **settings: Any) -> Workload:
@@ -91,12 +96,12 @@ def test_accumulated_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     rounding does, and passes (docs/decisions/0005).
     """
 
-    def lossy(row: Tensor, ringed: Tensor, shard: Shard, comm: Collectives) -> Tensor:
+    def lossy(row: Tensor, ringed: Tensor, rows: Rows, comm: Collectives) -> Tensor:
         total = torch.zeros(*row.shape[:-1], ringed.shape[-1], dtype=row.dtype)
-        for owner, block in comm.ring(ringed, shard):
-            keys = fold(block, shard.dim)
+        for owner, block in comm.ring(ringed, rows.shard):
+            keys = rows.fold_keys(block)
             for i in range(keys.shape[-2]):
-                at = shard.offset(owner) + i
+                at = rows.shard.offset(owner) + i
                 total = total + row[..., at : at + 1] * keys[..., i : i + 1, :]
         return total
 
@@ -137,9 +142,9 @@ def test_rows_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch, strategy: str)
 
     exchange, gather = Collectives.exchange, Collectives.start_all_gather
 
-    def wrong_switch(self: Collectives, xs: Any, before: Shard, after: Shard) -> list[Tensor]:
+    def wrong_switch(self: Collectives, xs: Any, before: Shards, after: Shards) -> list[Tensor]:
         found = exchange(self, xs, before, after)
-        return [shuffled(x, before.sizes, before.dim) for x in found]
+        return [shuffled(x, b.sizes, b.dim) for x, b in zip(found, before, strict=True)]
 
     def wrong_gather(self: Collectives, x: Tensor, shard: Shard) -> Any:
         whole = gather(self, x, shard).wait()
@@ -153,11 +158,10 @@ def test_rows_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch, strategy: str)
 def test_attention_over_too_many_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys of the other axis attended too: right shapes, several times the work."""
 
-    def wrong(q: Tensor, k: Tensor, v: Tensor, along: int) -> Tensor:
-        flat = [x.flatten(1, 2) for x in (q, k, v)]
-        return attend_whole(*flat, 1).view(q.shape)
+    def wrong(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
+        return attend_whole(q, k, v, replace(scores, dims=(1, 2)))
 
-    monkeypatch.setattr(ulysses, "attend_whole", wrong)
+    monkeypatch.setattr(heads, "attend_whole", wrong)
     assert caught("ulysses", 2, shape())
 
 
@@ -178,7 +182,7 @@ def test_output_equal_but_gradients_different(monkeypatch: pytest.MonkeyPatch) -
 
     def wrong(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         found = right(ctx, *grads)
-        return *found[:3], *(g.roll(1, ctx.before.dim) for g in found[3:])
+        return *found[:3], *(g.roll(1, ctx.before[0].dim) for g in found[3:])
 
     monkeypatch.setattr(collectives._Switch, "backward", staticmethod(wrong))
     assert not caught("dsp", 2, shape(mode="forward"))
@@ -188,11 +192,12 @@ def test_output_equal_but_gradients_different(monkeypatch: pytest.MonkeyPatch) -
 def test_remainder_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Positions beyond the last whole multiple of N are left out of attention."""
 
-    def wrong(q: Tensor, k: Tensor, v: Tensor, along: int) -> Tensor:
+    def wrong(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
+        (along,) = scores.dims
         kept = k.shape[along] // 3 * 3
-        return attend_whole(q, k.narrow(along, 0, kept), v.narrow(along, 0, kept), along)
+        return attend_whole(q, k.narrow(along, 0, kept), v.narrow(along, 0, kept), scores)
 
-    monkeypatch.setattr(ulysses, "attend_whole", wrong)
+    monkeypatch.setattr(heads, "attend_whole", wrong)
     assert not caught("ulysses", 3, shape(axes="{time: 6, space: 12}"))
     assert caught("ulysses", 3, shape())
 
@@ -201,9 +206,9 @@ def test_gradients_round_the_ring_the_wrong_way(monkeypatch: pytest.MonkeyPatch)
     """dK and dV delivered to the mirrored rank: right at N = 2, wrong from N = 3."""
 
     def wrong(
-        whole: Tensor, like: Tensor, shard: Shard, comm: Collectives, scatter: bool
+        row: Tensor, right: Tensor, rows: Rows, comm: Collectives, scatter: bool
     ) -> collectives.Pending:
-        partial = kernel.unfold(whole, like, shard.dim).contiguous()
+        partial, shard = rows.unfold_keys(rows.transposed_product(row, right)), rows.shard
         comm.all_reduce_(partial).wait()
         mirrored = -comm.rank % comm.size
         mine = partial.narrow(shard.dim, shard.offset(mirrored), shard.sizes[comm.rank])
@@ -250,10 +255,9 @@ def test_swapped_split(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads shared out in the wrong order on the way back."""
     right = Collectives.exchange
 
-    def wrong(self: Collectives, xs: Any, before: Shard, after: Shard) -> list[Tensor]:
+    def wrong(self: Collectives, xs: Any, before: Shards, after: Shards) -> list[Tensor]:
         found = right(self, xs, before, after)
-        swaps = len(set(before.sizes)) == 1 and before.length == xs[0].shape[before.dim] * self.size
-        return [x.flip(before.dim) for x in found] if swaps else found
+        return [x.flip(b.dim) for x, b in zip(found, before, strict=True)]
 
     monkeypatch.setattr(Collectives, "exchange", wrong)
     assert caught("ulysses", 2, shape("axes-2d"))
@@ -276,12 +280,12 @@ def test_one_extra_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
     right = ulysses.Ulysses.attend
 
     def wasteful(
-        self: Any, q: Tensor, k: Tensor, v: Tensor, along: int, shard: Shard, comm: Any
+        self: Any, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Any
     ) -> Tensor:
-        if along == shard.dim:
+        if shard.dim in scores.dims:
             parts = [[part] for part in q.new_zeros(2).split(1)]
             comm.transport.all_to_all(parts, parts, 0).wait()
-        return right(self, q, k, v, along, shard, comm)
+        return right(self, q, k, v, scores, shard, comm)
 
     monkeypatch.setattr(ulysses.Ulysses, "attend", wasteful)
     said = caught("ulysses", 2, shape())
@@ -294,7 +298,7 @@ def test_a_strategy_that_does_not_communicate(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         ulysses.Ulysses,
         "attend",
-        lambda self, q, k, v, along, shard, comm: attend_whole(q, k, v, along),
+        lambda self, q, k, v, scores, shard, comm: attend_whole(q, k, v, scores),
     )
     assert caught("ulysses", 2, shape(dtype="bfloat16"))
 
@@ -303,7 +307,7 @@ def test_one_wrong_rank_is_not_diluted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault on one of eight ranks is as large as if it were on all."""
     right = Collectives.exchange
 
-    def wrong(self: Collectives, xs: Any, before: Shard, after: Shard) -> list[Tensor]:
+    def wrong(self: Collectives, xs: Any, before: Shards, after: Shards) -> list[Tensor]:
         found = right(self, xs, before, after)
         return [x * 1.5 for x in found] if self.rank == 7 else found
 
@@ -311,3 +315,104 @@ def test_one_wrong_rank_is_not_diluted(monkeypatch: pytest.MonkeyPatch) -> None:
     work = shape("axes-2d", axes="{time: 16, space: 16}", dtype="bfloat16", mode="forward")
     outcomes = prove(work, load("dsp"), 8)
     assert "output" in (outcomes[7].why_wrong() or "")
+
+
+def test_mask_forgotten_in_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries that see later keys: a language model that reads the answer."""
+    monkeypatch.setattr(Rows, "mask_", lambda self, scores: scores)
+    assert caught("rsa", 3, shape("causal"))
+
+
+def test_zigzag_taken_for_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Early and late chunk in the ring, but positions and inputs of one run of the sequence."""
+    right = Shard.zigzag
+
+    def straight(dim: int, length: int, ranks: int) -> Shard:
+        return Shard.of_sizes(dim, right(dim, length, ranks).sizes)
+
+    stretches = Band._stretches
+
+    def zigzag(self: Band, rank: int) -> Any:
+        cut = right(self.shard.dim, self.shard.length, len(self.shard.sizes))
+        return stretches(replace(self, shard=cut), rank)
+
+    monkeypatch.setattr(Shard, "zigzag", straight)
+    monkeypatch.setattr(Band, "_stretches", zigzag)
+    assert caught("rsa", 2, shape("causal", positions="none"))
+
+
+def test_rotary_by_local_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank turns as if its shard began at 0."""
+    from spbench.model.positions import Rotary
+
+    right = Rotary.forward
+
+    def wrong(self: Rotary, q: Tensor, k: Tensor, shard: Shard | None) -> Any:
+        if shard is not None:
+            shard = Shard(shard.dim, tuple(((0, n),) for n in shard.sizes))
+        return right(self, q, k, shard)
+
+    monkeypatch.setattr(Rotary, "forward", wrong)
+    assert not caught("ulysses", 1, shape("causal"))
+    assert caught("ulysses", 2, shape("causal"))
+
+
+def test_grouped_heads_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Query head i with key head i modulo the number of key heads."""
+
+    def wrong(self: head_shares.HeadShares, x: Tensor, rank: int) -> Tensor:
+        return x.flip(-2)
+
+    monkeypatch.setattr(head_shares.HeadShares, "matched", wrong)
+    assert caught("ulysses", 2, shape("causal"))
+
+
+def test_one_key_head_of_the_copies_gets_all_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of a key head whose gradients are not added up."""
+
+    def wrong(x: Tensor, wanted: list[int]) -> Tensor:
+        seen: set[int] = set()
+        copies = []
+        for head in wanted:
+            one = x.narrow(-2, head, 1)
+            copies.append(one.detach() if head in seen else one)
+            seen.add(head)
+        return torch.cat(copies, -2)
+
+    monkeypatch.setattr(head_shares, "_heads", wrong)
+    assert not caught("ulysses", 4, shape("few-key-heads", mode="forward"))
+    assert "gradient" in caught("ulysses", 4, shape("few-key-heads"))
+
+
+def test_projection_not_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank attends to the projection of its own keys only."""
+    monkeypatch.setattr(Collectives, "all_reduce", lambda self, x: x)
+    assert caught("rsa", 2, shape("projected"))
+
+
+def test_bias_of_the_wrong_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gathered pair bias read with keys first."""
+    from spbench.strategies import base
+
+    right = base.gathered
+
+    def wrong(scores: Scores, comm: Collectives) -> Scores:
+        whole = right(scores, comm)
+        if whole.bias is None or comm.size == 1:  # the reference stays right
+            return whole
+        return replace(whole, bias=whole.bias.transpose(1, 2))
+
+    monkeypatch.setattr(base, "gathered", wrong)
+    assert caught("dsp", 2, shape("pair-bias"))
+
+
+def test_bias_gradient_of_one_rank_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pair tensor's gradient without what the other ranks' rows contribute."""
+    right = collectives._AllGather.backward
+
+    def wrong(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        right(ctx, grad)
+        return None, None, ctx.comm.take(grad, ctx.shard)
+
+    monkeypatch.setattr(collectives._AllGather, "backward", staticmethod(wrong))
+    assert "gradient" in caught("dsp", 2, shape("pair-bias"))

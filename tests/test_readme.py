@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spbench.workload.load import load_text
+from spbench.workload.sublayers import SUBLAYERS, Frozen
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 COMMANDS = [
@@ -18,6 +19,8 @@ COMMANDS = [
     for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
     for line in block.splitlines()
 ]
+
+PICTURES = re.findall(r"```text\n\$ (spbench show [^\n]*)\n(.*?)```", README, re.DOTALL)
 
 
 def spbench(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -56,10 +59,39 @@ def test_the_other_commands_of_the_readme_run(tmp_path: Path) -> None:
         assert done.stdout.strip()
 
 
+@pytest.mark.parametrize(("command", "shown"), PICTURES, ids=[command for command, _ in PICTURES])
+def test_pictures_of_the_readme_are_what_is_drawn(command: str, shown: str) -> None:
+    """Each is its command's output, to the letter."""
+    done = spbench(*shlex.split(command)[1:], folder=Path(__file__).parents[1])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert shown == done.stdout
+
+
+def test_the_readme_has_pictures() -> None:
+    """Of two axes and of three."""
+    assert [command.split()[2] for command, _ in PICTURES] == [
+        "open-sora-1.2-480p",
+        "axial-weather",
+    ]
+
+
 def test_the_workload_of_the_readme_loads() -> None:
     """The YAML in the README is a valid workload."""
     (yaml,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     assert list(load_text(yaml, "README.md").axes) == ["time", "height", "width"]
+
+
+def test_the_workload_of_the_docs_loads() -> None:
+    """docs/workloads.md shows every field of a workload and of a block, and it is valid."""
+    page = (Path(__file__).parents[1] / "docs" / "workloads.md").read_text(encoding="utf-8")
+    (yaml,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    work = load_text(yaml, "workloads.md")
+    assert work.model_fields_set == set(type(work).model_fields)
+    assert all(key in page for model in SUBLAYERS.values() for key in keys_of(model))
+
+
+def keys_of(model: type[Frozen]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def test_links_lead_somewhere() -> None:

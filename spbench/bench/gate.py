@@ -25,6 +25,7 @@ from spbench.bench.reference import Reference, run_seeded
 from spbench.bench.step import Links, Step
 from spbench.comm.collectives import Collectives
 from spbench.comm.transfer import Count, count
+from spbench.model.inputs import gradient_name
 from spbench.strategies.base import Strategy
 from spbench.strategies.linear import part_of
 from spbench.workload.shards import Shard
@@ -127,6 +128,7 @@ def run_gate(
 def _parts(step: Step) -> dict[str, Shard | None]:
     """Which part of each compared tensor this rank holds; None: all of it."""
     parts = {f"gradient of {name}": part_of(p) for name, p in step.model.named_parameters()}
+    parts |= {gradient_name(axis): shard for axis, shard in step.pairs.items()}
     return parts | {"output": step.last, "gradient of the input": step.first}
 
 

@@ -6,37 +6,30 @@ Instruments never share a pass with the clock. A case whose gate fails is not ti
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-import psutil
 import torch
-from torch import Tensor
 
 from spbench.bench import memory
 from spbench.bench.clock import Stopwatch
 from spbench.bench.gate import Outcome, run_gate
 from spbench.bench.reference import Reference, one_device
 from spbench.bench.step import Links, Step
+from spbench.bench.twin import comparable
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.comm.threads import Meeting, Threads, run_ranks
 from spbench.comm.transfer import by_op, by_phase, count
+from spbench.model.inputs import Inputs
 from spbench.results.sample import Sample
 from spbench.strategies.base import Strategy
 from spbench.strategies.registry import load
 from spbench.workload.case import Case
-from spbench.workload.cost import forward_flops, parameters
 from spbench.workload.shards import shard_sizes
-from spbench.workload.workload import DTYPE_BYTES, Workload
 
 BLOCKS = 5
 """Timed and silent steps alternate in so many blocks: a machine that drifts drifts for both."""
-GATE_FLOPS = {"cpu": 5e10, "cuda": 5e13}
-"""Forward operations up to which a workload is compared whole rather than as its twin."""
-GATE_MEMORY_SHARE = 0.3
-LIVE_ACTIVATIONS = 16
-"""Activations that autograd keeps of one sublayer, at the most; scores come on top."""
 
 
 def live_case(case: Case, group: Group, now_s: Callable[[], float] = time.perf_counter) -> Sample:
@@ -68,14 +61,15 @@ def _measure(
         torch.cuda.empty_cache()  # what the gate left behind is not the step's
     links = Links(strategy=group.strategy, gradients=group.gradients)
     whole_step = Step(case.workload, strategy, links, group.device, seed=None)
-    inputs = whole_step.random_inputs()
+    inputs, cotangent = whole_step.random_inputs()
 
     def step() -> None:
-        whole_step(*inputs)
+        whole_step(inputs, cotangent)
 
     step()  # every kind of transfer and kernel once, before memory is read
     links.reset()
-    found = asdict(memory.measure(step, [*whole_step.model.parameters(), *inputs], group.device))
+    there = [*whole_step.model.parameters(), *inputs.tensors, cotangent]
+    found = asdict(memory.measure(step, there, group.device))
     sent = links.sent()
     watch = Stopwatch(group=group, now_s=now_s)
     warmup = watch.warm_up(step, case.effort)
@@ -104,9 +98,9 @@ def _predicted(case: Case, strategy: Strategy, group: Group) -> dict[str, int]:
     return {phase: max(one[phase] for one in every) for phase in every[0]}
 
 
-def _check_finite(inputs: Sequence[Tensor]) -> None:
+def _check_finite(inputs: Inputs) -> None:
     """NaN changes what products cost: a time of such steps is no time."""
-    grad = inputs[0].grad
+    grad = inputs.x.grad
     if grad is not None and not grad.isfinite().all():
         raise FloatingPointError("the timed steps gave gradients that are not finite")
 
@@ -117,10 +111,7 @@ def _gate(case: Case, strategy: Strategy, group: Group) -> tuple[Outcome, str]:
         twin = case.workload.reduced(group.size)
         reference = one_device(twin, torch.device("cpu"), seed=case.seed)
         return _gate_by_threads(strategy, group.size, reference), twin.name
-    workload = case.workload
-    (too_large,) = group.largest([float(not _fits(workload, group))])
-    if too_large:
-        workload = workload.reduced(group.size)
+    workload = comparable(case.workload, group)
     links = Links(strategy=group.strategy, gradients=group.gradients)
     reference = one_device(workload, group.device, seed=case.seed)
     return run_gate(strategy, links, group.device, reference), workload.name
@@ -140,23 +131,3 @@ def _gate_by_threads(strategy: Strategy, ranks: int, reference: Reference) -> Ou
     torch.set_num_threads(threads)
     wrong = [outcome for outcome in outcomes if outcome.why_wrong()]
     return max(wrong or outcomes, key=lambda outcome: outcome.worst.excess)
-
-
-def _fits(workload: Workload, group: Group) -> bool:
-    """Whether this rank can run the whole model alone, in time and memory, twice over."""
-    if forward_flops(workload) > GATE_FLOPS[group.device.type]:
-        return False
-    size = max(4, DTYPE_BYTES[workload.dtype])  # the reference of 16 bits runs in 32
-    scores = (
-        max((workload.length(one) for one in workload.attentions), default=0)
-        * workload.batch
-        * workload.tokens
-        * workload.heads
-        * size
-    )
-    activation = workload.batch * workload.tokens * workload.hidden * size
-    kept = len(workload.stack) * (LIVE_ACTIVATIONS * activation + 2 * scores)
-    needed = kept + 4 * parameters(workload).total * size
-    if group.device.type == "cuda":
-        return needed < GATE_MEMORY_SHARE * torch.cuda.mem_get_info(group.device)[0]
-    return needed < GATE_MEMORY_SHARE * psutil.virtual_memory().available

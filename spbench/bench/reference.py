@@ -16,7 +16,8 @@ from torch import Tensor
 from spbench.bench.step import Links, Step
 from spbench.comm.collectives import Collectives
 from spbench.comm.silent import Silent
-from spbench.model.initialise import inputs, named_tensor
+from spbench.model import inputs
+from spbench.model.initialise import named_tensor
 from spbench.strategies.base import Layout, Strategy
 from spbench.workload.workload import Workload
 
@@ -78,15 +79,17 @@ def one_device(
 def run_seeded(step: Step, seed: int, rounded_to: torch.dtype) -> Named:
     """One step from the seeded whole inputs: this rank's output and gradients by name."""
     comm = Collectives(step.links.strategy)
-    whole = inputs(step.workload, seed)
-    x, condition, context = (t.to(step.device, rounded_to).to(step.dtype) for t in whole)
+
+    def rounded(whole: Tensor) -> Tensor:
+        return whole.to(step.device, rounded_to).to(step.dtype)
+
+    mine = inputs.seeded(step.workload, seed).map(rounded).part(step.first, step.pairs, comm)
+    mine.requiring_grad(step.train)
     shape = (step.workload.batch, *step.workload.axes.values(), step.workload.out_channels)
-    cotangent = named_tensor("cotangent", shape, seed).to(step.device, rounded_to).to(step.dtype)
-    x = comm.take(x, step.first).contiguous().requires_grad_(step.train)
-    out = step(x, condition, context, comm.take(cotangent, step.last).contiguous())
-    found = {"output": out}
-    if x.grad is not None:
-        found["gradient of the input"] = x.grad
+    cotangent = rounded(named_tensor("cotangent", shape, seed))
+    out = step(mine, comm.take(cotangent, step.last).contiguous())
+    found = {"output": out, **mine.gradients}
+    if step.train:
         for name, parameter in step.model.named_parameters():
             assert parameter.grad is not None, f"{name} has no gradient"
             found[f"gradient of {name}"] = parameter.grad

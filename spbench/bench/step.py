@@ -19,7 +19,9 @@ from spbench.comm.gradients import GradientSum
 from spbench.comm.silent import Silent
 from spbench.comm.transfer import Count
 from spbench.comm.transport import Transport
+from spbench.model import inputs
 from spbench.model.initialise import fill_weights, load_weights
+from spbench.model.inputs import Inputs
 from spbench.model.transformer import Transformer
 from spbench.strategies.base import Strategy
 from spbench.strategies.linear import part_of
@@ -108,36 +110,31 @@ class Step:
             self.comm.transport = self.links.strategy
             self.gradient_comm.transport = self.links.gradients
 
-    def local_shape(self, shard: Shard, channels: int) -> tuple[int, ...]:
-        shape = [self.workload.batch, *self.workload.axes.values(), channels]
-        shape[shard.dim] = shard.sizes[self.rank]
-        return tuple(shape)
+    @property
+    def pairs(self) -> dict[str, Shard]:
+        """How the pair tensor of each axis is sharded."""
+        return self.model.pairs
 
-    def random_inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """x, condition, context and the output's gradient, made on the device, shard-sized."""
-        work = self.workload
-        times = (work.axes["time"],) if work.modulation == "per_time" else ()
-        shapes: list[tuple[int, ...]] = [
-            self.local_shape(self.first, work.hidden),
-            (work.batch, *times, work.hidden),
-            (work.batch, max(1, work.context_tokens), work.hidden),
-            self.local_shape(self.last, work.out_channels),
-        ]
-        x, condition, context, cotangent = (
-            torch.randn(shape, device=self.device, dtype=self.dtype) for shape in shapes
-        )
-        return x.requires_grad_(self.train), condition, context, cotangent
+    def random_inputs(self) -> tuple[Inputs, Tensor]:
+        """This rank's part of the inputs, and of the output's gradient, made on the device."""
+        like = torch.empty(0, device=self.device, dtype=self.dtype)
+        cuts = {"x": self.first} | {f"pairs of {axis}": cut for axis, cut in self.pairs.items()}
+        sizes = {name: (cut.dim, cut.sizes[self.rank]) for name, cut in cuts.items()}
+        mine = inputs.random(self.workload, like, sizes).requiring_grad(self.train)
+        shape = [self.workload.batch, *self.workload.axes.values(), self.workload.out_channels]
+        shape[self.last.dim] = self.last.sizes[self.rank]
+        return mine, torch.randn(shape, device=self.device, dtype=self.dtype)
 
-    def __call__(self, x: Tensor, condition: Tensor, context: Tensor, cotangent: Tensor) -> Tensor:
-        """The output's shard. In training ``x.grad`` and every ``.grad`` are the step's own."""
+    def __call__(self, mine: Inputs, cotangent: Tensor) -> Tensor:
+        """The output's shard. In training every ``.grad``, of inputs too, is the step's own."""
         out: Tensor
         if self.gradients is None:
             with torch.no_grad():
-                out = self.model(x, condition, context)
+                out = self.model(mine)
             return out
-        x.grad = None
+        mine.forget_gradients()
         self.model.zero_grad(set_to_none=True)
-        out = self.model(x, condition, context)
+        out = self.model(mine)
         with self.links.strategy.phase("backward"):
             out.backward(cotangent)
         self.gradients.finish()

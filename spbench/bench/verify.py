@@ -5,30 +5,46 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spbench.bench.gate import run_gate
-from spbench.bench.reference import one_device
+from spbench.bench.reference import Reference, one_device
 from spbench.bench.step import Links
+from spbench.bench.twin import comparable
 from spbench.comm.group import Group
 from spbench.results.sample import Checked
 from spbench.strategies.registry import load
 from spbench.workload.job import Check
+from spbench.workload.workload import Workload
 
 
 def verify_all(checks: Sequence[Check], group: Group) -> list[Checked]:
-    """Every check in order, on all ranks together; what this rank found."""
-    return [_verify(check, group) for check in checks]
+    """Every check in order, on all ranks together; what this rank found.
+
+    One device's answer is kept for the checks that follow on the same workload.
+    """
+    found: list[Checked] = []
+    reference: Reference | None = None
+    for check in checks:
+        strategy = load(check.strategy)
+        declined = strategy.why_not(check.workload, group.size)
+        if declined:
+            found.append(Checked(declined=declined))
+            continue
+        workload = comparable(check.workload, group)
+        if reference is None or not _answers(reference, check, workload):
+            reference = None  # freed before the next one is made
+            reference = one_device(workload, group.device, sharpness=check.sharpness)
+        links = Links(strategy=group.strategy, gradients=group.gradients)
+        outcome = run_gate(strategy, links, group.device, reference)
+        found.append(
+            Checked(
+                gated_on=workload.name,
+                wrong=outcome.why_wrong() or "",
+                output_error=outcome.output.relative,
+                gradient_error=None if outcome.gradient is None else outcome.gradient.relative,
+                tolerance=outcome.worst.tolerance,
+            )
+        )
+    return found
 
 
-def _verify(check: Check, group: Group) -> Checked:
-    strategy = load(check.strategy)
-    declined = strategy.why_not(check.workload, group.size)
-    if declined:
-        return Checked(declined=declined)
-    links = Links(strategy=group.strategy, gradients=group.gradients)
-    reference = one_device(check.workload, group.device, sharpness=check.sharpness)
-    outcome = run_gate(strategy, links, group.device, reference)
-    return Checked(
-        wrong=outcome.why_wrong() or "",
-        output_error=outcome.output.relative,
-        gradient_error=None if outcome.gradient is None else outcome.gradient.relative,
-        tolerance=outcome.worst.tolerance,
-    )
+def _answers(reference: Reference, check: Check, workload: Workload) -> bool:
+    return reference.workload == workload and reference.sharpness == check.sharpness

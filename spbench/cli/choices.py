@@ -74,6 +74,12 @@ def device_option(function: F) -> F:
     )(function)
 
 
+def settings_option(function: F) -> F:
+    return click.option(
+        "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a field."
+    )(function)
+
+
 def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")(function)
 

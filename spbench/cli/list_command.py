@@ -7,6 +7,7 @@ import textwrap
 from typing import Any
 
 import click
+from rich.table import Table
 
 from spbench.cli import choices
 from spbench.cli.exits import Failure
@@ -20,10 +21,16 @@ from spbench.workload.cost import parameters, step_flops
 from spbench.workload.sweep_file import load_sweep
 from spbench.workload.yaml_data import WorkloadError
 
-LEFT = {"strategies": 2, "workloads": 3, "sweeps": 4, "runs": 2}
+LEFT = {"strategies": 2, "workloads": 2, "sweeps": 3, "runs": 2}
 """What can be listed, and how many columns of it are words."""
-SHORT = 64
+SOURCE = 64
 """Characters of a source in a table; --json has all of it."""
+SHORT = {"parameters": "params", "activation_bytes": "M MiB"}
+NARROWER: dict[str, tuple[tuple[int, dict[str, str]], ...]] = {
+    "workloads": ((6, {}), (5, {}), (5, SHORT)),
+    "sweeps": ((5, {}), (3, {})),
+}
+"""How many columns are shown where not all fit, under which other names."""
 
 
 @click.command("list", short_help="List strategies, workloads, sweeps or runs.")
@@ -38,17 +45,34 @@ def command(what: str, as_json: bool) -> None:
     elif not rows:
         click.echo(f"no {what} yet")
     else:
+        out = console()
         columns = list(rows[0])
-        cells = [[_shown(column, row[column]) for column in columns] for row in rows]
-        heads = [column.replace("_bytes", " MiB").replace("_", " ") for column in columns]
-        console().print(table("", heads, cells, left=LEFT[what]))
+        tables = [
+            _table(rows, columns[:n], names, LEFT[what])
+            for n, names in ((len(columns), {}), *NARROWER.get(what, ()))
+        ]
+        unbounded = out.options.update(max_width=10_000)
+        fits = (one for one in tables if out.measure(one, options=unbounded).maximum <= out.width)
+        out.print(next(fits, tables[-1]))
+
+
+def _table(
+    rows: list[dict[str, Any]], columns: list[str], short: dict[str, str], left: int
+) -> Table:
+    cells = [[_shown(column, row[column]) for column in columns] for row in rows]
+    heads = [short.get(c, c.replace("_bytes", " MiB").replace("_", " ")) for c in columns]
+    made = table("", heads, cells, left=left)
+    made.columns[1].no_wrap = False
+    if columns[-1] == "source":
+        made.columns[-1].justify = "left"
+    return made
 
 
 def _shown(column: str, value: Any) -> str:
     if column.endswith("_bytes"):
         return units.mebibytes(value)
     if column == "source":
-        return textwrap.shorten(value, SHORT, placeholder=" ...")
+        return textwrap.shorten(value, SOURCE, placeholder=" ...")
     return units.count_of(value) if column in ("parameters", "step_flops") else str(value)
 
 
@@ -68,10 +92,10 @@ def _workloads() -> list[dict[str, Any]]:
             {
                 "workload": name,
                 "axes": axes,
-                "hidden/heads/depth": f"{work.hidden}/{work.heads}/{work.depth}",
                 "tokens": work.tokens,
                 "parameters": parameters(work).total,
                 "activation_bytes": work.activation_bytes,
+                "hidden/heads/depth": f"{work.hidden}/{work.heads}/{work.depth}",
                 "step_flops": step_flops(work),
                 "dtype": work.dtype,
             }
@@ -93,9 +117,9 @@ def _sweeps() -> list[dict[str, Any]]:
                 "sweep": name,
                 "workloads": ", ".join(workloads),
                 "gpus": ", ".join(map(str, gpus)),
-                "source": sweep.file.source,
                 "cells": len(sweep.cells),
                 "launches": sweep.file.launches,
+                "source": sweep.file.source,
             }
         )
     return rows

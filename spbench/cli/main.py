@@ -25,6 +25,7 @@ COMMANDS = {
     "compare": "Show the strategies of a run side by side.",
     "plot": "Draw a run's figures as PNG and SVG.",
     "verify": "Prove strategies equal to one device on many shapes.",
+    "show": "Draw a block: which axis each strategy shards, and what it sends.",
     "list": "List strategies, workloads, sweeps or runs.",
 }
 

@@ -28,7 +28,7 @@ DEFAULT_WORKLOAD = "dsp-720m-small"
 @choices.strategy_option
 @choices.gpus_option
 @click.option("-w", "--workload", default=DEFAULT_WORKLOAD, show_default=True, metavar="NAME|FILE")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a field.")
+@choices.settings_option
 @click.option("--dtype", help="Short for --set dtype=...")
 @click.option(
     "--sweep", metavar="NAME|FILE", help="A file of cells, in place of -s, -g, -w and --set."

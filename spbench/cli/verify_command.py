@@ -27,6 +27,7 @@ from spbench.workload.job import Check, Job
 from spbench.workload.load import with_settings
 from spbench.workload.workload import Workload
 
+SMALL = "-small"
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
@@ -39,8 +40,9 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
     "workloads",
     multiple=True,
     metavar="NAME|FILE",
-    help="Instead of the built-in shapes; 'all' for the -small twins of the catalogue.",
+    help="Instead of the built-in shapes; 'all' for the whole catalogue.",
 )
+@click.option("--small", is_flag=True, help="The -small twins of the named workloads.")
 @click.option("--dtype", type=click.Choice(DTYPES), default="float64", show_default=True)
 @click.option("--timeout", type=choices.Positive(), default=1800.0)
 @choices.device_option
@@ -49,6 +51,7 @@ def command(
     strategies: Sequence[str],
     gpus: str | None,
     workloads: Sequence[str],
+    small: bool,
     dtype: Literal["float64", "float32", "bfloat16", "float16"],
     timeout: float,
     device: str,
@@ -58,9 +61,10 @@ def command(
 
     Errors are relative. Tolerances: 1e-9 in float64, 1e-4 in float32; in 16 bits four times
     the error that one device makes itself. Bytes sent must equal the prediction exactly.
+    A workload too large for one device is compared as a reduced one of its kind.
     """
     chosen = choices.parse_strategies(strategies)
-    shapes = [with_settings(shape, [f"dtype={dtype}"]) for shape in _shapes(workloads)]
+    shapes = [with_settings(shape, [f"dtype={dtype}"]) for shape in _shapes(workloads, small)]
     where = choices.choose_device(device)
     ranks = choices.parse_ranks(gpus, where)
     try:
@@ -77,13 +81,19 @@ def command(
     return SOME_FAILED if any(verdict.outcome == "WRONG" for verdict in verdicts) else DONE
 
 
-def _shapes(workloads: Sequence[str]) -> list[Workload]:
+def _shapes(workloads: Sequence[str], small: bool) -> list[Workload]:
     if not workloads:
+        if small:
+            raise Failure("--small needs --workload: 'all', or names of the catalogue")
         return [find(name, "verify") for name in names("verify")]
+    large = [name for name in names() if not name.endswith(SMALL)]
     wanted = [part for group in workloads for part in group.split(",")]
-    small = [name for name in names() if name.endswith("-small")]
-    every = [name for part in wanted for name in (small if part == "all" else [part])]
-    return [choices.choose_workload(name, []) for name in every]
+    every = [name for part in wanted for name in (large if part == "all" else [part])]
+    chosen = [f"{name}{SMALL}" if small and name in large else name for name in every]
+    if small and (own := [name for name in chosen if not name.endswith(SMALL)]):
+        known = [name for name in own if name not in large]
+        raise Failure(f"{known[0]!r} has no -small twin; --small is for names of the catalogue")
+    return [choices.choose_workload(name, []) for name in dict.fromkeys(chosen)]
 
 
 def _verify(

@@ -7,6 +7,7 @@ by the same line of code.
     switch a -> b     switch b -> a
     all_gather        reduce_scatter
     reduce_scatter    all_gather
+    all_reduce        all_reduce
 
 A tensor here is this rank's part of a whole tensor, cut along ``shard.dim`` into
 ``shard.sizes``. A collective over one rank is right and moves nothing.
@@ -53,21 +54,27 @@ class Collectives:
         return self.transport.size
 
     def take(self, whole: Tensor, shard: Shard) -> Tensor:
-        """This rank's part of a tensor that every rank holds. Moves nothing. A view."""
+        """This rank's part of a tensor that every rank holds. Moves nothing.
+
+        A view where the rank holds one run of positions, else a copy.
+        """
         parts = [whole.narrow(shard.dim, *run) for run in shard.runs[self.rank]]
         return parts[0] if len(parts) == 1 else torch.cat(parts, shard.dim)
 
-    def switch(self, *xs: Tensor, before: Shard, after: Shard) -> tuple[Tensor, ...]:
-        """``before.dim`` becomes whole and ``after.dim`` becomes sharded, in one all-to-all.
+    def switch(
+        self, *xs: Tensor, before: Shard, after: Shard | Sequence[Shard]
+    ) -> tuple[Tensor, ...]:
+        """``before.dim`` becomes whole, in rank order, and ``after.dim`` becomes sharded.
 
-        Several tensors, which may differ in their other dims, travel together.
-        Forward and backward: each rank sends all that it holds but its own part.
+        Several tensors travel in one all-to-all. They may differ in their other dims, and
+        in how ``after`` cuts them. Both directions: each rank sends all but its own part.
         """
-        switched: tuple[Tensor, ...] = _Switch.apply(self, before, after, *xs)
+        each = [after] * len(xs) if isinstance(after, Shard) else list(after)
+        switched: tuple[Tensor, ...] = _Switch.apply(self, [before] * len(xs), each, *xs)
         return switched
 
     def all_gather(self, x: Tensor, shard: Shard) -> Tensor:
-        """Sharded -> whole on every rank. Backward: a reduce-scatter."""
+        """Sharded -> whole, in rank order, on every rank. Backward: a reduce-scatter."""
         gathered: Tensor = _AllGather.apply(self, shard, x)
         return gathered
 
@@ -75,6 +82,11 @@ class Collectives:
         """Partial sums of the whole -> their total, sharded. Backward: an all-gather."""
         scattered: Tensor = _ReduceScatter.apply(self, shard, x)
         return scattered
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """Partial sums -> their total on every rank. Backward: an all-reduce."""
+        total: Tensor = _AllReduce.apply(self, x)
+        return total
 
     def all_reduce_(self, x: Tensor) -> Handle:
         """``x`` becomes the sum over the ranks, in place, once waited for. No backward."""
@@ -111,18 +123,21 @@ class Collectives:
         parts = x.split(list(shard.sizes), shard.dim)
         return Pending(self.transport.reduce_scatter(mine, parts), mine)
 
-    def exchange(self, xs: Sequence[Tensor], before: Shard, after: Shard) -> list[Tensor]:
-        """``switch`` without its gradient."""
-        found = []
-        for x in xs:
-            cut = _resized(x.shape, after.dim, after.sizes[self.rank])
-            found.append(self.transport.empty(x, _resized(cut, before.dim, before.length)))
-        sent = [x.split(list(after.sizes), after.dim) for x in xs]
-        received = [out.split(list(before.sizes), before.dim) for out in found]
+    def exchange(
+        self, xs: Sequence[Tensor], before: Sequence[Shard], after: Sequence[Shard]
+    ) -> list[Tensor]:
+        """``switch`` without its gradient, tensor by tensor from ``before`` to ``after``."""
+        found, sent, received = [], [], []
+        for x, old, new in zip(xs, before, after, strict=True):
+            cut = _resized(x.shape, new.dim, new.sizes[self.rank])
+            out = self.transport.empty(x, _resized(cut, old.dim, old.length))
+            found.append(out)
+            sent.append(x.split(list(new.sizes), new.dim))
+            received.append(out.split(list(old.sizes), old.dim))
         self.transport.all_to_all(
             list(zip(*received, strict=True)),
             list(zip(*sent, strict=True)),
-            run_dim=max(before.dim, after.dim),
+            run_dim=max(shard.dim for shard in (*before, *after)),
         ).wait()
         return found
 
@@ -134,7 +149,11 @@ def _resized(shape: Sequence[int], dim: int, length: int) -> list[int]:
 class _Switch(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, comm: Collectives, before: Shard, after: Shard, *xs: Tensor
+        ctx: Any,
+        comm: Collectives,
+        before: Sequence[Shard],
+        after: Sequence[Shard],
+        *xs: Tensor,
     ) -> tuple[Tensor, ...]:
         ctx.comm, ctx.before, ctx.after = comm, before, after
         return tuple(comm.exchange(xs, before, after))
@@ -167,3 +186,21 @@ class _ReduceScatter(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         return None, None, ctx.comm.start_all_gather(grad, ctx.shard).wait()
+
+
+class _AllReduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, comm: Collectives, x: Tensor) -> Tensor:
+        ctx.comm = comm
+        return _total(comm, x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        return None, _total(ctx.comm, grad)
+
+
+def _total(comm: Collectives, x: Tensor) -> Tensor:
+    total = x.clone(memory_format=torch.contiguous_format)
+    comm.all_reduce_(total).wait()
+    return total

@@ -15,7 +15,7 @@ with M the whole tensor and b_r = M x (rank r's positions) / (all positions).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, Self
@@ -85,6 +85,18 @@ class Transfer:
     def all_reduce(cls, whole_bytes: int, ranks: int) -> Self:
         return cls(op="all_reduce", sent=(all_reduce_bytes(whole_bytes, ranks),) * ranks)
 
+    @classmethod
+    def together(cls, *transfers: Self) -> Self:
+        """Several tensors that travel in one collective."""
+        (op,) = {transfer.op for transfer in transfers}
+        return cls(
+            op=op,
+            sent=tuple(
+                sum(of_rank, Fraction(0))
+                for of_rank in zip(*(t.sent for t in transfers), strict=True)
+            ),
+        )
+
     def during(self, phase: Phase) -> Self:
         return replace(self, phase=phase)
 
@@ -106,3 +118,9 @@ def by_phase(total: Count) -> dict[str, int]:
 
 def by_op(total: Count) -> dict[str, int]:
     return {op: round(sum(n for (_, o), n in total.items() if o == op)) for op in OPS}
+
+
+def by_busiest(transfers: Sequence[Transfer], ranks: int) -> dict[str, int]:
+    """For each phase the bytes of the rank that sends most in it, as a row of runs.csv has it."""
+    every = [by_phase(count(transfers, rank)) for rank in range(ranks)]
+    return {phase: max(one[phase] for one in every) for phase in PHASES}

@@ -17,7 +17,7 @@ from spbench.workload.workload import Workload
 SHARP = {"float64": 8.0, "float32": 8.0}
 """Multiplies q and k: rows of scores then span more than four hundred, which a careless softmax
 or log-sum-exp merge does not survive. In 16 bits one device does not survive it either."""
-SHARP_SHAPES = ("attention-only",)
+SHARP_SHAPES = ("attention-only", "causal-only")
 
 
 class RanksFailedError(Exception):
@@ -42,12 +42,15 @@ class Verdict:
 
 
 def checks_for(strategies: Sequence[str], workloads: Sequence[Workload]) -> list[Check]:
-    """Every strategy on every workload, the sharp shapes a second time with sharp logits."""
+    """Every strategy on every workload, the sharp shapes a second time with sharp logits.
+
+    Workload by workload, since all strategies are compared with the same answer.
+    """
     return [
         Check(workload=work, strategy=strategy, sharpness=sharpness)
-        for strategy in strategies
         for work in workloads
         for sharpness in _sharpnesses(work)
+        for strategy in strategies
     ]
 
 
@@ -96,7 +99,7 @@ def _verdict(check: Check, ranks: int, found: Sequence[Checked]) -> Verdict:
 
     return Verdict(
         strategy=check.strategy,
-        workload=check.workload.name,
+        workload=found[0].gated_on or check.workload.name,
         ranks=ranks,
         dtype=check.workload.dtype,
         sharpness=check.sharpness,

@@ -1,4 +1,4 @@
-"""The same weights and inputs on every rank, whatever part of them it holds.
+"""The same weights on every rank, whatever part of them it holds.
 
 Each tensor has its own random stream, seeded by its name, so that a rank makes any whole
 tensor by itself, one at a time, and keeps its part: nothing is broadcast.
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from spbench.strategies.linear import part_of
-from spbench.workload.workload import Workload
 
 
 def named_tensor(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
@@ -60,14 +59,3 @@ def _fan_in(name: str, shape: list[int]) -> int:
     """Elements that each output sums over; projections out of attention sum over two dims."""
     out_of_heads = len(shape) == 3 and name.endswith(".out.weight")
     return shape[-1] * shape[-2] if out_of_heads else shape[-1]
-
-
-def inputs(workload: Workload, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The whole x (B, *axes, H), condition (B, H) or (B, T, H), and context (B, L, H)."""
-    batch, hidden = workload.batch, workload.hidden
-    times = (workload.axes["time"],) if workload.modulation == "per_time" else ()
-    return (
-        named_tensor("x", (batch, *workload.axes.values(), hidden), seed),
-        named_tensor("condition", (batch, *times, hidden), seed),
-        named_tensor("context", (batch, max(1, workload.context_tokens), hidden), seed),
-    )

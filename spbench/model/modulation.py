@@ -17,6 +17,8 @@ from spbench.comm.collectives import Collectives
 from spbench.workload.shards import Shard
 from spbench.workload.workload import Workload
 
+EPS = 1e-6
+
 
 class Modulated(NamedTuple):
     """Shift, scale and gate of one sublayer, each broadcastable to (B, *axes, H)."""
@@ -28,31 +30,35 @@ class Modulated(NamedTuple):
 
 @final
 class PlainNorm(nn.Module):
-    """LayerNorm with its own scale and bias; the residual is added as it is."""
+    """LayerNorm with its own scale and bias, or RMSNorm; the residual is added as it is."""
 
     def __init__(self, workload: Workload) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(workload.hidden))
-        self.bias = nn.Parameter(torch.empty(workload.hidden))
+        layer = workload.norm == "layer"
+        self.bias = nn.Parameter(torch.empty(workload.hidden)) if layer else None
 
     def forward(self, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, eps=1e-6), None
+        if self.bias is None:
+            return F.rms_norm(x, x.shape[-1:], self.weight, eps=EPS), None
+        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, eps=EPS), None
 
 
 @final
 class ModulatedNorm(nn.Module):
-    """LayerNorm, then (1 + scale) x + shift; gives the gate for the residual too."""
+    """The bare norm, then (1 + scale) x + shift; gives the gate for the residual too."""
 
     def __init__(self, workload: Workload, index: int) -> None:
         super().__init__()
         self.index = index
+        self.normed = F.layer_norm if workload.norm == "layer" else F.rms_norm
         self.table = nn.Parameter(torch.empty(3, workload.hidden))
 
     def forward(self, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor | None]:
         assert condition is not None, "a modulated norm needs the condition"
         mine = condition.select(-3, self.index) + self.table
         mod = Modulated(*mine.unbind(-2))
-        normed = F.layer_norm(x, x.shape[-1:], eps=1e-6)
+        normed = self.normed(x, x.shape[-1:], eps=EPS)
         return torch.addcmul(mod.shift, normed, 1 + mod.scale), mod.gate
 
 

@@ -1,6 +1,6 @@
 """The sublayers: self-attention, cross-attention, mlp. Each meets the strategy at its seams.
 
-    x (B, *axes, H)  ->  linear_in  ->  attend or gelu  ->  linear_out  ->  (B, *axes, H)
+    x (B, *axes, H)  ->  linear_in  ->  attend or activation  ->  linear_out  ->  (B, *axes, H)
 
 What lies between the projections may be whole or cut; only the strategy knows.
 """
@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from typing import final
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
+from spbench.model.inputs import Inputs
+from spbench.model.modulation import EPS
+from spbench.model.positions import Rotary
 from spbench.strategies.base import Strategy
-from spbench.strategies.kernel import attend_context
+from spbench.strategies.kernel import Scores, attend_context
 from spbench.strategies.linear import LinearSpec
 from spbench.workload.shards import Shard
 from spbench.workload.sublayers import Attention, CrossAttention, Mlp, Sublayer
@@ -23,25 +27,88 @@ from spbench.workload.workload import Workload
 
 @final
 class SelfAttention(nn.Module):
-    """Attention along one axis; the others are batch."""
+    """Attention along one axis or several joined; the others are batch."""
 
     def __init__(
         self, sublayer: Attention, workload: Workload, strategy: Strategy, comm: Collectives
     ) -> None:
         super().__init__()
         self.strategy, self.comm = strategy, comm
-        self.along = workload.dim(sublayer.axes[0])
-        hidden, heads = workload.hidden, (workload.heads, workload.head_dim)
-        self.qkv = strategy.linear_in(
-            LinearSpec(in_shape=(hidden,), out_shape=(3, *heads), cut=1), comm
+        self.dims, self.causal = workload.dims(sublayer), sublayer.causal
+        hidden, head_dim, units = workload.hidden, workload.head_dim, workload.key_heads
+        self.group = group = workload.heads // units
+        heads_in = LinearSpec(
+            in_shape=(hidden,),
+            out_shape=((group + 2) * units, head_dim),
+            cut=0,
+            units=units,
+            widths=(group, 1, 1),
         )
-        self.out = strategy.linear_out(LinearSpec(in_shape=heads, out_shape=(hidden,), cut=0), comm)
+        heads_out = LinearSpec(
+            in_shape=(workload.heads, head_dim),
+            out_shape=(hidden,),
+            cut=0,
+            units=units,
+            widths=(group,),
+        )
+        self.qkv = strategy.linear_in(heads_in, comm)
+        self.out = strategy.linear_out(heads_out, comm)
+        self.norm = QueryKeyNorm(head_dim) if workload.qk_norm else None
+        self.rotary = Rotary(sublayer, workload, comm)
+        self.projection: nn.Parameter | None = None
+        if sublayer.projection:
+            lengths = [workload.axes[axis] for axis in workload.axes if axis in sublayer.axes]
+            self.projection = nn.Parameter(torch.empty(2, sublayer.projection, *lengths))
+        self.bias: PairBias | None = None
+        if sublayer.pair_bias:
+            self.bias = PairBias(sublayer.axes[0], sublayer.pair_bias, workload.heads)
+            self.bias_shard = strategy.shard(workload, sublayer.axes[0], comm.size).along(1)
 
-    def forward(self, x: Tensor, context: Tensor, shard: Shard) -> Tensor:
-        q, k, v = self.qkv(x, shard).unbind(-3)
-        attended = self.strategy.attend(q, k, v, self.along, shard, self.comm)
+    def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
+        qkv = self.qkv(x, shard)
+        keys = qkv.shape[-2] // (self.group + 2)
+        q, k, v = qkv.split((self.group * keys, keys, keys), -2)
+        if self.norm is not None:
+            q, k = self.norm(q, k)
+        q, k = self.rotary(q, k, self.strategy.inside(shard))
+        scores = Scores(
+            dims=self.dims,
+            causal=self.causal,
+            projection=self.projection,
+            bias=None if self.bias is None else self.bias(inputs),
+            bias_shard=None if self.bias is None else self.bias_shard,
+        )
+        attended = self.strategy.attend(q, k, v, scores, shard, self.comm)
         out: Tensor = self.out(attended, shard)
         return out
+
+
+@final
+class QueryKeyNorm(nn.Module):
+    """An RMS norm of each head's query and of each head's key, its scale shared by the heads."""
+
+    def __init__(self, head_dim: int) -> None:
+        super().__init__()
+        self.q_norm, self.k_norm = nn.RMSNorm(head_dim, eps=EPS), nn.RMSNorm(head_dim, eps=EPS)
+
+    def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return self.q_norm(q), self.k_norm(k)
+
+
+@final
+class PairBias(nn.Module):
+    """This rank's rows of the pair tensor (B, S/N, S, C) -> its rows of bias (B, S/N, S, Z).
+
+    Without a constant for each head: softmax would not see it, and its gradient is zero.
+    """
+
+    def __init__(self, axis: str, channels: int, heads: int) -> None:
+        super().__init__()
+        self.axis = axis
+        self.weight = nn.Parameter(torch.empty(heads, channels))
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        return F.linear(inputs.pairs[self.axis], self.weight)
 
 
 @final
@@ -53,47 +120,64 @@ class ContextAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.length = sublayer.length
-        hidden, heads = workload.hidden, (workload.heads, workload.head_dim)
-        self.q = strategy.linear_in(LinearSpec(in_shape=(hidden,), out_shape=heads, cut=0), comm)
-        self.kv = strategy.linear_in(
-            LinearSpec(in_shape=(hidden,), out_shape=(2, *heads), cut=1), comm
-        )
-        self.out = strategy.linear_out(LinearSpec(in_shape=heads, out_shape=(hidden,), cut=0), comm)
+        hidden, heads = workload.hidden, sublayer.heads or workload.heads
+        head_dim = hidden // heads
 
-    def forward(self, x: Tensor, context: Tensor, shard: Shard) -> Tensor:
-        k, v = self.kv(context[:, : self.length], None).unbind(-3)
+        def spec(in_shape: tuple[int, ...], out_shape: tuple[int, ...]) -> LinearSpec:
+            return LinearSpec(in_shape=in_shape, out_shape=out_shape, cut=0, units=heads)
+
+        self.q = strategy.linear_in(spec((hidden,), (heads, head_dim)), comm)
+        both = LinearSpec(
+            in_shape=(hidden,), out_shape=(2 * heads, head_dim), cut=0, units=heads, widths=(1, 1)
+        )
+        self.kv = strategy.linear_in(both, comm)
+        self.out = strategy.linear_out(spec((heads, head_dim), (hidden,)), comm)
+
+    def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
+        k, v = self.kv(inputs.context[:, : self.length], None).chunk(2, -2)
         out: Tensor = self.out(attend_context(self.q(x, shard), k, v), shard)
         return out
 
 
 @final
-class GeluMlp(nn.Module):
-    """Two projections with gelu between them."""
+class FeedForward(nn.Module):
+    """Two projections with gelu between them, or with a gated silu (swiglu)."""
 
     def __init__(
         self, sublayer: Mlp, workload: Workload, strategy: Strategy, comm: Collectives
     ) -> None:
         super().__init__()
         hidden, columns = workload.hidden, workload.columns(sublayer)
-        self.up = strategy.linear_in(
-            LinearSpec(in_shape=(hidden,), out_shape=(columns,), cut=0), comm
+        self.gated = sublayer.activation == "swiglu"
+        widths = (1, 1) if self.gated else (1,)
+        up = LinearSpec(
+            in_shape=(hidden,),
+            out_shape=(len(widths) * columns,),
+            cut=0,
+            units=columns,
+            widths=widths,
         )
-        self.down = strategy.linear_out(
-            LinearSpec(in_shape=(columns,), out_shape=(hidden,), cut=0), comm
-        )
+        down = LinearSpec(in_shape=(columns,), out_shape=(hidden,), cut=0, units=columns)
+        self.up, self.down = strategy.linear_in(up, comm), strategy.linear_out(down, comm)
 
-    def forward(self, x: Tensor, context: Tensor, shard: Shard) -> Tensor:
-        out: Tensor = self.down(F.gelu(self.up(x, shard), approximate="tanh"), shard)
+    def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
+        wide = self.up(x, shard)
+        if self.gated:
+            gate, value = wide.chunk(2, -1)
+            active = F.silu(gate) * value
+        else:
+            active = F.gelu(wide, approximate="tanh")
+        out: Tensor = self.down(active, shard)
         return out
 
 
 def make(
     sublayer: Sublayer, workload: Workload, strategy: Strategy, comm: Collectives
-) -> SelfAttention | ContextAttention | GeluMlp:
+) -> SelfAttention | ContextAttention | FeedForward:
     match sublayer:
         case Attention():
             return SelfAttention(sublayer, workload, strategy, comm)
         case CrossAttention():
             return ContextAttention(sublayer, workload, strategy, comm)
         case Mlp():
-            return GeluMlp(sublayer, workload, strategy, comm)
+            return FeedForward(sublayer, workload, strategy, comm)

@@ -19,7 +19,9 @@ from torch.utils.checkpoint import checkpoint
 
 from spbench.comm.collectives import Collectives
 from spbench.model import sublayers
+from spbench.model.inputs import Inputs
 from spbench.model.modulation import Conditioning, ModulatedNorm, PlainNorm
+from spbench.model.positions import LearnedPositions
 from spbench.strategies.base import Strategy
 from spbench.strategies.linear import LinearSpec, WholeLinear
 from spbench.workload.cost import is_modulated
@@ -35,9 +37,9 @@ class Residual(nn.Module):
         super().__init__()
         self.norm, self.sublayer, self.shard = norm, sublayer, shard
 
-    def forward(self, x: Tensor, condition: Tensor | None, context: Tensor) -> Tensor:
+    def forward(self, x: Tensor, condition: Tensor | None, inputs: Inputs) -> Tensor:
         normed, gate = self.norm(x, condition)
-        out: Tensor = self.sublayer(normed, context, self.shard)
+        out: Tensor = self.sublayer(normed, inputs, self.shard)
         return x + out if gate is None else x.addcmul(gate, out)
 
 
@@ -48,12 +50,11 @@ class Transformer(nn.Module):
     def __init__(self, workload: Workload, strategy: Strategy, comm: Collectives) -> None:
         super().__init__()
         self.workload, self.comm = workload, comm
-        shards = {
-            axis: Shard.even(workload.dim(axis), length, comm.size)
-            for axis, length in workload.axes.items()
-        }
+        shards = {axis: strategy.shard(workload, axis, comm.size) for axis in workload.axes}
         layout = [shards[axis] for axis in strategy.layout(workload, comm.size)]
         self.first, self.last = layout[0], layout[-1]
+        self.pairs = {axis: shards[axis].along(1) for axis in workload.pairs}
+        self.positions = LearnedPositions(workload, comm)
         modulated = [is_modulated(sublayer, workload) for sublayer in workload.block]
         self.conditioning = Conditioning(workload, sum(modulated)) if any(modulated) else None
         self.residuals = nn.ModuleList()
@@ -68,14 +69,20 @@ class Transformer(nn.Module):
             self.residuals.append(Residual(norm, made, shard))
         self.norm = PlainNorm(workload)
         self.final = WholeLinear(
-            LinearSpec(in_shape=(workload.hidden,), out_shape=(workload.out_channels,), cut=0)
+            LinearSpec(
+                in_shape=(workload.hidden,),
+                out_shape=(workload.out_channels,),
+                cut=0,
+                units=workload.out_channels,
+            )
         )
 
-    def forward(self, x: Tensor, condition: Tensor, context: Tensor) -> Tensor:
-        """``condition`` (B, H) or (B, T, H) and ``context`` (B, L, H) are whole everywhere."""
-        projected = None if self.conditioning is None else self.conditioning(condition)
-        recompute = self.workload.checkpointing == "full" and x.requires_grad
+    def forward(self, inputs: Inputs) -> Tensor:
+        """``inputs`` are this rank's part."""
+        projected = None if self.conditioning is None else self.conditioning(inputs.condition)
+        recompute = self.workload.checkpointing == "full" and inputs.x.requires_grad
         shard = self.first
+        x = self.positions(inputs.x, shard)
         length = len(self.workload.block)
         residuals = [one for one in self.residuals if isinstance(one, Residual)]
         for block in (residuals[i : i + length] for i in range(0, len(residuals), length)):
@@ -85,26 +92,26 @@ class Transformer(nn.Module):
                     self._block,
                     x,
                     projected,
-                    context,
+                    inputs,
                     block,
                     use_reentrant=False,
                     preserve_rng_state=False,  # nothing is random
                 )
             else:
-                x = self._block(x, projected, context, block)
+                x = self._block(x, projected, inputs, block)
             shard = block[-1].shard
         normed, _ = self.norm(x, None)
         out: Tensor = self.final(normed, self.last)
         return out
 
     def _block(
-        self, x: Tensor, projected: Tensor | None, context: Tensor, block: Sequence[Residual]
+        self, x: Tensor, projected: Tensor | None, inputs: Inputs, block: Sequence[Residual]
     ) -> Tensor:
         shard = block[0].shard
         for residual in block:
             x = self._switch(x, shard, residual.shard)
             shard = residual.shard
-            x = residual(x, self._condition(projected, shard), context)
+            x = residual(x, self._condition(projected, shard), inputs)
         return x
 
     def _condition(self, projected: Tensor | None, shard: Shard) -> Tensor | None:

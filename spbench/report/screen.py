@@ -161,7 +161,7 @@ def _plan_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def _planned(cell: Cell) -> dict[str, Any]:
-    from spbench.comm.transfer import by_phase, count
+    from spbench.comm.transfer import by_busiest
 
     case, strategy = cell.case, load(cell.case.strategy)
     sharded, sent = "", {}
@@ -169,8 +169,7 @@ def _planned(cell: Cell) -> dict[str, Any]:
         layout = strategy.layout(case.workload, case.ranks)
         sharded = " ".join(layout[: len(case.workload.block)])
         transfers = strategy.traffic(case.workload, case.ranks)
-        every = [by_phase(count(transfers, rank)) for rank in range(case.ranks)]
-        sent = {phase: max(one[phase] for one in every) for phase in every[0]}
+        sent = by_busiest(transfers, case.ranks)
     return {
         "case": case.key,
         "workload": case.workload.name,

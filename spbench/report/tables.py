@@ -137,6 +137,9 @@ def show_verdicts(verdicts: Sequence[Verdict]) -> None:
     columns = ("strategy", "dtype", "ranks", *OUTCOMES, "output", "gradients", "tolerance")
     out = console()
     out.print(table("largest relative errors against one device", columns, rows, left=2))
+    reduced = dict.fromkeys(v.workload for v in verdicts if v.workload.endswith("(reduced)"))
+    if reduced:
+        out.print(f"too large for one device here: {', '.join(reduced)}", soft_wrap=True)
     for one in verdicts:
         if one.outcome != "passed":
             sharp = f" (logits x {one.sharpness**2:g})" if one.sharpness > 1 else ""

@@ -10,11 +10,22 @@ def milliseconds(ms: float | None) -> str:
     return BLANK if ms is None else f"{ms:,.0f}" if abs(ms) >= NEXT * 1e3 else f"{ms:.3g}"
 
 
+SIZES = {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
+
+
+def size_unit(least: float) -> str:
+    """The largest unit in which ``least`` bytes are half a unit or more."""
+    return next((unit for unit, size in SIZES.items() if least >= size / 2), "KiB")
+
+
+def size_in(unit: str, count: float) -> str:
+    """``count`` bytes as a figure, to be read with its unit."""
+    value = count / SIZES[unit]
+    return "0" if count == 0 else f"{value:,.0f}" if value >= NEXT * 1e3 else f"{value:.3g}"
+
+
 def mebibytes(count: float | None) -> str:
-    if count is None:
-        return BLANK
-    mib = count / 2**20
-    return "0" if count == 0 else f"{mib:,.0f}" if mib >= NEXT * 1e3 else f"{mib:.3g}"
+    return BLANK if count is None else size_in("MiB", count)
 
 
 def count_of(number: float | None) -> str:

@@ -61,6 +61,8 @@ class Checked(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     declined: str = ""
+    gated_on: str = ""
+    """The workload that was compared: a reduced one of its kind where it is too large."""
     wrong: str = ""
     output_error: float | None = None
     gradient_error: float | None = None

@@ -16,25 +16,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar, final
 
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.transfer import Transfer
-from spbench.strategies.kernel import attend_whole
+from spbench.strategies.kernel import Scores, attend_whole
 from spbench.strategies.linear import LinearSpec, WholeLinear
+from spbench.strategies.sent import Traffic, switch
+from spbench.strategies.side_input import gather_traffic, gathered
 from spbench.workload.cost import is_modulated, parameters
-from spbench.workload.shards import Shard, shard_sizes
+from spbench.workload.shards import Shard
 from spbench.workload.sublayers import Sublayer
 from spbench.workload.workload import DTYPE_BYTES, Workload
 
 Layout = tuple[str, ...]
 """The sharded axis, one entry for each sublayer of the whole stack."""
-
-Traffic = tuple[list[Transfer], list[Transfer]]
-"""What one sublayer sends in forward and in backward."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +54,23 @@ class Strategy(ABC):
     def layout(self, workload: Workload, ranks: int) -> Layout:
         """The axis that is sharded while each sublayer of the stack runs."""
 
+    def notes(self, workload: Workload, ranks: int) -> str:
+        """What it does on this workload beyond its usual idea, in a sentence; or nothing."""
+        return ""
+
+    def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
+        """Which positions of ``axis`` each rank holds while it is the sharded one."""
+        return Shard.even(workload.dim(axis), workload.axes[axis], ranks)
+
+    def inside(self, shard: Shard) -> Shard | None:
+        """How the axes are cut between a sublayer's two projections; None: they are whole."""
+        return shard
+
     def sublayer_traffic(
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
     ) -> Traffic:
-        """What ``sublayer`` sends while ``axis`` is sharded. Nothing, unless overridden."""
-        return [], []
+        """What ``sublayer`` sends while ``axis`` is sharded: by itself, its side input."""
+        return gather_traffic(sublayer, workload, ranks)
 
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
         """The projection into a sublayer: (…, H) and the current shard -> (…, *out)."""
@@ -71,10 +81,10 @@ class Strategy(ABC):
         return WholeLinear(spec)
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, along: int, shard: Shard, comm: Collectives
+        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
-        """Attention of (B, *axes, Z, D) along tensor dim ``along``, cut as ``shard`` says."""
-        return attend_whole(q, k, v, along)
+        """Attention of (B, *axes, Z, D), cut as ``shard`` says. Here: along other dims."""
+        return attend_whole(q, k, v, gathered(scores, comm))
 
     @final
     def traffic(self, workload: Workload, ranks: int) -> list[Transfer]:
@@ -108,13 +118,3 @@ class Strategy(ABC):
             gradients = Transfer.all_reduce(summed * DTYPE_BYTES[workload.dtype], ranks)
             steps.append(gradients.during("gradients"))
         return steps
-
-
-def switch(workload: Workload, before: str, after: str, ranks: int) -> Transfer:
-    """The all-to-all that moves the activation's sharding from one axis to another."""
-    sizes = (shard_sizes(workload.axes[axis], ranks) for axis in (before, after))
-    return Transfer.all_to_all(workload.activation_bytes, *sizes)
-
-
-def switches(layout: Layout) -> int:
-    return sum(a != b for a, b in pairwise(layout))

@@ -9,17 +9,26 @@ attends along the sharded axis, one all-to-all moves the sharding elsewhere.
     attention over time     (B, T, S/N, H)
 
 So there is no communication code here: this file is a planner, and the model switches
-wherever the layout changes.
+wherever the layout changes. Attention over all axes joined leaves none to shard: among other
+attentions, that one's heads are shared out (``heads.py``), at its true cost in the plan.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import permutations
 from typing import final
 
-from spbench.strategies.base import Layout, Strategy, switch
+from torch import Tensor
+
+from spbench.comm.collectives import Collectives
+from spbench.strategies.base import Layout, Strategy
+from spbench.strategies.heads import attend_by_heads, traffic_by_heads
+from spbench.strategies.kernel import Scores
+from spbench.strategies.limits import heads_why_not, nothing_to_switch, too_short
+from spbench.strategies.sent import Traffic, bytes_in_a_step, switch
 from spbench.workload.shards import Shard
-from spbench.workload.sublayers import Sublayer
+from spbench.workload.sublayers import Attention, Sublayer
 from spbench.workload.workload import Workload
 
 Cost = tuple[float, float]
@@ -32,10 +41,18 @@ class DSP(Strategy):
     """The layout of fewest bytes over the whole stack, switching as late as can be."""
 
     def why_not(self, workload: Workload, ranks: int) -> str | None:
+        joint = [one for one in workload.attentions if _joins_all(one, workload)]
+        if joint and len(joint) == len(workload.attentions):
+            return nothing_to_switch(workload)
         for sublayer in workload.block:
-            if not _free_axes(sublayer, workload, ranks):
-                return _no_free_axis(sublayer, workload, ranks)
-        return None
+            if not _may_be_sharded(sublayer, workload, ranks):
+                return too_short(sublayer, workload, ranks)
+        return heads_why_not(workload, ranks) if joint else None
+
+    def notes(self, workload: Workload, ranks: int) -> str:
+        if not any(_joins_all(one, workload) for one in workload.attentions):
+            return ""
+        return "attention over all axes joined leaves none to shard: its heads are shared out"
 
     def layout(self, workload: Workload, ranks: int) -> Layout:
         """Dynamic programming from the last sublayer back to the first.
@@ -44,27 +61,18 @@ class DSP(Strategy):
         in sublayer i. With K axes in rotation it finds K/(K-1) switches a round, and none
         after the last attention. On a tie it stays: a switch comes as late as it can.
         """
-        stack = workload.stack
-        uneven = {
-            axis: Shard.even(0, length, ranks).imbalance - 1
-            for axis, length in workload.axes.items()
-        }
-        moves = {
-            (a, b, first): _passes(workload, first) * float(max(switch(workload, a, b, ranks).sent))
-            for a in workload.axes
-            for b in workload.axes
-            for first in (True, False)
-            if a != b
-        }
+        block, moves = workload.block, _moves(workload, ranks)
+        inside = [self._inside(sublayer, workload, ranks) for sublayer in block]
         ahead: dict[str, Cost] = dict.fromkeys(workload.axes, (0.0, 0.0))
         follow: list[dict[str, str]] = []
-        for i in reversed(range(len(stack))):
-            first = (i + 1) % len(workload.block) == 0
+        for i in reversed(range(len(workload.stack))):
+            place = i % len(block)
+            into = place == len(block) - 1  # the switch behind it starts a block
             here: dict[str, Cost] = {}
             chosen: dict[str, str] = {}
-            for axis in _free_axes(stack[i], workload, ranks):
+            for axis, (sent_here, uneven) in inside[place].items():
                 options = {
-                    after: (sent + moves.get((axis, after, first), 0.0), waited + uneven[axis])
+                    after: (sent_here + sent + moves[axis, after, into], uneven + waited)
                     for after, (sent, waited) in ahead.items()
                 }
                 here[axis], _, chosen[axis] = min(
@@ -77,30 +85,46 @@ class DSP(Strategy):
             plan.append(chosen[plan[-1]])
         return tuple(plan)
 
+    def _inside(self, sublayer: Sublayer, workload: Workload, ranks: int) -> dict[str, Cost]:
+        """What ``sublayer`` itself costs, for each axis that may be sharded."""
+        return {
+            axis: (
+                bytes_in_a_step(workload, *self.sublayer_traffic(sublayer, workload, axis, ranks)),
+                Shard.even(0, workload.axes[axis], ranks).imbalance - 1,
+            )
+            for axis in _may_be_sharded(sublayer, workload, ranks)
+        }
 
-def _passes(workload: Workload, first: bool) -> int:
-    """How often a switch is paid: forward, backward, and recomputed unless it starts a block."""
-    if workload.mode == "forward":
-        return 1
-    return 3 if workload.checkpointing == "full" and not first else 2
+    def sublayer_traffic(
+        self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
+    ) -> Traffic:
+        if isinstance(sublayer, Attention) and axis in sublayer.axes:
+            return traffic_by_heads(sublayer, workload, axis, ranks)
+        return super().sublayer_traffic(sublayer, workload, axis, ranks)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
+    ) -> Tensor:
+        if shard.dim in scores.dims:
+            return attend_by_heads(q, k, v, scores, shard, comm)
+        return super().attend(q, k, v, scores, shard, comm)
 
 
-def _free_axes(sublayer: Sublayer, workload: Workload, ranks: int) -> list[str]:
-    """Axes that may be sharded while ``sublayer`` runs: long enough, and not attended."""
-    axes = workload.axes.items()
-    return [a for a, length in axes if a not in sublayer.attended and length >= ranks]
+def _joins_all(attention: Attention, workload: Workload) -> bool:
+    return set(attention.axes) == set(workload.axes)
 
 
-def _no_free_axis(sublayer: Sublayer, workload: Workload, ranks: int) -> str:
-    others = {
-        axis: length for axis, length in workload.axes.items() if axis not in sublayer.attended
-    }
-    if not others:
-        return "it shards an axis that is not attended, and needs a second sequence axis"
-    axis = max(others, key=others.__getitem__)
-    attended = " and ".join(sublayer.attended)
-    while_ = f" while {attended} is attended" if attended else ""
-    return (
-        f"no axis has {ranks} positions to shard{while_}: the longest is {axis} with "
-        f"{others[axis]}; use 1 to {others[axis]} ranks"
-    )
+def _may_be_sharded(sublayer: Sublayer, workload: Workload, ranks: int) -> list[str]:
+    """Axes long enough and not attended; any long enough where all are attended."""
+    free = [a for a in workload.axes if a not in sublayer.attended] or list(workload.axes)
+    return [axis for axis in free if workload.axes[axis] >= ranks]
+
+
+def _moves(workload: Workload, ranks: int) -> dict[tuple[str, str, bool], float]:
+    """Bytes of a switch from axis to axis in a step; one into a block is not recomputed."""
+    sent = {(a, b): [switch(workload, a, b, ranks)] for a, b in permutations(workload.axes, 2)}
+    found = {(axis, axis, into): 0.0 for axis in workload.axes for into in (True, False)}
+    for (a, b), there in sent.items():
+        for into in (True, False):
+            found[a, b, into] = bytes_in_a_step(workload, there, sent[b, a], repeated=not into)
+    return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import final
 
 from spbench.strategies.base import Layout, Strategy
-from spbench.workload.shards import Shard
+from spbench.strategies.sent import bytes_in_a_step
 from spbench.workload.workload import Workload
 
 AUTO = "auto"
@@ -41,25 +41,13 @@ class Embedded(Strategy, ABC):
         """The axis of fewest bytes; of equals the most evenly shared, then the outermost."""
 
         def cost(axis: str) -> tuple[float, float]:
-            sent = [
-                max(transfer.sent)
+            sent = sum(
+                bytes_in_a_step(workload, *self.sublayer_traffic(sublayer, workload, axis, ranks))
                 for sublayer in workload.block
-                for way in self.sublayer_traffic(sublayer, workload, axis, ranks)
-                for transfer in way
-            ]
-            return float(sum(sent)), Shard.even(0, workload.axes[axis], ranks).imbalance
+            )
+            return sent, self.shard(workload, axis, ranks).imbalance
 
         if self.shard_axis != AUTO:
             return (self.shard_axis,) * len(workload.stack)
         fits = [axis for axis, length in workload.axes.items() if length >= ranks]
         return (min(fits, key=cost),) * len(workload.stack)
-
-
-def heads_why_not(workload: Workload, ranks: int) -> str | None:
-    """For strategies that share the heads between the ranks."""
-    if workload.heads >= ranks:
-        return None
-    return (
-        f"{workload.heads} heads give {ranks - workload.heads} of {ranks} ranks nothing to do; "
-        f"use 1 to {workload.heads} ranks, or heads of {ranks} or more"
-    )

@@ -1,36 +1,87 @@
 """The one local attention of all strategies: torch's scaled_dot_product_attention.
 
 Kernels differ by up to three times, which would drown what is being compared. Tensors are
-(B, *axes, Z, D): batch, the sequence axes, heads, head size. Folding puts them as the kernel
-wants them, (batch and other axes, Z, S, D), as a view wherever strides allow.
+(B, *axes, Z, D): batch, the sequence axes, heads, head size; keys and values may have fewer
+heads. Folding puts them as the kernel wants them, (batch and other axes, Z, S, D), as a view
+wherever strides allow; S runs over the attended dims in tensor order.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-
-def fold(x: Tensor, along: int) -> Tensor:
-    """(B, *axes, Z, D) -> (B x other axes, Z, S, D), S the length along dim ``along``."""
-    moved = x.movedim(along, -3)
-    return moved.reshape(-1, *moved.shape[-3:]).transpose(1, 2)
+from spbench.workload.shards import Shard
 
 
-def unfold(folded: Tensor, like: Tensor, along: int) -> Tensor:
-    """The way back, to the dims of ``like`` except its length along ``along``."""
-    others = like.movedim(along, -3).shape[:-3]
-    return folded.transpose(1, 2).reshape(*others, -1, *like.shape[-2:]).movedim(-3, along)
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """What one self-attention is asked for, beyond q, k and v."""
+
+    dims: tuple[int, ...]
+    """The attended dims of (B, *axes, Z, D), ascending."""
+    causal: bool = False
+    projection: Tensor | None = None
+    """(2, P, *attended lengths): along which keys, then values are projected; whole."""
+    bias: Tensor | None = None
+    """(B, S, S, Z), queries first: added to the scores. Its queries are cut as below."""
+    bias_shard: Shard | None = None
 
 
-def attend_whole(q: Tensor, k: Tensor, v: Tensor, along: int) -> Tensor:
-    """Attention along one whole axis; every other axis is batch. Shape of ``q``."""
-    folded = F.scaled_dot_product_attention(fold(q, along), fold(k, along), fold(v, along))
-    return unfold(folded, q, along)
+def fold(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """(B, *axes, Z, D) -> (B x other axes, Z, S, D), S over ``dims``."""
+    moved = x.movedim(list(dims), list(range(-2 - len(dims), -2)))
+    length = math.prod(moved.shape[-2 - len(dims) : -2])
+    return moved.reshape(-1, length, *moved.shape[-2:]).transpose(1, 2)
+
+
+def unfold(folded: Tensor, shape: Sequence[int], dims: Sequence[int]) -> Tensor:
+    """The way back, to (B, *axes, Z, D) of ``shape``."""
+    last = range(-2 - len(dims), -2)
+    others = [n for dim, n in enumerate(shape[:-2]) if dim not in dims]
+    lengths = [shape[dim] for dim in dims]
+    moved = folded.transpose(1, 2).reshape(*others, *lengths, *shape[-2:])
+    return moved.movedim(list(last), list(dims))
+
+
+def attend_whole(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
+    """Attention along whole axes; every other axis is batch. Shape of ``q``.
+
+    A bias must be whole too: (B, S, S, Z) with as many heads as ``q``.
+    """
+    folded = [fold(x, scores.dims) for x in (q, k, v)]
+    if scores.projection is not None:
+        folded[1:] = project(folded[1], folded[2], scores.projection)
+    if scores.bias is None:
+        out = kernel(*folded, is_causal=scores.causal)
+    else:
+        # One sample after another: the kernels want the same bias for their whole batch.
+        samples = zip(*(x.chunk(q.shape[0]) for x in folded), scores.bias, strict=True)
+        out = torch.cat(
+            [kernel(*qkv, attn_mask=bias.permute(2, 0, 1)[None]) for *qkv, bias in samples]
+        )
+    return unfold(out, q.shape, scores.dims)
+
+
+def kernel(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    """(b, Z, S, D), with k and v of as many heads as q or a divisor of it."""
+    grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=grouped, **how)
+
+
+def project(k: Tensor, v: Tensor, projection: Tensor) -> list[Tensor]:
+    """Folded keys and values (b, Z, S, D) -> (b, Z, P, D); a part of S gives a partial sum."""
+    return [matrix @ x for matrix, x in zip(projection.flatten(2), (k, v), strict=True)]
 
 
 def attend_context(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Every position of ``q`` (B, *axes, Z, D) to a context k, v of (B, L, Z, D)."""
     flat = q.flatten(1, -3).transpose(1, 2)
-    out = F.scaled_dot_product_attention(flat, k.transpose(1, 2), v.transpose(1, 2))
+    out = kernel(flat, k.transpose(1, 2), v.transpose(1, 2))
     return out.transpose(1, 2).reshape(q.shape)

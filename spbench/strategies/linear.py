@@ -1,8 +1,8 @@
 """Projections into and out of sublayers, whole or cut by heads or columns.
 
 A weight keeps the dims that mean something, (*out, *in): q, k and v of a self-attention are
-one weight (3, Z, D, H). ``cut`` names the dim that belongs to heads or columns. Whatever a
-strategy makes of it loads from the same whole weight, and a parameter that holds only a part
+one weight (Z + 2 Zkv, D, H). ``cut`` names the dim that belongs to heads or columns. Whatever
+a strategy makes of it loads from the same whole weight, and a parameter that holds only a part
 carries ``shard`` to say which: the gate compares gradients weight by weight.
 """
 
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spbench.workload.shards import Shard
+from spbench.workload.shards import Shard, runs_of, shard_sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,24 @@ class LinearSpec:
     out_shape: tuple[int, ...]
     cut: int
     """The dim of heads or columns: in ``out_shape`` going in, in ``in_shape`` going out."""
+    units: int
+    """What may be shared out: groups of heads that use the same key, or columns."""
+    widths: tuple[int, ...] = (1,)
+    """The dim is so many stretches end to end, each of ``units`` times this width: with
+    query heads, key heads and value heads (g, 1, 1)."""
+
+    def part(self, dim: int, ranks: int) -> Shard:
+        """Which of ``dim``, where the cut one lies in a tensor, belongs to each rank."""
+        units = runs_of(shard_sizes(self.units, ranks))
+        starts = [self.units * sum(self.widths[:i]) for i in range(len(self.widths))]
+        stretches = list(zip(starts, self.widths, strict=True))
+        return Shard(
+            dim,
+            tuple(
+                tuple((start + first * width, count * width) for start, width in stretches)
+                for first, count in units
+            ),
+        )
 
 
 def part_of(parameter: nn.Parameter) -> Shard | None:

@@ -7,9 +7,8 @@ axis. Every projection in gathers it, every projection out scatters the sum of i
     attention of Z/N heads, whole axes, local
     (B, T, S, Z/N, D)  x row-cut  ->  partial (B, T, S, H)  --reduce-scatter-->  (B, T/N, S, H)
 
-Each collective sends f M: 2 forward and 3 backward a sublayer, because backward gathers the
-saved shard once more rather than keep it whole (``keep_input`` keeps it: 2). That gather
-hides behind the input-gradient product, the scatter behind the weight-gradient product.
+Each collective sends f M: 2 forward, 3 backward, where the saved shard is gathered once more
+(not with ``keep_input``), behind the input-gradient product; the scatter hides behind the other.
 """
 
 from __future__ import annotations
@@ -24,9 +23,12 @@ from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.transfer import Transfer
-from spbench.strategies.base import Traffic
-from spbench.strategies.embedded import Embedded, heads_why_not
+from spbench.strategies.embedded import Embedded
+from spbench.strategies.heads import bias_of_heads, bias_traffic_by_heads
+from spbench.strategies.kernel import Scores, attend_whole
+from spbench.strategies.limits import cut_why_not
 from spbench.strategies.linear import LinearSpec, empty_parameter, product
+from spbench.strategies.sent import Traffic
 from spbench.workload.shards import Shard, shard_sizes
 from spbench.workload.sublayers import Sublayer
 from spbench.workload.workload import Workload
@@ -44,7 +46,7 @@ class MegatronSP(Embedded):
     environment: ClassVar[dict[str, str]] = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
     def why_not(self, workload: Workload, ranks: int) -> str | None:
-        return heads_why_not(workload, ranks) or super().why_not(workload, ranks)
+        return cut_why_not(workload, ranks) or super().why_not(workload, ranks)
 
     def sublayer_traffic(
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
@@ -53,13 +55,22 @@ class MegatronSP(Embedded):
         gather = Transfer.all_gather(workload.activation_bytes, sizes)
         scatter = Transfer.reduce_scatter(workload.activation_bytes, sizes)
         regather = [] if self.keep_input else [gather]
-        return [gather, scatter], [gather, *regather, scatter]
+        bias, back = bias_traffic_by_heads(sublayer, workload, ranks)
+        return [gather, *bias, scatter], [gather, *back, *regather, scatter]
 
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
         return ColumnCut(spec, comm, self.keep_input)
 
     def linear_out(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
         return RowCut(spec, comm)
+
+    def inside(self, shard: Shard) -> Shard | None:
+        return None
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
+    ) -> Tensor:
+        return attend_whole(q, k, v, bias_of_heads(scores, q.shape[-2] // k.shape[-2], comm))
 
 
 @final
@@ -69,7 +80,7 @@ class ColumnCut(nn.Module):
     def __init__(self, spec: LinearSpec, comm: Collectives, keep_input: bool) -> None:
         super().__init__()
         self.comm, self.keep_input, self.inner = comm, keep_input, len(spec.in_shape)
-        part = Shard.even(spec.cut, spec.out_shape[spec.cut], comm.size)
+        part = spec.part(spec.cut, comm.size)
         self.weight = empty_parameter(spec.out_shape + spec.in_shape, part, comm.rank)
         self.bias = empty_parameter(spec.out_shape, part, comm.rank)
 
@@ -88,8 +99,7 @@ class RowCut(nn.Module):
     def __init__(self, spec: LinearSpec, comm: Collectives) -> None:
         super().__init__()
         self.comm, self.inner = comm, len(spec.in_shape)
-        whole = spec.in_shape[spec.cut]
-        part = Shard.even(len(spec.out_shape) + spec.cut, whole, comm.size)
+        part = spec.part(len(spec.out_shape) + spec.cut, comm.size)
         self.weight = empty_parameter(spec.out_shape + spec.in_shape, part, comm.rank)
         self.bias = empty_parameter(spec.out_shape, None)
 
@@ -100,15 +110,8 @@ class RowCut(nn.Module):
 
 class _GatherProduct(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        matrix: Tensor,
-        bias: Tensor,
-        comm: Collectives,
-        shard: Shard,
-        keep_input: bool,
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, matrix: Tensor, bias: Tensor, *how: Any) -> Tensor:
+        comm, shard, keep_input = how
         gathered = comm.start_all_gather(x, shard).wait()
         ctx.comm, ctx.shard, ctx.keep_input = comm, shard, keep_input
         ctx.save_for_backward(gathered if keep_input else x, matrix)

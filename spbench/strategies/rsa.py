@@ -3,12 +3,13 @@
 One axis stays sharded. To attend along it every rank passes its keys once round the ring and
 fills its row of scores, takes one softmax over the full row, then passes its values round.
 
-    scores_r[:, j] = q_r k_j      a ring of K     f M sent
-    out_r = sum_j p_r[:, j] v_j   a ring of V     f M
+    scores_r[:, j] = q_r k_j      a ring of K     f K sent
+    out_r = sum_j p_r[:, j] v_j   a ring of V     f K
 
 Backward rings V (for the gradient of the scores) and K (for that of q), and sums over the
-ranks every rank's part of the whole dK and dV: as published by two all-reduces, 6 f M in all
-(section 3.2), or with ``reduce_scatter`` 4 f M. The row costs B Z S^2 / N elements.
+ranks every rank's part of the whole dK and dV: as published by two all-reduces, 6 f K in all
+(section 3.2), or with ``reduce_scatter`` 4 f K. The row costs B Z S^2 / N elements.
+Under a causal mask the shards are zigzag and what is masked is not computed (``tiles.py``).
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives, Pending
 from spbench.comm.transfer import Transfer
-from spbench.strategies.base import Traffic
 from spbench.strategies.embedded import Embedded
-from spbench.strategies.kernel import attend_whole, fold, unfold
-from spbench.workload.shards import Shard, shard_sizes
+from spbench.strategies.kernel import Scores
+from spbench.strategies.rows import Rows
+from spbench.strategies.sent import Traffic
+from spbench.strategies.short import attend_projected, projected_traffic
+from spbench.workload.shards import Shard
 from spbench.workload.sublayers import Attention, Sublayer
 from spbench.workload.workload import Workload
 
@@ -37,78 +40,90 @@ class RingSelfAttention(Embedded):
 
     reduce_scatter: bool = False
 
+    def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
+        cut = Shard.zigzag if workload.is_causal(axis) else Shard.even
+        return cut(workload.dim(axis), workload.axes[axis], ranks)
+
+    def notes(self, workload: Workload, ranks: int) -> str:
+        (axis,) = set(self.layout(workload, ranks))
+        masked = ranks > 1 and workload.is_causal(axis)
+        return f"each rank holds an early and a late chunk of {axis} (zigzag)" if masked else ""
+
     def sublayer_traffic(
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
     ) -> Traffic:
         if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
-            return [], []
-        M, sizes = workload.activation_bytes, shard_sizes(workload.axes[axis], ranks)
-        ring = Transfer.ring(M, sizes)
-        summed = Transfer.all_reduce(M, ranks)
-        if self.reduce_scatter:
-            summed = Transfer.reduce_scatter(M, sizes)
+            return super().sublayer_traffic(sublayer, workload, axis, ranks)
+        if sublayer.projection:
+            return projected_traffic(sublayer, workload, ranks)
+        K, sizes = workload.key_bytes, self.shard(workload, axis, ranks).sizes
+        ring = Transfer.ring(K, sizes)
+        scatter = Transfer.reduce_scatter(K, sizes)
+        summed = scatter if self.reduce_scatter else Transfer.all_reduce(K, ranks)
         return [ring, ring], [ring, ring, summed, summed]
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, along: int, shard: Shard, comm: Collectives
+        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
-        if along != shard.dim:
-            return attend_whole(q, k, v, along)
-        out: Tensor = _Rings.apply(q, k, v, shard, comm, self.reduce_scatter)
-        return out
+        if shard.dim not in scores.dims:
+            return super().attend(q, k, v, scores, shard, comm)
+        if scores.projection is not None:
+            return attend_projected(q, k, v, scores, shard, comm)
+        rows = Rows(q.shape, k.shape, scores, shard, comm.rank)
+        return _Rings.apply(q, k, v, scores.bias, rows, comm, self.reduce_scatter)
 
 
 class _Rings(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, shard: Shard, comm: Collectives, scatter: bool
-    ) -> Tensor:
-        scaled = fold(q, shard.dim) * q.shape[-1] ** -0.5
-        scores = _row(scaled, k, shard, comm)
-        weights = torch.softmax(scores, -1)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
+        bias, rows, comm, ctx.scatter = how
+        scaled = rows.fold(q) * q.shape[-1] ** -0.5
+        scores = rows.mask_(_row(scaled, k, rows, comm, hidden=-torch.inf))
+        weights = torch.softmax(scores if bias is None else rows.add_bias_(scores, bias), -1)
         ctx.save_for_backward(scaled, k, v, weights)
-        ctx.shard, ctx.comm, ctx.scatter = shard, comm, scatter
-        return unfold(_row_times(weights, v, shard, comm), q, shard.dim)
+        ctx.rows, ctx.comm, ctx.biased = rows, comm, bias is not None
+        return rows.unfold(_row_times(weights, v, rows, comm))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         scaled, k, v, weights = ctx.saved_tensors
-        shard, comm = ctx.shard, ctx.comm
-        d_out = fold(grad, shard.dim)
-        d_v = _start_sum(weights.transpose(-2, -1) @ d_out, v, shard, comm, ctx.scatter)
-        d_weights = _row(d_out, v, shard, comm)
+        rows, comm = ctx.rows, ctx.comm
+        d_out = rows.fold(grad)
+        d_v = _start_sum(weights, d_out, rows, comm, ctx.scatter)
+        d_weights = _row(d_out, v, rows, comm, hidden=0.0)
         d_scores = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype)
-        d_k = _start_sum(d_scores.transpose(-2, -1) @ scaled, k, shard, comm, ctx.scatter)
-        d_q = _row_times(d_scores, k, shard, comm) * grad.shape[-1] ** -0.5
-        return unfold(d_q, grad, shard.dim), d_k.wait(), d_v.wait(), None, None, None
+        d_k = _start_sum(d_scores, scaled, rows, comm, ctx.scatter)
+        d_q = rows.unfold(_row_times(d_scores, k, rows, comm) * grad.shape[-1] ** -0.5)
+        d_bias = rows.bias_gradient(d_scores) if ctx.biased else None
+        return d_q, d_k.wait(), d_v.wait(), d_bias, None, None, None
 
 
-def _row(left: Tensor, ringed: Tensor, shard: Shard, comm: Collectives) -> Tensor:
-    """``left`` times every block of ``ringed``, side by side: (b, Z, S/N, S)."""
-    row = left.new_empty(*left.shape[:-1], shard.length)
-    for owner, block in comm.ring(ringed, shard):
-        columns = row.narrow(-1, shard.offset(owner), shard.sizes[owner])
-        columns.copy_(left @ fold(block, shard.dim).transpose(-2, -1))
+def _row(left: Tensor, ringed: Tensor, rows: Rows, comm: Collectives, *, hidden: float) -> Tensor:
+    """``left`` times every block of ``ringed``, side by side; ``hidden`` where not computed."""
+    row = rows.blank(left, hidden)
+    for owner, block in comm.ring(ringed, rows.shard):
+        keys = rows.fold_keys(block).transpose(-2, -1)
+        for tile, within in rows.tiles(owner):
+            row[..., tile.rows, tile.columns] = left[..., tile.rows, :] @ keys[..., within]
     return row
 
 
-def _row_times(row: Tensor, ringed: Tensor, shard: Shard, comm: Collectives) -> Tensor:
-    """The sum over blocks, added up in float32 at least: (b, Z, S/N, D)."""
-    total: Tensor | None = None
-    for owner, block in comm.ring(ringed, shard):
-        columns = row.narrow(-1, shard.offset(owner), shard.sizes[owner])
-        part = (columns @ fold(block, shard.dim)).to(torch.promote_types(row.dtype, torch.float32))
-        total = part if total is None else total.add_(part)
-    assert total is not None
+def _row_times(row: Tensor, ringed: Tensor, rows: Rows, comm: Collectives) -> Tensor:
+    """The sum over blocks, added up in float32 at least: (b, Zkv, rows, D)."""
+    shape = (*row.shape[:-1], ringed.shape[-1])
+    total = row.new_zeros(shape, dtype=torch.promote_types(row.dtype, torch.float32))
+    for owner, block in comm.ring(ringed, rows.shard):
+        values = rows.fold_keys(block)
+        for tile, within in rows.tiles(owner):
+            total[..., tile.rows, :] += row[..., tile.rows, tile.columns] @ values[..., within, :]
     return total.to(row.dtype)
 
 
-def _start_sum(
-    whole: Tensor, like: Tensor, shard: Shard, comm: Collectives, scatter: bool
-) -> Pending:
-    """This rank's part of the sum, over the ranks, of a gradient of the whole axis."""
-    partial = unfold(whole, like, shard.dim).contiguous()
+def _start_sum(row: Tensor, right: Tensor, rows: Rows, comm: Collectives, scatter: bool) -> Pending:
+    """This rank's part of the sum, over the ranks, of a gradient of all keys or values."""
+    partial = rows.unfold_keys(rows.transposed_product(row, right))
     if scatter:
-        return comm.start_reduce_scatter(partial, shard)
-    return Pending(comm.all_reduce_(partial), comm.take(partial, shard))
+        return comm.start_reduce_scatter(partial, rows.shard)
+    place = (rows.shard.offset(comm.rank), rows.shard.sizes[comm.rank])
+    return Pending(comm.all_reduce_(partial), partial.narrow(rows.shard.dim, *place))

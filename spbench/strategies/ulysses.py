@@ -2,12 +2,12 @@
 
 One axis stays sharded. Where a sublayer attends along it, one all-to-all carries q, k and v
 together: the axis becomes whole and the heads are shared out; a second one brings the result
-back. Attention along any other axis is local and silent.
+back (``heads.py``). Attention along any other axis is local and silent.
 
     q, k, v   (B, T/N, S, Z, D)   --switch-->   (B, T, S, Z/N, D)
     out       (B, T, S, Z/N, D)   --switch-->   (B, T/N, S, Z, D)
 
-Each of these four tensors sends f M / N. Heads need not divide: 4 on 3 ranks are 2, 1, 1.
+Each of these four tensors sends f M / N; k and v less where they have fewer heads.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from typing import final
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
-from spbench.comm.transfer import Transfer
-from spbench.strategies.base import Traffic
-from spbench.strategies.embedded import Embedded, heads_why_not
-from spbench.strategies.kernel import attend_whole
-from spbench.workload.shards import Shard, shard_sizes
+from spbench.strategies.embedded import Embedded
+from spbench.strategies.heads import attend_by_heads, traffic_by_heads
+from spbench.strategies.kernel import Scores
+from spbench.strategies.limits import heads_why_not
+from spbench.strategies.sent import Traffic
+from spbench.workload.shards import Shard
 from spbench.workload.sublayers import Attention, Sublayer
 from spbench.workload.workload import Workload
 
@@ -40,25 +41,13 @@ class Ulysses(Embedded):
     def sublayer_traffic(
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
     ) -> Traffic:
-        if not isinstance(sublayer, Attention):
-            return [], []
-        if axis not in sublayer.attended and not self.every_attention:
-            return [], []
-        M = workload.activation_bytes
-        positions = shard_sizes(workload.axes[axis], ranks)
-        heads = shard_sizes(workload.heads, ranks)
-        to_heads = Transfer.all_to_all(3 * M, positions, heads)
-        to_positions = Transfer.all_to_all(M, heads, positions)
-        back_to_positions = Transfer.all_to_all(3 * M, heads, positions)
-        back_to_heads = Transfer.all_to_all(M, positions, heads)
-        return [to_heads, to_positions], [back_to_heads, back_to_positions]
+        if isinstance(sublayer, Attention) and (axis in sublayer.axes or self.every_attention):
+            return traffic_by_heads(sublayer, workload, axis, ranks)
+        return super().sublayer_traffic(sublayer, workload, axis, ranks)
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, along: int, shard: Shard, comm: Collectives
+        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
-        if along != shard.dim and not self.every_attention:
-            return attend_whole(q, k, v, along)
-        heads = Shard.even(q.ndim - 2, q.shape[-2], comm.size)
-        q, k, v = comm.switch(q, k, v, before=shard, after=heads)
-        (out,) = comm.switch(attend_whole(q, k, v, along), before=heads, after=shard)
-        return out
+        if shard.dim in scores.dims or self.every_attention:
+            return attend_by_heads(q, k, v, scores, shard, comm)
+        return super().attend(q, k, v, scores, shard, comm)

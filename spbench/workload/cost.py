@@ -75,7 +75,7 @@ def _of_scores(attention: Attention, workload: Workload) -> int:
     if attention.projection:
         count += 2 * attention.projection * workload.length(attention)
     if attention.pair_bias:
-        count += workload.heads * (attention.pair_bias + 1)
+        count += workload.heads * attention.pair_bias
     return count
 
 

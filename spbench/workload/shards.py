@@ -11,7 +11,7 @@ to attend to, so a ring gives each rank an early chunk and a late one (zigzag):
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 Sizes = tuple[int, ...]
@@ -64,6 +64,10 @@ class Shard:
         chunks = runs_of(shard_sizes(length, 2 * ranks))
         both = ((chunks[r], chunks[2 * ranks - 1 - r]) for r in range(ranks))
         return cls(dim, tuple(tuple(run for run in pair if run[1]) for pair in both))
+
+    def along(self, dim: int) -> Shard:
+        """The same shards of another tensor's dim."""
+        return replace(self, dim=dim)
 
     @cached_property
     def sizes(self) -> Sizes:

@@ -12,30 +12,19 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from spbench.workload.fit import check, known_positions
 from spbench.workload.sublayers import Attention, CrossAttention, Frozen, Mlp, Size, Sublayer
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 OUT_RATIO = 36  # hidden over output channels: 1152 over 32 in the DiT family
 MIN_OUT_CHANNELS = 8
 MAX_DEPTH = 1000  # blocks; every sublayer of the stack is planned one by one
-POSITIONS = ("none", "rotary", "learned")
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 Mode = Literal["train", "forward"]
 Modulation = Literal["none", "per_sample", "per_time"]
 Checkpointing = Literal["none", "full"]
 Norm = Literal["layer", "rms"]
-
-
-def _known_positions(value: Any) -> Any:
-    given = value.values() if isinstance(value, dict) else [value]
-    for one in given:
-        if one not in POSITIONS:
-            raise ValueError(
-                f"positions {one!r}: each axis has {', '.join(POSITIONS)}; "
-                "write one for all, or as in {time: rotary, space: learned}"
-            )
-    return value
 
 
 class Workload(Frozen):
@@ -54,7 +43,7 @@ class Workload(Frozen):
     norm: Norm = "layer"
     qk_norm: bool = False
     """An RMS norm of every head's query and key in self-attention."""
-    positions: Annotated[str | dict[str, str], BeforeValidator(_known_positions)] = "none"
+    positions: Annotated[str | dict[str, str], BeforeValidator(known_positions)] = "none"
     """For all axes or for each: rotary turns queries and keys, learned is added to the input."""
     modulation: Modulation = "none"
     batch: Size = 1
@@ -64,75 +53,8 @@ class Workload(Frozen):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.hidden % self.heads:
-            raise ValueError(f"hidden {self.hidden} is not a multiple of {self._heads('heads')}")
-        if self.heads % self.key_heads:
-            fits = [n for n in range(1, self.heads + 1) if self.heads % n == 0]
-            raise ValueError(
-                f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}; "
-                f"kv_heads that fit: {', '.join(map(str, fits))}"
-            )
-        self._check_positions()
-        if self.modulation == "per_time" and "time" not in self.axes:
-            raise ValueError("modulation per_time needs an axis named time")
-        for sublayer in self.block:
-            match sublayer:
-                case Attention():
-                    self._check_attention(sublayer)
-                case CrossAttention(heads=heads) if heads and self.hidden % heads:
-                    raise ValueError(
-                        f"hidden {self.hidden} is not a multiple of the cross_attention's "
-                        f"{self._heads('heads', heads)}"
-                    )
-                case Mlp() if self.columns(sublayer) < 1:
-                    ratio = sublayer.ratio
-                    raise ValueError(f"mlp ratio {ratio} leaves no columns of {self.hidden}")
+        check(self)
         return self
-
-    def _heads(self, key: str, heads: int | None = None) -> str:
-        fits = [n for n in range(1, 129) if self.hidden % n == 0]
-        return f"{key} {heads or self.heads}; heads that fit: {', '.join(map(str, fits))}"
-
-    def _check_positions(self) -> None:
-        if not isinstance(self.positions, dict):
-            return
-        for axis in self.positions:
-            if axis not in self.axes:
-                known = ", ".join(self.axes)
-                raise ValueError(f"positions of unknown axis {axis!r}; the axes are {known}")
-
-    def _check_attention(self, one: Attention) -> None:
-        for axis in one.axes:
-            if axis not in self.axes:
-                raise ValueError(
-                    f"attention over unknown axis {axis!r}; the axes are {', '.join(self.axes)}"
-                )
-            if one.axes.count(axis) > 1:
-                raise ValueError(f"attention joins axis {axis!r} with itself")
-        special = [key for key in ("causal", "projection", "pair_bias") if getattr(one, key)]
-        if len(special) > 1:
-            raise ValueError(f"one attention cannot have both {' and '.join(special)}")
-        if one.pair_bias and len(one.axes) > 1:
-            raise ValueError(f"pair_bias needs one attended axis, not {', '.join(one.axes)}")
-        causal = {axis for other in self.attentions if other.causal for axis in other.axes}
-        if one.pair_bias and causal & set(one.axes):
-            raise ValueError(f"pair_bias along {one.axes[0]}, which another attention masks causal")
-        channels = {
-            other.pair_bias
-            for other in self.attentions
-            if other.pair_bias and other.axes == one.axes
-        }
-        if one.pair_bias and len(channels) > 1:
-            raise ValueError(
-                f"pair_bias of {' and '.join(map(str, sorted(channels)))} channels along "
-                f"{one.axes[0]}; one axis has one pair tensor"
-            )
-        turned = self.rotary_axes(one)
-        if turned and (self.head_dim % 2 or self.head_dim // 2 < len(turned)):
-            raise ValueError(
-                f"rotary positions turn pairs of numbers, at least one pair for each of "
-                f"{', '.join(turned)}; a head of {self.head_dim} numbers cannot"
-            )
 
     @property
     def attentions(self) -> tuple[Attention, ...]:

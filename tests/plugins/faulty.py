@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.strategies.base import Layout, Strategy
-from spbench.strategies.kernel import attend_whole
+from spbench.strategies.kernel import Scores, attend_whole
 from spbench.workload.shards import Shard
 from spbench.workload.workload import Workload
 
@@ -28,9 +28,9 @@ class Faulty(Strategy):
         return (next(iter(workload.axes)),) * len(workload.stack)
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, along: int, shard: Shard, comm: Collectives
+        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
-        return self.fault(attend_whole(q, k, v, along)) if comm.rank == 1 else q
+        return self.fault(attend_whole(q, k, v, scores)) if comm.rank == 1 else q
 
     @abstractmethod
     def fault(self, out: Tensor) -> Tensor: ...

@@ -1,0 +1,51 @@
+"""``spbench show``: one block of a workload as a picture, a lane for each strategy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import click
+
+from spbench.cli import choices
+from spbench.cli.exits import Failure
+from spbench.launch.lanes import lanes
+from spbench.report.drawing import show
+from spbench.report.picture import Picture
+from spbench.strategies.registry import UnknownStrategyError
+
+
+@click.command(
+    "show", short_help="Draw a block: which axis each strategy shards, and what it sends."
+)
+@click.argument("workload", metavar="WORKLOAD")
+@choices.strategy_option
+@click.option(
+    "-g",
+    "--gpus",
+    "ranks",
+    type=click.IntRange(1, 1024),
+    default=8,
+    show_default=True,
+    help="Number of ranks; none is started.",
+)
+@choices.settings_option
+@choices.json_option
+def command(
+    workload: str, strategies: Sequence[str], ranks: int, settings: Sequence[str], as_json: bool
+) -> None:
+    """Draw one block of WORKLOAD, a name of the catalogue or a YAML file.
+
+    For each strategy the axis that is sharded while each sublayer runs, and the bytes that
+    the busiest rank sends. Nothing is run.
+    """
+    chosen = choices.choose_workload(workload, settings)
+    names = choices.parse_strategies(strategies)
+    try:
+        picture = Picture(workload=chosen, ranks=ranks, lanes=lanes(chosen, names, ranks))
+    except UnknownStrategyError as error:
+        raise Failure(str(error)) from None
+    if as_json:
+        click.echo(json.dumps(picture.as_data(), indent=2, default=round))
+    else:
+        show(picture)

@@ -1,0 +1,78 @@
+"""Positions along axes: learned ones are added to the input, rotary ones turn q and k.
+
+Both belong to an axis and follow its shard, whatever positions a rank holds.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from spbench.comm.collectives import Collectives
+from spbench.workload.shards import Shard, shard_sizes
+from spbench.workload.sublayers import Attention
+from spbench.workload.workload import Workload
+
+BASE = 10_000.0
+
+
+@final
+class LearnedPositions(nn.Module):
+    """(B, *axes, H) plus one vector for each position of each axis that has them."""
+
+    def __init__(self, workload: Workload, comm: Collectives) -> None:
+        super().__init__()
+        self.comm = comm
+        self.dims = {
+            a: workload.dim(a) for a in workload.axes if workload.position_of(a) == "learned"
+        }
+        self.tables = nn.ParameterDict(
+            {axis: torch.empty(workload.axes[axis], workload.hidden) for axis in self.dims}
+        )
+
+    def forward(self, x: Tensor, shard: Shard) -> Tensor:
+        for axis, dim in self.dims.items():
+            table = self.tables[axis]
+            mine = self.comm.take(table, shard.along(0)) if dim == shard.dim else table
+            x = x + mine.view(*mine.shape[:1], *[1] * (x.ndim - 2 - dim), mine.shape[1])
+        return x
+
+
+@final
+class Rotary(nn.Module):
+    """Turns pairs of numbers of each query and key by angles that grow with the position.
+
+    (B, *axes, Z, D) -> the same. With several rotary axes each has its own share of the
+    pairs. (Su et al., RoFormer, 2021, eq. 34; number i is paired with number i + D/2.)
+    """
+
+    def __init__(self, attention: Attention, workload: Workload, comm: Collectives) -> None:
+        super().__init__()
+        self.comm = comm
+        axes = workload.rotary_axes(attention)
+        self.dims = [workload.dim(axis) for axis in axes]
+        self.pairs = list(shard_sizes(workload.head_dim // 2, len(axes))) if axes else []
+        for axis, pairs in zip(axes, self.pairs, strict=True):
+            rates = BASE ** -(torch.arange(pairs, dtype=torch.float64) / pairs)
+            angles = torch.arange(workload.axes[axis], dtype=torch.float64)[:, None] * rates
+            table = torch.stack([angles.cos(), angles.sin()])
+            self.register_buffer(f"table_{axis}", table, persistent=False)
+
+    def forward(self, q: Tensor, k: Tensor, shard: Shard | None) -> tuple[Tensor, Tensor]:
+        """``shard`` says how the axes of q and k are cut; None: they are whole."""
+        if not self.dims:
+            return q, k
+        tables = []
+        for dim, table in zip(self.dims, self.buffers(), strict=True):
+            cut = shard is not None and shard.dim == dim
+            mine = self.comm.take(table, shard.along(1)) if shard is not None and cut else table
+            tables.append(mine.view(2, -1, *[1] * (q.ndim - 2 - dim), mine.shape[-1]))
+        return self._turned(q, tables), self._turned(k, tables)
+
+    def _turned(self, x: Tensor, tables: list[Tensor]) -> Tensor:
+        left, right = (half.split(self.pairs, -1) for half in x.chunk(2, -1))
+        parts = list(zip(left, right, tables, strict=True))
+        turned = [a * cos - b * sin for a, b, (cos, sin) in parts]
+        return torch.cat([*turned, *(a * sin + b * cos for a, b, (cos, sin) in parts)], -1)

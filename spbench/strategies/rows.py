@@ -1,0 +1,126 @@
+"""One rank's queries as rows of scores, whatever the attended dims and groups of heads.
+
+    q (B, *axes, Z, D)   ->  rows (b, Zkv, s g, D)     the g queries of a key head together
+    k (B, *axes, Zkv, D) ->  keys (b, Zkv, S, D)       every rank's, in rank order
+    scores                   (b, Zkv, s g, S)
+
+with b = B x axes that are not attended and s of the S positions on this rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from spbench.strategies.kernel import Scores, fold, unfold
+from spbench.strategies.tiles import Band, Tile
+from spbench.workload.shards import Shard
+
+
+class Slices(NamedTuple):
+    """A tile as slices of the scores."""
+
+    rows: slice
+    columns: slice
+
+
+@final
+class Rows:
+    """How q, k, scores and bias of ``rank`` are laid out in a ring along ``shard``."""
+
+    def __init__(
+        self,
+        q_shape: Sequence[int],
+        k_shape: Sequence[int],
+        scores: Scores,
+        shard: Shard,
+        rank: int,
+    ) -> None:
+        self.q_shape, self.k_shape, self.shard = q_shape, k_shape, shard
+        self.key_heads, self.group = k_shape[-2], q_shape[-2] // k_shape[-2]
+        self.band = Band(
+            shard=shard,
+            rank=rank,
+            dims=scores.dims,
+            lengths=tuple(shard.length if d == shard.dim else q_shape[d] for d in scores.dims),
+            causal=scores.causal,
+        )
+
+    @property
+    def columns(self) -> int:
+        """Keys of all ranks."""
+        return sum(self.band.columns_of(len(self.shard.sizes) - 1))
+
+    def fold(self, q: Tensor) -> Tensor:
+        grouped = fold(q, self.band.dims).unflatten(1, (self.key_heads, self.group))
+        return grouped.transpose(2, 3).flatten(2, 3)
+
+    def unfold(self, rows: Tensor) -> Tensor:
+        heads = rows.unflatten(2, (-1, self.group)).transpose(2, 3).flatten(1, 2)
+        return unfold(heads, self.q_shape, self.band.dims)
+
+    def fold_keys(self, block: Tensor) -> Tensor:
+        return fold(block, self.band.dims)
+
+    def unfold_keys(self, keys: Tensor) -> Tensor:
+        """All keys -> (B, *axes, Zkv, D), whole, the sharded dim in rank order."""
+        blocks = []
+        for owner, size in enumerate(self.shard.sizes):
+            shape = [*self.k_shape]
+            shape[self.shard.dim] = size
+            block = keys.narrow(2, *self.band.columns_of(owner))
+            blocks.append(unfold(block, shape, self.band.dims))
+        return torch.cat(blocks, self.shard.dim)
+
+    def tiles(self, owner: int) -> Iterator[tuple[Slices, slice]]:
+        """Scores to compute with the keys of ``owner``: where, and which of those keys."""
+        start, _ = self.band.columns_of(owner)
+        for tile in self.band.tiles(owner):
+            first = tile.columns[0] - start
+            yield self._slices(tile), slice(first, first + tile.columns[1])
+
+    def _slices(self, tile: Tile) -> Slices:
+        (row, rows), (column, columns) = tile.rows, tile.columns
+        g = self.group
+        return Slices(slice(row * g, (row + rows) * g), slice(column, column + columns))
+
+    def transposed_product(self, row: Tensor, right: Tensor) -> Tensor:
+        """(b, Zkv, rows, S)^T times (b, Zkv, rows, D), without what is masked anyway."""
+        tiles = [self._slices(tile) for tile in self.band.all_tiles]
+        if len(tiles) == 1:
+            return row.transpose(-2, -1) @ right
+        precise = torch.promote_types(row.dtype, torch.float32)
+        total = right.new_zeros(*row.shape[:2], self.columns, right.shape[-1], dtype=precise)
+        for rows, columns in tiles:
+            total[..., columns, :] += (
+                row[..., rows, columns].transpose(-2, -1) @ right[..., rows, :]
+            )
+        return total.to(row.dtype)
+
+    def blank(self, left: Tensor, hidden: float) -> Tensor:
+        """Scores to be filled tile by tile; ``hidden`` where no tile lies."""
+        shape = (*left.shape[:-1], self.columns)
+        return left.new_full(shape, hidden) if self.band.causal else left.new_empty(shape)
+
+    def mask_(self, scores: Tensor) -> Tensor:
+        """Minus infinity where a key comes after the query."""
+        for tile in self.band.all_tiles:
+            if tile.masked:
+                hidden = self.band.hidden(tile, scores.device).repeat_interleave(self.group, 0)
+                rows, columns = self._slices(tile)
+                scores[..., rows, columns].masked_fill_(hidden, -torch.inf)
+        return scores
+
+    def add_bias_(self, scores: Tensor, bias: Tensor) -> Tensor:
+        """``bias`` (B, s, S, Z) of this rank's queries."""
+        grouped = bias.unflatten(-1, (self.key_heads, self.group)).permute(0, 3, 1, 4, 2)
+        by_sample = scores.unflatten(0, (self.q_shape[0], -1))
+        by_sample += grouped.flatten(2, 3)[:, None]
+        return scores
+
+    def bias_gradient(self, d_scores: Tensor) -> Tensor:
+        summed = d_scores.unflatten(0, (self.q_shape[0], -1)).sum(1)
+        return summed.unflatten(2, (-1, self.group)).permute(0, 2, 4, 1, 3).flatten(3)

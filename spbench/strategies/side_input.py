@@ -1,0 +1,37 @@
+"""A bias of scores, computed from a side input that is sharded like the activation.
+
+Each rank projects its own rows of the pair tensor to one bias for each head, (B, S/N, S, Z):
+whoever attends a whole axis needs the other rows too, whatever else it saves. That
+all-gather is what an accounting by activations alone leaves out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spbench.comm.collectives import Collectives
+from spbench.comm.transfer import Transfer
+from spbench.strategies.kernel import Scores
+from spbench.workload.shards import shard_sizes
+from spbench.workload.sublayers import Attention, Sublayer
+from spbench.workload.workload import Workload
+
+
+def gathered(scores: Scores, comm: Collectives) -> Scores:
+    """With the whole bias, (B, S, S, Z), on every rank. Backward: a reduce-scatter."""
+    if scores.bias is None or scores.bias_shard is None:
+        return scores
+    whole = comm.all_gather(scores.bias, scores.bias_shard)
+    return replace(scores, bias=whole, bias_shard=None)
+
+
+def gather_traffic(
+    sublayer: Sublayer, workload: Workload, ranks: int
+) -> tuple[list[Transfer], list[Transfer]]:
+    """What ``gathered`` sends in forward and in backward."""
+    if not isinstance(sublayer, Attention) or not sublayer.pair_bias:
+        return [], []
+    (axis,) = sublayer.axes
+    sizes = shard_sizes(workload.axes[axis], ranks)
+    whole_bytes = workload.bias_bytes(axis)
+    return [Transfer.all_gather(whole_bytes, sizes)], [Transfer.reduce_scatter(whole_bytes, sizes)]
