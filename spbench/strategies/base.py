@@ -16,6 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar, final
 
 from torch import Tensor, nn
@@ -99,11 +100,12 @@ class Strategy(ABC):
         again = train and workload.checkpointing == "full"
         length = len(workload.block)
         steps: list[Transfer] = []
+        moved = cache(lambda a, b: [switch(workload, a, b, ranks)] if a != b else [])
+        sent = cache(lambda sublayer, a: self.sublayer_traffic(sublayer, workload, a, ranks))
         for i, (sublayer, axis) in enumerate(zip(workload.stack, layout, strict=True)):
             before = layout[i - 1] if i else axis
-            there = [switch(workload, before, axis, ranks)] if before != axis else []
-            back = [switch(workload, axis, before, ranks)] if before != axis else []
-            forward, backward = self.sublayer_traffic(sublayer, workload, axis, ranks)
+            there, back = moved(before, axis), moved(axis, before)
+            forward, backward = sent(sublayer, axis)
             repeated = forward if i % length == 0 else there + forward
             ends_block = i % length == length - 1 and not is_modulated(sublayer, workload)
             if ends_block and self.ends_in_transfer:
