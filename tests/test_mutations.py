@@ -17,13 +17,14 @@ from torch import Tensor
 
 from spbench.comm import collectives
 from spbench.comm.collectives import Collectives
+from spbench.layers import head_shares, heads, kernel
+from spbench.layers.kernel import Scores, attend_whole
+from spbench.layers.linear import product
+from spbench.layers.rows import Rows
+from spbench.layers.tiles import Band
 from spbench.model import sublayers
-from spbench.strategies import head_shares, heads, kernel, megatron_sp, rsa, ulysses
-from spbench.strategies.kernel import Scores, attend_whole
-from spbench.strategies.linear import product
+from spbench.strategies import megatron_sp, rsa, ulysses
 from spbench.strategies.registry import load
-from spbench.strategies.rows import Rows
-from spbench.strategies.tiles import Band
 from spbench.workload.catalogue import find
 from spbench.workload.load import with_settings
 from spbench.workload.shards import Shard

@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from spbench.comm.transfer import Transfer
+from spbench.layers.heads import traffic_by_heads
 from spbench.strategies.dsp import DSP
-from spbench.strategies.heads import traffic_by_heads
 from spbench.strategies.registry import load
 from spbench.workload.catalogue import find
 from spbench.workload.load import with_settings

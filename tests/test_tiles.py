@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from spbench.bench.step import Links, Step
 from spbench.comm.threads import Meeting, Threads, run_ranks
+from spbench.layers.tiles import Band
 from spbench.strategies.registry import load
-from spbench.strategies.tiles import Band
 from spbench.workload.catalogue import find
 from spbench.workload.load import with_settings
 from spbench.workload.shards import Shard

@@ -25,9 +25,9 @@ from spbench.bench.reference import Reference, run_seeded
 from spbench.bench.step import Links, Step
 from spbench.comm.collectives import Collectives
 from spbench.comm.transfer import Count, count
+from spbench.layers.linear import part_of
 from spbench.model.inputs import gradient_name
 from spbench.strategies.base import Strategy
-from spbench.strategies.linear import part_of
 from spbench.workload.shards import Shard
 
 FIXED_TOLERANCE = {"float64": 1e-9, "float32": 1e-4}

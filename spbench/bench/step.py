@@ -19,12 +19,12 @@ from spbench.comm.gradients import GradientSum
 from spbench.comm.silent import Silent
 from spbench.comm.transfer import Count
 from spbench.comm.transport import Transport
+from spbench.layers.linear import part_of
 from spbench.model import inputs
 from spbench.model.initialise import fill_weights, load_weights
 from spbench.model.inputs import Inputs
 from spbench.model.transformer import Transformer
 from spbench.strategies.base import Strategy
-from spbench.strategies.linear import part_of
 from spbench.workload.shards import Shard
 from spbench.workload.workload import Workload
 

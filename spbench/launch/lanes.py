@@ -13,9 +13,9 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from spbench.comm.traffic import switch
 from spbench.comm.transfer import Op, Transfer, by_busiest
 from spbench.strategies.registry import load
-from spbench.strategies.sent import switch
 from spbench.workload.sublayers import Attention
 from spbench.workload.workload import Workload
 

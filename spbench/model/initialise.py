@@ -11,7 +11,7 @@ import zlib
 import torch
 from torch import Tensor, nn
 
-from spbench.strategies.linear import part_of
+from spbench.layers.linear import part_of
 
 
 def named_tensor(name: str, shape: tuple[int, ...], seed: int) -> Tensor:

@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
+from spbench.layers.kernel import Scores, attend_context
+from spbench.layers.linear import LinearSpec
 from spbench.model.inputs import Inputs
 from spbench.model.modulation import EPS
 from spbench.model.positions import Rotary
 from spbench.strategies.base import Strategy
-from spbench.strategies.kernel import Scores, attend_context
-from spbench.strategies.linear import LinearSpec
 from spbench.workload.shards import Shard
 from spbench.workload.sublayers import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.workload import Workload

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from spbench.comm.collectives import Collectives
+from spbench.layers.linear import LinearSpec, WholeLinear
 from spbench.model import sublayers
 from spbench.model.inputs import Inputs
 from spbench.model.modulation import Conditioning, ModulatedNorm, PlainNorm
 from spbench.model.positions import LearnedPositions
 from spbench.strategies.base import Strategy
-from spbench.strategies.linear import LinearSpec, WholeLinear
 from spbench.workload.cost import is_modulated
 from spbench.workload.shards import Shard
 from spbench.workload.workload import Workload

@@ -22,11 +22,11 @@ from typing import ClassVar, final
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.traffic import Traffic, switch
 from spbench.comm.transfer import Transfer
-from spbench.strategies.kernel import Scores, attend_whole
-from spbench.strategies.linear import LinearSpec, WholeLinear
-from spbench.strategies.sent import Traffic, switch
-from spbench.strategies.side_input import gather_traffic, gathered
+from spbench.layers.kernel import Scores, attend_whole
+from spbench.layers.linear import LinearSpec, WholeLinear
+from spbench.layers.pair_bias import gather_traffic, gathered
 from spbench.workload.cost import is_modulated, parameters
 from spbench.workload.shards import Shard
 from spbench.workload.sublayers import Sublayer

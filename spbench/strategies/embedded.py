@@ -10,8 +10,8 @@ from abc import ABC
 from dataclasses import dataclass
 from typing import final
 
+from spbench.comm.traffic import bytes_in_a_step
 from spbench.strategies.base import Layout, Strategy
-from spbench.strategies.sent import bytes_in_a_step
 from spbench.workload.workload import Workload
 
 AUTO = "auto"

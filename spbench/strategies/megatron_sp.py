@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.traffic import Traffic
 from spbench.comm.transfer import Transfer
+from spbench.layers.heads import bias_of_heads, bias_traffic_by_heads
+from spbench.layers.kernel import Scores, attend_whole
+from spbench.layers.linear import LinearSpec, empty_parameter, product
 from spbench.strategies.embedded import Embedded
-from spbench.strategies.heads import bias_of_heads, bias_traffic_by_heads
-from spbench.strategies.kernel import Scores, attend_whole
 from spbench.strategies.limits import cut_why_not
-from spbench.strategies.linear import LinearSpec, empty_parameter, product
-from spbench.strategies.sent import Traffic
 from spbench.workload.shards import Shard, shard_sizes
 from spbench.workload.sublayers import Sublayer
 from spbench.workload.workload import Workload

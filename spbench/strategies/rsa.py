@@ -9,7 +9,7 @@ fills its row of scores, takes one softmax over the full row, then passes its va
 Backward rings V (for the gradient of the scores) and K (for that of q), and sums over the
 ranks every rank's part of the whole dK and dV: as published by two all-reduces, 6 f K in all
 (section 3.2), or with ``reduce_scatter`` 4 f K. The row costs B Z S^2 / N elements.
-Under a causal mask the shards are zigzag and what is masked is not computed (``tiles.py``).
+Under a causal mask the shards are zigzag and what is masked is not computed (``layers/tiles.py``).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives, Pending
+from spbench.comm.traffic import Traffic
 from spbench.comm.transfer import Transfer
+from spbench.layers.kernel import Scores
+from spbench.layers.projected import attend_projected, projected_traffic
+from spbench.layers.rows import Rows
 from spbench.strategies.embedded import Embedded
-from spbench.strategies.kernel import Scores
-from spbench.strategies.rows import Rows
-from spbench.strategies.sent import Traffic
-from spbench.strategies.short import attend_projected, projected_traffic
 from spbench.workload.shards import Shard
 from spbench.workload.sublayers import Attention, Sublayer
 from spbench.workload.workload import Workload

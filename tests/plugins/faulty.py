@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
+from spbench.layers.kernel import Scores, attend_whole
 from spbench.strategies.base import Layout, Strategy
-from spbench.strategies.kernel import Scores, attend_whole
 from spbench.workload.shards import Shard
 from spbench.workload.workload import Workload
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.traffic import Traffic
 from spbench.comm.transfer import Transfer
-from spbench.strategies.head_shares import share_heads
-from spbench.strategies.kernel import Scores, attend_whole
-from spbench.strategies.sent import Traffic
+from spbench.layers.head_shares import share_heads
+from spbench.layers.kernel import Scores, attend_whole
 from spbench.workload.shards import Shard, shard_sizes
 from spbench.workload.sublayers import Attention, Sublayer
 from spbench.workload.workload import Workload

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.transfer import Transfer
-from spbench.strategies.kernel import Scores
+from spbench.layers.kernel import Scores
 from spbench.workload.shards import shard_sizes
 from spbench.workload.sublayers import Attention, Sublayer
 from spbench.workload.workload import Workload

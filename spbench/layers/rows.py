@@ -15,8 +15,8 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from spbench.strategies.kernel import Scores, fold, unfold
-from spbench.strategies.tiles import Band, Tile
+from spbench.layers.kernel import Scores, fold, unfold
+from spbench.layers.tiles import Band, Tile
 from spbench.workload.shards import Shard
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.traffic import Traffic
 from spbench.comm.transfer import Transfer
-from spbench.strategies.kernel import Scores, fold, kernel, project, unfold
-from spbench.strategies.sent import Traffic
+from spbench.layers.kernel import Scores, fold, kernel, project, unfold
 from spbench.workload.shards import Shard
 from spbench.workload.sublayers import Attention
 from spbench.workload.workload import Workload

@@ -1,0 +1,1 @@
+"""What strategies are made of: projections, the attention kernel, heads and rings."""
