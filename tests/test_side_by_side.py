@@ -96,6 +96,13 @@ def test_a_failed_case_is_a_line_with_blanks() -> None:
     assert ok.speedup == 1.0
 
 
+def test_a_strategy_that_declines_is_no_reference() -> None:
+    """DSP on one axis is skipped: ratios are over the first strategy that ran."""
+    declined = record(status="skipped", reason="x")
+    lines = side_by_side([declined, record("rsa", step_ms=5.0), record("ulysses", step_ms=4.0)])
+    assert [line.speedup for line in lines] == [None, 1.0, 1.25]
+
+
 def test_a_failed_reference_leaves_ratios_blank() -> None:
     """There is nothing to divide by."""
     lines = side_by_side([record(status="crash", reason="x"), record("rsa", step_ms=5.0)])

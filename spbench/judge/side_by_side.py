@@ -64,7 +64,7 @@ PHASES = ("forward", "backward", "gradients")
 
 
 def side_by_side(records: Iterable[Record], reference: str | None = None) -> list[Line]:
-    """A line for each case; the reference is the first strategy of the run unless named.
+    """A line for each case; the reference is the first strategy that ran unless named.
 
     Raises ValueError if no case has the strategy that is named as the reference.
     """
@@ -75,7 +75,12 @@ def side_by_side(records: Iterable[Record], reference: str | None = None) -> lis
         known = ", ".join(dict.fromkeys(strategy for _, strategy in cases))
         raise ValueError(f"no case of strategy {reference!r} to compare with; there are {known}")
     order = list(dict.fromkeys(strategy for _, strategy in cases))
-    chosen = reference or (order[0] if order else "")
+    skipped = {
+        strategy
+        for strategy in order
+        if all(r.status == "skipped" for (_, s), rs in cases.items() if s == strategy for r in rs)
+    }
+    chosen = reference or next((strategy for strategy in order if strategy not in skipped), "")
     lines: list[Line] = []
     for group in dict.fromkeys(group for group, _ in cases):
         base = _figure(cases.get((group, chosen), []), "step_ms")

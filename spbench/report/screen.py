@@ -167,7 +167,8 @@ def _planned(cell: Cell) -> dict[str, Any]:
     sharded, sent = "", {}
     if cell.why_not is None:
         layout = strategy.layout(case.workload, case.ranks)
-        sharded = " ".join(layout[: len(case.workload.block)])
+        axes = layout[: len(case.workload.block)]
+        sharded = axes[0] if len(set(layout)) == 1 else " ".join(axes)
         transfers = strategy.traffic(case.workload, case.ranks)
         sent = by_busiest(transfers, case.ranks)
     return {

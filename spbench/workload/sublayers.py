@@ -14,8 +14,10 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    SerializerFunctionWrapHandler,
     Tag,
     field_serializer,
+    model_serializer,
 )
 
 Size = Annotated[int, Field(gt=0, lt=2**31)]
@@ -37,7 +39,19 @@ def _several(value: Any) -> Any:
     raise ValueError(f"attention is {value!r}: name an axis, or several as in [time, height]")
 
 
-class Attention(Frozen):
+class OneOf(Frozen):
+    """An item of a block; it is written without what is left at its default."""
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = handler(self)
+        for name, field in type(self).model_fields.items():
+            if not field.is_required() and getattr(self, name) == field.default:
+                data.pop(name, None)
+        return data
+
+
+class Attention(OneOf):
     """Self-attention. ``heads``, ``kv_heads``, qk-norm and positions are the workload's.
 
     Joined axes form one sequence in tensor order, whatever the order here. At most one of
@@ -54,7 +68,7 @@ class Attention(Frozen):
     (AlphaFold 2, supplement, algorithm 7)."""
 
     @field_serializer("axes")
-    def _as_written(self, axes: tuple[str, ...]) -> str | list[str]:
+    def _word_or_list(self, axes: tuple[str, ...]) -> str | list[str]:
         return axes[0] if len(axes) == 1 else list(axes)
 
     @property
@@ -62,7 +76,7 @@ class Attention(Frozen):
         return self.axes
 
 
-class CrossAttention(Frozen):
+class CrossAttention(OneOf):
     """Attention from every position to a context of ``length`` tokens."""
 
     length: Size = Field(alias="cross_attention")
@@ -74,7 +88,7 @@ class CrossAttention(Frozen):
         return ()
 
 
-class Mlp(Frozen):
+class Mlp(OneOf):
     """Two linear layers, ``ratio`` times ``hidden`` wide; swiglu has a third, as its gate."""
 
     ratio: float = Field(alias="mlp", gt=0, le=1000)
