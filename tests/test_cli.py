@@ -150,7 +150,7 @@ BAD_YAML = "version: 1\nname: mine\naxes: {time: 4}\nhiden: 32\nheads: 4\ndepth:
         (["run", "-w", "bench.yaml"], "bench.yaml:4: unknown key 'hiden'. Did you mean 'hidden'?"),
         (["run", "-w", "no.yaml"], "no.yaml: No such file or directory"),
         (["run", "--set", "haeds=3"], "--set haeds=3: unknown key 'haeds'. Did you mean 'heads'?"),
-        (["run", "--set", "axes.tiem=3"], "there is no axes 'tiem'. Did you mean 'time'?"),
+        (["run", "--set", "axes.tiem=3"], "there is no axis 'tiem'. Did you mean 'time'?"),
         (["run", "--dtype", "float8"], "it may be 'float32', 'float64', 'bfloat16' or 'float16'"),
         (["run", "--gpus", "two"], "--gpus two: 'two' is not a number of ranks; write 1,2,4"),
         (["run", "--device", "cuda"], "--device cuda: no GPU is visible here"),

@@ -87,7 +87,7 @@ def test_the_way_a_file_is_saved_does_not_matter(tmp_path: Path, content: bytes)
         (changed("hidden: 48\n", ""), 1, "key 'hidden' is missing"),
         (changed("version: 1", "version: 2"), 1, "version cannot be 2; it may be 1"),
         (changed("float32", "float8"), 15, "it may be 'float32', 'float64', 'bfloat16'"),
-        (changed("heads: 6", "heads: 5"), 1, "heads that fit: 1, 2, 3, 4, 6, 8"),
+        (changed("heads: 6", "heads: 5"), 6, "heads that fit: 1, 2, 3, 4, 6, 8"),
         (changed("heads: 6", "heads: 0"), 6, "heads is 0"),
         (changed("heads: 6", "heads: -6"), 6, "heads is -6"),
         (changed("heads: 6", "heads: 999999999999999"), 6, "heads is 999999999999999"),
@@ -102,13 +102,62 @@ def test_the_way_a_file_is_saved_does_not_matter(tmp_path: Path, content: bytes)
         (changed("made-up", "\0"), 2, "character U+0000 is not allowed"),
         (changed("space: 12", "space: 0"), 4, "axes.space is 0"),
         (changed("mlp: 4", "mlp: four"), 12, "block.3.mlp is 'four'"),
-        (changed("mlp: 4", "mlp: .nan"), 12, "block.3.mlp is nan"),
+        (changed("mlp: 4", "mlp: .nan"), 12, "block.3.mlp is nan: not a number"),
         (changed("mlp: 4", "mlp: 1.0e+308"), 12, "block.3.mlp is 1e+308"),
         (changed("mlp: 4", "mpl: 4"), 12, "Did you mean 'mlp'?"),
         (changed("mlp: 4", "{}"), 12, "one of attention, cross_attention, mlp"),
+        (changed("- mlp: 4", "- mlp"), 12, "block.3 is not a sublayer: 'mlp'. Write '- mlp: 4'"),
+        (
+            changed("mlp: 4", "conv: 3"),
+            12,
+            "block.3 is not a sublayer: {'conv': 3}. Each is one of attention, cross_attention, "
+            "mlp, as in '- attention: time'",
+        ),
+        (changed("mlp: 4", "mlp: 0.01"), 12, "leaves no columns of 48"),
+        (changed("attention: time", "attention: tiem"), 10, "Did you mean 'time'?"),
+        (changed("attention: time", "attention: 'time,space'"), 10, "write [time, space]"),
+        (changed("attention: time", "attention: [time, time]"), 10, "'time' with itself"),
+        (changed("- attention: time", "- {attention: time, causal: 'yes'}"), 10, "true or false"),
+        (
+            changed("- attention: time", "- attention: time\n    causal: true\n    projection: 3"),
+            12,
+            "cannot have both causal and projection",
+        ),
+        (changed("attention: 9", "attention: 9\n    heads: 5"), 12, "hidden that fits: 30, 60"),
+        (changed("hidden: 48", "hidden: 50"), 6, "hidden that fits: 48, 54"),
+        (changed("hidden: 48", "hidden: 48\nkv_heads: 4"), 6, "kv_heads that fit: 1, 2, 3, 6"),
+        (changed("batch: 2", "positions: {width: rotary}"), 14, "unknown axis 'width'; the axes"),
+        (
+            changed("hidden: 48", "hidden: 30\npositions: rotary"),
+            6,
+            "a head of 5 numbers cannot; heads that work: 1, 3, 5, 15",
+        ),
+        (
+            changed("modulation: per_sample", "modulation: per_time")
+            .replace("time: 8", "t: 8")
+            .replace("attention: time", "attention: t"),
+            13,
+            "needs an axis named time",
+        ),
+        (changed("{time: 8, space: 12}", "250"), 4, "axes is 250: write names with their lengths"),
+        (changed("{time: 8, space: 12}", "{}"), 4, "axes is {}: write names with their lengths"),
+        (
+            VALID.split("block:", maxsplit=1)[0] + "block: []\n",
+            8,
+            "block is []: write a list of sublayers, as in",
+        ),
+        (
+            VALID.split("block:", maxsplit=1)[0] + "block:\n",
+            8,
+            "block is None: write a list of sublayers, as in",
+        ),
+        (changed("depth: 2", "layers: 2"), 7, "unknown key 'layers'. Did you mean 'depth'?"),
+        (changed("hidden: 48", "d_model: 48"), 5, "unknown key 'd_model'. Did you mean 'hidden'?"),
+        (changed("heads: 6", "num_heads: 6"), 6, "unknown key 'num_heads'. Did you mean 'heads'?"),
+        ("name: a\nworkloads: dsp-3b\ngpus: 2\n", 1, "this is a sweep; use 'spbench run --sweep'"),
         (changed("  - mlp: 4", "    mlp: 4"), 12, "give mlp a '- ' of its own"),
         (changed("  - mlp: 4", "    ratio: 4"), 12, "unknown key 'ratio'"),
-        (changed("attention: time", "attention: width"), 1, "the axes are time, space"),
+        (changed("attention: time", "attention: width"), 10, "the axes are time, space"),
         (changed("source: ", "? [a, b]\n: "), 3, "is not a word"),
         (changed("source: ", "5: "), 3, "key 5 is not a word"),
         (changed("batch: 2", "---\nname: x"), 14, "another document"),
@@ -215,6 +264,15 @@ BASE = load_text(VALID, "here")
             {"block": (Attention(axes=("time",)), Mlp(ratio=4))},
         ),
         (["source=a=b"], {"source": "a=b"}),
+        (["positions.space=learned"], {"positions": {"time": "none", "space": "learned"}}),
+        (
+            ["positions=rotary", "positions.space=learned"],
+            {"positions": {"time": "rotary", "space": "learned"}},
+        ),
+        (
+            ["positions={time: rotary}", "positions.space=learned"],
+            {"positions": {"time": "rotary", "space": "learned"}},
+        ),
     ],
 )
 def test_settings_replace_fields(settings: list[str], expected: dict[str, object]) -> None:
@@ -228,7 +286,9 @@ def test_settings_replace_fields(settings: list[str], expected: dict[str, object
     [
         ("depth", "write key=value, as in --set depth=4"),
         ("dpeth=4", "unknown key 'dpeth'. Did you mean 'depth'?"),
-        ("axes.tiem=4", "there is no axes 'tiem'. Did you mean 'time'?"),
+        ("axes.tiem=4", "there is no axis 'tiem'. Did you mean 'time'?"),
+        ("time=4", "unknown key 'time'. Did you mean 'axes.time'?"),
+        ("positions.room=learned", "there is no axis 'room'. Known: time, space"),
         ("axes.time.x=4", "'axes' has no parts"),
         ("hidden.x=4", "'hidden' has no parts; write hidden=value"),
         ("axes.time=0", "axes.time is 0"),
@@ -262,3 +322,6 @@ def test_the_nearest_name_or_all_of_them() -> None:
     """A slip of the finger gets a suggestion, anything else the whole list."""
     assert nearest("heds", ["heads", "depth"]) == "Did you mean 'heads'?"
     assert nearest("zzz", ["heads", "depth"]) == "Known: heads, depth"
+    assert nearest("layers", ["axes", "depth"]) == "Did you mean 'depth'?"
+    assert nearest("layers", ["axes", "name"]) == "Known: axes, name"
+    assert nearest("bert", ["gpt-7b", "bert-large"]) == "Did you mean 'bert-large'?"

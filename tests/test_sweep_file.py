@@ -197,8 +197,15 @@ def test_files_are_seen_from_the_sweep(tmp_path: Path, monkeypatch: pytest.Monke
         (changed("skip_invalid: true", "skip_invalid: 1"), 9, "skip_invalid is 1"),
         (changed("checkpointing:", "checkpoint:"), 10, "Did you mean 'checkpointing'?"),
         (changed("checkpointing: none", "checkpointing: yes"), 10, "checkpointing cannot be True"),
-        (changed("checkpointing: none", "heads: 5"), 11, "heads that fit: 1, 2, 3"),
+        (changed("checkpointing: none", "heads: 5"), 10, "heads that fit: 1, 2, 3"),
         (changed("checkpointing: none", "axes.tiem: 5"), 10, "Did you mean 'time'? (in dsp-720m)"),
+        (changed("checkpointing: none", "hidden: 1000"), 10, "hidden that fits: 992, 1008"),
+        (
+            changed("checkpointing: none", "block: [{attention: widht}]"),
+            10,
+            "unknown axis 'widht'; the axes are",
+        ),
+        ("name: a\naxes: {a: 2}\nblock: [{mlp: 4}]\n", 1, "a workload; use --workload"),
         (changed("checkpointing: none", "batch: 3"), 11, "'batch' undoes 'batch' of line 10"),
         (changed("axes.time: [32, 64]", "axes.time: [32, 0]"), 11, "axes.time is 0"),
         (changed("axes.time: [32, 64]", "axes.time: [32, 32]"), 11, "matrix: 32 is given twice"),
@@ -276,6 +283,10 @@ def test_an_unknown_sweep_is_said_with_the_nearest(tmp_path: Path) -> None:
     """A slip gets a suggestion, a file its reason."""
     with pytest.raises(WorkloadError, match=r"unknown sweep 'ci-smok'. Did you mean 'ci-smoke'"):
         load_sweep("ci-smok", named)
+    with pytest.raises(WorkloadError, match=r"'dsp-720m' is a workload; use --workload"):
+        load_sweep("dsp-720m", named)
+    with pytest.raises(WorkloadError, match=r"'ci-smoke' is a sweep; use 'spbench run --sweep'"):
+        find("ci-smoke")
     with pytest.raises(WorkloadError, match=r"no.yaml: No such file"):
         load_sweep(str(tmp_path / "no.yaml"), named)
 

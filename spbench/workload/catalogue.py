@@ -32,7 +32,10 @@ def path_of(name_or_file: str, kind: str, folder: Path | None = None) -> Path:
     if name_or_file.endswith((".yaml", ".yml")) or "/" in name_or_file:
         return (folder or Path()) / name_or_file
     if name_or_file not in names(kind):
-        what = "sweep" if kind == "sweeps" else "workload"
+        what, other = ("sweep", "workload") if kind == "sweeps" else ("workload", "sweep")
+        if name_or_file in names(f"{other}s"):
+            use = {"sweep": "'spbench run --sweep'", "workload": "--workload"}[other]
+            raise WorkloadError(f"{name_or_file!r} is a {other}; use {use}")
         hint = nearest(name_or_file, names(kind))
         raise WorkloadError(f"unknown {what} {name_or_file!r}. {hint}")
     return configs() / kind / f"{name_or_file}.yaml"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -17,6 +18,24 @@ Special = Callable[[Any], tuple[Path_, str | None]]
 """Of pydantic's error: the path to blame, and the sentence if a model has one of its own."""
 
 
+OTHER_NAMES = {
+    **dict.fromkeys(("layers", "num_layers", "n_layers"), "depth"),
+    **dict.fromkeys(("dim", "d_model", "hidden_size"), "hidden"),
+    **dict.fromkeys(("num_heads", "n_heads"), "heads"),
+    **dict.fromkeys(("num_kv_heads", "key_heads"), "kv_heads"),
+    "batch_size": "batch",
+}
+"""What elsewhere is called so is called here so."""
+
+
+class MisfitError(ValueError):
+    """Fields that do not fit together, and the paths of those to blame, the likeliest first."""
+
+    def __init__(self, said: str, *paths: Path_) -> None:
+        super().__init__(said)
+        self.paths = paths
+
+
 def validated(model: type[M], data: Data, special: Special) -> M:
     """``data`` as a model. Raises WorkloadError with the line of the offending key."""
     try:
@@ -25,6 +44,9 @@ def validated(model: type[M], data: Data, special: Special) -> M:
         # A mistyped key is also a missing one; what was typed says more.
         first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
         path, sentence = special(first)
+        misfit = first.get("ctx", {}).get("error")
+        if isinstance(misfit, MisfitError):
+            path = data.written(misfit.paths)
         raise WorkloadError(f"{data.at(path)}: {sentence or _said(first, path, model)}") from None
 
 
@@ -39,6 +61,16 @@ def _said(error: Any, path: Path_, model: type[Frozen]) -> str:
             return str(error["ctx"]["error"])
         case "literal_error":
             return f"{name} cannot be {error['input']!r}; it may be {error['ctx']['expected']}"
+        case "bool_type":
+            return f"{name} is {short(error['input'])}: write true or false"
+        case "too_short":
+            return f"{name} is {short(error['input'])}: give one or more"
+        case "tuple_type" | "list_type":
+            return f"{name} is {short(error['input'])}: write a list, as in [a, b]"
+        case "dict_type":
+            return f"{name} is {short(error['input'])}: write a mapping, as in {{key: value}}"
+        case _ if isinstance(error["input"], float) and math.isnan(error["input"]):
+            return f"{name} is nan: not a number"
         case _:
             message = error["msg"][0].lower() + error["msg"][1:]
             return f"{name} is {short(error['input'])}: {message}"
@@ -51,5 +83,13 @@ def unknown_key(key: str, model: type[Frozen]) -> str:
 
 def nearest(word: str, known: Sequence[str]) -> str:
     """'Did you mean …?', or the whole list if nothing is near."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}"
+    return did_you_mean(word, known) or f"Known: {', '.join(known)}"
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """The question; empty if nothing is near."""
+    other = OTHER_NAMES.get(word)
+    close = [other] if other in known else []
+    close += difflib.get_close_matches(word, known, n=1, cutoff=0.65)
+    close += [one for one in known if len(word) > 2 and one.startswith(word)]
+    return f"Did you mean {close[0]!r}?" if close else ""

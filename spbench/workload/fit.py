@@ -1,13 +1,16 @@
 """Whether the fields of a workload fit together; if not, which values would.
 
-Each message is a ValueError: it names the value and what works.
+Each message names the value and what works, and knows which key is to blame.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
+from spbench.workload.explain import MisfitError, did_you_mean
 from spbench.workload.sublayers import Attention, CrossAttention, Mlp
+from spbench.workload.yaml_data import Path_
 
 if TYPE_CHECKING:
     from spbench.workload.workload import Workload
@@ -28,71 +31,126 @@ def known_positions(value: Any) -> Any:
 
 
 def check(work: Workload) -> None:
-    """Raises ValueError for the first thing that does not fit."""
+    """Raises MisfitError for the first thing that does not fit."""
     if work.hidden % work.heads:
-        raise ValueError(f"hidden {work.hidden} is not a multiple of {_heads(work, work.heads)}")
+        raise MisfitError(
+            f"hidden {work.hidden} is not a multiple of {_heads(work, work.heads)}",
+            ("heads",),
+            ("hidden",),
+        )
     if work.heads % work.key_heads:
         fits = [n for n in range(1, work.heads + 1) if work.heads % n == 0]
-        raise ValueError(
+        raise MisfitError(
             f"heads {work.heads} is not a multiple of kv_heads {work.kv_heads}; "
-            f"kv_heads that fit: {', '.join(map(str, fits))}"
+            f"kv_heads that fit: {', '.join(map(str, fits))}",
+            ("kv_heads",),
+            ("heads",),
         )
     if isinstance(work.positions, dict):
         for axis in work.positions:
             if axis not in work.axes:
-                known = ", ".join(work.axes)
-                raise ValueError(f"positions of unknown axis {axis!r}; the axes are {known}")
+                raise MisfitError(
+                    f"positions of unknown axis {_unknown(axis, work)}",
+                    ("positions", axis),
+                    ("axes",),
+                )
     if work.modulation == "per_time" and "time" not in work.axes:
-        raise ValueError("modulation per_time needs an axis named time")
-    for sublayer in work.block:
+        said = "modulation per_time needs an axis named time"
+        raise MisfitError(said, ("modulation",), ("axes",))
+    for i, sublayer in enumerate(work.block):
+        path: Path_ = ("block", i)
         match sublayer:
             case Attention():
-                _check_attention(sublayer, work)
+                _check_attention(sublayer, work, path)
             case CrossAttention(heads=heads) if heads and work.hidden % heads:
-                raise ValueError(
+                raise MisfitError(
                     f"hidden {work.hidden} is not a multiple of the cross_attention's "
-                    f"{_heads(work, heads)}"
+                    f"{_heads(work, heads)}",
+                    (*path, "heads"),
+                    ("hidden",),
                 )
             case Mlp() if work.columns(sublayer) < 1:
-                raise ValueError(f"mlp ratio {sublayer.ratio} leaves no columns of {work.hidden}")
+                raise MisfitError(
+                    f"mlp ratio {sublayer.ratio} leaves no columns of {work.hidden}",
+                    (*path, "mlp"),
+                    ("hidden",),
+                )
 
 
 def _heads(work: Workload, heads: int) -> str:
+    """Heads that the hidden size allows, and the next hidden sizes that these heads do."""
     fits = [n for n in range(1, 129) if work.hidden % n == 0]
-    return f"heads {heads}; heads that fit: {', '.join(map(str, fits))}"
+    every = math.lcm(work.heads, heads)
+    below = work.hidden // every * every
+    hidden = [str(size) for size in (below, below + every) if size]
+    return (
+        f"heads {heads}; heads that fit: {', '.join(map(str, fits))}; "
+        f"hidden that fits: {', '.join(hidden)}"
+    )
 
 
-def _check_attention(one: Attention, work: Workload) -> None:
+def _unknown(axis: str, work: Workload) -> str:
+    if "," in axis:
+        several = ", ".join(part.strip() for part in axis.split(","))
+        return f"{axis!r}; for several axes write [{several}]"
+    known = f"{axis!r}; the axes are {', '.join(work.axes)}"
+    return f"{known}. {did_you_mean(axis, list(work.axes))}".removesuffix(". ")
+
+
+def _check_attention(one: Attention, work: Workload, path: Path_) -> None:
     for axis in one.axes:
         if axis not in work.axes:
-            raise ValueError(
-                f"attention over unknown axis {axis!r}; the axes are {', '.join(work.axes)}"
-            )
+            said = f"attention over unknown axis {_unknown(axis, work)}"
+            raise MisfitError(said, (*path, "attention"), ("axes",))
         if one.axes.count(axis) > 1:
-            raise ValueError(f"attention joins axis {axis!r} with itself")
+            said = f"attention joins axis {axis!r} with itself"
+            raise MisfitError(said, (*path, "attention"))
     special = [key for key in ("causal", "projection", "pair_bias") if getattr(one, key)]
     if len(special) > 1:
-        raise ValueError(f"one attention cannot have both {' and '.join(special)}")
+        said = f"one attention cannot have both {' and '.join(special)}"
+        raise MisfitError(said, (*path, special[-1]))
     if one.pair_bias:
-        _check_pair_bias(one, work)
+        _check_pair_bias(one, work, (*path, "pair_bias"))
     turned = work.rotary_axes(one)
-    if turned and (work.head_dim % 2 or work.head_dim // 2 < len(turned)):
-        raise ValueError(
+    if turned and not _turns(work.head_dim, len(turned)):
+        raise MisfitError(
             f"rotary positions turn pairs of numbers, at least one pair for each of "
-            f"{', '.join(turned)}; a head of {work.head_dim} numbers cannot"
+            f"{', '.join(turned)}; a head of {work.head_dim} numbers cannot; "
+            f"{_heads_that_turn(work)}",
+            ("positions",),
+            ("heads",),
+            ("hidden",),
+            path,
         )
 
 
-def _check_pair_bias(one: Attention, work: Workload) -> None:
+def _turns(head_dim: int, axes: int) -> bool:
+    return head_dim % 2 == 0 and head_dim // 2 >= axes
+
+
+def _heads_that_turn(work: Workload) -> str:
+    most = max(len(work.rotary_axes(one)) for one in work.attentions)
+    fits = [
+        n
+        for n in range(1, min(128, work.hidden) + 1)
+        if work.hidden % n == 0 and n % (work.kv_heads or 1) == 0 and _turns(work.hidden // n, most)
+    ]
+    return f"heads that work: {', '.join(map(str, fits)) or 'none, give another hidden'}"
+
+
+def _check_pair_bias(one: Attention, work: Workload, path: Path_) -> None:
     if len(one.axes) > 1:
-        raise ValueError(f"pair_bias needs one attended axis, not {', '.join(one.axes)}")
+        said = f"pair_bias needs one attended axis, not {', '.join(one.axes)}"
+        raise MisfitError(said, path)
     (axis,) = one.axes
     if work.is_causal(axis):
-        raise ValueError(f"pair_bias along {axis}, which another attention masks causal")
+        said = f"pair_bias along {axis}, which another attention masks causal"
+        raise MisfitError(said, path)
     same = [other.pair_bias for other in work.attentions if other.axes == one.axes]
     channels = sorted({count for count in same if count})
     if len(channels) > 1:
-        raise ValueError(
+        raise MisfitError(
             f"pair_bias of {' and '.join(map(str, channels))} channels along {axis}; "
-            "one axis has one pair tensor"
+            "one axis has one pair tensor",
+            path,
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from spbench.workload.explain import nearest, unknown_key, validated
+from spbench.workload.explain import did_you_mean, nearest, unknown_key, validated
 from spbench.workload.sublayers import SUBLAYERS
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_data import (
@@ -22,25 +22,46 @@ from spbench.workload.yaml_data import (
     parse,
     parse_mapping,
     read_mapping,
+    short,
 )
 
 OWN_COLUMNS = ("name", "source", "axes", "batch", "dtype", "mode", "checkpointing")
 """Fields that every row of results shows; what else is overridden is shown in the name."""
 
 
+EXAMPLES = {"attention": "time", "cross_attention": "120", "mlp": "4"}
+FORMS = {
+    "block": "a list of sublayers, as in '- attention: time'",
+    "axes": "names with their lengths, as in {time: 16, space: 256}",
+}
+"""What a field is that is not a plain value."""
+
+
 def load_file(path: Path) -> Workload:
     """The workload of a YAML file. Raises WorkloadError, and nothing else."""
-    return validated(Workload, read_mapping(path, "a workload"), _of_block)
+    return _loaded(read_mapping(path, "a workload"))
 
 
 def load_text(text: str, where: str) -> Workload:
     """The workload of a YAML text; ``where`` stands for the file in messages."""
-    return validated(Workload, parse_mapping(text, where, "a workload"), _of_block)
+    return _loaded(parse_mapping(text, where, "a workload"))
+
+
+def _loaded(data: Data) -> Workload:
+    if data.value.keys() & {"workloads", "include"} and not data.value.keys() & {"block", "axes"}:
+        raise WorkloadError(f"{data.at(())}: this is a sweep; use 'spbench run --sweep'")
+    return validated(Workload, data, _of_block)
 
 
 def _of_block(error: Any) -> tuple[Path_, str | None]:
     """pydantic puts the chosen sublayer's tag behind its index: block, 3, mlp, mlp."""
     path: Path_ = error["loc"]
+    if error["type"] in ("too_short", "tuple_type", "dict_type") and len(path) == 1:
+        key = str(path[0])
+        return (
+            path,
+            f"{key} is {short(error['input'])}: write {FORMS[key]}" if key in FORMS else None,
+        )
     if path[:1] != ("block",):
         return path, None
     tag, path = path[2:3], (*path[:2], *path[3:])
@@ -51,12 +72,13 @@ def _of_block(error: Any) -> tuple[Path_, str | None]:
         return path, unknown_key(key, SUBLAYERS[str(tag[0])])
     if error["type"] == "union_tag_not_found":
         given = error["input"]
+        said = f"{'.'.join(map(str, path))} is not a sublayer: {short(given)}. "
+        if isinstance(given, str) and given in EXAMPLES:
+            return path, f"{said}Write '- {given}: {EXAMPLES[given]}'"
         keys = list(given) if isinstance(given, dict) else [given]
-        hint = nearest(str(keys[0]), list(SUBLAYERS)) if keys else ""
-        return path, (
-            f"{'.'.join(map(str, path))} is not a sublayer: {given!r}. {hint} "
-            f"Each is one of {', '.join(SUBLAYERS)}, as in '- attention: time'"
-        )
+        hint = did_you_mean(str(keys[0]), list(SUBLAYERS)) if keys else ""
+        each = f"Each is one of {', '.join(SUBLAYERS)}, as in '- attention: time'"
+        return path, said + (f"{hint} {each}" if hint else each)
     return path, None
 
 
@@ -112,20 +134,33 @@ def overridden(workload: Workload, overrides: Sequence[Override]) -> Workload:
     for one in overrides:
         first, *inside = one.key.split(".")
         if first not in Workload.model_fields:
+            if isinstance(data["axes"], dict) and first in data["axes"]:
+                raise one.refused(f"unknown key {first!r}. Did you mean 'axes.{first}'?")
             raise one.refused(unknown_key(first, Workload))
         if one.line is not None:
             lines |= {(): one.line, (first, *inside): one.line}
         if not inside:
             data[first] = one.value
             continue
+        if first == "positions":
+            data[first] = _of_each_axis(data[first], data["axes"])
         if not isinstance(data[first], dict) or len(inside) > 1:
             raise one.refused(f"{first!r} has no parts; write {first}=value")
         if inside[0] not in data[first]:
             hint = nearest(inside[0], list(data[first]))
-            raise one.refused(f"there is no {first} {inside[0]!r}. {hint}")
+            raise one.refused(f"there is no axis {inside[0]!r}. {hint}")
         data[first] = data[first] | {inside[0]: one.value}
     where = " ".join(dict.fromkeys(one.where for one in overrides))
     return validated(Workload, Data(value=data, where=where, lines=lines), _of_block)
+
+
+def _of_each_axis(positions: Any, axes: Any) -> Any:
+    """Positions as a mapping that has every axis, so that a setting may reach any of them."""
+    if not isinstance(axes, dict):
+        return positions
+    if isinstance(positions, dict):
+        return dict.fromkeys(axes, "none") | positions
+    return dict.fromkeys(axes, positions)
 
 
 def titled(workload: Workload, overrides: Sequence[Override]) -> Workload:

@@ -45,6 +45,8 @@ def load_sweep(name_or_file: str, named: Named) -> SweepCells:
     """A sweep of the catalogue, or of a file of one's own. Raises WorkloadError."""
     path = path_of(name_or_file, "sweeps")
     data = read_mapping(path, "a sweep")
+    if data.value.keys() & {"block", "axes"} and not data.value.keys() & {"workloads", "include"}:
+        raise WorkloadError(f"{data.at(())}: this is a workload; use --workload")
     file = validated(SweepFile, data, _of_include)
     reader = _Reader(file=file, data=data, folder=path.parent, named=named)
     return SweepCells(file=file, cells=reader.cells())

@@ -6,7 +6,7 @@ refused. Whatever is wrong is a WorkloadError that begins with file and line.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,11 @@ class Data:
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path)
+
+    def written(self, paths: Sequence[Path_]) -> Path_:
+        """The first of ``paths`` of which some part was written; else the first."""
+        parts = ((path, path[:n]) for path in paths for n in range(1, len(path) + 1))
+        return next((path for path, part in parts if part in self.lines), paths[0])
 
     def at(self, path: Path_) -> str:
         """``file:line`` of ``path``."""
