@@ -370,9 +370,20 @@ def test_what_does_not_fit_is_refused_before_any_start(tmp_path: Path) -> None:
     assert done.code == USAGE
     assert "strategy 'ulysses' cannot run dsp-720m-small heads=6 on 8 ranks" in done.err
     assert "use 1 to 6 ranks, or heads of 8 or more" in done.err
-    assert "--skip-invalid" in done.err
+    assert done.err.endswith("\n  Or --skip-invalid to leave such cells out.\n")
     assert done.cpu_s < 5.0
     assert not (tmp_path / "results").exists()
+
+
+def test_strategies_that_can_run_are_named(tmp_path: Path) -> None:
+    """Of those that were asked for, those that can run it on all ranks that were asked for."""
+    words = ["run", "-w", "llama3-8b", "--gpus", "8,32", "--dry-run"]
+    done = spbench(tmp_path, *words, "-s", "dsp,rsa,megatron-sp,ulysses", torch=True)
+    assert done.code == USAGE
+    said = "  Or -s rsa,ulysses (those that can run it), or --skip-invalid to leave such cells out."
+    assert done.err.splitlines()[-1] == said
+    works = spbench(tmp_path, *words, "-s", "rsa,ulysses", torch=True)
+    assert (works.code, works.err) == (0, "")
 
 
 def test_a_dry_run_shows_every_cell(tmp_path: Path) -> None:
@@ -432,6 +443,10 @@ def test_cells_of_a_sweep_that_cannot_run(tmp_path: Path) -> None:
     refused = spbench(tmp_path, *words, "mine.yaml", torch=True)
     assert refused.code == USAGE
     assert "strategy 'ulysses' cannot run earthformer-small on 8 ranks: 4 heads" in refused.err
+    several = text.replace("ulysses", "[ulysses, rsa]")
+    (tmp_path / "several.yaml").write_text(several)
+    refused = spbench(tmp_path, *words, "several.yaml", torch=True)
+    assert "\n  Or 'strategies: [rsa]' (those that can run it), or --skip" in refused.err
     for more in (["skips.yaml"], ["mine.yaml", "--skip-invalid"]):
         rows = json.loads(spbench(tmp_path, *words, *more, torch=True).out)
         assert [row["why_not"] is None for row in rows] == [True, False]

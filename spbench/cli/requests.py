@@ -85,7 +85,7 @@ def _given(ctx: click.Context, name: str) -> str:
     return ""
 
 
-def checked_cells(request: Request, *, skip_invalid: bool) -> list[Cell]:
+def checked_cells(request: Request, *, skip_invalid: bool, from_file: bool = False) -> list[Cell]:
     """The cells of the sweep; a Failure if one cannot run and none are to be skipped."""
     try:
         cells = plan(request)
@@ -102,6 +102,16 @@ def checked_cells(request: Request, *, skip_invalid: bool) -> list[Cell]:
             raise Failure(
                 f"strategy {cell.case.strategy!r} cannot run {cell.case.workload.name} on "
                 f"{cell.case.ranks} ranks: {cell.why_not}.\n"
-                f"  Or --skip-invalid leaves such cells out of a sweep."
+                f"  Or {_others(cells, cell, from_file)}--skip-invalid to leave such cells out."
             )
     return cells
+
+
+def _others(cells: Sequence[Cell], failed: Cell, from_file: bool) -> str:
+    """The strategies asked for that can run the workload on all numbers of ranks asked for."""
+    alike = [cell for cell in cells if cell.case.workload == failed.case.workload]
+    cannot = {cell.case.strategy for cell in alike if cell.why_not is not None}
+    can = [cell.case.strategy for cell in alike if cell.case.strategy not in cannot]
+    names = ",".join(dict.fromkeys(can))
+    how = f"'strategies: [{names}]'" if from_file else f"-s {names}"
+    return f"{how} (those that can run it), or " if names else ""

@@ -100,7 +100,7 @@ def command(
         effort=QUICK if quick else Effort(),
         seed=seed,
     )
-    cells = checked_cells(request, skip_invalid=asked.skip_invalid)
+    cells = checked_cells(request, skip_invalid=asked.skip_invalid, from_file=sweep is not None)
     if dry_run:
         show_plan(cells, as_json=as_json)
         return DONE
