@@ -106,7 +106,8 @@ def test_a_file_cut_anywhere_is_read(tmp_path_factory: pytest.TempPathFactory, l
     assert records[: max(0, whole)] == MIXED[: max(0, whole)]
     assert len(records) + damaged <= max(0, whole) + 1
     if len(records) > max(0, whole):
-        assert replace(records[-1], log="") == replace(MIXED[whole], log="")
+        last = {COLUMNS[-1]: ""}
+        assert replace(records[-1], **last) == replace(MIXED[whole], **last)
 
 
 @settings(max_examples=300)
@@ -228,6 +229,16 @@ def test_the_last_of_two_rows_of_a_launch_counts(tmp_path: Path) -> None:
     records, _ = read(tmp_path, as_csv([failed, other, redone]))
     assert len(records) == 3
     assert read_rows(tmp_path).latest() == [redone, other]
+
+
+def test_launches_of_a_case_are_of_one_effort(tmp_path: Path) -> None:
+    """That of the last row: quick rows do not count beside full ones, nor full beside quick."""
+    quick = [record(effort="quick", launch=i, step_ms=9.0) for i in range(3)]
+    full = [record(effort="full", step_ms=5.0), record(case="other", effort="quick", step_ms=1.0)]
+    for written, shown in (([*quick, *full], full), ([*full, *quick], [*quick, full[1]])):
+        (tmp_path / "runs.csv").write_text(as_csv(written))
+        found = read_rows(tmp_path).latest()
+        assert sorted(found, key=repr) == sorted(shown, key=repr)
 
 
 def test_an_older_file_is_resumed_in_its_own_columns(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from spbench.launch.sweep import Sweep, folder_name, new_folder, still_to_do
 from spbench.results.record import Record
 from spbench.results.sample import Sample, sample_path
 from spbench.results.store import Store, read_rows
-from spbench.workload.case import QUICK, Case, Combination
+from spbench.workload.case import QUICK, Case, Combination, Effort
 from spbench.workload.catalogue import find
 from spbench.workload.job import Job
 
@@ -350,9 +350,23 @@ def test_a_resumed_run_redoes_only_what_is_not_ok(tmp_path: Path) -> None:
     assert still_to_do(todo, latest) == []
 
 
-def test_another_effort_does_not_redo_a_case(tmp_path: Path) -> None:
+def test_a_quick_row_is_done_for_a_quick_run_alone(tmp_path: Path) -> None:
+    """A full run measures it again; a quick one takes what is there, full or of before."""
+    quick, full = cells(effort=QUICK), cells(effort=Effort())
+    sweep(tmp_path, FakeLauncher([OK]), quick)
+    done = read_rows(tmp_path).latest()
+    assert (still_to_do(quick, done), still_to_do(full, done)) == ([], full)
+    sweep(tmp_path, FakeLauncher([OK]), full)
+    done = read_rows(tmp_path).latest()
+    assert [row.effort for row in done] == ["full"]
+    assert (still_to_do(quick, done), still_to_do(full, done)) == ([], [])
+    of_before = [replace(row, effort="") for row in done]
+    assert (still_to_do(quick, of_before), still_to_do(full, of_before)) == ([], [])
+
+
+def test_another_length_does_not_redo_a_case(tmp_path: Path) -> None:
     """How long it is measured is no part of a case; another launch or shape is."""
-    sweep(tmp_path, FakeLauncher([OK]), cells())
+    sweep(tmp_path, FakeLauncher([OK]), cells(effort=Effort()))
     done = read_rows(tmp_path).latest()
     slower = QUICK.model_copy(update={"seconds": 9.0})
     assert still_to_do(cells(effort=slower), done) == []

@@ -15,7 +15,7 @@ from spbench.launch.plan import Cell, job_of
 from spbench.results.record import Record, measured
 from spbench.results.sample import Sample, Status
 from spbench.results.store import Store
-from spbench.workload.case import Case
+from spbench.workload.case import QUICK, Case
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,9 +141,20 @@ def _death(ended: Ended, silent: Sequence[int]) -> str:
 
 
 def still_to_do(cells: Sequence[Cell], done: Sequence[Record]) -> list[Cell]:
-    """The cells without an ``ok`` row: what a resumed run has left to do."""
-    finished = {(record.case, record.launch) for record in done if record.status == "ok"}
-    return [cell for cell in cells if (cell.case.key, cell.case.launch) not in finished]
+    """The cells without an ``ok`` row: what a resumed run has left to do.
+
+    A quick row is none for a case that is to be measured in full; a full one is for both.
+    """
+    finished = {(one.case, one.launch, one.is_quick) for one in done if one.status == "ok"}
+    enough = {True: (True, False), False: (False,)}
+    return [
+        cell
+        for cell in cells
+        if not any(
+            (cell.case.key, cell.case.launch, quick) in finished
+            for quick in enough[cell.case.effort == QUICK]
+        )
+    ]
 
 
 def new_folder(parent: Path, name: str) -> Path:

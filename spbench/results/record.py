@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, Self, get_type_hints
 
 from spbench.results.sample import Sample, Status
-from spbench.workload.case import Case
+from spbench.workload.case import QUICK, Case
 from spbench.workload.cost import step_flops
 
 SCHEMA_VERSION = 1
@@ -83,6 +83,12 @@ class Record:
     workload_key: str = ""
     environment: str = ""
     """Variables that the strategy's best form asks for, as the ranks found them."""
+    effort: str = ""
+    """quick or full: how long it was measured. Blank, in rows of before, is full."""
+
+    @property
+    def is_quick(self) -> bool:
+        return self.effort == "quick"
 
     @classmethod
     def of_case(cls, case: Case, **more: Any) -> Self:
@@ -103,6 +109,7 @@ class Record:
             sp_size=case.ranks,
             launch=case.launch,
             workload_key=case.workload_key,
+            effort="quick" if case.effort == QUICK else "full",
             **more,
         )
 

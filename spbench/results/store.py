@@ -40,9 +40,13 @@ class Rows:
     damaged: int = 0
 
     def latest(self) -> list[Record]:
-        """One record for each case and launch: the last that was written."""
+        """One record for each case and launch: the last that was written.
+
+        Launches of a case are of one effort, quick or full: that of its last record.
+        """
         found = {(record.case, record.launch): record for record in self.records}
-        return list(found.values())
+        quick = {record.case: record.is_quick for record in self.records}
+        return [record for record in found.values() if record.is_quick == quick[record.case]]
 
 
 class Store:
