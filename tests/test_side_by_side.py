@@ -67,6 +67,20 @@ def test_only_what_is_alike_is_compared(other: dict[str, Any]) -> None:
     assert (first.speedup, second.speedup) == (1.0, None)
 
 
+def test_panels_of_one_name_are_told_apart() -> None:
+    """Another workload of the same name and shape has a title, and so a table, of its own."""
+    records = [record(workload_key="1234"), record("rsa", workload_key="1234")]
+    (title,) = {line.panel for line in side_by_side(records)}
+    assert "1234" not in title
+    several = side_by_side([*records, record(workload_key="5678")])
+    assert [line.panel for line in several] == [
+        *[f"{title} workload 1234"] * 2,
+        f"{title} workload 5678",
+    ]
+    devices = side_by_side([record(), record(device="cuda")])
+    assert [line.panel for line in devices] == [f"{title} cpu", f"{title} cuda"]
+
+
 def test_a_share_is_compared_by_computation() -> None:
     """It has no step time and so no speed-up; in words, who computes least."""
     share = {"kind": "one_gpu_share", "step_ms": None}

@@ -81,10 +81,12 @@ def side_by_side(records: Iterable[Record], reference: str | None = None) -> lis
         if all(r.status == "skipped" for (_, s), rs in cases.items() if s == strategy for r in rs)
     }
     chosen = reference or next((strategy for strategy in order if strategy not in skipped), "")
+    titles = _titles([found[-1] for found in cases.values()])
     lines: list[Line] = []
     for group in dict.fromkeys(group for group, _ in cases):
         base = _figure(cases.get((group, chosen), []), "step_ms")
-        lines += [_line(cases[group, s], base) for s in order if (group, s) in cases]
+        here = [cases[group, s] for s in order if (group, s) in cases]
+        lines += [_line(found, base, titles[_apart(found[-1])]) for found in here]
     return lines
 
 
@@ -113,14 +115,34 @@ def panel_of(record: Record) -> str:
     return f"{record.workload} ({', '.join(words)})"
 
 
-def _line(records: Sequence[Record], base: Figure | None) -> Line:
+def _apart(record: Record) -> tuple[str, str, str]:
+    """What two panels differ in at least."""
+    return panel_of(record), record.workload_key, record.device
+
+
+def _titles(records: Iterable[Record]) -> dict[tuple[str, str, str], str]:
+    """A title for each panel; workloads, or devices, of one name are told apart behind it."""
+    found: dict[str, set[tuple[str, str]]] = {}
+    for panel, *more in map(_apart, records):
+        found.setdefault(panel, set()).add((more[0], more[1]))
+    titles = {}
+    for panel, these in found.items():
+        keys, devices = ({one[i] for one in these} for i in (0, 1))
+        for key, device in these:
+            words = [f"workload {key}"] if key and len(keys) > 1 else []
+            words += [device] if len(devices) > 1 else []
+            titles[panel, key, device] = " ".join([panel, ", ".join(words)]).rstrip()
+    return titles
+
+
+def _line(records: Sequence[Record], base: Figure | None, panel: str) -> Line:
     good = [record for record in records if record.status == "ok"]
     shown = good or list(records)
     first = shown[-1]
     step = _figure(good, "step_ms")
     return Line(
         workload=first.workload,
-        panel=panel_of(first),
+        panel=panel,
         kind=first.kind,
         ranks=first.world_size,
         strategy=first.strategy,
