@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from spbench.strategies.registry import named
 from spbench.workload.load import load_text
 from spbench.workload.sublayers import SUBLAYERS, Frozen
+from spbench.workload.sweep_file import load_sweep
+from spbench.workload.sweep_form import Include, SweepFile
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 COMMANDS = [
@@ -20,6 +23,7 @@ COMMANDS = [
     for line in block.splitlines()
 ]
 
+SWEEP, MODEL = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
 PICTURES = re.findall(r"```text\n\$ (spbench show [^\n]*)\n(.*?)```", README, re.DOTALL)
 
 
@@ -37,12 +41,9 @@ def spbench(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("spbench run")])
 def test_runs_of_the_readme_are_well_formed(command: str, tmp_path: Path) -> None:
     """Each plans its cells on a machine without a GPU; my-model.yaml is the README's own."""
-    yaml = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)[0]
-    (tmp_path / "my-model.yaml").write_text(yaml)
-    done = spbench(
-        *shlex.split(command)[1:], "--dry-run", "--device", "cpu", "--skip-invalid", folder=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
+    (tmp_path / "my-model.yaml").write_text(MODEL)
+    done = spbench(*shlex.split(command)[1:], "--dry-run", "--device", "cpu", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_other_commands_of_the_readme_run(tmp_path: Path) -> None:
@@ -77,8 +78,32 @@ def test_the_readme_has_pictures() -> None:
 
 def test_the_workload_of_the_readme_loads() -> None:
     """The YAML in the README is a valid workload."""
-    (yaml,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    assert list(load_text(yaml, "README.md").axes) == ["time", "height", "width"]
+    assert list(load_text(MODEL, "README.md").axes) == ["time", "height", "width"]
+
+
+SWEEPS_PAGE = (Path(__file__).parents[1] / "docs" / "sweeps.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("text", [SWEEP, *re.findall(r"```yaml\n(.*?)```", SWEEPS_PAGE, re.DOTALL)])
+def test_the_sweeps_of_the_readme_and_the_docs_load(text: str, tmp_path: Path) -> None:
+    """With my-model.yaml beside them; what they include and exclude is in and out."""
+    (tmp_path / "my-model.yaml").write_text(MODEL)
+    (tmp_path / "my-sweep.yaml").write_text(text)
+    sweep = load_sweep(str(tmp_path / "my-sweep.yaml"), named)
+    asked = {(one.workload.name, one.workload.batch, one.ranks) for one in sweep.cells}
+    assert ("my-video-model", 2, 4) in asked
+    assert ("dsp-720m", 2, 8) in asked
+    assert ("dsp-720m", 2, 4) not in asked
+    assert {one.workload.checkpointing for one in sweep.cells} == {"none"}
+    assert {(name, ranks) for name, _, ranks in asked if name == "latte-1"} == {("latte-1", 2)}
+
+
+def test_every_key_of_a_sweep_is_in_the_docs() -> None:
+    """docs/sweeps.md shows all in its example, and has a row for each."""
+    (text,) = re.findall(r"```yaml\n(.*?)```", SWEEPS_PAGE, re.DOTALL)
+    assert set(re.findall(r"^(\w+):", text, re.MULTILINE)) == set(keys_of(SweepFile))
+    for key in {*keys_of(SweepFile), *keys_of(Include)}:
+        assert f"| `{key}` |" in SWEEPS_PAGE
 
 
 def test_the_workload_of_the_docs_loads() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -25,10 +26,18 @@ LEFT = {"strategies": 2, "workloads": 2, "sweeps": 3, "runs": 2}
 """What can be listed, and how many columns of it are words."""
 SOURCE = 64
 """Characters of a source in a table; --json has all of it."""
+HEADS = {"tokens": "tokens\na step"}
 SHORT = {"parameters": "params", "activation_bytes": "M MiB"}
+COLUMNS = {
+    "workloads": (
+        *("workload", "axes", "tokens", "parameters", "activation_bytes"),
+        *("hidden/heads/depth", "step_flops", "dtype"),
+    ),
+}
+"""Of a table, where --json has more; with a / between them, several fields are one column."""
 NARROWER: dict[str, tuple[tuple[int, dict[str, str]], ...]] = {
-    "workloads": ((6, {}), (5, {}), (5, SHORT)),
-    "sweeps": ((5, {}), (3, {})),
+    "workloads": ((6, {}), (6, SHORT), (5, SHORT)),
+    "sweeps": ((5, {}), (4, {})),
 }
 """How many columns are shown where not all fit, under which other names."""
 
@@ -46,7 +55,7 @@ def command(what: str, as_json: bool) -> None:
         click.echo(f"no {what} yet")
     else:
         out = console()
-        columns = list(rows[0])
+        columns = COLUMNS.get(what, tuple(rows[0]))
         tables = [
             _table(rows, columns[:n], names, LEFT[what])
             for n, names in ((len(columns), {}), *NARROWER.get(what, ()))
@@ -57,9 +66,13 @@ def command(what: str, as_json: bool) -> None:
 
 
 def _table(
-    rows: list[dict[str, Any]], columns: list[str], short: dict[str, str], left: int
+    rows: list[dict[str, Any]], columns: Sequence[str], short: dict[str, str], left: int
 ) -> Table:
-    cells = [[_shown(column, row[column]) for column in columns] for row in rows]
+    cells = [
+        ["/".join(_shown(part, row[part]) for part in column.split("/")) for column in columns]
+        for row in rows
+    ]
+    short = HEADS | short
     heads = [short.get(c, c.replace("_bytes", " MiB").replace("_", " ")) for c in columns]
     made = table("", heads, cells, left=left)
     made.columns[1].no_wrap = False
@@ -73,6 +86,8 @@ def _shown(column: str, value: Any) -> str:
         return units.mebibytes(value)
     if column == "source":
         return textwrap.shorten(value, SOURCE, placeholder=" ...")
+    if column == "tokens":
+        return f"{value:,}"
     return units.count_of(value) if column in ("parameters", "step_flops") else str(value)
 
 
@@ -92,12 +107,16 @@ def _workloads() -> list[dict[str, Any]]:
             {
                 "workload": name,
                 "axes": axes,
-                "tokens": work.tokens,
+                "tokens": work.batch * work.tokens,
                 "parameters": parameters(work).total,
                 "activation_bytes": work.activation_bytes,
-                "hidden/heads/depth": f"{work.hidden}/{work.heads}/{work.depth}",
+                "hidden": work.hidden,
+                "heads": work.heads,
+                "depth": work.depth,
+                "batch": work.batch,
                 "step_flops": step_flops(work),
                 "dtype": work.dtype,
+                "source": work.source,
             }
         )
     return rows
