@@ -313,7 +313,7 @@ def test_a_damaged_run_is_shown_as_far_as_it_goes(place: Path, tmp_path: Path) -
     content = (place / "results" / "made-up" / "runs.csv").read_bytes()
     (tmp_path / "torn.csv").write_bytes(content[:-80])
     done = spbench(tmp_path, "compare", "torn.csv")
-    assert (done.code, done.err) == (0, "1 damaged rows of torn.csv are left out\n")
+    assert (done.code, done.err) == (0, "1 damaged row of torn.csv is left out\n")
     assert "rsa" in done.out
     (tmp_path / "noise.csv").write_bytes(os.urandom(3000))
     for words in (["noise.csv"], ["."]):

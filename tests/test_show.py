@@ -92,7 +92,7 @@ def test_the_period_of_a_layout() -> None:
     four += ["block=[{attention: a}, {attention: b}, {attention: c}, {attention: d}]"]
     assert lane("dsp", "axial-weather", 4, *four).period == 3
     shown = lines(pictured("axial-weather", 4, ["dsp"], *four))
-    assert "the layout repeats after 3 blocks; 2 are drawn" in shown
+    assert "the layout repeats after 3 blocks; 2 are drawn; MiB/block is their mean" in shown
     assert sum("block 2 of 9" in line for line in shown) == 1
     assert not any("block 3" in line for line in shown)
 
@@ -100,7 +100,7 @@ def test_the_period_of_a_layout() -> None:
 def test_a_block_alone_saves_nothing() -> None:
     """Where the whole stack is drawn, the picture shows no switch behind it and no remark."""
     shown = lines(pictured("open-sora-1.2-480p", 8, ["dsp"], "depth=1"))
-    assert not any("saved" in line for line in shown)
+    assert not any("left out" in line for line in shown)
     assert sum(line.count("switch") for line in shown) == 1
 
 
@@ -110,9 +110,9 @@ def test_dsp_hops_out_of_the_way() -> None:
     assert re.fullmatch(r"  time    ━+┓ +░+ +┏━", time)
     assert re.fullmatch(r"  space   ░+ ┗━+┛", space)
     assert re.fullmatch(r" +switch 12.2 +switch 11.4", switch)
-    assert re.fullmatch(r"dsp +23.6 +5,667", title)
-    assert saved == "  the last switch of the stack is saved"
-    assert len(title) == len(time) == len(switch)
+    assert re.fullmatch(r"dsp +23.6 MiB/block +5,667 MiB/step", title)
+    assert saved == "  the last switch of the stack is left out"
+    assert len(time) == len(switch)
     assert time[space.index("┗")] == "┓"
 
 
@@ -230,14 +230,42 @@ def test_words_on_the_workload() -> None:
     """What is not as usual is said: norm, positions, keys; the source is folded, not cut."""
     work = load_text(LONG, "long.yaml")
     said = drawing.facts(Picture(workload=work, ranks=8, lanes=lanes(work, ["rsa"], 8)))
-    assert "32 heads, 8 of keys" in said["model"]
+    assert "32 heads, 8 key heads" in said["model"]
     for extra in ("rotary positions of another_very_long_name", "rms norm", "qk-norm"):
         assert extra in said["model"]
     plain = drawing.facts(pictured("axial-weather"))
     assert plain["model"] == "hidden 1024, 16 heads, depth 24: 504M parameters"
-    assert plain["activation"] == "M = 1,645 MiB in bfloat16, M / 8 = 206"
+    assert plain["axes"].endswith("842,400 tokens a sample, batch 1")
+    assert plain["activation"] == "M = 1,645 MiB in bfloat16, M / 8 = 206 MiB"
     rotary = drawing.facts(pictured("axial-weather", 8, ALL, "positions=rotary"))
     assert rotary["model"].endswith("parameters, rotary positions")
+    mixed = ["positions={level: rotary, lat: learned, lon: rotary}", "heads=1"]
+    told = drawing.facts(pictured("axial-weather", 8, ["rsa"], *mixed))["model"]
+    assert told.startswith("hidden 1024, 1 head, depth")
+    assert told.endswith("rotary positions of level and lon, learned positions of lat")
+    small = ["hidden=16", "axes={level: 8, lat: 8, lon: 8}"]
+    told = drawing.facts(pictured("axial-weather", 8, ["rsa"], *small))["activation"]
+    assert told == "M = 16 KiB in bfloat16, M / 8 = 2 KiB"
+
+
+def test_the_words_of_neighbours_are_apart() -> None:
+    """Three spaces, or one below the other; totals stand beside the lane's name with their unit."""
+    for ranks, width in ((8, 100), (8, 57), (8, 53)):
+        both = pictured("gpt-7b", ranks, ["ulysses", "megatron-sp"], "axes={sequence: 131072}")
+        shown = lines(both, width)
+        title, _, *sent = of("megatron-sp", shown)
+        assert not any(re.search(r"\d {1,2}gather", line) for line in sent)
+        assert re.fullmatch(r"megatron-sp   [\d,]+ MiB/block   [\d,]+ MiB/step", title)
+        assert [line.strip() for line in shown if "block 1 of" in line] == ["block 1 of 32"]
+
+
+def test_the_mean_of_a_period_is_said() -> None:
+    """Where blocks differ; and one of anything is not several."""
+    assert lines(pictured("axial-weather"))[-1] == (
+        "the layout repeats after 2 blocks; MiB/block is their mean"
+    )
+    alone = lines(pictured("open-sora-1.2-480p", 1, ["rsa"], "depth=1"))[-1]
+    assert alone.startswith("MiB sent forward by the busiest of 1 rank; a step is 1 block with")
 
 
 def test_as_data(tmp_path: Path) -> None:
@@ -254,6 +282,7 @@ def test_as_data(tmp_path: Path) -> None:
     ]
     dsp, rsa = data["lanes"]
     assert "use 1 to 30 ranks" in dsp["why_not"]
+    assert (dsp["block_bytes"], dsp["step_bytes"]) == (None, None)
     assert len(rsa["legs"]) == 6
     assert [one["op"] for one in rsa["legs"][0]["transfers"]] == ["p2p", "p2p"]
     sent = sum(one["sent_bytes"] for one in rsa["legs"][0]["transfers"])
@@ -266,6 +295,18 @@ def test_a_strategy_has_no_such_option(tmp_path: Path) -> None:
     assert (done.code, done.out) == (USAGE, "")
     assert "has no option 'reduce-scater'. Did you mean 'reduce-scatter'?" in done.err
     assert len(done.err.splitlines()) == 1
+
+
+def test_an_option_names_an_axis_that_is_not_there(tmp_path: Path) -> None:
+    """A usage error with the axes that there are, said before anything else that is wrong."""
+    words = ["dsp-720m", "-s", "rsa,ulysses:shard-axis=width", "--set", "heads=4"]
+    said = "there is no axis 'width' to shard; shard-axis may be auto, time, space"
+    done = spbench(tmp_path, "show", *words, torch=True)
+    assert (done.code, done.out) == (USAGE, "")
+    assert done.err == f"Error: ulysses:shard-axis=width: {said}\n"
+    run = spbench(tmp_path, "run", "-w", *words, "-g", "8", torch=True)
+    assert run.code == USAGE
+    assert said in run.err
 
 
 def on(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch, **environ: str) -> None:

@@ -13,6 +13,7 @@ from spbench.cli.exits import Failure
 from spbench.cli.runs import find_run, not_there_yet, records_of, reference_of
 from spbench.judge.side_by_side import side_by_side
 from spbench.report.tables import show_comparison
+from spbench.workload.words import counted
 
 
 @click.command("compare", short_help="Show the strategies of a run side by side.")
@@ -41,4 +42,5 @@ def command(run: Path | None, reference: str | None, as_json: bool) -> None:
         show_comparison(lines)
         missing = not_there_yet(found, records)
         if missing:
-            click.echo(f"{missing} cases that were asked for are not there yet", err=True)
+            are = "that was asked for is" if missing == 1 else "that were asked for are"
+            click.echo(f"{counted(missing, 'case')} {are} not there yet", err=True)

@@ -83,7 +83,7 @@ def _table(
 
 def _shown(column: str, value: Any) -> str:
     if column.endswith("_bytes"):
-        return units.mebibytes(value)
+        return units.size("MiB", value).removesuffix(" MiB")
     if column == "source":
         return textwrap.shorten(value, SOURCE, placeholder=" ...")
     if column == "tokens":

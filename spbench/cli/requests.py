@@ -14,6 +14,7 @@ from spbench.launch.plan import Cell, Request, every, plan
 from spbench.strategies.registry import UnknownStrategyError, named
 from spbench.workload.case import Combination
 from spbench.workload.sweep_file import load_sweep
+from spbench.workload.words import counted
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_data import WorkloadError
 
@@ -101,7 +102,7 @@ def checked_cells(request: Request, *, skip_invalid: bool, from_file: bool = Fal
         if cell.why_not is not None and not skip_invalid:
             raise Failure(
                 f"strategy {cell.case.strategy!r} cannot run {cell.case.workload.name} on "
-                f"{cell.case.ranks} ranks: {cell.why_not}.\n"
+                f"{counted(cell.case.ranks, 'rank')}: {cell.why_not}.\n"
                 f"  Or {_others(cells, cell, from_file)}--skip-invalid to leave such cells out."
             )
     return cells

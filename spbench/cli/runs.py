@@ -10,6 +10,7 @@ import click
 from spbench.cli.exits import Failure
 from spbench.results.record import Record
 from spbench.results.store import ResultsError, read_rows, read_run
+from spbench.workload.words import counted
 
 RESULTS = Path("results")
 
@@ -57,7 +58,8 @@ def records_of(run: Path) -> list[Record]:
     except ResultsError as error:
         raise Failure(str(error)) from None
     if rows.damaged:
-        click.echo(f"{rows.damaged} damaged rows of {run} are left out", err=True)
+        are = "is" if rows.damaged == 1 else "are"
+        click.echo(f"{counted(rows.damaged, 'damaged row')} of {run} {are} left out", err=True)
     if not rows.records:
         raise Failure(f"{run} holds no rows to show")
     return rows.latest()

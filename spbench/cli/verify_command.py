@@ -25,6 +25,7 @@ from spbench.workload.case import Device
 from spbench.workload.catalogue import find, names
 from spbench.workload.job import Check, Job
 from spbench.workload.load import with_settings
+from spbench.workload.words import counted
 from spbench.workload.workload import Workload
 
 SMALL = "-small"
@@ -114,7 +115,7 @@ def _verify(
     verdicts = []
     try:
         for size in ranks:
-            click.echo(f"{len(checks)} checks on {size} ranks", err=True)
+            click.echo(f"{counted(len(checks), 'check')} on {counted(size, 'rank')}", err=True)
             place = folder / f"{size}-ranks"
             verdicts += run_checks(checks, size, device, launcher, place, timeout_s)
     except RanksFailedError as error:

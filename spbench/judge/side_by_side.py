@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from spbench.results.record import Record
+from spbench.workload.words import counted
 
 Group = tuple[str, str, int, str, str, str, str, str, int]
 """What two cases must share to stand side by side."""
@@ -204,5 +205,7 @@ def in_words(lines: Sequence[Line]) -> list[str]:
         launches = min(line.launches for line in here if line.strategy in timed)
         spread = "" if launches > 1 else " (one launch: no spread between launches is known)"
         where = f"{panel}: on" if several else "On"
-        said.append(f"{where} {ranks} ranks {first} {what}; {longer} times as long{spread}")
+        said.append(
+            f"{where} {counted(ranks, 'rank')} {first} {what}; {longer} times as long{spread}"
+        )
     return said

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from spbench.comm.traffic import switch
 from spbench.comm.transfer import Op, Transfer, by_busiest
-from spbench.strategies.registry import load
+from spbench.launch.plan import no_such_axis
+from spbench.strategies.registry import UnknownStrategyError, load
 from spbench.workload.sublayers import Attention
 from spbench.workload.workload import Workload
 
@@ -69,8 +70,15 @@ class Lane:
 
 
 def lanes(workload: Workload, strategies: Sequence[str], ranks: int) -> list[Lane]:
-    """One for each strategy. Imports torch; raises UnknownStrategyError for an unknown option."""
+    """One for each strategy. Imports torch.
+
+    Raises UnknownStrategyError for an unknown option, and for one that names an unknown axis.
+    """
     loaded = {name: load(name) for name in strategies}
+    for name, strategy in loaded.items():
+        wrong = no_such_axis(strategy, workload)
+        if wrong is not None:
+            raise UnknownStrategyError(f"{name}: {wrong}")
     return [_lane(name, strategy, workload, ranks) for name, strategy in loaded.items()]
 
 

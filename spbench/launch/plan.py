@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from spbench.strategies.registry import load
 from spbench.workload.case import Case, Combination, Device, Effort, Kind
 from spbench.workload.job import Job
 from spbench.workload.workload import Workload
+
+if TYPE_CHECKING:
+    from spbench.strategies.base import Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +68,9 @@ def plan(request: Request) -> list[Cell]:
             if launch:
                 shuffle.shuffle(order)
             for one in order:
-                why_not = strategies[one.strategy].why_not(one.workload, one.ranks)
+                strategy = strategies[one.strategy]
+                why_not = no_such_axis(strategy, one.workload)
+                why_not = why_not or strategy.why_not(one.workload, one.ranks)
                 cells.append(Cell(case=_case(one, launch, request), why_not=why_not))
     return cells
 
@@ -80,6 +86,17 @@ def _case(one: Combination, launch: int, request: Request) -> Case:
         launch=launch,
         effort=request.effort,
     )
+
+
+def no_such_axis(strategy: Strategy, workload: Workload) -> str | None:
+    """What is wrong with an option that is to name an axis of the workload, such as shard-axis."""
+    for option in fields(strategy):
+        value = getattr(strategy, option.name)
+        may_be = (option.default, *workload.axes)
+        if option.name.endswith("axis") and value not in may_be:
+            name, axes = option.name.replace("_", "-"), ", ".join(map(str, may_be))
+            return f"there is no axis {value!r} to shard; {name} may be {axes}"
+    return None
 
 
 def check_options(strategies: Sequence[str]) -> None:

@@ -8,7 +8,6 @@ from itertools import pairwise
 
 from rich.text import Text
 
-TOTAL = 11  # columns of a total
 Placed = tuple[int, str]
 """The column where a text begins, and the text."""
 
@@ -21,18 +20,9 @@ def packed(texts: Iterable[Placed]) -> Text:
     return Text(line.rstrip())
 
 
-def has_room(texts: Sequence[Placed]) -> bool:
-    """Whether each text ends before the next one begins, with a space between."""
-    return all(at + len(text) < after for (at, text), (after, _) in pairwise(texts))
-
-
-def with_totals(texts: Sequence[Placed], totals: Sequence[str], right: int) -> list[Text]:
-    """One line, its totals ending at ``right``; they get a line of their own for want of room."""
-    figures = "".join(f" {one}".rjust(TOTAL) for one in totals)
-    end = (right - len(figures), figures)
-    if has_room([*texts, end]):
-        return [packed([*texts, end])]
-    return [packed(texts), *([packed([end])] if totals else [])]
+def has_room(texts: Sequence[Placed], gap: int = 1) -> bool:
+    """Whether each text ends ``gap`` spaces before the next one begins."""
+    return all(at + len(text) + gap <= after for (at, text), (after, _) in pairwise(texts))
 
 
 def sentence(text: str, width: int, indent: int = 2, *, label: str = "") -> list[Text]:

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from spbench.report import units
-from spbench.report.columns import sentence, with_totals
+from spbench.report.columns import packed, sentence
 from spbench.report.lane import lane_lines
 from spbench.report.picture import MOST_BLOCKS, Frame, Picture
 from spbench.report.tables import console
 from spbench.workload.cost import parameters
 from spbench.workload.sublayers import Attention, CrossAttention, Mlp, Sublayer
+from spbench.workload.words import counted
 
 PLAIN_WIDTH = 100
 ASCII = str.maketrans("━┃┓┛┗┏░▓…", "-|++++:#~")
@@ -39,11 +40,14 @@ def draw(picture: Picture, width: int) -> Iterator[Text]:
             yield from lane_lines(picture, lane, frame)
     yield Text()
     yield from sentence("━ sharded   ░ attended   ▓ attended while sharded", width, 0)
-    said = f"{picture.unit} sent forward by the busiest of {picture.ranks} ranks"
-    backward = " with backward and gradients" if work.mode == "train" else ""
-    yield from sentence(f"{said}; a step is {work.depth} blocks{backward}", width, 0)
-    if picture.period > MOST_BLOCKS:
-        said = f"the layout repeats after {picture.period} blocks; {MOST_BLOCKS} are drawn"
+    said = f"{picture.unit} sent forward by the busiest of {counted(picture.ranks, 'rank')}"
+    said += f"; a step is {counted(work.depth, 'block')}"
+    said += " with backward and gradients" if work.mode == "train" else ""
+    yield from sentence(said, width, 0)
+    if picture.period > 1:
+        said = f"the layout repeats after {picture.period} blocks"
+        said += f"; {MOST_BLOCKS} are drawn" if picture.period > MOST_BLOCKS else ""
+        said += f"; {picture.unit}/block is their mean"
         yield from sentence(said, width, 0)
 
 
@@ -51,33 +55,36 @@ def facts(picture: Picture) -> dict[str, str]:
     """What there is to know of the workload but its block, in words."""
     work, ranks = picture.workload, picture.ranks
     axes = " x ".join(f"{axis} {length}" for axis, length in work.axes.items())
-    heads = f"{work.heads} heads" + (f", {work.kv_heads} of keys" if work.kv_heads else "")
+    heads = counted(work.heads, "head")
+    heads += f", {counted(work.kv_heads, 'key head')}" if work.kv_heads else ""
     each = {axis: how for axis in work.axes if (how := work.position_of(axis)) != "none"}
     even = set(each.values()) if len(each) == len(work.axes) else set()
     positions = [f"{how} positions" for how in even] if len(even) == 1 else []
-    positions = positions or [f"{how} positions of {axis}" for axis, how in each.items()]
+    for how in dict.fromkeys(each.values()) if not positions else ():
+        of = " and ".join(axis for axis, one in each.items() if one == how)
+        positions.append(f"{how} positions of {of}")
     extras = [f"{work.norm} norm"] if work.norm != "layer" else []
     extras += ["qk-norm"] if work.qk_norm else []
     extras += [f"modulation {work.modulation}"] if work.modulation != "none" else []
-    M, share = map(picture.figure, (work.activation_bytes, work.activation_bytes / ranks))
+    least = work.activation_bytes / ranks
+    M, share = (units.size(picture.unit, count) for count in (work.activation_bytes, least))
     return {
-        "axes": f"{axes}: {work.tokens:,} tokens, batch {work.batch}",
+        "axes": f"{axes}: {work.tokens:,} tokens a sample, batch {work.batch}",
         "model": f"hidden {work.hidden}, {heads}, depth {work.depth}: "
         + ", ".join([f"{units.count_of(parameters(work).total)} parameters", *positions, *extras]),
-        "activation": f"M = {M} {picture.unit} in {work.dtype}, M / {ranks} = {share}",
+        "activation": f"M = {M} in {work.dtype}, M / {ranks} = {share}",
         "run": f"{work.mode}, checkpointing {work.checkpointing}",
         "source": work.source,
     }
 
 
 def _heads(picture: Picture, frame: Frame) -> Iterator[Text]:
-    """What stands above the lanes: which block, which sublayers, and the totals' names."""
+    """What stands above the lanes: which block and which sublayers."""
     work, length = picture.workload, len(picture.workload.block)
     starts = [i for i in frame.sublayers if i % length == 0 or i == frame.sublayers.start]
     blocks = [(frame.at(i), f"block {i // length + 1} of {work.depth}") for i in starts]
-    totals = [f"{picture.unit}/{per}" for per in ("block", "step")] if frame.is_last else []
     yield Text()
-    yield from with_totals(blocks, totals, frame.right)
+    yield packed(blocks)
     names = [_name(work.block[i % length], frame.cell - 1) for i in frame.sublayers]
     for row in range(max(map(len, names))):
         line = Text(" " * frame.margin)

@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from rich.text import Text
+from rich.text import Span, Text
 
 from spbench.launch.lanes import Lane, Leg
-from spbench.report.columns import Placed, has_room, packed, sentence, with_totals
+from spbench.report.columns import Placed, has_room, packed, sentence
 from spbench.report.picture import LABEL, Frame, Picture
 
+GAP = 3  # between what neighbours send, so that it is not read as one list
 WORDS = {
     "all_to_all": "all-to-all",
     "all_gather": "gather",
@@ -35,20 +36,28 @@ def lane_lines(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
             yield from (Text(), Text(lane.strategy, "bold"))
             yield from sentence(f"declines: {lane.why_not}", frame.width)
         return
-    sent_bytes = (lane.block_bytes, sum(lane.step_bytes.values())) if frame.is_last else ()
-    totals = [picture.figure(count) for count in sent_bytes]
     yield Text()
-    title, *more = with_totals([(0, lane.strategy)], totals, frame.right)
-    title.stylize("bold", 0, len(lane.strategy))
-    yield from (title, *more)
+    yield from _title(picture, lane, frame)
     for axis in picture.workload.axes:
         yield _row(picture, lane, axis, frame)
     yield from _switches(picture, lane, frame)
     yield from _transfers(picture, lane, frame)
     if frame.is_last:
         if lane.saves_last_switch and picture.sublayers < len(lane.legs):
-            yield from sentence("the last switch of the stack is saved", frame.width)
+            yield from sentence("the last switch of the stack is left out", frame.width)
         yield from sentence(lane.note, frame.width)
+
+
+def _title(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
+    """Name and totals; these below the name for want of room."""
+    totals = picture.totals(lane) if frame.is_last else ""
+    name = lane.strategy.ljust(max(len(one.strategy) for one in picture.lanes))
+    line = f"{name}   {totals}".rstrip()
+    if len(line) <= frame.width:
+        yield Text(line, spans=[Span(0, len(lane.strategy), "bold")])
+    else:
+        yield Text(lane.strategy, "bold")
+        yield from sentence(totals, frame.width)
 
 
 def _row(picture: Picture, lane: Lane, axis: str, frame: Frame) -> Text:
@@ -98,7 +107,7 @@ def _transfers(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
     legs = [(frame.at(i), lane.legs[i]) for i in frame.sublayers if lane.legs[i].transfers]
     figures = [picture.figure(leg.sent_bytes) for _, leg in legs]
     brief = [(at, f"{_counted(leg)} {n}") for (at, leg), n in zip(legs, figures, strict=True)]
-    if has_room([*brief, (frame.end + 1, "")]):
+    if has_room(brief, GAP) and has_room([*brief[-1:], (frame.end + 1, "")]):
         yield from [packed(brief)] if brief else []
         return
     for row in range(max(len(leg.transfers) for _, leg in legs)):

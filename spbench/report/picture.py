@@ -18,10 +18,9 @@ from spbench.workload.cost import parameters
 from spbench.workload.workload import Workload
 
 MOST_BLOCKS = 2
-NARROWEST, WIDEST = 11, 22  # columns of a sublayer; 'all-to-all' and a space fit
+NARROWEST, WIDEST = 11, 25  # columns of a sublayer; 'all-to-all' and a space fit
 LABEL = 14  # of an axis; longer names are cut
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
-LEAST_RIGHT = 56  # so that totals have room beside a single sublayer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +30,8 @@ class Frame:
     sublayers: range
     margin: int
     cell: int
-    right: int
-    """Where totals end; sentences may go on to ``width``."""
     width: int
+    """Of the page: sentences may go on to it."""
     is_last: bool
 
     def at(self, sublayer: int) -> int:
@@ -74,6 +72,16 @@ class Picture:
     def figure(self, sent_bytes: Fraction | float) -> str:
         return units.size_in(self.unit, float(sent_bytes))
 
+    def totals(self, lane: Lane) -> str:
+        """What a block and a step send, with their unit, as wide as those of other lanes."""
+        rows = {one.strategy: self._totals(one) for one in self.lanes if one.legs}
+        each = zip(rows[lane.strategy], *rows.values(), strict=True)
+        block, step = (figure.rjust(max(map(len, all_))) for figure, *all_ in each)
+        return f"{block} {self.unit}/block   {step} {self.unit}/step"
+
+    def _totals(self, lane: Lane) -> list[str]:
+        return [self.figure(lane.block_bytes), self.figure(sum(lane.step_bytes.values()))]
+
     def attended(self, sublayer: int) -> tuple[str, ...]:
         return self.workload.block[sublayer % len(self.workload.block)].attended
 
@@ -92,7 +100,6 @@ class Picture:
                 sublayers=range(start, min(start + size, self.sublayers)),
                 margin=margin,
                 cell=cell,
-                right=max(margin + size * cell, min(width, LEAST_RIGHT)),
                 width=width,
                 is_last=start == starts[-1],
             )
@@ -100,7 +107,10 @@ class Picture:
         ]
 
     def as_data(self) -> dict[str, Any]:
-        """The same for ``--json``; bytes are Fractions still, to be rounded."""
+        """The same for ``--json``; bytes are Fractions still, to be rounded.
+
+        Who declines sends nothing that is known: its bytes are None.
+        """
         work = self.workload
         facts = work.model_dump(mode="json", by_alias=True)
         sublayers = facts.pop("block")
@@ -109,8 +119,11 @@ class Picture:
             "parameters": parameters(work).total,
             "activation_bytes": work.activation_bytes,
         }
+        blank = {"block_bytes": None, "step_bytes": None}
         lanes = [
-            asdict(lane) | {"legs": list(map(asdict, lane.legs[: self.sublayers]))}
+            asdict(lane)
+            | {"legs": list(map(asdict, lane.legs[: self.sublayers]))}
+            | ({} if lane.why_not is None else blank)
             for lane in self.lanes
         ]
         return {"workload": facts, "ranks": self.ranks, "sublayers": sublayers, "lanes": lanes}

@@ -22,6 +22,7 @@ from spbench.results.environment import package_version
 from spbench.results.record import Record
 from spbench.strategies.registry import load
 from spbench.workload.case import Case
+from spbench.workload.words import counted
 from spbench.workload.workload import Workload
 
 
@@ -48,8 +49,9 @@ class Screen:
 
     def __enter__(self) -> Self:
         if self.resumed:
+            are = counted(self.resumed, "case") + (" is" if self.resumed == 1 else " are")
             left = len(self.cases)
-            self._say(f"{self.resumed} cases are in {self.folder} already; {left} are left to do")
+            self._say(f"{are} in {self.folder} already; {left} left to do")
         for sentence in header(self.cases):
             self._say(sentence)
         self.progress.start()
@@ -66,7 +68,7 @@ class Screen:
             self._say(f"stopped; what was finished is kept. Go on with --out {self.folder}")
         elif error is None:
             took = units.seconds(time.monotonic() - self.started_s)
-            self._say(f"{self.done} cases in {took}; rows in {self.folder / 'runs.csv'}")
+            self._say(f"{counted(self.done, 'case')} in {took}; rows in {self.folder / 'runs.csv'}")
             self._say(f"next: spbench compare {self.folder}, spbench plot {self.folder}")
 
     def started(self, case: Case) -> None:
@@ -101,10 +103,13 @@ def header(cases: Sequence[Case]) -> list[str]:
     """What is about to run, on what."""
     said = list(dict.fromkeys(in_a_line(case.workload) for case in cases))
     if cases:
-        ranks = ", ".join(dict.fromkeys(str(case.ranks) for case in cases))
+        *others, last = dict.fromkeys(case.ranks for case in cases)
+        ranks = ", ".join([*map(str, others), counted(last, "rank")])
         backend = {"cuda": "nccl", "cpu": "gloo"}[cases[0].device]
         torch = f"torch {package_version('torch')}"
-        said.append(f"{len(cases)} cases on {ranks} ranks; {cases[0].device}, {backend}, {torch}")
+        said.append(
+            f"{counted(len(cases), 'case')} on {ranks}; {cases[0].device}, {backend}, {torch}"
+        )
     return said
 
 

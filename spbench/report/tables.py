@@ -14,6 +14,7 @@ from rich.text import Text
 from spbench.judge.side_by_side import Line, in_words
 from spbench.launch.checks import Verdict
 from spbench.report import units
+from spbench.workload.words import counted
 
 PLAIN_WIDTH = 200
 OUTCOMES = ("passed", "WRONG", "declined")
@@ -114,7 +115,7 @@ def failures(lines: Sequence[Line]) -> list[str]:
     """A sentence for each case of which a launch did not finish."""
     several = len({line.panel for line in lines}) > 1
     return [
-        f"{f'{line.panel}: ' if several else ''}{line.strategy} on {line.ranks} ranks: "
+        f"{f'{line.panel}: ' if several else ''}{line.strategy} on {counted(line.ranks, 'rank')}: "
         f"{line.status}. {line.reason}"
         for line in lines
         if line.status != "ok" or line.reason
@@ -144,7 +145,7 @@ def show_verdicts(verdicts: Sequence[Verdict]) -> None:
         if one.outcome != "passed":
             sharp = f" (logits x {one.sharpness**2:g})" if one.sharpness > 1 else ""
             out.print(
-                f"{one.strategy} on {one.ranks} ranks, {one.workload}{sharp}: "
+                f"{one.strategy} on {counted(one.ranks, 'rank')}, {one.workload}{sharp}: "
                 f"{one.outcome}: {one.reason}",
                 soft_wrap=True,
             )

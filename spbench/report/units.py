@@ -24,6 +24,12 @@ def size_in(unit: str, count: float) -> str:
     return "0" if count == 0 else f"{value:,.0f}" if value >= NEXT * 1e3 else f"{value:.3g}"
 
 
+def size(unit: str, count: float) -> str:
+    """``count`` bytes with their unit; in KiB where they are less than a tenth of ``unit``."""
+    shown = unit if count >= SIZES[unit] / 10 or count == 0 else "KiB"
+    return f"{size_in(shown, count)} {shown}"
+
+
 def mebibytes(count: float | None) -> str:
     return BLANK if count is None else size_in("MiB", count)
 

@@ -9,6 +9,7 @@ from typing import Any
 from spbench.workload.case import Combination
 from spbench.workload.explain import nearest
 from spbench.workload.load import Override, overridden, titled
+from spbench.workload.words import counted
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_data import Data, Path_, WorkloadError, short
 
@@ -44,7 +45,7 @@ class Cell:
 
     def __str__(self) -> str:
         one = self.combination
-        return f"{one.strategy} on {one.ranks} ranks of {one.workload.name}"
+        return f"{one.strategy} on {counted(one.ranks, 'rank')} of {one.workload.name}"
 
 
 def cells_of(spot: Spot) -> Iterator[Cell]:
