@@ -12,6 +12,7 @@ from spbench.report import tables
 from spbench.strategies.registry import named
 from spbench.workload.catalogue import find, names
 from spbench.workload.sweep_file import load_sweep
+from spbench.workload.words import counted
 
 
 def listed(monkeypatch: pytest.MonkeyPatch, what: str, columns: int) -> str:
@@ -45,6 +46,22 @@ def test_tokens_are_those_of_a_step() -> None:
     """Of the whole batch, as the activation's bytes and the operations are."""
     (bert,) = (row for row in list_command._workloads() if row["workload"] == "bert-base")
     assert (bert["batch"], bert["tokens"]) == (64, 64 * 512)
+
+
+def test_a_small_activation_is_in_kib() -> None:
+    """Below a tenth of a MiB it says so; others are bare figures."""
+    shown = [list_command._shown("activation_bytes", count) for count in (2**15, 2**20, 2**30)]
+    assert shown == ["32 KiB", "1", "1,024"]
+
+
+def test_one_is_not_several() -> None:
+    """A count agrees with its noun."""
+    assert [counted(n, "rank") for n in (0, 1, 2, 1024)] == [
+        "0 ranks",
+        "1 rank",
+        "2 ranks",
+        "1,024 ranks",
+    ]
 
 
 def test_as_data_workloads_are_whole() -> None:

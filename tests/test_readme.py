@@ -11,12 +11,17 @@ from pathlib import Path
 import pytest
 
 from spbench.strategies.registry import named
-from spbench.workload.load import load_text
+from spbench.workload.catalogue import find
+from spbench.workload.load import load_text, with_settings
 from spbench.workload.sublayers import SUBLAYERS, Frozen
 from spbench.workload.sweep_file import load_sweep
 from spbench.workload.sweep_form import Include, SweepFile
+from spbench.workload.workload import Workload
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[1] / "docs"
+SWEEPS_PAGE = (DOCS / "sweeps.md").read_text(encoding="utf-8")
+WORKLOADS_PAGE = (DOCS / "workloads.md").read_text(encoding="utf-8")
 COMMANDS = [
     line.removeprefix("$ ").split("#")[0].strip()
     for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
@@ -81,9 +86,6 @@ def test_the_workload_of_the_readme_loads() -> None:
     assert list(load_text(MODEL, "README.md").axes) == ["time", "height", "width"]
 
 
-SWEEPS_PAGE = (Path(__file__).parents[1] / "docs" / "sweeps.md").read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize("text", [SWEEP, *re.findall(r"```yaml\n(.*?)```", SWEEPS_PAGE, re.DOTALL)])
 def test_the_sweeps_of_the_readme_and_the_docs_load(text: str, tmp_path: Path) -> None:
     """With my-model.yaml beside them; what they include and exclude is in and out."""
@@ -108,11 +110,34 @@ def test_every_key_of_a_sweep_is_in_the_docs() -> None:
 
 def test_the_workload_of_the_docs_loads() -> None:
     """docs/workloads.md shows every field of a workload and of a block, and it is valid."""
-    page = (Path(__file__).parents[1] / "docs" / "workloads.md").read_text(encoding="utf-8")
-    (yaml,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    yaml, llama, protein = re.findall(r"```yaml\n(.*?)```", WORKLOADS_PAGE, re.DOTALL)
     work = load_text(yaml, "workloads.md")
     assert work.model_fields_set == set(type(work).model_fields)
-    assert all(key in page for model in SUBLAYERS.values() for key in keys_of(model))
+    assert all(key in WORKLOADS_PAGE for model in SUBLAYERS.values() for key in keys_of(model))
+    one, two = load_text(llama, "workloads.md"), load_text(protein, "workloads.md")
+    assert (list(one.axes), one.kv_heads, one.is_causal("sequence")) == (["sequence"], 8, True)
+    assert two.pairs == {"residues": 128}
+
+
+def test_defaults_of_the_docs_are_the_defaults() -> None:
+    """docs/workloads.md has a row for each field that need not be given, and names the others."""
+    said = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", WORKLOADS_PAGE, re.MULTILINE))
+    words = {"kv_heads": None, "source": "", "qk_norm": False}
+    for name, field in Workload.model_fields.items():
+        if field.is_required():
+            assert name not in said
+            assert f"`{name}`" in WORKLOADS_PAGE.partition("The rest has defaults")[0]
+        else:
+            assert name in said
+            assert str(field.default) == str(words.get(name, said[name]))
+
+
+def test_settings_of_the_docs_work() -> None:
+    """Every --set that docs/workloads.md shows in full, on a workload of two axes."""
+    shown = re.findall(r"--set '?(\w[\w.]*=(?:[^`'\s]+|[^`']+))'?`", WORKLOADS_PAGE)
+    assert shown[0] == "KEY=VALUE"
+    made = with_settings(find("dsp-720m"), shown[1:])
+    assert (made.depth, made.axes["time"], made.position_of("time")) == (4, 4, "learned")
 
 
 def keys_of(model: type[Frozen]) -> list[str]:
