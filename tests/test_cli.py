@@ -21,7 +21,7 @@ import pytest
 
 from spbench.cli import choices
 from spbench.cli import main as entry
-from spbench.cli.exits import UNFIT, USAGE, Failure
+from spbench.cli.exits import SOME_FAILED, UNFIT, USAGE, Failure
 from spbench.cli.measure import results_folder
 from spbench.cli.requests import checked_cells
 from spbench.launch.plan import Request, every
@@ -450,6 +450,18 @@ def test_cells_of_a_sweep_that_cannot_run(tmp_path: Path) -> None:
     for more in (["skips.yaml"], ["mine.yaml", "--skip-invalid"]):
         rows = json.loads(spbench(tmp_path, *words, *more, torch=True).out)
         assert [row["why_not"] is None for row in rows] == [True, False]
+
+
+def test_nothing_proved_is_no_success(tmp_path: Path) -> None:
+    """Where every check is declined, the last line says so and the exit code is not 0."""
+    words = ["verify", "-w", "bert-base-small", "-g", "2", "--device", "cpu"]
+    done = spbench(tmp_path, *words, "-s", "dsp", torch=True)
+    assert done.code == SOME_FAILED
+    assert "needs a second sequence axis" in done.out
+    assert done.err.splitlines()[0] == "1 check on 2 ranks"
+    assert done.err.splitlines()[-1].startswith("nothing was proved: every check was declined;")
+    some = spbench(tmp_path, *words, "-s", "dsp,rsa", torch=True)
+    assert (some.code, some.err) == (0, "2 checks on 2 ranks\n")
 
 
 def test_a_variable_cannot_choose_cells_beside_a_sweep(tmp_path: Path) -> None:

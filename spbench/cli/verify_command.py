@@ -79,7 +79,12 @@ def command(
         click.echo(json.dumps([asdict(verdict) for verdict in verdicts], indent=2))
     else:
         show_verdicts(verdicts)
-    return SOME_FAILED if any(verdict.outcome == "WRONG" for verdict in verdicts) else DONE
+    outcomes = {verdict.outcome for verdict in verdicts}
+    if outcomes == {"declined"}:
+        said = "every check was declined; give other strategies, ranks or workloads"
+        click.echo(f"nothing was proved: {said}", err=True)
+        return SOME_FAILED
+    return SOME_FAILED if "WRONG" in outcomes else DONE
 
 
 def _shapes(workloads: Sequence[str], small: bool) -> list[Workload]:
