@@ -17,7 +17,8 @@ from torch import Tensor
 
 from spbench.layers.in_place import add_product_
 from spbench.layers.kernel import Scores, fold, unfold
-from spbench.layers.tiles import Band, Tile
+from spbench.layers.tile import Tile
+from spbench.layers.tiles import Band
 from spbench.workload.shards import Shard
 
 
@@ -52,7 +53,6 @@ class Rows:
 
     @property
     def columns(self) -> int:
-        """Keys of all ranks."""
         return sum(self.band.columns_of(len(self.shard.sizes) - 1))
 
     def fold(self, q: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ Rows are this rank's folded queries, columns all keys in rank order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -23,16 +23,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spbench.layers.tile import Tile, merged
 from spbench.workload.shards import Shard, runs_of, shard_sizes
-
-
-@dataclass(frozen=True)
-class Tile:
-    """Scores to compute: local rows, columns in rank order, and whether some are masked."""
-
-    rows: tuple[int, int]
-    columns: tuple[int, int]
-    masked: bool
 
 
 class _Stretch(NamedTuple):
@@ -70,7 +62,7 @@ class Band:
             rows = self.shard.sizes[self.rank] * self._others
             return [Tile((0, rows), (start, count), masked=False)]
         pairs = product(self._stretches(self.rank), self._stretches(owner))
-        return _merged(
+        return merged(
             [
                 Tile((q.at, q.length), (start + k.at, k.length), masked=k.end - 1 > q.first)
                 for q, k in pairs
@@ -82,7 +74,7 @@ class Band:
     def all_tiles(self) -> list[Tile]:
         """Those of all owners."""
         every = [tile for owner in range(len(self.shard.sizes)) for tile in self.tiles(owner)]
-        return _merged(every)
+        return merged(every)
 
     def hidden(self, tile: Tile, owner: int, device: torch.device) -> Tensor:
         """True where a key of ``owner`` comes after the query: (rows, columns)."""
@@ -116,20 +108,3 @@ class Band:
             own = torch.cat([torch.arange(a, a + n, device=device) for a, n in runs])
             place = (place[:, None] * length + own).flatten()
         return place
-
-
-def _merged(tiles: list[Tile]) -> list[Tile]:
-    """Unmasked neighbours as one: fewer and larger products."""
-    found: list[Tile] = []
-    for tile in tiles:
-        if found and not (found[-1].masked or tile.masked):
-            last = found[-1]
-            (row, rows), (column, columns) = last.rows, last.columns
-            if last.columns == tile.columns and row + rows == tile.rows[0]:
-                found[-1] = replace(last, rows=(row, rows + tile.rows[1]))
-                continue
-            if last.rows == tile.rows and column + columns == tile.columns[0]:
-                found[-1] = replace(last, columns=(column, columns + tile.columns[1]))
-                continue
-        found.append(tile)
-    return found
