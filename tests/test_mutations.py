@@ -371,16 +371,16 @@ def test_grouped_heads_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch) -> No
 def test_one_key_head_of_the_copies_gets_all_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies of a key head whose gradients are not added up."""
 
-    def wrong(x: Tensor, wanted: list[int]) -> Tensor:
+    def wrong(self: head_shares.HeadShares, x: Tensor) -> Tensor:
         seen: set[int] = set()
         copies = []
-        for head in wanted:
+        for head in (head for heads_ in self.keys for head in heads_):
             one = x.narrow(-2, head, 1)
             copies.append(one.detach() if head in seen else one)
             seen.add(head)
         return torch.cat(copies, -2)
 
-    monkeypatch.setattr(head_shares, "_heads", wrong)
+    monkeypatch.setattr(head_shares.HeadShares, "spread", wrong)
     assert not caught("ulysses", 4, shape("few-key-heads", mode="forward"))
     assert "gradient" in caught("ulysses", 4, shape("few-key-heads"))
 

@@ -3,8 +3,7 @@
     q (B, *axes, Z, D)   ->  rows (b, s g, D)     the g queries of a key head together
     k (B, *axes, Zkv, D) ->  keys (b, S, D)       every rank's, in rank order
     scores                   (b, s g, S)
-
-with b = B x axes that are not attended x Zkv, and s of the S positions on this rank.
+with b = B x other axes x Zkv, and s of the S positions on this rank.
 """
 
 from __future__ import annotations

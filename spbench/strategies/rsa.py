@@ -6,10 +6,10 @@ fills its row of scores, takes one softmax over the full row, then passes its va
     scores_r[:, j] = q_r k_j      a ring of K     f K sent
     out_r = sum_j p_r[:, j] v_j   a ring of V     f K
 
-Backward rings V (for the gradient of the scores) and K (for that of q), and sums over the
-ranks every rank's part of the whole dK and dV: as published by two all-reduces, 6 f K in all
-(section 3.2), or with ``reduce_scatter`` 4 f K. The row costs B Z S^2 / N elements.
-Under a causal mask the shards are zigzag and what is masked is not computed (``layers/tiles.py``).
+Backward rings V (for the gradient of the scores) and K (for that of q), and sums every rank's
+part of the whole dK and dV: as published by two all-reduces, 6 f K in all (section 3.2), or
+with ``reduce_scatter`` 4 f K. The row costs B Z S^2 / N elements. Under a causal mask shards
+are zigzag, and what is masked is not computed (``layers/tiles.py``).
 """
 
 from __future__ import annotations
@@ -58,9 +58,8 @@ class RingSelfAttention(Embedded):
         if sublayer.projection:
             return projected_traffic(sublayer, workload, ranks)
         K, sizes = workload.key_bytes, self.shard(workload, axis, ranks).sizes
-        ring = Transfer.ring(K, sizes)
-        scatter = Transfer.reduce_scatter(K, sizes)
-        summed = scatter if self.reduce_scatter else Transfer.all_reduce(K, ranks)
+        ring, scattered = Transfer.ring(K, sizes), Transfer.reduce_scatter(K, sizes)
+        summed = scattered if self.reduce_scatter else Transfer.all_reduce(K, ranks)
         return [ring, ring], [ring, ring, summed, summed]
 
     def attend(
