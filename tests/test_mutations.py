@@ -417,3 +417,25 @@ def test_bias_gradient_of_one_rank_only(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(collectives._AllGather, "backward", staticmethod(wrong))
     assert "gradient" in caught("dsp", 2, shape("pair-bias"))
+
+
+def test_a_small_gradient_is_not_taken_for_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors far below the typical size are still held to their own: half of one is caught."""
+    right = rsa._Rings.backward
+
+    def wrong(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        found = right(ctx, grad)
+        return (found[0] * 0.5, *found[1:])
+
+    monkeypatch.setattr(rsa._Rings, "backward", staticmethod(wrong))
+    gentle = prove(shape(dtype="float32"), load("rsa"), 2, sharpness=0.05)
+    assert "gradient" in why_wrong(gentle)
+
+
+def test_ulysses_needs_heads_only_where_it_swaps_them() -> None:
+    """Two heads on four ranks, attention along the other axis only: nothing is swapped."""
+    block = "[{attention: space}, {mlp: 2}]"
+    work = shape(axes="{time: 6, space: 8}", heads=2, block=block, modulation="none")
+    assert load("ulysses").layout(work, 4)[0] == "time"
+    assert not caught("ulysses", 4, work)
+    assert "2 heads give" in (load("ulysses:every-attention").why_not(work, 4) or "")
