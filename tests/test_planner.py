@@ -57,7 +57,8 @@ def brute_force(work: Workload, ranks: int) -> tuple[float, dict[tuple[str, ...]
     """The fewest bytes that are waited for over all layouts, and those of each layout.
 
     Each transfer counts as much as its own busiest rank sends. Written down anew: each switch
-    once forward and once backward, once more under checkpointing unless it leads into a block; heads shared out likewise.
+    once forward and once backward, once more under checkpointing unless it leads into a block;
+    heads shared out likewise.
     """
     train, again = work.mode == "train", work.checkpointing == "full"
     choices = [allowed(sublayer, work, ranks) for sublayer in work.stack]
