@@ -369,7 +369,7 @@ def test_what_does_not_fit_is_refused_before_any_start(tmp_path: Path) -> None:
     done = spbench(tmp_path, "run", *words, torch=True)
     assert done.code == USAGE
     assert "strategy 'ulysses' cannot run dsp-720m-small heads=6 on 8 ranks" in done.err
-    assert "use 1 to 6 ranks, or heads of 8 or more" in done.err
+    assert "6 heads give 2 of 8 ranks nothing to do; use 1 to 6 ranks" in done.err
     assert done.err.endswith("\n  Or --skip-invalid to leave such cells out.\n")
     assert done.cpu_s < 5.0
     assert not (tmp_path / "results").exists()

@@ -74,6 +74,16 @@ def test_timesformer_on_eight_ranks(strategy: str) -> None:
     assert not why_wrong(prove(less, load(strategy), 8))
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("strategy", variants())
+def test_a_gradient_of_nothing_but_rounding(strategy: str, dtype: str) -> None:
+    """One token of context: queries cannot matter, and what their gradient holds is noise."""
+    shape = find("axes-2d", "verify")
+    block = "[{attention: space}, {attention: time}, {cross_attention: 1}, {mlp: 2}]"
+    work = with_settings(shape, [f"block={block}", f"dtype={dtype}"])
+    assert not why_wrong(prove(work, load(strategy), 2))
+
+
 @pytest.mark.parametrize("strategy", variants())
 def test_pairs_fewer_than_ranks(strategy: str) -> None:
     """A pair tensor of 3 rows on 4 ranks: one rank holds none of it, and all is right."""

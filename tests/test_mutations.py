@@ -81,8 +81,8 @@ def test_softmax_scaled_by_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_softmax_that_overflows(monkeypatch: pytest.MonkeyPatch) -> None:
     """exp without subtracting the maximum first: right on tame scores, NaN on sharp ones."""
 
-    def careless(scores: Tensor, dim: int) -> Tensor:
-        return scores.exp() / scores.exp().sum(dim, keepdim=True)
+    def careless(scores: Tensor, dim: int, out: Tensor) -> Tensor:
+        return out.copy_(scores.exp() / scores.exp().sum(dim, keepdim=True))
 
     monkeypatch.setattr(rsa.torch, "softmax", careless)
     work = shape("attention-only")
@@ -326,7 +326,7 @@ def test_mask_forgotten_in_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_zigzag_taken_for_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Early and late chunk in the ring, but positions and inputs of one run of the sequence."""
-    right = Shard.zigzag
+    right = Shard.causal
 
     def straight(dim: int, length: int, ranks: int) -> Shard:
         return Shard.of_sizes(dim, right(dim, length, ranks).sizes)
@@ -337,7 +337,7 @@ def test_zigzag_taken_for_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
         cut = right(self.shard.dim, self.shard.length, len(self.shard.sizes))
         return stretches(replace(self, shard=cut), rank)
 
-    monkeypatch.setattr(Shard, "zigzag", straight)
+    monkeypatch.setattr(Shard, "causal", straight)
     monkeypatch.setattr(Band, "_stretches", zigzag)
     assert caught("rsa", 2, shape("causal", positions="none"))
 
@@ -371,16 +371,16 @@ def test_grouped_heads_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch) -> No
 def test_one_key_head_of_the_copies_gets_all_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies of a key head whose gradients are not added up."""
 
-    def wrong(x: Tensor, wanted: list[int]) -> Tensor:
+    def wrong(self: head_shares.HeadShares, x: Tensor) -> Tensor:
         seen: set[int] = set()
         copies = []
-        for head in wanted:
+        for head in (head for heads_ in self.keys for head in heads_):
             one = x.narrow(-2, head, 1)
             copies.append(one.detach() if head in seen else one)
             seen.add(head)
         return torch.cat(copies, -2)
 
-    monkeypatch.setattr(head_shares, "_heads", wrong)
+    monkeypatch.setattr(head_shares.HeadShares, "spread", wrong)
     assert not caught("ulysses", 4, shape("few-key-heads", mode="forward"))
     assert "gradient" in caught("ulysses", 4, shape("few-key-heads"))
 
@@ -417,3 +417,25 @@ def test_bias_gradient_of_one_rank_only(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(collectives._AllGather, "backward", staticmethod(wrong))
     assert "gradient" in caught("dsp", 2, shape("pair-bias"))
+
+
+def test_a_small_gradient_is_not_taken_for_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors far below the typical size are still held to their own: half of one is caught."""
+    right = rsa._Rings.backward
+
+    def wrong(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        found = right(ctx, grad)
+        return (found[0] * 0.5, *found[1:])
+
+    monkeypatch.setattr(rsa._Rings, "backward", staticmethod(wrong))
+    gentle = prove(shape(dtype="float32"), load("rsa"), 2, sharpness=0.05)
+    assert "gradient" in why_wrong(gentle)
+
+
+def test_ulysses_needs_heads_only_where_it_swaps_them() -> None:
+    """Two heads on four ranks, attention along the other axis only: nothing is swapped."""
+    block = "[{attention: space}, {mlp: 2}]"
+    work = shape(axes="{time: 6, space: 8}", heads=2, block=block, modulation="none")
+    assert load("ulysses").layout(work, 4)[0] == "time"
+    assert not caught("ulysses", 4, work)
+    assert "2 heads give" in (load("ulysses:every-attention").why_not(work, 4) or "")

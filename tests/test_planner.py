@@ -9,8 +9,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from spbench.comm.transfer import Transfer
-from spbench.layers.heads import traffic_by_heads
 from spbench.strategies.dsp import DSP
 from spbench.strategies.registry import load
 from spbench.workload.catalogue import find
@@ -56,10 +54,11 @@ def stacks(draw: st.DrawFn) -> tuple[Workload, int]:
 
 
 def brute_force(work: Workload, ranks: int) -> tuple[float, dict[tuple[str, ...], float]]:
-    """The fewest bytes of the slowest rank over all layouts, and those of each layout.
+    """The fewest bytes that are waited for over all layouts, and those of each layout.
 
-    Written down anew from the papers' formulas: each switch once forward and once backward,
-    once more under checkpointing unless it leads into a block; heads shared out likewise.
+    Each transfer counts as much as its own busiest rank sends. Written down anew: each switch
+    once forward and once backward, once more under checkpointing unless it leads into a block;
+    heads shared out likewise.
     """
     train, again = work.mode == "train", work.checkpointing == "full"
     choices = [allowed(sublayer, work, ranks) for sublayer in work.stack]
@@ -91,17 +90,38 @@ def allowed(sublayer: Sublayer, work: Workload, ranks: int) -> list[str]:
 
 
 def one_switch(work: Workload, before: str, after: str, ranks: int) -> float:
-    sizes = (shard_sizes(work.axes[axis], ranks) for axis in (before, after))
-    return float(max(Transfer.all_to_all(work.activation_bytes, *sizes).sent))
+    """The busiest rank's part of M, but for what stays with it."""
+    held, kept = (shard_sizes(work.axes[axis], ranks) for axis in (before, after))
+    whole = work.axes[before] * work.axes[after]
+    M = work.activation_bytes
+    return max(h * (sum(kept) - k) / whole * M for h, k in zip(held, kept, strict=True))
 
 
 def of_heads(sublayer: Sublayer, work: Workload, axis: str, ranks: int) -> float:
-    if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
+    """q, k and v to the ranks' heads, the result back; and all of it backward."""
+    if axis not in sublayer.attended:
         return 0.0
-    forward, backward = (
-        sum(float(max(transfer.sent)) for transfer in way)
-        for way in traffic_by_heads(sublayer, work, axis, ranks)
-    )
+    group = work.heads // work.key_heads
+    queries = shard_sizes(work.heads, ranks)
+    whole_groups = [group * count for count in shard_sizes(work.key_heads, ranks)]
+    if min(whole_groups) and max(whole_groups) == max(queries):
+        queries = tuple(whole_groups)
+    starts = [sum(queries[:rank]) for rank in range(ranks)]
+    keys = [
+        len({head // group for head in range(start, start + count)})
+        for start, count in zip(starts, queries, strict=True)
+    ]
+    held, length = shard_sizes(work.axes[axis], ranks), work.axes[axis]
+    one_head = work.activation_bytes / length / work.heads  # of one position of the axis
+    to_heads = [
+        h * (sum(queries) - q + 2 * (sum(keys) - k))
+        for h, q, k in zip(held, queries, keys, strict=True)
+    ]
+    back_q = [q * (length - h) for h, q in zip(held, queries, strict=True)]
+    there_q = [h * (sum(queries) - q) for h, q in zip(held, queries, strict=True)]
+    from_heads = [(q + 2 * k) * (length - h) for h, q, k in zip(held, queries, keys, strict=True)]
+    forward = one_head * (max(to_heads) + max(back_q))
+    backward = one_head * (max(there_q) + max(from_heads))
     if work.mode == "forward":
         return forward
     return forward + backward + (forward if work.checkpointing == "full" else 0.0)

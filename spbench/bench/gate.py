@@ -94,9 +94,11 @@ def run_gate(
     parts = _parts(step)
     comm = Collectives(links.strategy)
 
+    floor = _noise(reference)
+
     def error_of(name: str, got: Tensor) -> float:
         part, whole = parts[name], reference.exact[name]
-        return relative_error(got, whole if part is None else comm.take(whole, part), whole)
+        return relative_error(got, whole if part is None else comm.take(whole, part), whole, floor)
 
     tolerances = dict.fromkeys(mine, FIXED_TOLERANCE.get(workload.dtype, math.nan))
     if reference.own is not None:
@@ -132,16 +134,28 @@ def _parts(step: Step) -> dict[str, Shard | None]:
     return parts | {"output": step.last, "gradient of the input": step.first}
 
 
-def relative_error(got: Tensor, wanted: Tensor, whole: Tensor) -> float:
+def _noise(reference: Reference) -> float:
+    """Below this size a gradient is nothing but rounding: that of a query which only one key
+    answers is zero, whatever its digits say. Errors are then relative to this size."""
+    if reference.own is not None or reference.workload.mode == "forward":
+        return 0.0  # in 16 bits the tolerance knows what rounding alone may do
+    sizes = [_root_mean_square(x) for name, x in reference.exact.items() if name != "output"]
+    dtype = reference.exact["output"].dtype
+    lost = torch.finfo(dtype).eps / FIXED_TOLERANCE[reference.workload.dtype]
+    return 10 * lost * statistics.median(sizes)
+
+
+def relative_error(got: Tensor, wanted: Tensor, whole: Tensor, floor: float = 0.0) -> float:
     """Root mean square of got - wanted, over that of the whole tensor that ``wanted`` is of.
 
-    Shapes that differ are infinitely wrong, and so is anything but zero where all is zero.
+    Shapes that differ are infinitely wrong, and so is anything but zero where all is zero,
+    or, with a ``floor``, what is not small beside that.
     """
     if got.shape != wanted.shape:
         return math.inf
     precise = torch.promote_types(wanted.dtype, torch.float32)
     difference = _root_mean_square(got.to(precise) - wanted.to(precise))
-    size = _root_mean_square(whole.to(precise))
+    size = max(floor, _root_mean_square(whole.to(precise)))
     if difference == 0.0:
         return 0.0
     return difference / size if size else math.inf

@@ -19,8 +19,8 @@ def switch(workload: Workload, before: str, after: str, ranks: int) -> Transfer:
 def bytes_in_a_step(
     workload: Workload, forward: list[Transfer], backward: list[Transfer], *, repeated: bool = True
 ) -> float:
-    """What the busiest rank sends in a step: in training backward too, and, if it is
-    ``repeated`` under checkpointing, forward again."""
+    """What a step waits for: of each transfer the bytes of its own busiest rank, in training
+    backward too, and, if it is ``repeated`` under checkpointing, forward again."""
     if workload.mode == "forward":
         backward = []
     elif workload.checkpointing == "full" and repeated:

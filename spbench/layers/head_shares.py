@@ -1,7 +1,7 @@
 """Which heads each rank computes with, when heads are shared out.
 
 Heads need not divide: 4 on 3 ranks are 2, 1, 1. With grouped queries a rank gets whole groups
-as long as there are enough of them; beyond that several ranks get a copy of the same key head.
+where they divide as evenly as queries would; else several ranks get a copy of a key head.
 """
 
 from __future__ import annotations
@@ -31,36 +31,40 @@ class HeadShares:
 
     def spread(self, x: Tensor) -> Tensor:
         """Key heads in the order of the ranks, repeated where several ranks need them."""
-        wanted = [head for heads in self.keys for head in heads]
-        return _heads(x, wanted) if len(wanted) > x.shape[-2] else x
+        if sum(self.key_sizes) == x.shape[-2]:
+            return x
+        return torch.cat([x.narrow(-2, heads[0], len(heads)) for heads in self.keys], -2)
 
     def matched(self, x: Tensor, rank: int) -> Tensor:
         """Key heads of ``rank``, so that its query heads find theirs by even groups."""
-        first = sum(self.queries[:rank])
-        count, held = self.queries[rank], self.keys[rank]
-        wanted = [held.index((first + i) // self.group) for i in range(count)]
-        even = count % len(held) == 0 and all(
-            at == i * len(held) // count for i, at in enumerate(wanted)
-        )
-        return x if even else _heads(x, wanted)
+        first, held = sum(self.queries[:rank]), self.keys[rank]
+        users = [
+            min((head + 1) * self.group, first + self.queries[rank]) - max(head * self.group, first)
+            for head in held
+        ]
+        if len(set(users)) == 1:
+            return x
+        each = zip(x.unbind(-2), users, strict=True)
+        return torch.cat([one.unsqueeze(-2).expand(*_times(one, count)) for one, count in each], -2)
 
 
-def _heads(x: Tensor, wanted: list[int]) -> Tensor:
-    return x.index_select(-2, torch.tensor(wanted, device=x.device))
+def _times(head: Tensor, count: int) -> list[int]:
+    return [*head.shape[:-1], count, head.shape[-1]]
+
+
+@cache
+def share_groups(key_heads: int, group: int, ranks: int) -> Sizes:
+    """Query heads for each rank by whole groups, as even as can be."""
+    return tuple(count * group for count in shard_sizes(key_heads, ranks))
 
 
 @cache
 def share_heads(heads: int, key_heads: int, ranks: int) -> HeadShares:
-    """Whole groups where there are enough, else query heads as even as can be."""
+    """Whole groups where that is as even as can be, else query heads one by one."""
     group = heads // key_heads
-    if key_heads >= ranks:
-        groups = runs_of(shard_sizes(key_heads, ranks))
-        return HeadShares(
-            queries=tuple(count * group for _, count in groups),
-            keys=tuple(tuple(range(first, first + count)) for first, count in groups),
-            group=group,
-        )
-    queries = shard_sizes(heads, ranks)
+    queries, groups = shard_sizes(heads, ranks), share_groups(key_heads, group, ranks)
+    if key_heads >= ranks and max(groups) == max(queries):
+        queries = groups
     return HeadShares(
         queries=queries,
         keys=tuple(

@@ -13,9 +13,9 @@ from torch import Tensor
 from spbench.comm.collectives import Collectives
 from spbench.comm.traffic import Traffic
 from spbench.comm.transfer import Transfer
-from spbench.layers.head_shares import share_heads
+from spbench.layers.head_shares import share_groups, share_heads
 from spbench.layers.kernel import Scores, attend_whole
-from spbench.workload.shards import Shard, shard_sizes
+from spbench.workload.shards import Shard, Sizes, shard_sizes
 from spbench.workload.sublayers import Attention, Sublayer
 from spbench.workload.workload import Workload
 
@@ -26,7 +26,7 @@ def attend_by_heads(
     """Attention of (B, *axes, Z, D) with the sharded axis whole and the heads shared out."""
     dim = q.ndim - 2
     shares = share_heads(q.shape[dim], k.shape[dim], comm.size)
-    mine = bias_of_heads(scores, shares.group, comm)
+    mine = bias_of_heads(scores, shares.queries, comm)
     queries = Shard.of_sizes(dim, shares.queries)
     keys = Shard.of_sizes(dim, shares.key_sizes)
     q, k, v = comm.switch(
@@ -38,12 +38,11 @@ def attend_by_heads(
     return out
 
 
-def bias_of_heads(scores: Scores, group: int, comm: Collectives) -> Scores:
+def bias_of_heads(scores: Scores, queries: Sizes, comm: Collectives) -> Scores:
     """With the whole bias of this rank's heads, from this rank's positions of all heads."""
     if scores.bias is None or scores.bias_shard is None:
         return scores
-    count = scores.bias.shape[3]
-    heads = Shard.of_sizes(3, share_heads(count, count // group, comm.size).queries)
+    heads = Shard.of_sizes(3, queries)
     (bias,) = comm.switch(scores.bias, before=scores.bias_shard, after=heads)
     return replace(scores, bias=bias, bias_shard=None)
 
@@ -61,7 +60,7 @@ def traffic_by_heads(attention: Attention, workload: Workload, axis: str, ranks:
         Transfer.all_to_all(M, shares.queries, held),
         Transfer.all_to_all(keys_bytes, shares.key_sizes, held),
     )
-    bias, bias_back = bias_traffic_by_heads(attention, workload, ranks)
+    bias, bias_back = bias_traffic_by_heads(attention, workload, shares.queries)
     there, here = (
         Transfer.all_to_all(M, shares.queries, held),
         Transfer.all_to_all(M, held, shares.queries),
@@ -69,14 +68,25 @@ def traffic_by_heads(attention: Attention, workload: Workload, axis: str, ranks:
     return [to_heads, *bias, there], [here, *bias_back, back]
 
 
-def bias_traffic_by_heads(sublayer: Sublayer, workload: Workload, ranks: int) -> Traffic:
+def bias_traffic_by_heads(sublayer: Sublayer, workload: Workload, heads: Sizes) -> Traffic:
     """What ``bias_of_heads`` sends."""
     if not isinstance(sublayer, Attention) or not sublayer.pair_bias:
         return [], []
     (axis,) = sublayer.axes
-    held = shard_sizes(workload.axes[axis], ranks)
-    heads = share_heads(workload.heads, workload.key_heads, ranks).queries
+    held = shard_sizes(workload.axes[axis], len(heads))
     whole_bytes = workload.bias_bytes(axis)
     return [Transfer.all_to_all(whole_bytes, held, heads)], [
         Transfer.all_to_all(whole_bytes, heads, held)
     ]
+
+
+def bias_of_groups(scores: Scores, group: int, comm: Collectives) -> Scores:
+    """The same where the heads are cut by whole groups of ``group`` queries."""
+    count = 0 if scores.bias is None else scores.bias.shape[3]
+    return bias_of_heads(scores, share_groups(count // group, group, comm.size), comm)
+
+
+def bias_traffic_by_groups(sublayer: Sublayer, workload: Workload, ranks: int) -> Traffic:
+    """What ``bias_of_groups`` sends."""
+    group = workload.heads // workload.key_heads
+    return bias_traffic_by_heads(sublayer, workload, share_groups(workload.key_heads, group, ranks))

@@ -63,16 +63,23 @@ def attend_whole(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
     else:
         # One sample after another: the kernels want the same bias for their whole batch.
         samples = zip(*(x.chunk(q.shape[0]) for x in folded), scores.bias, strict=True)
-        out = torch.cat(
-            [kernel(*qkv, attn_mask=bias.permute(2, 0, 1)[None]) for *qkv, bias in samples]
-        )
+        outs = [kernel(*qkv, attn_mask=bias.permute(2, 0, 1)[None]) for *qkv, bias in samples]
+        out = torch.cat(outs) if len(outs) > 1 else outs[0]
     return unfold(out, q.shape, scores.dims)
 
 
 def kernel(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
     """(b, Z, S, D), with k and v of as many heads as q or a divisor of it."""
-    grouped = q.shape[1] != k.shape[1]
-    return F.scaled_dot_product_attention(q, k, v, enable_gqa=grouped, **how)
+    group = q.shape[1] // k.shape[1]
+    if group > 1 and ("attn_mask" in how or _only_plain(q)):
+        k, v = (x[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2) for x in (k, v))
+        group = 1
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=group > 1, **how)
+
+
+def _only_plain(q: Tensor) -> bool:
+    """Where no kernel takes groups without holding the scores: keys are repeated instead."""
+    return q.is_cuda and q.dtype not in (torch.bfloat16, torch.float16)
 
 
 def project(k: Tensor, v: Tensor, projection: Tensor) -> list[Tensor]:

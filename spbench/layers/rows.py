@@ -1,10 +1,9 @@
 """One rank's queries as rows of scores, whatever the attended dims and groups of heads.
 
-    q (B, *axes, Z, D)   ->  rows (b, Zkv, s g, D)     the g queries of a key head together
-    k (B, *axes, Zkv, D) ->  keys (b, Zkv, S, D)       every rank's, in rank order
-    scores                   (b, Zkv, s g, S)
-
-with b = B x axes that are not attended and s of the S positions on this rank.
+    q (B, *axes, Z, D)   ->  rows (b, s g, D)     the g queries of a key head together
+    k (B, *axes, Zkv, D) ->  keys (b, S, D)       every rank's, in rank order
+    scores                   (b, s g, S)
+with b = B x other axes x Zkv, and s of the S positions on this rank.
 """
 
 from __future__ import annotations
@@ -15,8 +14,10 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
+from spbench.layers.in_place import add_product_
 from spbench.layers.kernel import Scores, fold, unfold
-from spbench.layers.tiles import Band, Tile
+from spbench.layers.tile import Tile
+from spbench.layers.tiles import Band
 from spbench.workload.shards import Shard
 
 
@@ -51,23 +52,23 @@ class Rows:
 
     @property
     def columns(self) -> int:
-        """Keys of all ranks."""
         return sum(self.band.columns_of(len(self.shard.sizes) - 1))
 
     def fold(self, q: Tensor) -> Tensor:
         grouped = fold(q, self.band.dims).unflatten(1, (self.key_heads, self.group))
-        return grouped.transpose(2, 3).flatten(2, 3)
+        rows = grouped.transpose(2, 3).clone(memory_format=torch.contiguous_format)
+        return rows.flatten(2, 3).flatten(0, 1)
 
     def unfold(self, rows: Tensor) -> Tensor:
-        heads = rows.unflatten(2, (-1, self.group)).transpose(2, 3).flatten(1, 2)
-        return unfold(heads, self.q_shape, self.band.dims)
+        grouped = rows.unflatten(0, (-1, self.key_heads)).unflatten(2, (-1, self.group))
+        return unfold(grouped.transpose(2, 3).flatten(1, 2), self.q_shape, self.band.dims)
 
     def fold_keys(self, block: Tensor) -> Tensor:
-        return fold(block, self.band.dims)
+        return fold(block, self.band.dims).flatten(0, 1)
 
     def unfold_keys(self, keys: Tensor) -> Tensor:
         """All keys -> (B, *axes, Zkv, D), whole, the sharded dim in rank order."""
-        blocks = []
+        keys, blocks = keys.unflatten(0, (-1, self.key_heads)), []
         for owner, size in enumerate(self.shard.sizes):
             shape = [*self.k_shape]
             shape[self.shard.dim] = size
@@ -88,39 +89,42 @@ class Rows:
         return Slices(slice(row * g, (row + rows) * g), slice(column, column + columns))
 
     def transposed_product(self, row: Tensor, right: Tensor) -> Tensor:
-        """(b, Zkv, rows, S)^T times (b, Zkv, rows, D), without what is masked anyway."""
+        """(b, rows, S)^T times (b, rows, D), without what is masked anyway."""
         tiles = [self._slices(tile) for tile in self.band.all_tiles]
         if len(tiles) == 1:
-            return row.transpose(-2, -1) @ right
-        precise = torch.promote_types(row.dtype, torch.float32)
-        total = right.new_zeros(*row.shape[:2], self.columns, right.shape[-1], dtype=precise)
+            return row.transpose(1, 2) @ right
+        total = self.nothing(row, self.columns, right.shape[-1])
         for rows, columns in tiles:
-            total[..., columns, :] += (
-                row[..., rows, columns].transpose(-2, -1) @ right[..., rows, :]
-            )
+            add_product_(total[:, columns], row[:, rows, columns].transpose(1, 2), right[:, rows])
         return total.to(row.dtype)
 
     def blank(self, left: Tensor, hidden: float) -> Tensor:
         """Scores to be filled tile by tile; ``hidden`` where no tile lies."""
-        shape = (*left.shape[:-1], self.columns)
-        return left.new_full(shape, hidden) if self.band.causal else left.new_empty(shape)
+        blank = left.new_empty(*left.shape[:2], self.columns)
+        return blank.fill_(hidden) if self.band.causal else blank
+
+    def nothing(self, like: Tensor, *shape: int) -> Tensor:
+        """Zeros to add products to, in float32 at least."""
+        precise = torch.promote_types(like.dtype, torch.float32)
+        return like.new_zeros(like.shape[0], *shape, dtype=precise)
 
     def mask_(self, scores: Tensor) -> Tensor:
         """Minus infinity where a key comes after the query."""
-        for tile in self.band.all_tiles:
-            if tile.masked:
-                hidden = self.band.hidden(tile, scores.device).repeat_interleave(self.group, 0)
-                rows, columns = self._slices(tile)
-                scores[..., rows, columns].masked_fill_(hidden, -torch.inf)
+        for owner in range(len(self.shard.sizes)):
+            for tile in self.band.tiles(owner):
+                if tile.masked:
+                    hidden = self.band.hidden(tile, owner, scores.device)
+                    rows, columns = self._slices(tile)
+                    part = scores[:, rows, columns].unflatten(1, (-1, self.group))
+                    part.masked_fill_(hidden[:, None], -torch.inf)
         return scores
 
-    def add_bias_(self, scores: Tensor, bias: Tensor) -> Tensor:
+    def add_bias_(self, scores: Tensor, bias: Tensor) -> None:
         """``bias`` (B, s, S, Z) of this rank's queries."""
         grouped = bias.unflatten(-1, (self.key_heads, self.group)).permute(0, 3, 1, 4, 2)
-        by_sample = scores.unflatten(0, (self.q_shape[0], -1))
+        by_sample = scores.unflatten(0, (self.q_shape[0], -1, self.key_heads))
         by_sample += grouped.flatten(2, 3)[:, None]
-        return scores
 
     def bias_gradient(self, d_scores: Tensor) -> Tensor:
-        summed = d_scores.unflatten(0, (self.q_shape[0], -1)).sum(1)
+        summed = d_scores.unflatten(0, (self.q_shape[0], -1, self.key_heads)).sum(1)
         return summed.unflatten(2, (-1, self.group)).permute(0, 2, 4, 1, 3).flatten(3)

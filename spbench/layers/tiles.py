@@ -16,31 +16,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from spbench.workload.shards import Shard
+from spbench.layers.tile import Tile, merged
+from spbench.workload.shards import Shard, runs_of, shard_sizes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tile:
-    """Scores to compute: local rows, columns in rank order, and whether some are masked."""
-
-    rows: tuple[int, int]
-    columns: tuple[int, int]
-    masked: bool
-
-
-@dataclass(frozen=True)
-class _Stretch:
-    """Folded positions that lie end to end in a rank's memory."""
+class _Stretch(NamedTuple):
+    """Folded positions end to end in a rank's memory, from ``first`` to before ``end``."""
 
     at: int
     length: int
-    first: int | None
-    """The first position, if the others follow it one by one."""
+    first: int
+    end: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,39 +60,44 @@ class Band:
         start, count = self.columns_of(owner)
         if not self.causal:
             rows = self.shard.sizes[self.rank] * self._others
-            return [Tile(rows=(0, rows), columns=(start, count), masked=False)]
-        found: list[Tile] = []
-        for q in self._stretches(self.rank):
-            for k in self._stretches(owner):
-                masked = True
-                if q.first is not None and k.first is not None:
-                    if k.first > q.first + q.length - 1:
-                        continue
-                    masked = k.first + k.length - 1 > q.first
-                columns = (start + k.at, k.length)
-                found.append(Tile(rows=(q.at, q.length), columns=columns, masked=masked))
-        return _merged(found)
+            return [Tile((0, rows), (start, count), masked=False)]
+        pairs = product(self._stretches(self.rank), self._stretches(owner))
+        return merged(
+            [
+                Tile((q.at, q.length), (start + k.at, k.length), masked=k.end - 1 > q.first)
+                for q, k in pairs
+                if k.first < q.end
+            ]
+        )
 
     @cached_property
     def all_tiles(self) -> list[Tile]:
         """Those of all owners."""
         every = [tile for owner in range(len(self.shard.sizes)) for tile in self.tiles(owner)]
-        return _merged(every)
+        return merged(every)
 
-    def hidden(self, tile: Tile, device: torch.device) -> Tensor:
-        """True where a key comes after the query: (rows, columns)."""
+    def hidden(self, tile: Tile, owner: int, device: torch.device) -> Tensor:
+        """True where a key of ``owner`` comes after the query: (rows, columns)."""
         rows = self._positions(self.rank, device).narrow(0, *tile.rows)
-        ranks = range(len(self.shard.sizes))
-        columns = torch.cat([self._positions(r, device) for r in ranks]).narrow(0, *tile.columns)
-        return rows[:, None] < columns
+        column, count = tile.columns
+        first = column - self.columns_of(owner)[0]
+        return rows[:, None] < self._positions(owner, device).narrow(0, first, count)
 
     def _stretches(self, rank: int) -> list[_Stretch]:
-        if self.shard.dim != self.dims[0]:  # runs of an inner axis are interleaved
-            return [_Stretch(0, self.shard.sizes[rank] * self._others, None)]
+        """Runs of the outermost attended dim: those of the shard, or of what lies outside it.
+
+        In the latter case every rank holds all of that dim, and so many stretches of it leave
+        out all but 1/32 of what is masked.
+        """
+        outer = self.dims[0] == self.shard.dim
+        count = self.lengths[0]
+        runs = self.shard.runs[rank] if outer else runs_of(shard_sizes(count, min(count, 16)))
+        span = prod(self.lengths[1:])
+        held = span if outer else span * self.shard.sizes[rank] // self.shard.length
         found, at = [], 0
-        for first, length in self.shard.runs[rank]:
-            found.append(_Stretch(at, length * self._others, first * self._others))
-            at += length * self._others
+        for first, length in runs:
+            found.append(_Stretch(at, length * held, first * span, (first + length) * span))
+            at += length * held
         return found
 
     def _positions(self, rank: int, device: torch.device) -> Tensor:
@@ -110,21 +108,3 @@ class Band:
             own = torch.cat([torch.arange(a, a + n, device=device) for a, n in runs])
             place = (place[:, None] * length + own).flatten()
         return place
-
-
-def _merged(tiles: list[Tile]) -> list[Tile]:
-    """Unmasked neighbours as one: fewer and larger products."""
-    found: list[Tile] = []
-    for tile in tiles:
-        last = found[-1] if found else None
-        if last is None or last.masked or tile.masked:
-            found.append(tile)
-        elif last.columns == tile.columns and sum(last.rows) == tile.rows[0]:
-            rows = (last.rows[0], last.rows[1] + tile.rows[1])
-            found[-1] = Tile(rows=rows, columns=tile.columns, masked=False)
-        elif last.rows == tile.rows and sum(last.columns) == tile.columns[0]:
-            columns = (last.columns[0], last.columns[1] + tile.columns[1])
-            found[-1] = Tile(rows=tile.rows, columns=columns, masked=False)
-        else:
-            found.append(tile)
-    return found

@@ -41,6 +41,35 @@ class LearnedPositions(nn.Module):
 
 
 @final
+class RotaryTables(nn.Module):
+    """cos and sin (2, positions, pairs) of each axis and number of pairs, once for all layers."""
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__()
+        for attention in workload.attentions:
+            for axis, pairs in turned_pairs(attention, workload).items():
+                rates = BASE ** -(torch.arange(pairs, dtype=torch.float64) / pairs)
+                places = torch.arange(workload.axes[axis], dtype=torch.float64)
+                angles = places[:, None] * rates
+                table = torch.stack([angles.cos(), angles.sin()])
+                self.register_buffer(_name(axis, pairs), table, persistent=False)
+
+    def of(self, axis: str, pairs: int) -> Tensor:
+        return self.get_buffer(_name(axis, pairs))
+
+
+def turned_pairs(attention: Attention, workload: Workload) -> dict[str, int]:
+    """Pairs of numbers of a head that each rotary axis turns, as even as can be."""
+    axes = workload.rotary_axes(attention)
+    sizes = shard_sizes(workload.head_dim // 2, len(axes)) if axes else ()
+    return dict(zip(axes, sizes, strict=True))
+
+
+def _name(axis: str, pairs: int) -> str:
+    return f"{axis} {pairs}"
+
+
+@final
 class Rotary(nn.Module):
     """Turns pairs of numbers of each query and key by angles that grow with the position.
 
@@ -48,31 +77,28 @@ class Rotary(nn.Module):
     pairs. (Su et al., RoFormer, 2021, eq. 34; number i is paired with number i + D/2.)
     """
 
-    def __init__(self, attention: Attention, workload: Workload, comm: Collectives) -> None:
+    def __init__(
+        self, attention: Attention, workload: Workload, tables: RotaryTables, comm: Collectives
+    ) -> None:
         super().__init__()
-        self.comm = comm
-        axes = workload.rotary_axes(attention)
-        self.dims = [workload.dim(axis) for axis in axes]
-        self.pairs = list(shard_sizes(workload.head_dim // 2, len(axes))) if axes else []
-        for axis, pairs in zip(axes, self.pairs, strict=True):
-            rates = BASE ** -(torch.arange(pairs, dtype=torch.float64) / pairs)
-            angles = torch.arange(workload.axes[axis], dtype=torch.float64)[:, None] * rates
-            table = torch.stack([angles.cos(), angles.sin()])
-            self.register_buffer(f"table_{axis}", table, persistent=False)
+        self.tables, self.comm = tables, comm
+        self.pairs = turned_pairs(attention, workload)
+        self.dims = {axis: workload.dim(axis) for axis in self.pairs}
 
     def forward(self, q: Tensor, k: Tensor, shard: Shard | None) -> tuple[Tensor, Tensor]:
         """``shard`` says how the axes of q and k are cut; None: they are whole."""
-        if not self.dims:
+        if not self.pairs:
             return q, k
         tables = []
-        for dim, table in zip(self.dims, self.buffers(), strict=True):
-            cut = shard is not None and shard.dim == dim
-            mine = self.comm.take(table, shard.along(1)) if shard is not None and cut else table
-            tables.append(mine.view(2, -1, *[1] * (q.ndim - 2 - dim), mine.shape[-1]))
+        for axis, dim in self.dims.items():
+            table = self.tables.of(axis, self.pairs[axis])
+            if shard is not None and shard.dim == dim:
+                table = self.comm.take(table, shard.along(1))
+            tables.append(table.view(2, -1, *[1] * (q.ndim - 2 - dim), table.shape[-1]))
         return self._turned(q, tables), self._turned(k, tables)
 
     def _turned(self, x: Tensor, tables: list[Tensor]) -> Tensor:
-        left, right = (half.split(self.pairs, -1) for half in x.chunk(2, -1))
+        left, right = (half.split(list(self.pairs.values()), -1) for half in x.chunk(2, -1))
         parts = list(zip(left, right, tables, strict=True))
         turned = [a * cos - b * sin for a, b, (cos, sin) in parts]
         return torch.cat([*turned, *(a * sin + b * cos for a, b, (cos, sin) in parts)], -1)

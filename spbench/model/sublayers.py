@@ -18,7 +18,7 @@ from spbench.layers.kernel import Scores, attend_context
 from spbench.layers.linear import LinearSpec
 from spbench.model.inputs import Inputs
 from spbench.model.modulation import EPS
-from spbench.model.positions import Rotary
+from spbench.model.positions import Rotary, RotaryTables
 from spbench.strategies.base import Strategy
 from spbench.workload.shards import Shard
 from spbench.workload.sublayers import Attention, CrossAttention, Mlp, Sublayer
@@ -30,7 +30,12 @@ class SelfAttention(nn.Module):
     """Attention along one axis or several joined; the others are batch."""
 
     def __init__(
-        self, sublayer: Attention, workload: Workload, strategy: Strategy, comm: Collectives
+        self,
+        sublayer: Attention,
+        workload: Workload,
+        strategy: Strategy,
+        comm: Collectives,
+        tables: RotaryTables,
     ) -> None:
         super().__init__()
         self.strategy, self.comm = strategy, comm
@@ -54,7 +59,7 @@ class SelfAttention(nn.Module):
         self.qkv = strategy.linear_in(heads_in, comm)
         self.out = strategy.linear_out(heads_out, comm)
         self.norm = QueryKeyNorm(head_dim) if workload.qk_norm else None
-        self.rotary = Rotary(sublayer, workload, comm)
+        self.rotary = Rotary(sublayer, workload, tables, comm)
         self.projection: nn.Parameter | None = None
         if sublayer.projection:
             lengths = [workload.axes[axis] for axis in workload.axes if axis in sublayer.axes]
@@ -172,11 +177,15 @@ class FeedForward(nn.Module):
 
 
 def make(
-    sublayer: Sublayer, workload: Workload, strategy: Strategy, comm: Collectives
+    sublayer: Sublayer,
+    workload: Workload,
+    strategy: Strategy,
+    comm: Collectives,
+    tables: RotaryTables,
 ) -> SelfAttention | ContextAttention | FeedForward:
     match sublayer:
         case Attention():
-            return SelfAttention(sublayer, workload, strategy, comm)
+            return SelfAttention(sublayer, workload, strategy, comm, tables)
         case CrossAttention():
             return ContextAttention(sublayer, workload, strategy, comm)
         case Mlp():

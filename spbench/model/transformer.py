@@ -22,7 +22,7 @@ from spbench.layers.linear import LinearSpec, WholeLinear
 from spbench.model import sublayers
 from spbench.model.inputs import Inputs
 from spbench.model.modulation import Conditioning, ModulatedNorm, PlainNorm
-from spbench.model.positions import LearnedPositions
+from spbench.model.positions import LearnedPositions, RotaryTables
 from spbench.strategies.base import Strategy
 from spbench.workload.cost import is_modulated
 from spbench.workload.shards import Shard
@@ -55,6 +55,7 @@ class Transformer(nn.Module):
         self.first, self.last = layout[0], layout[-1]
         self.pairs = {axis: shards[axis].along(1) for axis in workload.pairs}
         self.positions = LearnedPositions(workload, comm)
+        tables = RotaryTables(workload)
         modulated = [is_modulated(sublayer, workload) for sublayer in workload.block]
         self.conditioning = Conditioning(workload, sum(modulated)) if any(modulated) else None
         self.residuals = nn.ModuleList()
@@ -65,7 +66,7 @@ class Transformer(nn.Module):
                 if modulated[place]
                 else PlainNorm(workload)
             )
-            made = sublayers.make(sublayer, workload, strategy, comm)
+            made = sublayers.make(sublayer, workload, strategy, comm, tables)
             self.residuals.append(Residual(norm, made, shard))
         self.norm = PlainNorm(workload)
         self.final = WholeLinear(

@@ -32,7 +32,7 @@ from spbench.workload.sublayers import Attention, Sublayer
 from spbench.workload.workload import Workload
 
 Cost = tuple[float, float]
-"""Bytes that the slowest rank sends, then how unevenly the ranks compute."""
+"""Bytes that are waited for (each transfer's busiest rank), then how unevenly ranks compute."""
 
 
 @final

@@ -25,16 +25,19 @@ class Embedded(Strategy, ABC):
 
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         if self.shard_axis not in (AUTO, *workload.axes):
-            axes = ", ".join((AUTO, *workload.axes))
-            return f"there is no axis {self.shard_axis!r} to shard; shard-axis may be {axes}"
-        may_be_sharded = list(workload.axes) if self.shard_axis == AUTO else [self.shard_axis]
-        longest = max(may_be_sharded, key=workload.axes.__getitem__)
-        if workload.axes[longest] < ranks:
-            return (
-                f"its {workload.axes[longest]} positions of {longest} give some ranks nothing; "
-                f"use 1 to {workload.axes[longest]} ranks"
-            )
-        return None
+            known = ", ".join((AUTO, *workload.axes))
+            return f"there is no axis {self.shard_axis!r} to shard; shard-axis may be {known}"
+        axes = list(workload.axes) if self.shard_axis == AUTO else [self.shard_axis]
+        reasons = {axis: self.why_not_along(axis, workload, ranks) for axis in axes}
+        longest = max(axes, key=workload.axes.__getitem__)
+        return None if None in reasons.values() else reasons[longest]
+
+    def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
+        """Why ``axis`` cannot be the sharded one."""
+        length = workload.axes[axis]
+        if length >= ranks:
+            return None
+        return f"its {length} positions of {axis} give some ranks nothing; use 1 to {length} ranks"
 
     @final
     def layout(self, workload: Workload, ranks: int) -> Layout:
@@ -49,5 +52,5 @@ class Embedded(Strategy, ABC):
 
         if self.shard_axis != AUTO:
             return (self.shard_axis,) * len(workload.stack)
-        fits = [axis for axis, length in workload.axes.items() if length >= ranks]
+        fits = [a for a in workload.axes if self.why_not_along(a, workload, ranks) is None]
         return (min(fits, key=cost),) * len(workload.stack)

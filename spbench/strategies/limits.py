@@ -8,7 +8,7 @@ from spbench.workload.workload import Workload
 
 def heads_why_not(workload: Workload, ranks: int) -> str | None:
     """For strategies that share the heads of self-attention between the ranks."""
-    return _too_few(workload.heads, "heads", ranks) if workload.attentions else None
+    return _too_few(workload.heads, "heads", ranks)
 
 
 def cut_why_not(workload: Workload, ranks: int) -> str | None:
@@ -33,7 +33,7 @@ def _too_few(count: int, what: str, ranks: int) -> str | None:
         return None
     return (
         f"{count} {what} give {ranks - count} of {ranks} ranks nothing to do; "
-        f"use 1 to {count} ranks, or {what} of {ranks} or more"
+        f"use 1 to {count} ranks"
     )
 
 
@@ -43,7 +43,7 @@ def nothing_to_switch(workload: Workload) -> str:
         return "it shards an axis that is not attended, and needs a second sequence axis"
     return (
         f"every attention joins {', '.join(workload.axes)}, which leaves no axis to shard; "
-        "it needs attentions that leave one out, or strategies that share heads or pass keys"
+        "strategies that share heads, pass keys or cut weights can run it"
     )
 
 

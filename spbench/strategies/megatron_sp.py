@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 from spbench.comm.collectives import Collectives
 from spbench.comm.traffic import Traffic
 from spbench.comm.transfer import Transfer
-from spbench.layers.heads import bias_of_heads, bias_traffic_by_heads
+from spbench.layers.heads import bias_of_groups, bias_traffic_by_groups
 from spbench.layers.kernel import Scores, attend_whole
 from spbench.layers.linear import LinearSpec, empty_parameter, product
 from spbench.strategies.embedded import Embedded
@@ -55,7 +55,7 @@ class MegatronSP(Embedded):
         gather = Transfer.all_gather(workload.activation_bytes, sizes)
         scatter = Transfer.reduce_scatter(workload.activation_bytes, sizes)
         regather = [] if self.keep_input else [gather]
-        bias, back = bias_traffic_by_heads(sublayer, workload, ranks)
+        bias, back = bias_traffic_by_groups(sublayer, workload, ranks)
         return [gather, *bias, scatter], [gather, *back, *regather, scatter]
 
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
@@ -70,7 +70,7 @@ class MegatronSP(Embedded):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
-        return attend_whole(q, k, v, bias_of_heads(scores, q.shape[-2] // k.shape[-2], comm))
+        return attend_whole(q, k, v, bias_of_groups(scores, q.shape[-2] // k.shape[-2], comm))
 
 
 @final

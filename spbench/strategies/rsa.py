@@ -6,10 +6,10 @@ fills its row of scores, takes one softmax over the full row, then passes its va
     scores_r[:, j] = q_r k_j      a ring of K     f K sent
     out_r = sum_j p_r[:, j] v_j   a ring of V     f K
 
-Backward rings V (for the gradient of the scores) and K (for that of q), and sums over the
-ranks every rank's part of the whole dK and dV: as published by two all-reduces, 6 f K in all
-(section 3.2), or with ``reduce_scatter`` 4 f K. The row costs B Z S^2 / N elements.
-Under a causal mask the shards are zigzag and what is masked is not computed (``layers/tiles.py``).
+Backward rings V (for the gradient of the scores) and K (for that of q), and sums every rank's
+part of the whole dK and dV: as published by two all-reduces, 6 f K in all (section 3.2), or
+with ``reduce_scatter`` 4 f K. The row costs B Z S^2 / N elements. Under a causal mask shards
+are zigzag, and what is masked is not computed (``layers/tiles.py``).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from torch.autograd.function import once_differentiable
 from spbench.comm.collectives import Collectives, Pending
 from spbench.comm.traffic import Traffic
 from spbench.comm.transfer import Transfer
+from spbench.layers.in_place import add_product_, softmax_backward_
 from spbench.layers.kernel import Scores
 from spbench.layers.projected import attend_projected, projected_traffic
 from spbench.layers.rows import Rows
@@ -41,13 +42,13 @@ class RingSelfAttention(Embedded):
     reduce_scatter: bool = False
 
     def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
-        cut = Shard.zigzag if workload.is_causal(axis) else Shard.even
+        cut = Shard.causal if workload.is_causal(axis) else Shard.even
         return cut(workload.dim(axis), workload.axes[axis], ranks)
 
     def notes(self, workload: Workload, ranks: int) -> str:
         (axis,) = set(self.layout(workload, ranks))
         masked = ranks > 1 and workload.is_causal(axis)
-        return f"each rank holds an early and a late chunk of {axis} (zigzag)" if masked else ""
+        return self.shard(workload, axis, ranks).in_words(axis) if masked else ""
 
     def sublayer_traffic(
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
@@ -57,9 +58,8 @@ class RingSelfAttention(Embedded):
         if sublayer.projection:
             return projected_traffic(sublayer, workload, ranks)
         K, sizes = workload.key_bytes, self.shard(workload, axis, ranks).sizes
-        ring = Transfer.ring(K, sizes)
-        scatter = Transfer.reduce_scatter(K, sizes)
-        summed = scatter if self.reduce_scatter else Transfer.all_reduce(K, ranks)
+        ring, scattered = Transfer.ring(K, sizes), Transfer.reduce_scatter(K, sizes)
+        summed = scattered if self.reduce_scatter else Transfer.all_reduce(K, ranks)
         return [ring, ring], [ring, ring, summed, summed]
 
     def attend(
@@ -77,9 +77,11 @@ class _Rings(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
         bias, rows, comm, ctx.scatter = how
-        scaled = rows.fold(q) * q.shape[-1] ** -0.5
+        scaled = rows.fold(q).mul_(q.shape[-1] ** -0.5)
         scores = rows.mask_(_row(scaled, k, rows, comm, hidden=-torch.inf))
-        weights = torch.softmax(scores if bias is None else rows.add_bias_(scores, bias), -1)
+        if bias is not None:
+            rows.add_bias_(scores, bias)
+        weights = torch.softmax(scores, -1, out=scores)  # in place: one row, not two
         ctx.save_for_backward(scaled, k, v, weights)
         ctx.rows, ctx.comm, ctx.biased = rows, comm, bias is not None
         return rows.unfold(_row_times(weights, v, rows, comm))
@@ -92,31 +94,30 @@ class _Rings(torch.autograd.Function):
         d_out = rows.fold(grad)
         d_v = _start_sum(weights, d_out, rows, comm, ctx.scatter)
         d_weights = _row(d_out, v, rows, comm, hidden=0.0)
-        d_scores = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype)
+        d_scores = softmax_backward_(d_weights, weights)
         d_k = _start_sum(d_scores, scaled, rows, comm, ctx.scatter)
-        d_q = rows.unfold(_row_times(d_scores, k, rows, comm) * grad.shape[-1] ** -0.5)
+        d_q = rows.unfold(_row_times(d_scores, k, rows, comm).mul_(grad.shape[-1] ** -0.5))
         d_bias = rows.bias_gradient(d_scores) if ctx.biased else None
         return d_q, d_k.wait(), d_v.wait(), d_bias, None, None, None
 
 
-def _row(left: Tensor, ringed: Tensor, rows: Rows, comm: Collectives, *, hidden: float) -> Tensor:
+def _row(left: Tensor, ringed: Tensor, rows: Rows, comm: Collectives, hidden: float) -> Tensor:
     """``left`` times every block of ``ringed``, side by side; ``hidden`` where not computed."""
     row = rows.blank(left, hidden)
     for owner, block in comm.ring(ringed, rows.shard):
-        keys = rows.fold_keys(block).transpose(-2, -1)
+        keys = rows.fold_keys(block).transpose(1, 2)
         for tile, within in rows.tiles(owner):
-            row[..., tile.rows, tile.columns] = left[..., tile.rows, :] @ keys[..., within]
+            torch.bmm(left[:, tile.rows], keys[..., within], out=row[:, tile.rows, tile.columns])
     return row
 
 
 def _row_times(row: Tensor, ringed: Tensor, rows: Rows, comm: Collectives) -> Tensor:
-    """The sum over blocks, added up in float32 at least: (b, Zkv, rows, D)."""
-    shape = (*row.shape[:-1], ringed.shape[-1])
-    total = row.new_zeros(shape, dtype=torch.promote_types(row.dtype, torch.float32))
+    """The sum over blocks, added up in float32 at least: (b, rows, D)."""
+    total = rows.nothing(row, row.shape[1], ringed.shape[-1])
     for owner, block in comm.ring(ringed, rows.shard):
         values = rows.fold_keys(block)
         for tile, within in rows.tiles(owner):
-            total[..., tile.rows, :] += row[..., tile.rows, tile.columns] @ values[..., within, :]
+            add_product_(total[:, tile.rows], row[:, tile.rows, tile.columns], values[:, within])
     return total.to(row.dtype)
 
 

@@ -35,8 +35,10 @@ class Ulysses(Embedded):
 
     every_attention: bool = False
 
-    def why_not(self, workload: Workload, ranks: int) -> str | None:
-        return heads_why_not(workload, ranks) or super().why_not(workload, ranks)
+    def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
+        attended = any(axis in one.axes or self.every_attention for one in workload.attentions)
+        too_few = heads_why_not(workload, ranks) if attended else None
+        return too_few or super().why_not_along(axis, workload, ranks)
 
     def sublayer_traffic(
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int

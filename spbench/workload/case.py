@@ -77,5 +77,14 @@ class Case(Frozen):
 
 
 def _stated(workload: Workload, without: set[str]) -> dict[str, Any]:
-    """What differs from the defaults: a key outlives new fields that are left alone."""
-    return workload.model_dump(mode="json", by_alias=True, exclude=without, exclude_defaults=True)
+    """What differs from the defaults: a key outlives new fields that are left alone.
+
+    Axes keep their order, which is the tensor's; what is said in two ways is said in one.
+    """
+    stated = workload.model_dump(mode="json", by_alias=True, exclude=without, exclude_defaults=True)
+    stated["axes"] = list(workload.axes.items())
+    if workload.key_heads == workload.heads:
+        stated.pop("kv_heads", None)
+    told = {axis: how for axis in workload.axes if (how := workload.position_of(axis)) != "none"}
+    stated["positions"] = sorted(told.items())
+    return stated

@@ -59,11 +59,16 @@ class Shard:
         return cls.of_sizes(dim, shard_sizes(length, ranks))
 
     @classmethod
-    def zigzag(cls, dim: int, length: int, ranks: int) -> Shard:
-        """Rank r holds chunks r and 2 N - 1 - r of 2 N."""
-        chunks = runs_of(shard_sizes(length, 2 * ranks))
-        both = ((chunks[r], chunks[2 * ranks - 1 - r]) for r in range(ranks))
-        return cls(dim, tuple(tuple(run for run in pair if run[1]) for pair in both))
+    def causal(cls, dim: int, length: int, ranks: int) -> Shard:
+        """The evenest under a mask: zigzag, rank r holding chunks r and 2 N - 1 - r of 2 N.
+
+        Chunks that do not divide may have the longer ones first or last; a length of a few
+        positions for each rank may be shared more evenly in single runs.
+        """
+        chunks = shard_sizes(length, 2 * ranks)
+        choices = [_zigzag(dim, sizes) for sizes in (chunks, chunks[::-1])]
+        fair = [cut for cut in choices if min(cut.sizes)]
+        return min([*fair, cls.even(dim, length, ranks)], key=lambda cut: max(cut.scores))
 
     def along(self, dim: int) -> Shard:
         """The same shards of another tensor's dim."""
@@ -82,13 +87,36 @@ class Shard:
         """Where the shard of ``rank`` begins in rank order."""
         return sum(self.sizes[:rank])
 
-    @cached_property
-    def is_in_order(self) -> bool:
-        """Whether rank order is the order of the positions."""
-        runs = [run for of_rank in self.runs for run in of_rank]
-        return all(first == sum(n for _, n in runs[:i]) for i, (first, _) in enumerate(runs))
+    @property
+    def scores(self) -> Sizes:
+        """What each rank computes under a causal mask, in products of a query and a key.
+
+        A run sees all before it, and its own square is computed whole before it is masked.
+        """
+        return tuple(sum(n * (first + n) for first, n in runs) for runs in self.runs)
+
+    def in_words(self, axis: str) -> str:
+        """How a masked ``axis`` is shared, and how unevenly if it is."""
+        if all(len(runs) == 1 for runs in self.runs):
+            how = f"each rank holds one run of {axis}"
+        else:
+            how = f"each rank holds an early and a late chunk of {axis} (zigzag)"
+        most = self.score_imbalance
+        uneven = f"; the busiest has {most:.2f} times the mean of scores" if most > 1.05 else ""
+        return how + uneven
+
+    @property
+    def score_imbalance(self) -> float:
+        """The most of ``scores`` over their mean."""
+        return max(self.scores) * len(self.runs) / sum(self.scores)
 
     @property
     def imbalance(self) -> float:
         """The largest shard over the mean one: how much longer the slowest rank computes."""
         return max(self.sizes) * len(self.sizes) / self.length
+
+
+def _zigzag(dim: int, chunks: Sizes) -> Shard:
+    runs = runs_of(chunks)
+    pairs = zip(runs[: len(runs) // 2], reversed(runs), strict=False)
+    return Shard(dim, tuple(tuple(run for run in pair if run[1]) for pair in pairs))

@@ -145,12 +145,17 @@ class Workload(Frozen):
     def reduced(self, ranks: int) -> Workload:
         """A workload of the same kind, small enough to check anywhere, on ``ranks``.
 
-        Each axis keeps its remainder modulo ``ranks`` and so its uneven shards; the heads
-        keep their number and so theirs. Lengths, head size, context and depth shrink.
+        Each axis keeps its remainder modulo ``ranks`` and so its uneven shards, a masked one
+        modulo twice as many, as it is cut into chunks; the heads keep their number and so
+        theirs. Lengths, head size, context and depth shrink.
         """
+        axes = self.axes.items()
         data = self.model_dump(by_alias=True) | {
             "name": f"{self.name} (reduced)",
-            "axes": {name: min(n, 2 * ranks + n % ranks) for name, n in self.axes.items()},
+            "axes": {
+                axis: min(n, _shorter(n, ranks * (2 if self.is_causal(axis) else 1)))
+                for axis, n in axes
+            },
             "block": [_smaller(sublayer) for sublayer in self.block],
             "depth": min(2, self.depth),
         }
@@ -160,6 +165,10 @@ class Workload(Frozen):
             except ValidationError:
                 continue  # own heads, pairs of rotary numbers or mlp columns want a larger one
         return Workload.model_validate(data)
+
+
+def _shorter(length: int, parts: int) -> int:
+    return 2 * parts + length % parts
 
 
 def _smaller(sublayer: Sublayer) -> dict[str, Any]:
