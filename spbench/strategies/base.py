@@ -1,11 +1,14 @@
-"""What a strategy answers: the three seams of the model, and what it claims about itself.
+"""What a strategy answers: the seams of the model, and what it claims about itself.
 
     why_not            a sentence saying why it cannot run, with values that would work
     layout             which axis is sharded while each sublayer runs
+    shard              which positions of that axis each rank holds; one run, unless overridden
+    notes              what it does on this workload beyond its usual idea
     sublayer_traffic   what one sublayer sends, predicted from the papers' formulas
     linear_in          makes the projection into a sublayer
     linear_out         makes the projection out of it
-    attend             attention along an axis that may be sharded
+    inside             whether the axes are whole between the two
+    attend             attention along axes that may be sharded
 
 A strategy is frozen data: its dataclass fields are its options (``rsa:reduce-scatter``).
 Subclasses are final and stand beside each other, one file each.
