@@ -692,3 +692,13 @@ def test_a_defect_of_ours_leaves_its_traceback_in_a_file(
     assert str(log) in err
     assert "Traceback" not in err
     assert "ZeroDivisionError: a defect" in log.read_text()
+
+
+def test_a_plan_says_what_a_strategy_does_specially(tmp_path: Path) -> None:
+    """DSP shares the heads of joint attention, a masked ring shards zigzag: dry runs say so."""
+    mixed = ROOT / "configs" / "verify" / "mixed.yaml"
+    words = ("run", "-w", str(mixed), "-s", "dsp,rsa", "-g", "2", "--device", "cpu", "--dry-run")
+    done = spbench(tmp_path, *words, torch=True)
+    assert done.code == 0
+    assert "its heads are shared out" in done.out
+    assert "(zigzag)" in done.out

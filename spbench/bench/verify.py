@@ -24,7 +24,8 @@ def verify_all(checks: Sequence[Check], group: Group) -> list[Checked]:
     reference: Reference | None = None
     for check in checks:
         strategy = load(check.strategy)
-        declined = strategy.why_not(check.workload, group.size)
+        work = check.workload
+        declined = strategy.misfit(work) or strategy.why_not(work, group.size)
         if declined:
             found.append(Checked(declined=declined))
             continue

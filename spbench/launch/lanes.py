@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from spbench.comm.traffic import switch
 from spbench.comm.transfer import Op, Transfer, by_busiest
-from spbench.launch.plan import no_such_axis
 from spbench.strategies.registry import UnknownStrategyError, load
 from spbench.workload.sublayers import Attention
 from spbench.workload.workload import Workload
@@ -76,7 +75,7 @@ def lanes(workload: Workload, strategies: Sequence[str], ranks: int) -> list[Lan
     """
     loaded = {name: load(name) for name in strategies}
     for name, strategy in loaded.items():
-        wrong = no_such_axis(strategy, workload)
+        wrong = strategy.misfit(workload)
         if wrong is not None:
             raise UnknownStrategyError(f"{name}: {wrong}")
     return [_lane(name, strategy, workload, ranks) for name, strategy in loaded.items()]

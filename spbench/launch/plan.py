@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spbench.strategies.registry import load
@@ -16,7 +16,7 @@ from spbench.workload.job import Job
 from spbench.workload.workload import Workload
 
 if TYPE_CHECKING:
-    from spbench.strategies.base import Strategy
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +69,8 @@ def plan(request: Request) -> list[Cell]:
                 shuffle.shuffle(order)
             for one in order:
                 strategy = strategies[one.strategy]
-                why_not = no_such_axis(strategy, one.workload)
-                why_not = why_not or strategy.why_not(one.workload, one.ranks)
+                misfit = strategy.misfit(one.workload)
+                why_not = misfit or strategy.why_not(one.workload, one.ranks)
                 cells.append(Cell(case=_case(one, launch, request), why_not=why_not))
     return cells
 
@@ -86,17 +86,6 @@ def _case(one: Combination, launch: int, request: Request) -> Case:
         launch=launch,
         effort=request.effort,
     )
-
-
-def no_such_axis(strategy: Strategy, workload: Workload) -> str | None:
-    """What is wrong with an option that is to name an axis of the workload, such as shard-axis."""
-    for option in fields(strategy):
-        value = getattr(strategy, option.name)
-        may_be = (option.default, *workload.axes)
-        if option.name.endswith("axis") and value not in may_be:
-            name, axes = option.name.replace("_", "-"), ", ".join(map(str, may_be))
-            return f"there is no axis {value!r} to shard; {name} may be {axes}"
-    return None
 
 
 def check_options(strategies: Sequence[str]) -> None:

@@ -158,7 +158,7 @@ def _plan_table(rows: Sequence[dict[str, Any]]) -> Table:
                 units.mebibytes(row["sent_bytes"].get(p))
                 for p in ("forward", "backward", "gradients")
             ),
-            str(row["why_not"] or ""),
+            str(row["why_not"] or row["note"]),
         ]
         for row in rows
     ]
@@ -169,13 +169,14 @@ def _planned(cell: Cell) -> dict[str, Any]:
     from spbench.comm.transfer import by_busiest
 
     case, strategy = cell.case, load(cell.case.strategy)
-    sharded, sent = "", {}
+    sharded, sent, note = "", {}, ""
     if cell.why_not is None:
         layout = strategy.layout(case.workload, case.ranks)
         axes = layout[: len(case.workload.block)]
         sharded = axes[0] if len(set(layout)) == 1 else " ".join(axes)
         transfers = strategy.traffic(case.workload, case.ranks)
         sent = by_busiest(transfers, case.ranks)
+        note = strategy.notes(case.workload, case.ranks)
     return {
         "case": case.key,
         "workload": case.workload.name,
@@ -191,5 +192,6 @@ def _planned(cell: Cell) -> dict[str, Any]:
         "kind": case.kind,
         "sharded": sharded,
         "sent_bytes": sent,
+        "note": note,
         "why_not": cell.why_not,
     }

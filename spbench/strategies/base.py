@@ -1,5 +1,6 @@
 """What a strategy answers: the seams of the model, and what it claims about itself.
 
+    misfit             what is wrong with its options for a workload
     why_not            a sentence saying why it cannot run, with values that would work
     layout             which axis is sharded while each sublayer runs
     shard              which positions of that axis each rank holds; one run, unless overridden
@@ -49,6 +50,10 @@ class Strategy(ABC):
     """Whether a sublayer's last forward transfer comes after all that its backward needs."""
     environment: ClassVar[Mapping[str, str]] = {}
     """Variables that its best form needs on CUDA, recorded with each row."""
+
+    def misfit(self, workload: Workload) -> str | None:
+        """What is wrong with its options for this workload, on any number of ranks; or None."""
+        return None
 
     @abstractmethod
     def why_not(self, workload: Workload, ranks: int) -> str | None:

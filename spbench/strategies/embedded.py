@@ -23,10 +23,13 @@ class Embedded(Strategy, ABC):
 
     shard_axis: str = AUTO
 
+    def misfit(self, workload: Workload) -> str | None:
+        if self.shard_axis in (AUTO, *workload.axes):
+            return None
+        known = ", ".join((AUTO, *workload.axes))
+        return f"there is no axis {self.shard_axis!r} to shard; shard-axis may be {known}"
+
     def why_not(self, workload: Workload, ranks: int) -> str | None:
-        if self.shard_axis not in (AUTO, *workload.axes):
-            known = ", ".join((AUTO, *workload.axes))
-            return f"there is no axis {self.shard_axis!r} to shard; shard-axis may be {known}"
         axes = list(workload.axes) if self.shard_axis == AUTO else [self.shard_axis]
         reasons = {axis: self.why_not_along(axis, workload, ranks) for axis in axes}
         longest = max(axes, key=workload.axes.__getitem__)
