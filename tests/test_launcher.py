@@ -119,7 +119,7 @@ def test_a_run_from_the_command_line(tmp_path: Path) -> None:
     again = start(tmp_path, "-s", "dsp,megatron-sp", "--gpus", "2", "--out", "here")
     out, err = again.communicate(timeout=60)
     assert again.returncode == 0, err
-    assert "2 cases are in here already; 0 are left" in err
+    assert "2 cases are in here already; 0 left to do" in err
     assert len((tmp_path / "here" / "runs.csv").read_text().splitlines()) == 3
 
 
