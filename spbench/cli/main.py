@@ -6,7 +6,6 @@ the commands' modules imports torch before it is needed.
 
 from __future__ import annotations
 
-import difflib
 import os
 import signal
 import sys
@@ -19,6 +18,7 @@ import click
 
 from spbench import __version__
 from spbench.cli.exits import INTERNAL, INTERRUPTED, Failure
+from spbench.workload.words import did_you_mean
 
 COMMANDS = {
     "run": "Prove, count and time strategies on a workload.",
@@ -49,8 +49,8 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS:
-            close = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
-            hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(COMMANDS)}"
+            known = list(COMMANDS)
+            hint = did_you_mean(args[0], known, cutoff=0.5) or f"Known: {', '.join(known)}"
             ctx.fail(f"unknown command {args[0]!r}. {hint}")
         return super().resolve_command(ctx, args)
 

@@ -18,6 +18,7 @@ from spbench.judge.side_by_side import side_by_side
 from spbench.launch.plan import Request
 from spbench.report.screen import show_plan
 from spbench.report.tables import show_comparison
+from spbench.results.record import Record
 from spbench.workload.case import QUICK, Effort
 from spbench.workload.sweep_form import MAX_LAUNCHES
 
@@ -108,8 +109,11 @@ def command(
     records = measure(
         cells, folder, timeout_s=timeout, peak_tflops=peak_tflops, reference=asked.reference
     )
-    if records is None:
-        return DONE
+    return DONE if records is None else _shown(records, folder, as_json)
+
+
+def _shown(records: Sequence[Record], folder: Path, as_json: bool) -> int:
+    """The rows, or the strategies side by side; and how it went."""
     if as_json:
         click.echo(json.dumps([asdict(record) for record in records], indent=2))
     else:

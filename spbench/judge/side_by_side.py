@@ -70,18 +70,15 @@ def side_by_side(records: Iterable[Record], reference: str | None = None) -> lis
     Raises ValueError if no case has the strategy that is named as the reference.
     """
     cases: dict[tuple[Group, str], list[Record]] = {}
+    ran: list[str] = []
     for record in records:
+        ran += [record.strategy] if record.status != "skipped" else []
         cases.setdefault((group_of(record), record.strategy), []).append(record)
     if reference is not None and all(strategy != reference for _, strategy in cases):
         known = ", ".join(dict.fromkeys(strategy for _, strategy in cases))
         raise ValueError(f"no case of strategy {reference!r} to compare with; there are {known}")
     order = list(dict.fromkeys(strategy for _, strategy in cases))
-    skipped = {
-        strategy
-        for strategy in order
-        if all(r.status == "skipped" for (_, s), rs in cases.items() if s == strategy for r in rs)
-    }
-    chosen = reference or next((strategy for strategy in order if strategy not in skipped), "")
+    chosen = reference or next(iter(ran), "")
     titles = _titles([found[-1] for found in cases.values()])
     lines: list[Line] = []
     for group in dict.fromkeys(group for group, _ in cases):

@@ -8,15 +8,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from spbench.strategies.registry import load
 from spbench.workload.case import Case, Combination, Device, Effort, Kind
 from spbench.workload.job import Job
 from spbench.workload.workload import Workload
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ class HeadShares:
 
     queries: Sizes
     keys: tuple[tuple[int, ...], ...]
-    """The key head of each rank's, once or in several ranks."""
+    """Those of each rank, in order; a key head may be in several."""
     group: int
     """Query heads for each key head."""
 

@@ -7,6 +7,7 @@ What lies between the projections may be whole or cut; only the strategy knows.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import final
 
 import torch
@@ -26,6 +27,16 @@ from spbench.workload.workload import Workload
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """What all self-attentions of a model have in common."""
+
+    tables: RotaryTables
+    pairs: dict[str, Shard]
+    """How the pair tensor of each axis is cut."""
+
+
+@final
 class SelfAttention(nn.Module):
     """Attention along one axis or several joined; the others are batch."""
 
@@ -35,7 +46,7 @@ class SelfAttention(nn.Module):
         workload: Workload,
         strategy: Strategy,
         comm: Collectives,
-        tables: RotaryTables,
+        shared: Shared,
     ) -> None:
         super().__init__()
         self.strategy, self.comm = strategy, comm
@@ -59,7 +70,7 @@ class SelfAttention(nn.Module):
         self.qkv = strategy.linear_in(heads_in, comm)
         self.out = strategy.linear_out(heads_out, comm)
         self.norm = QueryKeyNorm(head_dim) if workload.qk_norm else None
-        self.rotary = Rotary(sublayer, workload, tables, comm)
+        self.rotary = Rotary(sublayer, workload, shared.tables, comm)
         self.projection: nn.Parameter | None = None
         if sublayer.projection:
             lengths = [workload.axes[axis] for axis in workload.axes if axis in sublayer.axes]
@@ -67,7 +78,7 @@ class SelfAttention(nn.Module):
         self.bias: PairBias | None = None
         if sublayer.pair_bias:
             self.bias = PairBias(sublayer.axes[0], sublayer.pair_bias, workload.heads)
-            self.bias_shard = strategy.shard(workload, sublayer.axes[0], comm.size).along(1)
+            self.bias_shard = shared.pairs[sublayer.axes[0]]
 
     def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
         qkv = self.qkv(x, shard)
@@ -181,11 +192,11 @@ def make(
     workload: Workload,
     strategy: Strategy,
     comm: Collectives,
-    tables: RotaryTables,
+    shared: Shared,
 ) -> SelfAttention | ContextAttention | FeedForward:
     match sublayer:
         case Attention():
-            return SelfAttention(sublayer, workload, strategy, comm, tables)
+            return SelfAttention(sublayer, workload, strategy, comm, shared)
         case CrossAttention():
             return ContextAttention(sublayer, workload, strategy, comm)
         case Mlp():

@@ -55,7 +55,7 @@ class Transformer(nn.Module):
         self.first, self.last = layout[0], layout[-1]
         self.pairs = {axis: shards[axis].along(1) for axis in workload.pairs}
         self.positions = LearnedPositions(workload, comm)
-        tables = RotaryTables(workload)
+        shared = sublayers.Shared(tables=RotaryTables(workload), pairs=self.pairs)
         modulated = [is_modulated(sublayer, workload) for sublayer in workload.block]
         self.conditioning = Conditioning(workload, sum(modulated)) if any(modulated) else None
         self.residuals = nn.ModuleList()
@@ -66,7 +66,7 @@ class Transformer(nn.Module):
                 if modulated[place]
                 else PlainNorm(workload)
             )
-            made = sublayers.make(sublayer, workload, strategy, comm, tables)
+            made = sublayers.make(sublayer, workload, strategy, comm, shared)
             self.residuals.append(Residual(norm, made, shard))
         self.norm = PlainNorm(workload)
         self.final = WholeLinear(

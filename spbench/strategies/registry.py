@@ -6,12 +6,13 @@ separated by ``:``. Others come from the entry-point group ``spbench.strategies`
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
+
+from spbench.workload.words import did_you_mean
 
 if TYPE_CHECKING:
     from spbench.strategies.base import Strategy
@@ -55,9 +56,7 @@ def check_name(text: str) -> None:
 
 def nearest(word: str, known: Sequence[str]) -> str:
     """'Did you mean …? ' with a space behind, or nothing."""
-    begins = [name for name in known if word and name.startswith(word[:3])]
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5) or begins
-    return f"Did you mean {close[0]!r}? " if close else ""
+    return f"{did_you_mean(word, known, cutoff=0.5)} ".lstrip()
 
 
 def named(texts: Sequence[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -10,6 +9,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from spbench.workload.sublayers import Frozen
+from spbench.workload.words import did_you_mean
 from spbench.workload.yaml_data import Data, Path_, WorkloadError, short
 
 M = TypeVar("M", bound=Frozen)
@@ -83,13 +83,6 @@ def unknown_key(key: str, model: type[Frozen]) -> str:
 
 def nearest(word: str, known: Sequence[str]) -> str:
     """'Did you mean …?', or the whole list if nothing is near."""
-    return did_you_mean(word, known) or f"Known: {', '.join(known)}"
-
-
-def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """The question; empty if nothing is near."""
-    other = OTHER_NAMES.get(word)
-    close = [other] if other in known else []
-    close += difflib.get_close_matches(word, known, n=1, cutoff=0.65)
-    close += [one for one in known if len(word) > 2 and one.startswith(word)]
-    return f"Did you mean {close[0]!r}?" if close else ""
+    other = OTHER_NAMES.get(word, word)
+    meant = other if other in known else word
+    return did_you_mean(meant, known) or f"Known: {', '.join(known)}"

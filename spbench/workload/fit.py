@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from spbench.workload.explain import MisfitError, did_you_mean
+from spbench.workload.explain import MisfitError
 from spbench.workload.sublayers import Attention, CrossAttention, Mlp
+from spbench.workload.words import did_you_mean
 from spbench.workload.yaml_data import Path_
 
 if TYPE_CHECKING:

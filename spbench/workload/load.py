@@ -12,8 +12,9 @@ from typing import Any
 
 import yaml
 
-from spbench.workload.explain import did_you_mean, nearest, unknown_key, validated
+from spbench.workload.explain import nearest, unknown_key, validated
 from spbench.workload.sublayers import SUBLAYERS
+from spbench.workload.words import did_you_mean
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_data import (
     Data,
