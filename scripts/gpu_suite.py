@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spbench.results.reading import ResultsError, read_rows
 from spbench.results.record import Record
-from spbench.results.store import ResultsError, read_rows
 from spbench.workload.catalogue import find
 from spbench.workload.cost import parameters, step_flops
 from spbench.workload.load import with_settings

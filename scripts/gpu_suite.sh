@@ -98,7 +98,7 @@ shares_of_one_device() {
     local cells order
     cells=$(run -w "$large" --share --gpus "$ranks" --dry-run --json) || return
     order=$("$python" scripts/gpu_suite.py order "$large" "${smaller[@]}" <<<"$cells") || return
-    run -w "$large" --share --gpus "$order" >/dev/null
+    run -w "$large" --share --gpus "$order" --launches 1 >/dev/null
 }
 
 suite() {

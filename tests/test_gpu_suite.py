@@ -12,8 +12,8 @@ from types import ModuleType
 
 import pytest
 
+from spbench.results.reading import read_rows
 from spbench.results.record import Record
-from spbench.results.store import read_rows
 from spbench.workload.catalogue import find
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"

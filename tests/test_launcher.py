@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -14,15 +16,20 @@ from pathlib import Path
 import psutil
 import pytest
 
+from spbench.comm.transfer import OPS
 from spbench.launch.local import LocalLauncher
 from spbench.launch.plan import Request, every, plan
 from spbench.launch.sweep import Sweep
+from spbench.results.reading import read_rows
 from spbench.results.record import Record
-from spbench.results.store import Store, read_rows
+from spbench.results.store import Store
 from spbench.workload.case import QUICK
 from spbench.workload.catalogue import find
 
 PLUGINS = Path(__file__).parent / "plugins"
+PATHS = os.pathsep.join([str(PLUGINS), str(PLUGINS.parents[1])])
+WORK = find("axes-2d", "verify")
+NO_SILENT = QUICK.model_copy(update={"silent": False})
 SMALL = ["-w", "earthformer-small", "--quick", "--device", "cpu", "--set", "depth=1"]
 
 
@@ -31,14 +38,14 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+def start(folder: Path, *words: str, fault: str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "spbench", "run", *SMALL, *words],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(PLUGINS)},
+        env=os.environ | {"PYTHONPATH": PATHS, "SPBENCH_FAULT": fault},
     )
 
 
@@ -58,7 +65,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
     folder = tmp_path_factory.mktemp("faults")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(PLUGINS))
-        patch.setenv("PYTHONPATH", str(PLUGINS))
+        patch.setenv("PYTHONPATH", PATHS)
         names = ["raises", "exits", "killed", "hangs", "lies", "dsp"]
         request = Request(
             combinations=every(find("axes-2d", "verify"), names, [2]),
@@ -67,7 +74,9 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
         )
         launcher = LocalLauncher(folder / "logs" / "launcher.log")
         with Store(folder) as store:
-            sweep = Sweep(store=store, launcher=launcher, run_id="faults", timeout_s=20.0)
+            sweep = Sweep(
+                store=store, launcher=launcher, run_id="faults", session="one", timeout_s=20.0
+            )
             before = psutil.Process().children(recursive=True)
             records = list(sweep.run(plan(request), lambda _: None))
             launcher.close()
@@ -110,6 +119,13 @@ def test_a_run_from_the_command_line(tmp_path: Path) -> None:
             assert row[f"sent_bytes_{phase}"] == row[f"predicted_bytes_{phase}"]
         assert row["step_ms"] > 0
         assert row["gradient_error"] < row["tolerance"]
+        assert row["stopped_by"] in ("precision", "seconds", "iterations")
+        assert 0 < row["steps_s"] < row["launch_s"]
+        assert row["others_cores"] >= 0
+        assert row["hardware"].endswith(f" x{len(os.sched_getaffinity(0))}")
+        called = {word.partition("=")[0].partition(".")[2] for word in row["collectives"].split()}
+        assert called == {op for op in OPS if row[f"{op}_bytes"]}
+    assert len({row["round"] for row in rows}) == 1
     facts = json.loads((tmp_path / "here" / "run.json").read_text())
     assert facts["versions"]["torch"]
     assert facts["cases"][0]["strategy"] == "dsp"
@@ -119,7 +135,7 @@ def test_a_run_from_the_command_line(tmp_path: Path) -> None:
     again = start(tmp_path, "-s", "dsp,megatron-sp", "--gpus", "2", "--out", "here")
     out, err = again.communicate(timeout=60)
     assert again.returncode == 0, err
-    assert "2 cases are in here already; 0 left to do" in err
+    assert "2 launches are in here already; 0 left to do" in err
     assert len((tmp_path / "here" / "runs.csv").read_text().splitlines()) == 3
 
 
@@ -152,7 +168,8 @@ def test_a_killed_parent_takes_its_ranks_along(tmp_path: Path) -> None:
 
 
 def test_joining_ranks_that_torchrun_started(tmp_path: Path) -> None:
-    """Under torchrun every process is one rank; rank 0 alone writes and speaks."""
+    """Under torchrun every process is one rank; rank 0 alone writes and speaks. A fault is
+    planted there as elsewhere."""
     words = ["-m", "spbench", "run", *SMALL, "-s", "dsp,rsa", "--out", "here", "--json"]
     run = subprocess.run(
         [
@@ -168,13 +185,55 @@ def test_joining_ranks_that_torchrun_started(tmp_path: Path) -> None:
         text=True,
         timeout=120,
         check=False,
+        env=os.environ | {"PYTHONPATH": PATHS, "SPBENCH_FAULT": "slow@rank1:1%"},
     )
     assert run.returncode == 0, run.stderr[-2000:]
     rows = json.loads(run.stdout)
+    assert {row["environment"] for row in rows} == {"SPBENCH_FAULT=slow@rank1:1%"}
+    assert all(0 < row["steps_s"] < row["launch_s"] for row in rows)
     assert [(row["strategy"], row["status"], row["world_size"]) for row in rows] == [
         ("dsp", "ok", 2),
         ("rsa", "ok", 2),
     ]
+
+
+def test_a_planted_slow_rank_shows(tmp_path: Path) -> None:
+    """Its steps, silent ones too, are longer than another's; -v says where the time went, of
+    which little beyond the steps."""
+    words = ("-s", "dsp", "--gpus", "2", "--out", "here", "--json", "-v", "--launches", "3")
+    run = start(tmp_path, *words, fault="slow@rank1:100%")
+    out, err = run.communicate(timeout=120)
+    assert run.returncode == 0, err
+    assert {row["environment"] for row in json.loads(out)} == {"SPBENCH_FAULT=slow@rank1:100%"}
+    phases = "start .*, gate .*, memory .*, warm-up .*, timed and silent .*, end .*"
+    found = re.findall(rf"took (.*) s: {phases}; (.*) s beyond its steps", err)
+    assert len(found) == 3
+    assert all(float(beyond) < float(took) for took, beyond in found)
+    assert min(float(beyond) for _, beyond in found) < 1.5
+    for launch in range(3):
+        files = [next(tmp_path.glob(f"here/logs/*launch{launch}/rank{r}.json")) for r in range(2)]
+        fast, slow = (json.loads(file.read_text()) for file in files)
+        for name in ("step_ms", "compute_ms"):
+            assert statistics.median(slow[name]) > 1.5 * statistics.median(fast[name])
+
+
+def test_variables_for_the_ranks_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher is given some, and has others taken away, whatever this process has."""
+    monkeypatch.setenv("SPBENCH_FAULT", "nonsense")
+    (cell,) = plan(Request(combinations=every(WORK, ["dsp"], [2]), device="cpu", effort=NO_SILENT))
+    for variable, said in (
+        ({"SPBENCH_FAULT": None}, ""),
+        ({"SPBENCH_FAULT": "slow@rank0:1%"}, "SPBENCH_FAULT=slow@rank0:1%"),
+    ):
+        launcher = LocalLauncher(tmp_path / "launcher.log", variable)
+        with Store(tmp_path / "run") as store:
+            sweep = Sweep(store=store, launcher=launcher, run_id="r", session="s", timeout_s=60.0)
+            (record,) = sweep.run([cell], lambda _: None)
+        launcher.close()
+        assert (record.status, record.environment) == ("ok", said), record.reason
+        assert (record.compute_ms, record.exposed_comm_ms) == (None, None)
+        assert record.step_ms
+    assert os.environ["SPBENCH_FAULT"] == "nonsense"
 
 
 def test_a_share_of_a_group(tmp_path: Path) -> None:

@@ -6,16 +6,9 @@ from typing import Any
 
 import pytest
 
+from spbench.results.measured import largest, measured, slowest
 from spbench.results.peaks import known_peak
-from spbench.results.record import (
-    COLUMNS,
-    SCHEMA_VERSION,
-    Record,
-    column_types,
-    largest,
-    measured,
-    slowest,
-)
+from spbench.results.record import COLUMNS, SCHEMA_VERSION, Record, column_types
 from spbench.results.sample import Sample
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
@@ -28,7 +21,9 @@ samples_per_s tokens_per_s tokens_per_s_per_rank tflops_per_rank mfu compute_ms 
 peak_allocated_bytes peak_reserved_bytes device_used_bytes host_rss_bytes sent_bytes_forward
 sent_bytes_backward sent_bytes_gradients predicted_bytes_forward predicted_bytes_backward
 predicted_bytes_gradients all_to_all_bytes all_gather_bytes reduce_scatter_bytes all_reduce_bytes
-p2p_bytes output_error gradient_error tolerance torch cuda nccl gpu git_commit
+p2p_bytes output_error gradient_error tolerance torch cuda nccl gpu git_commit gated_on log
+workload_key environment effort round stopped_by noisy load_average others_cores gpu_clock_mhz
+gpu_power_w gpu_temperature_c gpu_throttle gpu_neighbours hardware collectives launch_s steps_s
 """
 
 
@@ -46,7 +41,7 @@ def test_columns_only_grow_at_the_end() -> None:
     promised = PROMISED.split()
     assert COLUMNS[: len(promised) + 1] == ("schema_version", *promised)
     assert len(set(COLUMNS)) == len(COLUMNS)
-    assert SCHEMA_VERSION == 1
+    assert SCHEMA_VERSION == 2
 
 
 def test_every_column_has_a_plain_type() -> None:
@@ -126,6 +121,35 @@ def test_figures_of_a_launch() -> None:
     assert (found["predicted_bytes_forward"], found["all_to_all_bytes"]) == (10, 30)
     assert (found["output_error"], found["gradient_error"]) == (0.0, 2e-7)
     assert found.keys() <= set(COLUMNS)
+
+
+def test_how_a_launch_was_measured() -> None:
+    """What stopped it, the calls of the busiest rank, rank 0's steps, and the conditions."""
+    calm = {"host": "a", "cores": 2, "wall_s": 4.0, "busy_s": 8.0, "cpu_s": 3.5}
+    samples = [
+        sample(
+            rank,
+            step_ms=[9.0],
+            stopped_by="precision",
+            steps_s=3.0 + rank,
+            collectives={"forward.all_to_all": 2 + rank, "gradients.all_reduce": 1},
+            conditions=calm | {"hardware": "a CPU x2", "load_average": 1.5 + rank},
+        )
+        for rank in range(2)
+    ]
+    found = measured(case(), samples, peak_tflops=None)
+    assert (found["stopped_by"], found["steps_s"]) == ("precision", 3.0)
+    assert found["collectives"] == "forward.all_to_all=3 gradients.all_reduce=1"
+    assert (found["hardware"], found["load_average"]) == ("a CPU x2", 2.5)
+    assert (found["others_cores"], found["noisy"]) == (0.25, "others used 0.2 of 2 cores")
+    assert found.keys() <= set(COLUMNS)
+
+
+def test_without_silent_steps_what_is_exposed_is_blank() -> None:
+    """And the rest is there."""
+    found = measured(case(), [sample(step_ms=[4.0, 5.0])], peak_tflops=None)
+    assert (found["step_ms"], found["iterations"]) == (4.5, 2)
+    assert "compute_ms" not in found
 
 
 def test_one_iteration_has_itself_as_spread() -> None:

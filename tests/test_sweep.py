@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spbench.launch.local import Ended
-from spbench.launch.plan import Cell, Request, every, job_of, plan
+from spbench.launch.plan import Cell, Request, every, job_of, plan, turned
 from spbench.launch.sweep import Sweep, folder_name, new_folder, still_to_do
+from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.results.sample import Sample, sample_path
-from spbench.results.store import Store, read_rows
+from spbench.results.store import Store
 from spbench.workload.case import QUICK, Case, Combination, Effort
 from spbench.workload.catalogue import find
 from spbench.workload.job import Job
@@ -104,6 +108,7 @@ def sweep(
             store=store,
             launcher=launcher,
             run_id="a run",
+            session="a session",
             timeout_s=7.0,
             git_commit="abc",
             peak_tflops=lambda _: 1.0,
@@ -135,8 +140,18 @@ def test_a_good_launch_is_a_row_of_figures(tmp_path: Path) -> None:
     assert (record.torch, record.cuda, record.nccl, record.gpu) == ("9.9", "", "2.2", "a GPU")
     assert (record.run_id, record.git_commit, record.log) == ("a run", "abc", "")
     assert (record.started_utc, record.gated_on) == ("2030-01-02T03:04:05Z", "axes-2d")
+    assert record.round == "a session.0"
+    assert record.launch_s is not None and 0 <= record.launch_s < 5
     assert record.mfu == record.tflops_per_rank
     assert (tmp_path / "samples.csv.gz").exists()
+
+
+def test_variables_of_all_ranks_are_in_the_row(tmp_path: Path) -> None:
+    """A rank may be the only one that tells of a variable, or has another value of it."""
+    one_rank = one(tmp_path / "a", Ended(ok=True), good(0), good(1, environment={"A": "1"}))
+    assert one_rank.environment == "A=1"
+    files = [good(0, environment={"A": "1", "B": "2"}), good(1, environment={"B": "2", "A": "3"})]
+    assert one(tmp_path / "b", Ended(ok=True), *files).environment == "A=1 B=2 A=3"
 
 
 FAULTS: dict[str, tuple[Replay, str, str]] = {
@@ -263,7 +278,11 @@ def test_a_fault_is_a_row_that_says_why(tmp_path: Path, name: str) -> None:
     replay, status, reason = FAULTS[name]
     record = one(tmp_path, replay.ended, *replay.files)
     assert outcome(record) == (status, reason)
-    assert (record.step_ms, record.tokens_per_s, record.sent_bytes_forward) == (None, None, None)
+    assert (record.step_ms, record.tokens_per_s, record.peak_allocated_bytes) == (None, None, None)
+    # What was sent is known where it was counted, and was wrong.
+    assert (record.sent_bytes_forward is not None) == (
+        status == "wrong_result" and "sent" in reason
+    )
     assert (tmp_path / record.log).parent.is_dir()
     assert record.log == f"logs/{folder_name(cells()[0].case)}/logs"
     assert read_rows(tmp_path).records == [record]
@@ -307,6 +326,41 @@ def test_what_cannot_run_is_skipped_without_a_start(tmp_path: Path) -> None:
     assert (launcher.jobs, record.log) == ([], "")
 
 
+def test_a_round_is_a_launch_of_a_session(tmp_path: Path) -> None:
+    """Equal for what ran in one pass, be it ok or not; samples name it too."""
+    crash, _, _ = FAULTS["killed"]
+    todo = cells("dsp", "rsa", launches=2)
+    records = sweep(tmp_path, FakeLauncher([OK, crash, OK, OK]), todo)
+    assert [one.round for one in records] == [f"a session.{launch}" for launch in (0, 0, 1, 1)]
+
+
+def test_it_is_told_where_the_time_went(tmp_path: Path) -> None:
+    """Before the record is handed out: from start to end, as rank 0 saw it; nothing of a crash."""
+    phases = {"gate": 1.0, "memory": 0.5}
+    told = good(0, began_s=time.time() + 0.25, phases_s=phases, steps_s=1.25)
+    went: list[Mapping[str, float]] = []
+    crash, _, _ = FAULTS["killed"]
+    with Store(tmp_path) as store:
+        run = Sweep(
+            store=store,
+            launcher=FakeLauncher([Replay(Ended(ok=True), [told, good(1)]), crash, OK]),
+            run_id="a run",
+            session="a session",
+            timeout_s=7.0,
+            went=went.append,
+        )
+        for count, record in enumerate(run.run(cells("dsp", "rsa", "ulysses"), lambda _: None)):
+            assert len(went) == count + 1
+            assert record.steps_s == (1.25 if count == 0 else None)
+            assert record.launch_s is not None
+            if count == 0:
+                assert sum(went[0].values()) == pytest.approx(record.launch_s)
+    assert list(went[0]) == ["start", "gate", "memory", "end"]
+    assert went[0] | phases == went[0]
+    assert went[0]["start"] == pytest.approx(0.25, abs=0.2)
+    assert went[1:] == [{}, {}]
+
+
 def test_a_share_is_one_process(tmp_path: Path) -> None:
     """One file is all there is to wait for, whatever group it claims; sent bytes stay blank."""
     silent = {"step_ms": None, "sent_by_phase": None, "sent_by_op": None}
@@ -341,13 +395,13 @@ def test_a_resumed_run_redoes_only_what_is_not_ok(tmp_path: Path) -> None:
     todo = cells("dsp", "ulysses", "rsa", "megatron-sp")
     with pytest.raises(KeyboardInterrupt):
         sweep(tmp_path, FakeLauncher([OK, crash, KeyboardInterrupt]), todo)
-    rest = still_to_do(todo, read_rows(tmp_path).latest())
+    rest = still_to_do(todo, read_rows(tmp_path).records)
     assert [cell.case.strategy for cell in rest] == ["ulysses", "rsa", "megatron-sp"]
     sweep(tmp_path, FakeLauncher([OK, OK, OK]), rest)
     latest = read_rows(tmp_path).latest()
     assert [r.status for r in latest] == ["ok"] * 4
     assert len(read_rows(tmp_path).records) == 6
-    assert still_to_do(todo, latest) == []
+    assert still_to_do(todo, read_rows(tmp_path).records) == []
 
 
 def test_a_quick_row_is_done_for_a_quick_run_alone(tmp_path: Path) -> None:
@@ -362,6 +416,23 @@ def test_a_quick_row_is_done_for_a_quick_run_alone(tmp_path: Path) -> None:
     assert (still_to_do(quick, done), still_to_do(full, done)) == ([], [])
     of_before = [replace(row, effort="") for row in done]
     assert (still_to_do(quick, of_before), still_to_do(full, of_before)) == ([], [])
+
+
+def test_a_quick_launch_more_does_not_hide_a_full_run(tmp_path: Path) -> None:
+    """Interrupted behind three full launches: they are still shown, and none is redone."""
+    full = cells(launches=3, effort=Effort())
+    sweep(tmp_path, FakeLauncher([OK] * 3), full)
+    before = read_rows(tmp_path).latest()
+    quick = cells(launches=4, effort=QUICK)
+    rest = still_to_do(quick, read_rows(tmp_path).records)
+    assert [cell.case.launch for cell in rest] == [3]
+    with pytest.raises(KeyboardInterrupt):
+        sweep(tmp_path, FakeLauncher([KeyboardInterrupt]), rest)
+    rows = read_rows(tmp_path)
+    assert rows.latest() == before
+    assert [row.effort for row in before] == ["full"] * 3
+    assert still_to_do(full, rows.records) == []
+    assert still_to_do(quick, rows.records) == rest
 
 
 def test_another_length_does_not_redo_a_case(tmp_path: Path) -> None:
@@ -411,14 +482,39 @@ def test_launches_are_interleaved() -> None:
 
 
 def test_the_seed_decides_the_order_of_later_launches() -> None:
-    """The same seed gives the same order, and over some seeds each strategy is first."""
+    """The same seed gives the same order; of the three that begin, any may be the second."""
     names = ("dsp", "ulysses", "rsa")
 
     def orders(seed: int) -> list[str]:
         return [cell.case.strategy for cell in cells(*names, launches=4, seed=seed)]
 
     assert orders(1) == orders(1)
-    assert {orders(seed)[3] for seed in range(20)} == set(names)
+    assert {orders(seed)[3] for seed in range(20)} == {"ulysses", "rsa"}
+    assert {orders(seed)[9] for seed in range(20)} == set(names)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_each_case_has_each_place_equally_often(count: int) -> None:
+    """In as many rounds as there are cases; and turned, each precedes each other equally often."""
+    names = "ABCDE"[:count]
+    for seed in range(5):
+        rounds = [turned(names, launch, seed) for launch in range(2 * count)]
+        assert rounds[0] == list(names)
+        for cycle in (rounds[:count], rounds[count:]):
+            assert all(sorted(place) == list(names) for place in zip(*cycle, strict=True))
+        before = Counter(pair for order in rounds for pair in combinations(order, 2))
+        assert set(before.values()) <= {count}
+
+
+def test_fewer_rounds_than_cases_are_not_balanced() -> None:
+    """Three launches of four strategies: each misses one place."""
+    places = zip(*[turned("ABCD", launch, 0) for launch in range(3)], strict=True)
+    assert [len(set(place)) for place in places] == [3] * 4
+
+
+def test_two_cases_take_the_first_place_in_turn() -> None:
+    """A B, B A, and the other way round again."""
+    assert {"".join(turned("AB", launch, 0)) for launch in (0, 1)} == {"AB", "BA"}
 
 
 def test_each_workload_and_number_of_ranks_stays_together() -> None:
@@ -447,6 +543,7 @@ def test_what_a_gpu_can_do_depends_on_the_case(tmp_path: Path) -> None:
             store=store,
             launcher=FakeLauncher([OK, OK]),
             run_id="a run",
+            session="a session",
             timeout_s=7.0,
             peak_tflops=lambda case: 1.0 if case.workload.dtype == "bfloat16" else None,
         )

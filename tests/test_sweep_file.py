@@ -82,11 +82,11 @@ def test_what_else_a_file_says(tmp_path: Path) -> None:
 
 
 def test_little_is_enough(tmp_path: Path) -> None:
-    """One of each, without lists: all strategies, one launch, nothing skipped, no reference."""
+    """One of each, without lists: all strategies, three launches, nothing skipped, no reference."""
     sweep = loaded(tmp_path, "name: a\nworkloads: dsp-720m\ngpus: 2\n")
     assert [one.strategy for one in sweep.cells] == list(places())
     assert [one.workload for one in sweep.cells] == [find("dsp-720m")] * len(places())
-    assert (sweep.file.launches, sweep.file.reference) == (1, None)
+    assert (sweep.file.launches, sweep.file.reference) == (3, None)
     assert not sweep.file.skip_invalid
 
 

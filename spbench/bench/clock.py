@@ -1,8 +1,7 @@
-"""Times steps: warm-up until steady, then a fixed number of iterations.
+"""Times steps: warm-up until steady, then as many iterations as it is told.
 
 Ranks start each iteration together, outside the clock, and the clock stops when the rank's
-device is done. How many iterations there are is agreed between the ranks beforehand. The
-clock is an argument, so that tests can bring their own.
+device is done. The clock is an argument, so that tests can bring their own.
 """
 
 from __future__ import annotations
@@ -20,12 +19,14 @@ WINDOW = 3
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Stopwatch:
     """Runs a step again and again on all ranks of ``group``."""
 
     group: Group
     now_s: Callable[[], float]
+    spent_s: float = 0.0
+    """On the clock so far, all steps together."""
 
     def once(self, step: Callable[[], object]) -> float:
         """Milliseconds of one step of this rank, all ranks starting together."""
@@ -33,7 +34,9 @@ class Stopwatch:
         start = self.now_s()
         step()
         self.group.synchronise()
-        return (self.now_s() - start) * 1e3
+        took_s = self.now_s() - start
+        self.spent_s += took_s
+        return took_s * 1e3
 
     def warm_up(self, step: Callable[[], object], effort: Effort) -> list[float]:
         """Until the last two medians of three agree within 2 %, or a cap. Slowest rank's ms.
@@ -50,12 +53,6 @@ class Stopwatch:
             ):
                 break
         return slowest
-
-    def iterations(self, warmup_ms: list[float], effort: Effort) -> int:
-        """How many steps fill ``seconds``, between the least and the most allowed."""
-        typical_ms = statistics.median(warmup_ms[-WINDOW:])
-        wanted = round(effort.seconds * 1e3 / max(typical_ms, 1e-6))
-        return min(max(wanted, effort.min_iterations), effort.max_iterations)
 
     def time(self, step: Callable[[], object], iterations: int) -> list[float]:
         """This rank's milliseconds, one for each iteration."""

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spbench.bench.ledger import Ledger
 from spbench.bench.reference import Reference, run_seeded
 from spbench.bench.step import Links, Step
 from spbench.comm.collectives import Collectives
@@ -82,7 +83,11 @@ class Outcome:
 
 
 def run_gate(
-    strategy: Strategy, links: Links, device: torch.device, reference: Reference
+    strategy: Strategy,
+    links: Links,
+    device: torch.device,
+    reference: Reference,
+    ledger: Ledger | None = None,
 ) -> Outcome:
     """Compare this rank's part of a step with one device's. Every rank must call it."""
     workload = reference.workload
@@ -90,7 +95,7 @@ def run_gate(
         workload, strategy, links, device, seed=reference.seed, sharpness=reference.sharpness
     )
     links.reset()
-    mine = run_seeded(step, reference.seed, step.dtype)
+    mine = run_seeded(step, reference.seed, step.dtype, ledger)
     parts = _parts(step)
     comm = Collectives(links.strategy)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from spbench.bench.fault import Fault
 from spbench.bench.rank import live_case
 from spbench.bench.verify import verify_all
 from spbench.comm.group import Group, ProcessGroup, ShareOfGroup, is_broken_connection
@@ -38,17 +39,19 @@ def run_job(folder: str) -> None:
     place = Path(folder)
     job = Job.read(place)
     rank = int(os.environ["RANK"])
+    fault: Fault | None = None
     try:
+        fault = Fault.of(os.environ)
         group = connect(job)
         if job.case is not None:
-            text = run_case(job.case, group).model_dump_json()
+            text = run_case(job.case, group, fault).model_dump_json()
         else:
             text = run_checks(job, group)
         write_atomically(sample_path(place, rank), text)
         group.close()
     except BaseException as error:
         traceback.print_exc()
-        last_words = failure(error, rank)
+        last_words = failure(error, rank, fault)
         write_atomically(sample_path(place, rank), last_words.model_dump_json())
         sys.stdout.flush()
         sys.stderr.flush()
@@ -73,10 +76,10 @@ def connect(job: Job) -> Group:
     return group
 
 
-def run_case(case: Case, group: Group) -> Sample:
+def run_case(case: Case, group: Group, fault: Fault | None = None) -> Sample:
     """The case's sample, with what the rank knows of its device and libraries."""
     torch.manual_seed(case.seed + group.rank)
-    sample = live_case(case, group)
+    sample = live_case(case, group, fault)
     is_cuda = group.device.type == "cuda"
     versions = {"torch": str(torch.__version__)}
     if is_cuda:
@@ -88,7 +91,8 @@ def run_case(case: Case, group: Group) -> Sample:
             "versions": versions,
             "environment": {
                 name: os.environ.get(name, "") for name in load(case.strategy).environment
-            },
+            }
+            | ({} if fault is None else fault.environment),
         }
     )
 
@@ -98,7 +102,7 @@ def run_checks(job: Job, group: Group) -> str:
     return CHECKED.dump_json(verify_all(job.checks, group)).decode()
 
 
-def failure(error: BaseException, rank: int) -> Sample:
+def failure(error: BaseException, rank: int, fault: Fault | None = None) -> Sample:
     """A rank's last words."""
     first_line = str(error).strip().split("\n")[0][:300]
     return Sample(
@@ -106,6 +110,7 @@ def failure(error: BaseException, rank: int) -> Sample:
         status=status_of(error),
         reason=f"{type(error).__name__}: {first_line}",
         failed_at_s=time.time(),
+        environment={} if fault is None else fault.environment,
     )
 
 

@@ -13,6 +13,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from spbench.bench.ledger import Ledger
 from spbench.bench.step import Links, Step
 from spbench.comm.collectives import Collectives
 from spbench.comm.silent import Silent
@@ -52,7 +53,12 @@ class OneDevice(Strategy):
 
 
 def one_device(
-    workload: Workload, device: torch.device, *, seed: int = 0, sharpness: float = 1.0
+    workload: Workload,
+    device: torch.device,
+    *,
+    seed: int = 0,
+    sharpness: float = 1.0,
+    ledger: Ledger | None = None,
 ) -> Reference:
     """Runs the whole workload on ``device`` alone; in 16 bits a second time in float32."""
     low = workload.dtype in LOW_PRECISION
@@ -65,7 +71,7 @@ def one_device(
         with torch.no_grad():
             for parameter in step.model.parameters():
                 parameter.copy_(parameter.to(rounded_to))
-        return run_seeded(step, seed, rounded_to)
+        return run_seeded(step, seed, rounded_to, ledger)
 
     return Reference(
         workload=workload,
@@ -76,7 +82,9 @@ def one_device(
     )
 
 
-def run_seeded(step: Step, seed: int, rounded_to: torch.dtype) -> Named:
+def run_seeded(
+    step: Step, seed: int, rounded_to: torch.dtype, ledger: Ledger | None = None
+) -> Named:
     """One step from the seeded whole inputs: this rank's output and gradients by name."""
     comm = Collectives(step.links.strategy)
 
@@ -87,7 +95,9 @@ def run_seeded(step: Step, seed: int, rounded_to: torch.dtype) -> Named:
     mine.requiring_grad(step.train)
     shape = (step.workload.batch, *step.workload.axes.values(), step.workload.out_channels)
     cotangent = rounded(named_tensor("cotangent", shape, seed))
-    out = step(mine, comm.take(cotangent, step.last).contiguous())
+    part = comm.take(cotangent, step.last).contiguous()
+    with (ledger or Ledger()).step(step.device):
+        out = step(mine, part)
     found = {"output": out, **mine.gradients}
     if step.train:
         for name, parameter in step.model.named_parameters():

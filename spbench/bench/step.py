@@ -6,6 +6,7 @@ input is a leaf whose gradient is wanted, as the output of a patch embedding wou
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from torch import Tensor
 from spbench.comm.collectives import Collectives
 from spbench.comm.gradients import GradientSum
 from spbench.comm.silent import Silent
-from spbench.comm.transfer import Count
+from spbench.comm.transfer import Count, Op, Phase
 from spbench.comm.transport import Transport
 from spbench.layers.linear import part_of
 from spbench.model import inputs
@@ -53,6 +54,10 @@ class Links:
         for key, sent in self.gradients.sent.items():
             total[key] = total.get(key, 0) + sent
         return total
+
+    def calls(self) -> dict[tuple[Phase, Op], int]:
+        """Collectives since the last reset that sent something, of both."""
+        return Counter(self.strategy.calls) + Counter(self.gradients.calls)
 
 
 @final

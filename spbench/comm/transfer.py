@@ -15,7 +15,7 @@ with M the whole tensor and b_r = M x (rank r's positions) / (all positions).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, Self
@@ -118,6 +118,12 @@ def by_phase(total: Count) -> dict[str, int]:
 
 def by_op(total: Count) -> dict[str, int]:
     return {op: round(sum(n for (_, o), n in total.items() if o == op)) for op in OPS}
+
+
+def by_call(calls: Mapping[tuple[Phase, Op], int]) -> dict[str, int]:
+    """Calls as {"forward.all_to_all": 55}: those that there are, in a fixed order."""
+    keys = [(phase, op) for phase in PHASES for op in OPS]
+    return {f"{phase}.{op}": calls[phase, op] for phase, op in keys if (phase, op) in calls}
 
 
 def by_busiest(transfers: Sequence[Transfer], ranks: int) -> dict[str, int]:

@@ -19,6 +19,7 @@ from spbench.results.sample import sample_path, write_atomically
 from spbench.workload.job import Job
 
 if TYPE_CHECKING:
+    from spbench.bench.fault import Fault
     from spbench.comm.group import Group
 
 
@@ -36,9 +37,10 @@ def joined_ranks(environ: Mapping[str, str]) -> int | None:
 class JoinedLauncher:
     """'Starts' a job by taking part in it. After an error the group is lost, for good."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, fault: Fault | None = None) -> None:
         from spbench.bench.main import connect
 
+        self.fault = fault
         self.group: Group = connect(job)
         self._lost = False
 
@@ -48,7 +50,9 @@ class JoinedLauncher:
 
     def announce(self, jobs: Sequence[Job]) -> None:
         """Rank 0 tells the others what is left to do."""
-        self.group.gather_text(JOBS.dump_json(list(jobs), by_alias=True).decode())
+        self.group.gather_text(
+            JOBS.dump_json(list(jobs), by_alias=True, exclude_defaults=True).decode()
+        )
 
     def follow(self) -> None:
         """Every other rank: takes part in what rank 0 announces, and writes nothing."""
@@ -66,12 +70,13 @@ class JoinedLauncher:
             return Ended(ok=False, group_lost=True)
         try:
             if job.case is not None:
-                text = run_case(job.case, self.group).model_dump_json()
+                text = run_case(job.case, self.group, self.fault).model_dump_json()
             else:
                 text = run_checks(job, self.group)
         except Exception as error:
             folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(sample_path(folder, rank), failure(error, rank).model_dump_json())
+            last_words = failure(error, rank, self.fault)
+            write_atomically(sample_path(folder, rank), last_words.model_dump_json())
             if not self.is_first:
                 os._exit(1)
             self._lost = True

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol, final
 
@@ -54,10 +54,15 @@ class Launcher(Protocol):
 
 @final
 class LocalLauncher:
-    """Ranks on this machine, through torch elastic in a process beside this one."""
+    """Ranks on this machine, through torch elastic in a process beside this one.
 
-    def __init__(self, log: Path) -> None:
+    ``environment``: variables that it and its ranks have, or with None do not have, while this
+    process may think otherwise.
+    """
+
+    def __init__(self, log: Path, environment: Mapping[str, str | None] | None = None) -> None:
         self._log_path = log
+        self._environment = environment or {}
         self._log: IO[bytes] | None = None
         self._agent: subprocess.Popen[bytes] | None = None
         self._idle = True
@@ -102,9 +107,13 @@ class LocalLauncher:
                 stdout=self._log,
                 stderr=self._log,
                 start_new_session=True,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+                env=self._variables(),
             )
         return self._agent
+
+    def _variables(self) -> dict[str, str]:
+        wanted = {**os.environ, "PYTHONUNBUFFERED": "1", **self._environment}
+        return {name: value for name, value in wanted.items() if value is not None}
 
     def _watch(self, agent: subprocess.Popen[bytes], ended: Path, timeout_s: float) -> Ended:
         deadline = time.monotonic() + timeout_s

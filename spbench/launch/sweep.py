@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 
 from spbench.launch.local import Ended, Launcher, read_samples
 from spbench.launch.plan import Cell, job_of
-from spbench.results.record import Record, measured
+from spbench.results.measured import counts, measured
+from spbench.results.record import Record
 from spbench.results.sample import Sample, Status
 from spbench.results.store import Store
 from spbench.workload.case import QUICK, Case
@@ -25,10 +27,14 @@ class Sweep:
     store: Store
     launcher: Launcher
     run_id: str
+    session: str
+    """Unique to this invocation: its launches of one number are a round."""
     timeout_s: float
     git_commit: str = ""
     peak_tflops: Callable[[Case], float | None] = lambda _: None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    went: Callable[[Mapping[str, float]], None] = lambda _: None
+    """Told of each launch, before its record is handed out, where its seconds went."""
 
     def run(self, cells: Iterable[Cell], started: Callable[[Case], None]) -> Iterator[Record]:
         """A record for each cell, written before it is handed out.
@@ -53,20 +59,23 @@ class Sweep:
             return row, []
         folder = self.store.folder / "logs" / folder_name(cell.case)
         job = job_of(cell.case, self.timeout_s)
+        launched_s, start_s = time.time(), time.monotonic()
         ended = self.launcher.run(job, folder)
+        launch_s = time.monotonic() - start_s
         samples = read_samples(job, folder)
+        self.went(spent(samples, launched_s, launch_s))
         status, reason = conclude(ended, samples, job.processes, self.timeout_s)
-        facts: dict[str, Any] = {"status": status, "reason": reason}
+        facts: dict[str, Any] = {"status": status, "reason": reason, "launch_s": launch_s}
         if samples:
             versions = samples[0].versions
             facts |= {name: versions.get(name, "") for name in ("torch", "cuda", "nccl")}
             facts |= {"gpu": samples[0].device_name, "gated_on": samples[0].gated_on}
             facts["backend"] = samples[0].backend
-            facts["environment"] = " ".join(f"{k}={v}" for k, v in samples[0].environment.items())
+            facts["environment"] = " ".join(told(samples))
         if status == "ok":
             facts |= measured(cell.case, samples, self.peak_tflops(cell.case))
         elif status == "wrong_result":
-            facts |= proofs(samples)
+            facts |= proofs(samples) | counts(samples)
         if status != "ok":
             facts["log"] = str(folder.relative_to(self.store.folder) / "logs")
         return self._row(cell.case, started_utc, **facts), samples if status == "ok" else []
@@ -75,10 +84,27 @@ class Sweep:
         return Record.of_case(
             case,
             run_id=self.run_id,
+            round=f"{self.session}.{case.launch}",
             started_utc=started_utc.strftime("%Y-%m-%dT%H:%M:%SZ"),
             git_commit=self.git_commit,
             **facts,
         )
+
+
+def spent(samples: Sequence[Sample], launched_s: float, launch_s: float) -> dict[str, float]:
+    """Seconds from the start of the processes to their end; empty where rank 0 cannot tell."""
+    first = next((one for one in samples if one.rank == 0), None)
+    if first is None or first.began_s is None or not first.phases_s:
+        return {}
+    start_s = first.began_s - launched_s
+    end_s = launch_s - start_s - sum(first.phases_s.values())
+    return {"start": start_s, **first.phases_s, "end": end_s}
+
+
+def told(samples: Iterable[Sample]) -> list[str]:
+    """NAME=value of each variable that any of the ranks tells of, each once."""
+    pairs = (pair for sample in samples for pair in sample.environment.items())
+    return list(dict.fromkeys(f"{name}={value}" for name, value in pairs))
 
 
 def folder_name(case: Case) -> str:
@@ -143,9 +169,11 @@ def _death(ended: Ended, silent: Sequence[int]) -> str:
 def still_to_do(cells: Sequence[Cell], done: Sequence[Record]) -> list[Cell]:
     """The cells without an ``ok`` row: what a resumed run has left to do.
 
-    A quick row is none for a case that is to be measured in full; a full one is for both.
+    A quick row is none for a case that is to be measured in full; a full one is for both. Of
+    rows of one launch and effort the last counts.
     """
-    finished = {(one.case, one.launch, one.is_quick) for one in done if one.status == "ok"}
+    last = {(one.case, one.launch, one.is_quick): one.status for one in done}
+    finished = {launch for launch, status in last.items() if status == "ok"}
     enough = {True: (True, False), False: (False,)}
     return [
         cell

@@ -24,7 +24,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: package_version(name) for name in PACKAGES},
         "platform": platform.platform(),
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cpus": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
         "load_average": os.getloadavg(),
@@ -98,9 +98,10 @@ def _git(*words: str) -> str:
     return done.stdout.strip()
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """The model, or at least the architecture."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    return platform.processor()
+    return platform.processor() or platform.machine()

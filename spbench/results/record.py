@@ -6,17 +6,14 @@ what one rank sends in one step, the largest over the ranks.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Self, get_type_hints
 
-from spbench.results.sample import Sample, Status
+from spbench.results.sample import Status
 from spbench.workload.case import QUICK, Case
-from spbench.workload.cost import step_flops
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +82,29 @@ class Record:
     """Variables that the strategy's best form asks for, as the ranks found them."""
     effort: str = ""
     """quick or full: how long it was measured. Blank, in rows of before, is full."""
+    round: str = ""
+    """Launches that ran in one pass of one invocation: they saw the same machine."""
+    stopped_by: str = ""
+    """What ended sampling: precision, seconds or iterations."""
+    noisy: str = ""
+    """What disturbed the timed pass, in a few words; blank when it was quiet."""
+    load_average: float | None = None
+    others_cores: float | None = None
+    """Cores of a host that anything but the ranks used during the timed pass."""
+    gpu_clock_mhz: float | None = None
+    gpu_power_w: float | None = None
+    gpu_temperature_c: float | None = None
+    gpu_throttle: str = ""
+    gpu_neighbours: int | None = None
+    """Processes of others on one of the GPUs."""
+    hardware: str = ""
+    """Stable facts of the machine: launches on other hardware are not to be compared."""
+    collectives: str = ""
+    """Calls of the busiest rank in one step, as forward.all_to_all=55 backward.all_to_all=55."""
+    launch_s: float | None = None
+    """Of the whole launch, as it was seen from outside."""
+    steps_s: float | None = None
+    """Of that, inside steps of rank 0, untimed ones included."""
 
     @property
     def is_quick(self) -> bool:
@@ -129,66 +149,3 @@ def column_types() -> dict[str, type]:
 
 def _mentions(hint: Any, kind: type) -> bool:
     return hint is kind or kind in getattr(hint, "__args__", ())
-
-
-def measured(case: Case, samples: Sequence[Sample], peak_tflops: float | None) -> dict[str, Any]:
-    """The measured columns of a launch whose ranks all succeeded."""
-    found: dict[str, Any] = {"backend": samples[0].backend}
-    for name in ("output_error", "gradient_error", "tolerance", "warmup"):
-        found[name] = largest(getattr(sample, name) for sample in samples)
-    for name in ("allocated", "reserved"):
-        column = f"peak_{name}_bytes"
-        found[column] = largest(getattr(sample, column) for sample in samples)
-    for column in ("device_used_bytes", "host_rss_bytes"):
-        found[column] = largest(getattr(sample, column) for sample in samples)
-    found |= _largest_of("sent_bytes_{}", [sample.sent_by_phase for sample in samples])
-    found |= _largest_of("predicted_bytes_{}", [sample.predicted_by_phase for sample in samples])
-    found |= _largest_of("{}_bytes", [sample.sent_by_op for sample in samples])
-    steps = slowest([sample.step_ms for sample in samples])
-    silent = slowest([sample.compute_ms for sample in samples])
-    if silent:
-        found["compute_ms"] = statistics.median(silent)
-        found["iterations"] = len(silent)
-    if steps:
-        found |= _speeds(case, steps, peak_tflops)
-        if silent:
-            found["exposed_comm_ms"] = found["step_ms"] - found["compute_ms"]
-    return found
-
-
-def _speeds(case: Case, steps: list[float], peak_tflops: float | None) -> dict[str, Any]:
-    step_ms = statistics.median(steps)
-    deciles = statistics.quantiles(steps, n=10, method="inclusive") if len(steps) > 1 else steps
-    work = case.workload
-    per_s = 1e3 / step_ms
-    tokens_per_s = work.batch * work.tokens * per_s
-    tflops_per_rank = step_flops(work) * per_s / case.ranks / 1e12
-    return {
-        "step_ms": step_ms,
-        "step_ms_p10": deciles[0],
-        "step_ms_p90": deciles[-1],
-        "iterations": len(steps),
-        "samples_per_s": work.batch * per_s,
-        "tokens_per_s": tokens_per_s,
-        "tokens_per_s_per_rank": tokens_per_s / case.ranks,
-        "tflops_per_rank": tflops_per_rank,
-        "mfu": tflops_per_rank / peak_tflops if peak_tflops else None,
-    }
-
-
-def slowest(times: Sequence[list[float] | None]) -> list[float]:
-    """Each iteration takes as long as its slowest rank."""
-    present = [one for one in times if one]
-    return [max(ranks) for ranks in zip(*present, strict=True)] if present else []
-
-
-def largest(values: Iterable[float | None]) -> float | None:
-    present = [value for value in values if value is not None]
-    return max(present, default=None)
-
-
-def _largest_of(column: str, counts: Sequence[dict[str, int] | None]) -> dict[str, float | None]:
-    """Each count of the ranks under the name of its column; nothing where none was taken."""
-    present = [count for count in counts if count is not None]
-    names = present[0] if present else {}
-    return {column.format(name): largest(count[name] for count in present) for name in names}

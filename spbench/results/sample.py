@@ -8,6 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from spbench.results.conditions import Conditions
+
 Status = Literal[
     "ok",
     "oom",
@@ -23,9 +25,13 @@ Status = Literal[
 
 
 class Sample(BaseModel):
-    """Raw figures of one rank in one launch. None: not measured."""
+    """Raw figures of one rank in one launch. None: not measured.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    A checkout that is a few commits older or newer may have written it: what it says besides
+    is left alone.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     rank: int
     status: Status
@@ -33,16 +39,26 @@ class Sample(BaseModel):
     failed_at_s: float | None = None
     """Wall-clock time of the failure: the earliest of a launch is its cause."""
     backend: str = ""
+    began_s: float | None = None
+    """Wall-clock time at which the rank had joined the others and turned to its case."""
+    phases_s: dict[str, float] = {}
+    """What came then, in order, and how long each took."""
+    steps_s: float | None = None
+    """Of all that, inside steps: of the gate, its reference, warm-up and every pass."""
     warmup: int | None = None
     step_ms: list[float] | None = None
     compute_ms: list[float] | None = None
     """The same steps with silent collectives."""
+    stopped_by: str = ""
+    """What ended the sampling: precision, seconds or iterations."""
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     device_used_bytes: int | None = None
     host_rss_bytes: int | None = None
     sent_by_phase: dict[str, int] | None = None
     sent_by_op: dict[str, int] | None = None
+    collectives: dict[str, int] | None = None
+    """Calls in one step that sent something, as {"forward.all_to_all": 55}."""
     predicted_by_phase: dict[str, int] | None = None
     output_error: float | None = None
     gradient_error: float | None = None
@@ -52,7 +68,8 @@ class Sample(BaseModel):
     versions: dict[str, str] = {}
     """torch, cuda and nccl, as the rank found them."""
     environment: dict[str, str] = {}
-    """Variables that the strategy asked for."""
+    """Variables that the strategy asked for, and a fault that was planted."""
+    conditions: Conditions | None = None
 
 
 class Checked(BaseModel):

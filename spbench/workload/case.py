@@ -28,7 +28,12 @@ class Effort(Frozen):
     min_iterations: PositiveInt = 5
     max_iterations: PositiveInt = 200
     seconds: PositiveFloat = 3.0
-    """Aimed at for each timed pass."""
+    """Aimed at for the timed pass; min_iterations and the last block may exceed it."""
+    precision: PositiveFloat = 0.01
+    """Enough when the median's 95 % interval, were iterations independent, is this far to each
+    side of it. They are not, so another launch may differ by more (see bench/sampling.py)."""
+    silent: bool = True
+    """Whether steps without communication are timed too; if not, what is exposed stays blank."""
 
 
 QUICK = Effort(max_warmup=5, min_iterations=3, max_iterations=20, seconds=0.5)

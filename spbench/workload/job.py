@@ -40,6 +40,8 @@ class Job(Frozen):
         return cls.model_validate_json((folder / "job.json").read_text(encoding="utf-8"))
 
     def write(self, folder: Path) -> None:
+        """Without what is left at its default: a checkout that is a few commits older or newer
+        can read it as long as nothing is stated that it does not know."""
         folder.mkdir(parents=True, exist_ok=True)
-        text = self.model_dump_json(by_alias=True)
+        text = self.model_dump_json(by_alias=True, exclude_defaults=True)
         (folder / "job.json").write_text(text, encoding="utf-8")

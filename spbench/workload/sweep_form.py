@@ -8,6 +8,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from spbench.workload.sublayers import Frozen, Size
 
+LAUNCHES = 3
+"""As few as show a spread: one alone says nothing of how far the next one would be off."""
 MAX_LAUNCHES = 1000
 
 T = TypeVar("T")
@@ -54,7 +56,7 @@ class SweepFile(Frozen):
     strategies: Several[str] = ("all",)
     """As on the command line."""
     gpus: Several[Size] = ()
-    launches: int = Field(default=1, ge=1, le=MAX_LAUNCHES)
+    launches: int = Field(default=LAUNCHES, ge=1, le=MAX_LAUNCHES)
     reference: str | None = None
     """The strategy that the others are compared with; None: the first."""
     skip_invalid: bool = False

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 
 def counted(count: int, noun: str) -> str:
-    """1 rank, 2 ranks, 1,024 ranks."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    """1 rank, 2 ranks, 1,024 ranks, 3 launches."""
+    ending = "" if count == 1 else "es" if noun.endswith(("ch", "s", "x")) else "s"
+    return f"{count:,} {noun}{ending}"
 
 
 def did_you_mean(word: str, known: Sequence[str], cutoff: float = 0.65) -> str:

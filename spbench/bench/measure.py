@@ -1,0 +1,120 @@
+"""What one rank measures of a case: memory and bytes, warm-up, timed and silent steps in turn.
+
+Instruments never share a pass with the clock.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spbench.bench import memory
+from spbench.bench.clock import WINDOW, Stopwatch
+from spbench.bench.conditions import Machine
+from spbench.bench.fault import Fault
+from spbench.bench.ledger import Ledger
+from spbench.bench.sampling import sample
+from spbench.bench.step import Links, Step
+from spbench.comm.group import Group, ShareOfGroup
+from spbench.comm.transfer import by_call, by_op, by_phase
+from spbench.model.inputs import Inputs
+from spbench.strategies.base import Strategy
+from spbench.workload.case import Case, Effort
+
+
+def measure(
+    case: Case, strategy: Strategy, group: Group, ledger: Ledger, fault: Fault | None
+) -> dict[str, Any]:
+    """Fields of the rank's Sample; where its time goes is in the ``ledger``."""
+    if group.device.type == "cuda":
+        torch.cuda.empty_cache()  # what the gate left behind is not the step's
+    links = Links(strategy=group.strategy, gradients=group.gradients)
+    with ledger.phase("memory"):
+        whole = Step(case.workload, strategy, links, group.device, seed=None)
+        inputs, cotangent = whole.random_inputs()
+
+        def step() -> None:
+            whole(inputs, cotangent)
+
+        there = [*whole.model.parameters(), *inputs.tensors, cotangent]
+        found = _remember(step, links, there, group, ledger)
+    if fault is not None:
+        step = fault.planted(step, group.rank, group.synchronise)
+    return found | _time(step, whole, inputs, case.effort, group, ledger)
+
+
+def _time(
+    step: Callable[[], None],
+    whole: Step,
+    inputs: Inputs,
+    effort: Effort,
+    group: Group,
+    ledger: Ledger,
+) -> dict[str, Any]:
+    """Warm-up, then both passes; of a share the one that it has, since it never sends."""
+    watch = Stopwatch(group=group, now_s=ledger.now_s)
+    is_share = isinstance(group, ShareOfGroup)
+    both = effort.silent and not is_share
+    with ledger.phase("warm-up"):
+        warmup = watch.warm_up(step, effort)
+        if both:
+            with whole.silenced(), ledger.step(group.device):
+                step()
+
+    with ledger.phase("timed and silent"):
+        typical_ms = statistics.median(warmup[-WINDOW:])
+        machine = Machine(group)
+
+        def timed(steps: int) -> list[float]:
+            times = watch.time(step, steps)
+            machine.look()
+            _check_finite(inputs)
+            return times
+
+        def silent(steps: int) -> list[float]:
+            with whole.silenced():
+                times = watch.time(step, steps)
+            _check_finite(inputs)
+            return times
+
+        times = sample(timed, silent if both else None, group.largest, effort, typical_ms)
+        conditions = machine.seen()
+    ledger.steps_s += watch.spent_s
+    return {
+        "warmup": len(warmup) + 2,  # with the two before the clock
+        "step_ms": None if is_share else times.timed_ms,
+        "compute_ms": times.timed_ms if is_share else times.silent_ms or None,
+        "stopped_by": times.stopped_by,
+        "conditions": conditions,
+    }
+
+
+def _remember(
+    step: Callable[[], None], links: Links, there: list[Tensor], group: Group, ledger: Ledger
+) -> dict[str, Any]:
+    """What one step takes of memory and, but for a share, what it sends."""
+    with ledger.step(group.device):
+        step()  # every kind of transfer and kernel once, before memory is read
+    links.reset()
+    with ledger.step(group.device):
+        found = asdict(memory.measure(step, there, group.device))
+    if isinstance(group, ShareOfGroup):
+        return found
+    sent = links.sent()
+    return found | {
+        "sent_by_phase": by_phase(sent),
+        "sent_by_op": by_op(sent),
+        "collectives": by_call(links.calls()),
+    }
+
+
+def _check_finite(inputs: Inputs) -> None:
+    """NaN changes what products cost: a time of such steps is no time."""
+    grad = inputs.x.grad
+    if grad is not None and not grad.isfinite().all():
+        raise FloatingPointError("the timed steps gave gradients that are not finite")

@@ -1,0 +1,101 @@
+"""How long to measure: block by block, until the median is known well enough.
+
+    timed ▪▪▪  silent ▪▪▪  timed ▪▪▪  silent ▪▪▪  ...
+
+Timed and silent steps take turns, so that a machine that drifts drifts for both. Behind each
+timed block the ranks exchange its times, outside the clock: all of them see the slowest
+rank's, so all of them stop after the same block. Which cap ended it is part of the result.
+
+A launch that stops by precision may still be off by more than that. Its iterations are correlated
+and it looks again and again until they agree, so its interval is too narrow: with noise of 2 %
+that is AR(1) with 0.8, four in ten of launches with steps of 50 ms are off by more than 1 %.
+That is why launches, not iterations, are the replicates of every verdict.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from spbench.workload.case import Effort
+
+BLOCKS = 10
+"""Planned; the last medians of the warm-up say how many steps that makes a block."""
+SOONEST = 10
+"""One part in so many of the wanted seconds passes before times may be called precise: steps that
+follow each other at once agree about a moment, not about the machine."""
+TAIL = 40
+"""One part in so many may lie beyond each end: an interval of 95 %."""
+
+Block = Callable[[int], list[float]]
+"""Runs so many steps; this rank's milliseconds of each."""
+StoppedBy = Literal["precision", "seconds", "iterations"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """This rank's milliseconds in both passes, and what ended them."""
+
+    timed_ms: list[float]
+    silent_ms: list[float]
+    stopped_by: StoppedBy
+
+
+def sample(
+    timed: Block,
+    silent: Block | None,
+    largest: Callable[[Sequence[float]], list[float]],
+    effort: Effort,
+    typical_ms: float,
+) -> Sampled:
+    """Blocks until ``stop``. ``largest``: element by element over the ranks; all must call."""
+    block = -(-planned(typical_ms, effort) // BLOCKS)
+    timed_ms: list[float] = []
+    silent_ms: list[float] = []
+    slowest: list[float] = []
+    while (reason := stop(slowest, effort)) is None:
+        steps = min(block, effort.max_iterations - len(slowest))
+        new = timed(steps)
+        timed_ms += new
+        slowest += largest(new)
+        if silent is not None:
+            silent_ms += silent(steps)
+    return Sampled(timed_ms=timed_ms, silent_ms=silent_ms, stopped_by=reason)
+
+
+def planned(typical_ms: float, effort: Effort) -> int:
+    """How many steps fill ``seconds``, between the least and the most allowed."""
+    wanted = round(effort.seconds * 1e3 / max(typical_ms, 1e-6))
+    return min(max(wanted, effort.min_iterations), effort.max_iterations)
+
+
+def stop(slowest_ms: Sequence[float], effort: Effort) -> StoppedBy | None:
+    """What ends the sampling after these steps; None: nothing yet."""
+    if len(slowest_ms) >= effort.max_iterations:
+        return "iterations"
+    if len(slowest_ms) < effort.min_iterations:
+        return None
+    spent_ms, wanted_ms = sum(slowest_ms), effort.seconds * 1e3
+    if spent_ms * SOONEST >= wanted_ms and half_width(slowest_ms) < effort.precision:
+        return "precision"
+    return "seconds" if spent_ms >= wanted_ms else None
+
+
+def half_width(times: Sequence[float]) -> float:
+    """Of the median's 95 % interval, relative to the median; infinite below six times.
+
+    Distribution-free: between the k-th smallest and the k-th largest, with the largest k for
+    which at most 1/40 of the binomial distribution of n fair coins lies below k (David and
+    Nagaraja, Order Statistics, 7.1).
+    """
+    n, k, below = len(times), 0, 0
+    while (below + math.comb(n, k)) * TAIL <= 2**n:
+        below += math.comb(n, k)
+        k += 1
+    if k == 0:
+        return math.inf
+    ordered = sorted(times)
+    return (ordered[n - k] - ordered[k - 1]) / 2 / statistics.median(ordered)

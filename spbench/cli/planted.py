@@ -1,0 +1,50 @@
+"""A fault that is planted on purpose must be understood, and must hit a rank that is timed.
+
+Or what was to be proved would not be, and nobody would see.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from spbench.bench.fault import VARIABLE, WORKS, Fault
+from spbench.cli.exits import Failure
+from spbench.workload.case import Case
+
+
+def planted_fault() -> Fault | None:
+    """Read here only to be refused early, or to be handed to ranks that are started already."""
+    try:
+        return Fault.of(os.environ)
+    except ValueError as error:
+        raise Failure(str(error)) from None
+
+
+def check_hits(fault: Fault | None, cases: Iterable[Case]) -> None:
+    """Raises Failure for a fault in a rank that none of these cases has."""
+    if fault is None:
+        return
+    # A share is rank 0 alone, whatever group it claims.
+    ranks = [1 if case.kind == "one_gpu_share" else case.ranks for case in cases]
+    most = max(ranks, default=0)
+    if fault.rank < most:
+        return
+    if not most:
+        raise Failure(
+            f"{VARIABLE}={fault.text!r}: no case can run, so it hits nobody; leave it out"
+        )
+    others = "rank0" if most == 1 else f"rank0 to rank{most - 1}"
+    raise Failure(
+        f"{VARIABLE}={fault.text!r} names rank {fault.rank}, which no case has; {others} would work"
+    )
+
+
+def refuse_fault() -> None:
+    """Of a command that times no steps: raises Failure for any fault."""
+    fault = planted_fault()
+    if fault is not None:
+        raise Failure(
+            f"{VARIABLE}={fault.text!r} makes timed steps longer, and verify times none; "
+            f"leave it out, or use run ({WORKS})"
+        )

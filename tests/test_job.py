@@ -1,0 +1,69 @@
+"""Jobs and rank files between checkouts of different age: only what is stated is sent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spbench.launch.join import JOBS
+from spbench.results.sample import Sample
+from spbench.workload.case import QUICK, Case, Effort
+from spbench.workload.catalogue import find, names
+from spbench.workload.job import Check, Job
+from spbench.workload.workload import Workload
+
+
+def job(workload: Workload, **more: Any) -> Job:
+    case = Case(workload=workload, strategy="dsp", ranks=2, device="cpu", **more)
+    return Job(ranks=2, device="cpu", case=case, timeout_s=7.0)
+
+
+@pytest.mark.parametrize("kind", ["workloads", "verify"])
+def test_every_job_comes_back(tmp_path: Path, kind: str) -> None:
+    """Through job.json and through a joined group, aliases and all."""
+    for name in names(kind):
+        for effort in (Effort(), QUICK, Effort(silent=False, precision=0.5)):
+            sent = job(find(name, kind), effort=effort, launch=2)
+            sent.write(tmp_path)
+            assert Job.read(tmp_path) == sent
+            assert JOBS.validate_json(JOBS.dump_json([sent], by_alias=True)) == [sent]
+            bare = JOBS.dump_json([sent], by_alias=True, exclude_defaults=True)
+            assert JOBS.validate_json(bare) == [sent]
+
+
+def test_checks_come_back(tmp_path: Path) -> None:
+    """A list of them, with and without a sharpness of their own."""
+    work = find("axes-2d", "verify")
+    checks = [Check(workload=work, strategy="dsp", sharpness=s) for s in (1.0, 8.0)]
+    sent = Job(ranks=3, device="cpu", checks=checks, environment={"A": "1"})
+    sent.write(tmp_path)
+    assert Job.read(tmp_path) == sent
+
+
+def test_defaults_are_not_sent(tmp_path: Path) -> None:
+    """A field that an older checkout does not know does no harm until it is used."""
+    job(find("dsp-720m-small")).write(tmp_path)
+    written = json.loads((tmp_path / "job.json").read_text())
+    assert written.keys() == {"ranks", "device", "case", "timeout_s"}
+    assert written["case"].keys() == {"workload", "strategy", "ranks", "device"}
+    job(find("dsp-720m-small"), effort=Effort(silent=False)).write(tmp_path)
+    assert json.loads((tmp_path / "job.json").read_text())["case"]["effort"] == {"silent": False}
+
+
+def test_a_new_field_of_effort_does_not_change_a_case() -> None:
+    """How long it is measured is no part of its key."""
+    work = find("dsp-720m-small")
+    efforts = (Effort(), Effort(silent=False, precision=0.1), QUICK)
+    keys = {one.case.key for e in efforts if (one := job(work, effort=e)).case}
+    assert keys == {"09d76186bb34e554"}
+
+
+def test_a_rank_file_of_another_checkout_is_read() -> None:
+    """What it says besides is left alone; what it does not say is not measured."""
+    text = json.dumps({"rank": 1, "status": "ok", "step_ms": [1.0], "mood": "good"})
+    found = Sample.model_validate_json(text)
+    assert (found.rank, found.step_ms, found.stopped_by) == (1, [1.0], "")
+    assert (found.conditions, found.collectives, found.steps_s) == (None, None, None)
