@@ -1,0 +1,66 @@
+"""run.json: what was asked for, by what, where; a resumed run adds to it.
+
+It may be damaged, or be JSON of another shape. What a resumed run would trip over is dropped, so
+that reading never raises and all that is left can be used.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+DEEPEST = 20
+"""So many brackets stand in none of ours; far more could not be written again."""
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """The facts of a run, or nothing where the file is missing or damaged.
+
+    ``cases`` are objects with at least their key and launch, ``history`` is a list of command
+    lines, ``argv`` one of them, and ``reference`` a name; each may be missing.
+    """
+    try:
+        found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {name: _sound(name, value) for name, value in found.items() if _fits(name, value)}
+
+
+def _fits(name: str, value: Any) -> bool:
+    if name in ("cases", "history"):
+        return isinstance(value, list)
+    if name == "argv":
+        return _is_command(value)
+    if name == "reference":
+        return value is None or isinstance(value, str)
+    return _is_shallow(value, DEEPEST)
+
+
+def _sound(name: str, value: Any) -> Any:
+    """Without the cases and commands that are none."""
+    if name == "cases":
+        return [one for one in value if _is_case(one)]
+    return [one for one in value if _is_command(one)] if name == "history" else value
+
+
+def _is_shallow(value: Any, left: int) -> bool:
+    if not isinstance(value, dict | list):
+        return True
+    within = value.values() if isinstance(value, dict) else value
+    return left > 0 and all(_is_shallow(one, left - 1) for one in within)
+
+
+def _is_case(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and _is_shallow(value, DEEPEST)
+        and isinstance(value.get("key"), str)
+        and type(value.get("launch")) is int
+    )
+
+
+def _is_command(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
