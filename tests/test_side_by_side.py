@@ -7,25 +7,77 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from rows import row as record
+from rows import rows
 
-from spbench.judge.side_by_side import Figure, in_words, side_by_side
-from spbench.results.record import Record
-from spbench.workload.case import Case
-from spbench.workload.catalogue import find
-
-CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
-
-
-def record(strategy: str = "dsp", **more: Any) -> Record:
-    known = {"run_id": "a run", "started_utc": "now", "status": "ok", "tolerance": 1e-4}
-    return replace(Record.of_case(CASE, **known), strategy=strategy, **more)
+from spbench.judge.intervals import around
+from spbench.judge.side_by_side import Figure, side_by_side
+from spbench.judge.words import in_words
 
 
 def test_a_launch_is_the_unit() -> None:
-    """A figure is the median of the launches, its range their smallest and largest."""
-    (line,) = side_by_side([record(launch=i, step_ms=ms) for i, ms in enumerate((4.0, 9.0, 5.0))])
-    assert line.step_ms == Figure(median=5.0, low=4.0, high=9.0)
+    """A figure is the median of the launches, with the interval that they give."""
+    (line,) = side_by_side(rows("dsp", (4.0, 9.0, 5.0)))
+    low, high = around([4.0, 9.0, 5.0]) or (0.0, 0.0)
+    assert line.step_ms == Figure(median=5.0, low=low, high=high, is_interval=True)
     assert line.launches == 3
+
+
+def test_two_launches_have_a_range() -> None:
+    """Their smaller and their larger: no interval."""
+    (line,) = side_by_side(rows("dsp", (4.0, 9.0)))
+    assert line.step_ms == Figure(median=6.5, low=4.0, high=9.0, is_interval=False)
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    """A machine that slows down between rounds takes nothing from the certainty of a ratio."""
+    drift = [10.0, 15.0, 20.0]
+    _, other = side_by_side([*rows("dsp", drift), *rows("rsa", [2 * ms for ms in drift])])
+    assert other.to_reference is not None and other.to_reference.paired
+    assert (other.to_reference.low, other.to_reference.high) == pytest.approx((2.0, 2.0))
+    assert other.speedup == pytest.approx(0.5)
+
+
+def test_a_resumed_run_is_not_paired() -> None:
+    """Launches of another hour are compared as those of another run."""
+    later = rows("rsa", (20.0, 20.2, 19.8), session="later")
+    _, other = side_by_side([*rows("dsp", (10.0, 10.1, 9.9)), *later])
+    assert other.to_reference is not None
+    assert (other.to_reference.paired, other.to_reference.verdict) == (False, "slower")
+
+
+def test_noisy_launches_do_not_count_while_enough_are_quiet() -> None:
+    """And the line says so."""
+    records = rows("dsp", (10.0, 30.0, 10.0, 10.0))
+    records[1] = replace(records[1], noisy="a neighbour")
+    (line,) = side_by_side(records)
+    assert line.step_ms is not None and line.step_ms.high == pytest.approx(10.0)
+    assert line.launches == 3
+    assert line.reason == "1 of 4 launches noisy, left out: a neighbour"
+    (line,) = side_by_side(records[:3])
+    assert line.launches == 3
+    assert line.reason == "1 of 3 launches noisy, too many to leave out: a neighbour"
+
+
+def test_in_words_a_difference_is_one_or_is_none() -> None:
+    """Slower with its interval; the same; or not told apart, with the launches it would take."""
+    base = [10.0, 10.01, 9.99, 10.0, 10.0]
+    slow = [20.0, 20.1, 19.9, 20.0, 20.05]
+    (said,) = in_words(side_by_side([*rows("dsp", base), *rows("rsa", slow)]))
+    assert re.fullmatch(
+        r"On 2 ranks dsp took least time; rsa 2\.00 times as long \(1\.99 to 2\.01\)", said
+    )
+    (said,) = in_words(side_by_side([*rows("dsp", base), *rows("rsa", base[::-1])]))
+    assert "; rsa the same, 1.00 times as long" in said
+    rough = [10.1, 10.9, 9.8, 10.6, 10.0]
+    (said,) = in_words(side_by_side([*rows("dsp", base), *rows("rsa", rough)]))
+    assert re.search(r"; rsa 1\.03 times as long \(.*\), not told apart \(about \d+ launches", said)
+
+
+def test_quick_and_full_runs_have_panels_of_their_own() -> None:
+    """Few iterations do not stand beside many."""
+    first, second = side_by_side([record(), record("rsa", effort="quick")])
+    assert (first.panel + " quick", first.to_fastest) == (second.panel, None)
 
 
 def test_speedups_are_over_the_first_strategy() -> None:
@@ -133,7 +185,7 @@ def test_times_of_a_failed_launch_do_not_count() -> None:
     )
     assert (line.status, line.launches) == ("ok", 1)
     assert line.reason == "1 of 2 launches: wrong_result. rank 1: 0.5 off"
-    assert line.step_ms == Figure(median=2.0, low=2.0, high=2.0)
+    assert line.step_ms == Figure(median=2.0, low=2.0, high=2.0, is_interval=False)
 
 
 def test_bytes_and_errors_are_taken_over() -> None:

@@ -1,30 +1,32 @@
 """The strategies of a run beside each other, case by case.
 
-A launch is the unit: a figure is the median over the launches of a case, its range their
-smallest and largest. A ratio is taken between strategies of the same workload and ranks.
+A launch is the unit: a figure is the median over the launches of a case. Strategies of the same
+workload and ranks are compared round by round, each with the reference and with the fastest.
 """
 
 from __future__ import annotations
 
-import re
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from spbench.judge.comparison import MARGIN, Comparison, compare_times, launches_that_count, times
+from spbench.judge.groups import Group, group_of, titles
+from spbench.judge.intervals import around
+from spbench.judge.volume import PHASES
 from spbench.results.record import Record
-from spbench.workload.words import counted
-
-Group = tuple[str, str, int, str, str, str, str, str, int]
-"""What two cases must share to stand side by side."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """Median, smallest and largest over the launches of a case."""
+    """Median over the launches of a case, and how far it may be off."""
 
     median: float
     low: float
     high: float
+    is_interval: bool
+    """Of 95 %; with fewer than three launches low and high are the smallest and largest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +40,17 @@ class Line:
     ranks: int
     strategy: str
     launches: int
+    """That the figures are made of."""
     status: str
     reason: str
+    """Why there are no figures, or that they are not of all launches."""
     step_ms: Figure | None
-    speedup: float | None
-    """The reference's step time over this one's: above 1 is faster than the reference."""
+    reference: str
+    """The strategy that ``to_reference`` is about."""
+    to_reference: Comparison | None
+    """This step time over the reference's."""
+    to_fastest: Comparison | None
+    """This step time over that of the strategy with the least; None for that one itself."""
     tokens_per_s: float | None
     compute_ms: float | None
     exposed_comm_ms: float | None
@@ -60,84 +68,97 @@ class Line:
             return "not run"
         return "failed" if self.status == "wrong_result" else "passed"
 
+    @property
+    def speedup(self) -> float | None:
+        """The reference's step time over this one's: above 1 is faster than the reference."""
+        ratio = self.to_reference.ratio if self.to_reference else None
+        return 1 / ratio if ratio and self.kind == "measured" else None
 
-PHASES = ("forward", "backward", "gradients")
+    @property
+    def time_ms(self) -> float | None:
+        """Of the step, or of a share's computation."""
+        if self.kind == "one_gpu_share":
+            return self.compute_ms
+        return self.step_ms.median if self.step_ms else None
+
+    def as_data(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"gate": self.gate, "speedup": self.speedup}
 
 
-def side_by_side(records: Iterable[Record], reference: str | None = None) -> list[Line]:
+def side_by_side(
+    records: Iterable[Record], reference: str | None = None, margin: float = MARGIN
+) -> list[Line]:
     """A line for each case; the reference is the first strategy that ran unless named.
 
     Raises ValueError if no case has the strategy that is named as the reference.
     """
-    cases: dict[tuple[Group, str], list[Record]] = {}
+    groups: dict[Group, dict[str, list[Record]]] = {}
     ran: list[str] = []
+    order: dict[str, None] = {}
     for record in records:
         ran += [record.strategy] if record.status != "skipped" else []
-        cases.setdefault((group_of(record), record.strategy), []).append(record)
-    if reference is not None and all(strategy != reference for _, strategy in cases):
-        known = ", ".join(dict.fromkeys(strategy for _, strategy in cases))
+        order[record.strategy] = None
+        groups.setdefault(group_of(record), {}).setdefault(record.strategy, []).append(record)
+    if reference is not None and reference not in order:
+        known = ", ".join(order)
         raise ValueError(f"no case of strategy {reference!r} to compare with; there are {known}")
-    order = list(dict.fromkeys(strategy for _, strategy in cases))
     chosen = reference or next(iter(ran), "")
-    titles = _titles([found[-1] for found in cases.values()])
-    lines: list[Line] = []
-    for group in dict.fromkeys(group for group, _ in cases):
-        base = _figure(cases.get((group, chosen), []), "step_ms")
-        here = [cases[group, s] for s in order if (group, s) in cases]
-        lines += [_line(found, base, titles[_apart(found[-1])]) for found in here]
-    return lines
+    said = titles(found[-1] for group in groups.values() for found in group.values())
+    return [
+        line
+        for group, cases in groups.items()
+        for line in _lines(cases, order, chosen, said[group], margin)
+    ]
 
 
-def group_of(record: Record) -> Group:
-    return (
-        f"{record.workload} {record.workload_key}",
-        record.axes,
-        record.batch,
-        record.dtype,
-        record.mode,
-        record.checkpointing,
-        record.device,
-        record.kind,
-        record.world_size,
-    )
+def _lines(
+    cases: Mapping[str, Sequence[Record]],
+    order: Iterable[str],
+    reference: str,
+    panel: str,
+    margin: float,
+) -> list[Line]:
+    """Of one group, in the run's order of strategies."""
+
+    def against(base: str, name: str) -> Comparison | None:
+        return compare_times(cases.get(base, []), cases[name], margin)
+
+    to_reference = {name: against(reference, name) for name in cases}
+    fastest = _fastest(cases, to_reference)
+    return [
+        _line(
+            cases[name],
+            panel,
+            reference,
+            to_reference[name],
+            against(fastest, name) if name != fastest else None,
+        )
+        for name in order
+        if name in cases
+    ]
 
 
-def panel_of(record: Record) -> str:
-    """A title for what stands side by side, the number of ranks apart."""
-    axes = re.sub(r"(?<=\d)x", " x ", record.axes).replace("=", " ")
-    words = [axes, f"batch {record.batch}", record.dtype, record.mode]
-    if record.checkpointing != "none":
-        words.append("checkpointed")
-    if record.kind != "measured":
-        words.append(record.kind.replace("_", " "))
-    return f"{record.workload} ({', '.join(words)})"
+def _fastest(
+    cases: Mapping[str, Sequence[Record]], to_reference: Mapping[str, Comparison | None]
+) -> str:
+    """By the ratios to the reference, which drift does not touch; else by the times."""
+    ratios = {name: one.ratio for name, one in to_reference.items() if one and one.ratio}
+    medians = {name: _time(launches_that_count(found)) for name, found in cases.items()}
+    times = {name: ms for name, ms in medians.items() if ms is not None}
+    known = ratios if len(ratios) == len(times) else times
+    return min(known, key=known.__getitem__, default="")
 
 
-def _apart(record: Record) -> tuple[str, str, str]:
-    """What two panels differ in at least."""
-    return panel_of(record), record.workload_key, record.device
-
-
-def _titles(records: Iterable[Record]) -> dict[tuple[str, str, str], str]:
-    """A title for each panel; workloads, or devices, of one name are told apart behind it."""
-    found: dict[str, set[tuple[str, str]]] = {}
-    for panel, *more in map(_apart, records):
-        found.setdefault(panel, set()).add((more[0], more[1]))
-    titles = {}
-    for panel, these in found.items():
-        keys, devices = ({one[i] for one in these} for i in (0, 1))
-        for key, device in these:
-            words = [f"workload {key}"] if key and len(keys) > 1 else []
-            words += [device] if len(devices) > 1 else []
-            titles[panel, key, device] = " ".join([panel, ", ".join(words)]).rstrip()
-    return titles
-
-
-def _line(records: Sequence[Record], base: Figure | None, panel: str) -> Line:
-    good = [record for record in records if record.status == "ok"]
-    shown = good or list(records)
-    first = shown[-1]
-    step = _figure(good, "step_ms")
+def _line(
+    records: Sequence[Record],
+    panel: str,
+    reference: str,
+    to_reference: Comparison | None,
+    to_fastest: Comparison | None,
+) -> Line:
+    good = launches_that_count(records)
+    first = (good or records)[-1]
     return Line(
         workload=first.workload,
         panel=panel,
@@ -147,8 +168,10 @@ def _line(records: Sequence[Record], base: Figure | None, panel: str) -> Line:
         launches=len(good),
         status=first.status,
         reason=_reason(records, good),
-        step_ms=step,
-        speedup=base.median / step.median if base and step else None,
+        step_ms=figure(good, "step_ms"),
+        reference=reference,
+        to_reference=to_reference,
+        to_fastest=to_fastest,
         tokens_per_s=_median(good, "tokens_per_s"),
         compute_ms=_median(good, "compute_ms"),
         exposed_comm_ms=_median(good, "exposed_comm_ms"),
@@ -162,47 +185,42 @@ def _line(records: Sequence[Record], base: Figure | None, panel: str) -> Line:
 
 
 def _reason(records: Sequence[Record], good: Sequence[Record]) -> str:
-    """Why there are no figures, or that they are not of all launches."""
-    failed = [record for record in records if record.status != "ok"]
-    if not failed or not good:
+    """Why there are no figures, or that they are not of all launches, or of noisy ones."""
+    if not good:
         return records[-1].reason
-    last = failed[-1]
-    return f"{len(failed)} of {len(records)} launches: {last.status}. {last.reason}"
+    said = []
+    failed = [record for record in records if record.status != "ok"]
+    if failed:
+        last = failed[-1]
+        said.append(f"{len(failed)} of {len(records)} launches: {last.status}. {last.reason}")
+    noisy = [record for record in records if record.status == "ok" and record.noisy]
+    if noisy:
+        kept = "left out" if all(not record.noisy for record in good) else "too many to leave out"
+        said.append(f"{len(noisy)} of {len(records)} launches noisy, {kept}: {noisy[-1].noisy}")
+    return "; ".join(said)
 
 
-def _figure(records: Sequence[Record], column: str) -> Figure | None:
-    good = [record for record in records if record.status == "ok"]
-    values = [value for record in good if (value := getattr(record, column)) is not None]
+def figure(records: Sequence[Record], column: str) -> Figure | None:
+    """Of the launches that count; None where none has the column."""
+    values = _values(records, column)
     if not values:
         return None
-    return Figure(median=statistics.median(values), low=min(values), high=max(values))
+    interval = around(values) if min(values) > 0 else None
+    low, high = interval or (min(values), max(values))
+    return Figure(
+        median=statistics.median(values), low=low, high=high, is_interval=interval is not None
+    )
+
+
+def _values(records: Sequence[Record], column: str) -> list[float]:
+    return [value for record in records if (value := getattr(record, column)) is not None]
 
 
 def _median(records: Sequence[Record], column: str) -> float | None:
-    figure = _figure(records, column)
-    return None if figure is None else figure.median
+    values = _values(records, column)
+    return statistics.median(values) if values else None
 
 
-def in_words(lines: Sequence[Line]) -> list[str]:
-    """For each panel and number of ranks: who was fastest, and how much longer others took."""
-    said = []
-    several = len({line.panel for line in lines}) > 1
-    for panel, ranks in dict.fromkeys((line.panel, line.ranks) for line in lines):
-        here = [line for line in lines if (line.panel, line.ranks) == (panel, ranks)]
-        timed = {
-            line.strategy: ms
-            for line in here
-            if (ms := line.step_ms.median if line.step_ms else line.compute_ms) is not None
-        }
-        if len(timed) < 2:
-            continue
-        first, *others = sorted(timed, key=timed.__getitem__)
-        longer = ", ".join(f"{name} {timed[name] / timed[first]:.2f}" for name in others)
-        what = "took least time" if here[0].kind == "measured" else "computed least"
-        launches = min(line.launches for line in here if line.strategy in timed)
-        spread = "" if launches > 1 else " (one launch: no spread between launches is known)"
-        where = f"{panel}: on" if several else "On"
-        said.append(
-            f"{where} {counted(ranks, 'rank')} {first} {what}; {longer} times as long{spread}"
-        )
-    return said
+def _time(records: Sequence[Record]) -> float | None:
+    found = times(records)
+    return statistics.median(found.values()) if found else None

@@ -6,13 +6,16 @@ Only what a strategy itself must say loads torch, here in ``plan``.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from spbench.strategies.registry import load
 from spbench.workload.case import Case, Combination, Device, Effort, Kind
 from spbench.workload.job import Job
 from spbench.workload.workload import Workload
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,43 +48,62 @@ def every(workload: Workload, strategies: Sequence[str], ranks: Sequence[int]) -
 
 
 def plan(request: Request) -> list[Cell]:
-    """The cells in the order of their running: launch by launch, strategies interleaved.
+    """The cells in the order of their running; see ``cells_of``.
 
-    Within a launch all strategies of one workload and number of ranks follow each other, in
-    an order that the seed shuffles anew for each launch, so that drift does not favour one of
-    them. Raises UnknownStrategyError for options that a strategy does not have.
+    Raises UnknownStrategyError for options that a strategy does not have.
     """
-    strategies = {one.strategy: load(one.strategy) for one in request.combinations}
+    cases = [
+        Case(
+            workload=one.workload,
+            strategy=one.strategy,
+            ranks=one.ranks,
+            device=request.device,
+            kind=request.kind,
+            seed=request.seed,
+            effort=request.effort,
+        )
+        for one in request.combinations
+    ]
+    return cells_of(cases, range(request.launches), request.seed)
+
+
+def cells_of(cases: Sequence[Case], launches: Iterable[int], seed: int) -> list[Cell]:
+    """Launch by launch, strategies interleaved: each launch of all cases is a round.
+
+    Within a round all strategies of one workload and number of ranks follow each other. The
+    first round has them in the order given, the others begin elsewhere (see ``turned``).
+    """
+    strategies = {case.strategy: load(case.strategy) for case in cases}
     # Neighbours in the plan need not be so in the request: an include may add a strategy.
-    groups: dict[tuple[str, int], list[Combination]] = {}
-    for one in request.combinations:
-        groups.setdefault((one.workload.model_dump_json(), one.ranks), []).append(one)
-    shuffle = random.Random(request.seed)
+    groups: dict[tuple[str, int], list[Case]] = {}
+    for case in cases:
+        groups.setdefault((case.workload.model_dump_json(), case.ranks), []).append(case)
     cells = []
-    for launch in range(request.launches):
+    for launch in launches:
         for group in groups.values():
-            order = list(group)
-            if launch:
-                shuffle.shuffle(order)
-            for one in order:
-                strategy = strategies[one.strategy]
-                misfit = strategy.misfit(one.workload)
-                why_not = misfit or strategy.why_not(one.workload, one.ranks)
-                cells.append(Cell(case=_case(one, launch, request), why_not=why_not))
+            for case in turned(group, launch, seed):
+                strategy = strategies[case.strategy]
+                misfit = strategy.misfit(case.workload)
+                why_not = misfit or strategy.why_not(case.workload, case.ranks)
+                one = case.model_copy(update={"launch": launch})
+                cells.append(Cell(case=one, why_not=why_not))
     return cells
 
 
-def _case(one: Combination, launch: int, request: Request) -> Case:
-    return Case(
-        workload=one.workload,
-        strategy=one.strategy,
-        ranks=one.ranks,
-        device=request.device,
-        kind=request.kind,
-        seed=request.seed,
-        launch=launch,
-        effort=request.effort,
-    )
+def turned(cases: Sequence[T], launch: int, seed: int) -> list[T]:
+    """The order of a round: A B C, B C A, C A B, then the same turned round: A C B ...
+
+    In as many rounds as there are cases each is once in each place, so that neither drift nor
+    a cold start favours one of them. After fewer rounds that does not hold: in three launches of
+    four strategies each leaves one place out. The seed says in which order the beginnings come.
+    """
+    cycle, within = divmod(launch, len(cases))
+    kept = [0] if cycle == 0 else []
+    others = list(range(len(kept), len(cases)))
+    random.Random(f"{seed} {cycle}").shuffle(others)
+    start = [*kept, *others][within]
+    order = [*cases[start:], *cases[:start]]
+    return order[::-1] if cycle % 2 else order
 
 
 def check_options(strategies: Sequence[str]) -> None:
