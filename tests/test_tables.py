@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.table import Table
 
 from spbench.judge.side_by_side import Line, side_by_side
 from spbench.launch.checks import Verdict
@@ -50,10 +49,15 @@ class Terminal(io.StringIO):
         return True
 
 
-def printed(made: Table, stream: io.StringIO | None = None) -> str:
-    stream = stream or io.StringIO()
-    tables.console(stream).print(made)
-    return stream.getvalue()
+def printed(lines: list[Line], width: int = 200, stream: io.StringIO | None = None) -> list[str]:
+    """The table of each panel, as a terminal of that width would choose its columns."""
+    columns, panels = tables.comparison(lines, width)
+    texts = []
+    for title, rows in panels.items():
+        into = stream or io.StringIO()
+        tables.show_table(tables.console(into), title, columns, rows)
+        texts.append(into.getvalue())
+    return texts
 
 
 def row_of(text: str, strategy: str) -> list[str]:
@@ -63,22 +67,22 @@ def row_of(text: str, strategy: str) -> list[str]:
 
 def test_a_measured_line() -> None:
     """Each figure in its unit, and the larger of the gate's errors."""
-    (made,) = tables.comparison(side_by_side([MEASURED]), 200)
+    (text,) = printed(side_by_side([MEASURED]))
     cells = "dsp 2 12.3 - 1.00x 1.23M 10 2.35 3 1 0 - 3.0e-06"
-    assert row_of(printed(made), "dsp") == cells.split()
+    assert row_of(text, "dsp") == cells.split()
 
 
 def test_a_failed_line_has_its_status_and_no_figures() -> None:
     """The status stands where the time would; the rest is blank."""
-    (made,) = tables.comparison(side_by_side([MEASURED, OOM]), 200)
-    assert row_of(printed(made), "rsa") == ["rsa", "2", "oom", *["-"] * 10]
+    (text,) = printed(side_by_side([MEASURED, OOM]))
+    assert row_of(text, "rsa") == ["rsa", "2", "oom", *["-"] * 10]
 
 
 def test_a_range_needs_launches() -> None:
     """With two launches there is one, with one there is none."""
     lines = side_by_side([record(step_ms=1.0), record(launch=1, step_ms=2.0)])
-    text = printed(tables.comparison(lines, 200)[0])
-    assert "1..2" in row_of(text, "dsp")
+    (text,) = printed(lines)
+    assert "1..2*" in row_of(text, "dsp")
 
 
 def test_a_wrong_result_says_so_beside_its_error() -> None:
@@ -93,11 +97,11 @@ def test_workloads_and_kinds_have_tables_of_their_own() -> None:
     """A share is named as one, and its bytes are the predicted ones."""
     share = replace(MEASURED, kind="one_gpu_share", step_ms=None, sent_bytes_forward=None)
     other = replace(MEASURED, workload="other")
-    made = tables.comparison(side_by_side([MEASURED, share, other]), 200)
-    titles = [str(one.title) for one in made]
+    made = printed(side_by_side([MEASURED, share, other]))
+    titles = [text.splitlines()[0] for text in made]
     assert [title.split()[0] for title in titles] == ["axes-2d", "axes-2d", "other"]
     assert ["share" in title for title in titles] == [False, True, False]
-    assert row_of(printed(made[1]), "dsp")[9] == "2"
+    assert row_of(made[1], "dsp")[9] == "2"
 
 
 def test_failures_are_sentences() -> None:
@@ -106,7 +110,7 @@ def test_failures_are_sentences() -> None:
     said = tables.failures(side_by_side([MEASURED, OOM, *partly]))
     assert said == [
         "rsa on 2 ranks: oom. rank 1: no 3 GiB, [bold]see log[/bold]",
-        "ulysses on 2 ranks: ok. 1 of 2 launches: crash. ",
+        "ulysses on 2 ranks: 1 of 2 launches: crash. ",
     ]
 
 
@@ -132,8 +136,7 @@ def lines_for_screens() -> list[Line]:
 
 def test_no_escape_codes_outside_a_terminal() -> None:
     """Plain aligned text, whatever the environment's width is; long names are not cut."""
-    for made in tables.comparison(lines_for_screens(), 200):
-        text = printed(made)
+    for text in printed(lines_for_screens()):
         assert "\x1b" not in text
         assert "x" * 50 in text
 
@@ -143,8 +146,8 @@ def test_a_narrow_terminal_does_not_break(monkeypatch: pytest.MonkeyPatch, colum
     """No line is wider than the terminal, no strategy's name is cut, and no case is missing."""
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
-    (made,) = tables.comparison(side_by_side([MEASURED, OOM]), columns)
-    text = STYLED.sub("", printed(made, Terminal()))
+    (made,) = printed(side_by_side([MEASURED, OOM]), columns, Terminal())
+    text = STYLED.sub("", made)
     assert max(map(len, text.splitlines())) <= columns
     assert row_of(text, "dsp")
     assert row_of(text, "rsa")
@@ -164,8 +167,8 @@ def test_no_colours_where_none_are_wanted(
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv(name, value)
-    (made,) = tables.comparison(side_by_side([MEASURED]), 200)
-    assert codes.search(printed(made, Terminal())) is None
+    (text,) = printed(side_by_side([MEASURED]), stream=Terminal())
+    assert codes.search(text) is None
 
 
 def verdict(**more: Any) -> Verdict:
@@ -237,3 +240,14 @@ def test_no_figure_is_written_with_an_exponent(value: float) -> None:
     """From a microsecond up, times, sizes and counts are plain numbers."""
     shown = [units.milliseconds(value), units.mebibytes(value * 2**20), units.count_of(value)]
     assert [text for text in shown if "e+" in text] == []
+
+
+def test_a_plain_table_is_the_folded_one_where_both_fit() -> None:
+    """To the letter, but for blanks at the ends of lines."""
+    columns = ("strategy", "ranks", "步")
+    cells = [["dsp", "2", "1.5"], ["megatron-sp", "16", "-"]]
+    plain, folded = io.StringIO(), io.StringIO()
+    tables.show_table(tables.console(plain), "a title", columns, cells)
+    tables.console(folded).print(tables.table("a title", columns, cells))
+    trimmed = [[line.rstrip() for line in text.getvalue().splitlines()] for text in (plain, folded)]
+    assert trimmed[0] == trimmed[1]

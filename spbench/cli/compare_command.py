@@ -1,46 +1,104 @@
-"""``spbench compare``: the strategies of a run side by side."""
+"""``spbench compare``: the strategies of a run side by side, or one run against another."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from spbench.cli import choices
-from spbench.cli.exits import Failure
+from spbench.cli.exits import CANNOT_JUDGE, DONE, Failure
+from spbench.cli.percent import Percent
 from spbench.cli.runs import find_run, not_there_yet, records_of, reference_of
+from spbench.judge.between import Margins, between
+from spbench.judge.comparison import MARGIN
 from spbench.judge.side_by_side import side_by_side
 from spbench.report.tables import show_comparison
+from spbench.report.verdicts import show_findings
 from spbench.workload.words import counted
 
+MOST_RUNS = 2
 
-@click.command("compare", short_help="Show the strategies of a run side by side.")
-@click.argument("run", required=False, type=click.Path(path_type=Path))
+
+@click.command("compare", short_help="Show strategies side by side, or a run against another.")
+@click.argument("runs", nargs=-1, metavar="[RUN] [OTHER]", type=click.Path(path_type=Path))
 @click.option(
     "--reference",
     metavar="STRATEGY",
     help="Speed-ups are over this one.  [default: the sweep's, or the first]",
 )
+@click.option(
+    "--margin",
+    type=Percent(),
+    default=f"{MARGIN:.0%}",
+    show_default=True,
+    help="Times that differ by less are the same.",
+)
+@click.option(
+    "--allow-mismatch",
+    is_flag=True,
+    help="Show the times of different hardware or libraries, without verdicts.",
+)
+@choices.baselines_option
 @choices.json_option
-def command(run: Path | None, reference: str | None, as_json: bool) -> None:
-    """Show the strategies of RUN side by side: a results directory, or the latest.
+def command(
+    runs: Sequence[Path],
+    reference: str | None,
+    margin: float,
+    allow_mismatch: bool,
+    baselines: Path,
+    as_json: bool,
+) -> int:
+    """Show the strategies of RUN side by side, or OTHER against RUN, case by case.
 
+    A run is a results directory, a CSV file or baseline:NAME; by default it is the latest.
     Bytes are what one rank sends in a step, the largest over the ranks. The gate's error is
     relative, against one device.
     """
-    found = find_run(run)
+    if len(runs) > MOST_RUNS:
+        raise Failure(f"compare takes one run or two, not {len(runs)}")
+    if len(runs) == MOST_RUNS:
+        if reference is not None:
+            raise Failure("--reference is for the strategies of one run; leave it out, or a run")
+        return _against(runs, margin, allow_mismatch, baselines, as_json)
+    found = find_run(runs[0] if runs else None, baselines)
     records = records_of(found)
     try:
-        lines = side_by_side(records, reference or reference_of(found, records))
+        lines = side_by_side(records, reference or reference_of(found, records), margin)
     except ValueError as error:
         raise Failure(str(error)) from None
     if as_json:
-        click.echo(json.dumps([asdict(line) | {"gate": line.gate} for line in lines], indent=2))
+        click.echo(json.dumps([line.as_data() for line in lines], indent=2))
     else:
         show_comparison(lines)
         missing = not_there_yet(found, records)
         if missing:
             are = "that was asked for is" if missing == 1 else "that were asked for are"
             click.echo(f"{counted(missing, 'case')} {are} not there yet", err=True)
+    return DONE
+
+
+def _against(
+    runs: Sequence[Path], margin: float, allow_mismatch: bool, baselines: Path, as_json: bool
+) -> int:
+    """The second run against the first; 5 where no case of theirs may be compared."""
+    before, after = (records_of(find_run(run, baselines)) for run in runs)
+    margins = Margins(time=margin)
+    findings = between(before, after, margins, allow_mismatch=allow_mismatch)
+    if as_json:
+        click.echo(json.dumps([asdict(one) | {"ratio": one.ratio} for one in findings], indent=2))
+    else:
+        for side, run in zip(("A", "B"), runs, strict=True):
+            click.echo(f"{side}: {run}")
+        show_findings(findings, "A", "B")
+    apart = {"new", "missing", "not comparable"}
+    times = [one for one in findings if one.metric == "time"]
+    if all(one.verdict in apart for one in times or findings):
+        if not allow_mismatch:
+            said = "no time can be judged between these runs"
+            click.echo(f"{said}; --allow-mismatch shows the figures", err=True)
+        return DONE if allow_mismatch else CANNOT_JUDGE
+    return DONE

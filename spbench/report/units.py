@@ -48,6 +48,22 @@ def ratio(value: float | None) -> str:
     return BLANK if value is None else f"{value:.2f}x"
 
 
+def change(value: float) -> str:
+    """A ratio as what it adds: 1.034 is +3.4 %."""
+    percent = (value - 1) * 100 if abs(value - 1) >= 5e-4 else 0.0  # no -0.0
+    return f"{percent:+,.1f} %" if abs(percent) < 99.95 else f"{percent:+,.0f} %"
+
+
+def changes(low: float, high: float) -> str:
+    """An interval of ratios as what they add: -1.2..+3.4 %."""
+    return f"{change(low).removesuffix(' %')}..{change(high)}"
+
+
+def percent(share: float) -> str:
+    """0.034 is 3.4 %."""
+    return f"{100 * share:,.0f} %" if share >= 0.0995 else f"{100 * share:.2g} %"
+
+
 def error(value: float | None) -> str:
     return BLANK if value is None else f"{value:.1e}"
 

@@ -1,0 +1,172 @@
+"""Two runs against each other, case by case and metric by metric.
+
+Times are judged by interval, memory by a margin, bytes and calls exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from spbench.judge import volume
+from spbench.judge.comparison import MARGIN, Comparison, compare_times, times
+from spbench.judge.fingerprint import LIBRARIES, mismatch
+from spbench.judge.groups import group_of, titles
+from spbench.judge.matching import matched
+from spbench.results.record import Record
+
+Metric = Literal["status", "time", "memory", "volume"]
+METRICS: tuple[Metric, ...] = ("status", "time", "memory", "volume")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Margins:
+    """How much more is still the same."""
+
+    time: float = MARGIN
+    memory: float = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One metric of one case, before and after."""
+
+    case: str = ""
+    """Its key on the side that has it; the second's where both have."""
+    panel: str = ""
+    """Workload, shape and mode in words."""
+    strategy: str = ""
+    ranks: int = 0
+    metric: Metric
+    verdict: str
+    """faster, same, slower, inconclusive, broke, fixed, changed, new, missing, not comparable."""
+    before: float | str | None = None
+    """Milliseconds, bytes or a status."""
+    after: float | str | None = None
+    comparison: Comparison | None = None
+    """Of times."""
+    reason: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """After over before."""
+        if self.comparison is not None:
+            return self.comparison.ratio
+        if isinstance(self.before, str) or isinstance(self.after, str):
+            return None
+        return self.after / self.before if self.before and self.after is not None else None
+
+
+def between(
+    before: Iterable[Record],
+    after: Iterable[Record],
+    margins: Margins = Margins(),
+    *,
+    metrics: Sequence[Metric] = METRICS,
+    allow_mismatch: bool = False,
+) -> list[Finding]:
+    """Findings for each case that either side has, in the order of the second."""
+    every = [list(before), list(after)]
+    panels = titles(record for side in every for record in side)
+    found: list[Finding] = []
+    for old, new in matched(*every):
+        here = [_status(old, new)]
+        if old and new:
+            here += [
+                *_time(old, new, margins.time, allow_mismatch),
+                *_memory(old, new, margins.memory),
+                *_volume(old, new),
+            ]
+        one = (new or old)[-1]
+        found += [
+            replace(
+                finding,
+                case=one.case,
+                panel=panels[group_of(one)],
+                strategy=one.strategy,
+                ranks=one.world_size,
+            )
+            for finding in here
+        ]
+    return [one for one in found if one.metric in metrics or one.metric == "status"]
+
+
+def _status(before: Sequence[Record], after: Sequence[Record]) -> Finding:
+    """A launch that failed is the case's status: nobody can rely on the others."""
+    if not before or not after:
+        if before:
+            return Finding(metric="status", verdict="missing", reason="there is no such case now")
+        return Finding(metric="status", verdict="new", reason="there was no such case before")
+    old, new = _worst(before), _worst(after)
+    good = [any(record.status == "ok" for record in side) for side in (before, after)]
+    verdict = "same" if old.status == new.status and good[0] <= good[1] else "changed"
+    if verdict == "changed" and (good[0] or new.status == "ok"):
+        verdict = "fixed" if new.status == "ok" else "broke"
+    failed = sum(record.status != "ok" for record in after)
+    share = f"{failed} of {len(after)} launches: " if 0 < failed < len(after) else ""
+    as_before = ", as before" if verdict == "same" else ""
+    reason = f"{share}{new.status}{as_before}. {new.reason}" if new.status != "ok" else ""
+    return Finding(
+        metric="status", verdict=verdict, before=old.status, after=new.status, reason=reason
+    )
+
+
+def _worst(records: Sequence[Record]) -> Record:
+    return next((record for record in records if record.status != "ok"), records[-1])
+
+
+def _time(
+    before: Sequence[Record], after: Sequence[Record], margin: float, allow_mismatch: bool
+) -> list[Finding]:
+    said = compare_times(before, after, margin, allow_mismatch=allow_mismatch)
+    if said is None:
+        return _unless_lost("time", bool(times(_ok(before))), after)
+    return [
+        Finding(
+            metric="time",
+            verdict=said.verdict,
+            before=said.before_ms,
+            after=said.after_ms,
+            comparison=said,
+            reason=said.reason,
+        )
+    ]
+
+
+def _memory(before: Sequence[Record], after: Sequence[Record], margin: float) -> list[Finding]:
+    """The largest of the launches: what one of them takes, any may take."""
+    old, new = _ok(before), _ok(after)
+    was, now = (
+        max((one.peak_allocated_bytes for one in side if one.peak_allocated_bytes), default=0)
+        for side in (old, new)
+    )
+    if not was or not now:
+        return _unless_lost("memory", bool(was), after)
+    why_not = mismatch(old, new, LIBRARIES)
+    inside = 1 - margin <= now / was <= 1 + margin
+    verdict = "not comparable" if why_not else "same" if inside else "changed"
+    return [Finding(metric="memory", verdict=verdict, before=was, after=now, reason=why_not)]
+
+
+def _volume(before: Sequence[Record], after: Sequence[Record]) -> list[Finding]:
+    """Also of launches that were wrong now: how much they send tells why."""
+    if not _ok(before):
+        return []
+    was, now = volume.sent(before), volume.sent(after)
+    if was is None or now is None:
+        return _unless_lost("volume", was is not None, after)
+    reason = volume.difference(before, after)
+    verdict = "changed" if reason else "same"
+    return [Finding(metric="volume", verdict=verdict, before=was, after=now, reason=reason)]
+
+
+def _unless_lost(metric: Metric, was_known: bool, after: Sequence[Record]) -> list[Finding]:
+    """What was known and is no more would pass for want of a figure."""
+    if not was_known or not _ok(after):
+        return []
+    return [Finding(metric=metric, verdict="not comparable", reason="it was not measured now")]
+
+
+def _ok(records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if record.status == "ok"]

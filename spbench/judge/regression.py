@@ -1,0 +1,111 @@
+"""The gate for changes of the code: which findings fail it, pass it, or leave it undecided.
+
+Bytes and calls fail on any difference, memory above its margin, time only where the launches
+leave no doubt: of several cases those whose slowdown stands after Holm's correction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from spbench.judge.between import Finding, Margins
+from spbench.judge.comparison import Comparison
+from spbench.judge.intervals import CONFIDENCE, holm
+
+Outcome = Literal["pass", "fail", "undecided"]
+ALPHA = (1 - CONFIDENCE) / 2
+"""One-sided: with a single case a slowdown fails just when its interval is beyond the margin."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graded:
+    """A finding, and what it means for the check."""
+
+    finding: Finding
+    outcome: Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """All findings of a check."""
+
+    graded: list[Graded]
+
+    def of(self, outcome: Outcome) -> list[Finding]:
+        return [one.finding for one in self.graded if one.outcome == outcome]
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [one.finding for one in self.graded]
+
+    @property
+    def timed(self) -> list[Finding]:
+        """Times that may be compared, whether or not there are enough of them."""
+        return [one for one in self.findings if _is_timed(one)]
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether every case had its counterpart, and any had a figure to judge."""
+        apart = {"missing", "not comparable"}
+        judged_ = [one for one in self.findings if one.metric != "status"]
+        return not any(one.verdict in apart for one in self.findings) and bool(judged_)
+
+
+def judged(findings: Sequence[Finding], margins: Margins) -> Judgement:
+    """Grades of all findings of one check."""
+    slower = _slower(findings)
+    return Judgement(graded=[_graded(one, i in slower, margins) for i, one in enumerate(findings)])
+
+
+def _is_timed(finding: Finding) -> bool:
+    return finding.comparison is not None and finding.verdict != "not comparable"
+
+
+def _slower(findings: Sequence[Finding]) -> set[int]:
+    """The times that are above the margin beyond doubt, all cases taken together."""
+    p_values = {
+        i: one.comparison.p_slower
+        for i, one in enumerate(findings)
+        if one.comparison is not None and _is_timed(one)
+    }
+    fallen = holm([*p_values.values()], ALPHA)
+    return {i for i, fell in zip(p_values, fallen, strict=True) if fell}
+
+
+def _graded(finding: Finding, is_slower: bool, margins: Margins) -> Graded:
+    if finding.verdict in ("not comparable", "missing"):
+        return Graded(finding=finding, outcome="undecided")
+    if finding.comparison is not None:
+        return _graded_time(finding, finding.comparison, is_slower, margins.time)
+    fails = finding.verdict == ("broke" if finding.metric == "status" else "changed")
+    if finding.metric == "memory":
+        fails = finding.ratio is not None and finding.ratio > 1 + margins.memory
+    return Graded(finding=finding, outcome="fail" if fails else "pass")
+
+
+def _graded_time(finding: Finding, found: Comparison, is_slower: bool, margin: float) -> Graded:
+    if is_slower:
+        return Graded(finding=replace(finding, verdict="slower"), outcome="fail")
+    if found.is_noisy or found.high is None or found.high > 1 + margin:
+        if finding.verdict == "slower":
+            reason = "slower by itself, but not beyond doubt among so many cases"
+            finding = replace(finding, verdict="inconclusive", reason=reason)
+        return Graded(finding=finding, outcome="undecided")
+    if finding.verdict == "inconclusive":  # between faster and the same: good enough
+        finding = replace(finding, verdict="not slower", reason="")
+    return Graded(finding=finding, outcome="pass")
+
+
+def again(judgement: Judgement, launches: int) -> tuple[list[str], int]:
+    """Cases whose time is worth measuring once more, and how many launches that takes.
+
+    As many again, or up to double where so many would tell.
+    """
+    doubtful = [
+        one.finding for one in judgement.graded if one.outcome != "pass" and _is_timed(one.finding)
+    ]
+    needs = [one.comparison.needs or 0 for one in doubtful if one.comparison is not None]
+    more = min(max([launches, *(need - launches for need in needs)]), 2 * launches)
+    return [one.case for one in doubtful], more
