@@ -15,10 +15,12 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
+from matplotlib.patches import Rectangle
 
 from spbench.judge.side_by_side import Line, side_by_side
 from spbench.report import bars as look
-from spbench.report import plots
+from spbench.report import panels, plots
+from spbench.report.ratios import ratios
 from spbench.results.record import Record
 from spbench.strategies.registry import BUILT_IN
 from spbench.workload.case import Case
@@ -52,7 +54,12 @@ RUN = [
 ]
 
 Drawing = Callable[[Axes, Sequence[Line]], None]
-DRAWINGS: list[Drawing] = [plots.throughput, plots.memory, plots.sent_bytes, plots.step_split]
+DRAWINGS: list[Drawing] = [drawing for drawing, _ in plots.DRAWINGS.values()]
+
+
+def draw(records: list[Record], folder: Path, page: int = 1) -> list[Path]:
+    made = plots.page_of(side_by_side(records), records, folder, page)
+    return list(plots.draw_all(made, folder))
 
 
 @pytest.fixture
@@ -71,8 +78,8 @@ def bars(ax: Axes, shown: str) -> list[tuple[float, float]]:
 def test_every_figure_is_written_twice(tmp_path: Path) -> None:
     """PNG and SVG of each, into a folder that is made; strategies, run and failures are named."""
     folder = tmp_path / "deep" / "plots"
-    paths = list(plots.draw_all(side_by_side(RUN), RUN, folder))
-    names = ("throughput", "memory", "sent_bytes", "step_split")
+    paths = draw(RUN, folder)
+    names = ("throughput", "memory", "sent_bytes", "step_split", "ratios")
     assert [path.name for path in paths] == [
         f"{n}.{kind}" for n in names for kind in ("png", "svg")
     ]
@@ -83,7 +90,8 @@ def test_every_figure_is_written_twice(tmp_path: Path) -> None:
             continue
         ElementTree.parse(path)
         text = path.read_text()
-        for said in ("dsp", "megatron-sp", "oom", "skipped", "run a run", "torch 9.9", "axes-2d"):
+        failed = () if path.stem == "ratios" else ("megatron-sp", "oom", "skipped")
+        for said in ("dsp", "run a run", "torch 9.9", "axes-2d", *failed):
             assert f"{said}" in text
     assert plt.get_fignums() == []
 
@@ -95,7 +103,7 @@ def test_a_run_in_which_nothing_worked_is_drawn(tmp_path: Path) -> None:
         record("rsa", status="timeout", workload="other"),
         record("rsa", status="wrong_result", kind="one_gpu_share"),
     ]
-    paths = list(plots.draw_all(side_by_side(failed), failed, tmp_path))
+    paths = draw(failed, tmp_path)
     assert all(path.stat().st_size > 1000 for path in paths)
     assert "one gpu share" in (tmp_path / "memory.svg").read_text()
 
@@ -112,13 +120,13 @@ def test_a_failed_case_is_hatched_and_labelled(ax: Axes, draw: Drawing) -> None:
 
 def test_what_was_not_measured_is_no_zero(ax: Axes) -> None:
     """A case that is ok and has no figure says so."""
-    plots.memory(ax, side_by_side([record()]))
+    panels.memory(ax, side_by_side([record()]))
     assert [text.get_text() for text in ax.texts] == ["not measured"]
 
 
 def test_throughput_is_of_the_median_launch(ax: Axes) -> None:
     """The bar is the median, the whisker reaches from the slowest to the fastest launch."""
-    plots.throughput(ax, side_by_side(RUN[:2]))
+    panels.throughput(ax, side_by_side(RUN[:2]))
     ((top, _),) = bars(ax, look.colour("dsp"))
     (whisker,) = ax.collections
     low, high = whisker.get_paths()[0].vertices[:, 1]  # type: ignore[union-attr]
@@ -128,37 +136,39 @@ def test_throughput_is_of_the_median_launch(ax: Axes) -> None:
 
 def test_one_launch_has_no_whisker(ax: Axes) -> None:
     """One launch knows no spread."""
-    plots.throughput(ax, side_by_side(RUN[:1]))
+    panels.throughput(ax, side_by_side(RUN[:1]))
     assert len(ax.collections) == 0
 
 
 def test_equal_launches_have_a_whisker_of_no_length(ax: Axes) -> None:
     """Rounding does not make it negative, which could not be drawn."""
     same = {"tokens_per_s": 15027.7}
-    plots.throughput(ax, side_by_side([measured("dsp", 11.4, launch=i, **same) for i in range(3)]))
+    panels.throughput(ax, side_by_side([measured("dsp", 11.4, launch=i, **same) for i in range(3)]))
     assert len(ax.collections) == 1
 
 
 def test_sent_bytes_stand_on_each_other_with_their_prediction(ax: Axes) -> None:
     """Phases are stacked; the ticks are the predictions of the phases up to them."""
-    plots.sent_bytes(ax, side_by_side([measured("dsp", 5.0)]))
+    panels.sent_bytes(ax, side_by_side([measured("dsp", 5.0)]))
     assert bars(ax, look.colour("dsp")) == [(3.0, 0.0), (9.0, 3.0), (10.0, 9.0)]
-    ticks = [float(one.get_segments()[0][0][1]) for one in ax.collections]  # type: ignore[attr-defined]
+    (lines,) = ax.collections
+    ticks = [float(one[0][1]) for one in lines.get_segments()]  # type: ignore[attr-defined]
     assert ticks == [3.0, 9.0, 10.0]
 
 
 def test_a_share_has_predictions_without_bars(ax: Axes) -> None:
     """Nothing was sent, so nothing is stacked; what would be sent is marked."""
     silent = {f"sent_bytes_{phase}": None for phase in ("forward", "backward", "gradients")}
-    plots.sent_bytes(ax, side_by_side([measured("dsp", 5.0, kind="one_gpu_share", **silent)]))
+    panels.sent_bytes(ax, side_by_side([measured("dsp", 5.0, kind="one_gpu_share", **silent)]))
     assert bars(ax, look.colour("dsp")) == []
-    assert len(ax.collections) == 3
+    (lines,) = ax.collections
+    assert len(lines.get_segments()) == 3  # type: ignore[attr-defined]
 
 
 def test_communication_stands_on_computation(ax: Axes) -> None:
     """Together they are the step; overlap that hides more than all is drawn as none."""
     hidden = {"exposed_comm_ms": -0.5}
-    plots.step_split(ax, side_by_side([measured("dsp", 8.0), measured("rsa", 8.0, **hidden)]))
+    panels.step_split(ax, side_by_side([measured("dsp", 8.0), measured("rsa", 8.0, **hidden)]))
     exposed = [
         (patch.get_y(), patch.get_height())  # type: ignore[attr-defined]
         for patch in ax.patches
@@ -187,7 +197,7 @@ def test_colours_can_be_told_apart() -> None:
 
 def test_bars_do_not_cover_each_other(ax: Axes) -> None:
     """Strategies stand side by side in the cluster of their number of ranks."""
-    plots.memory(ax, side_by_side(RUN))
+    panels.memory(ax, side_by_side(RUN))
     spans = sorted((one.get_x(), one.get_x() + one.get_width()) for one in ax.patches)  # type: ignore[attr-defined]
     assert len(spans) == 5
     assert all(left[1] < right[0] for left, right in pairwise(spans))
@@ -197,7 +207,7 @@ def test_bars_do_not_cover_each_other(ax: Axes) -> None:
 def test_the_caption_says_where_figures_come_from() -> None:
     """Run, device, torch, dtype, and whether there is a spread between launches."""
     text = plots.caption(RUN)
-    for said in ("run a run", "cpu", "torch 9.9", "float32", "train", "range of launches"):
+    for said in ("run a run", "cpu", "torch 9.9", "float32", "train", "range of two launches"):
         assert said in text
     assert "one launch: no spread" in plots.caption(RUN[:1])
     assert "Some GPU" in plots.caption([replace(RUN[0], gpu="Some GPU")])
@@ -209,3 +219,44 @@ def test_drawing_needs_no_torch() -> None:
     root = Path(plots.__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, check=False, timeout=60)
     assert done.returncode == 0
+
+
+def compared(*steps: float, strategy: str = "ulysses", **more: Any) -> list[Record]:
+    """Launches beside three of dsp, all in the same rounds."""
+    cases = {"dsp": (10.0, 10.1, 9.9), strategy: steps}
+    return [
+        measured(name, ms, launch=i, round=f"r{i}", **more)
+        for name, times in cases.items()
+        for i, ms in enumerate(times)
+    ]
+
+
+def test_a_ratio_has_its_interval_and_the_band_its_margin(ax: Axes) -> None:
+    """A filled dot with a line through it; the reference has no row."""
+    lines = side_by_side(compared(12.0, 12.2, 11.9))
+    ratios(ax, lines, margin=0.05)
+    found = lines[1].to_reference
+    assert found is not None
+    _, interval, dot = ax.lines
+    assert list(interval.get_xdata()) == [found.low, found.high]  # type: ignore[arg-type]
+    assert list(dot.get_xdata()) == [found.ratio]  # type: ignore[arg-type]
+    assert to_hex(dot.get_markerfacecolor()) == look.COLOURS["ulysses"].lower()  # type: ignore[arg-type]
+    (band,) = (patch for patch in ax.patches if isinstance(patch, Rectangle))
+    assert (band.get_x(), band.get_x() + band.get_width()) == pytest.approx((1 / 1.05, 1.05))
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["ulysses, 2"]
+
+
+def test_what_is_not_told_apart_is_hollow(ax: Axes) -> None:
+    """And two launches have a dot without a line."""
+    ratios(ax, side_by_side(compared(10.0, 12.0, 9.0)))
+    assert to_hex(ax.lines[-1].get_markerfacecolor()) == "#ffffff"  # type: ignore[arg-type]
+    ax.clear()
+    ratios(ax, side_by_side(compared(12.0, 12.1)))
+    assert len(ax.lines) == 2
+
+
+def test_a_run_of_one_strategy_has_no_ratios(tmp_path: Path) -> None:
+    """There is nothing to compare it with."""
+    names = [path.stem for path in draw([measured("dsp", 10.0)], tmp_path)]
+    assert "ratios" not in names
+    assert "ratios" in [path.stem for path in draw(compared(12.0, 12.1), tmp_path)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from spbench.cli.chosen import chosen
 from spbench.cli.exits import UNFIT, Failure
 from spbench.cli.runs import find_run, records_of
 from spbench.judge.side_by_side import side_by_side
@@ -14,18 +16,42 @@ from spbench.judge.side_by_side import side_by_side
 @click.command("plot", short_help="Draw a run's figures as PNG and SVG.")
 @click.argument("run", required=False, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Folder.  [default: RUN/plots]")
-def command(run: Path | None, out: Path | None) -> None:
-    """Draw the figures of RUN: throughput, memory, sent bytes, compute against exposed.
+@click.option("-w", "--workload", "workloads", multiple=True, metavar="NAME", help="Only these.")
+@click.option(
+    "-s", "--strategy", "strategies", multiple=True, metavar="NAME[:OPTION]", help="Only these."
+)
+@click.option("-g", "--gpus", metavar="N[,N...]", help="Only these numbers of ranks.")
+@click.option(
+    "--page", type=click.IntRange(min=1), default=1, show_default=True, help="Of many panels."
+)
+def command(
+    run: Path | None,
+    out: Path | None,
+    workloads: Sequence[str],
+    strategies: Sequence[str],
+    gpus: str | None,
+    page: int,
+) -> None:
+    """Draw the figures of RUN: throughput, memory, bytes, compute, and every iteration.
 
-    RUN is a results directory, a CSV file, or by default the latest run. Prints the paths.
+    RUN is a results directory, a CSV file, or by default the latest run. Prints the paths. A
+    figure has at most 12 panels; choose others by page, workload, strategy or ranks, each
+    repeated or with commas.
     """
     found = find_run(run)
-    records = records_of(found)
-    from spbench.report.plots import draw_all
+    records = chosen(records_of(found), workloads, strategies, [gpus] if gpus else [])
+    from spbench.report.plots import draw_all, page_of
 
-    folder = out or (found if found.is_dir() else found.parent) / "plots"
+    home = found if found.is_dir() else found.parent
+    folder = out or home / "plots"
     try:
-        drawn = list(draw_all(side_by_side(records), records, folder))
+        asked = page_of(side_by_side(records), records, home, page)
+    except ValueError as error:
+        raise Failure(str(error)) from None
+    for remark in asked.remarks:
+        click.echo(remark, err=True)
+    try:
+        drawn = list(draw_all(asked, folder))
     except OSError as error:
         raise Failure(f"cannot write to {folder}: {error.strerror}", UNFIT) from None
     for path in drawn:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch
 
 from spbench.judge.side_by_side import Line
+from spbench.report import units
 
 COLOURS = {
     "dsp": "#0072B2",
@@ -33,6 +33,7 @@ def bars(
     whisker: Callable[[Line], tuple[float, float] | None] | None = None,
 ) -> None:
     places, width = places_of(lines)
+    whiskers: list[tuple[float, float, float, float]] = []
     for line, at in zip(lines, places, strict=True):
         value = height(line)
         if line.status != "ok" or value is None:
@@ -41,9 +42,18 @@ def bars(
         ax.bar(at, value, width * 0.92, **fill(line.strategy))
         ends = whisker(line) if whisker else None
         if ends is not None:
-            ax.errorbar(at, value, yerr=np.array(ends)[:, None], color="black", capsize=3, lw=1)
-    strategy_legend(ax, lines)
+            whiskers.append((at, value, *ends))
+    if whiskers:
+        x, y, *ends_of = np.array(whiskers).T
+        ax.errorbar(x, y, yerr=ends_of, fmt="none", ecolor="black", capsize=3, elinewidth=1)
     rank_ticks(ax, lines)
+
+
+def levels(ax: Axes, at: Sequence[tuple[float, float]], width: float) -> None:
+    """A black line over the bar at each place, at its height; all are one artist."""
+    if at:
+        x, y = np.array(at).T
+        ax.hlines(y, x - 0.45 * width, x + 0.45 * width, color="black", lw=1.2)
 
 
 def places_of(lines: Sequence[Line]) -> tuple[list[float], float]:
@@ -71,6 +81,12 @@ def rank_ticks(ax: Axes, lines: Sequence[Line]) -> None:
     ax.set_xlim(-0.6, len(ranks) - 0.4)
     ax.set_xlabel("ranks")
     ax.set_ylim(bottom=0)
+    ax.yaxis.set_major_formatter(short)
+
+
+def short(value: float, _: object = None) -> str:
+    """A tick's figure in at most six characters or so."""
+    return f"{value:,.5g}" if abs(value) < 1e5 else units.count_of(value)
 
 
 def mark_failed(ax: Axes, at: float, width: float, line: Line) -> None:
@@ -81,18 +97,6 @@ def mark_failed(ax: Axes, at: float, width: float, line: Line) -> None:
         at, 0.06, width * 0.92, color="white", edgecolor="grey", hatch="xxx", transform=transform
     )
     ax.text(at, 0.08, label, rotation=90, ha="center", va="bottom", fontsize=8, transform=transform)
-
-
-def strategy_legend(ax: Axes, lines: Sequence[Line]) -> None:
-    strategies = _strategies(lines)
-    handles = [Patch(**fill(strategy)) for strategy in strategies]
-    ax.legend(
-        handles,
-        strategies,
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.16),
-        ncols=min(4, len(strategies)),
-    )
 
 
 def colour(strategy: str) -> str:

@@ -1,74 +1,169 @@
 """The figures of a run, each as PNG and SVG.
 
-Made from records alone, so they can be drawn again a year later. A caption says where the
-figures come from.
+Made from what is in the results folder alone, so they can be drawn again a year later. A
+figure is one page of its panels; a run of many workloads has several pages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from spbench.judge.comparison import MARGIN
+from spbench.judge.intervals import LEAST_LAUNCHES
 from spbench.judge.side_by_side import Line
-from spbench.report.bars import (
-    bars,
-    colour,
-    fill,
-    mark_failed,
-    places_of,
-    rank_ticks,
-    strategy_legend,
-)
+from spbench.report.launches import OUTLIER, Cases, cases_by_panel, launch_rows
+from spbench.report.panels import memory, sent_bytes, step_split, throughput
+from spbench.report.ratios import compared, labels, ratios
+from spbench.report.sheet import PANELS, Sheet, save
 from spbench.results.record import Record
+from spbench.results.traces import read_samples_csv
+from spbench.workload.words import counted
 
-SHARE_DRAWINGS = ("memory", "step_split")
-PHASE_SHADES = {"forward": 1.0, "backward": 0.6, "gradients": 0.3}
-STYLE = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "legend.frameon": False,
-    "figure.dpi": 130,
-    "svg.hashsalt": "spbench",
+Drawing = Callable[[Axes, Sequence[Line]], None]
+DRAWINGS: dict[str, tuple[Drawing, str]] = {
+    "throughput": (throughput, "Throughput"),
+    "memory": (memory, "Peak memory of a rank"),
+    "sent_bytes": (
+        sent_bytes,
+        "Sent by one rank in a step: forward, backward, gradients (dark to light); "
+        "predicted (lines)",
+    ),
+    "step_split": (
+        step_split,
+        "Compute (solid), exposed communication (hatched), the whole step (line)",
+    ),
 }
+SPREAD = {
+    1: "one launch: no spread between launches",
+    2: "whiskers: range of two launches",
+    3: "whiskers: 95 % intervals of the launches",
+}
+"""By the number of launches; 3 stands for more."""
+SHARE_DRAWINGS = ("memory", "step_split")
 
 
-def draw_all(lines: Sequence[Line], records: Sequence[Record], folder: Path) -> Iterator[Path]:
-    """Writes every figure that the run has data for; yields the paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    drawings: dict[str, Callable[[Axes, Sequence[Line]], None]] = {
-        "throughput": throughput,
-        "memory": memory,
-        "sent_bytes": sent_bytes,
-        "step_split": step_split,
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """What is drawn at once, by the names of the files, and what is not."""
+
+    sheets: Mapping[str, Sheet]
+    remarks: Sequence[str]
+
+
+def page_of(lines: Sequence[Line], records: Sequence[Record], run: Path, number: int = 1) -> Page:
+    """The figures that the run has data for. Raises ValueError if it has fewer pages."""
+    panels: dict[str, list[str]] = {}
+    for name in DRAWINGS:
+        # A share has no step and sends nothing: it has no place in those figures.
+        drawn = [line for line in lines if name in SHARE_DRAWINGS or line.kind == "measured"]
+        panels[name] = list(dict.fromkeys(line.panel for line in drawn))
+    panels["ratios"] = list(dict.fromkeys(line.panel for line in lines if compared(line)))
+    cases = cases_by_panel(records) if (run / "samples.csv.gz").exists() else {}
+    panels["launches"] = list(cases)
+    most = max(math.ceil(len(titles) / PANELS) for titles in panels.values())
+    if number > most:
+        raise ValueError(f"--page {number}: the last page is {most}")
+    shown = {name: titles[PANELS * (number - 1) :][:PANELS] for name, titles in panels.items()}
+    suffix = f"-page{number}" if number > 1 else ""
+    about = caption(records)
+    sheets = {
+        name + suffix: _sheet(name, [line for line in lines if line.panel in shown[name]], about)
+        for name in DRAWINGS
+        if shown[name]
     }
-    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
-        for name, draw in drawings.items():
-            # A share has no step and sends nothing: it has no place in those figures.
-            has_it = name in SHARE_DRAWINGS
-            drawn = [line for line in lines if has_it or line.kind == "measured"]
-            panels = list(dict.fromkeys(line.panel for line in drawn))
-            if not panels:
-                continue
-            figure, axes = plt.subplots(
-                len(panels), 1, figsize=(7.2, 4.0 * len(panels)), squeeze=False
-            )
-            for ax, panel in zip(axes[:, 0], panels, strict=True):
-                draw(ax, [line for line in lines if line.panel == panel])
-                ax.set_title(f"{ax.get_title(loc='left')}\n{panel}", fontsize=9.5)
-            yield from _save(figure, folder / name, caption(records))
-            plt.close(figure)
+    remarks = [_left_out(panels, number, most)] if most > 1 else []
+    if shown["ratios"]:
+        here = [line for line in lines if compared(line) and line.panel in shown["ratios"]]
+        sheets["ratios" + suffix] = _ratios(here, about)
+    if shown["launches"]:
+        found = {title: cases[title] for title in shown["launches"]}
+        sheet, lost = _launches(found, run, about)
+        sheets["launches" + suffix] = sheet
+        remarks += lost
+    return Page(sheets=sheets, remarks=remarks)
+
+
+def _sheet(name: str, lines: Sequence[Line], about: str) -> Sheet:
+    drawing, heading = DRAWINGS[name]
+    return Sheet(
+        heading=heading,
+        panels={title: _into(drawing, these) for title, these in _by_panel(lines).items()},
+        strategies=list(dict.fromkeys(line.strategy for line in lines)),
+        caption=about,
+    )
+
+
+def _by_panel(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    found: dict[str, list[Line]] = {}
+    for line in lines:
+        found.setdefault(line.panel, []).append(line)
+    return found
+
+
+def _ratios(lines: Sequence[Line], about: str) -> Sheet:
+    """Of lines that have a ratio."""
+    panels = _by_panel(lines)
+    return Sheet(
+        heading=f"Against {lines[0].reference}: ratios of the launches of each round",
+        panels={title: partial(ratios, lines=these) for title, these in panels.items()},
+        caption=f"{about} · band: within {MARGIN:.0%}; hollow: not told apart",
+        label_width=0.3 + 0.066 * max(map(len, labels(lines))),
+        rows=max(map(len, panels.values())) + 1,
+    )
+
+
+def _into(drawing: Drawing, lines: Sequence[Line]) -> Callable[[Axes], None]:
+    return lambda ax: drawing(ax, lines)
+
+
+def _launches(panels: Mapping[str, Cases], run: Path, about: str) -> tuple[Sheet, list[str]]:
+    records = [record for cases in panels.values() for these in cases.values() for record in these]
+    traces = read_samples_csv(run, {record.case for record in records})
+    strategies = list(dict.fromkeys(name for cases in panels.values() for name in cases))
+    lost = []
+    if traces.torn:
+        lost.append(f"samples.csv.gz is torn or damaged in {counted(traces.torn, 'place')}")
+    if traces.damaged:
+        lost.append(f"samples.csv.gz: {counted(traces.damaged, 'line')} left out: no sample")
+    return Sheet(
+        heading="Every iteration against its case's median",
+        panels={
+            title: partial(launch_rows, cases=cases, traces=traces)
+            for title, cases in panels.items()
+        },
+        caption=f"{about} · slowest rank; lines: medians of launches; "
+        f"rings: more than {OUTLIER:.0f} scaled MADs from the launch's median",
+        label_width=0.3 + 0.066 * max(map(len, strategies)),
+        end_width=0.4,
+        rows=max(map(len, panels.values())),
+    ), lost
+
+
+def _left_out(panels: Mapping[str, Sequence[str]], number: int, most: int) -> str:
+    """Which panels are drawn, and how to see others."""
+    drawn = []
+    for name, these in (("panels", next(iter(panels.values()))), ("launches", panels["launches"])):
+        last = min(PANELS * number, len(these))
+        if last > PANELS * (number - 1):
+            of = "panels" if name == "panels" else f"panels of {name}"
+            drawn.append(f"{of} {PANELS * (number - 1) + 1} to {last} of {len(these)}")
+    return (
+        f"drawn are {', '.join(drawn)}; others with --page (1 to {most}), "
+        "or choose with --workload, --strategy, --gpus"
+    )
+
+
+def draw_all(page: Page, folder: Path) -> Iterator[Path]:
+    """Writes every figure of the page; yields the paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, sheet in page.sheets.items():
+        yield from save(sheet, folder / name)
 
 
 def caption(records: Sequence[Record]) -> str:
@@ -79,110 +174,7 @@ def caption(records: Sequence[Record]) -> str:
         return ", ".join(dict.fromkeys(str(getattr(r, name)) for r in records if getattr(r, name)))
 
     launches = 1 + max(record.launch for record in records)
-    spread = "bars: range of launches" if launches > 1 else "one launch: no spread between launches"
-    return (
-        f"run {first.run_id} · {each('gpu') or first.device} · {each('backend')} · "
-        f"torch {each('torch')} · {each('dtype')} · {each('mode')} · {spread}"
-    )
-
-
-def throughput(ax: Axes, lines: Sequence[Line]) -> None:
-    """Tokens per second of all ranks together; the whisker is the range over launches."""
-
-    def height(line: Line) -> float | None:
-        return line.tokens_per_s
-
-    def whisker(line: Line) -> tuple[float, float] | None:
-        if line.step_ms is None or line.tokens_per_s is None or line.launches < 2:
-            return None
-        step, value = line.step_ms, line.tokens_per_s
-        slow, fast = value * step.median / step.high, value * step.median / step.low
-        return max(0.0, value - slow), max(0.0, fast - value)  # equal launches: rounding
-
-    bars(ax, lines, height, whisker)
-    ax.set_title("Throughput")
-    ax.set_ylabel("tokens / s, all ranks")
-
-
-def memory(ax: Axes, lines: Sequence[Line]) -> None:
-    """Peak of allocated memory, the largest rank."""
-
-    def height(line: Line) -> float | None:
-        return None if line.peak_allocated_bytes is None else line.peak_allocated_bytes / 2**20
-
-    bars(ax, lines, height)
-    ax.set_title("Peak memory of a rank")
-    ax.set_ylabel("MiB allocated")
-
-
-def sent_bytes(ax: Axes, lines: Sequence[Line]) -> None:
-    """Stacked by phase, as counted; the black tick is the prediction of the phases up to it."""
-    places, width = places_of(lines)
-    for line, at in zip(lines, places, strict=True):
-        if line.status != "ok":
-            mark_failed(ax, at, width, line)
-            continue
-        below = predicted_below = 0.0
-        for phase, shade in PHASE_SHADES.items():
-            sent, predicted = line.sent_bytes[phase], line.predicted_bytes[phase]
-            if sent is not None:
-                ax.bar(
-                    at,
-                    sent / 2**20,
-                    width * 0.92,
-                    bottom=below,
-                    color=colour(line.strategy),
-                    alpha=shade,
-                    edgecolor="white",
-                    linewidth=0.5,
-                )
-                below += sent / 2**20
-            predicted_below += (predicted or 0) / 2**20
-            if predicted:
-                ax.hlines(
-                    predicted_below, at - 0.45 * width, at + 0.45 * width, color="black", lw=1.2
-                )
-    strategy_legend(ax, lines)
-    rank_ticks(ax, lines)
-    ax.set_title("Sent by one rank in a step (bars), predicted (lines)")
-    ax.set_ylabel("MiB  (dark to light: forward,\nbackward, gradients)")
-
-
-def step_split(ax: Axes, lines: Sequence[Line]) -> None:
-    """A step's computation, and what its communication adds to it."""
-    places, width = places_of(lines)
-    for line, at in zip(lines, places, strict=True):
-        if line.compute_ms is None:
-            mark_failed(ax, at, width, line)
-            continue
-        shown = colour(line.strategy)
-        ax.bar(at, line.compute_ms, width * 0.92, **fill(line.strategy))
-        exposed = max(line.exposed_comm_ms or 0.0, 0.0)
-        ax.bar(
-            at,
-            exposed,
-            width * 0.92,
-            bottom=line.compute_ms,
-            color="white",
-            edgecolor=shown,
-            hatch="////",
-            linewidth=0.8,
-        )
-        if line.step_ms is not None:
-            ax.hlines(
-                line.step_ms.median, at - 0.45 * width, at + 0.45 * width, color="black", lw=1.2
-            )
-    strategy_legend(ax, lines)
-    rank_ticks(ax, lines)
-    ax.set_title("Compute (solid), exposed communication (hatched), the whole step (line)")
-    ax.set_ylabel("ms")
-
-
-def _save(figure: Figure, stem: Path, text: str) -> Iterator[Path]:
-    figure.tight_layout(rect=(0, 0.04, 1, 1))
-    figure.text(0.01, 0.005, text, fontsize=6.5, color="#444444", wrap=True)
-    for kind in ("png", "svg"):
-        path = stem.with_suffix(f".{kind}")
-        metadata = {"Date": None} if kind == "svg" else None
-        figure.savefig(path, metadata=metadata, bbox_inches="tight")
-        yield path
+    spread = SPREAD[min(launches, LEAST_LAUNCHES)]
+    where = [each("gpu") or first.device, each("backend"), f"torch {each('torch')}"]
+    said = [f"run {first.run_id}", *where, each("dtype"), each("mode"), spread]
+    return " · ".join(part for part in said if part)
