@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from spbench.cli.exits import Failure
 from spbench.launch.join import joined_ranks
+from spbench.results.baselines import BASELINES
 from spbench.results.environment import gpus as gpus_here
 from spbench.strategies.registry import UnknownStrategyError, named
 from spbench.workload.case import Device
@@ -74,9 +76,30 @@ def device_option(function: F) -> F:
     )(function)
 
 
+def timeout_option(function: F) -> F:
+    return click.option(
+        "--timeout",
+        type=Positive(),
+        default=600.0,
+        show_default=True,
+        help="Seconds that one launch may take.",
+    )(function)
+
+
 def settings_option(function: F) -> F:
     return click.option(
         "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a field."
+    )(function)
+
+
+def baselines_option(function: F) -> F:
+    return click.option(
+        "--baselines",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=BASELINES,
+        show_default=True,
+        envvar="SPBENCH_BASELINES",
+        help="Folder of the baselines.",
     )(function)
 
 

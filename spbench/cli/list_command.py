@@ -15,7 +15,7 @@ from spbench.cli.exits import Failure
 from spbench.cli.runs import all_runs
 from spbench.report import units
 from spbench.report.tables import console, table
-from spbench.results.store import read_rows
+from spbench.results.reading import read_rows
 from spbench.strategies.registry import SUMMARIES, named, places
 from spbench.workload.catalogue import find, names
 from spbench.workload.cost import parameters, step_flops

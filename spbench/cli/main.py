@@ -22,8 +22,10 @@ from spbench.workload.words import did_you_mean
 
 COMMANDS = {
     "run": "Prove, count and time strategies on a workload.",
-    "compare": "Show the strategies of a run side by side.",
+    "compare": "Show strategies side by side, or a run against another.",
     "plot": "Draw a run's figures as PNG and SVG.",
+    "baseline": "Keep a run as what later ones are checked against.",
+    "check": "Fail on a regression: against a baseline, or another commit.",
     "verify": "Prove strategies equal to one device on many shapes.",
     "show": "Draw a block: which axis each strategy shards, and what it sends.",
     "list": "List strategies, workloads, sweeps or runs.",

@@ -14,6 +14,7 @@ from spbench.launch.plan import Cell, Request, every, plan
 from spbench.strategies.registry import UnknownStrategyError, named
 from spbench.workload.case import Combination
 from spbench.workload.sweep_file import load_sweep
+from spbench.workload.sweep_form import LAUNCHES
 from spbench.workload.words import counted
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_data import WorkloadError
@@ -38,25 +39,25 @@ def by_flags(
     workload: Workload,
     ranks: Sequence[int],
     *,
-    launches: int,
+    launches: int | None,
     skip_invalid: bool,
 ) -> Asked:
     """One workload, every strategy on each number of ranks."""
     return Asked(
         title=workload.name,
         combinations=every(workload, strategies, ranks),
-        launches=launches,
+        launches=LAUNCHES if launches is None else launches,
         skip_invalid=skip_invalid,
     )
 
 
-def by_file(ctx: click.Context, sweep: str, *, launches: int, skip_invalid: bool) -> Asked:
+def by_file(ctx: click.Context, sweep: str, *, launches: int | None, skip_invalid: bool) -> Asked:
     """The cells of a sweep file; a flag that is given beats what the file says.
 
     Raises Failure for a mistake in the file, and for a flag that would choose other cells.
     """
     for name in SAID_BY_THE_FILE:
-        flag = _given(ctx, name)
+        flag = given(ctx, name)
         if flag:
             raise Failure(
                 f"{flag} cannot be given with --sweep, whose file says which cells there are; "
@@ -69,13 +70,13 @@ def by_file(ctx: click.Context, sweep: str, *, launches: int, skip_invalid: bool
     return Asked(
         title=found.file.name,
         combinations=found.cells,
-        launches=launches if _given(ctx, "launches") else found.file.launches,
+        launches=found.file.launches if launches is None else launches,
         skip_invalid=skip_invalid or found.file.skip_invalid,
         reference=found.file.reference,
     )
 
 
-def _given(ctx: click.Context, name: str) -> str:
+def given(ctx: click.Context, name: str) -> str:
     """The flag, or the variable, that a parameter was given by; empty if it was not."""
     match ctx.get_parameter_source(name):
         case ParameterSource.COMMANDLINE:

@@ -12,67 +12,53 @@ import click
 from spbench.cli import choices
 from spbench.cli.exits import DONE, SOME_FAILED
 from spbench.cli.measure import measure, results_folder
-from spbench.cli.requests import by_file, by_flags, checked_cells
+from spbench.cli.planted import check_hits, planted_fault
+from spbench.cli.requests import checked_cells
 from spbench.cli.runs import reference_of
+from spbench.cli.selection import Selection, selection_options
 from spbench.judge.side_by_side import side_by_side
 from spbench.launch.plan import Request
-from spbench.report.screen import show_plan
+from spbench.report.plan_table import show_plan
 from spbench.report.tables import show_comparison
 from spbench.results.record import Record
 from spbench.workload.case import QUICK, Effort
-from spbench.workload.sweep_form import MAX_LAUNCHES
-
-DEFAULT_WORKLOAD = "dsp-720m-small"
+from spbench.workload.sweep_form import LAUNCHES, MAX_LAUNCHES
 
 
 @click.command("run", short_help="Prove, count and time strategies on a workload.")
-@choices.strategy_option
-@choices.gpus_option
-@click.option("-w", "--workload", default=DEFAULT_WORKLOAD, show_default=True, metavar="NAME|FILE")
-@choices.settings_option
-@click.option("--dtype", help="Short for --set dtype=...")
+@selection_options
 @click.option(
-    "--sweep", metavar="NAME|FILE", help="A file of cells, in place of -s, -g, -w and --set."
+    "--launches",
+    type=click.IntRange(1, MAX_LAUNCHES),
+    help=f"Of each case.  [default: {LAUNCHES}, or what --sweep says; 1 with --quick]",
 )
-@click.option("--launches", type=click.IntRange(1, MAX_LAUNCHES), default=1, show_default=True)
-@click.option("--quick", is_flag=True, help="Few iterations; for a first look.")
-@click.option(
-    "--timeout",
-    type=choices.Positive(),
-    default=600.0,
-    show_default=True,
-    help="Seconds that one launch may take.",
-)
+@click.option("--quick", is_flag=True, help="One launch, few iterations; for a first look.")
+@choices.timeout_option
 @choices.device_option
 @click.option("--share", is_flag=True, help="One device: rank 0's share, silent collectives.")
-@click.option("--skip-invalid", is_flag=True, help="Leave out cells that cannot run, with a row.")
 @click.option("--peak-tflops", type=choices.Positive(), help="For MFU.")
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True)
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Results directory; resumed if it exists."
 )
 @click.option("--fresh", is_flag=True, help="Start anew beside an existing --out.")
+@click.option("-v", "--verbose", is_flag=True, help="Say where each launch's time went.")
 @click.option("--dry-run", is_flag=True, help="Show the cells and their predicted bytes; run none.")
 @choices.json_option
 @click.pass_context
 def command(
     ctx: click.Context,
-    strategies: Sequence[str],
-    gpus: str | None,
-    workload: str,
-    settings: Sequence[str],
-    dtype: str | None,
-    sweep: str | None,
-    launches: int,
+    selection: Selection,
+    launches: int | None,
     quick: bool,
     timeout: float,
     device: str,
     share: bool,
-    skip_invalid: bool,
     peak_tflops: float | None,
     seed: int,
     out: Path | None,
     fresh: bool,
+    verbose: bool,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -81,18 +67,10 @@ def command(
     Each strategy is first compared with one device: output, input gradient, every weight
     gradient, and the bytes it sends. Only then is it timed. Each launch is a row of runs.csv.
     """
+    fault = planted_fault()
     where = choices.choose_device(device)
-    if sweep is not None:
-        asked = by_file(ctx, sweep, launches=launches, skip_invalid=skip_invalid)
-    else:
-        settings = [*settings, *([f"dtype={dtype}"] if dtype else [])]
-        asked = by_flags(
-            choices.parse_strategies(strategies),
-            choices.choose_workload(workload, settings),
-            choices.parse_ranks(gpus, where, share=share),
-            launches=launches,
-            skip_invalid=skip_invalid,
-        )
+    launches = 1 if quick and launches is None else launches
+    asked = selection.asked(ctx, where, launches, share=share)
     request = Request(
         combinations=asked.combinations,
         device=where,
@@ -101,13 +79,21 @@ def command(
         effort=QUICK if quick else Effort(),
         seed=seed,
     )
-    cells = checked_cells(request, skip_invalid=asked.skip_invalid, from_file=sweep is not None)
+    from_file = selection.sweep is not None
+    cells = checked_cells(request, skip_invalid=asked.skip_invalid, from_file=from_file)
+    check_hits(fault, [cell.case for cell in cells if cell.why_not is None])
     if dry_run:
         show_plan(cells, as_json=as_json)
         return DONE
     folder = results_folder(out, asked.title, fresh=fresh)
     records = measure(
-        cells, folder, timeout_s=timeout, peak_tflops=peak_tflops, reference=asked.reference
+        cells,
+        folder,
+        timeout_s=timeout,
+        peak_tflops=peak_tflops,
+        reference=asked.reference,
+        fault=fault,
+        verbose=verbose,
     )
     return DONE if records is None else _shown(records, folder, as_json)
 

@@ -8,15 +8,23 @@ from pathlib import Path
 import click
 
 from spbench.cli.exits import Failure
+from spbench.results.baselines import BASELINES, folder_of, names
+from spbench.results.reading import ResultsError, read_rows
 from spbench.results.record import Record
-from spbench.results.store import ResultsError, read_rows, read_run
-from spbench.workload.words import counted
+from spbench.results.run_json import read_run
+from spbench.workload.words import did_you_mean
 
 RESULTS = Path("results")
 
 
-def find_run(named: Path | None) -> Path:
-    """A results directory or CSV file. Raises Failure with what there is instead."""
+def find_run(named: Path | None, baselines: Path = BASELINES) -> Path:
+    """A results directory or CSV file; ``baseline:NAME`` is one of ``baselines``.
+
+    Raises Failure with what there is instead.
+    """
+    prefix, colon, name = str(named).partition(":")
+    if colon and prefix == "baseline":
+        return find_baseline(name, baselines)
     if named is None:
         runs = all_runs()
         if not runs:
@@ -29,6 +37,22 @@ def find_run(named: Path | None) -> Path:
         known = ", ".join(run.name for run in all_runs()[-3:]) or "none yet"
         raise Failure(f"no run at {named}. The latest under {RESULTS}/: {known}")
     return named
+
+
+def find_baseline(name: str, baselines: Path = BASELINES) -> Path:
+    """The folder of a baseline. Raises Failure with those that there are."""
+    try:
+        folder = folder_of(name, baselines)
+    except ResultsError as error:
+        raise Failure(str(error)) from None
+    if not (folder / "runs.csv").exists():
+        known = names(baselines)
+        hint = did_you_mean(name, known) or f"There are: {', '.join(known) or 'none yet'}"
+        raise Failure(
+            f"no baseline {name!r} in {baselines}/. {hint}\n"
+            f"  'spbench baseline set {name}' makes one of the latest run."
+        )
+    return folder
 
 
 def all_runs() -> list[Path]:
@@ -52,14 +76,13 @@ def reference_of(run: Path, records: Sequence[Record]) -> str | None:
 
 
 def records_of(run: Path) -> list[Record]:
-    """The latest record of each case; says on stderr how many rows could not be read."""
+    """The latest record of each case; says on stderr what could not be read, and why."""
     try:
         rows = read_rows(run)
     except ResultsError as error:
         raise Failure(str(error)) from None
-    if rows.damaged:
-        are = "is" if rows.damaged == 1 else "are"
-        click.echo(f"{counted(rows.damaged, 'damaged row')} of {run} {are} left out", err=True)
+    for remark in rows.remarks(run):
+        click.echo(remark, err=True)
     if not rows.records:
         raise Failure(f"{run} holds no rows to show")
     return rows.latest()

@@ -15,6 +15,7 @@ import click
 
 from spbench.cli import choices
 from spbench.cli.exits import DONE, SOME_FAILED, Failure
+from spbench.cli.planted import refuse_fault
 from spbench.launch.checks import RanksFailedError, Verdict, checks_for, run_checks
 from spbench.launch.join import JoinedLauncher, joined_ranks
 from spbench.launch.local import Launcher, LocalLauncher
@@ -64,6 +65,7 @@ def command(
     the error that one device makes itself. Bytes sent must equal the prediction exactly.
     A workload too large for one device is compared as a reduced one of its kind.
     """
+    refuse_fault()
     chosen = choices.parse_strategies(strategies)
     shapes = [with_settings(shape, [f"dtype={dtype}"]) for shape in _shapes(workloads, small)]
     where = choices.choose_device(device)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from spbench.judge.side_by_side import panel_of
-from spbench.launch.plan import Cell
+from spbench.judge.groups import panel_of
 from spbench.report import tables, units
 from spbench.results.environment import package_version
 from spbench.results.record import Record
-from spbench.strategies.registry import load
 from spbench.workload.case import Case
 from spbench.workload.words import counted
 from spbench.workload.workload import Workload
@@ -29,8 +24,18 @@ from spbench.workload.workload import Workload
 class Screen:
     """Says what starts and what has finished."""
 
-    def __init__(self, folder: Path, cases: Sequence[Case], *, resumed: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        cases: Sequence[Case],
+        *,
+        resumed: int = 0,
+        verbose: bool = False,
+        goes_on: bool = False,
+    ) -> None:
+        """``goes_on``: one of several passes of a command, which has more to say behind them."""
         self.folder, self.cases, self.done = folder, cases, 0
+        self.goes_on = goes_on
         self.console = tables.console(sys.stderr)
         self.live = self.console.is_terminal and not self.console.is_dumb_terminal
         self.started_s = time.monotonic()
@@ -44,15 +49,18 @@ class Screen:
             disable=not self.live,
         )
         self.task = self.progress.add_task("starting", total=len(cases))
-        self.resumed = resumed
+        self.resumed, self.verbose = resumed, verbose
+        self.spent_s: Mapping[str, float] = {}
         self.several = len({in_a_line(case.workload) for case in cases}) > 1
+        self.launches = 1 + max((case.launch for case in cases), default=0)
 
     def __enter__(self) -> Self:
         if self.resumed:
-            are = counted(self.resumed, "case") + (" is" if self.resumed == 1 else " are")
+            are = counted(self.resumed, "launch") + (" is" if self.resumed == 1 else " are")
             left = len(self.cases)
             self._say(f"{are} in {self.folder} already; {left} left to do")
-        for sentence in header(self.cases):
+        is_first = any(case.launch == 0 for case in self.cases)
+        for sentence in header(self.cases) if is_first or not self.goes_on else []:
             self._say(sentence)
         self.progress.start()
         return self
@@ -65,16 +73,24 @@ class Screen:
     ) -> None:
         self.progress.stop()
         if isinstance(error, KeyboardInterrupt):
-            self._say(f"stopped; what was finished is kept. Go on with --out {self.folder}")
-        elif error is None:
+            on = "" if self.goes_on else f" Go on with --out {self.folder}"
+            self._say(f"stopped; what was finished is kept in {self.folder}.{on}")
+        elif error is None and not self.goes_on:
             took = units.seconds(time.monotonic() - self.started_s)
-            self._say(f"{counted(self.done, 'case')} in {took}; rows in {self.folder / 'runs.csv'}")
+            done = counted(self.done, "launch")
+            self._say(f"{done} in {took}; rows in {self.folder / 'runs.csv'}")
             self._say(f"next: spbench compare {self.folder}, spbench plot {self.folder}")
 
     def started(self, case: Case) -> None:
+        self.spent_s = {}
         self.progress.update(self.task, description=case.label)
 
-    def finished(self, record: Record) -> None:
+    def went(self, spent_s: Mapping[str, float]) -> None:
+        """Where the seconds of the launch that is about to finish went."""
+        self.spent_s = spent_s
+
+    def finished(self, record: Record, side: str = "") -> None:
+        """``side`` names one of several that are measured in turn."""
         self.done += 1
         self.progress.update(self.task, advance=1)
         if record.status == "ok":
@@ -88,15 +104,30 @@ class Screen:
             said += f", gate {units.error(error)}"
         else:
             said = f"{record.status}: {record.reason}"
-        launch = f" launch {record.launch + 1}" if record.launch else ""
-        panel = f"{panel_of(record)}, " if self.several else ""
-        self._say(f"{panel}{record.strategy} on {record.world_size}{launch}: {said}")
+        launch = f" launch {record.launch + 1}" if self.launches > 1 else ""
+        where = f"{side}: " if side else ""
+        where += f"{panel_of(record)}, " if self.several else ""
+        self._say(f"{where}{record.strategy} on {record.world_size}{launch}: {said}")
+        if record.noisy:
+            self._say(f"  noisy: {record.noisy}")
+        if self.verbose and record.launch_s is not None:
+            self._say(f"  {in_seconds(record, self.spent_s)}")
 
     def _say(self, text: str) -> None:
         if not self.live:
             stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             text = f"{stamp} {text}"
-        self.progress.console.print(text, soft_wrap=True)
+        self.progress.console.print(text, soft_wrap=not self.live)
+
+
+def in_seconds(record: Record, spent_s: Mapping[str, float]) -> str:
+    """Each phase of a launch, and what it cost beyond its steps."""
+    said = f"took {record.launch_s:.2f} s"
+    if spent_s:
+        said += ": " + ", ".join(f"{name} {value:.2f}" for name, value in spent_s.items())
+    if record.launch_s is not None and record.steps_s is not None:
+        said += f"; {record.launch_s - record.steps_s:.2f} s beyond its steps"
+    return said
 
 
 def header(cases: Sequence[Case]) -> list[str]:
@@ -107,9 +138,9 @@ def header(cases: Sequence[Case]) -> list[str]:
         ranks = ", ".join([*map(str, others), counted(last, "rank")])
         backend = {"cuda": "nccl", "cpu": "gloo"}[cases[0].device]
         torch = f"torch {package_version('torch')}"
-        said.append(
-            f"{counted(len(cases), 'case')} on {ranks}; {cases[0].device}, {backend}, {torch}"
-        )
+        launches = counted(len(cases), "launch")
+        of_cases = counted(len({case.key for case in cases}), "case")
+        said.append(f"{launches} of {of_cases} on {ranks}; {cases[0].device}, {backend}, {torch}")
     return said
 
 
@@ -120,78 +151,3 @@ def in_a_line(work: Workload) -> str:
     how = f"{work.dtype}, {work.mode}"
     again = ", checkpointed" if work.checkpointing != "none" else ""
     return f"{work.name}: {axes}, {size}, batch {work.batch}, {how}{again}"
-
-
-def show_plan(cells: Sequence[Cell], *, as_json: bool) -> None:
-    """What a run would do: its resolved workloads, and each cell with its predicted bytes."""
-    rows: dict[str, dict[str, Any]] = {}
-    for cell in cells:
-        if cell.case.key not in rows:
-            rows[cell.case.key] = _planned(cell)
-    every = [rows[cell.case.key] | {"launch": cell.case.launch} for cell in cells]
-    if as_json:
-        click.echo(json.dumps(every, indent=2))
-        return
-    out = tables.console()
-    of_workloads: dict[str, list[dict[str, Any]]] = {}
-    for cell, row in zip(cells, every, strict=True):
-        of_workloads.setdefault(in_a_line(cell.case.workload), []).append(row)
-    if len(of_workloads) == 1:
-        workload = cells[0].case.workload.model_dump(mode="json", by_alias=True)
-        for name, value in workload.items():
-            out.print(f"{name + ':':15s} {json.dumps(value)}", soft_wrap=True)
-    for title, these in of_workloads.items():
-        if len(of_workloads) > 1:
-            out.print(title, soft_wrap=True)
-        out.print(_plan_table(these))
-
-
-def _plan_table(rows: Sequence[dict[str, Any]]) -> Table:
-    columns = ("strategy", "ranks", "launch", "sharded axes", "fwd MiB", "bwd MiB", "grad MiB", "")
-    shown = [
-        [
-            str(row["strategy"]),
-            str(row["ranks"]),
-            str(row["launch"]),
-            str(row["sharded"]),
-            *(
-                units.mebibytes(row["sent_bytes"].get(p))
-                for p in ("forward", "backward", "gradients")
-            ),
-            str(row["why_not"] or row["note"]),
-        ]
-        for row in rows
-    ]
-    return tables.table("", columns, shown)
-
-
-def _planned(cell: Cell) -> dict[str, Any]:
-    from spbench.comm.transfer import by_busiest
-
-    case, strategy = cell.case, load(cell.case.strategy)
-    sharded, sent, note = "", {}, ""
-    if cell.why_not is None:
-        layout = strategy.layout(case.workload, case.ranks)
-        axes = layout[: len(case.workload.block)]
-        sharded = axes[0] if len(set(layout)) == 1 else " ".join(axes)
-        transfers = strategy.traffic(case.workload, case.ranks)
-        sent = by_busiest(transfers, case.ranks)
-        note = strategy.notes(case.workload, case.ranks)
-    return {
-        "case": case.key,
-        "workload": case.workload.name,
-        "axes": case.workload.axes,
-        "batch": case.workload.batch,
-        "dtype": case.workload.dtype,
-        "mode": case.workload.mode,
-        "checkpointing": case.workload.checkpointing,
-        "strategy": case.strategy,
-        "ranks": case.ranks,
-        "launch": case.launch,
-        "device": case.device,
-        "kind": case.kind,
-        "sharded": sharded,
-        "sent_bytes": sent,
-        "note": note,
-        "why_not": cell.why_not,
-    }

@@ -1,0 +1,159 @@
+"""``spbench check``: fail on a regression, for CI."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from spbench.cli import choices
+from spbench.cli.checked import against_baseline, against_commit, against_run
+from spbench.cli.exits import Failure
+from spbench.cli.outcome import check_writable, tell
+from spbench.cli.percent import Percent
+from spbench.cli.planted import planted_fault
+from spbench.cli.requests import given
+from spbench.cli.selection import NAMES as SELECTING
+from spbench.cli.selection import Selection, selection_options
+from spbench.cli.stages import Limits
+from spbench.judge.between import METRICS, Margins, Metric
+from spbench.judge.regression import Judgement
+from spbench.report.exports import junit, markdown
+from spbench.workload.words import did_you_mean
+
+LAUNCHES = 5
+MOST_LAUNCHES = 100
+JUDGED = METRICS[1:]
+"""That a case fails where it did not is always judged."""
+
+
+@click.command("check", short_help="Fail on a regression: against a baseline, or another commit.")
+@click.argument("run", required=False, type=click.Path(path_type=Path))
+@click.option("--baseline", metavar="NAME", help="What to check against.")
+@click.option("--base-ref", metavar="REV", help="Or a commit, measured in turn with this tree.")
+@click.option(
+    "--max-slowdown",
+    type=Percent(),
+    default="3%",
+    show_default=True,
+    help="A step may take so much longer.",
+)
+@click.option(
+    "--max-memory",
+    type=Percent(),
+    default="1%",
+    show_default=True,
+    help="A rank may hold so much more.",
+)
+@click.option(
+    "--metrics",
+    default="time,memory,volume",
+    show_default=True,
+    help="What is judged; without time one launch is enough.",
+)
+@click.option(
+    "--launches",
+    type=click.IntRange(1, MOST_LAUNCHES),
+    default=LAUNCHES,
+    show_default=True,
+    help="Of each case; what would fail or stays open gets as many once more, or double.",
+)
+@click.option("--strict", is_flag=True, help="What stays inconclusive ends with 5, not with 0.")
+@click.option("--markdown", "markdown_to", type=click.Path(path_type=Path), metavar="FILE")
+@click.option("--junit", "junit_to", type=click.Path(path_type=Path), metavar="FILE")
+@choices.baselines_option
+@selection_options
+@choices.device_option
+@choices.timeout_option
+@click.option("--out", type=click.Path(path_type=Path), help="Results directory, a new one.")
+@choices.json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    run: Path | None,
+    baseline: str | None,
+    base_ref: str | None,
+    max_slowdown: float,
+    max_memory: float,
+    metrics: str,
+    launches: int,
+    strict: bool,
+    markdown_to: Path | None,
+    junit_to: Path | None,
+    baselines: Path,
+    selection: Selection,
+    device: str,
+    timeout: float,
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """Fail on a regression: exit 4, and say which strategy, metric and phase.
+
+    With --baseline NAME the cases of the baseline are measured anew, or RUN is judged as it
+    is. With --base-ref REV that commit and this tree are measured in turn; -s, -g, -w, --set
+    and --sweep say which cases.
+
+    Bytes and calls must be equal and memory within its margin. Time fails where the interval
+    of its ratio is beyond the margin, after Holm's correction over the cases; what would fail
+    or stays open is measured once more and judged on all launches. Exit 5: cannot judge.
+    """
+    limits = Limits(
+        margins=Margins(time=max_slowdown, memory=max_memory),
+        metrics=_parse_metrics(metrics),
+        launches=launches,
+        timeout_s=timeout,
+    )
+    wanted = ((markdown_to, markdown), (junit_to, junit))
+    exports = {file: export for file, export in wanted if file is not None}
+    for file in exports:
+        check_writable(file)
+    if (baseline is None) == (base_ref is None):
+        raise Failure("check needs one of --baseline NAME and --base-ref REV, and only one")
+    if base_ref is not None:
+        if run is not None:
+            raise Failure("--base-ref measures both sides itself; leave RUN out")
+        planted_fault()
+        where = choices.choose_device(device)
+        asked = selection.asked(ctx, where, 1)
+        judgement = against_commit(base_ref, asked, where, limits, out)
+    else:
+        assert baseline is not None
+        why = "is for --base-ref; a baseline says itself which cases it has"
+        _refuse(ctx, [*SELECTING, "device"], why)
+        judgement = _with_baseline(ctx, baseline, baselines, run, limits, out)
+    against = base_ref or str(baseline)
+    return tell(judgement, against, strict=strict, as_json=as_json, exports=exports)
+
+
+def _with_baseline(
+    ctx: click.Context,
+    name: str,
+    baselines: Path,
+    run: Path | None,
+    limits: Limits,
+    out: Path | None,
+) -> Judgement:
+    if run is not None:
+        _refuse(ctx, ("launches", "timeout", "out"), "is for measuring; RUN is judged as it is")
+        return against_run(name, baselines, run, limits)
+    planted_fault()
+    return against_baseline(name, baselines, limits, out)
+
+
+def _refuse(ctx: click.Context, names: Sequence[str], why: str) -> None:
+    """Raises Failure for a flag that was given and would have no effect."""
+    for name in names:
+        if flag := given(ctx, name):
+            raise Failure(f"{flag} {why}")
+
+
+def _parse_metrics(text: str) -> tuple[Metric, ...]:
+    """Names with commas. Raises Failure for what is none."""
+    found = [part.strip() for part in text.split(",")]
+    for name in found:
+        if name not in JUDGED:
+            known = ", ".join(JUDGED)
+            hint = did_you_mean(name, JUDGED) or f"There are: {known}"
+            raise Failure(f"--metrics {text}: {name!r} is no metric. {hint}")
+    return tuple(name for name in JUDGED if name in found)

@@ -1,0 +1,92 @@
+"""Another commit of the code at hand, in a folder of its own, and how ranks come to run it."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class CheckoutError(Exception):
+    """A revision that cannot be measured, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkout:
+    """A tree of code."""
+
+    tree: Path
+    commit: str
+
+    def environment(self) -> Mapping[str, str]:
+        """Variables with which Python finds this tree's packages before any other's.
+
+        Raises CheckoutError if it has none: another tree's code would run in its place.
+        """
+        roots = [root for root in (self.tree, self.tree / "src") if _has_packages(root)]
+        if not roots:
+            raise CheckoutError(
+                f"{self.commit[:12]} holds no Python package at its top or under src/"
+            )
+        earlier = os.environ.get("PYTHONPATH", "")
+        paths = [*map(str, roots), *([earlier] if earlier else [])]
+        return {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
+
+
+def _has_packages(root: Path) -> bool:
+    return next(root.glob("*/__init__.py"), None) is not None
+
+
+def work_tree() -> Checkout:
+    """The tree that the current folder lies in, as it is now. Raises CheckoutError."""
+    top = _git("rev-parse", "--show-toplevel").decode().strip()
+    return Checkout(tree=Path(top), commit=_commit("HEAD"))
+
+
+@contextmanager
+def checked_out(revision: str) -> Iterator[Checkout]:
+    """The tree of ``revision``, while the context lasts. Raises CheckoutError."""
+    commit = _commit(revision)
+    with tempfile.TemporaryDirectory(prefix="spbench-base-") as folder:
+        # From the top: an archive made in a subfolder would hold that alone.
+        top = work_tree().tree
+        packed = io.BytesIO(_git("-C", str(top), "archive", "--format=tar", commit))
+        try:
+            with tarfile.open(fileobj=packed) as archive:
+                archive.extractall(folder, filter=_harmless)
+        except tarfile.ReadError:
+            raise CheckoutError(f"{commit[:12]} holds no files") from None
+        yield Checkout(tree=Path(folder), commit=commit)
+
+
+def _harmless(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+    """A link that leads out of the tree is left out; Python finds its packages without it."""
+    try:
+        return tarfile.data_filter(member, folder)
+    except tarfile.FilterError:
+        return None
+
+
+def _commit(revision: str) -> str:
+    return (
+        _git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").decode().strip()
+    )
+
+
+def _git(*words: str) -> bytes:
+    try:
+        done = subprocess.run(
+            ["git", *words], capture_output=True, check=True, stdin=subprocess.DEVNULL
+        )
+    except OSError as error:
+        raise CheckoutError(f"git cannot be run: {error.strerror}") from None
+    except subprocess.CalledProcessError as error:
+        why = error.stderr.decode(errors="replace").strip().splitlines() or ["git failed"]
+        raise CheckoutError(why[-1].removeprefix("fatal: ")) from None
+    return done.stdout

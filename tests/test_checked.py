@@ -1,0 +1,227 @@
+"""How a check measures: in stages, both sides in turn, and another commit's code for real."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rows import rows
+
+import spbench
+from spbench.cli.exits import DONE, REGRESSION
+from spbench.cli.stages import Limits, in_stages
+from spbench.judge.between import Finding, Margins, Metric, between
+from spbench.launch.checkout import CheckoutError, checked_out, work_tree
+from spbench.launch.plan import Cell
+from spbench.launch.sides import Side, in_turn
+from spbench.results.reading import read_rows
+from spbench.results.record import Record
+from spbench.workload.case import Case
+from spbench.workload.catalogue import find
+
+CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
+LIMITS = Limits(
+    margins=Margins(time=0.03),
+    metrics=("time", "memory", "volume"),
+    launches=5,
+    timeout_s=60.0,
+)
+
+
+@dataclass
+class FakeBench:
+    """Two sides whose times are known beforehand; what was measured is kept."""
+
+    before: Mapping[str, list[float]]
+    after: Mapping[str, list[float]]
+    old: dict[str, Any] = field(default_factory=dict)
+    new: dict[str, Any] = field(default_factory=dict)
+    asked: list[tuple[list[int], list[str] | None]] = field(default_factory=list)
+
+    def measure(self, launches: Iterable[int], only: Iterable[str] | None = None) -> None:
+        self.asked.append((list(launches), None if only is None else list(only)))
+
+    def findings(self, limits: Limits) -> list[Finding]:
+        there: dict[str, int] = {}
+        for launches, only in self.asked:
+            for name in self.before if only is None else only:
+                there[name] = there.get(name, 0) + len(launches)
+        sides = [
+            [row for name, n in there.items() for row in rows(name, side[name][:n], **more)]
+            for side, more in ((self.before, self.old), (self.after, self.new))
+        ]
+        return between(*sides, limits.margins, metrics=limits.metrics)
+
+
+FLAT = [100.0, 100.2, 99.8, 100.1, 99.9] * 3
+SLOW = [ms * 1.1 for ms in (*FLAT[1:], FLAT[0])]
+
+
+def test_what_passes_is_measured_once() -> None:
+    """A first launch of each, then the others."""
+    bench = FakeBench({"a": FLAT}, {"a": FLAT})
+    assert in_stages(bench, LIMITS).of("fail") == []
+    assert bench.asked == [([0], None), ([1, 2, 3, 4], ["a"])]
+
+
+def test_what_would_fail_is_measured_again_and_judged_on_all() -> None:
+    """Only the case in doubt."""
+    bench = FakeBench({"a": FLAT, "b": FLAT}, {"a": SLOW, "b": FLAT})
+    judgement = in_stages(bench, LIMITS)
+    assert bench.asked[2:] == [([5, 6, 7, 8, 9], ["a"])]
+    (failed,) = judgement.of("fail")
+    assert failed.comparison is not None
+    assert (failed.strategy, failed.comparison.launches) == ("a", 10)
+
+
+def test_a_false_alarm_is_taken_back() -> None:
+    """Five slow launches by chance, and then five that are not."""
+    bench = FakeBench({"a": FLAT}, {"a": [*SLOW[:5], *FLAT[5:]]})
+    assert in_stages(bench, LIMITS).of("fail") == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "gpu"), [(("volume",), "a GPU"), (("time", "volume"), "another GPU")]
+)
+def test_what_no_launch_would_tell_is_not_launched(metrics: tuple[Metric, ...], gpu: str) -> None:
+    """Bytes are known after one, and times of another GPU never."""
+    bench = FakeBench({"a": FLAT}, {"a": FLAT}, {"gpu": "a GPU"}, {"gpu": gpu})
+    in_stages(bench, replace(LIMITS, metrics=metrics))
+    assert bench.asked == [([0], None)]
+
+
+class Order:
+    """Stands in for a Sweep; says which side ran what, in order."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self.log = name, log
+
+    def run(self, cells: list[Cell], started: Any) -> Iterable[Record]:
+        for cell in cells:
+            started(cell.case)
+            self.log.append(f"{self.name}{cell.case.launch}")
+            yield rows("dsp", [1.0])[0]
+
+
+def test_sides_take_turns_and_neither_always_follows() -> None:
+    """A B, then B A."""
+    log: list[str] = []
+    sides = [Side(name=name, sweep=Order(name, log)) for name in "AB"]  # type: ignore[arg-type]
+    cells = [
+        Cell(case=CASE.model_copy(update={"launch": launch}), why_not=None) for launch in range(3)
+    ]
+    seen = [side.name for side, _ in in_turn(sides, cells, lambda *_: None)]
+    assert log == ["A0", "B0", "B1", "A1", "A2", "B2"]
+    assert seen == list("ABBAAB")
+
+
+def git(folder: Path, *words: str) -> str:
+    name = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+    done = subprocess.run(
+        ["git", "-C", str(folder), *name, *words], check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A git repository with this spbench in it, committed once."""
+    folder = tmp_path / "repository"
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(spbench.__file__).parent, folder / "spbench", ignore=ignore)
+    configs = Path(spbench.__file__).parents[1] / "configs"
+    shutil.copytree(configs, folder / "configs")
+    git(folder.parent, "init", "-q", str(folder))
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "first")
+    return folder
+
+
+def test_a_commit_is_checked_out_whole(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also from a subfolder, as it was committed; and gone afterwards."""
+    file = repository / "spbench" / "__init__.py"
+    was = file.read_text()
+    file.write_text(was + "\nchanged = True\n")
+    monkeypatch.chdir(repository / "spbench" / "judge")
+    with checked_out("HEAD") as base:
+        assert (base.tree / "spbench" / "__init__.py").read_text() == was
+        assert base.environment()["PYTHONPATH"].split(os.pathsep)[0] == str(base.tree)
+        assert base.commit == git(repository, "rev-parse", "HEAD") == work_tree().commit
+    assert not base.tree.exists()
+    assert work_tree().tree.resolve() == repository.resolve()
+
+
+@pytest.mark.parametrize("revision", ["no-such-branch", "--help", "HEAD~9"])
+def test_a_revision_that_is_none(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, revision: str
+) -> None:
+    """Git's own words."""
+    monkeypatch.chdir(repository)
+    with pytest.raises(CheckoutError), checked_out(revision):
+        pass
+
+
+def test_a_commit_without_packages_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code at hand would run in its place, and be compared with itself."""
+    git(tmp_path, "init", "-q", ".")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "empty")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckoutError, match="holds no files"), checked_out("HEAD"):
+        pass
+    (tmp_path / "README").write_text("code elsewhere\n")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "-m", "a file")
+    with checked_out("HEAD") as base, pytest.raises(CheckoutError, match="no Python package"):
+        base.environment()
+
+
+SMALL = ["-w", "earthformer-small", "--set", "depth=1", "-s", "ulysses", "--device", "cpu"]
+
+
+def check(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """The command with the spbench of ``folder``, as its user would have installed it."""
+    return subprocess.run(
+        [sys.executable, "-m", "spbench", *words],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(folder)} | environ,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+CALL = "            return attend_by_heads(q, k, v, scores, shard, comm)\n"
+HEADS = "Shard.even(q.dim() - 2, q.shape[-2], comm.size)"
+EDITED = (CALL, f"            comm.switch(q, before=shard, after={HEADS})\n{CALL}")
+"""The queries sent once more, for nothing."""
+
+
+def test_a_strategy_that_sends_more_than_its_base_is_caught(repository: Path) -> None:
+    """One all-to-all more in a work tree: exit 4 naming strategy, phase and bytes."""
+    words = ["check", "--base-ref", "HEAD", *SMALL, "--metrics", "volume"]
+    same = check(repository, *words, "--out", "same")
+    assert same.returncode == DONE, same.stderr
+    assert same.stdout.splitlines()[-1] == "passed: 1 case"
+    file = repository / "spbench" / "strategies" / "ulysses.py"
+    text = file.read_text()
+    assert text.count(EDITED[0]) == 1
+    file.write_text(text.replace(*EDITED))
+    done = check(repository, *words, "--out", "more")
+    assert done.returncode == REGRESSION, done.stderr
+    assert "ulysses on 2 ranks: broke: wrong_result" in done.stdout
+    assert "all_to_all sent" in done.stdout and "bytes in forward, predicted" in done.stdout
+    rounds = [
+        {record.round for record in read_rows(repository / "same" / side).records}
+        for side in ("base", "now")
+    ]
+    assert rounds[0] == rounds[1] != set()
