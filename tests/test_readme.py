@@ -6,9 +6,12 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
+import yaml
 
 from spbench.strategies.registry import named
 from spbench.workload.catalogue import find
@@ -43,6 +46,39 @@ def spbench(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+CI_PAGE = (DOCS / "ci.md").read_text(encoding="utf-8")
+CHECKS = [
+    line.removeprefix("$ ").split("#")[0].strip()
+    for block in re.findall(r"```console\n(.*?)```", README + CI_PAGE, re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith(("$ spbench check", "$ spbench baseline"))
+]
+WORKFLOWS = [
+    *re.findall(r"```yaml\n# \.github/workflows/[a-z]+\.yml\n(.*?)```", CI_PAGE, re.DOTALL),
+    (DOCS.parent / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"),
+]
+
+
+@pytest.mark.parametrize("command", CHECKS)
+def test_checks_of_the_docs_are_well_formed(command: str) -> None:
+    """Every flag that they give is one of the command's, and its value is one that it takes."""
+    _, name, *words = shlex.split(command)
+    module = import_module(f"spbench.cli.{name}_command")
+    found: click.Command = module.command
+    if isinstance(found, click.Group):
+        found = found.commands[words.pop(0)]
+    assert found.make_context(name, words).params
+
+
+@pytest.mark.parametrize("text", WORKFLOWS)
+def test_workflows_are_well_formed(text: str) -> None:
+    """They are YAML, and the check that each runs is one that the command takes."""
+    steps = [step for job in yaml.safe_load(text)["jobs"].values() for step in job["steps"]]
+    (run,) = (step["run"] for step in steps if "spbench check" in step.get("run", ""))
+    words = shlex.split(run.replace("${{ github.base_ref }}", "main"))
+    test_checks_of_the_docs_are_well_formed(shlex.join(["spbench", *words[1:]]))
+
+
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("spbench run")])
 def test_runs_of_the_readme_are_well_formed(command: str, tmp_path: Path) -> None:
     """Each plans its cells on a machine without a GPU; my-model.yaml is the README's own."""
@@ -55,12 +91,14 @@ def test_the_other_commands_of_the_readme_run(tmp_path: Path) -> None:
     """A small run, then every other command as it is written (verify on its small part)."""
     words = ("run", "-s", "dsp", "-g", "2", "-w", "earthformer-small", "--quick", "--device", "cpu")
     assert spbench(*words, folder=tmp_path).returncode == 0
-    others = [c for c in COMMANDS if not c.startswith("spbench run")]
+    others = [c for c in COMMANDS if not c.startswith(("spbench run", "spbench check"))]
+    (run,) = (path.name for path in (tmp_path / "results").iterdir())
     assert len(others) >= 4
     small = ["--workload", "earthformer-small", "--device", "cpu", "--dtype", "float32"]
     for command in others:
-        words_ = shlex.split(command)[1:] + (small if "verify" in command else [])
-        done = spbench(*words_, folder=tmp_path)
+        words_ = shlex.split(command.replace("RUN OTHER", f"{run} {run}"))[1:]
+        more = {"verify": small, "baseline": ["--force"]}  # it may have been noisy here
+        done = spbench(*words_, *more.get(words_[0], []), folder=tmp_path)
         assert done.returncode == 0, (command, done.stderr)
         assert done.stdout.strip()
 

@@ -1,0 +1,56 @@
+"""A run of 10,000 rows: figures that may be, pages that say so. Its time is a benchmark's."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from spbench.results.reading import read_rows
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def large() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("large", ROOT / "benchmarks/large_results.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def spbench(*words: str) -> subprocess.CompletedProcess[str]:
+    code = [sys.executable, "-m", "spbench", *words]
+    return subprocess.run(code, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
+
+
+def test_ten_thousand_rows(large: ModuleType) -> None:
+    """125 shapes of 4 strategies on 4 numbers of ranks, 5 launches each; the same every time."""
+    records = list(large.rows())
+    assert len(records) == len({(one.case, one.launch) for one in records}) == 10_000
+    assert len({(one.workload, one.axes, one.batch) for one in records}) == 125
+    assert list(islice(large.rows(), 50)) == records[:50]
+
+
+def test_it_is_shown_and_drawn(large: ModuleType, tmp_path: Path) -> None:
+    """A part of it as the commands see it: every panel in words, 12 of them in a figure."""
+    records = list(islice(large.rows(), 80 * 14))
+    large.write(tmp_path, records)
+    assert read_rows(tmp_path).records == records
+    assert spbench("compare", str(tmp_path)).stderr == ""
+    done = spbench("plot", str(tmp_path), "-s", "dsp,rsa", "-g", "2,4", "--page", "2")
+    assert done.stderr.startswith(
+        "drawn are panels 13 to 14 of 14, panels of launches 13 to 24 of 28; others with --page"
+    )
+    assert {Path(path).name for path in done.stdout.split()} == {
+        f"{name}-page2.{kind}"
+        for name in ("throughput", "memory", "sent_bytes", "step_split", "launches")
+        for kind in ("png", "svg")
+    }
