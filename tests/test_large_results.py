@@ -51,6 +51,6 @@ def test_it_is_shown_and_drawn(large: ModuleType, tmp_path: Path) -> None:
     )
     assert {Path(path).name for path in done.stdout.split()} == {
         f"{name}-page2.{kind}"
-        for name in ("throughput", "memory", "sent_bytes", "step_split", "launches")
+        for name in ("throughput", "memory", "sent_bytes", "step_split", "ratios", "launches")
         for kind in ("png", "svg")
     }
