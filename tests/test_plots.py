@@ -237,10 +237,11 @@ def test_a_ratio_has_its_interval_and_the_band_its_margin(ax: Axes) -> None:
     ratios(ax, lines, margin=0.05)
     found = lines[1].to_reference
     assert found is not None
-    _, interval, dot = ax.lines
-    assert list(interval.get_xdata()) == [found.low, found.high]  # type: ignore[arg-type]
-    assert list(dot.get_xdata()) == [found.ratio]  # type: ignore[arg-type]
-    assert to_hex(dot.get_markerfacecolor()) == look.COLOURS["ulysses"].lower()  # type: ignore[arg-type]
+    interval, dots = ax.collections
+    (ends,) = interval.get_paths()  # type: ignore[attr-defined]
+    assert list(ends.vertices[:, 0]) == [found.low, found.high]  # type: ignore[index]
+    assert list(dots.get_offsets()[0]) == [found.ratio, 0.0]  # type: ignore[index]
+    assert to_hex(dots.get_facecolor()[0]) == look.COLOURS["ulysses"].lower()  # type: ignore[index]
     (band,) = (patch for patch in ax.patches if isinstance(patch, Rectangle))
     assert (band.get_x(), band.get_x() + band.get_width()) == pytest.approx((1 / 1.05, 1.05))
     assert [text.get_text() for text in ax.get_yticklabels()] == ["ulysses, 2"]
@@ -249,10 +250,10 @@ def test_a_ratio_has_its_interval_and_the_band_its_margin(ax: Axes) -> None:
 def test_what_is_not_told_apart_is_hollow(ax: Axes) -> None:
     """And two launches have a dot without a line."""
     ratios(ax, side_by_side(compared(10.0, 12.0, 9.0)))
-    assert to_hex(ax.lines[-1].get_markerfacecolor()) == "#ffffff"  # type: ignore[arg-type]
+    assert to_hex(ax.collections[-1].get_facecolor()[0]) == "#ffffff"  # type: ignore[index]
     ax.clear()
     ratios(ax, side_by_side(compared(12.0, 12.1)))
-    assert len(ax.lines) == 2
+    assert len(ax.collections) == 1
 
 
 def test_a_run_of_one_strategy_has_no_ratios(tmp_path: Path) -> None:

@@ -31,17 +31,19 @@ def ratios(ax: Axes, lines: Sequence[Line], margin: float = MARGIN) -> None:
     shown = [line for line in lines if compared(line)]
     ax.axvspan(*limits_of(margin), color="#EEEEEE", lw=0, zorder=0)
     ax.axvline(1.0, color="#888888", lw=0.8, zorder=1)
-    for row, line in enumerate(shown):
-        found = line.to_reference
-        if found is None or found.ratio is None:
-            continue
-        hue = colour(line.strategy)
-        if found.low is not None and found.high is not None:
-            ax.plot([found.low, found.high], [-row, -row], color=hue, lw=1.6, zorder=2)
-        is_told = found.verdict != "inconclusive"
-        ax.plot(
-            [found.ratio], [-row], "o", ms=5.5, color=hue, mfc=hue if is_told else "white", zorder=3
-        )
+    found = [(-row, one.to_reference, colour(one.strategy)) for row, one in enumerate(shown)]
+    spans = [(y, one.low, one.high, hue) for y, one, hue in found if one and one.low and one.high]
+    if spans:
+        y, low, high, hues = zip(*spans, strict=True)
+        ax.hlines(y, low, high, colors=hues, lw=1.6, zorder=2)
+    dots = [(one.ratio, y, hue, one.verdict) for y, one, hue in found if one and one.ratio]
+    if dots:
+        ratio, y, hues, verdicts = zip(*dots, strict=True)
+        told = [
+            hue if verdict != "inconclusive" else "white"
+            for hue, verdict in zip(hues, verdicts, strict=True)
+        ]
+        ax.scatter(ratio, y, s=30, c=told, edgecolors=hues, lw=1.2, zorder=3)
     ax.set_xscale("log")
     ax.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
     ax.xaxis.set_minor_locator(NullLocator())
