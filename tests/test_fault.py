@@ -16,11 +16,10 @@ from spbench.workload.catalogue import find
 
 
 class FakeTime:
-    """Seconds that pass in a step and in a sleep, and a little with each look at the clock."""
+    """Seconds that pass in a step, and a little with each look at the clock."""
 
     def __init__(self, step_s: float) -> None:
         self.now, self.step_s = 0.0, step_s
-        self.slept_s: list[float] = []
         self.synchronised = 0
 
     def step(self) -> None:
@@ -32,10 +31,6 @@ class FakeTime:
     def now_s(self) -> float:
         self.now += 1e-6
         return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.slept_s.append(seconds)
-        self.now += seconds
 
 
 def test_a_slow_rank_is_read() -> None:
@@ -132,14 +127,11 @@ def test_commands_refuse_a_fault_that_would_not_show(
 
 @pytest.mark.parametrize("step_s", [0.4, 0.002])
 def test_each_step_takes_that_much_longer(step_s: float) -> None:
-    """Most of it asleep, the last millisecond awake; the device has finished before."""
+    """The device has finished before."""
     fake = FakeTime(step_s)
-    slow = Fault.parse("slow@rank1:10%").planted(
-        fake.step, 1, fake.synchronise, fake.now_s, fake.sleep
-    )
+    slow = Fault.parse("slow@rank1:10%").planted(fake.step, 1, fake.synchronise, fake.now_s)
     slow()
     assert fake.now == pytest.approx(1.1 * step_s, abs=1e-5)
-    assert fake.slept_s == [pytest.approx(max(0.0, 0.1 * step_s - 1e-3), abs=1e-5)]
     assert fake.synchronised == 1
 
 
@@ -150,7 +142,7 @@ def test_other_ranks_run_as_ever() -> None:
 
 
 def test_on_a_real_clock() -> None:
-    """20 ms of sleep become 40, to a millisecond or what the machine takes besides."""
+    """A step of 20 ms takes 40, and what the machine takes besides."""
     slow = Fault.parse("slow@rank0:100%").planted(lambda: time.sleep(0.02), 0, lambda: None)
     start = time.perf_counter()
     slow()
