@@ -3,7 +3,7 @@
 The replicate is the launch. Launches of one round ran next to each other, so drift cancels in
 their ratio: they are paired. Ratios are averaged as logarithms, and the interval is Student's
 t on these: from 3 launches on it holds what it says, where a bootstrap of five holds the truth
-in 81 of 100 cases instead of 95 (``benchmarks/judge_power.py``, docs/decisions/0015).
+in 84 of 100 cases instead of 95 (``benchmarks/judge_power.py``, docs/decisions/0015).
 """
 
 from __future__ import annotations
