@@ -158,6 +158,23 @@ def test_a_commit_is_checked_out_whole(repository: Path, monkeypatch: pytest.Mon
     assert work_tree().tree.resolve() == repository.resolve()
 
 
+def test_a_checkout_leaves_the_repository_as_it_is(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is staged stays staged, and a link that leads elsewhere stops nothing."""
+    (repository / "link").symlink_to("/nowhere/at/all")
+    git(repository, "add", "link")
+    git(repository, "commit", "-q", "-m", "a link")
+    (repository / "new.py").write_text("staged = True\n")
+    git(repository, "add", "new.py")
+    before = git(repository, "status", "--porcelain")
+    monkeypatch.chdir(repository)
+    with checked_out("HEAD") as base:
+        assert (base.tree / "link").is_symlink()
+        assert not (base.tree / "new.py").exists()
+    assert git(repository, "status", "--porcelain") == before == "A  new.py"
+
+
 @pytest.mark.parametrize("revision", ["no-such-branch", "--help", "HEAD~9"])
 def test_a_revision_that_is_none(
     repository: Path, monkeypatch: pytest.MonkeyPatch, revision: str
@@ -175,8 +192,8 @@ def test_a_commit_without_packages_is_refused(
     git(tmp_path, "init", "-q", ".")
     git(tmp_path, "commit", "-q", "--allow-empty", "-m", "empty")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckoutError, match="holds no files"), checked_out("HEAD"):
-        pass
+    with checked_out("HEAD") as base, pytest.raises(CheckoutError, match="no Python package"):
+        base.environment()
     (tmp_path / "README").write_text("code elsewhere\n")
     git(tmp_path, "add", "-A")
     git(tmp_path, "commit", "-q", "-m", "a file")

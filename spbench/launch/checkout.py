@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
-import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -45,7 +43,7 @@ def _has_packages(root: Path) -> bool:
 
 def work_tree() -> Checkout:
     """The tree that the current folder lies in, as it is now. Raises CheckoutError."""
-    top = _git("rev-parse", "--show-toplevel").decode().strip()
+    top = _git("rev-parse", "--show-toplevel")
     return Checkout(tree=Path(top), commit=_commit("HEAD"))
 
 
@@ -54,39 +52,33 @@ def checked_out(revision: str) -> Iterator[Checkout]:
     """The tree of ``revision``, while the context lasts. Raises CheckoutError."""
     commit = _commit(revision)
     with tempfile.TemporaryDirectory(prefix="spbench-base-") as folder:
-        # From the top: an archive made in a subfolder would hold that alone.
-        top = work_tree().tree
-        packed = io.BytesIO(_git("-C", str(top), "archive", "--format=tar", commit))
-        try:
-            with tarfile.open(fileobj=packed) as archive:
-                archive.extractall(folder, filter=_harmless)
-        except tarfile.ReadError:
-            raise CheckoutError(f"{commit[:12]} holds no files") from None
-        yield Checkout(tree=Path(folder), commit=commit)
-
-
-def _harmless(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
-    """A link that leads out of the tree is left out; Python finds its packages without it."""
-    try:
-        return tarfile.data_filter(member, folder)
-    except tarfile.FilterError:
-        return None
+        tree = Path(folder) / "tree"
+        tree.mkdir()
+        # An index of its own: what is staged in the repository stays as it is. From the top,
+        # since in a subfolder git would write that alone.
+        from_top = ("-C", str(work_tree().tree))
+        index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
+        _git(*from_top, "read-tree", commit, variables=index)
+        _git(*from_top, "checkout-index", "--all", f"--prefix={tree}/", variables=index)
+        yield Checkout(tree=tree, commit=commit)
 
 
 def _commit(revision: str) -> str:
-    return (
-        _git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").decode().strip()
-    )
+    return _git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
 
 
-def _git(*words: str) -> bytes:
+def _git(*words: str, variables: Mapping[str, str] | None = None) -> str:
     try:
         done = subprocess.run(
-            ["git", *words], capture_output=True, check=True, stdin=subprocess.DEVNULL
+            ["git", *words],
+            capture_output=True,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **(variables or {})},
         )
     except OSError as error:
         raise CheckoutError(f"git cannot be run: {error.strerror}") from None
     except subprocess.CalledProcessError as error:
         why = error.stderr.decode(errors="replace").strip().splitlines() or ["git failed"]
         raise CheckoutError(why[-1].removeprefix("fatal: ")) from None
-    return done.stdout
+    return done.stdout.decode().strip()
