@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from spbench.launch.join import JOBS
 from spbench.results.sample import Sample
 from spbench.workload.case import QUICK, Case, Effort
 from spbench.workload.catalogue import find, names
@@ -29,9 +28,9 @@ def test_every_job_comes_back(tmp_path: Path, kind: str) -> None:
             sent = job(find(name, kind), effort=effort, launch=2)
             sent.write(tmp_path)
             assert Job.read(tmp_path) == sent
-            assert JOBS.validate_json(JOBS.dump_json([sent], by_alias=True)) == [sent]
-            bare = JOBS.dump_json([sent], by_alias=True, exclude_defaults=True)
-            assert JOBS.validate_json(bare) == [sent]
+            assert Job.model_validate_json(sent.model_dump_json(by_alias=True)) == sent
+            bare = sent.model_dump_json(by_alias=True, exclude_defaults=True)
+            assert Job.model_validate_json(bare) == sent
 
 
 def test_checks_come_back(tmp_path: Path) -> None:

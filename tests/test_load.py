@@ -100,6 +100,10 @@ def test_the_way_a_file_is_saved_does_not_matter(tmp_path: Path, content: bytes)
         (changed("made-up", "!!python/name:os.system"), 2, "not YAML"),
         (changed("made-up", "''"), 2, "name is ''"),
         (changed("made-up", "\0"), 2, "character U+0000 is not allowed"),
+        (changed("made-up", '"a\\e[31mb"'), 2, "'a\\x1b[31mb' has characters that do not print"),
+        (changed("made-up", '"a\\nb"'), 2, "'a\\nb' has characters that do not print"),
+        (changed("space: 12", '"spa\\tce": 12'), 4, "'spa\\tce' has characters that do not"),
+        (changed("hidden: 48", f"? {'x' * 500}\n: 48"), 5, "unknown key 'xxxxxxxx"),
         (changed("space: 12", "space: 0"), 4, "axes.space is 0"),
         (changed("mlp: 4", "mlp: four"), 12, "block.3.mlp is 'four'"),
         (changed("mlp: 4", "mlp: .nan"), 12, "block.3.mlp is nan: not a number"),
@@ -185,17 +189,19 @@ def test_a_file_that_is_not_utf8_names_the_line(tmp_path: Path) -> None:
 
 
 def test_paths_without_a_workload(tmp_path: Path) -> None:
-    """A directory, a missing file, and something endless each say so with the path."""
-    assert refused(tmp_path) == f"{tmp_path}: Is a directory"
+    """A folder, a missing file, what can name none, something endless: each with its path."""
+    assert refused(tmp_path) == f"{tmp_path}:1: is a folder; a workload is a YAML file"
+    assert refused(Path("no\0.yaml")) == "'no\\x00.yaml': not a name of a file"
+    assert refused(Path("no\ud800.yaml")) == "'no\\ud800.yaml': not a name of a file"
     assert refused(tmp_path / "no.yaml") == f"{tmp_path}/no.yaml: No such file or directory"
     endless = Path("/dev/zero")
-    assert refused(endless).startswith(f"{endless}: too large")
+    assert refused(endless).startswith(f"{endless}:1: too large")
 
 
 def test_a_huge_file_is_not_parsed(tmp_path: Path) -> None:
     """One byte more than the limit is refused before any parsing."""
     path = written(tmp_path, b"#" * (MAX_BYTES + 1))
-    assert f"{path}: too large; a workload is at most {MAX_BYTES} bytes" in refused(path)
+    assert f"{path}:1: too large; a workload is at most {MAX_BYTES} bytes" in refused(path)
     assert load_file(written(tmp_path, VALID.encode() + b"#" * 10_000)).name == "made-up"
 
 

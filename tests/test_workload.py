@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from spbench.workload.case import QUICK, Case
+from spbench.workload.fit import LEAST_HIDDEN
 from spbench.workload.sublayers import Attention, CrossAttention, Mlp
 from spbench.workload.workload import Workload
 
@@ -128,6 +129,7 @@ def test_a_twin_keeps_what_makes_shards_uneven(
     time: int, space: int, heads: int, head_dim: int, ranks: int
 ) -> None:
     """Reduced axes have the same remainder modulo ranks, heads their number; all is smaller."""
+    assume(heads * head_dim >= LEAST_HIDDEN)
     work = workload(axes={"time": time, "space": space}, heads=heads, hidden=heads * head_dim)
     twin = work.reduced(ranks)
     assert Workload.model_validate(twin.model_dump(by_alias=True)) == twin

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
@@ -46,6 +46,8 @@ class Combination:
     workload: Workload
     strategy: str
     ranks: int
+    place: str = field(default="", compare=False)
+    """Where it was asked for, as ``file:line``; empty on the command line."""
 
 
 class Case(Frozen):

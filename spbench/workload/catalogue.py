@@ -7,7 +7,7 @@ from pathlib import Path
 from spbench.workload.explain import nearest
 from spbench.workload.load import load_file
 from spbench.workload.workload import Workload
-from spbench.workload.yaml_data import WorkloadError
+from spbench.workload.yaml_data import WorkloadError, short
 
 PACKAGED = Path(__file__).parents[1] / "configs"
 CHECKED_OUT = Path(__file__).parents[2] / "configs"
@@ -37,5 +37,5 @@ def path_of(name_or_file: str, kind: str, folder: Path | None = None) -> Path:
             use = {"sweep": "'spbench run --sweep'", "workload": "--workload"}[other]
             raise WorkloadError(f"{name_or_file!r} is a {other}; use {use}")
         hint = nearest(name_or_file, names(kind))
-        raise WorkloadError(f"unknown {what} {name_or_file!r}. {hint}")
+        raise WorkloadError(f"unknown {what} {short(name_or_file)}. {hint}")
     return configs() / kind / f"{name_or_file}.yaml"

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from spbench.workload.sublayers import Frozen
 from spbench.workload.words import did_you_mean
-from spbench.workload.yaml_data import Data, Path_, WorkloadError, short
+from spbench.workload.yaml_data import MOST_SHOWN, Data, Path_, WorkloadError, short
 
 M = TypeVar("M", bound=Frozen)
 
@@ -52,6 +52,7 @@ def validated(model: type[M], data: Data, special: Special) -> M:
 
 def _said(error: Any, path: Path_, model: type[Frozen]) -> str:
     name = ".".join(map(str, path)) or model.__name__.lower()
+    name = name if len(name) <= MOST_SHOWN else f"{name[: MOST_SHOWN - 3]}..."
     match error["type"]:
         case "extra_forbidden":
             return unknown_key(str(path[-1]), model)
@@ -60,7 +61,8 @@ def _said(error: Any, path: Path_, model: type[Frozen]) -> str:
         case "value_error":
             return str(error["ctx"]["error"])
         case "literal_error":
-            return f"{name} cannot be {error['input']!r}; it may be {error['ctx']['expected']}"
+            given = short(error["input"])
+            return f"{name} cannot be {given}; it may be {error['ctx']['expected']}"
         case "bool_type":
             return f"{name} is {short(error['input'])}: write true or false"
         case "too_short":
@@ -78,7 +80,7 @@ def _said(error: Any, path: Path_, model: type[Frozen]) -> str:
 
 def unknown_key(key: str, model: type[Frozen]) -> str:
     known = [field.alias or name for name, field in model.model_fields.items()]
-    return f"unknown key {key!r}. {nearest(key, known)}"
+    return f"unknown key {short(key)}. {nearest(key, known)}"
 
 
 def nearest(word: str, known: Sequence[str]) -> str:

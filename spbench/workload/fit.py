@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from spbench.workload.explain import MisfitError
 from spbench.workload.sublayers import Attention, CrossAttention, Mlp
 from spbench.workload.words import did_you_mean
-from spbench.workload.yaml_data import Path_
+from spbench.workload.yaml_data import Path_, short
 
 if TYPE_CHECKING:
     from spbench.workload.workload import Workload
 
+LEAST_HIDDEN = 4
 POSITIONS = ("none", "rotary", "learned")
 
 
@@ -33,6 +34,12 @@ def known_positions(value: Any) -> Any:
 
 def check(work: Workload) -> None:
     """Raises MisfitError for the first thing that does not fit."""
+    if work.hidden < LEAST_HIDDEN:
+        raise MisfitError(
+            f"hidden {work.hidden}: a norm of so few numbers gives the same whatever they are, "
+            f"and no gradient; use {LEAST_HIDDEN} or more",
+            ("hidden",),
+        )
     if work.hidden % work.heads:
         raise MisfitError(
             f"hidden {work.hidden} is not a multiple of {_heads(work, work.heads)}",
@@ -93,8 +100,8 @@ def _heads(work: Workload, heads: int) -> str:
 def _unknown(axis: str, work: Workload) -> str:
     if "," in axis:
         several = ", ".join(part.strip() for part in axis.split(","))
-        return f"{axis!r}; for several axes write [{several}]"
-    known = f"{axis!r}; the axes are {', '.join(work.axes)}"
+        return f"{short(axis)}; for several axes write [{several}]"
+    known = f"{short(axis)}; the axes are {', '.join(work.axes)}"
     return f"{known}. {did_you_mean(axis, list(work.axes))}".removesuffix(". ")
 
 

@@ -20,13 +20,23 @@ class Check(Frozen):
 
 
 class Job(Frozen):
-    """One start of ``ranks`` processes. Either a case to measure or checks to go through."""
+    """One start of ``ranks`` processes: a case to measure, collectives to try, or checks."""
 
     ranks: PositiveInt
     device: Device
     case: Case | None = None
     checks: list[Check] = Field(default_factory=list)
+    collectives: bool = False
+    """Whether ranks are to send each other known numbers."""
+    wire: bool = False
+    """Whether the checks hold what is counted against what the kernel saw, and not results
+    against one device's."""
     timeout_s: PositiveFloat = 600.0
+    """Of the whole launch."""
+    hang_s: PositiveFloat = 180.0
+    """Without a sign of life of any rank."""
+    nodes: list[int] = Field(default_factory=list)
+    """Ranks on each machine that takes part; empty: all on this one."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables to set in each rank before its device is touched."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -20,7 +21,16 @@ from pydantic import (
     model_serializer,
 )
 
+
+def _prints(text: str) -> str:
+    """Names go into tables and file names, where an escape code or a line end would do harm."""
+    if not text.isprintable():
+        raise ValueError(f"{text[:40]!a} has characters that do not print; give another name")
+    return text
+
+
 Size = Annotated[int, Field(gt=0, lt=2**31)]
+Name = Annotated[str, Field(min_length=1), AfterValidator(_prints)]
 Activation = Literal["gelu", "swiglu"]
 
 

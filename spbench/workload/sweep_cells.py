@@ -27,6 +27,8 @@ class Spot:
     ranks: Sequence[int]
     strategies: Sequence[str]
     path: Path_
+    place: str
+    """``file:line`` of the path."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,9 @@ def cells_of(spot: Spot) -> Iterator[Cell]:
     for ranks in spot.ranks:
         for strategy in spot.strategies:
             yield Cell(
-                combination=Combination(workload=shown, strategy=strategy, ranks=ranks),
+                combination=Combination(
+                    workload=shown, strategy=strategy, ranks=ranks, place=spot.place
+                ),
                 facts={"workload": spot.text, "strategy": strategy, "gpus": ranks, **known},
                 resolved=resolved,
                 path=spot.path,
@@ -97,7 +101,7 @@ def _why_no_match(
         offered = [cell.facts[key] for cell in cells if key in cell.facts]
         if not offered:
             known = list(dict.fromkeys(name for cell in cells for name in cell.facts))
-            return WorkloadError(f"{place}: unknown key {key!r}. {nearest(key, known)}")
+            return WorkloadError(f"{place}: unknown key {short(key)}. {nearest(key, known)}")
         if not any(_equal(value, one) for one in offered):
             hint = nearest(str(value), list(dict.fromkeys(map(str, offered))))
             said = f"excludes nothing: no cell of the matrix has {key} {short(value)}. {hint}"
@@ -121,6 +125,6 @@ def check_reference(reference: str | None, cells: Sequence[Cell], data: Data) ->
     """Raises WorkloadError if no cell has the strategy that others are to be compared with."""
     strategies = list(dict.fromkeys(cell.combination.strategy for cell in cells))
     if reference is not None and reference not in strategies:
-        said = f"reference {reference!r} is no strategy of this sweep. "
+        said = f"reference {short(reference)} is no strategy of this sweep. "
         said += nearest(reference, strategies)
         raise WorkloadError(f"{data.at(('reference',))}: {said}")

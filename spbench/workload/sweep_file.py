@@ -103,6 +103,7 @@ class _Reader:
                     ranks=file.gpus,
                     strategies=strategies,
                     path=path,
+                    place=self.data.at(path),
                 )
 
     def _included(self) -> Iterator[Spot]:
@@ -117,6 +118,7 @@ class _Reader:
                 ranks=one.gpus,
                 strategies=own or self._strategies(self.file.strategies, ("strategies",)),
                 path=path,
+                place=self.data.at(path),
             )
 
     def _workload(self, text: str, path: Path_) -> Workload:

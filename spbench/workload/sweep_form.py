@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
-from spbench.workload.sublayers import Frozen, Size
+from spbench.workload.sublayers import Frozen, Name, Size
 
 LAUNCHES = 3
 """As few as show a spread: one alone says nothing of how far the next one would be off."""
@@ -49,7 +49,7 @@ class SweepFile(Frozen):
     """A sweep as it is written. What may be several may also be one, without a list."""
 
     version: Literal[1] = 1
-    name: str = Field(min_length=1)
+    name: Name
     source: str = ""
     workloads: Several[str] = ()
     """Names of the catalogue, or files as seen from the sweep's own folder."""

@@ -13,7 +13,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from spbench.workload.fit import check, known_positions
-from spbench.workload.sublayers import Attention, CrossAttention, Frozen, Mlp, Size, Sublayer
+from spbench.workload.sublayers import (
+    Attention,
+    CrossAttention,
+    Frozen,
+    Mlp,
+    Name,
+    Size,
+    Sublayer,
+)
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 OUT_RATIO = 36  # hidden over output channels: 1152 over 32 in the DiT family
@@ -31,9 +39,9 @@ class Workload(Frozen):
     """One transformer and how it is run. Times ``batch``, all ranks together."""
 
     version: Literal[1] = 1
-    name: str = Field(min_length=1)
+    name: Name
     source: str = ""
-    axes: dict[str, Size] = Field(min_length=1)
+    axes: dict[Name, Size] = Field(min_length=1)
     hidden: Size
     heads: Size
     kv_heads: Size | None = None

@@ -16,6 +16,7 @@ import yaml
 MAX_BYTES = 100_000
 MAX_DEPTH = 20  # the parser's time grows with the square of the nesting
 MAX_INTEGER = 2**63
+MOST_SHOWN = 60
 Path_ = tuple[str | int, ...]
 
 
@@ -54,10 +55,14 @@ def read_mapping(path: Path, what: str) -> Data:
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
+    except IsADirectoryError:
+        raise WorkloadError(f"{path}:1: is a folder; {what} is a YAML file") from None
     except OSError as error:
         raise WorkloadError(f"{path}: {error.strerror}") from None
+    except ValueError:  # NUL, or what no file system can encode
+        raise WorkloadError(f"{str(path)!a}: not a name of a file") from None
     if len(raw) > MAX_BYTES:
-        raise WorkloadError(f"{path}: too large; {what} is at most {MAX_BYTES} bytes")
+        raise WorkloadError(f"{path}:1: too large; {what} is at most {MAX_BYTES} bytes")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -117,9 +122,9 @@ def _value(node: yaml.Node, where: str, lines: dict[Path_, int], path: Path_) ->
             key = _value(key_node, where, lines, (*path, "?"))
             line = key_node.start_mark.line + 1
             if not isinstance(key, str):
-                raise WorkloadError(f"{where}:{line}: key {key!r} is not a word")
+                raise WorkloadError(f"{where}:{line}: key {short(key)} is not a word")
             if key in found:
-                raise WorkloadError(f"{where}:{line}: key {key!r} is given twice")
+                raise WorkloadError(f"{where}:{line}: key {short(key)} is given twice")
             found[key] = _value(value_node, where, lines, (*path, key))
             lines[(*path, key)] = line
         return found
@@ -141,6 +146,6 @@ def _scalar(node: yaml.Node, place: str) -> Any:
 
 
 def short(value: object) -> str:
-    """A value as messages show it, at most 60 characters."""
+    """A value as messages show it, at most ``MOST_SHOWN`` characters."""
     text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
