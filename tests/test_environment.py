@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -13,6 +14,7 @@ import pytest
 from spbench.results.environment import (
     environment,
     git_state,
+    gpu_memory,
     gpus,
     package_version,
     variables,
@@ -50,10 +52,21 @@ def mismatch(*_: object) -> NoReturn:
     raise pynvml.NVMLError(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
 
 
-@pytest.mark.parametrize("fault", [no_library, mismatch])
+def not_loaded(*_: object) -> NoReturn:
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+
+
+@pytest.mark.parametrize("fault", [no_library, not_loaded, mismatch])
 def test_without_nvml_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch, fault: Any) -> None:
-    """No library, or a driver that does not match it, is a machine without GPUs."""
+    """No library, no driver, or one that does not match it, is a machine without GPUs."""
     monkeypatch.setattr(pynvml, "nvmlInit", fault)
+    assert gpus() == []
+
+
+@pytest.mark.parametrize("place", [None, SimpleNamespace()])
+def test_without_pynvml_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch, place: Any) -> None:
+    """It cannot be imported, or another package of that name is."""
+    monkeypatch.setitem(sys.modules, "pynvml", place)
     assert gpus() == []
 
 
@@ -74,12 +87,25 @@ def fake_nvml(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "nvmlDeviceGetName": lambda index: f"GPU model {index}",
         "nvmlDeviceGetUUID": lambda index: f"GPU-{index}",
         "nvmlSystemGetDriverVersion": lambda: "570.1",
-        "nvmlDeviceGetMemoryInfo": lambda index: SimpleNamespace(total=2**37),
+        "nvmlDeviceGetMemoryInfo": lambda index: SimpleNamespace(total=2**37, used=2**30 + index),
         "nvmlDeviceGetPowerManagementLimit": power_limit,
     }
     for name, answer in answers.items():
         monkeypatch.setattr(pynvml, name, answer)
     return said
+
+
+@pytest.mark.parametrize(
+    ("shown", "used"),
+    [(None, [0, 1]), ("0,1", [0, 1]), ("1", [1]), ("GPU-0", [0]), ("", []), ("-1", [])],
+)
+def test_memory_in_use_is_that_of_the_gpus_that_are_shown(
+    monkeypatch: pytest.MonkeyPatch, shown: str | None, used: list[int]
+) -> None:
+    """By number or identity; NVML is closed."""
+    said = fake_nvml(monkeypatch)
+    assert gpu_memory(shown) == [2**30 + index for index in used]
+    assert said == ["shut down"]
 
 
 def test_gpus_are_described(monkeypatch: pytest.MonkeyPatch) -> None:

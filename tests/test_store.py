@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import csv
 import errno
+import fcntl
 import gzip
 import io
 import json
 import os
+import shutil
+import subprocess
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -21,7 +26,7 @@ from spbench.results.reading import ResultsError, read_rows
 from spbench.results.record import COLUMNS, Record
 from spbench.results.run_json import read_run
 from spbench.results.sample import Sample, write_atomically
-from spbench.results.store import Store
+from spbench.results.store import LEAST_FREE_BYTES, Store
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
 
@@ -374,6 +379,77 @@ def test_a_full_disk_is_said_with_the_directory(
     assert read_rows(tmp_path).records[0] == record()
 
 
+def free(left_bytes: int, total_bytes: int = 2**40) -> Any:
+    usage = SimpleNamespace(total=total_bytes, free=left_bytes)
+    return lambda _: usage
+
+
+def test_a_disk_that_is_nearly_full_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the folder and how much is free; one that tells no size is given a chance."""
+    with Store(tmp_path) as store:
+        store.check_room()
+        monkeypatch.setattr(shutil, "disk_usage", free(LEAST_FREE_BYTES - 2**19))
+        said = rf"the disk of {tmp_path} has 15\.5 MiB free, and a launch needs 16; make room"
+        with pytest.raises(ResultsError, match=said):
+            store.check_room()
+        monkeypatch.setattr(shutil, "disk_usage", free(LEAST_FREE_BYTES))
+        store.check_room()
+        monkeypatch.setattr(shutil, "disk_usage", free(0, 0))
+        store.check_room()
+
+
+def test_a_folder_that_vanished_is_said(tmp_path: Path) -> None:
+    """Before a launch, and when a row is to be written: it is not made anew without its rows."""
+    folder = tmp_path / "run"
+    with Store(folder) as store:
+        store.append(record())
+        folder.rename(tmp_path / "away")
+        for write in (store.check_room, lambda: store.append(record(launch=1))):
+            for made_anew in (False, True):
+                folder.mkdir() if made_anew else None
+                with pytest.raises(ResultsError, match=f"{folder} was moved or deleted while"):
+                    write()
+            folder.rmdir()
+    assert read_rows(tmp_path / "away").records == [record()]
+
+
+def test_a_folder_that_was_locked_away_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read-only since the run began."""
+    with Store(tmp_path) as store:
+        monkeypatch.setattr(os, "access", lambda *_: False)
+        with pytest.raises(ResultsError, match=f"cannot write to {tmp_path} any more"):
+            store.check_room()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Also where a file might stand in for a lock: it would outlive a killed run."""
+
+    def no_lock(*_: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", no_lock)
+        for _ in range(2):
+            with pytest.raises(ResultsError, match=r"has no locks, .*; use another --out"):
+                Store(tmp_path).__enter__()
+    with Store(tmp_path) as store:
+        store.append(record())
+
+
+def test_a_link_that_leads_nowhere_is_said(tmp_path: Path) -> None:
+    """It can be no folder."""
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ResultsError, match="link: a link that leads nowhere"):
+        Store(tmp_path / "link")
+
+
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
     """With its path and the reason."""
     with pytest.raises(ResultsError, match=r"cannot read .*runs\.csv: No such file"):
@@ -467,3 +543,28 @@ def test_a_file_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(OSError, match="No space left"):
         write_atomically(path, json.dumps({"a": 2}))
     assert path.read_text() == '{"a": 1}'
+
+
+DEFERRED = """
+import os, signal, sys, threading, time
+from pathlib import Path
+import spbench.results.store as store
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+def end(*_):
+    raise KeyboardInterrupt
+signal.signal(signal.SIGTERM, end)
+try:
+    with store._uninterrupted():
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.2)
+        Path(sys.argv[1]).write_text("whole")
+except KeyboardInterrupt:
+    sys.exit(7)
+"""
+
+
+def test_a_signal_waits_until_a_row_is_written(tmp_path: Path) -> None:
+    """Also where the process has other threads."""
+    done = subprocess.run([sys.executable, "-c", DEFERRED, tmp_path / "row"], check=False)
+    assert done.returncode == 7
+    assert (tmp_path / "row").read_text() == "whole"

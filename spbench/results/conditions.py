@@ -25,6 +25,14 @@ LEAST_OF_OURS = 0.9
 counted fewer of our own core-seconds, it does not tell (a sandbox says 0 throughout)."""
 POWER_CAP = "power cap"
 """The normal state of a GPU under full load: told, and no disturbance."""
+THROTTLED = {
+    0x04: POWER_CAP,
+    0x08: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "thermal slowdown",
+    0x80: "power brake",
+}
+"""Bits of NVML's clocks event reasons. An idle GPU and clocks that somebody set are no events."""
 
 
 class Conditions(BaseModel):

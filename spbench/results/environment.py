@@ -52,16 +52,42 @@ def variables(environ: os._Environ[str] | dict[str, str]) -> dict[str, str]:
 
 def gpus() -> list[dict[str, Any]]:
     """Name, identity, memory and power limit of each GPU, by NVML; none without one."""
-    import pynvml
-
     found: list[dict[str, Any]] = []
-    with contextlib.suppress(pynvml.NVMLError):
+    # pynvml may be missing, be another package of that name, or not fit the driver.
+    with contextlib.suppress(Exception):
+        import pynvml
+
         pynvml.nvmlInit()
         try:
             found = [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
         finally:
             pynvml.nvmlShutdown()
     return found
+
+
+def gpu_memory(shown: str | None) -> list[int]:
+    """Bytes in use on each GPU, whoever holds them; none where NVML does not answer.
+
+    ``shown``: what CUDA_VISIBLE_DEVICES says; others' GPUs are their affair.
+    """
+    found: list[int] = []
+    with contextlib.suppress(Exception):
+        import pynvml
+
+        pynvml.nvmlInit()
+        try:
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                if _is_shown(index, pynvml.nvmlDeviceGetUUID(handle), shown):
+                    found.append(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+        finally:
+            pynvml.nvmlShutdown()
+    return found
+
+
+def _is_shown(index: int, uuid: str, shown: str | None) -> bool:
+    names = None if shown is None else [name.strip() for name in shown.split(",")]
+    return names is None or str(index) in names or any(n and uuid.startswith(n) for n in names)
 
 
 def _gpu(nvml: Any, index: int) -> dict[str, Any]:

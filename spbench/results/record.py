@@ -13,7 +13,7 @@ from typing import Any, Self, get_type_hints
 from spbench.results.sample import Status
 from spbench.workload.case import QUICK, Case
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +105,8 @@ class Record:
     """Of the whole launch, as it was seen from outside."""
     steps_s: float | None = None
     """Of that, inside steps of rank 0, untimed ones included."""
+    placement: str = ""
+    """Which ranks were on which machine, as node-a 0-3, node-b 4-7; blank on one alone."""
 
     @property
     def is_quick(self) -> bool:

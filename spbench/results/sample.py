@@ -38,6 +38,7 @@ class Sample(BaseModel):
     reason: str = ""
     failed_at_s: float | None = None
     """Wall-clock time of the failure: the earliest of a launch is its cause."""
+    host: str = ""
     backend: str = ""
     began_s: float | None = None
     """Wall-clock time at which the rank had joined the others and turned to its case."""

@@ -10,20 +10,28 @@ import io
 import json
 import os
 import re
+import shutil
+import signal
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock
 
 from spbench.results.ending import Ending, ending_of
+from spbench.results.lock import LOCK, taken
 from spbench.results.reading import ResultsError
 from spbench.results.record import Record
 from spbench.results.run_json import read_run
 from spbench.results.sample import Sample, write_atomically
 from spbench.results.traces import append_samples
+
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LEAST_FREE_BYTES = 16 * 2**20
+"""For the row, the samples and the logs of a launch, with some to spare."""
 
 
 class Store:
@@ -31,21 +39,14 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        if not str(folder.resolve()).isprintable():
-            raise ResultsError(f"cannot write to {str(folder)!a}: not a name that prints")
         with _named(folder):
+            if not str(_real(folder)).isprintable():
+                raise ResultsError(f"cannot write to {str(folder)!a}: not a name that prints")
             folder.mkdir(parents=True, exist_ok=True)
-        self._lock = FileLock(folder / ".lock")
+        self._lock: BaseFileLock | None = None
 
     def __enter__(self) -> Self:
-        try:
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise ResultsError(
-                f"{self.folder} is being written by another run; wait for it, or use another --out"
-            ) from None
-        except OSError as error:
-            raise ResultsError(f"cannot write to {self.folder}: {error.strerror}") from None
+        self._lock = taken(self.folder)
         try:
             self._ending()
         except ResultsError:
@@ -54,11 +55,30 @@ class Store:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
+
+    def check_room(self) -> None:
+        """Raises ResultsError where a row could not be written: before a launch, not behind it."""
+        with _named(self.folder):
+            self._check_there()
+            disk = shutil.disk_usage(self.folder)
+            if not os.access(self.folder, os.W_OK):
+                raise ResultsError(f"cannot write to {self.folder} any more")
+        # A file system that tells no size tells nothing of what is free either.
+        if disk.total and disk.free < LEAST_FREE_BYTES:
+            raise ResultsError(
+                f"the disk of {self.folder} has {disk.free / 2**20:.1f} MiB free, and a launch "
+                f"needs {LEAST_FREE_BYTES // 2**20}; make room, then go on with the same --out"
+            )
 
     def append(self, record: Record, samples: Sequence[Sample] = ()) -> None:
-        """The row, and behind it every iteration of every rank. Raises ResultsError."""
-        with _named(self.folder):
+        """The row, and before it every iteration of every rank. Raises ResultsError.
+
+        Ctrl-C and the like wait until it is done: a case that was measured is not lost.
+        """
+        with _named(self.folder), _uninterrupted():
+            self._check_there()
             append_samples(self.folder, record, samples)
             path = self.folder / "runs.csv"
             at = self._ending()
@@ -73,6 +93,11 @@ class Store:
                 file.write(text.getvalue())
                 file.flush()
                 os.fsync(file.fileno())
+
+    def _check_there(self) -> None:
+        """Ranks that write their logs would make the folder anew, without its rows and its lock."""
+        if self._lock is not None and not (self.folder / LOCK).exists():
+            raise ResultsError(f"{self.folder} was moved or deleted while a run wrote to it")
 
     def _ending(self) -> Ending:
         """Where a new row of runs.csv goes. Raises ResultsError for a file that is not ours."""
@@ -99,12 +124,44 @@ class Store:
 
 
 @contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Signals that ask for an end are answered behind it. (To block them would hold for one thread,
+    and libraries have more.)"""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {one: signal.getsignal(one) for one in ENDINGS}
+    for one in ENDINGS:
+        if callable(before[one]):
+            signal.signal(one, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            if callable(handler):
+                signal.signal(one, handler)
+    for number in came:
+        os.kill(os.getpid(), number)
+
+
+@contextmanager
 def _named(folder: Path) -> Iterator[None]:
     """A full or read-only disk is said with the folder's name."""
     try:
         yield
     except OSError as error:
         raise ResultsError(f"cannot write to {folder}: {error.strerror or error}") from None
+
+
+def _real(folder: Path) -> Path:
+    """Without links. Raises ResultsError for one that leads nowhere, or round in a circle."""
+    try:
+        if not folder.is_symlink() or folder.exists():
+            return folder.resolve()
+    except RuntimeError:
+        pass
+    raise ResultsError(f"cannot write to {folder}: a link that leads nowhere")
 
 
 def _cell(value: object) -> object:

@@ -1,0 +1,48 @@
+"""One writer at a time: the lock of a results directory, where the file system has locks."""
+
+from __future__ import annotations
+
+import errno
+import warnings
+from pathlib import Path
+
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
+
+from spbench.results.reading import ResultsError
+
+LOCK = ".lock"
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+def taken(folder: Path) -> BaseFileLock:
+    """The lock of ``folder``, held. Raises ResultsError where another run has it, or none can.
+
+    Where there are no locks filelock may offer a file whose presence is one. That outlives a
+    killed run, so it is not used.
+    """
+    lock = FileLock(folder / LOCK)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            lock.acquire(timeout=0)
+    except Timeout:
+        raise ResultsError(
+            f"{folder} is being written by another run; wait for it, or use another --out"
+        ) from None
+    except NotImplementedError:
+        raise _no_locks(folder) from None
+    except OSError as error:
+        if error.errno in NO_LOCKS:
+            raise _no_locks(folder) from None
+        raise ResultsError(f"cannot write to {folder}: {error.strerror}") from None
+    if isinstance(lock, SoftFileLock):
+        lock.release()
+        raise _no_locks(folder)
+    return lock
+
+
+def _no_locks(folder: Path) -> ResultsError:
+    return ResultsError(
+        f"the file system of {folder} has no locks, so two runs could write there at once; "
+        f"use another --out, on a local disk"
+    )
