@@ -8,7 +8,7 @@ of whole tensors on either side; whether they are packed on the way is the wire'
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from typing import Protocol, final
@@ -45,6 +45,8 @@ class Transport(ABC):
         self.sent: Count = {}
         self.calls: dict[tuple[Phase, Op], int] = {}
         self._phase: Phase = "forward"
+        self.on_transfer: Callable[[], None] = lambda: None
+        """Called as each transfer begins: a sign of life."""
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
@@ -92,6 +94,7 @@ class Transport(ABC):
         return [*by_rank[: self.rank], *by_rank[self.rank + 1 :]]
 
     def _count(self, op: Op, sent: int | Fraction) -> None:
+        self.on_transfer()
         if sent:
             key = (self._phase, op)
             self.sent[key] = self.sent.get(key, Fraction(0)) + sent

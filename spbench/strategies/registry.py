@@ -13,6 +13,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from spbench.workload.words import did_you_mean
+from spbench.workload.yaml_data import short
 
 if TYPE_CHECKING:
     from spbench.strategies.base import Strategy
@@ -49,7 +50,7 @@ def check_name(text: str) -> None:
     name, known = text.split(":", maxsplit=1)[0], list(places())
     if name not in known:
         raise UnknownStrategyError(
-            f"unknown strategy {name!r}. {nearest(name, known)}"
+            f"unknown strategy {short(name)}. {nearest(name, known)}"
             f"The strategies are {', '.join(known)}"
         )
 

@@ -1,0 +1,64 @@
+"""A board that the launchers of several nodes, or ranks that somebody else started, write on.
+
+Short texts by name, kept by one of them and read by all, over torch's TCP store. It carries who
+is there, what is to be started and how it ended; never anything that a strategy sends.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import final
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+
+class BoardError(Exception):
+    """The one who keeps the board does not answer."""
+
+
+@final
+class Board:
+    """One connection to it. A thread that must not wait for another has its own."""
+
+    def __init__(self, host: str, port: int, *, keeps: bool = False, wait_s: float = 60.0) -> None:
+        """``keeps``: it lives in this process. Port 0: any that is free. Raises BoardError."""
+        self.host, self._wait_s = host, wait_s
+        try:
+            self._store = TCPStore(
+                host,
+                port,
+                is_master=keeps,
+                timeout=timedelta(seconds=wait_s),
+                wait_for_workers=False,
+                multi_tenant=True,
+            )
+        except (RuntimeError, ValueError) as error:  # torch's DistError is a RuntimeError
+            raise BoardError(str(error).strip().split("\n")[0]) from None
+        self.port = self._store.port
+
+    def another(self) -> Board:
+        """A second connection to the same board."""
+        return Board(self.host, self.port, wait_s=self._wait_s)
+
+    def post(self, name: str, text: str) -> None:
+        """Raises BoardError."""
+        try:
+            self._store.set(name, text)
+        except RuntimeError as error:
+            raise BoardError(str(error)) from None
+
+    def claim(self, name: str, text: str) -> str:
+        """Posts it if nothing stands there; what stands there now. Raises BoardError."""
+        try:
+            return self._store.compare_set(name, "", text).decode()
+        except RuntimeError as error:
+            raise BoardError(str(error)) from None
+
+    def read(self, name: str) -> str | None:
+        """None while nobody has posted it. Raises BoardError."""
+        try:
+            if not self._store.check([name]):
+                return None
+            return self._store.get(name).decode()
+        except RuntimeError as error:
+            raise BoardError(str(error)) from None
