@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 from spbench.bench.fault import VARIABLE, Fault
 from spbench.cli.exits import USAGE, Failure
@@ -46,18 +48,27 @@ def test_a_slow_rank_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("slow", "is not KIND@rankR:WHAT"),
-        ("slow@rank:5%", "is not KIND@rankR:WHAT"),
-        ("slow@1:5%", "is not KIND@rankR:WHAT"),
-        ("slow@rank-1:5%", "is not KIND@rankR:WHAT"),
-        ("slow@rank1:", "is not KIND@rankR:WHAT"),
-        ("slow@rank1:5% ", "is not KIND@rankR:WHAT"),
+        ("slow", "is not KIND@rankR:WHERE"),
+        ("slow@rank:5%", "is not KIND@rankR:WHERE"),
+        ("slow@1:5%", "is not KIND@rankR:WHERE"),
+        ("slow@rank-1:5%", "is not KIND@rankR:WHERE"),
+        ("slow@rank1:", "is not KIND@rankR:WHERE"),
+        ("slow@rank1:5% ", "is not KIND@rankR:WHERE"),
         ("slow@rank1:5", "says '5', which is no percentage"),
         ("slow@rank1:-5%", "says '-5%', which is no percentage"),
         ("slow@rank1:nan%", "says 'nan%', which is no percentage"),
         ("slow@rank1:step3", "says 'step3', which is no percentage"),
-        ("melt@rank1:step3", "has no kind of fault, 'melt'; there is slow"),
-        ("slow@rank\u0661:5%", "is not KIND@rankR:WHAT"),
+        (
+            "melt@rank1:step3",
+            "has no kind of fault, 'melt'; there is slow, oom, raise, exit, kill,",
+        ),
+        ("kill@rank1:5%", "says '5%', which is neither init, teardown nor stepS"),
+        ("kill@rank1:step", "says 'step', which is neither init, teardown nor stepS"),
+        ("kill@rank1:step-1", "says 'step-1', which is neither init, teardown nor stepS"),
+        ("nan@rank1:step3", "says 'step3', but numbers are compared in step0 alone"),
+        ("corrupt@rank1:init", "says 'init', but numbers are compared in step0 alone"),
+        ("mismatch@rank1:init", "says 'init', but collectives are called in steps alone"),
+        ("slow@rank\u0661:5%", "is not KIND@rankR:WHERE"),
     ],
 )
 def test_a_fault_that_is_not_understood(text: str, why: str) -> None:
@@ -65,7 +76,8 @@ def test_a_fault_that_is_not_understood(text: str, why: str) -> None:
     with pytest.raises(ValueError) as caught:
         Fault.parse(text)
     said = str(caught.value)
-    assert said == f"SPBENCH_FAULT={text!r} {why}; SPBENCH_FAULT=slow@rank1:5% would work"
+    assert said.startswith(f"SPBENCH_FAULT={text!r} {why}")
+    assert said.endswith("; SPBENCH_FAULT=slow@rank1:5% or kill@rank1:step3 would work")
 
 
 def cases(*ranks: int, kind: Kind = "measured") -> list[Case]:
@@ -105,8 +117,8 @@ def test_without_a_case_there_is_nobody_to_hit() -> None:
         (["run", "-g", "2"], "slow@rank2:5%", "names rank 2, which no case has; rank0 to rank1"),
         (["run", "-g", "4", "--share"], "slow@rank1:5%", "names rank 1, which no case has; rank0"),
         (["check", "--base-ref", "HEAD"], "slow@rank9:5%", "names rank 9, which no case has"),
-        (["verify"], "slow@rank1", "is not KIND@rankR:WHAT"),
-        (["verify"], "slow@rank1:5%", "verify times none; leave it out, or use run"),
+        (["verify"], "slow@rank1", "is not KIND@rankR:WHERE"),
+        (["verify"], "slow@rank1:5%", "verify measures nothing; leave it out, or use run"),
     ],
 )
 def test_commands_refuse_a_fault_that_would_not_show(
@@ -147,3 +159,31 @@ def test_on_a_real_clock() -> None:
     start = time.perf_counter()
     slow()
     assert time.perf_counter() - start >= 0.04
+
+
+def test_a_fault_strikes_in_its_place_alone() -> None:
+    """Another rank, another step, another kind: nothing."""
+    raises = Fault.parse("raise@rank1:step3")
+    for rank, place in ((0, "step3"), (1, "step2"), (1, "init"), (1, "teardown")):
+        raises.strike(rank, place)
+    with pytest.raises(RuntimeError, match="planted by SPBENCH_FAULT"):
+        raises.strike(1, "step3")
+    with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 2\.00 GiB"):
+        Fault.parse("oom@rank0:init").strike(0, "init")
+    assert raises.tampered(1, 1.5) == 1.5
+    assert raises.planted(lambda: None, 1, lambda: None)() is None
+
+
+def test_a_collective_too_many_is_the_callers() -> None:
+    """It has the group."""
+    called: list[int] = []
+    Fault.parse("mismatch@rank1:step3").strike(1, "step3", lambda: called.append(1))
+    assert called == [1]
+
+
+def test_wrong_numbers_are_wrong_on_one_rank() -> None:
+    """Twice as large, or none at all; and strike is no matter of theirs."""
+    corrupt, nan = Fault.parse("corrupt@rank1:step0"), Fault.parse("nan@rank1:step0")
+    assert (corrupt.tampered(0, 1.5), corrupt.tampered(1, 1.5)) == (1.5, 3.0)
+    assert math.isnan(nan.tampered(1, 1.5))
+    corrupt.strike(1, "step0")

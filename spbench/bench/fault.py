@@ -1,22 +1,36 @@
-"""Faults that are planted on purpose: SPBENCH_FAULT=KIND@rankR:WHAT.
+"""Faults that are planted on purpose: SPBENCH_FAULT=KIND@rankR:WHERE.
 
-    slow@rank1:5%    each step of rank 1 takes 5 % longer
+    slow@rank1:5%      each timed step of rank 1 takes 5 % longer
+    kill@rank1:step3   rank 1 kills itself when its step 3 begins
+    hang@rank0:init    rank 0 stops before it joins the others; teardown: before it leaves them
 
+Step 0 is the gate's, 1 and 2 are those of the memory pass, then come warm-up and timed ones.
 They prove that what is to be noticed is noticed. No torch here, so that the command line can
 refuse a fault that it does not understand before anything starts.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Self, final
+from typing import NoReturn, Self, TypeVar, final
 
 VARIABLE = "SPBENCH_FAULT"
-KINDS = ("slow",)
-WORKS = f"{VARIABLE}=slow@rank1:5%"
+SLOW = "slow"
+WRONG = ("corrupt", "nan")
+"""Wrong numbers; they can be seen in step 0 alone, which is compared with one device."""
+KINDS = (SLOW, "oom", "raise", "exit", "kill", "abort", "segv", "hang", "deaf", "mismatch", *WRONG)
+"""deaf hangs and ignores SIGTERM; mismatch calls a collective that the others do not."""
+WORKS = f"{VARIABLE}=slow@rank1:5% or kill@rank1:step3"
+EXIT_CODE = 7
+PLANTED = "planted by " + VARIABLE
+
+Numbers = TypeVar("Numbers")
 
 
 @final
@@ -27,22 +41,32 @@ class Fault:
     text: str
     kind: str
     rank: int
-    share: float
-    """How much longer each step takes, as a part of itself."""
+    share: float = 0.0
+    """Of a slow rank: how much longer each step takes, as a part of itself."""
+    place: str = ""
+    """Of the other kinds: init, teardown or stepS."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Raises ValueError with the value and what would work."""
         found = re.fullmatch(r"(\w+)@rank(\d{1,9}):(\S+)", text, re.ASCII)
         if found is None:
-            raise _bad(text, "is not KIND@rankR:WHAT")
+            raise _bad(text, "is not KIND@rankR:WHERE")
         kind, rank, what = found.groups()
         if kind not in KINDS:
             raise _bad(text, f"has no kind of fault, {kind!r}; there is {', '.join(KINDS)}")
-        percent = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)%", what, re.ASCII)
-        if percent is None:
-            raise _bad(text, f"says {what!r}, which is no percentage")
-        return cls(text=text, kind=kind, rank=int(rank), share=float(percent[1]) / 100)
+        if kind == SLOW:
+            percent = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)%", what, re.ASCII)
+            if percent is None:
+                raise _bad(text, f"says {what!r}, which is no percentage")
+            return cls(text=text, kind=kind, rank=int(rank), share=float(percent[1]) / 100)
+        if not re.fullmatch(r"init|teardown|step\d{1,9}", what, re.ASCII):
+            raise _bad(text, f"says {what!r}, which is neither init, teardown nor stepS")
+        if kind in WRONG and what != "step0":
+            raise _bad(text, f"says {what!r}, but numbers are compared in step0 alone")
+        if kind == "mismatch" and not what.startswith("step"):
+            raise _bad(text, f"says {what!r}, but collectives are called in steps alone")
+        return cls(text=text, kind=kind, rank=int(rank), place=what)
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self | None:
@@ -53,6 +77,21 @@ class Fault:
     @property
     def environment(self) -> dict[str, str]:
         return {VARIABLE: self.text}
+
+    def strike(self, rank: int, place: str, extra: Callable[[], object] = lambda: None) -> None:
+        """Whatever happens to ``rank`` at this place. ``extra``: a collective too many."""
+        if (rank, place) != (self.rank, self.place) or self.kind in WRONG:
+            return
+        if self.kind == "mismatch":
+            extra()
+        else:
+            _strike(self.kind)
+
+    def tampered(self, rank: int, output: Numbers) -> Numbers:
+        """The output of the compared step as ``rank`` hands it out: a tensor, or what scales."""
+        if rank != self.rank or self.kind not in WRONG:
+            return output
+        return output * (float("nan") if self.kind == "nan" else 2.0)  # type: ignore[operator,return-value]
 
     def planted(
         self,
@@ -66,7 +105,7 @@ class Fault:
         The time is spent awake, as slower code would spend it. A rank that slept through it left
         its core to the others: on 2 shared cores their steps became 2.9 % shorter.
         """
-        if rank != self.rank:
+        if rank != self.rank or self.kind != SLOW:
             return step
 
         def slow() -> None:
@@ -78,6 +117,36 @@ class Fault:
                 pass
 
         return slow
+
+
+def _strike(kind: str) -> None:
+    match kind:
+        case "oom":
+            import torch
+
+            raise torch.OutOfMemoryError(
+                f"CUDA out of memory. Tried to allocate 2.00 GiB. ({PLANTED})"
+            )
+        case "raise":
+            raise RuntimeError(PLANTED)
+        case "exit":
+            os._exit(EXIT_CODE)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "abort":
+            os.abort()
+        case "segv":
+            ctypes.string_at(0)
+        case "hang":
+            _hang()
+        case "deaf":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            _hang()
+
+
+def _hang() -> NoReturn:
+    while True:
+        time.sleep(60)
 
 
 def _bad(text: str, why: str) -> ValueError:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -88,14 +89,19 @@ def run_gate(
     device: torch.device,
     reference: Reference,
     ledger: Ledger | None = None,
+    tampered: Callable[[Tensor], Tensor] = lambda output: output,
 ) -> Outcome:
-    """Compare this rank's part of a step with one device's. Every rank must call it."""
+    """Compare this rank's part of a step with one device's. Every rank must call it.
+
+    ``tampered``: the output as a planted fault hands it out.
+    """
     workload = reference.workload
     step = Step(
         workload, strategy, links, device, seed=reference.seed, sharpness=reference.sharpness
     )
     links.reset()
     mine = run_seeded(step, reference.seed, step.dtype, ledger)
+    mine["output"] = tampered(mine["output"])
     parts = _parts(step)
     comm = Collectives(links.strategy)
 

@@ -13,16 +13,8 @@ from typing import Any, final
 import torch
 
 from spbench.bench.told import told
-from spbench.results.conditions import POWER_CAP
+from spbench.results.conditions import THROTTLED
 
-THROTTLED = {
-    0x04: POWER_CAP,
-    0x08: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "thermal slowdown",
-    0x80: "power brake",
-}
-"""Bits of NVML's clocks event reasons. An idle GPU and clocks that somebody set are no events."""
 WORST = {"gpu_clock_mhz": min, "gpu_power_w": max, "gpu_temperature_c": max, "gpu_processes": max}
 """Which of several looks is told."""
 OF_A_LOAD = {"gpu_clock_mhz", "gpu_power_w", "gpu_temperature_c", "bits"}

@@ -19,8 +19,14 @@ import torch
 class Ledger:
     """Fills up as the rank goes along."""
 
-    def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
-        self.now_s = now_s
+    def __init__(
+        self,
+        now_s: Callable[[], float] = time.perf_counter,
+        on_phase: Callable[[str], None] = lambda _: None,
+        alive: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``alive`` is called now and then where one step takes long."""
+        self.now_s, self._on_phase, self.alive = now_s, on_phase, alive
         self.phases_s: dict[str, float] = {}
         self.steps_s = 0.0
         """Of the gate and its reference on one device, of the memory pass (which watches each
@@ -28,6 +34,7 @@ class Ledger:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
+        self._on_phase(name)
         start = self.now_s()
         yield
         self.phases_s[name] = self.now_s() - start

@@ -7,10 +7,10 @@ rank failed first.
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import os
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -18,37 +18,50 @@ from pathlib import Path
 
 import torch
 
+from spbench.bench.exchange import exchange_all
+from spbench.bench.family import die_with_parent
 from spbench.bench.fault import Fault
+from spbench.bench.last_words import failure
 from spbench.bench.rank import live_case
 from spbench.bench.verify import verify_all
-from spbench.comm.group import Group, ProcessGroup, ShareOfGroup, is_broken_connection
-from spbench.results.sample import CHECKED, Sample, Status, sample_path, write_atomically
+from spbench.bench.wire import wire_all
+from spbench.comm.group import Group, ProcessGroup, ShareOfGroup
+from spbench.results.pulse import Pulse, pulse_path, pulses_of
+from spbench.results.sample import CHECKED, Sample, sample_path, write_atomically
+from spbench.results.wired import WIRED
 from spbench.strategies.registry import load
 from spbench.workload.case import Case
 from spbench.workload.job import Job
 
-PR_SET_PDEATHSIG = 1
 ECHO_S = 0.5
 """A broken connection is mostly the echo of another rank's death, which is to be seen first."""
 
 
 def run_job(folder: str) -> None:
-    """The process of one rank. ``folder`` holds ``job.json`` and takes the rank's file."""
+    """The process of one rank. ``folder`` holds ``job.json`` and takes the rank's file.
+
+    SIGUSR1 makes it write the stacks of its threads into its log, whatever it is stuck in.
+    """
     die_with_parent()
     faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     place = Path(folder)
-    job = Job.read(place)
     rank = int(os.environ["RANK"])
-    fault: Fault | None = None
+    pulse, fault = Pulse(), None
     try:
+        job = Job.read(place)
+        if (pulses := pulses_of(place)) is not None:
+            pulse = Pulse(pulse_path(pulses, rank))
+        os.environ.update(job.environment)
         fault = Fault.of(os.environ)
+        _strike(fault, rank, "init")
+        pulse.phase("joining")
         group = connect(job)
-        if job.case is not None:
-            text = run_case(job.case, group, fault).model_dump_json()
-        else:
-            text = run_checks(job, group)
-        write_atomically(sample_path(place, rank), text)
+        write_atomically(sample_path(place, rank), work(job, group, fault, pulse))
+        pulse.phase("leaving")
+        _strike(fault, rank, "teardown")
         group.close()
+        pulse.phase("ended")
     except BaseException as error:
         traceback.print_exc()
         last_words = failure(error, rank, fault)
@@ -60,8 +73,17 @@ def run_job(folder: str) -> None:
         os._exit(1)
 
 
-def connect(job: Job) -> Group:
-    """The group of this job, on this rank's device."""
+def _strike(fault: Fault | None, rank: int, place: str) -> None:
+    if fault is not None:
+        fault.strike(rank, place)
+
+
+def connect(job: Job, patience_s: float | None = None) -> Group:
+    """The group of this job, on this rank's device.
+
+    ``patience_s``: for one transfer. Where a parent watches it need not be short: the parent's
+    deadlines come first, and it can tell who hangs.
+    """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     os.environ.update(job.environment)
@@ -71,15 +93,39 @@ def connect(job: Job) -> Group:
         torch.backends.cuda.enable_cudnn_sdp(False)  # one attention kernel, whatever the shape
     if job.case is not None and job.case.kind == "one_gpu_share":
         return ShareOfGroup(device, job.case.ranks)
-    group = ProcessGroup(device, job.timeout_s)
+    group = ProcessGroup(device, patience_s or job.timeout_s + job.hang_s)
     group.warm()
     return group
 
 
-def run_case(case: Case, group: Group, fault: Fault | None = None) -> Sample:
+def work(job: Job, group: Group, fault: Fault | None = None, pulse: Pulse | None = None) -> str:
+    """Whatever the job asks of this rank; what its file will hold."""
+    if job.case is not None:
+        declined = refused(job.case, group.rank)
+        return (declined or run_case(job.case, group, fault, pulse)).model_dump_json()
+    if job.collectives:
+        tell = (pulse or Pulse()).phase
+        return exchange_all(group, tell).model_dump_json()
+    if job.wire:
+        return WIRED.dump_json(wire_all(job.checks, group, pulse)).decode()
+    return CHECKED.dump_json(verify_all(job.checks, group, pulse)).decode()
+
+
+def refused(case: Case, rank: int) -> Sample | None:
+    """Of a case that its strategy declines: it is no rank's to try, whoever asks for it."""
+    strategy = load(case.strategy)
+    why_not = strategy.misfit(case.workload) or strategy.why_not(case.workload, case.ranks)
+    if why_not is None:
+        return None
+    return Sample(rank=rank, status="skipped", reason=why_not)
+
+
+def run_case(
+    case: Case, group: Group, fault: Fault | None = None, pulse: Pulse | None = None
+) -> Sample:
     """The case's sample, with what the rank knows of its device and libraries."""
     torch.manual_seed(case.seed + group.rank)
-    sample = live_case(case, group, fault)
+    sample = live_case(case, group, fault, pulse)
     is_cuda = group.device.type == "cuda"
     versions = {"torch": str(torch.__version__)}
     if is_cuda:
@@ -87,6 +133,7 @@ def run_case(case: Case, group: Group, fault: Fault | None = None) -> Sample:
         versions |= {"cuda": torch.version.cuda or "", "nccl": nccl}
     return sample.model_copy(
         update={
+            "host": socket.gethostname(),
             "device_name": torch.cuda.get_device_name(group.device) if is_cuda else "cpu",
             "versions": versions,
             "environment": {
@@ -95,40 +142,3 @@ def run_case(case: Case, group: Group, fault: Fault | None = None) -> Sample:
             | ({} if fault is None else fault.environment),
         }
     )
-
-
-def run_checks(job: Job, group: Group) -> str:
-    """What this rank found in every check of the job, as its file will hold it."""
-    return CHECKED.dump_json(verify_all(job.checks, group)).decode()
-
-
-def failure(error: BaseException, rank: int, fault: Fault | None = None) -> Sample:
-    """A rank's last words."""
-    first_line = str(error).strip().split("\n")[0][:300]
-    return Sample(
-        rank=rank,
-        status=status_of(error),
-        reason=f"{type(error).__name__}: {first_line}",
-        failed_at_s=time.time(),
-        environment={} if fault is None else fault.environment,
-    )
-
-
-def status_of(error: BaseException) -> Status:
-    """Which row status an exception of a rank means."""
-    if isinstance(error, torch.cuda.OutOfMemoryError):
-        return "oom"
-    text = str(error)
-    if "out of memory" in text or "ALLOC_FAILED" in text:
-        return "oom"
-    if isinstance(error, MemoryError) or "can't allocate memory" in text:
-        return "host_oom"
-    if isinstance(error, (KeyboardInterrupt, SystemExit)):
-        return "interrupted"
-    return "comm_error" if is_broken_connection(error) else "crash"
-
-
-def die_with_parent() -> None:
-    """On Linux: the kernel kills this process when the one that started it dies."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

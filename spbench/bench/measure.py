@@ -28,12 +28,16 @@ from spbench.workload.case import Case, Effort
 
 
 def measure(
-    case: Case, strategy: Strategy, group: Group, ledger: Ledger, fault: Fault | None
+    case: Case,
+    strategy: Strategy,
+    group: Group,
+    links: Links,
+    ledger: Ledger,
+    fault: Fault | None = None,
 ) -> dict[str, Any]:
     """Fields of the rank's Sample; where its time goes is in the ``ledger``."""
     if group.device.type == "cuda":
         torch.cuda.empty_cache()  # what the gate left behind is not the step's
-    links = Links(strategy=group.strategy, gradients=group.gradients)
     with ledger.phase("memory"):
         whole = Step(case.workload, strategy, links, group.device, seed=None)
         inputs, cotangent = whole.random_inputs()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from spbench.bench.fault import Fault
 from spbench.bench.gate import Outcome, run_gate
@@ -21,6 +22,7 @@ from spbench.bench.twin import comparable
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.comm.threads import Meeting, Threads, run_ranks
 from spbench.comm.transfer import by_phase, count
+from spbench.results.pulse import Pulse
 from spbench.results.sample import Sample
 from spbench.strategies.base import Strategy
 from spbench.strategies.registry import load
@@ -31,14 +33,17 @@ def live_case(
     case: Case,
     group: Group,
     fault: Fault | None = None,
+    pulse: Pulse | None = None,
     now_s: Callable[[], float] = time.perf_counter,
 ) -> Sample:
     """The whole life. Raises what the workload raises; a failed gate is a Sample."""
     began_s = time.time()
-    ledger = Ledger(now_s)
+    pulse = pulse or Pulse()
+    ledger = Ledger(now_s, pulse.phase, pulse.beat)
+    links = watched(group, pulse, fault)
     strategy = load(case.strategy)
     with ledger.phase("gate"):
-        outcome, gated_on = _gate(case, strategy, group, ledger)
+        outcome, gated_on = _gate(case, strategy, group, links, ledger, fault)
     proof: dict[str, Any] = {
         "rank": group.rank,
         "backend": group.backend,
@@ -55,7 +60,7 @@ def live_case(
         reason = wrong or "another rank's result is wrong"
         failed_at_s = time.time() if wrong else None
         return Sample(status="wrong_result", reason=reason, failed_at_s=failed_at_s, **proof)
-    found = measure(case, strategy, group, ledger, fault)
+    found = measure(case, strategy, group, links, ledger, fault)
     found |= {"phases_s": ledger.phases_s, "steps_s": ledger.steps_s}
     return Sample(status="ok", **proof, **found)
 
@@ -68,16 +73,41 @@ def _predicted(case: Case, strategy: Strategy, group: Group) -> dict[str, int]:
     return {phase: max(one[phase] for one in every) for phase in every[0]}
 
 
-def _gate(case: Case, strategy: Strategy, group: Group, ledger: Ledger) -> tuple[Outcome, str]:
+def watched(group: Group, pulse: Pulse, fault: Fault | None = None) -> Links:
+    """The links of this rank. Steps and transfers show in its pulse; steps meet its fault."""
+
+    def on_step() -> None:
+        pulse.step()
+        if fault is not None:
+            fault.strike(group.rank, f"step{pulse.steps - 1}", group.barrier)
+
+    for transport in (group.strategy, group.gradients):
+        transport.on_transfer = pulse.transfer
+    return Links(strategy=group.strategy, gradients=group.gradients, on_step=on_step)
+
+
+def _gate(
+    case: Case,
+    strategy: Strategy,
+    group: Group,
+    links: Links,
+    ledger: Ledger,
+    fault: Fault | None,
+) -> tuple[Outcome, str]:
     """The outcome of this rank, and the name of the workload that was compared."""
     if isinstance(group, ShareOfGroup):
+        links.on_step()
         twin = case.workload.reduced(group.size)
         reference = one_device(twin, torch.device("cpu"), seed=case.seed, ledger=ledger)
         return _gate_by_threads(strategy, group.size, reference, ledger), twin.name
     workload = comparable(case.workload, group)
-    links = Links(strategy=group.strategy, gradients=group.gradients)
     reference = one_device(workload, group.device, seed=case.seed, ledger=ledger)
-    return run_gate(strategy, links, group.device, reference, ledger), workload.name
+
+    def tampered(output: Tensor) -> Tensor:
+        return output if fault is None else fault.tampered(group.rank, output)
+
+    outcome = run_gate(strategy, links, group.device, reference, ledger, tampered)
+    return outcome, workload.name
 
 
 def _gate_by_threads(

@@ -7,6 +7,7 @@ and one device's own in 16 bits, which says how far off rounding alone may lead.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -67,6 +68,8 @@ def one_device(
         alone = Links(strategy=Silent(0, 1), gradients=Silent(0, 1))
         same = workload.model_copy(update={"dtype": dtype})
         step = Step(same, OneDevice(), alone, device, seed=seed, sharpness=sharpness)
+        if ledger is not None:
+            _tell(step, ledger.alive)
         rounded_to = getattr(torch, workload.dtype)
         with torch.no_grad():
             for parameter in step.model.parameters():
@@ -80,6 +83,15 @@ def one_device(
         exact=run("float32" if low else workload.dtype),
         own=run(workload.dtype) if low else None,
     )
+
+
+def _tell(step: Step, alive: Callable[[], None]) -> None:
+    """Calls ``alive`` behind each module forward, and with each weight's gradient backward."""
+    for module in step.model.modules():
+        module.register_forward_hook(lambda *_: alive())
+    for parameter in step.model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(lambda _: alive())
 
 
 def run_seeded(

@@ -7,7 +7,7 @@ input is a leaf whose gradient is wanted, as the output of a patch embedding wou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import final
@@ -43,6 +43,8 @@ class Links:
 
     strategy: Transport
     gradients: Transport
+    on_step: Callable[[], None] = lambda: None
+    """Called as each step begins."""
 
     def reset(self) -> None:
         self.strategy.reset()
@@ -133,6 +135,7 @@ class Step:
     def __call__(self, mine: Inputs, cotangent: Tensor) -> Tensor:
         """The output's shard. In training every ``.grad``, of inputs too, is the step's own."""
         out: Tensor
+        self.links.on_step()
         if self.gradients is None:
             with torch.no_grad():
                 out = self.model(mine)

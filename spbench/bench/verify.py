@@ -5,24 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spbench.bench.gate import run_gate
+from spbench.bench.ledger import Ledger
+from spbench.bench.rank import watched
 from spbench.bench.reference import Reference, one_device
-from spbench.bench.step import Links
 from spbench.bench.twin import comparable
 from spbench.comm.group import Group
+from spbench.results.pulse import Pulse
 from spbench.results.sample import Checked
 from spbench.strategies.registry import load
 from spbench.workload.job import Check
 from spbench.workload.workload import Workload
 
 
-def verify_all(checks: Sequence[Check], group: Group) -> list[Checked]:
+def verify_all(checks: Sequence[Check], group: Group, pulse: Pulse | None = None) -> list[Checked]:
     """Every check in order, on all ranks together; what this rank found.
 
     One device's answer is kept for the checks that follow on the same workload.
     """
+    pulse = pulse or Pulse()
+    links = watched(group, pulse)
     found: list[Checked] = []
     reference: Reference | None = None
     for check in checks:
+        pulse.phase(f"{check.strategy} on {check.workload.name}")
         strategy = load(check.strategy)
         work = check.workload
         declined = strategy.misfit(work) or strategy.why_not(work, group.size)
@@ -32,8 +37,9 @@ def verify_all(checks: Sequence[Check], group: Group) -> list[Checked]:
         workload = comparable(check.workload, group)
         if reference is None or not _answers(reference, check, workload):
             reference = None  # freed before the next one is made
-            reference = one_device(workload, group.device, sharpness=check.sharpness)
-        links = Links(strategy=group.strategy, gradients=group.gradients)
+            ledger = Ledger(alive=pulse.beat)
+            sharp = check.sharpness
+            reference = one_device(workload, group.device, sharpness=sharp, ledger=ledger)
         outcome = run_gate(strategy, links, group.device, reference)
         found.append(
             Checked(

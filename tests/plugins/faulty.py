@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
 from abc import abstractmethod
 from dataclasses import dataclass
 
@@ -39,23 +36,6 @@ class Faulty(Strategy):
 class Raises(Faulty):
     def fault(self, out: Tensor) -> Tensor:
         raise ZeroDivisionError("a fault of rank 1")
-
-
-class Exits(Faulty):
-    def fault(self, out: Tensor) -> Tensor:
-        os._exit(7)
-
-
-class Killed(Faulty):
-    def fault(self, out: Tensor) -> Tensor:
-        os.kill(os.getpid(), signal.SIGKILL)
-        return out
-
-
-class Hangs(Faulty):
-    def fault(self, out: Tensor) -> Tensor:
-        time.sleep(600)
-        return out
 
 
 class Lies(Faulty):
