@@ -1,0 +1,73 @@
+"""``spbench doctor``: whether this machine is fit, and what to do where it is not."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+
+import click
+
+from spbench.cli import choices
+from spbench.cli.exits import DONE, UNFIT, Failure
+from spbench.cli.joined import joined
+from spbench.health.diagnosis import Asked
+from spbench.health.nvml import ask, visible
+from spbench.launch.doctor import Patient, examine
+from spbench.report.diagnoses import show_diagnoses
+
+
+@click.command(
+    "doctor", short_help="Say whether this machine is fit, and what to do where it is not."
+)
+@click.option(
+    "-g",
+    "--gpus",
+    type=click.IntRange(1, choices.MAX_PROCESSES),
+    metavar="N",
+    help="Ranks that try every collective.  [default: all GPUs, or 2 to 8 by the cores of a CPU]",
+)
+@click.option(
+    "--timeout",
+    type=choices.Positive(),
+    default=120.0,
+    show_default=True,
+    help="Seconds for torch to load, and for each start of ranks.",
+)
+@choices.device_option
+@choices.json_option
+def command(gpus: int | None, timeout: float, device: Asked, as_json: bool) -> int:
+    """Say whether this machine is fit: software, GPUs, limits, noise, and ranks that try it.
+
+    Two ranks, then all, go through every collective with numbers that are known beforehand. Each
+    line is ok, warn (figures may suffer) or fail (runs would fail, or be wrong), the last two
+    with what to do. Exit code 6 if any failed.
+    """
+    if joined() is not None:
+        raise Failure("doctor starts its ranks itself; call it without torchrun, on each machine")
+    patient = _patient(gpus, timeout, device)
+    found = examine(patient, lambda sentence: click.echo(sentence, err=True))
+    if as_json:
+        click.echo(json.dumps([asdict(one) for one in found], indent=2))
+    else:
+        show_diagnoses(found)
+    return UNFIT if any(one.status == "fail" for one in found) else DONE
+
+
+def _patient(gpus: int | None, timeout_s: float, device: Asked) -> Patient:
+    import pynvml
+
+    driver = ask(pynvml)
+    here = visible(driver.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if gpus is not None and device != "cpu" and 0 < len(here) < gpus:
+        raise Failure(
+            f"--gpus {gpus}: this machine has {len(here)}; use 1 to {len(here)}, or --device cpu"
+        )
+    return Patient(
+        asked=device,
+        ranks=gpus,
+        timeout_s=timeout_s,
+        environ=dict(os.environ),
+        driver=driver,
+        here=here,
+    )

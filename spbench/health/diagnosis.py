@@ -1,0 +1,41 @@
+"""One line of ``spbench doctor``: what was looked at, whether it will do, what to do if not.
+
+A check is a function of facts that were looked up before, so that tests bring their own.
+``fail``: ranks would not start, or their results would be wrong. ``warn``: figures may suffer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Status = Literal["ok", "warn", "fail", "skipped"]
+Asked = Literal["auto", "cuda", "cpu"]
+"""The device that a user asks for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """What one check found."""
+
+    check: str
+    status: Status
+    found: str
+    remedy: str = ""
+    """Blank where nothing is to be done."""
+
+
+def ok(check: str, found: str) -> Diagnosis:
+    return Diagnosis(check=check, status="ok", found=found)
+
+
+def warn(check: str, found: str, remedy: str) -> Diagnosis:
+    return Diagnosis(check=check, status="warn", found=found, remedy=remedy)
+
+
+def fail(check: str, found: str, remedy: str) -> Diagnosis:
+    return Diagnosis(check=check, status="fail", found=found, remedy=remedy)
+
+
+def skipped(check: str, why: str) -> Diagnosis:
+    return Diagnosis(check=check, status="skipped", found=why)
