@@ -1,0 +1,167 @@
+"""One machine's place among several that are started together, and who the others are.
+
+Every node runs the same command. Node 0 keeps the results and says what is started; the others
+follow. Ranks fill one node before the next, so that small groups stay inside a node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import socket
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+import spbench
+from spbench.launch.reach import address_towards
+from spbench.results.environment import package_version
+
+PORT = 29400
+MEET_S = 60
+"""For the launchers of one launch, all of which have just said that they are there."""
+SILENCE_S = 30.0
+"""After which a node counts as lost, unless a launch may hang for less."""
+
+
+class Cluster(BaseModel):
+    """This node, and where node 0 is."""
+
+    model_config = ConfigDict(frozen=True)
+
+    nodes: int
+    node: int
+    head: str
+    port: int
+    wait_s: float = 300.0
+    """For all nodes to come."""
+    silence_s: float = SILENCE_S
+    gpus: int = 0
+    """Of this node."""
+    asked: str = ""
+    """A digest of the cases: every node is to be asked for the same."""
+
+    @property
+    def is_head(self) -> bool:
+        return self.node == 0
+
+
+class Member(BaseModel):
+    """A node that has come, and what must be the same on all of them."""
+
+    node: int
+    host: str
+    address: str = ""
+    """From which it reaches node 0."""
+    nonce: str = Field(default_factory=lambda: uuid.uuid4().hex)
+    """Two machines may have one name."""
+    gpus: int = 0
+    versions: dict[str, str]
+
+    @classmethod
+    def here(cls, cluster: Cluster) -> Member:
+        host = socket.gethostname()
+        address = address_towards(cluster.head, cluster.port) or ""
+        versions = versions_here() | {"the cases": cluster.asked}
+        return cls(
+            node=cluster.node, host=host, address=address, gpus=cluster.gpus, versions=versions
+        )
+
+
+class Roster(BaseModel):
+    """All nodes in order, or why they cannot work together."""
+
+    members: list[Member] = []
+    why_not: str = ""
+
+    @property
+    def hosts(self) -> list[str]:
+        return [member.host for member in self.members]
+
+
+def roster_of(cluster: Cluster, came: Sequence[Member]) -> Roster:
+    """What node 0 makes of those that came in time."""
+    there = {member.node: member for member in came}
+    missing = [node for node in range(cluster.nodes) if node not in there]
+    if missing:
+        who = f"node {missing[0]}" if len(missing) == 1 else f"nodes {', '.join(map(str, missing))}"
+        hosts = ", ".join(f"{one.node} ({one.host})" for one in there.values())
+        return Roster(
+            why_not=f"{who} of {cluster.nodes} did not come within {cluster.wait_s:g} s; "
+            f"there: {hosts}. Start the same command on every node, and see that "
+            f"{cluster.head}:{cluster.port} can be reached from it"
+        )
+    members = [there[node] for node in range(cluster.nodes)]
+    named = [(f"node {one.node} ({one.host})", one.versions) for one in members]
+    why_not = differing(named)
+    return Roster(why_not=why_not) if why_not else Roster(members=members)
+
+
+def versions_here() -> dict[str, str]:
+    """What must be the same wherever ranks of one launch run."""
+    versions = {name: package_version(name) for name in ("spbench", "torch")}
+    versions |= {"python": ".".join(platform.python_version_tuple()[:2])}
+    return versions | {"code of spbench": source_digest(Path(spbench.__file__).parent)}
+
+
+def differing(named: Sequence[tuple[str, Mapping[str, str]]]) -> str:
+    """The first difference from the first of them, in a sentence; blank if there is none."""
+    first, versions = named[0]
+    for name, others in named[1:]:
+        for what, version in versions.items():
+            other = others.get(what, "")
+            if other != version:
+                return (
+                    f"{name} has {what} {other or 'none'}, {first} has {version or 'none'}; "
+                    f"install the same everywhere, and give the same command"
+                )
+    return ""
+
+
+def spread(ranks: int, per_node: int, nodes: int) -> list[int]:
+    """Ranks on each node that takes part: one is full before the next gets any."""
+    counts = [min(per_node, max(0, ranks - node * per_node)) for node in range(nodes)]
+    return [count for count in counts if count]
+
+
+def meeting(cluster: Cluster, port: int) -> dict[str, Any]:
+    """How the ranks of one launch meet: where node 0 says, in the order of the nodes."""
+    return {
+        "rdzv_backend": "static",
+        "rdzv_endpoint": f"{cluster.head}:{port}",
+        "rdzv_configs": {"rank": cluster.node, "timeout": MEET_S},
+        "run_id": f"port-{port}",  # the same on all nodes: they find each other's keys by it
+    }
+
+
+def placement(counts: Sequence[int], hosts: Sequence[str]) -> str:
+    """node-a 0-3, node-b 4-7: which ranks are where."""
+    said, first = [], 0
+    for count, host in zip(counts, hosts, strict=False):
+        last = first + count - 1
+        said.append(f"{host} {first}" if count == 1 else f"{host} {first}-{last}")
+        first += count
+    return ", ".join(said)
+
+
+def placement_of(hosts: Sequence[str]) -> str:
+    """The same, from the host of each rank; ranks of one host need not follow each other."""
+    runs: list[tuple[str, int]] = []
+    for host in hosts:
+        if runs and runs[-1][0] == host:
+            runs[-1] = (host, runs[-1][1] + 1)
+        else:
+            runs.append((host, 1))
+    return placement([count for _, count in runs], [host for host, _ in runs])
+
+
+def source_digest(folder: Path) -> str:
+    """Equal for equal code."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(str(path.relative_to(folder)).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
