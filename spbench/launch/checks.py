@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from spbench.launch.local import Ended, Launcher
+from spbench.launch.launcher import Ended, Launcher
 from spbench.results.sample import CHECKED, Checked, Sample, sample_path
 from spbench.workload.case import Device
 from spbench.workload.job import Check, Job
 from spbench.workload.workload import Workload
 
+T = TypeVar("T")
+
 SHARP = {"float64": 8.0, "float32": 8.0}
 """Multiplies q and k: rows of scores then span more than four hundred, which a careless softmax
 or log-sum-exp merge does not survive. In 16 bits one device does not survive it either."""
+HANG_S = 600.0
+"""One device's answer on a large shape may take minutes, in which no rank tells of itself."""
 SHARP_SHAPES = ("attention-only", "causal-only")
 
 
@@ -68,25 +73,30 @@ def run_checks(
     timeout_s: float,
 ) -> list[Verdict]:
     """All checks in one start of ``ranks``. Raises RanksFailedError with the first reason."""
-    job = Job(ranks=ranks, device=device, checks=list(checks), timeout_s=timeout_s)
+    hang_s = min(HANG_S, timeout_s)
+    job = Job(ranks=ranks, device=device, checks=list(checks), timeout_s=timeout_s, hang_s=hang_s)
     launcher.announce([job])
     ended = launcher.run(job, folder)
-    by_rank = [_read(sample_path(folder, rank), ended, rank) for rank in range(ranks)]
+    by_rank = [read_found(CHECKED, folder, ended, rank) for rank in range(ranks)]
     return [
         _verdict(check, ranks, [found[i] for found in by_rank]) for i, check in enumerate(checks)
     ]
 
 
-def _read(path: Path, ended: Ended, rank: int) -> list[Checked]:
+def read_found(kind: TypeAdapter[list[T]], folder: Path, ended: Ended, rank: int) -> list[T]:
+    """What a rank wrote of its checks. Raises RanksFailedError with what it wrote instead."""
+    path = sample_path(folder, rank)
     try:
         text = path.read_text(encoding="utf-8")
-        return CHECKED.validate_json(text)
+        return kind.validate_json(text)
     except OSError:
-        why = "took too long" if ended.timed_out else f"left nothing (exit code {ended.exitcode})"
-        raise RanksFailedError(f"rank {rank} {why}; logs are in {path.parent}") from None
+        why = f"left nothing (exit code {ended.exitcode})"
+        if ended.timed_out or ended.hung:
+            why = f"took too long ({ended.hung})" if ended.hung else "took too long"
+        raise RanksFailedError(f"rank {rank} {why}; logs are in {folder}") from None
     except ValidationError:
         sample = Sample.model_validate_json(text)
-        raise RanksFailedError(f"rank {rank}: {sample.reason}; logs are in {path.parent}") from None
+        raise RanksFailedError(f"rank {rank}: {sample.reason}; logs are in {folder}") from None
 
 
 def _verdict(check: Check, ranks: int, found: Sequence[Checked]) -> Verdict:

@@ -1,146 +1,178 @@
 """The parent's side: one launcher process on this machine, watched through files.
 
 The parent trusts files and exit codes, and reads no pipe. The launcher lives in a session of
-its own, so a Ctrl-C reaches the parent alone, which ends the rest in order: SIGTERM, a grace
-period, then SIGKILL to every process of the tree as it was before.
+its own, so a Ctrl-C reaches the parent alone, which ends the rest in order. A launch that takes
+too long, or that no longer moves, is ended by a file ``stop``: its ranks write their stacks and go,
+the launcher stays for the next one. Of several nodes this is node 0.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Protocol, final
+from typing import final
 
-import psutil
-from pydantic import BaseModel
-
+from spbench.launch.cluster import Cluster, Roster, spread
+from spbench.launch.ladder import GRACE_S, STACKS_S
+from spbench.launch.launcher import Ended, LauncherError
+from spbench.launch.memory_back import memory_back
+from spbench.launch.process import AgentProcess
+from spbench.launch.watch import Watch, least_far
+from spbench.results.pulse import pulse_folder, read_pulse
 from spbench.results.sample import Sample, sample_path
 from spbench.workload.job import Job
 
 POLL_S = 0.02
-GRACE_S = 5.0
-
-
-class Ended(BaseModel):
-    """How a launch ended, apart from what its ranks wrote."""
-
-    ok: bool
-    rank: int | None = None
-    exitcode: int | None = None
-    timed_out: bool = False
-    group_lost: bool = False
-    """An earlier job broke the process group that this one would have needed."""
-
-
-class Launcher(Protocol):
-    """Starts the ranks of one job after another."""
-
-    def announce(self, jobs: Sequence[Job]) -> None:
-        """Which jobs will be run, in this order, before the first of them."""
-
-    def run(self, job: Job, folder: Path) -> Ended:
-        """Returns when every rank has ended; their files are then in ``folder``."""
-
-    def close(self) -> None:
-        """Ends whatever is still running."""
+STOPPED_S = STACKS_S + 2 * GRACE_S + 10.0
+"""Within which a launcher must have ended its ranks, on all nodes; else it is ended itself."""
 
 
 @final
 class LocalLauncher:
-    """Ranks on this machine, through torch elastic in a process beside this one.
+    """Ranks on this machine, and on those that follow it, through torch elastic in a process
+    beside this one.
 
     ``environment``: variables that it and its ranks have, or with None do not have, while this
-    process may think otherwise.
+    process may think otherwise. ``gpu_memory``: bytes in use on each GPU; None where there are none
+    to look after. ``into``: words of a Python that goes on as the launcher.
     """
 
-    def __init__(self, log: Path, environment: Mapping[str, str | None] | None = None) -> None:
-        self._log_path = log
-        self._environment = environment or {}
-        self._log: IO[bytes] | None = None
-        self._agent: subprocess.Popen[bytes] | None = None
+    def __init__(
+        self,
+        log: Path,
+        environment: Mapping[str, str | None] | None = None,
+        cluster: Cluster | None = None,
+        gpu_memory: Callable[[], list[int]] | None = None,
+        into: Sequence[str] = (),
+    ) -> None:
+        self._cluster, self._gpu_memory = cluster, gpu_memory
+        self._folder = log.parent
+        words = () if cluster is None else (cluster.model_dump_json(), str(self._folder.resolve()))
+        self._agent = AgentProcess(log, environment or {}, words, into)
         self._idle = True
+        self._memory_before = gpu_memory() if gpu_memory else []
+        self._killed = self._lost = False
+        self.roster = Roster()
+        self.per_node = 0
 
     def announce(self, jobs: Sequence[Job]) -> None:
         """Nothing to prepare."""
 
+    def meet(self, ranks: int, *, on_gpus: bool) -> Roster:
+        """Waits for the other nodes, which are to take up to so many ranks: each the same number,
+        or as many as the node that has fewest GPUs. Raises LauncherError if one does not come, or
+        cannot take its part."""
+        where = self._folder / "roster.json"
+        where.unlink(missing_ok=True)
+        self._agent.start()
+        while not where.exists():
+            if not self._agent.runs:
+                raise LauncherError(f"node 0 could not start: {self._agent.last_words()}")
+            time.sleep(POLL_S)
+        self.roster = Roster.model_validate_json(where.read_text(encoding="utf-8"))
+        if self.roster.why_not:
+            raise LauncherError(self.roster.why_not)
+        members = self.roster.members
+        self.per_node = -(-ranks // len(members))
+        if on_gpus:
+            least = min(members, key=lambda member: member.gpus)
+            self.per_node = least.gpus
+            if least.gpus * len(members) < ranks:
+                raise LauncherError(
+                    f"node {least.node} ({least.host}) shows {least.gpus} GPUs, too few for "
+                    f"{ranks} ranks on {len(members)} nodes of as many; give fewer ranks, or nodes "
+                    f"that are alike"
+                )
+        return self.roster
+
     def run(self, job: Job, folder: Path) -> Ended:
-        job.write(folder)
-        for stale in (folder / "exit.json", *(sample_path(folder, r) for r in range(job.ranks))):
-            stale.unlink(missing_ok=True)
-        agent = self._running_agent()
-        assert agent.stdin is not None
-        agent.stdin.write(f"{folder.resolve()}\n".encode())
-        agent.stdin.flush()
-        self._idle = False
-        ended = self._watch(agent, folder / "exit.json", job.timeout_s)
-        self._idle = True
-        return ended
+        self._check_fit()
+        if self._cluster is not None:
+            nodes = spread(job.processes, self.per_node, self._cluster.nodes)
+            job = job.model_copy(update={"nodes": nodes})
+        _make_room(job, folder)
+        with pulse_folder(folder) as pulses:
+            self._agent.start()
+            self._agent.say(str(folder.resolve()))
+            self._idle = False
+            ended = self._watch(folder, pulses, job)
+            self._idle = True
+        self._lost = self._lost or ended.lost
+        self._killed = self._killed or not ended.ok
+        return ended.model_copy(update={"hosts": self._hosts(job)})
+
+    def _hosts(self, job: Job) -> dict[int, str]:
+        if len(job.nodes) < 2:
+            return {}
+        of_nodes = zip(self.roster.hosts, job.nodes, strict=False)
+        return dict(enumerate(host for host, count in of_nodes for _ in range(count)))
 
     def close(self) -> None:
-        if self._agent is not None:
-            if self._idle and self._agent.stdin is not None:
-                with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                    self._agent.stdin.close()  # the end of its input is its end
-                    self._agent.wait(GRACE_S)
-            end_tree(self._agent)
-            self._agent = None
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+        self._agent.end(now=not self._idle)
 
-    def _running_agent(self) -> subprocess.Popen[bytes]:
-        if self._agent is not None and self._agent.poll() is not None:
-            self.close()  # it died between two jobs
-        if self._agent is None:
-            self._log_path.parent.mkdir(parents=True, exist_ok=True)
-            self._log = self._log_path.open("ab")
-            self._agent = subprocess.Popen(
-                [sys.executable, "-m", "spbench.launch.agent"],
-                stdin=subprocess.PIPE,
-                stdout=self._log,
-                stderr=self._log,
-                start_new_session=True,
-                env=self._variables(),
-            )
-        return self._agent
+    def _check_fit(self) -> None:
+        """Raises LauncherError after a kill that left memory on a GPU, or the loss of a node."""
+        if self._lost:
+            raise LauncherError("a node is lost; go on with the same --out when it is back")
+        if self._cluster is not None and not self._agent.runs:
+            raise LauncherError("the launcher of node 0 is gone, and the other nodes with it")
+        if self._killed and self._gpu_memory is not None:
+            why_not = memory_back(self._gpu_memory, self._memory_before)
+            if why_not is not None:
+                raise LauncherError(why_not)
+        self._killed = False
 
-    def _variables(self) -> dict[str, str]:
-        wanted = {**os.environ, "PYTHONUNBUFFERED": "1", **self._environment}
-        return {name: value for name, value in wanted.items() if value is not None}
-
-    def _watch(self, agent: subprocess.Popen[bytes], ended: Path, timeout_s: float) -> Ended:
-        deadline = time.monotonic() + timeout_s
-        while not ended.exists():
-            if agent.poll() is not None:
-                self.close()
-                return Ended(ok=False, exitcode=agent.returncode)
-            if time.monotonic() > deadline:
-                self.close()
-                return Ended(ok=False, timed_out=True)
+    def _watch(self, folder: Path, pulses: Path, job: Job) -> Ended:
+        deadline = time.monotonic() + job.timeout_s
+        here = job.nodes[0] if job.nodes else job.processes
+        watch = Watch(pulses, range(here), from_start=bool(job.nodes))
+        while not (folder / "exit.json").exists():
+            if not self._agent.runs:
+                exitcode, why = self._agent.exitcode, self._agent.last_words()
+                self._agent.end(now=True)
+                return Ended(ok=False, exitcode=exitcode, why=why)
+            still_s = watch.still_s()
+            too_late = time.monotonic() > deadline
+            if too_late or still_s > job.hang_s:
+                self._stop(folder)
+                told = _told(folder)
+                if told is not None and told.lost:
+                    return told
+                if still_s < min(job.hang_s, job.timeout_s / 2):
+                    return Ended(ok=False, timed_out=True)
+                places = {rank: read_pulse(pulses, rank) for rank in range(job.processes)}
+                behind, where = least_far(places)
+                return Ended(ok=False, hung=where, hung_ranks=behind, still_s=still_s)
             time.sleep(POLL_S)
-        return Ended.model_validate(json.loads(ended.read_text(encoding="utf-8")))
+        return _told(folder) or Ended(ok=False, why="its launcher left a file that says nothing")
+
+    def _stop(self, folder: Path) -> None:
+        """Ends the ranks, and the launcher too if that does not help."""
+        (folder / "stop").touch()
+        deadline = time.monotonic() + STOPPED_S
+        while not (folder / "exit.json").exists():
+            if not self._agent.runs or time.monotonic() > deadline:
+                self._agent.end(now=True)
+                return
+            time.sleep(POLL_S)
 
 
-def end_tree(process: subprocess.Popen[bytes], grace_s: float = GRACE_S) -> None:
-    """Ends a process and all that it started, and waits until they are gone."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        tree = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(grace_s)
-        process.kill()
-        for child in tree:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
-        psutil.wait_procs(tree, timeout=grace_s)
-    process.wait()
+def _told(folder: Path) -> Ended | None:
+    """What the launcher says of how it ended."""
+    with contextlib.suppress(OSError, ValueError):
+        return Ended.model_validate_json((folder / "exit.json").read_text(encoding="utf-8"))
+    return None
+
+
+def _make_room(job: Job, folder: Path) -> None:
+    """The job's file, and none of an earlier launch of the same case."""
+    job.write(folder)
+    stale = [folder / "exit.json", folder / "stop"]
+    stale += [sample_path(folder, rank) for rank in range(job.processes)]
+    for path in stale:
+        path.unlink(missing_ok=True)
 
 
 def read_samples(job: Job, folder: Path) -> list[Sample]:

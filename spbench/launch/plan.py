@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from spbench.launch.deadlines import Deadlines
 from spbench.strategies.registry import load
 from spbench.workload.case import Case, Combination, Device, Effort, Kind
 from spbench.workload.job import Job
@@ -112,13 +113,14 @@ def check_options(strategies: Sequence[str]) -> None:
         load(text)
 
 
-def job_of(case: Case, timeout_s: float) -> Job:
+def job_of(case: Case, deadlines: Deadlines) -> Job:
     """The start of ranks that measures ``case``."""
     wanted = dict(load(case.strategy).environment) if case.device == "cuda" else {}
     return Job(
         ranks=case.ranks,
         device=case.device,
         case=case,
-        timeout_s=timeout_s,
+        timeout_s=deadlines.launch_s,
+        hang_s=deadlines.hang_s,
         environment=wanted,
     )

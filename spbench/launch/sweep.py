@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
-import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from spbench.launch.local import Ended, Launcher, read_samples
+from spbench.launch.conclude import TIME_IS_UP, blamed, conclude
+from spbench.launch.deadlines import Deadlines
+from spbench.launch.facts import facts_of, spent
+from spbench.launch.launcher import Launcher
+from spbench.launch.local import read_samples
 from spbench.launch.plan import Cell, job_of
-from spbench.results.measured import counts, measured
+from spbench.launch.too_large import too_large
 from spbench.results.record import Record
-from spbench.results.sample import Sample, Status
+from spbench.results.sample import Sample
 from spbench.results.store import Store
 from spbench.workload.case import QUICK, Case
 
@@ -29,22 +32,31 @@ class Sweep:
     run_id: str
     session: str
     """Unique to this invocation: its launches of one number are a round."""
-    timeout_s: float
+    deadlines: Deadlines = field(default_factory=Deadlines)
     git_commit: str = ""
     peak_tflops: Callable[[Case], float | None] = lambda _: None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     went: Callable[[Mapping[str, float]], None] = lambda _: None
     """Told of each launch, before its record is handed out, where its seconds went."""
+    monotonic_s: Callable[[], float] = time.monotonic
+    began_s: float | None = None
+    """When the time of all launches together began to run; None: with the first of them."""
+    starved: list[Case] = field(default_factory=list)
+    """Cases for which there was no memory."""
 
     def run(self, cells: Iterable[Cell], started: Callable[[Case], None]) -> Iterator[Record]:
-        """A record for each cell, written before it is handed out.
+        """A record for each cell, written before it is handed out; fewer if the time is up.
 
         On Ctrl-C the case under way gets a row ``interrupted``, and the interrupt goes on.
         """
+        began_s = self.monotonic_s() if self.began_s is None else self.began_s
         for cell in cells:
+            left_s = began_s + self.deadlines.sweep_s - self.monotonic_s()
+            if left_s <= 0:
+                return
             started(cell.case)
             try:
-                record, samples = self._one(cell)
+                record, samples = self._one(cell, left_s)
             except KeyboardInterrupt:
                 started_utc = self.now()
                 self.store.append(self._row(cell.case, started_utc, status="interrupted"))
@@ -52,33 +64,38 @@ class Sweep:
             self.store.append(record, samples)
             yield record
 
-    def _one(self, cell: Cell) -> tuple[Record, list[Sample]]:
+    def _one(self, cell: Cell, left_s: float) -> tuple[Record, list[Sample]]:
         started_utc = self.now()
-        if cell.why_not is not None:
-            row = self._row(cell.case, started_utc, status="skipped", reason=cell.why_not)
+        why_not = cell.why_not or too_large(cell.case, self.starved)
+        if why_not is not None:
+            row = self._row(cell.case, started_utc, status="skipped", reason=why_not)
             return row, []
+        self.store.check_room()
         folder = self.store.folder / "logs" / folder_name(cell.case)
-        job = job_of(cell.case, self.timeout_s)
+        own = replace(self.deadlines, launch_s=min(self.deadlines.launch_s, left_s))
+        job = job_of(cell.case, own)
         launched_s, start_s = time.time(), time.monotonic()
         ended = self.launcher.run(job, folder)
         launch_s = time.monotonic() - start_s
         samples = read_samples(job, folder)
         self.went(spent(samples, launched_s, launch_s))
-        status, reason = conclude(ended, samples, job.processes, self.timeout_s)
-        facts: dict[str, Any] = {"status": status, "reason": reason, "launch_s": launch_s}
-        if samples:
-            versions = samples[0].versions
-            facts |= {name: versions.get(name, "") for name in ("torch", "cuda", "nccl")}
-            facts |= {"gpu": samples[0].device_name, "gated_on": samples[0].gated_on}
-            facts["backend"] = samples[0].backend
-            facts["environment"] = " ".join(told(samples))
-        if status == "ok":
-            facts |= measured(cell.case, samples, self.peak_tflops(cell.case))
-        elif status == "wrong_result":
-            facts |= proofs(samples) | counts(samples)
-        if status != "ok":
-            facts["log"] = str(folder.relative_to(self.store.folder) / "logs")
+        status, reason = conclude(ended, samples, job.processes, own)
+        of_sweep = own.launch_s < self.deadlines.launch_s and ended.still_s < own.hang_s
+        if status in ("timeout", "hang") and of_sweep:
+            status, reason = "interrupted", TIME_IS_UP
+        if status in ("oom", "host_oom"):
+            self.starved.append(cell.case)
+        facts = facts_of(cell.case, ended, samples, status, self.peak_tflops(cell.case))
+        facts |= {"status": status, "reason": reason, "launch_s": launch_s}
+        if status != "ok" and not ended.group_lost:
+            facts["log"] = self._log(folder, blamed(ended, samples))
         return self._row(cell.case, started_utc, **facts), samples if status == "ok" else []
+
+    def _log(self, folder: Path, rank: int | None) -> str:
+        """What the rank to blame said, or the folder of all that they said."""
+        found = [] if rank is None else sorted(folder.glob(f"logs/*/*/{rank}/stderr.log"))
+        latest = max(found, key=lambda path: path.stat().st_mtime, default=folder / "logs")
+        return str(latest.relative_to(self.store.folder))
 
     def _row(self, case: Case, started_utc: datetime, **facts: Any) -> Record:
         return Record.of_case(
@@ -91,89 +108,26 @@ class Sweep:
         )
 
 
-def spent(samples: Sequence[Sample], launched_s: float, launch_s: float) -> dict[str, float]:
-    """Seconds from the start of the processes to their end; empty where rank 0 cannot tell."""
-    first = next((one for one in samples if one.rank == 0), None)
-    if first is None or first.began_s is None or not first.phases_s:
-        return {}
-    start_s = first.began_s - launched_s
-    end_s = launch_s - start_s - sum(first.phases_s.values())
-    return {"start": start_s, **first.phases_s, "end": end_s}
-
-
-def told(samples: Iterable[Sample]) -> list[str]:
-    """NAME=value of each variable that any of the ranks tells of, each once."""
-    pairs = (pair for sample in samples for pair in sample.environment.items())
-    return list(dict.fromkeys(f"{name}={value}" for name, value in pairs))
-
-
 def folder_name(case: Case) -> str:
     """Readable, safe in any file system, and different for different cases."""
     strategy = re.sub(r"[^A-Za-z0-9.-]+", "-", case.strategy)
     return f"{strategy}-{case.ranks}-{case.key[:8]}-launch{case.launch}"
 
 
-def proofs(samples: Sequence[Sample]) -> dict[str, float]:
-    """The errors of a failed gate are worth keeping; its times do not exist."""
-    found = {}
-    for name in ("output_error", "gradient_error", "tolerance"):
-        values = [value for s in samples if (value := getattr(s, name)) is not None]
-        if values:
-            found[name] = max(values)
-    return found
-
-
-def conclude(
-    ended: Ended, samples: Sequence[Sample], processes: int, timeout_s: float
-) -> tuple[Status, str]:
-    """The row's status and one line of why, from what the ranks wrote and how they ended."""
-    if ended.group_lost:
-        return "skipped", "an earlier case broke the process group that was joined"
-    failed = [sample for sample in samples if sample.status != "ok"]
-    silent = sorted(set(range(processes)) - {sample.rank for sample in samples})
-    # A broken connection is mostly the echo of another rank's failure.
-    only_echoes = all(sample.status == "comm_error" for sample in failed)
-    if ended.timed_out and only_echoes:
-        return "timeout", f"not done after {timeout_s:g} s; --timeout sets the deadline"
-    died_silently = not ended.ok and (ended.rank is None or ended.rank in silent)
-    if failed and not (only_echoes and died_silently):
-        first = min(failed, key=_blame)
-        return first.status, f"rank {first.rank}: {first.reason}"
-    if not ended.ok or silent:
-        return "crash", _death(ended, silent)
-    for sample in samples:
-        if sample.sent_by_phase is not None and sample.sent_by_phase != sample.predicted_by_phase:
-            return "wrong_result", (
-                f"rank {sample.rank} sent {sample.sent_by_phase}, "
-                f"predicted {sample.predicted_by_phase}"
-            )
-    return "ok", ""
-
-
-def _blame(sample: Sample) -> tuple[bool, float]:
-    known = sample.failed_at_s if sample.failed_at_s is not None else float("inf")
-    return sample.status == "comm_error", known
-
-
-def _death(ended: Ended, silent: Sequence[int]) -> str:
-    if ended.ok:
-        return f"rank {silent[0]} left no result"
-    who = "the launcher" if ended.rank is None else f"rank {ended.rank}"
-    if ended.exitcode is not None and ended.exitcode < 0:
-        known = {one.value: one.name for one in signal.Signals}
-        number = -ended.exitcode
-        return f"{who} was ended by {known.get(number, f'signal {number}')}"
-    return f"{who} ended with exit code {ended.exitcode} and left no result"
-
-
 def still_to_do(cells: Sequence[Cell], done: Sequence[Record]) -> list[Cell]:
-    """The cells without an ``ok`` row: what a resumed run has left to do.
+    """The cells without an ``ok`` row: what a resumed run has left to do. One that can never run
+    is done with the row that says so.
 
     A quick row is none for a case that is to be measured in full; a full one is for both. Of
     rows of one launch and effort the last counts.
     """
-    last = {(one.case, one.launch, one.is_quick): one.status for one in done}
-    finished = {launch for launch, status in last.items() if status == "ok"}
+    last = {(one.case, one.launch, one.is_quick): one for one in done}
+    declined = {cell.case.key: cell.why_not for cell in cells if cell.why_not is not None}
+    finished = {
+        launch
+        for launch, one in last.items()
+        if one.status == "ok" or (one.status == "skipped" and declined.get(one.case) == one.reason)
+    }
     enough = {True: (True, False), False: (False,)}
     return [
         cell
