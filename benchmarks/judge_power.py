@@ -95,8 +95,13 @@ def fails(
             after.extend(launches(rng, more, here, noise, first=first, case=case))
         return judged(between(before, after, CHECK), CHECK)
 
-    doubtful, more = again(measure(range(cases), count, 0), count)
-    return bool(measure(map(int, doubtful), more, count).of("fail"))
+    judgement, so_far = measure(range(cases), count, 0), count
+    doubtful, more = again(judgement, count)
+    while doubtful:
+        judgement = measure(map(int, doubtful), more, so_far)
+        so_far += more
+        doubtful, more = again(judgement, count, so_far)
+    return bool(judgement.of("fail"))
 
 
 def coverage(rng: np.random.Generator, count: int, trials: int) -> dict[str, float]:

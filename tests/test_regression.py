@@ -117,6 +117,16 @@ def test_twice_as_many_launches_are_the_most() -> None:
     assert again(found, 5) == (["dsp"], 10)
 
 
+def test_what_is_open_after_that_goes_on_up_to_four_times_the_launches() -> None:
+    """A failure is settled by then, and so is what passes; what others disturb is left."""
+    rough = [ms * (1.03 + 0.02 * (-1) ** i) for i, ms in enumerate(STEPS)]
+    found = judge(side(), rows("dsp", rough, sent_bytes_forward=8))
+    assert again(found, 5, 10) == (["dsp"], 10)
+    assert again(found, 5, 15) == (["dsp"], 5)
+    assert again(found, 5, 20) == ([], 0)
+    assert again(judge(side(), side(1.1)), 5, 10)[0] == []
+
+
 def test_between_faster_and_the_same_is_good_enough() -> None:
     """Not slower, beyond doubt: it passes, and is not called inconclusive."""
     found = judge(side(), rows("dsp", [97.0, 96.0, 98.0, 97.5, 96.5], sent_bytes_forward=8))

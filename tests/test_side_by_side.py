@@ -10,8 +10,9 @@ import pytest
 from rows import row as record
 from rows import rows
 
+from spbench.judge.figure import Figure
 from spbench.judge.intervals import around
-from spbench.judge.side_by_side import Figure, side_by_side
+from spbench.judge.side_by_side import side_by_side
 from spbench.judge.words import in_words
 
 

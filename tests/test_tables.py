@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from spbench.judge.side_by_side import Line, side_by_side
 from spbench.launch.checks import Verdict
-from spbench.report import tables, units
+from spbench.report import comparison, tables, units
+from spbench.report.grid import Grid
 from spbench.results.record import Record
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
@@ -51,11 +52,11 @@ class Terminal(io.StringIO):
 
 def printed(lines: list[Line], width: int = 200, stream: io.StringIO | None = None) -> list[str]:
     """The table of each panel, as a terminal of that width would choose its columns."""
-    columns, panels = tables.comparison(lines, width)
+    columns, panels = comparison.comparison(lines, width)
     texts = []
     for title, rows in panels.items():
         into = stream or io.StringIO()
-        tables.show_table(tables.console(into), title, columns, rows)
+        tables.show_table(tables.console(into), title, Grid(columns=columns, rows=rows))
         texts.append(into.getvalue())
     return texts
 
@@ -88,9 +89,9 @@ def test_a_range_needs_launches() -> None:
 def test_a_wrong_result_says_so_beside_its_error() -> None:
     """The error that was found, and WRONG."""
     (line,) = side_by_side([replace(MEASURED, status="wrong_result")])
-    assert tables.gate_cell(line) == "3.0e-06 WRONG"
+    assert comparison.gate_cell(line) == "3.0e-06 WRONG"
     (line,) = side_by_side([record()])
-    assert tables.gate_cell(line) == "-"
+    assert comparison.gate_cell(line) == "-"
 
 
 def test_workloads_and_kinds_have_tables_of_their_own() -> None:
@@ -107,7 +108,7 @@ def test_workloads_and_kinds_have_tables_of_their_own() -> None:
 def test_failures_are_sentences() -> None:
     """Strategy, ranks, status and reason of what did not finish, and of nothing else."""
     partly = [record("ulysses", step_ms=1.0), record("ulysses", launch=1, status="crash")]
-    said = tables.failures(side_by_side([MEASURED, OOM, *partly]))
+    said = comparison.failures(side_by_side([MEASURED, OOM, *partly]))
     assert said == [
         "rsa on 2 ranks: oom. rank 1: no 3 GiB, [bold]see log[/bold]",
         "ulysses on 2 ranks: 1 of 2 launches: crash. ",
@@ -117,14 +118,14 @@ def test_failures_are_sentences() -> None:
 def test_failures_of_several_workloads_name_theirs() -> None:
     """Where one table is not all there is, a sentence says which one it is about."""
     other = replace(OOM, batch=7)
-    said = tables.failures(side_by_side([MEASURED, OOM, other]))
+    said = comparison.failures(side_by_side([MEASURED, OOM, other]))
     assert [one.split("): ")[0].rpartition("batch ")[2][0] for one in said] == ["1", "7"]
 
 
 def test_the_comparison_shows_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
     """Below the tables, word for word and in one line, brackets and all."""
     long = replace(OOM, reason="rank 1: " + "very " * 60 + "long [/] reason")
-    tables.show_comparison(side_by_side([MEASURED, long]))
+    comparison.show_comparison(side_by_side([MEASURED, long]))
     out, err = capsys.readouterr()
     assert f"rsa on 2 ranks: oom. {long.reason}" in out.splitlines()
     assert err == ""
@@ -247,7 +248,8 @@ def test_a_plain_table_is_the_folded_one_where_both_fit() -> None:
     columns = ("strategy", "ranks", "步")
     cells = [["dsp", "2", "1.5"], ["megatron-sp", "16", "-"]]
     plain, folded = io.StringIO(), io.StringIO()
-    tables.show_table(tables.console(plain), "a title", columns, cells)
-    tables.console(folded).print(tables.table("a title", columns, cells))
+    grid = Grid(columns=columns, rows=cells)
+    tables.show_table(tables.console(plain), "a title", grid)
+    tables.console(folded).print(tables.table(grid, "a title"))
     trimmed = [[line.rstrip() for line in text.getvalue().splitlines()] for text in (plain, folded)]
     assert trimmed[0] == trimmed[1]

@@ -18,6 +18,9 @@ Outcome = Literal["pass", "fail", "undecided"]
 ALPHA = (1 - CONFIDENCE) / 2
 """One-sided: with a single case a slowdown fails just when its interval is beyond the margin."""
 
+MOST = 4
+"""Times the launches that were asked for, of a case that stays open."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Graded:
@@ -51,6 +54,12 @@ class Judgement:
         apart = {"missing", "not comparable"}
         judged_ = [one for one in self.findings if one.metric != "status"]
         return not any(one.verdict in apart for one in self.findings) and bool(judged_)
+
+
+def _lacks(one: Graded) -> bool:
+    """Open, and not for noise, which more launches need not end."""
+    found = one.finding.comparison
+    return one.outcome == "undecided" and found is not None and not found.is_noisy
 
 
 def judged(findings: Sequence[Finding], margins: Margins) -> Judgement:
@@ -98,14 +107,20 @@ def _graded_time(finding: Finding, found: Comparison, is_slower: bool, margin: f
     return Graded(finding=finding, outcome="pass")
 
 
-def again(judgement: Judgement, launches: int) -> tuple[list[str], int]:
+def again(judgement: Judgement, launches: int, so_far: int | None = None) -> tuple[list[str], int]:
     """Cases whose time is worth measuring once more, and how many launches that takes.
 
-    As many again, or up to double where so many would tell.
+    After the first ``launches`` those that would fail or stay open; later, when ``so_far`` are
+    there, those that are still open for want of launches. As many again, or up to double where so
+    many would tell, and no more than four times ``launches`` in all.
     """
+    there = launches if so_far is None else so_far
     doubtful = [
-        one.finding for one in judgement.graded if one.outcome != "pass" and _is_timed(one.finding)
+        one.finding
+        for one in judgement.graded
+        if one.outcome != "pass" and _is_timed(one.finding) and (there == launches or _lacks(one))
     ]
     needs = [one.comparison.needs or 0 for one in doubtful if one.comparison is not None]
-    more = min(max([launches, *(need - launches for need in needs)]), 2 * launches)
-    return [one.case for one in doubtful], more
+    more = min(max([launches, *(need - there for need in needs)]), 2 * launches)
+    more = min(more, MOST * launches - there)
+    return ([one.case for one in doubtful] if more else []), more

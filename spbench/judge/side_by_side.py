@@ -12,21 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from spbench.judge.comparison import MARGIN, Comparison, compare_times, launches_that_count, times
+from spbench.judge.figure import Figure, figure, median
 from spbench.judge.groups import Group, group_of, titles
-from spbench.judge.intervals import around
 from spbench.judge.volume import PHASES
 from spbench.results.record import Record
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """Median over the launches of a case, and how far it may be off."""
-
-    median: float
-    low: float
-    high: float
-    is_interval: bool
-    """Of 95 %; with fewer than three launches low and high are the smallest and largest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +147,7 @@ def _line(
     to_fastest: Comparison | None,
 ) -> Line:
     good = launches_that_count(records)
-    first = (good or records)[-1]
+    first = (good or [_cause(records)])[-1]
     return Line(
         workload=first.workload,
         panel=panel,
@@ -172,10 +161,10 @@ def _line(
         reference=reference,
         to_reference=to_reference,
         to_fastest=to_fastest,
-        tokens_per_s=_median(good, "tokens_per_s"),
-        compute_ms=_median(good, "compute_ms"),
-        exposed_comm_ms=_median(good, "exposed_comm_ms"),
-        peak_allocated_bytes=_median(good, "peak_allocated_bytes"),
+        tokens_per_s=median(good, "tokens_per_s"),
+        compute_ms=median(good, "compute_ms"),
+        exposed_comm_ms=median(good, "exposed_comm_ms"),
+        peak_allocated_bytes=median(good, "peak_allocated_bytes"),
         sent_bytes={phase: getattr(first, f"sent_bytes_{phase}") for phase in PHASES},
         predicted_bytes={phase: getattr(first, f"predicted_bytes_{phase}") for phase in PHASES},
         output_error=first.output_error,
@@ -184,10 +173,15 @@ def _line(
     )
 
 
+def _cause(records: Sequence[Record]) -> Record:
+    """Of launches without figures the last that was tried: others were skipped because of it."""
+    return next((one for one in reversed(records) if one.status != "skipped"), records[-1])
+
+
 def _reason(records: Sequence[Record], good: Sequence[Record]) -> str:
     """Why there are no figures, or that they are not of all launches, or of noisy ones."""
     if not good:
-        return records[-1].reason
+        return _cause(records).reason
     said = []
     failed = [record for record in records if record.status != "ok"]
     if failed:
@@ -198,27 +192,6 @@ def _reason(records: Sequence[Record], good: Sequence[Record]) -> str:
         kept = "left out" if all(not record.noisy for record in good) else "too many to leave out"
         said.append(f"{len(noisy)} of {len(records)} launches noisy, {kept}: {noisy[-1].noisy}")
     return "; ".join(said)
-
-
-def figure(records: Sequence[Record], column: str) -> Figure | None:
-    """Of the launches that count; None where none has the column."""
-    values = _values(records, column)
-    if not values:
-        return None
-    interval = around(values) if min(values) > 0 else None
-    low, high = interval or (min(values), max(values))
-    return Figure(
-        median=statistics.median(values), low=low, high=high, is_interval=interval is not None
-    )
-
-
-def _values(records: Sequence[Record], column: str) -> list[float]:
-    return [value for record in records if (value := getattr(record, column)) is not None]
-
-
-def _median(records: Sequence[Record], column: str) -> float | None:
-    values = _values(records, column)
-    return statistics.median(values) if values else None
 
 
 def _time(records: Sequence[Record]) -> float | None:

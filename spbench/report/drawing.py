@@ -17,13 +17,15 @@ from spbench.workload.sublayers import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.words import counted
 
 PLAIN_WIDTH = 100
+NARROWEST = 40
+"""Nothing can be drawn in less; a narrower terminal cuts the lines."""
 ASCII = str.maketrans("━┃┓┛┗┏░▓…", "-|++++:#~")
 
 
 def show(picture: Picture) -> None:
     """On stdout, as wide as the terminal; elsewhere 100 columns wide."""
     out = console()
-    for line in draw(picture, out.width if out.is_terminal else PLAIN_WIDTH):
+    for line in draw(picture, max(NARROWEST, out.width) if out.is_terminal else PLAIN_WIDTH):
         plain = Text(line.plain.translate(ASCII))
         out.print(plain if out.options.ascii_only else line, no_wrap=True)
 

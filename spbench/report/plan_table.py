@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
-from rich.table import Table
+from rich.console import Console
+from rich.text import Text
 
 from spbench.launch.plan import Cell
 from spbench.report import tables, units
+from spbench.report.columns import sentence
+from spbench.report.grid import Grid, fewer
 from spbench.report.screen import in_a_line
 from spbench.strategies.registry import load
+from spbench.workload.words import counted
+
+LABEL, NARROWEST = 16, 40
+"""Columns of a field's name, and of a line that fields are broken for."""
+PHASES = ("forward", "backward", "gradients")
+COLUMNS = ("strategy", "ranks", "launch", "sharded axes", "fwd MiB", "bwd MiB", "grad MiB")
+SPARE = ("sharded axes", "grad MiB", "bwd MiB")
+"""What goes where not all fits, behind the launches."""
 
 
 def show_plan(cells: Sequence[Cell], *, as_json: bool) -> None:
@@ -32,30 +44,48 @@ def show_plan(cells: Sequence[Cell], *, as_json: bool) -> None:
     if len(of_workloads) == 1:
         workload = cells[0].case.workload.model_dump(mode="json", by_alias=True)
         for name, value in workload.items():
-            out.print(f"{name + ':':15s} {json.dumps(value)}", soft_wrap=True)
+            _show_field(out, f"{name}:", json.dumps(value))
     for title, these in of_workloads.items():
         if len(of_workloads) > 1:
-            out.print(title, soft_wrap=True)
-        out.print(_plan_table(these))
+            tables.say(out, title)
+        _show_cells(out, these)
 
 
-def _plan_table(rows: Sequence[dict[str, Any]]) -> Table:
-    columns = ("strategy", "ranks", "launch", "sharded axes", "fwd MiB", "bwd MiB", "grad MiB", "")
-    shown = [
-        [
-            str(row["strategy"]),
-            str(row["ranks"]),
-            str(row["launch"]),
-            str(row["sharded"]),
-            *(
-                units.mebibytes(row["sent_bytes"].get(p))
-                for p in ("forward", "backward", "gradients")
-            ),
-            str(row["why_not"] or row["note"]),
+def _show_field(out: Console, label: str, value: str) -> None:
+    """A line; in a terminal as many as it takes, broken between words."""
+    lines = [label.ljust(LABEL) + value]
+    if out.is_terminal:
+        lines = [
+            line.plain for line in sentence(value, max(NARROWEST, out.width), LABEL, label=label)
         ]
-        for row in rows
-    ]
-    return tables.table("", columns, shown)
+    for line in lines:
+        out.print(Text(line), soft_wrap=True)
+
+
+def _show_cells(out: Console, rows: Sequence[dict[str, Any]]) -> None:
+    """A line for each launch, or for each cell where there is no room to tell launches apart."""
+    cells = [_cells(row) for row in rows]
+    full = Grid(columns=COLUMNS, rows=cells, words=(0, 3), wraps=(3,))
+    grids = [full]
+    for spare in fewer(full.without("launch"), SPARE):
+        once = dict.fromkeys(tuple(row) for row in spare.rows)
+        grids.append(replace(spare, rows=list(once)))
+    tables.show_fitting(out, grids)
+    for said in dict.fromkeys(filter(None, map(_remark, rows))):
+        tables.say(out, said)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    sent = [units.mebibytes(row["sent_bytes"].get(phase)) for phase in PHASES]
+    return [*(str(row[name]) for name in ("strategy", "ranks", "launch", "sharded")), *sent]
+
+
+def _remark(row: dict[str, Any]) -> str:
+    """What the figures do not say: why there are none, or what the strategy does besides."""
+    whom = f"{row['strategy']} on {counted(row['ranks'], 'rank')}"
+    if row["why_not"]:
+        return f"{whom}: cannot run: {row['why_not']}"
+    return f"{whom}: {row['note']}" if row["note"] else ""
 
 
 def _planned(cell: Cell) -> dict[str, Any]:

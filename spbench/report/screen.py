@@ -32,10 +32,12 @@ class Screen:
         resumed: int = 0,
         verbose: bool = False,
         goes_on: bool = False,
+        placed: Sequence[str] = (),
     ) -> None:
-        """``goes_on``: one of several passes of a command, which has more to say behind them."""
+        """``goes_on``: one of several passes of a command, which has more to say behind them.
+        ``placed``: which ranks are where, if that is on several machines."""
         self.folder, self.cases, self.done = folder, cases, 0
-        self.goes_on = goes_on
+        self.goes_on, self.placed = goes_on, placed
         self.console = tables.console(sys.stderr)
         self.live = self.console.is_terminal and not self.console.is_dumb_terminal
         self.started_s = time.monotonic()
@@ -50,6 +52,8 @@ class Screen:
         )
         self.task = self.progress.add_task("starting", total=len(cases))
         self.resumed, self.verbose = resumed, verbose
+        self.measured = resumed
+        self.cut = 0
         self.spent_s: Mapping[str, float] = {}
         self.several = len({in_a_line(case.workload) for case in cases}) > 1
         self.launches = 1 + max((case.launch for case in cases), default=0)
@@ -62,6 +66,8 @@ class Screen:
         is_first = any(case.launch == 0 for case in self.cases)
         for sentence in header(self.cases) if is_first or not self.goes_on else []:
             self._say(sentence)
+        for sentence in self.placed:
+            self._say(f"  ranks: {sentence}")
         self.progress.start()
         return self
 
@@ -79,7 +85,12 @@ class Screen:
             took = units.seconds(time.monotonic() - self.started_s)
             done = counted(self.done, "launch")
             self._say(f"{done} in {took}; rows in {self.folder / 'runs.csv'}")
-            self._say(f"next: spbench compare {self.folder}, spbench plot {self.folder}")
+            left = len(self.cases) - self.done + self.cut
+            if left:
+                on = f"go on with --out {self.folder}"
+                self._say(f"the time was up with {counted(left, 'launch')} left; {on}")
+            if self.measured:
+                self._say(f"next: spbench compare {self.folder}, spbench plot {self.folder}")
 
     def started(self, case: Case) -> None:
         self.spent_s = {}
@@ -92,6 +103,8 @@ class Screen:
     def finished(self, record: Record, side: str = "") -> None:
         """``side`` names one of several that are measured in turn."""
         self.done += 1
+        self.measured += record.status == "ok"
+        self.cut += record.status == "interrupted"
         self.progress.update(self.task, advance=1)
         if record.status == "ok":
             time_ms = record.step_ms if record.step_ms is not None else record.compute_ms
@@ -108,6 +121,8 @@ class Screen:
         where = f"{side}: " if side else ""
         where += f"{panel_of(record)}, " if self.several else ""
         self._say(f"{where}{record.strategy} on {record.world_size}{launch}: {said}")
+        if record.log:
+            self._say(f"  log: {self.folder / record.log}")
         if record.noisy:
             self._say(f"  noisy: {record.noisy}")
         if self.verbose and record.launch_s is not None:

@@ -8,6 +8,7 @@ from spbench.judge.between import Finding, Metric
 from spbench.judge.comparison import Comparison
 from spbench.judge.regression import Judgement
 from spbench.report import tables, units
+from spbench.report.grid import Grid, fitting, left_out
 from spbench.workload.words import counted
 
 
@@ -17,8 +18,9 @@ def columns(before: str, after: str) -> tuple[str, ...]:
 
 
 METRIC_HEADS = ("time", "memory", "sent")
-NARROWER = ((), (5,), (2, 3, 5), (2, 3, 4, 5))
-"""Columns that are left out where not all fit: the interval, the sides, the change."""
+NARROWER = ((), (5,), (2, 3, 5), (2, 3, 4, 5), (2, 3, 4, 5, 8), (2, 3, 4, 5, 7, 8))
+"""Columns that are left out where not all fit: the interval, the sides, the change, and what has
+sentences of its own below the table."""
 
 
 def panels(findings: Sequence[Finding]) -> Iterator[tuple[str, list[list[str]]]]:
@@ -131,12 +133,12 @@ def _listed(names: Sequence[str]) -> str:
 def show_findings(findings: Sequence[Finding], before: str, after: str) -> None:
     """On stdout: a table for each panel, then what its words leave out."""
     out = tables.console()
-    for panel, rows in panels(findings):
-        every = [columns(before, after), *rows]
-        for left_out in NARROWER:
-            heads, *cells = [[c for i, c in enumerate(row) if i not in left_out] for row in every]
-            if tables.width_of(heads, cells) <= out.width:
-                break
-        tables.show_table(out, panel, heads, cells)
-    for said in sentences(findings):
+    every = list(panels(findings))
+    heads = columns(before, after)
+    whole = Grid(columns=heads, rows=[row for _, rows in every for row in rows])
+    choices = [whole.without(*(heads[i] for i in gone)) for gone in NARROWER]
+    lacks = fitting(choices, tables.room(out)).lacks
+    for panel, rows in every:
+        tables.show_table(out, panel, Grid(columns=heads, rows=rows).without(*lacks))
+    for said in [*sentences(findings), *([left_out(lacks)] if lacks else [])]:
         tables.say(out, said)
