@@ -13,11 +13,16 @@ from spbench.cli.exits import UNFIT, Failure
 from spbench.cli.runs import find_baseline, find_run, not_there_yet, records_of
 from spbench.judge.intervals import LEAST_LAUNCHES
 from spbench.judge.side_by_side import side_by_side
-from spbench.report.tables import console, show_comparison, table
+from spbench.report.comparison import show_comparison
+from spbench.report.grid import Grid, fewer
+from spbench.report.tables import console, show_fitting
 from spbench.results.baselines import folder_of, keep, names
 from spbench.results.reading import ResultsError, read_rows
 from spbench.results.record import Record
 from spbench.workload.words import counted
+
+SPARE = ("torch", "commit", "gpu", "started", "launches", "run")
+"""Columns of the list that go where not all fit, in this order."""
 
 
 @click.group("baseline", short_help="Keep a run as what later ones are checked against.")
@@ -106,7 +111,8 @@ def list_command(baselines: Path, as_json: bool) -> None:
         click.echo(f"no baselines in {baselines}/ yet; 'spbench baseline set NAME' makes one")
     else:
         cells = [[str(value) for value in row.values()] for row in rows]
-        console().print(table("", tuple(rows[0]), cells, left=2))
+        grid = Grid(columns=list(rows[0]), rows=cells, words=(0, 1))
+        show_fitting(console(), fewer(grid, SPARE))
 
 
 def _summary(name: str, records: Sequence[Record]) -> dict[str, object]:

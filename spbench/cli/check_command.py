@@ -19,6 +19,7 @@ from spbench.cli.selection import Selection, selection_options
 from spbench.cli.stages import Limits
 from spbench.judge.between import METRICS, Margins, Metric
 from spbench.judge.regression import Judgement
+from spbench.launch.deadlines import Deadlines
 from spbench.report.exports import junit, markdown
 from spbench.workload.words import did_you_mean
 
@@ -66,6 +67,7 @@ JUDGED = METRICS[1:]
 @selection_options
 @choices.device_option
 @choices.timeout_option
+@choices.hang_option
 @click.option("--out", type=click.Path(path_type=Path), help="Results directory, a new one.")
 @choices.json_option
 @click.pass_context
@@ -85,6 +87,7 @@ def command(
     selection: Selection,
     device: str,
     timeout: float,
+    hang_after: float,
     out: Path | None,
     as_json: bool,
 ) -> int:
@@ -102,7 +105,7 @@ def command(
         margins=Margins(time=max_slowdown, memory=max_memory),
         metrics=_parse_metrics(metrics),
         launches=launches,
-        timeout_s=timeout,
+        deadlines=Deadlines(launch_s=timeout, hang_s=hang_after),
     )
     wanted = ((markdown_to, markdown), (junit_to, junit))
     exports = {file: export for file, export in wanted if file is not None}
@@ -135,7 +138,11 @@ def _with_baseline(
     out: Path | None,
 ) -> Judgement:
     if run is not None:
-        _refuse(ctx, ("launches", "timeout", "out"), "is for measuring; RUN is judged as it is")
+        _refuse(
+            ctx,
+            ("launches", "timeout", "hang_after", "out"),
+            "is for measuring; RUN is judged as it is",
+        )
         return against_run(name, baselines, run, limits)
     planted_fault()
     return against_baseline(name, baselines, limits, out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,7 +12,8 @@ import click
 from spbench.bench.fault import VARIABLE
 from spbench.cli.choices import choose_device, why_not_here
 from spbench.cli.exits import CANNOT_JUDGE, UNFIT, Failure
-from spbench.cli.measure import new_session, resolved, results_folder
+from spbench.cli.folders import new_session, resolved, results_folder
+from spbench.cli.joined import joined
 from spbench.cli.planted import check_hits, planted_fault
 from spbench.cli.requests import Asked, checked_cells
 from spbench.cli.runs import find_baseline, find_run, records_of
@@ -21,7 +21,6 @@ from spbench.cli.stages import Limits, Sides, in_stages
 from spbench.judge.between import between
 from spbench.judge.regression import Judgement, judged
 from spbench.launch.checkout import CheckoutError, checked_out, work_tree
-from spbench.launch.join import joined_ranks
 from spbench.launch.local import LocalLauncher
 from spbench.launch.plan import Request, cells_of, check_options
 from spbench.launch.sides import Side
@@ -122,7 +121,7 @@ def against_commit(
 
 
 def _new_folder(out: Path | None, title: str) -> Path:
-    if joined_ranks(os.environ) is not None:
+    if joined() is not None:
         raise Failure("check starts its ranks itself; call it without torchrun")
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Failure(f"--out {out} is there already; a check is one measurement, in a new folder")
@@ -152,7 +151,7 @@ def _sides(
                     launcher=launcher,
                     run_id=folder.resolve().name,
                     session=session,
-                    timeout_s=limits.timeout_s,
+                    deadlines=limits.deadlines,
                     git_commit=commit or facts["git"].get("commit", ""),
                 )
                 sides.append(Side(name=name, sweep=sweep))

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
+from spbench.cli.duration import Duration
 from spbench.cli.exits import Failure
-from spbench.launch.join import joined_ranks
+from spbench.cli.joined import joined
 from spbench.results.baselines import BASELINES
 from spbench.results.environment import gpus as gpus_here
 from spbench.strategies.registry import UnknownStrategyError, named
@@ -79,10 +80,20 @@ def device_option(function: F) -> F:
 def timeout_option(function: F) -> F:
     return click.option(
         "--timeout",
-        type=Positive(),
-        default=600.0,
+        type=Duration(),
+        default="600",
         show_default=True,
-        help="Seconds that one launch may take.",
+        help="For one launch: 90, 90s, 30m, 2h.",
+    )(function)
+
+
+def hang_option(function: F) -> F:
+    return click.option(
+        "--hang-after",
+        type=Duration(),
+        default="180",
+        show_default=True,
+        help="Without a sign of life of any rank a launch is given up.",
     )(function)
 
 
@@ -124,11 +135,13 @@ def choose_workload(name: str, settings: Sequence[str]) -> Workload:
         raise Failure(str(error)) from None
 
 
-def parse_ranks(text: str | None, device: Device, *, share: bool = False) -> list[int]:
-    """Numbers of ranks, each once, that this machine can start."""
-    joined = joined_ranks(os.environ)
+def parse_ranks(
+    text: str | None, device: Device, *, share: bool = False, nodes: int = 1
+) -> list[int]:
+    """Numbers of ranks, each once, that this machine and its like can start."""
+    started = joined()
     if text is None:
-        return [joined or (len(visible_gpus()) if device == "cuda" else 2)]
+        return [started or nodes * (len(visible_gpus()) if device == "cuda" else 2)]
     found: list[int] = []
     for part in text.split(","):
         if not part.strip().isdecimal() or len(part) > MAX_DIGITS or int(part) < 1:
@@ -136,30 +149,33 @@ def parse_ranks(text: str | None, device: Device, *, share: bool = False) -> lis
         if int(part) not in found:
             found.append(int(part))
     for count in sorted(found, reverse=True):
-        why_not = why_not_here(count, device, share=share)
+        why_not = why_not_here(count, device, share=share, nodes=nodes)
         if why_not is not None:
             raise Failure(f"--gpus {count}: {why_not}")
     return found
 
 
-def why_not_here(ranks: int, device: Device, *, share: bool = False) -> str | None:
-    """Why this machine cannot start so many ranks, with what would work; or None."""
-    joined = joined_ranks(os.environ)
-    if joined is not None:
-        if ranks == joined:
+def why_not_here(ranks: int, device: Device, *, share: bool = False, nodes: int = 1) -> str | None:
+    """Why this machine, and its like, cannot start so many ranks, with what would work; or None."""
+    started = joined()
+    if started is not None:
+        if ranks == started:
             return None
-        return f"this process is one of {joined} ranks that were started"
+        return f"this process is one of {started} ranks that were started"
     if share:
         return None
     if device == "cpu":
-        most = MAX_PROCESSES
-        return None if ranks <= most else f"too many processes for one machine; use 1 to {most}"
-    available = len(visible_gpus())
+        most = MAX_PROCESSES * nodes
+        where = "one machine" if nodes == 1 else f"{nodes} machines"
+        return None if ranks <= most else f"too many processes for {where}; use 1 to {most}"
+    available = len(visible_gpus()) * nodes
     if ranks <= available:
         return None
+    if nodes > 1:
+        return f"{nodes} machines like this one have {available} GPUs; use 1 to {available}"
     return (
         f"this machine has {available} GPUs; use 1 to {available}, --device cpu, "
-        f"or torchrun for several machines"
+        f"or --nnodes for several machines"
     )
 
 

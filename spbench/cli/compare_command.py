@@ -16,7 +16,7 @@ from spbench.cli.runs import find_run, not_there_yet, records_of, reference_of
 from spbench.judge.between import Margins, between
 from spbench.judge.comparison import MARGIN
 from spbench.judge.side_by_side import side_by_side
-from spbench.report.tables import show_comparison
+from spbench.report.comparison import show_comparison
 from spbench.report.verdicts import show_findings
 from spbench.workload.words import counted
 

@@ -10,6 +10,8 @@ REGRESSION = 4
 CANNOT_JUDGE = 5
 UNFIT = 6
 INTERRUPTED = 130
+READER_GONE = 141
+"""128 + SIGPIPE, as of any program: not all was written, and a run may have had more to do."""
 
 
 class Failure(Exception):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
-from rich.table import Table
 
 from spbench.cli import choices
 from spbench.cli.exits import Failure
 from spbench.cli.runs import all_runs
 from spbench.report import units
-from spbench.report.tables import console, table
+from spbench.report.grid import Grid
+from spbench.report.tables import console, show_fitting
 from spbench.results.reading import read_rows
 from spbench.strategies.registry import SUMMARIES, named, places
 from spbench.workload.catalogue import find, names
@@ -22,8 +22,10 @@ from spbench.workload.cost import parameters, step_flops
 from spbench.workload.sweep_file import load_sweep
 from spbench.workload.yaml_data import WorkloadError
 
-LEFT = {"strategies": 2, "workloads": 2, "sweeps": 3, "runs": 2}
-"""What can be listed, and how many columns of it are words."""
+WORDS = {"strategies": (0, 1), "workloads": (0, 1), "sweeps": (0, 1, 2, 5), "runs": (0, 1)}
+"""What can be listed, and which columns of it are words."""
+WRAPS = (1,)
+"""The column of which a cell may take several lines."""
 SOURCE = 64
 """Characters of a source in a table; --json has all of it."""
 HEADS = {"tokens": "tokens\na step"}
@@ -35,15 +37,21 @@ COLUMNS = {
     ),
 }
 """Of a table, where --json has more; with a / between them, several fields are one column."""
-NARROWER: dict[str, tuple[tuple[int, dict[str, str]], ...]] = {
-    "workloads": ((6, {}), (6, SHORT), (5, SHORT)),
-    "sweeps": ((5, {}), (4, {})),
+SPARE: dict[str, tuple[tuple[str, ...], ...]] = {
+    "workloads": (
+        *(("step_flops", "dtype"), ("hidden/heads/depth",)),
+        *(("activation_bytes",), ("parameters",), ("tokens",)),
+    ),
+    "sweeps": (("source",), ("launches",), ("gpus",), ("cells",)),
+    "runs": (("started",), ("workloads",), ("other",)),
 }
-"""How many columns are shown where not all fit, under which other names."""
+"""Columns that go where not all fit, in this order."""
+LUXURY = 2
+"""So many of them go before a row may be more than a line, and before heads are short."""
 
 
 @click.command("list", short_help="List strategies, workloads, sweeps or runs.")
-@click.argument("what", type=click.Choice(list(LEFT)))
+@click.argument("what", type=click.Choice(list(WORDS)))
 @choices.json_option
 def command(what: str, as_json: bool) -> None:
     """List strategies, workloads, sweeps or runs."""
@@ -54,31 +62,33 @@ def command(what: str, as_json: bool) -> None:
     elif not rows:
         click.echo(f"no {what} yet")
     else:
-        out = console()
-        columns = COLUMNS.get(what, tuple(rows[0]))
-        tables = [
-            _table(rows, columns[:n], names, LEFT[what])
-            for n, names in ((len(columns), {}), *NARROWER.get(what, ()))
-        ]
-        unbounded = out.options.update(max_width=10_000)
-        fits = (one for one in tables if out.measure(one, options=unbounded).maximum <= out.width)
-        out.print(next(fits, tables[-1]))
+        show_fitting(console(), _grids(what, rows))
 
 
-def _table(
-    rows: list[dict[str, Any]], columns: Sequence[str], short: dict[str, str], left: int
-) -> Table:
-    cells = [
-        ["/".join(_shown(part, row[part]) for part in column.split("/")) for column in columns]
-        for row in rows
+def _grids(what: str, rows: Sequence[Mapping[str, Any]]) -> list[Grid]:
+    """The whole table, and what is left of it where there is less room."""
+    columns, spare = COLUMNS.get(what, tuple(rows[0])), SPARE.get(what, ())
+    cells = [[_cell(name, row) for name in columns] for row in rows]
+
+    def less(gone: int, short: Mapping[str, str], wraps: Sequence[int]) -> Grid:
+        heads = {name: _head(name, short) for name in columns}
+        whole = Grid(columns=list(heads.values()), rows=cells, words=WORDS[what], wraps=wraps)
+        return whole.without(*(heads[name] for names in spare[:gone] for name in names))
+
+    luxury = min(LUXURY, len(spare))
+    return [
+        *(less(gone, short, ()) for gone in range(luxury) for short in ({}, SHORT)),
+        *(less(gone, SHORT, WRAPS) for gone in range(luxury, len(spare) + 1)),
     ]
-    short = HEADS | short
-    heads = [short.get(c, c.replace("_bytes", " MiB").replace("_", " ")) for c in columns]
-    made = table("", heads, cells, left=left)
-    made.columns[1].no_wrap = False
-    if columns[-1] == "source":
-        made.columns[-1].justify = "left"
-    return made
+
+
+def _head(name: str, short: Mapping[str, str]) -> str:
+    known = HEADS | dict(short)
+    return known.get(name, name.replace("_bytes", " MiB").replace("_", " "))
+
+
+def _cell(column: str, row: Mapping[str, Any]) -> str:
+    return "/".join(_shown(part, row[part]) for part in column.split("/"))
 
 
 def _shown(column: str, value: Any) -> str:

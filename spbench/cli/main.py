@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import tempfile
-import traceback
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
 from spbench import __version__
-from spbench.cli.exits import INTERNAL, INTERRUPTED, Failure
+from spbench.cli.endings import let_go, open_streams, reader_is_gone, told
+from spbench.cli.exits import DONE, INTERRUPTED, READER_GONE
 from spbench.workload.words import did_you_mean
 
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 COMMANDS = {
     "run": "Prove, count and time strategies on a workload.",
     "compare": "Show strategies side by side, or a run against another.",
@@ -29,6 +29,7 @@ COMMANDS = {
     "verify": "Prove strategies equal to one device on many shapes.",
     "show": "Draw a block: which axis each strategy shards, and what it sends.",
     "list": "List strategies, workloads, sweeps or runs.",
+    "doctor": "Say whether this machine is fit, and what to do where it is not.",
 }
 
 
@@ -79,47 +80,48 @@ def cli() -> None:
 
 
 def main() -> NoReturn:
-    """Runs the command and exits: 0 done, 2 usage, 3 some cases failed, 1 our own fault."""
+    """Runs the command and exits: 0 done, 2 usage, 3 some cases failed, 6 unfit, 1 our fault."""
     seen: list[int] = []
 
     def end(signum: int, _: object) -> NoReturn:
-        """SIGTERM and SIGHUP: everything is ended in order, as on Ctrl-C."""
+        """Everything is ended in order. An import under way may swallow the interrupt, and leave
+        half a library behind: what comes of that is the interrupt's doing."""
         seen.append(signum)
         raise KeyboardInterrupt
 
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, end)
+    for ending in ENDINGS:
+        if signal.getsignal(ending) is not signal.SIG_IGN:  # as nohup wants it
+            signal.signal(ending, end)
+    open_streams()
+    try:
+        code = _run(seen)
+    except KeyboardInterrupt:  # one more, while the end was being told
+        code = INTERRUPTED
+    if seen or code == INTERRUPTED:
+        _leave(128 + seen[0] if seen else code)
+    let_go()
+    sys.exit(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """After an interrupt, when all has been ended and only the exit code is left.
+
+    Not by way of Python's own end: it would be another chance for a second Ctrl-C, and it makes
+    the code SIGINT's where an extension has met one in its import, whatever became of it.
+    """
+    for ending in ENDINGS:
+        signal.signal(ending, signal.SIG_IGN)
+    let_go()
+    os._exit(code)
+
+
+def _run(seen: list[int]) -> int:
     try:
         code = cli.main(standalone_mode=False, prog_name="spbench")
-        sys.exit(code if isinstance(code, int) else 0)
-    except Failure as failure:
-        click.echo(f"Error: {failure}", err=True)
-        sys.exit(failure.code)
-    except click.ClickException as error:
-        _show_usage_error(error)
-        sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted.", err=True)
-        sys.exit(128 + seen[0] if seen else INTERRUPTED)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except Exception as error:
-        _report_internal(error)
-        sys.exit(INTERNAL)
-
-
-def _show_usage_error(error: click.ClickException) -> None:
-    click.echo(f"Error: {error.format_message()}", err=True)
-    ctx: Any = getattr(error, "ctx", None)
-    if ctx is not None:
-        click.echo(f"  Try '{ctx.command_path} --help'.", err=True)
-
-
-def _report_internal(error: Exception) -> None:
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="spbench-", suffix=".log", delete=False, encoding="utf-8"
-    ) as file:
-        file.write("".join(traceback.format_exception(error)))
-    click.echo(f"Internal error: {type(error).__name__}: {error}", err=True)
-    click.echo(f"  This is a defect of spbench. The traceback is in {file.name}", err=True)
+    except SystemExit:
+        if reader_is_gone():  # click has seen it first
+            return READER_GONE
+        raise
+    except BaseException as error:
+        return told(KeyboardInterrupt() if seen else error)
+    return code if isinstance(code, int) else DONE

@@ -41,10 +41,10 @@ def check_hits(fault: Fault | None, cases: Iterable[Case]) -> None:
 
 
 def refuse_fault() -> None:
-    """Of a command that times no steps: raises Failure for any fault."""
+    """Of a command that measures nothing: raises Failure for any fault."""
     fault = planted_fault()
     if fault is not None:
         raise Failure(
-            f"{VARIABLE}={fault.text!r} makes timed steps longer, and verify times none; "
-            f"leave it out, or use run ({WORKS})"
+            f"{VARIABLE}={fault.text!r} is planted in what run and check measure, and verify "
+            f"measures nothing; leave it out, or use run ({WORKS})"
         )

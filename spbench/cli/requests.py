@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from spbench.cli import choices
 from spbench.cli.exits import Failure
-from spbench.launch.plan import Cell, Request, every, plan
+from spbench.launch.plan import Cell, Request, check_options, every, plan
 from spbench.strategies.registry import UnknownStrategyError, named
 from spbench.workload.case import Combination
 from spbench.workload.sweep_file import load_sweep
@@ -64,7 +64,7 @@ def by_file(ctx: click.Context, sweep: str, *, launches: int | None, skip_invali
                 f"leave it out, or give a changed copy of the file"
             )
     try:
-        found = load_sweep(sweep, named)
+        found = load_sweep(sweep, with_options)
     except WorkloadError as error:
         raise Failure(str(error)) from None
     return Asked(
@@ -74,6 +74,13 @@ def by_file(ctx: click.Context, sweep: str, *, launches: int | None, skip_invali
         skip_invalid=skip_invalid or found.file.skip_invalid,
         reference=found.file.reference,
     )
+
+
+def with_options(texts: Sequence[str]) -> list[str]:
+    """As ``named``, and that they have their options: which alone takes loading them, and torch."""
+    found = named(texts)
+    check_options([name for name in found if ":" in name])
+    return found
 
 
 def given(ctx: click.Context, name: str) -> str:
@@ -87,7 +94,9 @@ def given(ctx: click.Context, name: str) -> str:
     return ""
 
 
-def checked_cells(request: Request, *, skip_invalid: bool, from_file: bool = False) -> list[Cell]:
+def checked_cells(
+    request: Request, *, skip_invalid: bool, from_file: bool = False, nodes: int = 1
+) -> list[Cell]:
     """The cells of the sweep; a Failure if one cannot run and none are to be skipped."""
     try:
         cells = plan(request)
@@ -95,18 +104,27 @@ def checked_cells(request: Request, *, skip_invalid: bool, from_file: bool = Fal
         raise Failure(str(error)) from None
     share = request.kind == "one_gpu_share"
     here = {
-        ranks: choices.why_not_here(ranks, request.device, share=share)
+        ranks: choices.why_not_here(ranks, request.device, share=share, nodes=nodes)
         for ranks in {cell.case.ranks for cell in cells}
     }
     cells = [replace(cell, why_not=cell.why_not or here[cell.case.ranks]) for cell in cells]
     for cell in cells:
         if cell.why_not is not None and not skip_invalid:
+            place = _place(request, cell)
             raise Failure(
-                f"strategy {cell.case.strategy!r} cannot run {cell.case.workload.name} on "
+                f"{place}strategy {cell.case.strategy!r} cannot run {cell.case.workload.name} on "
                 f"{counted(cell.case.ranks, 'rank')}: {cell.why_not}.\n"
                 f"  Or {_others(cells, cell, from_file)}--skip-invalid to leave such cells out."
             )
     return cells
+
+
+def _place(request: Request, cell: Cell) -> str:
+    """Where a file asks for the cell, with a colon behind it; nothing on the command line."""
+    case = cell.case
+    wanted = Combination(workload=case.workload, strategy=case.strategy, ranks=case.ranks)
+    place = next(one.place for one in request.combinations if one == wanted)
+    return f"{place}: " if place else ""
 
 
 def _others(cells: Sequence[Cell], failed: Cell, from_file: bool) -> str:

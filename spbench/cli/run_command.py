@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from spbench.bench.fault import VARIABLE
 from spbench.cli import choices
-from spbench.cli.exits import DONE, SOME_FAILED
-from spbench.cli.measure import measure, results_folder
+from spbench.cli.duration import Duration
+from spbench.cli.exits import DONE, SOME_FAILED, Failure
+from spbench.cli.folders import results_folder
+from spbench.cli.measure import Plan, measure
+from spbench.cli.nodes import nodes_options
 from spbench.cli.planted import check_hits, planted_fault
 from spbench.cli.requests import checked_cells
 from spbench.cli.runs import reference_of
 from spbench.cli.selection import Selection, selection_options
 from spbench.judge.side_by_side import side_by_side
+from spbench.launch.cluster import Cluster
+from spbench.launch.deadlines import Deadlines
 from spbench.launch.plan import Request
+from spbench.report.comparison import show_comparison
 from spbench.report.plan_table import show_plan
-from spbench.report.tables import show_comparison
 from spbench.results.record import Record
 from spbench.workload.case import QUICK, Effort
 from spbench.workload.sweep_form import LAUNCHES, MAX_LAUNCHES
@@ -34,6 +41,13 @@ from spbench.workload.sweep_form import LAUNCHES, MAX_LAUNCHES
 )
 @click.option("--quick", is_flag=True, help="One launch, few iterations; for a first look.")
 @choices.timeout_option
+@choices.hang_option
+@click.option(
+    "--max-time",
+    type=Duration(),
+    help="For all launches together; what is left can be resumed.  [default: no limit]",
+)
+@nodes_options
 @choices.device_option
 @click.option("--share", is_flag=True, help="One device: rank 0's share, silent collectives.")
 @click.option("--peak-tflops", type=choices.Positive(), help="For MFU.")
@@ -49,9 +63,12 @@ from spbench.workload.sweep_form import LAUNCHES, MAX_LAUNCHES
 def command(
     ctx: click.Context,
     selection: Selection,
+    cluster: Cluster | None,
     launches: int | None,
     quick: bool,
     timeout: float,
+    hang_after: float,
+    max_time: float | None,
     device: str,
     share: bool,
     peak_tflops: float | None,
@@ -70,7 +87,10 @@ def command(
     fault = planted_fault()
     where = choices.choose_device(device)
     launches = 1 if quick and launches is None else launches
-    asked = selection.asked(ctx, where, launches, share=share)
+    if share and cluster is not None:
+        raise Failure("--share is one process; leave out --nnodes, or start it without srun")
+    nodes = 1 if cluster is None else cluster.nodes
+    asked = selection.asked(ctx, where, launches, share=share, nodes=nodes)
     request = Request(
         combinations=asked.combinations,
         device=where,
@@ -80,28 +100,37 @@ def command(
         seed=seed,
     )
     from_file = selection.sweep is not None
-    cells = checked_cells(request, skip_invalid=asked.skip_invalid, from_file=from_file)
+    skip_invalid = asked.skip_invalid
+    cells = checked_cells(request, skip_invalid=skip_invalid, from_file=from_file, nodes=nodes)
     check_hits(fault, [cell.case for cell in cells if cell.why_not is None])
+    if fault is not None:
+        click.echo(f"{VARIABLE}={fault.text}: a fault is planted, and rows say so", err=True)
     if dry_run:
         show_plan(cells, as_json=as_json)
         return DONE
     folder = results_folder(out, asked.title, fresh=fresh)
-    records = measure(
-        cells,
-        folder,
-        timeout_s=timeout,
+    sweep_s = math.inf if max_time is None else max_time
+    plan = Plan(
+        cells=cells,
+        folder=folder,
+        deadlines=Deadlines(launch_s=timeout, hang_s=hang_after, sweep_s=sweep_s),
+        cluster=cluster,
         peak_tflops=peak_tflops,
         reference=asked.reference,
         fault=fault,
         verbose=verbose,
     )
-    return DONE if records is None else _shown(records, folder, as_json)
+    records = measure(plan)
+    if records is None:
+        return DONE
+    _show(records, folder, as_json)
+    whole = len(records) == len(cells) and all(r.status in ("ok", "skipped") for r in records)
+    return DONE if whole else SOME_FAILED
 
 
-def _shown(records: Sequence[Record], folder: Path, as_json: bool) -> int:
-    """The rows, or the strategies side by side; and how it went."""
+def _show(records: Sequence[Record], folder: Path, as_json: bool) -> None:
+    """The rows, or the strategies side by side."""
     if as_json:
         click.echo(json.dumps([asdict(record) for record in records], indent=2))
     else:
         show_comparison(side_by_side(records, reference_of(folder, records)))
-    return DONE if all(r.status in ("ok", "skipped") for r in records) else SOME_FAILED

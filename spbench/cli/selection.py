@@ -31,7 +31,13 @@ class Selection:
     skip_invalid: bool
 
     def asked(
-        self, ctx: click.Context, device: Device, launches: int | None, *, share: bool = False
+        self,
+        ctx: click.Context,
+        device: Device,
+        launches: int | None,
+        *,
+        share: bool = False,
+        nodes: int = 1,
     ) -> Asked:
         """The cells; Failure for what does not exist or does not go together."""
         if self.sweep is not None:
@@ -40,7 +46,7 @@ class Selection:
         return by_flags(
             choices.parse_strategies(self.strategies),
             choices.choose_workload(self.workload, settings),
-            choices.parse_ranks(self.gpus, device, share=share),
+            choices.parse_ranks(self.gpus, device, share=share, nodes=nodes),
             launches=launches,
             skip_invalid=self.skip_invalid,
         )

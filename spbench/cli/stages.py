@@ -11,6 +11,7 @@ import click
 
 from spbench.judge.between import Finding, Margins, Metric, between
 from spbench.judge.regression import Judgement, again, judged
+from spbench.launch.deadlines import Deadlines
 from spbench.launch.plan import cells_of
 from spbench.launch.sides import Side, in_turn
 from spbench.report.screen import Screen
@@ -27,7 +28,7 @@ class Limits:
     margins: Margins
     metrics: Sequence[Metric]
     launches: int
-    timeout_s: float
+    deadlines: Deadlines
 
 
 class Bench(Protocol):
@@ -42,7 +43,8 @@ class Bench(Protocol):
 
 def in_stages(bench: Bench, limits: Limits) -> Judgement:
     """A first launch of each case shows what can be judged at all; then come the others of what
-    can be timed; then once more as many, or double, of the cases that would fail or stay open."""
+    can be timed; then once more as many, or double, of the cases that would fail or stay open; and
+    then of those that are still open, up to four times the launches."""
     bench.measure(range(1))
     judgement = judged(bench.findings(limits), limits.margins)
     timed = [finding.case for finding in judgement.timed]
@@ -51,11 +53,14 @@ def in_stages(bench: Bench, limits: Limits) -> Judgement:
     if limits.launches > 1:
         bench.measure(range(1, limits.launches), timed)
         judgement = judged(bench.findings(limits), limits.margins)
+    so_far = limits.launches
     doubtful, more = again(judgement, limits.launches)
-    if doubtful:
+    while doubtful:
         click.echo(f"{counted(len(doubtful), 'case')} in doubt: measured again", err=True)
-        bench.measure(range(limits.launches, limits.launches + more), doubtful)
+        bench.measure(range(so_far, so_far + more), doubtful)
         judgement = judged(bench.findings(limits), limits.margins)
+        so_far += more
+        doubtful, more = again(judgement, limits.launches, so_far)
     return judgement
 
 

@@ -1,24 +1,24 @@
-"""``spbench verify``: the gate alone, over many shapes."""
+"""``spbench verify``: the gate alone, over many shapes; or, with --wire, the bytes alone."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Literal
 
 import click
 
 from spbench.cli import choices
 from spbench.cli.exits import DONE, SOME_FAILED, Failure
+from spbench.cli.joined import joined
+from spbench.cli.on_each import on_each
 from spbench.cli.planted import refuse_fault
-from spbench.launch.checks import RanksFailedError, Verdict, checks_for, run_checks
-from spbench.launch.join import JoinedLauncher, joined_ranks
-from spbench.launch.local import Launcher, LocalLauncher
+from spbench.cli.selection import DEFAULT_WORKLOAD
+from spbench.cli.wire import refuse_wire, verify_wire
+from spbench.launch.checks import Verdict, checks_for, run_checks
+from spbench.launch.join import JoinedLauncher
+from spbench.launch.local import LocalLauncher
 from spbench.launch.plan import check_options
 from spbench.report.tables import show_verdicts
 from spbench.strategies.registry import UnknownStrategyError
@@ -26,7 +26,6 @@ from spbench.workload.case import Device
 from spbench.workload.catalogue import find, names
 from spbench.workload.job import Check, Job
 from spbench.workload.load import with_settings
-from spbench.workload.words import counted
 from spbench.workload.workload import Workload
 
 SMALL = "-small"
@@ -45,7 +44,16 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
     help="Instead of the built-in shapes; 'all' for the whole catalogue.",
 )
 @click.option("--small", is_flag=True, help="The -small twins of the named workloads.")
-@click.option("--dtype", type=click.Choice(DTYPES), default="float64", show_default=True)
+@click.option(
+    "--dtype",
+    type=click.Choice(DTYPES),
+    help="[default: float64; with --wire the workload's own]",
+)
+@click.option(
+    "--wire",
+    is_flag=True,
+    help="Hold the bytes that are counted against those that the kernel saw. CPU, Linux.",
+)
 @click.option("--timeout", type=choices.Positive(), default=1800.0)
 @choices.device_option
 @choices.json_option
@@ -54,7 +62,8 @@ def command(
     gpus: str | None,
     workloads: Sequence[str],
     small: bool,
-    dtype: Literal["float64", "float32", "bfloat16", "float16"],
+    dtype: Literal["float64", "float32", "bfloat16", "float16"] | None,
+    wire: bool,
     timeout: float,
     device: str,
     as_json: bool,
@@ -64,36 +73,35 @@ def command(
     Errors are relative. Tolerances: 1e-9 in float64, 1e-4 in float32; in 16 bits four times
     the error that one device makes itself. Bytes sent must equal the prediction exactly.
     A workload too large for one device is compared as a reduced one of its kind.
+
+    With --wire the ranks live in a network namespace of their own, and run steps of
+    dsp-720m-small or -w: what its interface sends must be 1.000 to 1.02 times what is counted.
     """
     refuse_fault()
+    if wire:
+        refuse_wire(device)
     chosen = choices.parse_strategies(strategies)
-    shapes = [with_settings(shape, [f"dtype={dtype}"]) for shape in _shapes(workloads, small)]
-    where = choices.choose_device(device)
+    shapes = _shapes(workloads, small, [DEFAULT_WORKLOAD] if wire else [])
+    settings = [f"dtype={dtype}"] if dtype else [] if wire else ["dtype=float64"]
+    shapes = [with_settings(shape, settings) for shape in shapes]
+    where = choices.choose_device("cpu" if wire else device)
     ranks = choices.parse_ranks(gpus, where)
     try:
         check_options(chosen)
     except UnknownStrategyError as error:
         raise Failure(str(error)) from None
-    verdicts = _verify(checks_for(chosen, shapes), ranks, where, timeout)
-    if verdicts is None:
-        return DONE
-    if as_json:
-        click.echo(json.dumps([asdict(verdict) for verdict in verdicts], indent=2))
-    else:
-        show_verdicts(verdicts)
-    outcomes = {verdict.outcome for verdict in verdicts}
-    if outcomes == {"declined"}:
-        said = "every check was declined; give other strategies, ranks or workloads"
-        click.echo(f"nothing was proved: {said}", err=True)
-        return SOME_FAILED
-    return SOME_FAILED if "WRONG" in outcomes else DONE
+    if wire:
+        return verify_wire(chosen, shapes, ranks, timeout, as_json=as_json)
+    return _shown(_verify(checks_for(chosen, shapes), ranks, where, timeout), as_json=as_json)
 
 
-def _shapes(workloads: Sequence[str], small: bool) -> list[Workload]:
+def _shapes(workloads: Sequence[str], small: bool, default: Sequence[str]) -> list[Workload]:
+    """What is named, or ``default``, or the built-in shapes."""
     if not workloads:
         if small:
             raise Failure("--small needs --workload: 'all', or names of the catalogue")
-        return [find(name, "verify") for name in names("verify")]
+        built_in = [find(name, "verify") for name in names("verify")]
+        return [find(name) for name in default] or built_in
     large = [name for name in names() if not name.endswith(SMALL)]
     wanted = [part for group in workloads for part in group.split(",")]
     every = [name for part in wanted for name in (large if part == "all" else [part])]
@@ -108,26 +116,32 @@ def _verify(
     checks: list[Check], ranks: list[int], device: Device, timeout_s: float
 ) -> list[Verdict] | None:
     """Every check on every number of ranks; None on a rank that is not the first."""
-    launcher: Launcher
-    # The logs are worth keeping only if ranks fail, and then the message says where they are.
-    folder = Path(tempfile.mkdtemp(prefix="spbench-verify-"))
-    if joined_ranks(os.environ) is not None:
+    one_of_many: JoinedLauncher | None = None
+    if joined() is not None:
         job = Job(ranks=ranks[0], device=device, checks=checks, timeout_s=timeout_s)
-        launcher = JoinedLauncher(job)
-        if not launcher.is_first:
-            launcher.follow()
+        one_of_many = JoinedLauncher(job)
+        if not one_of_many.is_first:
+            one_of_many.follow()
             return None
+    return on_each(
+        ranks,
+        checks,
+        lambda log: one_of_many or LocalLauncher(log),
+        lambda size, launcher, place: run_checks(checks, size, device, launcher, place, timeout_s),
+    )
+
+
+def _shown(verdicts: list[Verdict] | None, *, as_json: bool) -> int:
+    """All of them, and how it went."""
+    if verdicts is None:
+        return DONE
+    if as_json:
+        click.echo(json.dumps([asdict(verdict) for verdict in verdicts], indent=2))
     else:
-        launcher = LocalLauncher(folder / "launcher.log")
-    verdicts = []
-    try:
-        for size in ranks:
-            click.echo(f"{counted(len(checks), 'check')} on {counted(size, 'rank')}", err=True)
-            place = folder / f"{size}-ranks"
-            verdicts += run_checks(checks, size, device, launcher, place, timeout_s)
-    except RanksFailedError as error:
-        raise Failure(str(error), SOME_FAILED) from None
-    finally:
-        launcher.close()
-    shutil.rmtree(folder, ignore_errors=True)
-    return verdicts
+        show_verdicts(verdicts)
+    outcomes = {verdict.outcome for verdict in verdicts}
+    if outcomes == {"declined"}:
+        said = "every check was declined; give other strategies, ranks or workloads"
+        click.echo(f"nothing was proved: {said}", err=True)
+        return SOME_FAILED
+    return SOME_FAILED if "WRONG" in outcomes else DONE
