@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: bench test check clean
+.PHONY: bench test test-faults check clean
 
 bench: $(READY)
 	$(BIN)/spbench run --quick >/dev/null
@@ -13,6 +13,9 @@ bench: $(READY)
 
 test: $(READY)
 	$(BIN)/pytest
+
+test-faults: $(READY)
+	$(BIN)/pytest -m "faults or not faults" tests/faults
 
 check: $(READY)
 	$(BIN)/ruff format --check .

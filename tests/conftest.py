@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 import torch
 from hypothesis import settings
 
+# A shell starts what is to run in the background, such as these tests, deaf to Ctrl-C, and nohup
+# to hanging up; what they start would be so too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 settings.register_profile("spbench", deadline=None, derandomize=True)
 settings.load_profile("spbench")
 

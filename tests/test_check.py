@@ -432,7 +432,7 @@ def test_a_narrow_terminal_leaves_columns_out(
     monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
     """Rather than to break verdicts and figures in two."""
-    monkeypatch.setattr(tables, "PLAIN_WIDTH", columns)
+    monkeypatch.setattr(tables, "room", lambda _: columns)
     done = checked(side("b", 1.1), side("b", strategy="rsa"))
     (row,) = (line for line in done.stdout.splitlines() if line.startswith(" dsp "))
     assert len(row) <= columns

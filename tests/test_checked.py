@@ -19,6 +19,7 @@ from spbench.cli.exits import DONE, REGRESSION
 from spbench.cli.stages import Limits, in_stages
 from spbench.judge.between import Finding, Margins, Metric, between
 from spbench.launch.checkout import CheckoutError, checked_out, work_tree
+from spbench.launch.deadlines import Deadlines
 from spbench.launch.plan import Cell
 from spbench.launch.sides import Side, in_turn
 from spbench.results.reading import read_rows
@@ -31,7 +32,7 @@ LIMITS = Limits(
     margins=Margins(time=0.03),
     metrics=("time", "memory", "volume"),
     launches=5,
-    timeout_s=60.0,
+    deadlines=Deadlines(launch_s=60.0),
 )
 
 
@@ -60,7 +61,7 @@ class FakeBench:
         return between(*sides, limits.margins, metrics=limits.metrics)
 
 
-FLAT = [100.0, 100.2, 99.8, 100.1, 99.9] * 3
+FLAT = [100.0, 100.2, 99.8, 100.1, 99.9] * 6
 SLOW = [ms * 1.1 for ms in (*FLAT[1:], FLAT[0])]
 
 
@@ -85,6 +86,16 @@ def test_a_false_alarm_is_taken_back() -> None:
     """Five slow launches by chance, and then five that are not."""
     bench = FakeBench({"a": FLAT}, {"a": [*SLOW[:5], *FLAT[5:]]})
     assert in_stages(bench, LIMITS).of("fail") == []  # type: ignore[arg-type]
+
+
+def test_what_stays_open_is_measured_until_it_is_settled() -> None:
+    """About 4 % slower, half of the launches by much and half by little: up to twenty of each."""
+    rough = [ms * (1.04 + 0.06 * (-1) ** i) for i, ms in enumerate(FLAT)]
+    bench = FakeBench({"a": FLAT}, {"a": rough})
+    in_stages(bench, LIMITS)
+    launches = [launch for of_stage, _ in bench.asked for launch in of_stage]
+    assert launches == list(range(len(launches)))
+    assert len(bench.asked) > 3 and len(launches) <= 20
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -19,10 +20,10 @@ from typing import Any, NoReturn
 import click
 import pytest
 
-from spbench.cli import choices
+from spbench.cli import choices, endings
 from spbench.cli import main as entry
-from spbench.cli.exits import SOME_FAILED, UNFIT, USAGE, Failure
-from spbench.cli.measure import results_folder
+from spbench.cli.exits import READER_GONE, SOME_FAILED, UNFIT, USAGE, Failure
+from spbench.cli.folders import results_folder
 from spbench.cli.requests import checked_cells
 from spbench.launch.plan import Request, every
 from spbench.results.record import Record
@@ -37,11 +38,17 @@ FLAGS = {
         "--dtype",
         "--fresh",
         "--gpus",
+        "--hang-after",
+        "--join-timeout",
         "--json",
         "--launches",
+        "--max-time",
+        "--nnodes",
+        "--node-rank",
         "--out",
         "--peak-tflops",
         "--quick",
+        "--rdzv-endpoint",
         "--seed",
         "--set",
         "--share",
@@ -73,6 +80,7 @@ FLAGS = {
         "--device",
         "--dtype",
         "--gpus",
+        "--hang-after",
         "--json",
         "--junit",
         "--launches",
@@ -101,6 +109,7 @@ FLAGS = {
         "--small",
         "--strategy",
         "--timeout",
+        "--wire",
         "--workload",
         "-g",
         "-s",
@@ -108,6 +117,7 @@ FLAGS = {
     ],
     "show": ["--gpus", "--json", "--set", "--strategy", "-g", "-s", "WORKLOAD"],
     "list": ["--json", "WHAT"],
+    "doctor": ["--device", "--gpus", "--json", "--timeout", "-g"],
 }
 
 
@@ -125,13 +135,18 @@ class Done:
     cpu_s: float
 
 
+TRAP = "raise ImportError('torch was imported')\n"
+MISSING = "raise ModuleNotFoundError('no torch', name='torch')\n"
+
+
 def spbench(
-    folder: Path, *words: str, torch: bool = False, stdout: int | None = None, **environ: str
+    folder: Path, *words: str, torch: bool | None = False, stdout: int | None = None, **environ: str
 ) -> Done:
-    """Runs a command in ``folder``; unless ``torch``, importing torch ends it with an error."""
+    """Runs a command in ``folder``; unless ``torch``, importing torch ends it with an error, with
+    None as where it is not installed."""
     trap = folder / "trap" / "torch"
     trap.mkdir(parents=True, exist_ok=True)
-    (trap / "__init__.py").write_text("raise ImportError('torch was imported')\n")
+    (trap / "__init__.py").write_text(MISSING if torch is None else TRAP)
     paths = [str(ROOT)] if torch else [str(trap.parent), str(ROOT)]
     env = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(paths)} | environ
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -181,7 +196,8 @@ BAD_YAML = "version: 1\nname: mine\naxes: {time: 4}\nhiden: 32\nheads: 4\ndepth:
         (["ryn"], "unknown command 'ryn'. Did you mean 'run'?"),
         (
             ["zzz"],
-            "unknown command 'zzz'. Known: run, compare, plot, baseline, check, verify, show, list",
+            "unknown command 'zzz'. "
+            "Known: run, compare, plot, baseline, check, verify, show, list, doctor",
         ),
         (["run", "--stratgy", "dsp"], "No such option '--stratgy'. Did you mean '--strategy'?"),
         (["run", "-s", "ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'?"),
@@ -205,7 +221,7 @@ BAD_YAML = "version: 1\nname: mine\naxes: {time: 4}\nhiden: 32\nheads: 4\ndepth:
         (["run", "--sweep", "ci-smoke", "--set", "depth=1"], "--set cannot be given with --sweep"),
         (["run", "--sweep", "ci-smoke", "--dtype", "float64"], "--dtype cannot be given with"),
         (["run", "--launches", "0"], "0 is not in the range 1<=x<=1000"),
-        (["run", "--timeout", "nan"], "nan is not a finite number"),
+        (["run", "--timeout", "nan"], "'nan' is no length of time above 0; write 90, 90s, 90m,"),
         (["show", "dsp-720"], "unknown workload 'dsp-720'. Did you mean 'dsp-720m"),
         (["show", "dsp-720m", "-s", "ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'"),
         (["show", "dsp-720m", "--set", "haeds=3"], "unknown key 'haeds'. Did you mean 'heads'?"),
@@ -217,6 +233,8 @@ BAD_YAML = "version: 1\nname: mine\naxes: {time: 4}\nhiden: 32\nheads: 4\ndepth:
         (["compare", "nowhere"], "no run at nowhere. The latest under results/: none yet"),
         (["verify", "--small"], "--small needs --workload: 'all', or names of the catalogue"),
         (["verify", "-w", "bench.yaml", "--small"], "'bench.yaml' has no -small twin"),
+        (["verify", "--wire", "--device", "cuda"], "NCCL's bytes pass no network interface"),
+        (["verify", "--wire", "--small"], "--small needs --workload: 'all', or names of the"),
         (["list", "strategy"], "'strategies', 'workloads', 'sweeps', 'runs'"),
     ],
 )
@@ -257,6 +275,14 @@ def test_the_trap_for_torch_works(tmp_path: Path) -> None:
     done = spbench(tmp_path, "run", "--dry-run", TMPDIR=str(tmp_path))
     assert done.code == 1
     assert "ImportError: torch was imported" in done.err
+
+
+@pytest.mark.parametrize("words", [["run", "-s", "dsp"], ["verify"], ["show", "dsp-720m"]])
+def test_without_torch_a_command_that_needs_it_says_so(tmp_path: Path, words: list[str]) -> None:
+    """Exit 6 and one sentence with what to do; it is no defect of ours."""
+    done = spbench(tmp_path, *words, torch=None)
+    assert (done.code, done.out) == (UNFIT, "")
+    assert done.err == f"Error: {endings.NO_TORCH}\n"
 
 
 def test_flags_are_frozen() -> None:
@@ -390,15 +416,14 @@ def test_a_damaged_run_is_shown_as_far_as_it_goes(place: Path, tmp_path: Path) -
     "words", [["compare"], ["compare", "--json"], ["plot"], ["list", "workloads"], ["run", "-h"]]
 )
 def test_a_reader_that_goes_away_is_no_error(place: Path, words: list[str]) -> None:
-    """As behind '| head -1': the command ends, and says nothing of it."""
+    """As behind '| head -1': the command ends as by SIGPIPE, and says nothing of it."""
     reading, writing = os.pipe()
     os.close(reading)
     try:
         done = spbench(place, *words, stdout=writing)
     finally:
         os.close(writing)
-    assert done.err == ""
-    assert done.code in (0, 1)
+    assert (done.code, done.err) == (READER_GONE, "")
 
 
 @pytest.mark.parametrize(
@@ -432,7 +457,7 @@ def test_a_fault_that_is_not_understood_is_refused(tmp_path: Path) -> None:
     assert (done.code, done.out) == (USAGE, "")
     assert done.err == (
         "Error: SPBENCH_FAULT='slow@rank1:fast' says 'fast', which is no percentage; "
-        "SPBENCH_FAULT=slow@rank1:5% would work\n"
+        "SPBENCH_FAULT=slow@rank1:5% or kill@rank1:step3 would work\n"
     )
     assert not (tmp_path / "results").exists()
 
@@ -663,7 +688,7 @@ def test_only_visible_gpus_count(
 def test_more_ranks_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused with what would work; a share of a larger group needs one GPU alone."""
     with_gpus(monkeypatch, 2)
-    with pytest.raises(Failure, match=r"has 2 GPUs; use 1 to 2, --device cpu, or torchrun"):
+    with pytest.raises(Failure, match=r"has 2 GPUs; use 1 to 2, --device cpu, or --nnodes"):
         choices.parse_ranks("1,8", "cuda")
     assert choices.parse_ranks("1,8", "cuda", share=True) == [1, 8]
 
@@ -717,9 +742,10 @@ def test_where_results_go(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def signals() -> Iterator[None]:
-    """main() takes over SIGTERM and SIGHUP; they are given back."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+def signals(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """main() takes over what asks for an end; they are given back. It leaves as if by sys.exit."""
+    monkeypatch.setattr(entry, "_leave", sys.exit)
+    kept = {number: signal.getsignal(number) for number in entry.ENDINGS}
     yield
     for number, handler in kept.items():
         signal.signal(number, handler)
@@ -754,7 +780,9 @@ def test_how_commands_end(
     assert (caught.value.code, out, err) == (code, "", said)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
+)
 def test_a_signal_ends_in_order(
     monkeypatch: pytest.MonkeyPatch, signals: None, number: signal.Signals, code: int
 ) -> None:
@@ -763,6 +791,22 @@ def test_a_signal_ends_in_order(
     with pytest.raises(SystemExit) as caught:
         entry.main()
     assert caught.value.code == code
+
+
+def test_what_comes_of_an_interrupt_is_no_defect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], signals: None
+) -> None:
+    """A library may swallow it in its import, and fail later, or not at all."""
+
+    def swallow(**_: object) -> NoReturn:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise RecursionError("half a library")
+
+    monkeypatch.setattr(entry.cli, "main", swallow)
+    with pytest.raises(SystemExit) as caught:
+        entry.main()
+    assert (caught.value.code, capsys.readouterr().err) == (130, "Interrupted.\n")
 
 
 def test_a_defect_of_ours_leaves_its_traceback_in_a_file(

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
-import signal
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from spbench.comm.transfer import OPS
+from spbench.launch.deadlines import Deadlines
 from spbench.launch.local import LocalLauncher
 from spbench.launch.plan import Request, every, plan
 from spbench.launch.sweep import Sweep
@@ -49,16 +47,6 @@ def start(folder: Path, *words: str, fault: str = "") -> subprocess.Popen[str]:
     )
 
 
-def start_long(folder: Path, out: Path) -> subprocess.Popen[str]:
-    """A run of many seconds, once its ranks have been started."""
-    words = ("--set", "axes={time: 16, height: 64, width: 64}", "-s", "rsa", "--gpus", "2")
-    run = start(folder, *words, "--out", str(out))
-    deadline = time.monotonic() + 60
-    while not list(out.glob("logs/*/logs/*/*/0/stderr.log")) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return run
-
-
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
     """One sweep over every faulty strategy, and a good one after them; records by name."""
@@ -66,7 +54,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(PLUGINS))
         patch.setenv("PYTHONPATH", PATHS)
-        names = ["raises", "exits", "killed", "hangs", "lies", "dsp"]
+        names = ["raises", "lies", "dsp"]
         request = Request(
             combinations=every(find("axes-2d", "verify"), names, [2]),
             device="cpu",
@@ -75,7 +63,11 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
         launcher = LocalLauncher(folder / "logs" / "launcher.log")
         with Store(folder) as store:
             sweep = Sweep(
-                store=store, launcher=launcher, run_id="faults", session="one", timeout_s=20.0
+                store=store,
+                launcher=launcher,
+                run_id="faults",
+                session="one",
+                deadlines=Deadlines(launch_s=60.0),
             )
             before = psutil.Process().children(recursive=True)
             records = list(sweep.run(plan(request), lambda _: None))
@@ -91,9 +83,6 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
     ("strategy", "status", "reason"),
     [
         ("raises", "crash", "rank 1: ZeroDivisionError: a fault of rank 1"),
-        ("exits", "crash", "rank 1 ended with exit code 7"),
-        ("killed", "crash", "rank 1 was ended by SIGKILL"),
-        ("hangs", "timeout", "not done after 20 s"),
         ("lies", "wrong_result", "differs from one device"),
         ("dsp", "ok", ""),
     ],
@@ -121,7 +110,8 @@ def test_a_run_from_the_command_line(tmp_path: Path) -> None:
         assert row["gradient_error"] < row["tolerance"]
         assert row["stopped_by"] in ("precision", "seconds", "iterations")
         assert 0 < row["steps_s"] < row["launch_s"]
-        assert row["others_cores"] >= 0
+        # Twenty quick steps may be over before the kernel's ticks tell anything.
+        assert row["others_cores"] is None or row["others_cores"] >= 0
         assert row["hardware"].endswith(f" x{len(os.sched_getaffinity(0))}")
         called = {word.partition("=")[0].partition(".")[2] for word in row["collectives"].split()}
         assert called == {op for op in OPS if row[f"{op}_bytes"]}
@@ -137,34 +127,6 @@ def test_a_run_from_the_command_line(tmp_path: Path) -> None:
     assert again.returncode == 0, err
     assert "2 launches are in here already; 0 left to do" in err
     assert len((tmp_path / "here" / "runs.csv").read_text().splitlines()) == 3
-
-
-@pytest.mark.parametrize(("ending", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_run_keeps_its_rows(tmp_path: Path, ending: int, code: int) -> None:
-    """Finished cases stay, the one under way is 'interrupted', no process is left."""
-    out = tmp_path / "here"
-    run = start_long(tmp_path, out)
-    time.sleep(1.0)
-    family = psutil.Process(run.pid).children(recursive=True)
-    assert len(family) >= 3
-    run.send_signal(ending)
-    _, err = run.communicate(timeout=30)
-    assert run.returncode == code, err
-    assert alive(family) == []
-    with (out / "runs.csv").open() as file:
-        assert [row["status"] for row in csv.DictReader(file)] == ["interrupted"]
-
-
-def test_a_killed_parent_takes_its_ranks_along(tmp_path: Path) -> None:
-    """SIGKILL to spbench itself: launcher and ranks die by themselves, the next start resumes."""
-    out = tmp_path / "here"
-    run = start_long(tmp_path, out)
-    family = psutil.Process(run.pid).children(recursive=True)
-    run.kill()
-    run.communicate(timeout=10)
-    assert alive(family) == []
-    with Store(out):
-        pass  # the lock of a dead writer does not hold
 
 
 def test_joining_ranks_that_torchrun_started(tmp_path: Path) -> None:
@@ -227,7 +189,13 @@ def test_variables_for_the_ranks_alone(tmp_path: Path, monkeypatch: pytest.Monke
     ):
         launcher = LocalLauncher(tmp_path / "launcher.log", variable)
         with Store(tmp_path / "run") as store:
-            sweep = Sweep(store=store, launcher=launcher, run_id="r", session="s", timeout_s=60.0)
+            sweep = Sweep(
+                store=store,
+                launcher=launcher,
+                run_id="r",
+                session="s",
+                deadlines=Deadlines(launch_s=60.0),
+            )
             (record,) = sweep.run([cell], lambda _: None)
         launcher.close()
         assert (record.status, record.environment) == ("ok", said), record.reason

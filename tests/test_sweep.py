@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from spbench.launch.local import Ended
+from spbench.launch.deadlines import Deadlines
+from spbench.launch.launcher import Ended
 from spbench.launch.plan import Cell, Request, every, job_of, plan, turned
 from spbench.launch.sweep import Sweep, folder_name, new_folder, still_to_do
 from spbench.results.reading import read_rows
@@ -109,7 +110,7 @@ def sweep(
             launcher=launcher,
             run_id="a run",
             session="a session",
-            timeout_s=7.0,
+            deadlines=Deadlines(launch_s=7.0),
             git_commit="abc",
             peak_tflops=lambda _: 1.0,
             now=lambda: datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC),
@@ -247,6 +248,43 @@ FAULTS: dict[str, tuple[Replay, str, str]] = {
         "timeout",
         "not done after 7 s; --timeout sets the deadline",
     ),
+    "hung": (
+        Replay(Ended(ok=False, hung="rank 1 stopped in joining", hung_ranks=[1], still_s=200), []),
+        "hang",
+        "rank 1 stopped in joining; nothing moved for 200 s (--hang-after sets the limit). Their "
+        "stacks are in their logs",
+    ),
+    "hung when it was done": (
+        Replay(Ended(ok=False, hung="rank 0 stopped in leaving", still_s=4), [good(0), good(1)]),
+        "hang",
+        "rank 0 stopped in leaving; nothing moved for 4 s (--timeout sets the limit). Their "
+        "stacks are in their logs",
+    ),
+    "out of memory, and then the others hung": (
+        Replay(Ended(ok=False, hung="rank 0 stopped"), [None, bad(1, "oom", 5.0)]),
+        "oom",
+        "rank 1: why",
+    ),
+    "a node that is lost": (
+        Replay(Ended(ok=False, lost=True, why="node 1 (b) is gone"), [bad(0, "comm_error"), None]),
+        "comm_error",
+        "node 1 (b) is gone",
+    ),
+    "on several nodes": (
+        Replay(Ended(ok=False, rank=1, exitcode=-9, hosts={0: "a", 1: "b"}), [good(0), None]),
+        "crash",
+        "rank 1 (b) was ended by SIGKILL",
+    ),
+    "killed by the kernel": (
+        Replay(Ended(ok=False, rank=1, exitcode=-9, starved=True), [good(0), None]),
+        "host_oom",
+        "rank 1 was killed by the kernel, which was out of memory",
+    ),
+    "never started": (
+        Replay(Ended(ok=False, why="OSError: no more processes"), [None, None]),
+        "crash",
+        "the ranks could not be started: OSError: no more processes",
+    ),
     "out of memory while the others waited": (
         Replay(Ended(ok=False, timed_out=True), [None, bad(1, "oom", 5.0)]),
         "oom",
@@ -283,8 +321,8 @@ def test_a_fault_is_a_row_that_says_why(tmp_path: Path, name: str) -> None:
     assert (record.sent_bytes_forward is not None) == (
         status == "wrong_result" and "sent" in reason
     )
-    assert (tmp_path / record.log).parent.is_dir()
-    assert record.log == f"logs/{folder_name(cells()[0].case)}/logs"
+    where = f"logs/{folder_name(cells()[0].case)}/logs"
+    assert record.log == ("" if replay.ended.group_lost else where)
     assert read_rows(tmp_path).records == [record]
 
 
@@ -346,7 +384,7 @@ def test_it_is_told_where_the_time_went(tmp_path: Path) -> None:
             launcher=FakeLauncher([Replay(Ended(ok=True), [told, good(1)]), crash, OK]),
             run_id="a run",
             session="a session",
-            timeout_s=7.0,
+            deadlines=Deadlines(launch_s=7.0),
             went=went.append,
         )
         for count, record in enumerate(run.run(cells("dsp", "rsa", "ulysses"), lambda _: None)):
@@ -453,9 +491,9 @@ def test_a_job_asks_for_what_the_case_needs(tmp_path: Path) -> None:
     written = Job.read(tmp_path / "logs" / folder_name(cell.case))
     assert written == launcher.jobs[0]
     assert (written.ranks, written.timeout_s, written.case) == (2, 7.0, cell.case)
-    assert job_of(cell.case, 1.0).environment == {}
+    assert job_of(cell.case, Deadlines()).environment == {}
     on_cuda = cell.case.model_copy(update={"strategy": "megatron-sp", "device": "cuda"})
-    assert job_of(on_cuda, 1.0).environment == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    assert job_of(on_cuda, Deadlines()).environment == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
 def test_names_of_folders(tmp_path: Path) -> None:
@@ -544,8 +582,76 @@ def test_what_a_gpu_can_do_depends_on_the_case(tmp_path: Path) -> None:
             launcher=FakeLauncher([OK, OK]),
             run_id="a run",
             session="a session",
-            timeout_s=7.0,
+            deadlines=Deadlines(launch_s=7.0),
             peak_tflops=lambda case: 1.0 if case.workload.dtype == "bfloat16" else None,
         )
         records = list(run.run(todo, lambda _: None))
     assert [record.mfu is None for record in records] == [True, False]
+
+
+OOM = Replay(Ended(ok=False, rank=1, exitcode=1), [None, bad(1, "oom", 5.0)])
+
+
+def larger(**sizes: Any) -> list[Cell]:
+    return cells("dsp", workload=WORK.model_copy(update=sizes))
+
+
+def test_what_is_larger_than_an_oom_case_is_not_tried(tmp_path: Path) -> None:
+    """Nor further launches of it; what is smaller, on more ranks, or another strategy's is."""
+    first = cells("dsp", launches=2)
+    todo = [
+        first[0],
+        *larger(batch=WORK.batch + 1),
+        *larger(depth=WORK.depth + 1, batch=WORK.batch + 1),
+        *cells("dsp", ranks=[4]),
+        *cells("ulysses"),
+        *larger(hidden=WORK.hidden * 2, batch=WORK.batch + 1),
+        first[1],
+    ]
+    launcher = FakeLauncher([OOM, OK, OK, OK])
+    records = sweep(tmp_path, launcher, todo)
+    assert [record.status for record in records] == [
+        "oom", "skipped", "skipped", "crash", "ok", "ok", "skipped",
+    ]  # fmt: skip
+    assert records[1].reason.startswith("larger than an oom case (")
+    assert records[6].reason == "out of memory in launch 1 already"
+    assert len(launcher.jobs) == 4
+
+
+def test_a_case_that_can_never_run_is_skipped_once(tmp_path: Path) -> None:
+    """A resume does not repeat the row; another reason is another row."""
+    (cell,) = cells("dsp")
+    declined = Cell(case=cell.case, why_not="no axis is left")
+    done = sweep(tmp_path, FakeLauncher([]), [declined])
+    assert still_to_do([declined], done) == []
+    assert still_to_do([cell], done) == [cell]
+    other = Cell(case=cell.case, why_not="another reason")
+    assert still_to_do([other], done) == [other]
+
+
+def test_the_time_of_all_launches(tmp_path: Path) -> None:
+    """No launch begins when it is up; each gets no more than what is left, and one that it ends
+    is 'interrupted'."""
+    now = [100.0]
+
+    class Slow(FakeLauncher):
+        def run(self, job: Job, folder: Path) -> Ended:
+            now[0] += 40.0
+            return super().run(job, folder)
+
+    launcher = Slow([OK, Replay(Ended(ok=False, timed_out=True), [None, None])])
+    with Store(tmp_path) as store:
+        run = Sweep(
+            store=store,
+            launcher=launcher,
+            run_id="a run",
+            session="a session",
+            deadlines=Deadlines(launch_s=50.0, sweep_s=70.0),
+            monotonic_s=lambda: now[0],
+        )
+        records = list(run.run(cells(launches=3), lambda _: None))
+    assert [(record.status, record.reason[:11]) for record in records] == [
+        ("ok", ""),
+        ("interrupted", "the time of"),
+    ]
+    assert [job.timeout_s for job in launcher.jobs] == [50.0, 30.0]
