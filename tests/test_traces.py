@@ -165,6 +165,31 @@ def test_a_file_that_was_packed_again(tmp_path: Path) -> None:
     assert (steps(found, 0), steps(found, 1), found.torn) == (TIMES[0], TIMES[1], 0)
 
 
+@pytest.mark.parametrize("time_s", [0x69000000, 0x69020000, 0x69FF0400, 0x69212223])
+def test_whatever_time_a_member_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, time_s: int
+) -> None:
+    """An older version wrote time and name: what is torn in them takes nothing of what follows."""
+    monkeypatch.setattr("gzip.time.time", lambda: time_s)
+    texts = [f"c,{i},timed,0,0,{i + 1}\n".encode() for i in range(2)]
+    paths = [tmp_path / f"{i}.gz" for i in range(2)]
+    for path, text in zip(paths, texts, strict=True):
+        with gzip.open(path, "wb") as file:
+            file.write(text)
+    first, second = (path.read_bytes() for path in paths)
+    for length in range(len(first)):
+        assert read(tmp_path, first[:length] + second).ms["c", 1] == {("timed", 0): [2.0]}
+
+
+def test_a_member_that_holds_what_looks_like_another(tmp_path: Path) -> None:
+    """It is read to its own end, also before a torn one."""
+    lines = [b"c,0,timed,0,0,1.5", gzip.compress(b"")[:10], b"c,0,timed,0,1,2.5", b""]
+    data = gzip.compress(b"\n".join(lines), compresslevel=0)
+    found = read(tmp_path, data + written(tmp_path, [0])[:-9])
+    assert found.ms["c", 0] == {("timed", 0): [1.5, 2.5]}
+    assert (steps(found, 0), found.torn, found.damaged) == (TIMES[0], 1, 1)
+
+
 def test_lines_that_are_no_sample_are_counted(tmp_path: Path) -> None:
     """Too short, no number, no time, or an iteration of which the one before is missing."""
     lines = ["c,0,timed,0,0,1.5", "c,0,timed", "c,0,timed,0,1,x", "c,0,timed,0,1,nan"]

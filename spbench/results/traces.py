@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import math
 import re
 import zlib
@@ -22,8 +23,9 @@ from spbench.results.record import Record
 from spbench.results.sample import Sample
 
 SAMPLE_COLUMNS = ("case", "launch", "pass", "rank", "iteration", "ms")
-MEMBER = re.compile(rb"\x1f\x8b\x08[\x00-\x1f](?=.{4}[\x00\x02\x04][\x00-\x0d\xff])", re.DOTALL)
-"""How a gzip member begins: method, flags, any time, level, system (RFC 1952)."""
+MEMBER = re.compile(rb"\x1f\x8b\x08(?=[\x00-\x1f].{4}[\x00\x02\x04][\x00-\x0d\xff])", re.DOTALL)
+"""How a gzip member begins: method, flags, any time, level, system (RFC 1952). What was torn may
+end like one, directly before the next."""
 
 Launch = tuple[str, int]
 """Case and launch."""
@@ -43,11 +45,14 @@ def append_samples(folder: Path, record: Record, samples: Sequence[Sample]) -> N
         return
     path = folder / "samples.csv.gz"
     is_new = not path.exists() or path.stat().st_size == 0
-    with gzip.open(path, "at", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        if is_new:
-            writer.writerow(SAMPLE_COLUMNS)
-        writer.writerows(rows)
+    text = io.StringIO()
+    writer = csv.writer(text)
+    if is_new:
+        writer.writerow(SAMPLE_COLUMNS)
+    writer.writerows(rows)
+    with path.open("ab") as file:
+        # Without name and time: behind a header that is torn, these are read as one of its fields.
+        file.write(gzip.compress(text.getvalue().encode(), mtime=0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,16 +123,34 @@ def members(data: bytes) -> Iterator[tuple[str, bool]]:
     starts = [found.start() for found in MEMBER.finditer(data)]
     if data and (not starts or starts[0] > 0):
         yield "", False
-    for start, end in pairwise([*starts, len(data)]):
-        inflate = zlib.decompressobj(wbits=31)
-        try:
-            text = inflate.decompress(data[start:end])
-        except zlib.error:
-            yield "", False
-            continue
-        yield text.decode("utf-8", errors="replace"), inflate.eof
-        if inflate.unused_data.strip(b"\0"):
+    bounds = [*starts, len(data)]
+    i = 0
+    while i < len(starts):
+        text, ends, rest = _member(data, bounds[i:])
+        yield text.decode("utf-8", errors="replace"), ends > 0
+        if rest.strip(b"\0"):
             yield "", False  # behind a whole one stands what is none
+        i += max(ends, 1)
+
+
+def _member(data: bytes, bounds: Sequence[int]) -> tuple[bytes, int, bytes]:
+    """What begins at the first of ``bounds``: its text, at which bound it has ended, what is over.
+
+    It may well hold what looks like another beginning. 0: it is torn, before the next beginning,
+    as what follows it would be read as its own.
+    """
+    inflate = zlib.decompressobj(wbits=31)
+    text = beginning = b""
+    for ends, (start, end) in enumerate(pairwise(bounds), 1):
+        try:
+            text += inflate.decompress(data[start:end])
+        except zlib.error:
+            break
+        if inflate.eof:
+            return text, ends, inflate.unused_data
+        if ends == 1:
+            beginning = text
+    return beginning, 0, b""
 
 
 def _lines_with(cases: Collection[str] | None, text: str, *, whole: bool) -> list[str]:
