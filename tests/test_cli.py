@@ -23,7 +23,7 @@ import pytest
 from spbench.cli import choices, endings
 from spbench.cli import main as entry
 from spbench.cli.exits import READER_GONE, SOME_FAILED, UNFIT, USAGE, Failure
-from spbench.cli.folders import results_folder
+from spbench.cli.folders import Destination
 from spbench.cli.requests import checked_cells
 from spbench.launch.plan import Request, every
 from spbench.results.record import Record
@@ -732,10 +732,11 @@ def test_strategies_are_named_once_each() -> None:
 
 def test_where_results_go(tmp_path: Path) -> None:
     """By date and workload; --out as it is; --fresh beside it; no name leads elsewhere."""
-    assert results_folder(tmp_path, "w", fresh=False) == tmp_path
-    assert results_folder(tmp_path, "w", fresh=True) == tmp_path.with_name(f"{tmp_path.name}-2")
+    assert Destination(tmp_path, "w").folder == tmp_path
+    beside = tmp_path.with_name(f"{tmp_path.name}-2")
+    assert Destination(tmp_path, "w", fresh=True).folder == beside
     for odd in ("../../x", "a b\n", "ä/ö"):
-        folder = results_folder(None, odd, fresh=False)
+        folder = Destination(None, odd).folder
         assert folder.parent == Path("results")
         assert folder.name.isascii()
         assert folder.name.isprintable()

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 import secrets
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 from spbench.cli.exits import Failure
 from spbench.launch.plan import Cell
 from spbench.launch.sweep import new_folder
+from spbench.results.lock import LOCK
+
+BEGUN = {LOCK, "logs"}
+"""What a run makes before it writes run.json: a folder that holds nothing else may be a run's."""
 
 
 def new_session() -> str:
@@ -17,18 +23,39 @@ def new_session() -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
-def results_folder(out: Path | None, title: str, *, fresh: bool) -> Path:
-    """Where to write: ``--out`` (resumed if it is there), beside it, or a new one by date."""
-    if out is None:
-        safe = re.sub(r"[^A-Za-z0-9.-]+", "-", title)
-        return new_folder(Path("results"), f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{safe}")
-    if fresh:
-        return new_folder(out.parent, out.name)
-    if out.exists() and not out.is_dir():
-        raise Failure(f"--out {out} is a file; name a folder that may be new")
-    if out.is_dir() and any(out.iterdir()) and not (out / "run.json").exists():
-        raise Failure(f"--out {out} holds other things than a run; name a new folder, or --fresh")
-    return out
+@dataclass(frozen=True)
+class Destination:
+    """Where to write: ``--out`` (resumed if it is there), beside it, or a new folder by date.
+
+    Nothing is looked at before ``folder`` is asked for, and only the process that writes asks:
+    other nodes and ranks may see the same disk, where it has begun already.
+    """
+
+    out: Path | None
+    title: str
+    fresh: bool = False
+
+    def check(self) -> None:
+        """Raises Failure as ``folder`` would."""
+        assert self.folder
+
+    @cached_property
+    def folder(self) -> Path:
+        """Raises Failure for what cannot be a run's."""
+        out = self.out
+        if out is None:
+            safe = re.sub(r"[^A-Za-z0-9.-]+", "-", self.title)
+            return new_folder(Path("results"), f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{safe}")
+        if self.fresh:
+            return new_folder(out.parent, out.name)
+        if out.exists() and not out.is_dir():
+            raise Failure(f"--out {out} is a file; name a folder that may be new")
+        held = {path.name for path in out.iterdir()} if out.is_dir() else set()
+        if "run.json" not in held and held - BEGUN:
+            raise Failure(
+                f"--out {out} holds other things than a run; name a new folder, or --fresh"
+            )
+        return out
 
 
 def resolved(cell: Cell) -> dict[str, object]:

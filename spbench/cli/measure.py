@@ -19,7 +19,7 @@ import click
 from spbench.bench.fault import Fault
 from spbench.cli.choices import visible_gpus
 from spbench.cli.exits import UNFIT, Failure
-from spbench.cli.folders import new_session, resolved
+from spbench.cli.folders import Destination, new_session, resolved
 from spbench.cli.joined import joined
 from spbench.launch.cluster import Cluster, placement, placement_of, spread
 from spbench.launch.deadlines import Deadlines
@@ -45,7 +45,7 @@ class Plan:
     """The cells of one invocation, and how they are to be run."""
 
     cells: Sequence[Cell]
-    folder: Path
+    destination: Destination
     deadlines: Deadlines = field(default_factory=Deadlines)
     cluster: Cluster | None = None
     peak_tflops: float | None = None
@@ -59,12 +59,14 @@ def measure(plan: Plan) -> list[Record] | None:
     if plan.cluster is not None and not plan.cluster.is_head:
         _follow(_here(plan, plan.cluster))
         return None
+    if os.environ.get("RANK", "0") == "0":
+        plan.destination.check()  # before other ranks wait for this one
     one_of_many = _joined(plan) if joined() is not None else None
     if one_of_many is not None and not one_of_many.is_first:
         one_of_many.follow()
         return None
     try:
-        with Store(plan.folder) as store:
+        with Store(plan.destination.folder) as store:
             return _sweep(plan, store, one_of_many or _local(plan))
     except (ResultsError, LauncherError) as error:
         raise Failure(str(error), UNFIT) from None
@@ -115,7 +117,7 @@ def _local(plan: Plan) -> LocalLauncher:
     on_gpus = any(cell.case.device == "cuda" for cell in plan.cells)
     cluster = None if plan.cluster is None else _here(plan, plan.cluster)
     return LocalLauncher(
-        plan.folder / "logs" / "launcher.log",
+        plan.destination.folder / "logs" / "launcher.log",
         cluster=cluster,
         gpu_memory=partial(gpu_memory, os.environ.get(SHOWN)) if on_gpus else None,
     )

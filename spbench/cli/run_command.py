@@ -14,7 +14,7 @@ from spbench.bench.fault import VARIABLE
 from spbench.cli import choices
 from spbench.cli.duration import Duration
 from spbench.cli.exits import DONE, SOME_FAILED, Failure
-from spbench.cli.folders import results_folder
+from spbench.cli.folders import Destination
 from spbench.cli.measure import Plan, measure
 from spbench.cli.nodes import nodes_options
 from spbench.cli.planted import check_hits, planted_fault
@@ -108,11 +108,11 @@ def command(
     if dry_run:
         show_plan(cells, as_json=as_json)
         return DONE
-    folder = results_folder(out, asked.title, fresh=fresh)
+    destination = Destination(out, asked.title, fresh=fresh)
     sweep_s = math.inf if max_time is None else max_time
     plan = Plan(
         cells=cells,
-        folder=folder,
+        destination=destination,
         deadlines=Deadlines(launch_s=timeout, hang_s=hang_after, sweep_s=sweep_s),
         cluster=cluster,
         peak_tflops=peak_tflops,
@@ -123,7 +123,7 @@ def command(
     records = measure(plan)
     if records is None:
         return DONE
-    _show(records, folder, as_json)
+    _show(records, destination.folder, as_json)
     whole = len(records) == len(cells) and all(r.status in ("ok", "skipped") for r in records)
     return DONE if whole else SOME_FAILED
 

@@ -42,8 +42,13 @@ def node(folder: Path, rank: int, port: int, *words: str, nodes: int = 2, **more
 
 
 def test_two_nodes_share_the_ranks_of_a_case(tmp_path: Path) -> None:
-    """The same volumes as on one; one node is full before the next; only node 0 has results."""
+    """The same volumes as on one; one node is full before the next; only node 0 has results.
+
+    The other does not even look at its --out, where on a shared disk node 0 may have begun.
+    """
     words = (*SMALL, "-s", "dsp,ulysses")
+    other = tmp_path / "node1" / "here" / "notes"
+    other.mkdir(parents=True)
     port = free_port()
     first, second = (node(tmp_path, i, port, *words, "--gpus", "2,3") for i in (0, 1))
     code, _, err = finish(first, 200)
@@ -53,7 +58,7 @@ def test_two_nodes_share_the_ranks_of_a_case(tmp_path: Path) -> None:
     host = socket.gethostname()
     assert f"ranks: 3 on {host} 0-1, {host} 2" in err
     assert "node 0 is done" in err_
-    assert not (tmp_path / "node1" / "here").exists()
+    assert [*other.parent.iterdir()] == [other]
     together = rows_of(tmp_path / "node0" / "here")
     assert [row["status"] for row in together] == ["ok"] * 4
     alone = start(tmp_path, "run", *words, "--gpus", "2,3", "--out", "alone")

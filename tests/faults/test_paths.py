@@ -165,6 +165,16 @@ def test_a_folder_that_vanishes_ends_a_run(tmp_path: Path) -> None:
     assert not (out / "runs.csv").exists()
 
 
+def test_a_run_that_ended_before_it_wrote_anything(tmp_path: Path) -> None:
+    """It leaves a lock and logs: no other things than a run's, so that it may go on."""
+    out = tmp_path / "here"
+    (out / "logs").mkdir(parents=True)
+    (out / ".lock").touch()
+    done = inside(*CELLS, str(out))
+    assert done.code == DONE, done.err
+    assert len(read_rows(out).records) == 1
+
+
 @pytest.mark.parametrize(
     ("name", "code", "said"),
     [
@@ -190,6 +200,7 @@ def test_a_place_that_cannot_be(
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").touch()
+    (tmp_path / "other" / "logs").mkdir()
     before = sorted(tmp_path.rglob("*"))
     done = inside(*CELLS, name)
     assert (done.code, done.out) == (code, ""), done.err
