@@ -11,6 +11,9 @@ from typing import final
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+_kept: set[int] = set()
+"""Ports of boards that this process keeps, or has kept."""
+
 
 class BoardError(Exception):
     """The one who keeps the board does not answer."""
@@ -23,18 +26,28 @@ class Board:
     def __init__(self, host: str, port: int, *, keeps: bool = False, wait_s: float = 60.0) -> None:
         """``keeps``: it lives in this process. Port 0: any that is free. Raises BoardError."""
         self.host, self._wait_s = host, wait_s
+        self._store = self._open(port, keeps)
+        self.port = self._store.port
+        if keeps and port == 0 and self.port in _kept:
+            # torch lists stores by port, and keeps a closed one's entry in the new one's place
+            # unless that is opened by number: others in this process would not find it.
+            del self._store
+            self._store = self._open(self.port, keeps)
+        if keeps:
+            _kept.add(self.port)
+
+    def _open(self, port: int, keeps: bool) -> TCPStore:
         try:
-            self._store = TCPStore(
-                host,
+            return TCPStore(
+                self.host,
                 port,
                 is_master=keeps,
-                timeout=timedelta(seconds=wait_s),
+                timeout=timedelta(seconds=self._wait_s),
                 wait_for_workers=False,
                 multi_tenant=True,
             )
         except (RuntimeError, ValueError) as error:  # torch's DistError is a RuntimeError
             raise BoardError(str(error).strip().split("\n")[0]) from None
-        self.port = self._store.port
 
     def another(self) -> Board:
         """A second connection to the same board."""
