@@ -11,6 +11,9 @@ from types import ModuleType
 
 import pytest
 
+from spbench.cli.exits import UNFIT
+from spbench.judge.side_by_side import side_by_side
+from spbench.report.plots import draw_all, page_of
 from spbench.results.reading import read_rows
 
 ROOT = Path(__file__).parents[1]
@@ -54,3 +57,27 @@ def test_it_is_shown_and_drawn(large: ModuleType, tmp_path: Path) -> None:
         for name in ("throughput", "memory", "sent_bytes", "step_split", "ratios", "launches")
         for kind in ("png", "svg")
     }
+
+
+def test_several_processes_draw_what_one_does(large: ModuleType, tmp_path: Path) -> None:
+    """The command draws on each core a sheet; here, beside torch, there is but this process."""
+    large.write(tmp_path, islice(large.rows(), 80))
+    done = spbench("plot", str(tmp_path))
+    drawn = [Path(path) for path in done.stdout.split()]
+    records = read_rows(tmp_path).records
+    page = page_of(side_by_side(records), records, tmp_path)
+    alone = list(draw_all(page, tmp_path / "alone"))
+    assert [path.name for path in alone] == [path.name for path in drawn]
+    assert len(alone) == 12
+    for one, other in zip(drawn, alone, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_a_sheet_that_cannot_be_written_is_said(large: ModuleType, tmp_path: Path) -> None:
+    """Whichever process drew it: one sentence, exit 6."""
+    large.write(tmp_path, islice(large.rows(), 80))
+    (tmp_path / "plots" / "memory.png").mkdir(parents=True)
+    code = [sys.executable, "-m", "spbench", "plot", str(tmp_path)]
+    done = subprocess.run(code, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == UNFIT
+    assert done.stderr == f"Error: cannot write to {tmp_path / 'plots'}: Is a directory\n"

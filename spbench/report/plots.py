@@ -17,10 +17,11 @@ from matplotlib.axes import Axes
 from spbench.judge.comparison import MARGIN
 from spbench.judge.intervals import LEAST_LAUNCHES
 from spbench.judge.side_by_side import Line
+from spbench.report.at_once import save_all
 from spbench.report.launches import OUTLIER, Cases, cases_by_panel, launch_rows
 from spbench.report.panels import memory, sent_bytes, step_split, throughput
 from spbench.report.ratios import compared, labels, ratios
-from spbench.report.sheet import PANELS, Sheet, save
+from spbench.report.sheet import PANELS, Sheet
 from spbench.results.record import Record
 from spbench.results.traces import read_samples_csv
 from spbench.workload.words import counted
@@ -162,8 +163,7 @@ def _left_out(panels: Mapping[str, Sequence[str]], number: int, most: int) -> st
 def draw_all(page: Page, folder: Path) -> Iterator[Path]:
     """Writes every figure of the page; yields the paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, sheet in page.sheets.items():
-        yield from save(sheet, folder / name)
+    yield from save_all({folder / name: sheet for name, sheet in page.sheets.items()})
 
 
 def caption(records: Sequence[Record]) -> str:
