@@ -9,6 +9,8 @@ import contextlib
 import os
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import final
 
@@ -35,8 +37,19 @@ class Machine:
         self.group, self.device = group, group.device
         self.gpu = Gpu(self.device) if self.device.type == "cuda" else None
         self.load_average = told(lambda: os.getloadavg()[0])
+        self._elsewhere: dict[str, float] = {}
         group.barrier()
         self._before = _times()
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """What passes inside is another launch's turn, and no part of what was seen."""
+        self.group.barrier()
+        before = _times()
+        yield
+        self.group.barrier()
+        for name, passed in _passed(before).items():
+            self._elsewhere[name] = self._elsewhere.get(name, 0.0) + passed
 
     def look(self) -> None:
         """Right after each timed block, off the clock."""
@@ -46,8 +59,8 @@ class Machine:
     def seen(self) -> Conditions:
         """The last look: to be asked just after the timed pass."""
         self.group.barrier()
-        now = _times()
-        passed = {name: now[name] - self._before[name] for name in now.keys() & self._before}
+        whole = _passed(self._before)
+        passed = {name: value - self._elsewhere.get(name, 0.0) for name, value in whole.items()}
         facts = {
             "hardware": hardware(self.device, self.gpu and self.gpu.power_limit_w),
             "host": told(_host) or "",
@@ -82,6 +95,11 @@ def _times() -> dict[str, float]:
     questions = {"wall_s": time.monotonic, "busy_s": _busy_s, "cpu_s": time.process_time}
     found = {name: told(question) for name, question in questions.items()}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _passed(before: dict[str, float]) -> dict[str, float]:
+    now = _times()
+    return {name: now[name] - before[name] for name in now.keys() & before}
 
 
 def _busy_s() -> float:

@@ -23,6 +23,7 @@ from spbench.bench.family import die_with_parent
 from spbench.bench.fault import Fault
 from spbench.bench.last_words import failure
 from spbench.bench.rank import live_case
+from spbench.bench.turns import Turns
 from spbench.bench.verify import verify_all
 from spbench.bench.wire import wire_all
 from spbench.comm.group import Group, ProcessGroup, ShareOfGroup
@@ -57,7 +58,8 @@ def run_job(folder: str) -> None:
         _strike(fault, rank, "init")
         pulse.phase("joining")
         group = connect(job)
-        write_atomically(sample_path(place, rank), work(job, group, fault, pulse))
+        turns = with_turns(job, group, pulse)
+        write_atomically(sample_path(place, rank), work(job, group, fault, pulse, turns))
         pulse.phase("leaving")
         _strike(fault, rank, "teardown")
         group.close()
@@ -98,11 +100,24 @@ def connect(job: Job, patience_s: float | None = None) -> Group:
     return group
 
 
-def work(job: Job, group: Group, fault: Fault | None = None, pulse: Pulse | None = None) -> str:
+def with_turns(job: Job, group: Group, pulse: Pulse) -> Turns | None:
+    """All ranks' lines to the referee, if there is one; none where any of them has none."""
+    turns = Turns.of(os.environ, job.processes, pulse.beat)
+    (missing,) = group.largest([float(turns is None)])
+    return None if missing else turns
+
+
+def work(
+    job: Job,
+    group: Group,
+    fault: Fault | None = None,
+    pulse: Pulse | None = None,
+    turns: Turns | None = None,
+) -> str:
     """Whatever the job asks of this rank; what its file will hold."""
     if job.case is not None:
         declined = refused(job.case, group.rank)
-        return (declined or run_case(job.case, group, fault, pulse)).model_dump_json()
+        return (declined or run_case(job.case, group, fault, pulse, turns)).model_dump_json()
     if job.collectives:
         tell = (pulse or Pulse()).phase
         return exchange_all(group, tell).model_dump_json()
@@ -121,11 +136,15 @@ def refused(case: Case, rank: int) -> Sample | None:
 
 
 def run_case(
-    case: Case, group: Group, fault: Fault | None = None, pulse: Pulse | None = None
+    case: Case,
+    group: Group,
+    fault: Fault | None = None,
+    pulse: Pulse | None = None,
+    turns: Turns | None = None,
 ) -> Sample:
     """The case's sample, with what the rank knows of its device and libraries."""
     torch.manual_seed(case.seed + group.rank)
-    sample = live_case(case, group, fault, pulse)
+    sample = live_case(case, group, fault, pulse, turns)
     is_cuda = group.device.type == "cuda"
     versions = {"torch": str(torch.__version__)}
     if is_cuda:

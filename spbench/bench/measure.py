@@ -20,6 +20,7 @@ from spbench.bench.fault import Fault
 from spbench.bench.ledger import Ledger
 from spbench.bench.sampling import sample
 from spbench.bench.step import Links, Step
+from spbench.bench.turns import Turns
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.comm.transfer import by_call, by_op, by_phase
 from spbench.model.inputs import Inputs
@@ -34,8 +35,12 @@ def measure(
     links: Links,
     ledger: Ledger,
     fault: Fault | None = None,
+    turns: Turns | None = None,
 ) -> dict[str, Any]:
-    """Fields of the rank's Sample; where its time goes is in the ``ledger``."""
+    """Fields of the rank's Sample; where its time goes is in the ``ledger``.
+
+    ``turns``: with another launch, which has the machine in between.
+    """
     if group.device.type == "cuda":
         torch.cuda.empty_cache()  # what the gate left behind is not the step's
     with ledger.phase("memory"):
@@ -49,7 +54,7 @@ def measure(
         found = _remember(step, links, there, group, ledger)
     if fault is not None:
         step = fault.planted(step, group.rank, group.synchronise)
-    return found | _time(step, whole, inputs, case.effort, group, ledger)
+    return found | _time(step, whole, inputs, case.effort, group, ledger, turns)
 
 
 def _time(
@@ -59,6 +64,7 @@ def _time(
     effort: Effort,
     group: Group,
     ledger: Ledger,
+    turns: Turns | None,
 ) -> dict[str, Any]:
     """Warm-up, then both passes; of a share the one that it has, since it never sends."""
     watch = Stopwatch(group=group, now_s=ledger.now_s)
@@ -75,6 +81,9 @@ def _time(
         machine = Machine(group)
 
         def timed(steps: int) -> list[float]:
+            if turns is not None:
+                with machine.elsewhere():
+                    turns.take()
             times = watch.time(step, steps)
             machine.look()
             _check_finite(inputs)

@@ -18,6 +18,7 @@ from spbench.bench.ledger import Ledger
 from spbench.bench.measure import measure
 from spbench.bench.reference import Reference, one_device
 from spbench.bench.step import Links
+from spbench.bench.turns import Turns
 from spbench.bench.twin import comparable
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.comm.threads import Meeting, Threads, run_ranks
@@ -34,6 +35,7 @@ def live_case(
     group: Group,
     fault: Fault | None = None,
     pulse: Pulse | None = None,
+    turns: Turns | None = None,
     now_s: Callable[[], float] = time.perf_counter,
 ) -> Sample:
     """The whole life. Raises what the workload raises; a failed gate is a Sample."""
@@ -60,7 +62,7 @@ def live_case(
         reason = wrong or "another rank's result is wrong"
         failed_at_s = time.time() if wrong else None
         return Sample(status="wrong_result", reason=reason, failed_at_s=failed_at_s, **proof)
-    found = measure(case, strategy, group, links, ledger, fault)
+    found = measure(case, strategy, group, links, ledger, fault, turns)
     found |= {"phases_s": ledger.phases_s, "steps_s": ledger.steps_s}
     return Sample(status="ok", **proof, **found)
 

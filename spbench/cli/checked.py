@@ -12,7 +12,7 @@ import click
 from spbench.bench.fault import VARIABLE
 from spbench.cli.choices import choose_device, why_not_here
 from spbench.cli.exits import CANNOT_JUDGE, UNFIT, Failure
-from spbench.cli.folders import new_session, resolved, results_folder
+from spbench.cli.folders import Destination, new_session, resolved
 from spbench.cli.joined import joined
 from spbench.cli.planted import check_hits, planted_fault
 from spbench.cli.requests import Asked, checked_cells
@@ -23,6 +23,7 @@ from spbench.judge.regression import Judgement, judged
 from spbench.launch.checkout import CheckoutError, checked_out, work_tree
 from spbench.launch.local import LocalLauncher
 from spbench.launch.plan import Request, cells_of, check_options
+from spbench.launch.referee import Referee, Seat
 from spbench.launch.sides import Side
 from spbench.launch.sweep import Sweep
 from spbench.results.environment import environment
@@ -33,7 +34,7 @@ from spbench.results.store import Store
 from spbench.strategies.registry import UnknownStrategyError
 from spbench.workload.case import QUICK, Case, Device, Effort
 
-EFFORT = Effort(silent=False, seconds=6.0)
+EFFORT = Effort(silent=False, seconds=8.0, max_warmup=6)
 """Of two sides that are both measured here: no verdict needs steps without communication, and
 what launches differ by is mostly the noise of their iterations (docs/decisions/0017)."""
 
@@ -94,7 +95,7 @@ def _cases_of(kept: Path, records: Sequence[Record]) -> list[Case]:
 def against_commit(
     revision: str, asked: Asked, device: Device, limits: Limits, out: Path | None
 ) -> Judgement:
-    """A commit and the work tree, launch by launch in turn."""
+    """A commit and the work tree, in turn."""
     request = Request(combinations=asked.combinations, device=device, launches=1, effort=EFFORT)
     cells = checked_cells(request, skip_invalid=asked.skip_invalid)
     for cell in cells:
@@ -125,7 +126,7 @@ def _new_folder(out: Path | None, title: str) -> Path:
         raise Failure("check starts its ranks itself; call it without torchrun")
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Failure(f"--out {out} is there already; a check is one measurement, in a new folder")
-    return results_folder(out, title, fresh=False)
+    return Destination(out, title).folder
 
 
 @contextmanager
@@ -141,10 +142,13 @@ def _sides(
     with ExitStack() as stack:
         sides = []
         try:
-            for name, (variables, commit) in trees.items():
+            take_turns = len(trees) > 1 and all(case.device == "cpu" for case in cases)
+            seats = _seats(stack, limits) if take_turns else [None] * len(trees)
+            for (name, (variables, commit)), seat in zip(trees.items(), seats, strict=True):
                 store = stack.enter_context(Store(folder / name))
                 store.write_run({"argv": sys.argv, "cases": planned, **facts})
-                launcher = LocalLauncher(store.folder / "logs" / "launcher.log", variables)
+                log = store.folder / "logs" / "launcher.log"
+                launcher = LocalLauncher(log, variables, seat=seat)
                 stack.callback(launcher.close)
                 sweep = Sweep(
                     store=store,
@@ -154,8 +158,16 @@ def _sides(
                     deadlines=limits.deadlines,
                     git_commit=commit or facts["git"].get("commit", ""),
                 )
-                sides.append(Side(name=name, sweep=sweep))
+                sides.append(Side(name=name, sweep=sweep, seat=seat))
             yield sides
             click.echo(f"the rows of this check are in {folder}", err=True)
         except ResultsError as error:
             raise Failure(str(error), UNFIT) from None
+
+
+def _seats(stack: ExitStack, limits: Limits) -> Sequence[Seat | None]:
+    """Where both sides' launches take turns; none where the system has no such sockets."""
+    try:
+        return stack.enter_context(Referee(limits.deadlines.launch_s)).seats
+    except OSError:
+        return [None, None]

@@ -30,6 +30,8 @@ class Ended(BaseModel):
     """Those that got least far."""
     still_s: float = 0.0
     """How long nothing had moved when it was ended."""
+    waited_s: float = 0.0
+    """Of its time, for the turns of another launch to end."""
     hosts: dict[int, str] = {}
     """Of several nodes: where each rank was."""
     lost: bool = False

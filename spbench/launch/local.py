@@ -19,6 +19,7 @@ from spbench.launch.ladder import GRACE_S, STACKS_S
 from spbench.launch.launcher import Ended, LauncherError
 from spbench.launch.memory_back import memory_back
 from spbench.launch.process import AgentProcess
+from spbench.launch.referee import Seat
 from spbench.launch.watch import Watch, least_far
 from spbench.results.pulse import pulse_folder, read_pulse
 from spbench.results.sample import Sample, sample_path
@@ -36,7 +37,8 @@ class LocalLauncher:
 
     ``environment``: variables that it and its ranks have, or with None do not have, while this
     process may think otherwise. ``gpu_memory``: bytes in use on each GPU; None where there are none
-    to look after. ``into``: words of a Python that goes on as the launcher.
+    to look after. ``into``: words of a Python that goes on as the launcher. ``seat``: where its
+    ranks take turns with another launch; what they wait there is no part of their time.
     """
 
     def __init__(
@@ -46,11 +48,14 @@ class LocalLauncher:
         cluster: Cluster | None = None,
         gpu_memory: Callable[[], list[int]] | None = None,
         into: Sequence[str] = (),
+        seat: Seat | None = None,
     ) -> None:
+        self._seat = seat
+        environment = {**(environment or {}), **(seat.environment if seat else {})}
         self._cluster, self._gpu_memory = cluster, gpu_memory
         self._folder = log.parent
         words = () if cluster is None else (cluster.model_dump_json(), str(self._folder.resolve()))
-        self._agent = AgentProcess(log, environment or {}, words, into)
+        self._agent = AgentProcess(log, environment, words, into)
         self._idle = True
         self._memory_before = gpu_memory() if gpu_memory else []
         self._killed = self._lost = False
@@ -101,7 +106,11 @@ class LocalLauncher:
             self._idle = True
         self._lost = self._lost or ended.lost
         self._killed = self._killed or not ended.ok
-        return ended.model_copy(update={"hosts": self._hosts(job)})
+        return ended.model_copy(update={"hosts": self._hosts(job), "waited_s": self._waited_s})
+
+    @property
+    def _waited_s(self) -> float:
+        return 0.0 if self._seat is None else self._seat.waited_s
 
     def _hosts(self, job: Job) -> dict[int, str]:
         if len(job.nodes) < 2:
@@ -133,8 +142,10 @@ class LocalLauncher:
                 exitcode, why = self._agent.exitcode, self._agent.last_words()
                 self._agent.end(now=True)
                 return Ended(ok=False, exitcode=exitcode, why=why)
+            if self._seat is not None:
+                self._seat.look()
             still_s = watch.still_s()
-            too_late = time.monotonic() > deadline
+            too_late = time.monotonic() > deadline + self._waited_s
             if too_late or still_s > job.hang_s:
                 self._stop(folder)
                 told = _told(folder)

@@ -1,6 +1,10 @@
-"""Sides of a check that are measured in turn: a case on one, then at once on the other.
+"""Sides of a check that are measured in turn.
 
-Which side goes first changes from launch to launch, so that neither always follows the other.
+On CPU both launches are there at the same time, and their timed steps take turns block by block
+(see ``referee.py``), where there is memory for both and the code of both knows turns; else one
+launch follows the other. On GPUs it always does: two launches would share each GPU's memory, and a
+GPU drifts less than cores that are shared. Which side goes first changes from launch to launch, so
+that neither always follows the other.
 """
 
 from __future__ import annotations
@@ -9,7 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from spbench.launch.memory_for_two import has_memory_for_another
 from spbench.launch.plan import Cell
+from spbench.launch.referee import Seat
 from spbench.launch.sweep import Sweep
 from spbench.results.record import Record
 from spbench.workload.case import Case
@@ -21,6 +27,11 @@ class Side:
 
     name: str
     sweep: Sweep
+    seat: Seat | None = None
+    """Where its launches take turns with the other side's."""
+
+    def run(self, cell: Cell, started: Callable[[Side, Case], None]) -> list[tuple[Side, Record]]:
+        return [(self, record) for record in self.sweep.run([cell], partial(started, self))]
 
 
 def in_turn(
@@ -29,6 +40,37 @@ def in_turn(
     """A record for each cell and side, written before it is handed out."""
     for cell in cells:
         order = list(sides) if cell.case.launch % 2 == 0 else list(reversed(sides))
-        for side in order:
-            for record in side.sweep.run([cell], partial(started, side)):
-                yield side, record
+        if len(order) > 1 and cell.case.device == "cpu":
+            first, second = order
+            yield from _together(first, second, cell, started)
+        else:
+            for side in order:
+                yield from side.run(cell, started)
+
+
+def _together(
+    first: Side, second: Side, cell: Cell, started: Callable[[Side, Case], None]
+) -> list[tuple[Side, Record]]:
+    """The second is launched while the first waits for its first turn; else when that is over."""
+    came: list[tuple[Side, Record]] = []
+
+    def meanwhile() -> None:
+        if has_memory_for_another():
+            came.extend(second.run(cell, started))
+        _leave(second)
+
+    if first.seat is not None and second.seat is not None:
+        first.seat.expect(meanwhile)
+        second.seat.expect()
+    try:
+        mine = first.run(cell, started)
+        _leave(first)
+        return mine + (came or second.run(cell, started))
+    finally:
+        _leave(first)
+        _leave(second)
+
+
+def _leave(side: Side) -> None:
+    if side.seat is not None:
+        side.seat.leave()

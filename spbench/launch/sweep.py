@@ -76,7 +76,7 @@ class Sweep:
         job = job_of(cell.case, own)
         launched_s, start_s = time.time(), time.monotonic()
         ended = self.launcher.run(job, folder)
-        launch_s = time.monotonic() - start_s
+        launch_s = time.monotonic() - start_s - ended.waited_s
         samples = read_samples(job, folder)
         self.went(spent(samples, launched_s, launch_s))
         status, reason = conclude(ended, samples, job.processes, own)
