@@ -16,7 +16,7 @@ import pytest
 from spbench.bench.turns import VARIABLE, Turns
 from spbench.health.cgroup import Allowed
 from spbench.launch import memory_for_two, sides
-from spbench.launch.launcher import Ended
+from spbench.launch.deadlines import Deadlines
 from spbench.launch.local import LocalLauncher
 from spbench.launch.plan import Cell
 from spbench.launch.referee import Referee, Seat
@@ -33,7 +33,7 @@ TIDY_S = 0.01
 
 @pytest.fixture
 def referee() -> Iterator[Referee]:
-    with Referee(60.0) as made:
+    with Referee() as made:
         yield made
 
 
@@ -88,7 +88,7 @@ def test_without_a_referee_there_are_no_turns(tmp_path: Path) -> None:
     """Nobody asked for them, or nobody is there any more: the launch runs by itself."""
     assert Turns.of({}, 2, lambda: None) is None
     assert Turns.of({VARIABLE: str(tmp_path / "gone")}, 2, lambda: None) is None
-    with Referee(60.0) as referee:
+    with Referee() as referee:
         turns = joined(referee.seats[0])
         referee.seats[1].expect()
     turns.take()
@@ -150,10 +150,11 @@ def test_a_rank_that_dies_in_its_turn_holds_nobody_up(referee: Referee) -> None:
 
 def test_a_turn_that_hangs_ends_the_turns() -> None:
     """The other goes on; once both have left, turns are taken again."""
-    with Referee(10 * TIDY_S) as referee:
+    with Referee() as referee:
         for _ in range(2):
             log: list[str] = []
             referee.seats[0].expect()
+            referee.seats[0].hangs = lambda: True
             hung = joined(referee.seats[0])
             other = Launch("B", referee.seats[1], 1, 2, log)
             thread = threading.Thread(target=hung.take)
@@ -268,17 +269,21 @@ def test_the_peak_of_a_process() -> None:
     assert memory_for_two._peak_bytes(2**31 - 1) == 0
 
 
+@pytest.mark.parametrize("fault", ["", "hang@rank1:step10"])
 def test_real_launches_take_turns(
-    referee: Referee, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    referee: Referee, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    """The first is there still when the second starts; both have their steps."""
+    """The first is there still when the second starts. Where it hangs in its turn the second has
+    its steps nevertheless, and the row of the first says which rank it was."""
     monkeypatch.setattr(sides, "has_memory_for_another", lambda: True)
     seen: list[tuple[str, bool]] = []
     made = []
-    for name, seat in zip("AB", referee.seats, strict=True):
+    for name, seat, planted in zip("AB", referee.seats, (fault, ""), strict=True):
         store = Store(tmp_path / name)
-        launcher = LocalLauncher(tmp_path / name / "logs" / "launcher.log", seat=seat)
-        sweep = Sweep(store=store, launcher=launcher, run_id=name, session="s")
+        log = tmp_path / name / "logs" / "launcher.log"
+        launcher = LocalLauncher(log, {"SPBENCH_FAULT": planted}, seat=seat)
+        deadlines = Deadlines(hang_s=4.0)
+        sweep = Sweep(store=store, launcher=launcher, run_id=name, session="s", deadlines=deadlines)
         made.append(Side(name=name, sweep=sweep, seat=seat))
 
     def started(side: Side, _: Case) -> None:
@@ -290,8 +295,9 @@ def test_real_launches_take_turns(
         for side in made:
             side.sweep.launcher.close()
     assert seen == [("A", False), ("B", True)]
-    assert [(one.run_id, one.status) for one in records] == [("A", "ok"), ("B", "ok")]
-    for one in records:
-        assert one.step_ms is not None and one.step_ms > 0
-        assert one.launch_s is not None and one.launch_s > 0
-    assert Ended(ok=True).waited_s == 0
+    first, second = records
+    assert (first.run_id, second.run_id) == ("A", "B")
+    assert (first.status, second.status) == ("hang" if fault else "ok", "ok"), first.reason
+    assert not fault or "rank 1 stopped in step 10" in first.reason
+    assert second.step_ms is not None and second.step_ms > 0
+    assert second.launch_s is not None and second.launch_s > 0

@@ -143,7 +143,7 @@ def _sides(
         sides = []
         try:
             take_turns = len(trees) > 1 and all(case.device == "cpu" for case in cases)
-            seats = _seats(stack, limits) if take_turns else [None] * len(trees)
+            seats = _seats(stack) if take_turns else [None] * len(trees)
             for (name, (variables, commit)), seat in zip(trees.items(), seats, strict=True):
                 store = stack.enter_context(Store(folder / name))
                 store.write_run({"argv": sys.argv, "cases": planned, **facts})
@@ -165,9 +165,9 @@ def _sides(
             raise Failure(str(error), UNFIT) from None
 
 
-def _seats(stack: ExitStack, limits: Limits) -> Sequence[Seat | None]:
+def _seats(stack: ExitStack) -> Sequence[Seat | None]:
     """Where both sides' launches take turns; none where the system has no such sockets."""
     try:
-        return stack.enter_context(Referee(limits.deadlines.launch_s)).seats
+        return stack.enter_context(Referee()).seats
     except OSError:
         return [None, None]

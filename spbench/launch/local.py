@@ -137,6 +137,8 @@ class LocalLauncher:
         deadline = time.monotonic() + job.timeout_s
         here = job.nodes[0] if job.nodes else job.processes
         watch = Watch(pulses, range(here), from_start=bool(job.nodes))
+        if self._seat is not None:
+            self._seat.hangs = lambda: watch.still_s() > job.hang_s
         while not (folder / "exit.json").exists():
             if not self._agent.runs:
                 exitcode, why = self._agent.exitcode, self._agent.last_words()

@@ -43,6 +43,8 @@ class Seat:
         self.expected = self.has_turn = False
         self.expected_s = 0.0
         """When it was."""
+        self.hangs: Callable[[], bool] = lambda: False
+        """Whether nothing of its launch has moved for too long; from whoever watches it."""
         self._meanwhile: Callable[[], None] | None = None
         self._asking: dict[socket.socket, int] = {}
         """Ranks that wait, and how many there are with them."""
@@ -77,7 +79,7 @@ class Seat:
         """It has ended, or is not to come."""
         with self._lock:
             self.expected = self.has_turn = False
-            self._meanwhile = None
+            self._meanwhile, self.hangs = None, lambda: False
             self._serve()
 
     def look(self) -> None:
@@ -107,17 +109,12 @@ class Seat:
         for line in asking:
             _say(line)
 
-    def _has_had_it_for_s(self) -> float:
-        return time.monotonic() - self._since_s if self.has_turn else 0.0
-
 
 @final
 class Referee:
     """Two seats, and the thread that serves them."""
 
-    def __init__(self, patience_s: float) -> None:
-        """A turn that takes longer hangs: then nobody waits for anybody any more."""
-        self._patience_s = patience_s
+    def __init__(self) -> None:
         self._lock = threading.RLock()
         self._over = threading.Event()
         self._stack = ExitStack()
@@ -164,7 +161,7 @@ class Referee:
                     self._hear(seat, key.fileobj, is_door)  # type: ignore[arg-type]
                     self._serve()
             with self._lock:
-                self._check_patience()
+                self._check_hangs()
 
     def _hear(self, seat: Seat, line: socket.socket, is_door: bool) -> None:
         if is_door:
@@ -198,8 +195,10 @@ class Referee:
             self._last = min(waiting, key=lambda seat: seat is self._last)
             self._last._go()
 
-    def _check_patience(self) -> None:
-        if any(seat._has_had_it_for_s() > self._patience_s for seat in self.seats):
+    def _check_hangs(self) -> None:
+        """Behind a turn in which nothing moves nobody waits any more: the other launch goes on, and
+        the one that hangs is ended by its own watch. That of the first rests meanwhile."""
+        if any(seat.has_turn and seat.hangs() for seat in self.seats):
             self._gave_up = True
             self._serve()
 

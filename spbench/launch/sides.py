@@ -40,7 +40,7 @@ def in_turn(
     """A record for each cell and side, written before it is handed out."""
     for cell in cells:
         order = list(sides) if cell.case.launch % 2 == 0 else list(reversed(sides))
-        if len(order) > 1 and cell.case.device == "cpu":
+        if len(order) > 1:
             first, second = order
             yield from _together(first, second, cell, started)
         else:

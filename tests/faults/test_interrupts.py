@@ -82,7 +82,7 @@ def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
     assert [row["status"] for row in rows_of(out)] == ["interrupted"]
 
 
-@pytest.mark.parametrize("who", ["spbench", "launcher"])
+@pytest.mark.parametrize("who", ["spbench", pytest.param("launcher", marks=pytest.mark.faults)])
 def test_a_sudden_death(tmp_path: Path, who: str) -> None:
     """SIGKILL to spbench: all die, the lock does not hold, the next start does the rest. To the
     launcher: its ranks die, a row says so, and the next case has a launcher of its own."""
@@ -110,6 +110,7 @@ def test_a_sudden_death(tmp_path: Path, who: str) -> None:
     assert (second["strategy"], second["status"]) == ("dsp", "ok")
 
 
+@pytest.mark.faults
 def test_two_runs_on_one_output(tmp_path: Path) -> None:
     """The second refuses with 6 and says what to do; the first goes on unharmed. With outputs of
     their own they run beside each other: no port is shared."""

@@ -52,6 +52,7 @@ def sent(row: dict[str, str]) -> tuple[str, ...]:
     return (row["strategy"], *(row[f"sent_bytes_{phase}"] for phase in phases))
 
 
+@pytest.mark.faults
 def test_the_same_volumes_as_on_one_node(tmp_path: Path) -> None:
     """Two nodes of two ranks under torchrun and with a launcher each, and four ranks on one."""
     words = (*SMALL, "-s", "dsp,ulysses")

@@ -95,7 +95,8 @@ def test_a_fault_on_the_other_node(tmp_path: Path) -> None:
     assert "Traceback" in log.read_text()
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=LONGER), 2])
+@LONGER
+@pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_that_dies_in_the_end(tmp_path: Path, rank: int) -> None:
     """On either node: blamed, and soon; the next launch goes on with both."""
     words = (*SMALL, "-s", "dsp,ulysses", "--gpus", "3", "--hang-after", "60s")

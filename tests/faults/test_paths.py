@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from inside import Said, inside
+from processes import start
 from test_cli import ROOT, record
 
 from spbench.cli.exits import DONE, UNFIT, USAGE
@@ -23,17 +24,6 @@ from spbench.results.store import LEAST_FREE_BYTES, Store
 
 WORDS = ["run", "-w", "earthformer-small", "--set", "depth=1", "--quick", "--device", "cpu"]
 CELLS = [*WORDS, "-s", "dsp", "-g", "2", "--out"]
-
-
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "spbench", *words],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
 
 
 def has_rows(out: Path) -> bool:
