@@ -34,7 +34,7 @@ class ThreadGroup(Group):
     def __init__(self, strategy: Threads, gradients: Threads) -> None:
         super().__init__(torch.device("cpu"), strategy, gradients)
 
-    def barrier(self) -> None:
+    def _meet(self) -> None:
         self.strategy.meeting.exchange(self.rank, [], lambda _: None)  # type: ignore[attr-defined]
 
     def largest(self, values: Sequence[float]) -> list[float]:

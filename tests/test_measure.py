@@ -46,7 +46,7 @@ class ThreadGroup(Group):
 
         return self.meeting.exchange(self.rank, list(values), take)  # type: ignore[arg-type]
 
-    def barrier(self) -> None:
+    def _meet(self) -> None:
         self.meeting.exchange(self.rank, [], lambda _: None)
 
     def gather_text(self, text: str) -> list[str]:

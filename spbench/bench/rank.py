@@ -76,15 +76,17 @@ def _predicted(case: Case, strategy: Strategy, group: Group) -> dict[str, int]:
 
 
 def watched(group: Group, pulse: Pulse, fault: Fault | None = None) -> Links:
-    """The links of this rank. Steps and transfers show in its pulse; steps meet its fault."""
+    """The links of this rank. Steps, transfers and barriers show in its pulse, but for the
+    collective too many of a fault; steps meet its fault."""
 
     def on_step() -> None:
         pulse.step()
         if fault is not None:
-            fault.strike(group.rank, f"step{pulse.steps - 1}", group.barrier)
+            fault.strike(group.rank, f"step{pulse.steps - 1}", lambda: group.largest([0.0]))
 
     for transport in (group.strategy, group.gradients):
         transport.on_transfer = pulse.transfer
+    group.on_barrier = pulse.transfer
     return Links(strategy=group.strategy, gradients=group.gradients, on_step=on_step)
 
 

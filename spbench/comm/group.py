@@ -8,7 +8,7 @@ the gradient all-reduce, so that neither queues behind the other.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import final
 
@@ -29,6 +29,8 @@ class Group(ABC):
 
     def __init__(self, device: torch.device, strategy: Transport, gradients: Transport) -> None:
         self.device, self.strategy, self.gradients = device, strategy, gradients
+        self.on_barrier: Callable[[], None] = lambda: None
+        """Called before each; what a silent step leaves to tell how far a rank has come."""
 
     @property
     def rank(self) -> int:
@@ -47,9 +49,14 @@ class Group(ABC):
     def largest(self, values: Sequence[float]) -> list[float]:
         """Element by element, the largest over the ranks."""
 
-    @abstractmethod
     def barrier(self) -> None:
         """Wait for every rank."""
+        self.on_barrier()
+        self._meet()
+
+    @abstractmethod
+    def _meet(self) -> None:
+        """The barrier itself."""
 
     @abstractmethod
     def gather_text(self, text: str) -> list[str]:
@@ -83,7 +90,7 @@ class ProcessGroup(Group):
         found: list[float] = shared.tolist()
         return found
 
-    def barrier(self) -> None:
+    def _meet(self) -> None:
         dist.all_reduce(self._one)
         self.synchronise()
 
@@ -123,7 +130,7 @@ class ShareOfGroup(Group):
     def largest(self, values: Sequence[float]) -> list[float]:
         return list(values)
 
-    def barrier(self) -> None:
+    def _meet(self) -> None:
         self.synchronise()
 
     def gather_text(self, text: str) -> list[str]:

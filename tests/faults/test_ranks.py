@@ -41,7 +41,7 @@ FAULTS = {
     "mismatch@rank1:step3": (
         "hang",
         "rank 1 stopped in step 3 (warm-up), the others in",
-        "barrier",
+        "in strike",
     ),
     "deaf@rank1:step3": ("hang", "rank 1 stopped in step 3", STACK),
     "corrupt@rank1:step0": ("wrong_result", "rank 1: output differs from one device by", ""),
