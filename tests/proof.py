@@ -5,11 +5,15 @@ from __future__ import annotations
 import torch
 
 from spbench.bench.gate import Outcome, run_gate
-from spbench.bench.reference import one_device
+from spbench.bench.reference import Reference, one_device
 from spbench.bench.step import Links
 from spbench.comm.threads import Meeting, Threads, run_ranks
 from spbench.strategies.base import Strategy
 from spbench.workload.workload import Workload
+
+CPU = torch.device("cpu")
+KEPT: dict[tuple[str, int, float], Reference] = {}
+MOST_KEPT = 200
 
 
 def prove(
@@ -17,12 +21,11 @@ def prove(
 ) -> list[Outcome]:
     """What every rank's gate found."""
     second = Meeting(ranks)
-    cpu = torch.device("cpu")
-    reference = one_device(workload, cpu, seed=seed, sharpness=sharpness)
+    reference = _reference(workload, seed, sharpness)
 
     def rank_main(transport: Threads) -> Outcome:
         links = Links(strategy=transport, gradients=Threads(transport.rank, second))
-        return run_gate(strategy, links, cpu, reference)
+        return run_gate(strategy, links, CPU, reference)
 
     return run_ranks(ranks, rank_main)
 
@@ -30,3 +33,13 @@ def prove(
 def why_wrong(outcomes: list[Outcome]) -> str:
     """The first rank's complaint, or an empty text if every rank is content."""
     return next((wrong for outcome in outcomes if (wrong := outcome.why_wrong())), "")
+
+
+def _reference(workload: Workload, seed: int, sharpness: float) -> Reference:
+    """The same for every strategy and number of ranks."""
+    key = (workload.model_dump_json(), seed, sharpness)
+    if key not in KEPT:
+        if len(KEPT) == MOST_KEPT:
+            KEPT.clear()
+        KEPT[key] = one_device(workload, CPU, seed=seed, sharpness=sharpness)
+    return KEPT[key]

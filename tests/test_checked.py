@@ -253,3 +253,5 @@ def test_a_strategy_that_sends_more_than_its_base_is_caught(repository: Path) ->
         for side in ("base", "now")
     ]
     assert rounds[0] == rounds[1] != set()
+    (counted,) = read_rows(repository / "same" / "now").records
+    assert counted.iterations == 1, "no time is judged"

@@ -27,7 +27,7 @@ from spbench.workload.case import Case, Effort
 from spbench.workload.catalogue import find
 
 FIXED = Effort(min_warmup=5, max_warmup=5, min_iterations=10, max_iterations=10)
-"""Step 9 is the first timed one, 10 the first silent one, and they take turns."""
+"""Step 9 is the first timed one, 10 the first silent one, which only barriers tell of."""
 CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu", effort=FIXED)
 SOON_S = 20.0
 TIDY_S = 0.01
@@ -271,7 +271,7 @@ def test_the_peak_of_a_process() -> None:
     assert memory_for_two._peak_bytes(2**31 - 1) == 0
 
 
-@pytest.mark.parametrize("fault", ["", "hang@rank1:step10", "hang@rank1:step11"])
+@pytest.mark.parametrize("fault", ["", "hang@rank1:step10"])
 def test_real_launches_take_turns(
     referee: Referee, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
@@ -300,6 +300,6 @@ def test_real_launches_take_turns(
     first, second = records
     assert (first.run_id, second.run_id) == ("A", "B")
     assert (first.status, second.status) == ("hang" if fault else "ok", "ok"), first.reason
-    assert not fault or f"rank 1 stopped in {fault[-6:-2]} {fault[-2:]}" in first.reason
+    assert not fault or "rank 1 stopped in step 10" in first.reason
     assert second.step_ms is not None and second.step_ms > 0
     assert second.launch_s is not None and second.launch_s > 0

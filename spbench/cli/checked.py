@@ -37,6 +37,8 @@ from spbench.workload.case import QUICK, Case, Device, Effort
 EFFORT = Effort(silent=False, seconds=8.0, max_warmup=6)
 """Of two sides that are both measured here: no verdict needs steps without communication, and
 what launches differ by is mostly the noise of their iterations (docs/decisions/0017)."""
+COUNTED = Effort(silent=False, min_warmup=1, max_warmup=1, min_iterations=1, max_iterations=1)
+"""Where no time is judged: the gate and the counted step come before the timed ones."""
 
 
 def against_run(name: str, baselines: Path, run: Path, limits: Limits) -> Judgement:
@@ -96,7 +98,8 @@ def against_commit(
     revision: str, asked: Asked, device: Device, limits: Limits, out: Path | None
 ) -> Judgement:
     """A commit and the work tree, in turn."""
-    request = Request(combinations=asked.combinations, device=device, launches=1, effort=EFFORT)
+    effort = EFFORT if "time" in limits.metrics else COUNTED
+    request = Request(combinations=asked.combinations, device=device, launches=1, effort=effort)
     cells = checked_cells(request, skip_invalid=asked.skip_invalid)
     for cell in cells:
         if cell.why_not is not None:

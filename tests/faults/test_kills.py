@@ -28,7 +28,8 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 TARGETS = ("spbench", "launcher", "rank")
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(200, marks=pytest.mark.faults)])
+@pytest.mark.faults
+@pytest.mark.parametrize("kills", [3, 200])
 @pytest.mark.timeout(3600)
 def test_random_kills(tmp_path: Path, kills: int) -> None:
     """SIGKILL, SIGTERM or SIGINT to spbench, its launcher or a rank, again and again, with a resume

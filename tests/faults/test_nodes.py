@@ -76,6 +76,7 @@ def sent(row: dict[str, str]) -> list[str]:
     return [row[f"sent_bytes_{phase}"] for phase in ("forward", "backward", "gradients")]
 
 
+@LONGER
 def test_a_fault_on_the_other_node(tmp_path: Path) -> None:
     """Its last words and its log come to node 0; the next launch goes on with both."""
     words = (*SMALL, "-s", "dsp,ulysses", "--gpus", "3")
@@ -235,7 +236,10 @@ def torchrun(folder: Path, *words: str, **more: str) -> subprocess.CompletedProc
 @pytest.mark.parametrize(
     ("fault", "status", "reason"),
     [
-        ("raise@rank1:step3", "crash", "rank 1: RuntimeError: planted by SPBENCH_FAULT"),
+        pytest.param(
+            *("raise@rank1:step3", "crash", "rank 1: RuntimeError: planted by SPBENCH_FAULT"),
+            marks=LONGER,
+        ),
         pytest.param(
             *("oom@rank1:step3", "oom", "rank 1: out of memory when it asked for 2.00 GiB"),
             marks=LONGER,
@@ -262,6 +266,7 @@ def test_faults_of_ranks_that_torchrun_started(
     )
 
 
+@LONGER
 def test_signals_to_one_node_end_it_alone_and_the_other_says_so(tmp_path: Path) -> None:
     """Ctrl-C on node 0: node 1 ends too, by itself."""
     port = free_port()
@@ -277,6 +282,7 @@ def test_signals_to_one_node_end_it_alone_and_the_other_says_so(tmp_path: Path) 
     assert alive(there) == []
 
 
+@LONGER
 def test_the_time_of_all_launches_under_torchrun(tmp_path: Path) -> None:
     """When rank 0 stops the others do, and torchrun has nothing to report."""
     done = torchrun(tmp_path, "--max-time", "5s", "--launches", "40")

@@ -257,6 +257,7 @@ ODD = "spa ce, quo'te\" ü 模 $(x) ;&|%s"
 """Spaces, quotes, other scripts, and what a shell would take for a command."""
 
 
+@pytest.mark.faults
 def test_two_runs_at_once_on_one_output(tmp_path: Path) -> None:
     """The second is refused with 6 while the first goes on, and ends as if it had been alone;
     an odd name is no trouble to either."""
