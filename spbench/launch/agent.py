@@ -12,9 +12,14 @@ With CLUSTER, a JSON text, it is one of several; see ``node.py``.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import sys
+
+if __name__ == "__main__":
+    from spbench.launch.server import begin
+
+    begin(int(sys.argv[1]))  # first: what follows takes seconds
+
+import os
 import threading
 import uuid
 from collections.abc import Callable
@@ -33,7 +38,6 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher import api as launcher_api
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from spbench.bench.family import die_with_parent
 from spbench.bench.main import run_job
 from spbench.launch.ladder import GRACE_S, end_ranks
 from spbench.launch.launcher import Ended
@@ -113,20 +117,16 @@ def _stop_when_asked(
             end_ranks([rank for server in servers for rank in server.children()])
 
 
-def prepare(parent: int) -> None:
-    """Ties this process to its parent, and says what the fork server imports.
-
-    Elastic's agents wait for each other at the end, for five minutes, and one whose ranks have
+def be_brief() -> None:
+    """Elastic's agents wait for each other at the end, for five minutes, and one whose ranks have
     failed does not come; LaunchConfig has no word for how long.
     """
-    die_with_parent(parent)
-    multiprocessing.set_forkserver_preload(["spbench.launch.preload"])
     patient = partial(LocalElasticAgent, exit_barrier_timeout=EXIT_S)
     launcher_api.LocalElasticAgent = patient  # type: ignore[attr-defined,assignment]
 
 
-def main(parent: int) -> None:
-    prepare(parent)
+def main() -> None:
+    be_brief()
     for line in sys.stdin:
         folder = Path(line.rstrip("\n"))
         ended = launch(folder, (folder / "stop").exists, processes=Job.read(folder).processes)
@@ -137,6 +137,6 @@ if __name__ == "__main__":
     if len(sys.argv) > 2:
         from spbench.launch.node import main as main_of_node
 
-        main_of_node(int(sys.argv[1]), *sys.argv[2:])
+        main_of_node(*sys.argv[2:])
     else:
-        main(int(sys.argv[1]))
+        main()

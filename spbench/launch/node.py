@@ -20,15 +20,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from spbench.comm.board import BoardError
-from spbench.launch.agent import prepare
+from spbench.launch.agent import be_brief
 from spbench.launch.cluster import Cluster
 from spbench.launch.follower import follow, give_up
 from spbench.launch.head import Head
 
 
-def main(parent: int, cluster_json: str, folder: str) -> None:
+def main(cluster_json: str, folder: str) -> None:
     """``folder``: where node 0 puts the roster, and where a follower's ranks write."""
-    prepare(parent)
+    be_brief()
     cluster = Cluster.model_validate_json(cluster_json)
     try:
         if cluster.is_head:
