@@ -37,7 +37,7 @@ class ThreadGroup(Group):
     def _meet(self) -> None:
         self.strategy.meeting.exchange(self.rank, [], lambda _: None)  # type: ignore[attr-defined]
 
-    def largest(self, values: Sequence[float]) -> list[float]:
+    def _largest(self, values: Sequence[float]) -> list[float]:
         raise AssertionError("nobody is to ask for this here")
 
     def gather_text(self, text: str) -> list[str]:

@@ -13,7 +13,7 @@ import torch
 from spbench.bench.fault import VARIABLE, Fault
 from spbench.cli.exits import USAGE, Failure
 from spbench.cli.planted import check_hits
-from spbench.workload.case import Case, Kind
+from spbench.workload.case import COUNTED, Case, Kind
 from spbench.workload.catalogue import find
 
 
@@ -102,6 +102,16 @@ def test_a_fault_that_hits_nobody_is_refused(rank: int, of_cases: list[Case], wo
     assert str(caught.value) == f"SPBENCH_FAULT='slow@rank{rank}:5%' names {works}"
     assert caught.value.code == USAGE
     check_hits(Fault.parse(f"slow@rank{rank - 1}:5%"), of_cases)
+
+
+def test_a_fault_in_a_step_that_never_comes_is_refused() -> None:
+    """Where only bytes and memory are counted there are five."""
+    (counted,) = cases(2)
+    counted = counted.model_copy(update={"effort": COUNTED})
+    with pytest.raises(Failure, match="more than 5 steps; step0 to step4 can be named"):
+        check_hits(Fault.parse("kill@rank1:step5"), [counted])
+    check_hits(Fault.parse("kill@rank1:step4"), [counted])
+    check_hits(Fault.parse("kill@rank1:step5"), [counted, *cases(2)])
 
 
 def test_without_a_case_there_is_nobody_to_hit() -> None:

@@ -8,6 +8,7 @@ import re
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,7 @@ from spbench.comm.transfer import OPS
 from spbench.launch.deadlines import Deadlines
 from spbench.launch.local import LocalLauncher
 from spbench.launch.plan import Request, every, plan
+from spbench.launch.process import AgentProcess
 from spbench.launch.sweep import Sweep
 from spbench.results.reading import read_rows
 from spbench.results.record import Record
@@ -202,6 +204,18 @@ def test_variables_for_the_ranks_alone(tmp_path: Path, monkeypatch: pytest.Monke
         assert (record.compute_ms, record.exposed_comm_ms) == (None, None)
         assert record.step_ms
     assert os.environ["SPBENCH_FAULT"] == "nonsense"
+
+
+def test_a_launcher_that_is_ended_as_it_starts_leaves_nothing(tmp_path: Path) -> None:
+    """Its server's socket has a folder of its own, and torch is still being imported."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    agent = AgentProcess(tmp_path / "launcher.log", {"TMPDIR": str(temporary)})
+    agent.start()
+    while agent.runs and not [*temporary.glob("pymp-*/listener-*")]:
+        time.sleep(0.01)
+    agent.end(now=True)
+    assert [*temporary.iterdir()] == []
 
 
 def test_a_share_of_a_group(tmp_path: Path) -> None:

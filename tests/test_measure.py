@@ -40,7 +40,7 @@ class ThreadGroup(Group):
         first, second, self.meeting = meetings
         super().__init__(torch.device("cpu"), Threads(rank, first), Threads(rank, second))
 
-    def largest(self, values: Sequence[float]) -> list[float]:
+    def _largest(self, values: Sequence[float]) -> list[float]:
         def take(shown: list[Any]) -> list[float]:
             return [max(column) for column in zip(*shown, strict=True)]
 
@@ -104,14 +104,14 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             done.append("e")
             return Conditions()
 
-    exchange = ThreadGroup.largest
+    exchange = ThreadGroup._largest
 
     def largest(self: ThreadGroup, values: Sequence[float]) -> list[float]:
         done.append("x")
         return exchange(self, values)
 
     monkeypatch.setattr(Step, "__call__", step)
-    monkeypatch.setattr(ThreadGroup, "largest", largest)
+    monkeypatch.setattr(ThreadGroup, "_largest", largest)
     monkeypatch.setattr(measuring, "Machine", Machine)
     return done
 

@@ -76,17 +76,17 @@ def _predicted(case: Case, strategy: Strategy, group: Group) -> dict[str, int]:
 
 
 def watched(group: Group, pulse: Pulse, fault: Fault | None = None) -> Links:
-    """The links of this rank. Steps, transfers and barriers show in its pulse, but for the
+    """The links of this rank. Steps, transfers and meetings show in its pulse, but for the
     collective too many of a fault; steps meet its fault."""
 
     def on_step() -> None:
         pulse.step()
         if fault is not None:
-            fault.strike(group.rank, f"step{pulse.steps - 1}", lambda: group.largest([0.0]))
+            fault.strike(group.rank, f"step{pulse.steps - 1}", lambda: group.gather_text(""))
 
     for transport in (group.strategy, group.gradients):
         transport.on_transfer = pulse.transfer
-    group.on_barrier = pulse.transfer
+    group.on_meeting = pulse.transfer
     return Links(strategy=group.strategy, gradients=group.gradients, on_step=on_step)
 
 

@@ -32,13 +32,11 @@ from spbench.results.record import Record
 from spbench.results.run_json import read_run
 from spbench.results.store import Store
 from spbench.strategies.registry import UnknownStrategyError
-from spbench.workload.case import QUICK, Case, Device, Effort
+from spbench.workload.case import COUNTED, QUICK, Case, Device, Effort
 
 EFFORT = Effort(silent=False, seconds=8.0, max_warmup=6)
 """Of two sides that are both measured here: no verdict needs steps without communication, and
 what launches differ by is mostly the noise of their iterations (docs/decisions/0017)."""
-COUNTED = Effort(silent=False, min_warmup=1, max_warmup=1, min_iterations=1, max_iterations=1)
-"""Where no time is judged: the gate and the counted step come before the timed ones."""
 
 
 def against_run(name: str, baselines: Path, run: Path, limits: Limits) -> Judgement:

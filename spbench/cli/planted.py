@@ -22,13 +22,20 @@ def planted_fault() -> Fault | None:
 
 
 def check_hits(fault: Fault | None, cases: Iterable[Case]) -> None:
-    """Raises Failure for a fault in a rank that none of these cases has."""
+    """Raises Failure for a fault in a rank, or in a step, that none of these cases has."""
     if fault is None:
         return
+    cases = list(cases)
     # A share is rank 0 alone, whatever group it claims.
     ranks = [1 if case.kind == "one_gpu_share" else case.ranks for case in cases]
     most = max(ranks, default=0)
     if fault.rank < most:
+        steps = max(case.effort.most_steps for case in cases)
+        if fault.place.startswith("step") and int(fault.place[4:]) >= steps:
+            raise Failure(
+                f"{VARIABLE}={fault.text!r} names {fault.place}, and no case has more than "
+                f"{steps} steps; step0 to step{steps - 1} can be named"
+            )
         return
     if not most:
         raise Failure(

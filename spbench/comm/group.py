@@ -29,8 +29,9 @@ class Group(ABC):
 
     def __init__(self, device: torch.device, strategy: Transport, gradients: Transport) -> None:
         self.device, self.strategy, self.gradients = device, strategy, gradients
-        self.on_barrier: Callable[[], None] = lambda: None
-        """Called before each; what a silent step leaves to tell how far a rank has come."""
+        self.on_meeting: Callable[[], None] = lambda: None
+        """Called before each ``barrier`` and ``largest``: all that tells how far a rank has come
+        behind its last transfer, or in a silent step."""
 
     @property
     def rank(self) -> int:
@@ -45,18 +46,21 @@ class Group(ABC):
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    @abstractmethod
     def largest(self, values: Sequence[float]) -> list[float]:
         """Element by element, the largest over the ranks."""
+        self.on_meeting()
+        return self._largest(values)
 
     def barrier(self) -> None:
         """Wait for every rank."""
-        self.on_barrier()
+        self.on_meeting()
         self._meet()
 
     @abstractmethod
-    def _meet(self) -> None:
-        """The barrier itself."""
+    def _largest(self, values: Sequence[float]) -> list[float]: ...
+
+    @abstractmethod
+    def _meet(self) -> None: ...
 
     @abstractmethod
     def gather_text(self, text: str) -> list[str]:
@@ -84,7 +88,7 @@ class ProcessGroup(Group):
         super().__init__(device, network(world), network(second))
         self._one = torch.zeros(1, device=device)
 
-    def largest(self, values: Sequence[float]) -> list[float]:
+    def _largest(self, values: Sequence[float]) -> list[float]:
         shared = torch.tensor(list(values), dtype=torch.float64, device=self.device)
         dist.all_reduce(shared, op=dist.ReduceOp.MAX)
         found: list[float] = shared.tolist()
@@ -127,7 +131,7 @@ class ShareOfGroup(Group):
     def __init__(self, device: torch.device, size: int) -> None:
         super().__init__(device, Silent(0, size), Silent(0, size))
 
-    def largest(self, values: Sequence[float]) -> list[float]:
+    def _largest(self, values: Sequence[float]) -> list[float]:
         return list(values)
 
     def _meet(self) -> None:

@@ -17,7 +17,8 @@ import sys
 if __name__ == "__main__":
     from spbench.launch.server import begin
 
-    begin(int(sys.argv[1]))  # first: what follows takes seconds
+    # First: what follows takes seconds. Of several nodes, ranks inherit how to reach the others.
+    begin(int(sys.argv[1]), ahead=len(sys.argv) == 2)
 
 import os
 import threading

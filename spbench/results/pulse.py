@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import final
 
 LAYOUT = struct.Struct("<QQQQQ64s")
-"""Process id, signs of life, phases and steps begun, transfers in this step, the phase's name."""
+"""Process id, signs of life, phases and steps begun, transfers since, the phase's name."""
 IN_MEMORY = Path("/dev/shm")
 OUTSIDE = ("starting", "joining", "leaving", "ended")
 """Without steps."""
@@ -42,7 +42,7 @@ class Place:
     steps: int
     """Begun so far, the gate's included."""
     transfers: int
-    """Begun so far in this step."""
+    """Begun since the last step began; meetings of all ranks behind it count too."""
 
     @property
     def ended(self) -> bool:

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Self, get_type_hints
 
 from spbench.results.sample import Status
-from spbench.workload.case import QUICK, Case
+from spbench.workload.case import COUNTED, QUICK, Case
 
 SCHEMA_VERSION = 3
 
@@ -131,7 +131,7 @@ class Record:
             sp_size=case.ranks,
             launch=case.launch,
             workload_key=case.workload_key,
-            effort="quick" if case.effort == QUICK else "full",
+            effort="quick" if case.effort in (QUICK, COUNTED) else "full",
             **more,
         )
 

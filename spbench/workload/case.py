@@ -35,8 +35,16 @@ class Effort(Frozen):
     silent: bool = True
     """Whether steps without communication are timed too; if not, what is exposed stays blank."""
 
+    @property
+    def most_steps(self) -> int:
+        """That a rank may run: the gate's, two that are counted, warm-up, and both passes."""
+        silent = 1 + self.max_iterations if self.silent else 0
+        return 3 + self.max_warmup + self.max_iterations + silent
+
 
 QUICK = Effort(max_warmup=5, min_iterations=3, max_iterations=20, seconds=0.5)
+COUNTED = Effort(silent=False, min_warmup=1, max_warmup=1, min_iterations=1, max_iterations=1)
+"""Where no time is judged: memory and bytes are counted before the timed steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
