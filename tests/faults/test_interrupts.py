@@ -128,6 +128,7 @@ def test_two_runs_on_one_output(tmp_path: Path) -> None:
     finish(first, 30)
 
 
+@pytest.mark.faults
 def test_the_time_for_all_launches(tmp_path: Path) -> None:
     """--max-time: the launch under way is interrupted, no other begins, and a resume does it."""
     words = ("run", *LONG, "--launches", "2", "--out", "here", "--max-time", "6s")

@@ -70,6 +70,7 @@ def test_the_same_volumes_as_on_one_node(tmp_path: Path) -> None:
         assert {row["placement"] for row in rows} == {"node0 0-1, node1 2-3"}
 
 
+@pytest.mark.faults
 def test_a_pulled_cable_with_a_launcher_each(tmp_path: Path) -> None:
     """The row names the node, within the limit; both end with 6."""
     words = (*MANY, "--gpus", "4")

@@ -129,6 +129,7 @@ def test_two_machines_with_one_number(tmp_path: Path) -> None:
     assert [finish(run, 120)[0] for run in runs] == [0, 0, 0]
 
 
+@LONGER
 def test_a_node_that_does_not_come(tmp_path: Path) -> None:
     """Exit 6 within the time, naming it; nothing is written but the log of the launcher."""
     words = (*SMALL, "-s", "dsp", "--gpus", "4", "--join-timeout", "4s")
@@ -237,23 +238,15 @@ def torchrun(folder: Path, *words: str, **more: str) -> subprocess.CompletedProc
     )
 
 
+@LONGER
 @pytest.mark.parametrize(
     ("fault", "status", "reason"),
     [
-        pytest.param(
-            *("raise@rank1:step3", "crash", "rank 1: RuntimeError: planted by SPBENCH_FAULT"),
-            marks=LONGER,
-        ),
-        pytest.param(
-            *("oom@rank1:step3", "oom", "rank 1: out of memory when it asked for 2.00 GiB"),
-            marks=LONGER,
-        ),
-        pytest.param(
-            *("raise@rank0:step3", "crash", "rank 0: RuntimeError: planted by SPBENCH_FAULT"),
-            marks=LONGER,
-        ),
+        ("raise@rank1:step3", "crash", "rank 1: RuntimeError: planted by SPBENCH_FAULT"),
+        ("oom@rank1:step3", "oom", "rank 1: out of memory when it asked for 2.00 GiB"),
+        ("raise@rank0:step3", "crash", "rank 0: RuntimeError: planted by SPBENCH_FAULT"),
         ("hang@rank1:step3", "hang", "rank 1 did not come along while the others waited"),
-        pytest.param("kill@rank1:step3", "comm_error", "rank 0: ", marks=LONGER),
+        ("kill@rank1:step3", "comm_error", "rank 0: "),
     ],
 )
 def test_faults_of_ranks_that_torchrun_started(

@@ -145,6 +145,7 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
     assert "Permission denied" in done.err
 
 
+@pytest.mark.faults
 def test_a_folder_that_vanishes_ends_a_run(tmp_path: Path) -> None:
     """In the middle of a launch: 6, and no rows are written to one that is made anew."""
     out = tmp_path / "here"
@@ -155,6 +156,7 @@ def test_a_folder_that_vanishes_ends_a_run(tmp_path: Path) -> None:
     assert not (out / "runs.csv").exists()
 
 
+@pytest.mark.faults
 def test_a_run_that_ended_before_it_wrote_anything(tmp_path: Path) -> None:
     """It leaves a lock and logs: no other things than a run's, so that it may go on."""
     out = tmp_path / "here"
