@@ -47,7 +47,7 @@ def test_two_nodes_share_the_ranks_of_a_case(tmp_path: Path) -> None:
 
     The other does not even look at its --out, where on a shared disk node 0 may have begun.
     """
-    words = (*SMALL, "-s", "dsp")
+    words = (*SMALL, "-s", "dsp,ulysses")
     other = tmp_path / "node1" / "here" / "notes"
     other.mkdir(parents=True)
     port = free_port()
@@ -61,7 +61,7 @@ def test_two_nodes_share_the_ranks_of_a_case(tmp_path: Path) -> None:
     assert "node 0 is done" in err_
     assert [*other.parent.iterdir()] == [other]
     together = rows_of(tmp_path / "node0" / "here")
-    assert [row["status"] for row in together] == ["ok"] * 2
+    assert [row["status"] for row in together] == ["ok"] * 4
     alone = start(tmp_path, "run", *words, "--gpus", "2,3", "--out", "alone")
     code, _, err = finish(alone, 200)
     assert code == 0, err
