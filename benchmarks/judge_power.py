@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy import stats
 
-from spbench.judge.between import Margins, between
+from spbench.judge.between import Finding, Margins, between
 from spbench.judge.intervals import LEAST_LAUNCHES, quantile
-from spbench.judge.regression import Judgement, again, judged
+from spbench.judge.stages import in_stages
 from spbench.results.record import Record
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
@@ -70,6 +70,40 @@ def verdict(before: list[Record], after: list[Record]) -> str:
     return time.verdict
 
 
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """Two sides of some cases, the first of which differs by ``factor``.
+
+    ``is_stored``: against a baseline, whose launches are those of another hour and stay as many.
+    """
+
+    rng: np.random.Generator
+    noise: Noise
+    factor: float
+    cases: int
+    is_stored: bool
+    before: list[Record] = field(default_factory=list)
+    after: list[Record] = field(default_factory=list)
+
+    def measure(self, launches: Iterable[int], only: Iterable[str] | None = None) -> None:
+        numbers = list(launches)
+        for case in range(self.cases) if only is None else map(int, only):
+            here = 1.0 if case else self.factor
+            if not self.is_stored:
+                self.before.extend(self._side(1.0, numbers, case))
+            self.after.extend(self._side(here, numbers, case))
+
+    def store(self, count: int) -> None:
+        for case in range(self.cases):
+            self.before.extend(apart(self._side(1.0, range(count), case), "stored "))
+
+    def _side(self, factor: float, numbers: Sequence[int], case: int) -> list[Record]:
+        return launches(self.rng, len(numbers), factor, self.noise, first=numbers[0], case=case)
+
+    def findings(self) -> list[Finding]:
+        return between(self.before, self.after, CHECK)
+
+
 def fails(
     rng: np.random.Generator,
     factor: float,
@@ -79,29 +113,11 @@ def fails(
     count: int = 5,
     is_stored: bool = False,
 ) -> bool:
-    """Whether ``spbench check`` would exit 4, its second measurement included.
-
-    ``is_stored``: against a baseline, whose launches are those of another hour and stay as many.
-    """
-    before: list[Record] = []
-    after: list[Record] = []
-
-    def measure(keys: Iterable[int], more: int, first: int) -> Judgement:
-        for case in keys:
-            here = 1.0 if case else factor
-            if not is_stored or first == 0:
-                side = launches(rng, more, 1.0, noise, first=first, case=case)
-                before.extend(apart(side, "stored ") if is_stored else side)
-            after.extend(launches(rng, more, here, noise, first=first, case=case))
-        return judged(between(before, after, CHECK), CHECK)
-
-    judgement, so_far = measure(range(cases), count, 0), count
-    doubtful, more = again(judgement, count)
-    while doubtful:
-        judgement = measure(map(int, doubtful), more, so_far)
-        so_far += more
-        doubtful, more = again(judgement, count, so_far)
-    return bool(judgement.of("fail"))
+    """Whether ``spbench check`` would exit 4, after all its looks."""
+    bench = Simulated(rng=rng, noise=noise, factor=factor, cases=cases, is_stored=is_stored)
+    if is_stored:
+        bench.store(count)
+    return bool(in_stages(bench, count, CHECK, lambda _: None).of("fail"))
 
 
 def coverage(rng: np.random.Generator, count: int, trials: int) -> dict[str, float]:

@@ -6,8 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ from rows import rows
 
 import spbench
 from spbench.cli.exits import DONE, REGRESSION
-from spbench.cli.stages import Limits, in_stages
-from spbench.judge.between import Finding, Margins, Metric, between
+from spbench.judge.between import METRICS, Finding, Margins, Metric, between
+from spbench.judge.regression import ALPHA, Judgement, judged
+from spbench.judge.stages import in_stages
 from spbench.launch.checkout import CheckoutError, checked_out, work_tree
-from spbench.launch.deadlines import Deadlines
 from spbench.launch.plan import Cell
 from spbench.launch.sides import Side, in_turn
 from spbench.results.reading import read_rows
@@ -28,12 +28,7 @@ from spbench.workload.case import Case
 from spbench.workload.catalogue import find
 
 CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
-LIMITS = Limits(
-    margins=Margins(time=0.03),
-    metrics=("time", "memory", "volume"),
-    launches=5,
-    deadlines=Deadlines(launch_s=60.0),
-)
+MARGINS = Margins(time=0.03)
 
 
 @dataclass
@@ -44,12 +39,13 @@ class FakeBench:
     after: Mapping[str, list[float]]
     old: dict[str, Any] = field(default_factory=dict)
     new: dict[str, Any] = field(default_factory=dict)
+    metrics: Sequence[Metric] = METRICS
     asked: list[tuple[list[int], list[str] | None]] = field(default_factory=list)
 
     def measure(self, launches: Iterable[int], only: Iterable[str] | None = None) -> None:
         self.asked.append((list(launches), None if only is None else list(only)))
 
-    def findings(self, limits: Limits) -> list[Finding]:
+    def findings(self) -> list[Finding]:
         there: dict[str, int] = {}
         for launches, only in self.asked:
             for name in self.before if only is None else only:
@@ -58,7 +54,10 @@ class FakeBench:
             [row for name, n in there.items() for row in rows(name, side[name][:n], **more)]
             for side, more in ((self.before, self.old), (self.after, self.new))
         ]
-        return between(*sides, limits.margins, metrics=limits.metrics)
+        return between(*sides, MARGINS, metrics=self.metrics)
+
+    def judgement(self) -> Judgement:
+        return in_stages(self, 5, MARGINS, lambda _: None)
 
 
 FLAT = [100.0, 100.2, 99.8, 100.1, 99.9] * 6
@@ -68,14 +67,14 @@ SLOW = [ms * 1.1 for ms in (*FLAT[1:], FLAT[0])]
 def test_what_passes_is_measured_once() -> None:
     """A first launch of each, then the others."""
     bench = FakeBench({"a": FLAT}, {"a": FLAT})
-    assert in_stages(bench, LIMITS).of("fail") == []
+    assert bench.judgement().of("fail") == []
     assert bench.asked == [([0], None), ([1, 2, 3, 4], ["a"])]
 
 
 def test_what_would_fail_is_measured_again_and_judged_on_all() -> None:
     """Only the case in doubt."""
     bench = FakeBench({"a": FLAT, "b": FLAT}, {"a": SLOW, "b": FLAT})
-    judgement = in_stages(bench, LIMITS)
+    judgement = bench.judgement()
     assert bench.asked[2:] == [([5, 6, 7, 8, 9], ["a"])]
     (failed,) = judgement.of("fail")
     assert failed.comparison is not None
@@ -85,17 +84,37 @@ def test_what_would_fail_is_measured_again_and_judged_on_all() -> None:
 def test_a_false_alarm_is_taken_back() -> None:
     """Five slow launches by chance, and then five that are not."""
     bench = FakeBench({"a": FLAT}, {"a": [*SLOW[:5], *FLAT[5:]]})
-    assert in_stages(bench, LIMITS).of("fail") == []  # type: ignore[arg-type]
+    assert bench.judgement().of("fail") == []
 
 
 def test_what_stays_open_is_measured_until_it_is_settled() -> None:
     """About 4 % slower, half of the launches by much and half by little: up to twenty of each."""
     rough = [ms * (1.04 + 0.06 * (-1) ** i) for i, ms in enumerate(FLAT)]
     bench = FakeBench({"a": FLAT}, {"a": rough})
-    in_stages(bench, LIMITS)
+    bench.judgement()
     launches = [launch for of_stage, _ in bench.asked for launch in of_stage]
     assert launches == list(range(len(launches)))
     assert len(bench.asked) > 3 and len(launches) <= 20
+
+
+def test_each_look_has_less_to_fail_by() -> None:
+    """What ten launches of one side leave at 1.5 % by chance passes; no look has all 2.5 %."""
+    close = [ms * (1.0465 + 0.02 * (-1) ** i) for i, ms in enumerate(FLAT)]
+    bench = FakeBench({"a": FLAT}, {"a": close})
+    bench.measure(range(10))
+    (time,) = (one for one in bench.findings() if one.metric == "time")
+    assert time.comparison is not None and ALPHA / 2 < time.comparison.p_slower < ALPHA
+    assert judged([time], MARGINS).of("fail") and not judged([time], MARGINS, share=0.5).of("fail")
+
+
+def test_what_has_failed_stays_failed() -> None:
+    """Though another case is looked at once more, and later looks ask for more."""
+    close = [ms * (1.0465 + 0.02 * (-1) ** i) for i, ms in enumerate(FLAT)]
+    bench = FakeBench({"a": FLAT}, {"a": close})
+    bench.measure(range(10))
+    earlier = judged(bench.findings(), MARGINS)
+    assert judged(bench.findings(), MARGINS, share=0.25, earlier=earlier).of("fail")
+    assert not judged(bench.findings(), MARGINS, share=0.25).of("fail")
 
 
 @pytest.mark.parametrize(
@@ -103,8 +122,8 @@ def test_what_stays_open_is_measured_until_it_is_settled() -> None:
 )
 def test_what_no_launch_would_tell_is_not_launched(metrics: tuple[Metric, ...], gpu: str) -> None:
     """Bytes are known after one, and times of another GPU never."""
-    bench = FakeBench({"a": FLAT}, {"a": FLAT}, {"gpu": "a GPU"}, {"gpu": gpu})
-    in_stages(bench, replace(LIMITS, metrics=metrics))
+    bench = FakeBench({"a": FLAT}, {"a": FLAT}, {"gpu": "a GPU"}, {"gpu": gpu}, metrics)
+    bench.judgement()
     assert bench.asked == [([0], None)]
 
 

@@ -8,7 +8,8 @@ import pytest
 from rows import row, rows
 
 from spbench.judge.between import Margins, between
-from spbench.judge.regression import Judgement, again, judged
+from spbench.judge.regression import Judgement, judged
+from spbench.judge.stages import again
 from spbench.results.record import Record
 
 STEPS = [100.0, 100.5, 99.5, 100.2, 99.8]

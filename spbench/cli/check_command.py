@@ -10,13 +10,13 @@ import click
 from spbench.cli import choices
 from spbench.cli.checked import against_baseline, against_commit, against_run
 from spbench.cli.exits import Failure
+from spbench.cli.measured import Limits
 from spbench.cli.outcome import check_writable, tell
 from spbench.cli.percent import Percent
 from spbench.cli.planted import planted_fault
 from spbench.cli.requests import given
 from spbench.cli.selection import NAMES as SELECTING
 from spbench.cli.selection import Selection, selection_options
-from spbench.cli.stages import Limits
 from spbench.judge.between import METRICS, Margins, Metric
 from spbench.judge.regression import Judgement
 from spbench.launch.deadlines import Deadlines

@@ -14,10 +14,10 @@ from spbench.cli.choices import choose_device, why_not_here
 from spbench.cli.exits import CANNOT_JUDGE, UNFIT, Failure
 from spbench.cli.folders import Destination, new_session, resolved
 from spbench.cli.joined import joined
+from spbench.cli.measured import Limits, Sides
 from spbench.cli.planted import check_hits, planted_fault
 from spbench.cli.requests import Asked, checked_cells
 from spbench.cli.runs import find_baseline, find_run, records_of
-from spbench.cli.stages import Limits, Sides, in_stages
 from spbench.judge.between import between
 from spbench.judge.regression import Judgement, judged
 from spbench.launch.checkout import CheckoutError, checked_out, work_tree
@@ -55,7 +55,8 @@ def against_baseline(name: str, baselines: Path, limits: Limits, out: Path | Non
     check_hits(planted_fault(), cases)
     folder = _new_folder(out, f"check-{name}")
     with _sides(folder, {"now": ({}, "")}, cases, limits) as sides:
-        return in_stages(Sides(folder=folder, sides=sides, cases=cases, known=records), limits)
+        there = Sides(folder=folder, sides=sides, cases=cases, limits=limits, known=records)
+        return there.judgement()
 
 
 def _cases_of(kept: Path, records: Sequence[Record]) -> list[Case]:
@@ -117,7 +118,7 @@ def against_commit(
                 "now": (here.environment(), here.commit),
             }
             with _sides(folder, trees, cases, limits) as sides:
-                return in_stages(Sides(folder=folder, sides=sides, cases=cases), limits)
+                return Sides(folder=folder, sides=sides, cases=cases, limits=limits).judgement()
     except CheckoutError as error:
         raise Failure(f"--base-ref {revision}: {error}") from None
 

@@ -6,7 +6,7 @@ leave no doubt: of several cases those whose slowdown stands after Holm's correc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -17,9 +17,6 @@ from spbench.judge.intervals import CONFIDENCE, holm
 Outcome = Literal["pass", "fail", "undecided"]
 ALPHA = (1 - CONFIDENCE) / 2
 """One-sided: with a single case a slowdown fails just when its interval is beyond the margin."""
-
-MOST = 4
-"""Times the launches that were asked for, of a case that stays open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +43,7 @@ class Judgement:
     @property
     def timed(self) -> list[Finding]:
         """Times that may be compared, whether or not there are enough of them."""
-        return [one for one in self.findings if _is_timed(one)]
+        return [one for one in self.findings if is_timed(one)]
 
     @property
     def is_comparable(self) -> bool:
@@ -56,30 +53,36 @@ class Judgement:
         return not any(one.verdict in apart for one in self.findings) and bool(judged_)
 
 
-def _lacks(one: Graded) -> bool:
-    """Open, and not for noise, which more launches need not end."""
-    found = one.finding.comparison
-    return one.outcome == "undecided" and found is not None and not found.is_noisy
+def judged(
+    findings: Sequence[Finding],
+    margins: Margins,
+    *,
+    share: float = 1.0,
+    earlier: Judgement | None = None,
+) -> Judgement:
+    """Grades of all findings of one check.
 
-
-def judged(findings: Sequence[Finding], margins: Margins) -> Judgement:
-    """Grades of all findings of one check."""
-    slower = _slower(findings)
+    Where it looks more than once: ``share`` of ``ALPHA`` is spent on this look, and what an
+    ``earlier`` one failed stays failed.
+    """
+    settled = [] if earlier is None else [one.case for one in earlier.of("fail") if is_timed(one)]
+    slower = _slower(findings, share * ALPHA, settled)
     return Judgement(graded=[_graded(one, i in slower, margins) for i, one in enumerate(findings)])
 
 
-def _is_timed(finding: Finding) -> bool:
+def is_timed(finding: Finding) -> bool:
+    """Whether it is of times that may be compared."""
     return finding.comparison is not None and finding.verdict != "not comparable"
 
 
-def _slower(findings: Sequence[Finding]) -> set[int]:
+def _slower(findings: Sequence[Finding], alpha: float, settled: Collection[str]) -> set[int]:
     """The times that are above the margin beyond doubt, all cases taken together."""
     p_values = {
-        i: one.comparison.p_slower
+        i: 0.0 if one.case in settled else one.comparison.p_slower
         for i, one in enumerate(findings)
-        if one.comparison is not None and _is_timed(one)
+        if one.comparison is not None and is_timed(one)
     }
-    fallen = holm([*p_values.values()], ALPHA)
+    fallen = holm([*p_values.values()], alpha)
     return {i for i, fell in zip(p_values, fallen, strict=True) if fell}
 
 
@@ -99,28 +102,9 @@ def _graded_time(finding: Finding, found: Comparison, is_slower: bool, margin: f
         return Graded(finding=replace(finding, verdict="slower"), outcome="fail")
     if found.is_noisy or found.high is None or found.high > 1 + margin:
         if finding.verdict == "slower":
-            reason = "slower by itself, but not beyond doubt among so many cases"
+            reason = "slower by itself, but not beyond doubt among so many cases or looks"
             finding = replace(finding, verdict="inconclusive", reason=reason)
         return Graded(finding=finding, outcome="undecided")
     if finding.verdict == "inconclusive":  # between faster and the same: good enough
         finding = replace(finding, verdict="not slower", reason="")
     return Graded(finding=finding, outcome="pass")
-
-
-def again(judgement: Judgement, launches: int, so_far: int | None = None) -> tuple[list[str], int]:
-    """Cases whose time is worth measuring once more, and how many launches that takes.
-
-    After the first ``launches`` those that would fail or stay open; later, when ``so_far`` are
-    there, those that are still open for want of launches. As many again, or up to double where so
-    many would tell, and no more than four times ``launches`` in all.
-    """
-    there = launches if so_far is None else so_far
-    doubtful = [
-        one.finding
-        for one in judgement.graded
-        if one.outcome != "pass" and _is_timed(one.finding) and (there == launches or _lacks(one))
-    ]
-    needs = [one.comparison.needs or 0 for one in doubtful if one.comparison is not None]
-    more = min(max([launches, *(need - there for need in needs)]), 2 * launches)
-    more = min(more, MOST * launches - there)
-    return ([one.case for one in doubtful] if more else []), more

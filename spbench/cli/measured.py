@@ -1,16 +1,16 @@
-"""A check that measures: in stages, and no longer than a verdict takes."""
+"""What a check measures: one side against what is known, or two that take turns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import click
 
 from spbench.judge.between import Finding, Margins, Metric, between
-from spbench.judge.regression import Judgement, again, judged
+from spbench.judge.regression import Judgement
+from spbench.judge.stages import in_stages
 from spbench.launch.deadlines import Deadlines
 from spbench.launch.plan import cells_of
 from spbench.launch.sides import Side, in_turn
@@ -31,39 +31,6 @@ class Limits:
     deadlines: Deadlines
 
 
-class Bench(Protocol):
-    """Where a check measures."""
-
-    def measure(self, launches: Iterable[int], only: Iterable[str] | None = None) -> None:
-        """More launches of all cases, or of those with these keys."""
-
-    def findings(self, limits: Limits) -> list[Finding]:
-        """As things stand."""
-
-
-def in_stages(bench: Bench, limits: Limits) -> Judgement:
-    """A first launch of each case shows what can be judged at all; then come the others of what
-    can be timed; then once more as many, or double, of the cases that would fail or stay open; and
-    then of those that are still open, up to four times the launches."""
-    bench.measure(range(1))
-    judgement = judged(bench.findings(limits), limits.margins)
-    timed = [finding.case for finding in judgement.timed]
-    if not timed:
-        return judgement
-    if limits.launches > 1:
-        bench.measure(range(1, limits.launches), timed)
-        judgement = judged(bench.findings(limits), limits.margins)
-    so_far = limits.launches
-    doubtful, more = again(judgement, limits.launches)
-    while doubtful:
-        click.echo(f"{counted(len(doubtful), 'case')} in doubt: measured again", err=True)
-        bench.measure(range(so_far, so_far + more), doubtful)
-        judgement = judged(bench.findings(limits), limits.margins)
-        so_far += more
-        doubtful, more = again(judgement, limits.launches, so_far)
-    return judgement
-
-
 @dataclass(frozen=True, kw_only=True)
 class Sides:
     """One side that is measured against what is known, or two that take turns."""
@@ -71,6 +38,7 @@ class Sides:
     folder: Path
     sides: Sequence[Side]
     cases: Sequence[Case]
+    limits: Limits
     known: Sequence[Record] = field(default_factory=list)
     """The first side's rows, where they are not measured here."""
 
@@ -83,7 +51,15 @@ class Sides:
             for side, record in in_turn(self.sides, cells, lambda _, case: screen.started(case)):
                 screen.finished(record, side.name if len(self.sides) > 1 else "")
 
-    def findings(self, limits: Limits) -> list[Finding]:
+    def findings(self) -> list[Finding]:
         measured = [read_rows(side.sweep.store.folder).latest() for side in self.sides]
         before, after = measured if len(measured) > 1 else (self.known, measured[0])
-        return between(before, after, limits.margins, metrics=limits.metrics)
+        return between(before, after, self.limits.margins, metrics=self.limits.metrics)
+
+    def judgement(self) -> Judgement:
+        """Of as many launches as that takes."""
+
+        def in_doubt(cases: int) -> None:
+            click.echo(f"{counted(cases, 'case')} in doubt: measured again", err=True)
+
+        return in_stages(self, self.limits.launches, self.limits.margins, in_doubt)
