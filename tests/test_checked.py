@@ -17,7 +17,8 @@ from rows import rows
 import spbench
 from spbench.cli.exits import DONE, REGRESSION
 from spbench.judge.between import METRICS, Finding, Margins, Metric, between
-from spbench.judge.regression import ALPHA, Judgement, judged
+from spbench.judge.comparison import Comparison
+from spbench.judge.regression import ALPHA, Judgement
 from spbench.judge.stages import in_stages
 from spbench.launch.checkout import CheckoutError, checked_out, work_tree
 from spbench.launch.plan import Cell
@@ -97,24 +98,68 @@ def test_what_stays_open_is_measured_until_it_is_settled() -> None:
     assert len(bench.asked) > 3 and len(launches) <= 20
 
 
-def test_each_look_has_less_to_fail_by() -> None:
-    """What ten launches of one side leave at 1.5 % by chance passes; no look has all 2.5 %."""
-    close = [ms * (1.0465 + 0.02 * (-1) ** i) for i, ms in enumerate(FLAT)]
-    bench = FakeBench({"a": FLAT}, {"a": close})
-    bench.measure(range(10))
-    (time,) = (one for one in bench.findings() if one.metric == "time")
-    assert time.comparison is not None and ALPHA / 2 < time.comparison.p_slower < ALPHA
-    assert judged([time], MARGINS).of("fail") and not judged([time], MARGINS, share=0.5).of("fail")
+@dataclass
+class GivenBench:
+    """Cases of which each look finds a given probability, in parts of ``ALPHA``."""
+
+    p: Mapping[str, Sequence[float]]
+    """By case, for each number of launches: 5, 10, 15, 20."""
+    launches: dict[str, int] = field(default_factory=dict)
+
+    def measure(self, launches: Iterable[int], only: Iterable[str] | None = None) -> None:
+        for name in self.p if only is None else only:
+            self.launches[name] = self.launches.get(name, 0) + len(list(launches))
+
+    def findings(self) -> list[Finding]:
+        return [
+            Finding(
+                case=name,
+                panel="",
+                strategy=name,
+                ranks=2,
+                metric="time",
+                verdict="slower",
+                comparison=Comparison(
+                    verdict="slower", high=1.1, p_slower=p[self.launches[name] // 6] * ALPHA
+                ),
+            )
+            for name, p in self.p.items()
+        ]
+
+
+@pytest.mark.parametrize(
+    ("p", "launches", "fails"),
+    [
+        ((0.01, 0.49, 9, 9), 10, True),
+        ((0.01, 0.51, 0.24, 9), 15, True),
+        ((0.01, 0.51, 0.26, 0.24), 20, True),
+        ((0.01, 0.51, 0.26, 0.26), 20, False),
+        ((0.99, 0.99, 0.99, 0.99), 20, False),
+    ],
+)
+def test_looks_share_the_error(p: tuple[float, ...], launches: int, fails: bool) -> None:
+    """The first spends nothing, then a half, a quarter and a quarter: all of it, and no more."""
+    bench = GivenBench({"a": p})
+    judgement = in_stages(bench, 5, MARGINS, lambda _: None)
+    assert (bench.launches["a"], bool(judgement.of("fail"))) == (launches, fails)
 
 
 def test_what_has_failed_stays_failed() -> None:
-    """Though another case is looked at once more, and later looks ask for more."""
-    close = [ms * (1.0465 + 0.02 * (-1) ** i) for i, ms in enumerate(FLAT)]
-    bench = FakeBench({"a": FLAT}, {"a": close})
-    bench.measure(range(10))
-    earlier = judged(bench.findings(), MARGINS)
-    assert judged(bench.findings(), MARGINS, share=0.25, earlier=earlier).of("fail")
-    assert not judged(bench.findings(), MARGINS, share=0.25).of("fail")
+    """Though another case is looked at again, and later looks ask for more."""
+    told: list[int] = []
+    bench = GivenBench({"a": (0.01, 0.24, 0.24, 0.24), "b": (9, 9, 9, 9)})
+    judgement = in_stages(bench, 5, MARGINS, told.append)
+    assert (bench.launches, told) == ({"a": 10, "b": 20}, [2, 1, 1])
+    assert [one.case for one in judgement.of("fail")] == ["a"]
+
+
+@pytest.mark.parametrize("launches", [1, 2])
+def test_few_launches_are_measured_up_to_four_times_too(launches: int) -> None:
+    """Below three there is no interval, and no verdict."""
+    bench = FakeBench({"a": FLAT}, {"a": SLOW})
+    judgement = in_stages(bench, launches, MARGINS, lambda _: None)
+    assert judgement.of("fail")
+    assert 3 <= sum(len(of_stage) for of_stage, _ in bench.asked) <= 4 * launches
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_columns_only_grow_at_the_end() -> None:
     promised = PROMISED.split()
     assert COLUMNS[: len(promised) + 1] == ("schema_version", *promised)
     assert len(set(COLUMNS)) == len(COLUMNS)
-    assert SCHEMA_VERSION == 3
+    assert SCHEMA_VERSION == 4
 
 
 def test_every_column_has_a_plain_type() -> None:

@@ -58,7 +58,7 @@ JUDGED = METRICS[1:]
     type=click.IntRange(1, MOST_LAUNCHES),
     default=LAUNCHES,
     show_default=True,
-    help="Of each case; what would fail or stays open gets as many once more, or double.",
+    help="Of each case; up to four times as many where time would fail or stays open.",
 )
 @click.option("--strict", is_flag=True, help="What stays inconclusive ends with 5, not with 0.")
 @click.option("--markdown", "markdown_to", type=click.Path(path_type=Path), metavar="FILE")
@@ -98,8 +98,9 @@ def command(
     and --sweep say which cases.
 
     Bytes and calls must be equal and memory within its margin. Time fails where the interval
-    of its ratio is beyond the margin, after Holm's correction over the cases; what would fail
-    or stays open is measured once more and judged on all launches. Exit 5: cannot judge.
+    of its ratio is beyond the margin, and stays there when corrected for the number of cases
+    and looks; what would fail or stays open is measured again, up to four times the launches.
+    Exit 5: cannot judge.
     """
     limits = Limits(
         margins=Margins(time=max_slowdown, memory=max_memory),

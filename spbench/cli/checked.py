@@ -34,7 +34,7 @@ from spbench.results.store import Store
 from spbench.strategies.registry import UnknownStrategyError
 from spbench.workload.case import COUNTED, QUICK, Case, Device, Effort
 
-EFFORT = Effort(silent=False, seconds=8.0, max_warmup=6)
+EFFORT = Effort(silent=False, seconds=12.0, max_warmup=6)
 """Of two sides that are both measured here: no verdict needs steps without communication, and
 what launches differ by is mostly the noise of their iterations (docs/decisions/0017)."""
 
@@ -55,8 +55,8 @@ def against_baseline(name: str, baselines: Path, limits: Limits, out: Path | Non
     check_hits(planted_fault(), cases)
     folder = _new_folder(out, f"check-{name}")
     with _sides(folder, {"now": ({}, "")}, cases, limits) as sides:
-        there = Sides(folder=folder, sides=sides, cases=cases, limits=limits, known=records)
-        return there.judgement()
+        bench = Sides(folder=folder, sides=sides, cases=cases, limits=limits, known=records)
+        return bench.judge()
 
 
 def _cases_of(kept: Path, records: Sequence[Record]) -> list[Case]:
@@ -118,7 +118,7 @@ def against_commit(
                 "now": (here.environment(), here.commit),
             }
             with _sides(folder, trees, cases, limits) as sides:
-                return Sides(folder=folder, sides=sides, cases=cases, limits=limits).judgement()
+                return Sides(folder=folder, sides=sides, cases=cases, limits=limits).judge()
     except CheckoutError as error:
         raise Failure(f"--base-ref {revision}: {error}") from None
 

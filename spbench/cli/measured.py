@@ -56,8 +56,8 @@ class Sides:
         before, after = measured if len(measured) > 1 else (self.known, measured[0])
         return between(before, after, self.limits.margins, metrics=self.limits.metrics)
 
-    def judgement(self) -> Judgement:
-        """Of as many launches as that takes."""
+    def judge(self) -> Judgement:
+        """Measures until there is a verdict, or four times the launches."""
 
         def in_doubt(cases: int) -> None:
             click.echo(f"{counted(cases, 'case')} in doubt: measured again", err=True)

@@ -12,7 +12,7 @@ from spbench.results.record import Record
 
 LIBRARIES = ("device", "backend", "gpu", "torch", "cuda", "nccl")
 """What the memory of a step depends on, besides the code."""
-HARDWARE = (*LIBRARIES, "hardware", "effort")
+HARDWARE = (*LIBRARIES, "hardware", "effort", "statistic")
 """What its time depends on: a quick launch warms up for less."""
 
 

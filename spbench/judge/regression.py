@@ -1,7 +1,8 @@
 """The gate for changes of the code: which findings fail it, pass it, or leave it undecided.
 
 Bytes and calls fail on any difference, memory above its margin, time only where the launches
-leave no doubt: of several cases those whose slowdown stands after Holm's correction.
+leave no doubt: of several cases those whose slowdown stands after Holm's correction, at a level
+that all looks of a check share.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from spbench.judge.intervals import CONFIDENCE, holm
 
 Outcome = Literal["pass", "fail", "undecided"]
 ALPHA = (1 - CONFIDENCE) / 2
-"""One-sided: with a single case a slowdown fails just when its interval is beyond the margin."""
+"""One-sided, for all cases and looks of a check together: a single case that is judged once fails
+just when its interval is beyond the margin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,10 @@ def is_timed(finding: Finding) -> bool:
 
 
 def _slower(findings: Sequence[Finding], alpha: float, settled: Collection[str]) -> set[int]:
-    """The times that are above the margin beyond doubt, all cases taken together."""
+    """The times that are above the margin beyond doubt, all cases taken together.
+
+    What is ``settled`` falls again, so that Holm asks of the others only what is left.
+    """
     p_values = {
         i: 0.0 if one.case in settled else one.comparison.p_slower
         for i, one in enumerate(findings)
@@ -102,7 +107,7 @@ def _graded_time(finding: Finding, found: Comparison, is_slower: bool, margin: f
         return Graded(finding=replace(finding, verdict="slower"), outcome="fail")
     if found.is_noisy or found.high is None or found.high > 1 + margin:
         if finding.verdict == "slower":
-            reason = "slower by itself, but not beyond doubt among so many cases or looks"
+            reason = "slower by its own interval; so many cases or looks ask for more"
             finding = replace(finding, verdict="inconclusive", reason=reason)
         return Graded(finding=finding, outcome="undecided")
     if finding.verdict == "inconclusive":  # between faster and the same: good enough

@@ -1,7 +1,7 @@
 """Every iteration of every launch in order of time, so that drift and outliers are seen.
 
 A panel holds the cases of one workload and number of ranks, a row of dots each. A dot is an
-iteration of the slowest rank: how far it is from the case's median, in per cent; all rows of a
+iteration of the slowest rank: how far it is from the case's step time, in per cent; all rows of a
 panel have the same scale. Launches stand side by side, those of one round above each other. A
 ring marks what is more than 5 scaled MADs from its launch's median. Nothing is left out: what
 the scale does not reach stands at the edge of its row, and how far it is at the row's end.
@@ -22,6 +22,7 @@ from spbench.report import units
 from spbench.report.bars import colour
 from spbench.results.record import Record
 from spbench.results.traces import Traces
+from spbench.results.typical import typical
 from spbench.workload.words import counted
 
 MAD_OF_NORMAL = 1.4826
@@ -80,16 +81,16 @@ class Dots:
     """In rows from the top, downwards negative."""
     ringed: NDArray[np.bool_]
     level: float
-    """Where its median is."""
+    """Where its step time is."""
     furthest: float
-    """The largest distance from the case's median, as a part of it."""
+    """The largest distance from the case's step time, as a part of it."""
 
 
 def launch_rows(ax: Axes, cases: Cases, traces: Traces) -> None:
-    """A row of dots for each case; a line at each launch's median."""
+    """A row of dots for each case; a line at each launch's step time."""
     steps = {name: [steps_of(record, traces) for record in these] for name, these in cases.items()}
     middle = {
-        name: statistics.median(float(np.median(ms)) for ms in launches if len(ms))
+        name: statistics.median(typical(ms.tolist()) for ms in launches if len(ms))
         for name, launches in steps.items()
         if any(map(len, launches))
     }
@@ -142,13 +143,13 @@ def _dots(ms: Figures, slot: int, row: int, middle: float, scale: float) -> Dots
         x=slot + 0.06 + 0.88 * (np.arange(len(ms)) + 0.5) / len(ms),
         y=row + HALF_ROW * np.clip(away / scale, -1, 1),
         ringed=outliers(ms),
-        level=row + HALF_ROW * (float(np.median(ms)) / middle - 1) / scale,
+        level=row + HALF_ROW * (typical(ms.tolist()) / middle - 1) / scale,
         furthest=float(away[np.argmax(np.abs(away))]),
     )
 
 
 def _marks(ax: Axes, every: Sequence[Dots]) -> None:
-    """Rings, and the medians of launches."""
+    """Rings, and the step times of launches."""
     if every:
         x, y = np.concatenate([(one.x[one.ringed], one.y[one.ringed]) for one in every], axis=1)
         ax.scatter(x, y, s=26, facecolors="none", edgecolors="black", lw=0.8, zorder=3)

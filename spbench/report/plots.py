@@ -133,12 +133,12 @@ def _launches(panels: Mapping[str, Cases], run: Path, about: str) -> tuple[Sheet
     if traces.damaged:
         lost.append(f"samples.csv.gz: {counted(traces.damaged, 'line')} left out: no sample")
     return Sheet(
-        heading="Every iteration against its case's median",
+        heading="Every iteration against its case's step time",
         panels={
             title: partial(launch_rows, cases=cases, traces=traces)
             for title, cases in panels.items()
         },
-        caption=f"{about} · slowest rank; lines: medians of launches; "
+        caption=f"{about} · slowest rank; lines: step times of launches; "
         f"rings: more than {OUTLIER:.0f} scaled MADs from the launch's median",
         label_width=0.3 + 0.066 * max(map(len, strategies)),
         end_width=0.4,

@@ -8,6 +8,7 @@ from typing import Any
 
 from spbench.results.conditions import as_columns
 from spbench.results.sample import Sample
+from spbench.results.typical import typical
 from spbench.workload.case import Case
 from spbench.workload.cost import step_flops
 
@@ -28,7 +29,7 @@ def measured(case: Case, samples: Sequence[Sample], peak_tflops: float | None) -
     steps = slowest([sample.step_ms for sample in samples])
     silent = slowest([sample.compute_ms for sample in samples])
     if silent:
-        found["compute_ms"] = statistics.median(silent)
+        found["compute_ms"] = typical(silent)
         found["iterations"] = len(silent)
     if steps:
         found |= _speeds(case, steps, peak_tflops)
@@ -47,7 +48,7 @@ def counts(samples: Sequence[Sample]) -> dict[str, Any]:
 
 
 def _speeds(case: Case, steps: list[float], peak_tflops: float | None) -> dict[str, Any]:
-    step_ms = statistics.median(steps)
+    step_ms = typical(steps)
     deciles = statistics.quantiles(steps, n=10, method="inclusive") if len(steps) > 1 else steps
     work = case.workload
     per_s = 1e3 / step_ms

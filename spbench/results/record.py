@@ -13,7 +13,7 @@ from typing import Any, Self, get_type_hints
 from spbench.results.sample import Status
 from spbench.workload.case import COUNTED, QUICK, Case
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +111,11 @@ class Record:
     @property
     def is_quick(self) -> bool:
         return self.effort == "quick"
+
+    @property
+    def statistic(self) -> str:
+        """What ``step_ms`` is of its launch's iterations."""
+        return "median" if self.schema_version < 4 else "trimmed mean"
 
     @classmethod
     def of_case(cls, case: Case, **more: Any) -> Self:
