@@ -19,7 +19,7 @@ from spbench.cli.exits import DONE, REGRESSION
 from spbench.judge.between import METRICS, Finding, Margins, Metric, between
 from spbench.judge.comparison import Comparison
 from spbench.judge.regression import ALPHA, Judgement
-from spbench.judge.stages import in_stages
+from spbench.judge.stages import SHARES, in_stages
 from spbench.launch.checkout import CheckoutError, checked_out, work_tree
 from spbench.launch.plan import Cell
 from spbench.launch.sides import Side, in_turn
@@ -130,27 +130,28 @@ class GivenBench:
 @pytest.mark.parametrize(
     ("p", "launches", "fails"),
     [
-        ((0.01, 0.49, 9, 9), 10, True),
-        ((0.01, 0.51, 0.24, 9), 15, True),
-        ((0.01, 0.51, 0.26, 0.24), 20, True),
-        ((0.01, 0.51, 0.26, 0.26), 20, False),
+        ((0.01, 0.24, 9, 9), 10, True),
+        ((0.01, 0.26, 0.24, 9), 15, True),
+        ((0.01, 0.26, 0.26, 0.49), 20, True),
+        ((0.01, 0.26, 0.26, 0.51), 20, False),
         ((0.99, 0.99, 0.99, 0.99), 20, False),
     ],
 )
 def test_looks_share_the_error(p: tuple[float, ...], launches: int, fails: bool) -> None:
-    """The first spends nothing, then a half, a quarter and a quarter: all of it, and no more."""
+    """The first spends nothing, then a quarter, a quarter and a half: all of it, and no more."""
     bench = GivenBench({"a": p})
     judgement = in_stages(bench, 5, MARGINS, lambda _: None)
     assert (bench.launches["a"], bool(judgement.of("fail"))) == (launches, fails)
 
 
 def test_what_has_failed_stays_failed() -> None:
-    """Though another case is looked at again, and later looks ask for more."""
+    """It is not measured again, and no later look at another case asks for more."""
     told: list[int] = []
-    bench = GivenBench({"a": (0.01, 0.24, 0.24, 0.24), "b": (9, 9, 9, 9)})
+    bench = GivenBench({"a": (0.01, 0.12, 9, 9), "b": (9, 9, 9, 9)})
     judgement = in_stages(bench, 5, MARGINS, told.append)
     assert (bench.launches, told) == ({"a": 10, "b": 20}, [2, 1, 1])
     assert [one.case for one in judgement.of("fail")] == ["a"]
+    assert sorted(SHARES) == [*SHARES] and sum(SHARES) == 1.0
 
 
 @pytest.mark.parametrize("launches", [1, 2])

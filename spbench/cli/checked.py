@@ -34,7 +34,7 @@ from spbench.results.store import Store
 from spbench.strategies.registry import UnknownStrategyError
 from spbench.workload.case import COUNTED, QUICK, Case, Device, Effort
 
-EFFORT = Effort(silent=False, seconds=12.0, max_warmup=6)
+EFFORT = Effort(silent=False, seconds=20.0, max_warmup=6)
 """Of two sides that are both measured here: no verdict needs steps without communication, and
 what launches differ by is mostly the noise of their iterations (docs/decisions/0017)."""
 

@@ -7,7 +7,7 @@ that all looks of a check share.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -55,20 +55,9 @@ class Judgement:
         return not any(one.verdict in apart for one in self.findings) and bool(judged_)
 
 
-def judged(
-    findings: Sequence[Finding],
-    margins: Margins,
-    *,
-    share: float = 1.0,
-    earlier: Judgement | None = None,
-) -> Judgement:
-    """Grades of all findings of one check.
-
-    Where it looks more than once: ``share`` of ``ALPHA`` is spent on this look, and what an
-    ``earlier`` one failed stays failed.
-    """
-    settled = [] if earlier is None else [one.case for one in earlier.of("fail") if is_timed(one)]
-    slower = _slower(findings, share * ALPHA, settled)
+def judged(findings: Sequence[Finding], margins: Margins, *, share: float = 1.0) -> Judgement:
+    """Grades of all findings of one check; ``share`` of ``ALPHA`` is spent on this look."""
+    slower = _slower(findings, share * ALPHA)
     return Judgement(graded=[_graded(one, i in slower, margins) for i, one in enumerate(findings)])
 
 
@@ -77,13 +66,10 @@ def is_timed(finding: Finding) -> bool:
     return finding.comparison is not None and finding.verdict != "not comparable"
 
 
-def _slower(findings: Sequence[Finding], alpha: float, settled: Collection[str]) -> set[int]:
-    """The times that are above the margin beyond doubt, all cases taken together.
-
-    What is ``settled`` falls again, so that Holm asks of the others only what is left.
-    """
+def _slower(findings: Sequence[Finding], alpha: float) -> set[int]:
+    """The times that are above the margin beyond doubt, all cases taken together."""
     p_values = {
-        i: 0.0 if one.case in settled else one.comparison.p_slower
+        i: one.comparison.p_slower
         for i, one in enumerate(findings)
         if one.comparison is not None and is_timed(one)
     }

@@ -2,8 +2,8 @@
 
 Each look at launches that grow in number is another chance to fail by luck alone. So all looks of
 a check share ``ALPHA``: those that can fail a case come at fixed numbers of launches, and each may
-spend as much of it as it has new launches, of all that a case may get (error spending, Jennison
-and Turnbull 2000, ch. 7; by Bonferroni, whatever the looks have to do with each other).
+spend a fixed part of it (error spending, Jennison and Turnbull 2000, ch. 7; by Bonferroni, whatever
+the looks have to do with each other).
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import Protocol
 from spbench.judge.between import Finding, Margins
 from spbench.judge.regression import Graded, Judgement, is_timed, judged
 
-SHARES = (1 / 2, 1 / 4, 1 / 4)
+SHARES = (1 / 4, 1 / 4, 1 / 2)
 """Of ``ALPHA``, that looks at two, three and four times the launches may spend. The first look
-spends nothing: whatever would fail by it is looked at again."""
+spends nothing: whatever would fail by it is looked at again. The last spends most: what is still
+open by then is near the margin. None spends less than the one before, so what has failed and is not
+measured again fails again."""
 
 
 class Bench(Protocol):
@@ -47,13 +49,12 @@ def in_stages(
         bench.measure(range(1, launches), timed)
         judgement = judged(bench.findings(), margins)
     doubtful = [one.finding.case for one in judgement.graded if _would_fail(one) or _is_open(one)]
-    earlier: Judgement | None = None
     for times, share in enumerate(SHARES, start=1):
         if not doubtful:
             break
         in_doubt(len(doubtful))
         bench.measure(range(times * launches, (times + 1) * launches), doubtful)
-        judgement = earlier = judged(bench.findings(), margins, share=share, earlier=earlier)
+        judgement = judged(bench.findings(), margins, share=share)
         doubtful = [one.finding.case for one in judgement.graded if _lacks_launches(one)]
     return judgement
 
