@@ -7,7 +7,7 @@
 - stored: 25 % planted, against a baseline that was measured at the beginning.
 
 dsp on dsp-720m-small, 2 CPU ranks. Each check is a process of its own; a line for each is added
-to FILE. Takes two to three hours on 2 quiet cores. Exit 1 if too few are found or any is made up.
+to FILE. Takes about four hours on 2 shared cores. Exit 1 if too few are found or any is made up.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def test_an_outlier_is_so_by_the_median_absolute_deviation() -> None:
 
 
 def test_rows_of_a_panel_have_one_scale(ax: Axes) -> None:
-    """A quiet case is flat beside a noisy one; each is about its own median."""
+    """A quiet case is flat beside a noisy one; each is about its own step time."""
     one, other = record(), record("rsa")
     found = traces((one, [10.0, 10.01, 9.99, 10.0]), (other, [50.0, 60.0, 40.0, 50.0]))
     draw(ax, [one, other], found)

@@ -85,7 +85,7 @@ def test_the_largest_over_the_ranks() -> None:
 
 
 def test_figures_of_a_launch() -> None:
-    """Median step of the slowest ranks, rates from it, bytes of the rank that sends most."""
+    """Typical step of the slowest ranks, rates from it, bytes of the rank that sends most."""
     sent = [{"forward": 10, "backward": 20, "gradients": 0}] * 2
     ops = {"all_to_all": 30, "all_gather": 0, "reduce_scatter": 0, "all_reduce": 0, "p2p": 0}
     samples = [

@@ -98,7 +98,7 @@ def test_many_cases_ask_for_more_certainty() -> None:
     assert crowd.of("fail") == []
     (open_,) = crowd.of("undecided")
     assert (open_.strategy, open_.verdict) == ("dsp", "inconclusive")
-    assert "so many cases" in open_.reason
+    assert "share of the error" in open_.reason
 
 
 def test_between_faster_and_the_same_is_good_enough() -> None:
@@ -113,3 +113,17 @@ def test_a_case_that_is_new_judges_nothing() -> None:
     assert not judge([], side()).is_comparable
     assert not judge([row(status="crash")], side()).is_comparable
     assert judge([*side(), row("rsa", status="crash")], [*side(), row("rsa")]).is_comparable
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 4), (4, 3)])
+def test_medians_are_not_compared_with_trimmed_means(before: int, after: int) -> None:
+    """Rows of before schema 4 hold medians; bytes and memory are what they were."""
+    judgement = judge(
+        side(schema_version=before, peak_allocated_bytes=8),
+        side(schema_version=after, peak_allocated_bytes=8),
+    )
+    found = {one.metric: one for one in judgement.findings}
+    assert found["time"].verdict == "not comparable"
+    assert "statistic" in found["time"].reason and "median" in found["time"].reason
+    assert (found["volume"].verdict, found["memory"].verdict) == ("same", "same")
+    assert judge(side(schema_version=3), side(schema_version=3)).is_comparable

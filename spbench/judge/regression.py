@@ -93,7 +93,7 @@ def _graded_time(finding: Finding, found: Comparison, is_slower: bool, margin: f
         return Graded(finding=replace(finding, verdict="slower"), outcome="fail")
     if found.is_noisy or found.high is None or found.high > 1 + margin:
         if finding.verdict == "slower":
-            reason = "slower by its own interval; so many cases or looks ask for more"
+            reason = "beyond the margin by its own interval, but not for its share of the error"
             finding = replace(finding, verdict="inconclusive", reason=reason)
         return Graded(finding=finding, outcome="undecided")
     if finding.verdict == "inconclusive":  # between faster and the same: good enough

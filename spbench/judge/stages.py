@@ -38,7 +38,7 @@ def in_stages(
     can be timed; then as many again of the cases that would fail or stay open; and then of those
     that are still open, up to four times ``launches``.
 
-    ``in_doubt`` is told how many cases are about to be measured once more.
+    ``in_doubt`` is told how many cases are about to be measured again.
     """
     bench.measure(range(1))
     judgement = judged(bench.findings(), margins)

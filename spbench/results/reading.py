@@ -93,4 +93,5 @@ class _Reader:
         if known["status"] not in STATUSES:
             return f"status {known['status'][:20]!r} is not known to this version"
         self.has_rows = True
+        known.setdefault("schema_version", 1)  # what does not say is not of the latest
         return Record(**known)

@@ -12,8 +12,9 @@ TRIMMED = 10
 def typical(times: Sequence[float]) -> float:
     """The mean without the fastest and the slowest tenth; of three and more without at least one.
 
-    A single hiccup does not move it, as it does not move a median, and it scatters less: it goes
-    by nearly all of the times (Tukey and McLaughlin 1963). Raises ValueError where there are none.
+    However long a single hiccup is, it does not count; and on shared cores this scatters less than
+    a median, since it goes by nearly all of the times (Tukey and McLaughlin 1963). Raises
+    ValueError where there are none.
     """
     if not times:
         raise ValueError("no times, so none is typical")
