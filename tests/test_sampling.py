@@ -153,3 +153,19 @@ def test_the_interval_covers_the_median() -> None:
         assert width == (ordered[30 - k] - ordered[k - 1]) / 2 / statistics.median(times)
         covered += ordered[k - 1] <= truth <= ordered[30 - k]
     assert covered >= 0.93 * 500
+
+
+@pytest.mark.parametrize(
+    ("typical_ms", "block_s", "steps"),
+    [(100.0, math.inf, 3), (100.0, 0.5, 3), (100.0, 0.25, 2), (700.0, 0.5, 1), (0.1, 0.5, 20)],
+)
+def test_blocks_take_no_longer_than_a_turn(typical_ms: float, block_s: float, steps: int) -> None:
+    """Unless a single step does, and no more than a tenth of what is planned."""
+    scatter, blocks = random.Random(3), list[int]()
+
+    def timed(count: int) -> list[float]:
+        blocks.append(count)
+        return [scatter.uniform(0.5, 1.5) * typical_ms for _ in range(count)]
+
+    sample(timed, None, alone, Effort(), typical_ms, block_s)
+    assert blocks[0] == steps

@@ -5,6 +5,7 @@ Instruments never share a pass with the clock.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict
@@ -20,7 +21,7 @@ from spbench.bench.fault import Fault
 from spbench.bench.ledger import Ledger
 from spbench.bench.sampling import sample
 from spbench.bench.step import Links, Step
-from spbench.bench.turns import Turns
+from spbench.bench.turns import TURN_S, Turns
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.comm.transfer import by_call, by_op, by_phase
 from spbench.model.inputs import Inputs
@@ -95,7 +96,8 @@ def _time(
             _check_finite(inputs)
             return times
 
-        times = sample(timed, silent if both else None, group.largest, effort, typical_ms)
+        block_s = math.inf if turns is None else TURN_S
+        times = sample(timed, silent if both else None, group.largest, effort, typical_ms, block_s)
         conditions = machine.seen()
     ledger.steps_s += watch.spent_s
     return {

@@ -18,6 +18,10 @@ VARIABLE = "SPBENCH_TURNS"
 """The path of the socket at which the referee listens."""
 GO = b"g"
 LOOK_S = 1.0
+TURN_S = 0.5
+"""Of a turn, unless a single step takes longer. The state of a machine is correlated over a few
+seconds: what follows the other side's steps that soon meets the same (docs/decisions/0021). Much
+shorter turns would begin with the other side's data in the caches."""
 
 
 @final
