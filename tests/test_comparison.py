@@ -50,7 +50,14 @@ def test_a_single_launch_has_no_verdict() -> None:
     found = compare_times(rows("a", [1.0]), rows("a", [2.0]))
     assert found is not None
     assert (found.verdict, found.low, found.needs) == ("inconclusive", None, 3)
-    assert found.reason == "1 launch of a side; an interval takes 3"
+    assert found.reason == "1 launch of a side; an interval takes 3 of each"
+
+
+def test_which_side_has_too_few_launches_is_said() -> None:
+    """Of sides that ran apart."""
+    found = compare_times(rows("a", FLAT[:2]), rows("a", FLAT, session="t"))
+    assert found is not None
+    assert found.reason == "5 launches against 2; an interval takes 3 of each"
 
 
 def test_the_margin_is_the_same_both_ways() -> None:

@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection
+from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_hex
 from test_sheet import with_samples
 
@@ -127,14 +127,35 @@ def test_a_launch_without_samples_says_why(ax: Axes) -> None:
 
 
 def test_nothing_but_lost_samples_is_drawn(ax: Axes) -> None:
-    """A row without a figure."""
+    """A row that says so, with the step time that is known."""
     draw(ax, [record()], Traces())
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["dsp\n10 ms"]
+    assert [text.get_text() for text in ax.texts][:1] == ["no samples"]
+
+
+def test_a_row_without_a_time_has_no_dots(ax: Axes) -> None:
+    """Whatever samples it has: there is nothing that they could be near to."""
+    draw(ax, [record(step_ms=None)], traces((record(), [10.0, 10.1])))
     assert [label.get_text() for label in ax.get_yticklabels()] == ["dsp\n- ms"]
+    assert not dots(ax, colour("dsp"))
+
+
+def test_a_line_is_at_the_step_time_of_the_row(ax: Axes) -> None:
+    """And not at a statistic of the samples that another version of spbench would take."""
+    found = traces((record(), [10.0, 10.0, 10.2, 11.0]))
+    draw(ax, [record(step_ms=10.2)], found)
+    drawn = [
+        float(y)
+        for one in ax.collections
+        if isinstance(one, LineCollection) and len(one.get_segments()) == 1
+        for _, y in one.get_segments()[0]
+    ]
+    assert drawn == [dots(ax, colour("dsp"))[2][1]] * 2
 
 
 def test_a_share_shows_what_it_computed(ax: Axes) -> None:
     """It has one rank, and no step."""
-    share = record(kind="one_gpu_share", world_size=8)
+    share = record(kind="one_gpu_share", world_size=8, step_ms=None, compute_ms=1.5)
     draw(ax, [share], Traces(ms={("dsp", 0): {("silent", 0): [1.0, 2.0]}}))
     assert len(dots(ax, colour("dsp"))) == 2
 

@@ -7,7 +7,7 @@ where it lies wholly inside; else inconclusive, with the launches that it would 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -41,6 +41,8 @@ class Comparison:
     """Whether the launches of both sides ran next to each other, in the same rounds."""
     needs: int | None = None
     """Launches that a verdict would take, if value and spread stay what they are."""
+    needs_limit: int | None = None
+    """Launches until it would be known on which side of the upper limit the ratio is."""
     p_slower: float = 1.0
     """One-sided: how probable this is where the truth is just within the margin."""
     is_noisy: bool = False
@@ -72,7 +74,7 @@ def compare_times(
     if why_not and not allow_mismatch:
         said = Comparison(verdict="not comparable", reason=why_not)
     else:
-        said = _judged(found, margin, noise)
+        said = _judged(found, margin, noise, sides)
         said = replace(said, verdict="not comparable", reason=why_not) if why_not else said
     return replace(said, before_ms=typical[0], after_ms=typical[1])
 
@@ -113,24 +115,39 @@ def times(records: Sequence[Record]) -> dict[str, float]:
     """Milliseconds by round: of the step, or of a share's computation."""
     found = {}
     for i, record in enumerate(records):
-        ms = record.compute_ms if record.kind == "one_gpu_share" else record.step_ms
+        ms = record.compared_ms
         if ms is not None and ms > 0:
             # Rows from before there were rounds ran next to nothing that is known.
             found[record.round or f"{id(records)}.{i}"] = ms
     return found
 
 
-def _judged(found: Ratio, margin: float, noise: str) -> Comparison:
+def would_tell(needs: int | None, launches: int, *, is_paired: bool) -> str:
+    """What there is, and how much would be enough."""
+    each = "" if is_paired else " of each"
+    enough = f"about {needs:,}{each} would tell" if needs else "a verdict would take over 1,000"
+    return f"{counted(launches, 'launch')} of a side; {enough}"
+
+
+def _too_few(sides: Sequence[Mapping[str, float]]) -> str:
+    before, after = map(len, sides)
+    have = f"{counted(after, 'launch')} of a side"
+    if before != after:
+        have = f"{counted(after, 'launch')} against {before}"
+    return f"{have}; an interval takes {LEAST_LAUNCHES} of each"
+
+
+def _judged(
+    found: Ratio, margin: float, noise: str, sides: Sequence[Mapping[str, float]]
+) -> Comparison:
     verdict, needs, reason = verdict_of(found, margin), None, ""
     if noise:
         verdict, reason = "inconclusive", f"too few launches were quiet: {noise}"
+    elif verdict == "inconclusive" and found.launches < LEAST_LAUNCHES:
+        needs, reason = LEAST_LAUNCHES, _too_few(sides)
     elif verdict == "inconclusive":
         needs = _needed(found, margin)
-        have = f"{counted(found.launches, 'launch')} of a side"
-        each = "" if found.is_paired else " of each"
-        took = f"about {needs:,}{each} would tell" if needs else "a verdict would take over 1,000"
-        few = found.launches < LEAST_LAUNCHES
-        reason = f"{have}; " + (f"an interval takes {LEAST_LAUNCHES}" if few else took)
+        reason = would_tell(needs, found.launches, is_paired=found.is_paired)
     low, high = found.interval() if found.launches >= LEAST_LAUNCHES else (None, None)
     return Comparison(
         verdict=verdict,
@@ -140,6 +157,7 @@ def _judged(found: Ratio, margin: float, noise: str) -> Comparison:
         launches=found.launches,
         paired=found.is_paired,
         needs=needs,
+        needs_limit=found.launches_needed(1 + margin),
         p_slower=1.0 if noise else found.p_above(1 + margin),
         is_noisy=bool(noise),
         reason=reason,
@@ -148,8 +166,6 @@ def _judged(found: Ratio, margin: float, noise: str) -> Comparison:
 
 def _needed(found: Ratio, margin: float) -> int | None:
     """Launches until the interval leaves the limit that it straddles; inside, both limits."""
-    if found.launches < LEAST_LAUNCHES:
-        return LEAST_LAUNCHES
     fast, slow = limits_of(margin)
     limits = [limit for limit in (fast, slow) if fast <= found.value <= slow] or [
         slow if found.value > slow else fast

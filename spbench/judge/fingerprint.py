@@ -12,8 +12,8 @@ from spbench.results.record import Record
 
 LIBRARIES = ("device", "backend", "gpu", "torch", "cuda", "nccl")
 """What the memory of a step depends on, besides the code."""
-HARDWARE = (*LIBRARIES, "hardware", "effort", "statistic")
-"""What its time depends on: a quick launch warms up for less."""
+HARDWARE = (*LIBRARIES, "hardware", "ranks_by_node", "effort", "statistic")
+"""What its time depends on: links between machines, and a quick launch warms up for less."""
 
 
 def mismatch(
@@ -28,9 +28,9 @@ def mismatch(
     for name in fields:
         mixed = next((side[name] for side in (new, old) if len(side[name]) > 1), None)
         if mixed:
-            said.append(f"launches with {name} {_listed(mixed)} in one case")
+            said.append(f"launches with {_word(name)} {_listed(mixed)} in one case")
         elif old[name] and new[name] and old[name] != new[name]:
-            said.append(f"{name} {_listed(new[name])}, was {_listed(old[name])}")
+            said.append(f"{_word(name)} {_listed(new[name])}, was {_listed(old[name])}")
     return "; ".join(said)
 
 
@@ -41,6 +41,10 @@ def _facts(records: Iterable[Record], fields: Sequence[str]) -> dict[str, set[st
             if value := getattr(record, name):
                 found[name].add(value)
     return found
+
+
+def _word(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _listed(values: set[str]) -> str:

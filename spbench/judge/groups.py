@@ -51,7 +51,7 @@ def titles(records: Iterable[Record]) -> dict[Group, str]:
 def _apart(record: Record) -> tuple[str, str, str]:
     """What panels of one name may differ in, in words."""
     key = f"workload {record.workload_key}" if record.workload_key else ""
-    return key, record.device, "quick" if record.is_quick else ""
+    return key, record.device, "" if record.effort == "full" else record.effort
 
 
 def _title(panel: str, apart: tuple[str, ...], alike: set[tuple[str, str, str]]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from spbench.judge.between import Finding, Margins
-from spbench.judge.comparison import Comparison
+from spbench.judge.comparison import Comparison, would_tell
 from spbench.judge.intervals import CONFIDENCE, holm
 
 Outcome = Literal["pass", "fail", "undecided"]
@@ -88,14 +88,23 @@ def _graded(finding: Finding, is_slower: bool, margins: Margins) -> Graded:
     return Graded(finding=finding, outcome="fail" if fails else "pass")
 
 
+def _open(finding: Finding, found: Comparison) -> Finding:
+    """Only the upper limit is of interest here; how much faster it is can stay open."""
+    if finding.verdict == "slower":
+        reason = "beyond the margin by its own interval, but not for its share of the error"
+        return replace(finding, verdict="inconclusive", reason=reason)
+    if found.is_noisy or found.high is None:
+        return finding
+    needs = found.needs_limit
+    reason = would_tell(needs, found.launches, is_paired=found.paired)
+    return replace(finding, reason=reason, comparison=replace(found, needs=needs, reason=reason))
+
+
 def _graded_time(finding: Finding, found: Comparison, is_slower: bool, margin: float) -> Graded:
     if is_slower:
         return Graded(finding=replace(finding, verdict="slower"), outcome="fail")
     if found.is_noisy or found.high is None or found.high > 1 + margin:
-        if finding.verdict == "slower":
-            reason = "beyond the margin by its own interval, but not for its share of the error"
-            finding = replace(finding, verdict="inconclusive", reason=reason)
-        return Graded(finding=finding, outcome="undecided")
+        return Graded(finding=_open(finding, found), outcome="undecided")
     if finding.verdict == "inconclusive":  # between faster and the same: good enough
         finding = replace(finding, verdict="not slower", reason="")
     return Graded(finding=finding, outcome="pass")

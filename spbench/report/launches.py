@@ -22,7 +22,6 @@ from spbench.report import units
 from spbench.report.bars import colour
 from spbench.results.record import Record
 from spbench.results.traces import Traces
-from spbench.results.typical import typical
 from spbench.workload.words import counted
 
 MAD_OF_NORMAL = 1.4826
@@ -60,7 +59,12 @@ def cases_by_panel(records: Iterable[Record]) -> dict[str, Cases]:
 
 
 def steps_of(record: Record, traces: Traces) -> Figures:
-    """The iterations of a launch; none if samples of a rank are lost. A share runs one rank."""
+    """The iterations of a launch; none if it has no time, or samples of a rank are lost.
+
+    A share runs one rank.
+    """
+    if not record.compared_ms:
+        return np.array([])
     name, ranks = ("timed", record.world_size) if record.kind == "measured" else ("silent", 1)
     return np.array(traces.slowest((record.case, record.launch), name, ranks))
 
@@ -87,12 +91,12 @@ class Dots:
 
 
 def launch_rows(ax: Axes, cases: Cases, traces: Traces) -> None:
-    """A row of dots for each case; a line at each launch's step time."""
+    """A row of dots for each case; a line at each launch's step time, which is its row's."""
     steps = {name: [steps_of(record, traces) for record in these] for name, these in cases.items()}
     middle = {
-        name: statistics.median(typical(ms.tolist()) for ms in launches if len(ms))
-        for name, launches in steps.items()
-        if any(map(len, launches))
+        name: statistics.median(levels)
+        for name, these in cases.items()
+        if (levels := [one.compared_ms for one in these if one.compared_ms])
     }
     scale = _scale(steps, middle)
     slots = sorted({record.launch for these in cases.values() for record in these})
@@ -102,8 +106,8 @@ def launch_rows(ax: Axes, cases: Cases, traces: Traces) -> None:
         dots = []
         for record, ms in zip(these, steps[name], strict=True):
             slot = slots.index(record.launch)
-            if len(ms):
-                dots.append(_dots(ms, slot, -row, middle[name], scale))
+            if len(ms) and record.compared_ms:
+                dots.append(_dots(ms, record.compared_ms, slot, -row, middle[name], scale))
             else:
                 said = record.status if record.status != "ok" else "no samples"
                 ax.text(slot + 0.5, -row, said, color="grey", size=7, ha="center", va="center")
@@ -137,13 +141,13 @@ def _scale(steps: Mapping[str, Sequence[Figures]], middle: Mapping[str, float]) 
     return max(LEAST_SCALE, 1.1 * max(near, default=0.0))
 
 
-def _dots(ms: Figures, slot: int, row: int, middle: float, scale: float) -> Dots:
+def _dots(ms: Figures, level_ms: float, slot: int, row: int, middle: float, scale: float) -> Dots:
     away = ms / middle - 1
     return Dots(
         x=slot + 0.06 + 0.88 * (np.arange(len(ms)) + 0.5) / len(ms),
         y=row + HALF_ROW * np.clip(away / scale, -1, 1),
         ringed=outliers(ms),
-        level=row + HALF_ROW * (typical(ms.tolist()) / middle - 1) / scale,
+        level=row + HALF_ROW * (level_ms / middle - 1) / scale,
         furthest=float(away[np.argmax(np.abs(away))]),
     )
 

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Self, get_type_hints
 
 from spbench.results.sample import Status
-from spbench.workload.case import COUNTED, QUICK, Case
+from spbench.workload.case import Case
 
 SCHEMA_VERSION = 4
 
@@ -81,7 +81,8 @@ class Record:
     environment: str = ""
     """Variables that the strategy's best form asks for, as the ranks found them."""
     effort: str = ""
-    """quick or full: how long it was measured. Blank, in rows of before, is full."""
+    """How it was measured: full, quick, counted (one step), or the seconds that were aimed at.
+    Blank, in rows of before, is full."""
     round: str = ""
     """Launches that ran in one pass of one invocation: they saw the same machine."""
     stopped_by: str = ""
@@ -110,12 +111,27 @@ class Record:
 
     @property
     def is_quick(self) -> bool:
-        return self.effort == "quick"
+        """Too short for a full run to rely on it."""
+        return self.effort in ("quick", "counted")
 
     @property
     def statistic(self) -> str:
         """What ``step_ms`` is of its launch's iterations."""
         return "median" if self.schema_version < 4 else "trimmed mean"
+
+    @property
+    def ranks_by_node(self) -> str:
+        """How many ranks each machine had, as 4+4; of one machine all."""
+        runs = [part.rpartition(" ")[2].partition("-") for part in self.placement.split(", ")]
+        if not self.placement or not all(first.isdecimal() for first, _, _ in runs):
+            return str(self.world_size)
+        counts = [int(last) - int(first) + 1 if last.isdecimal() else 1 for first, _, last in runs]
+        return "+".join(map(str, counts))
+
+    @property
+    def compared_ms(self) -> float | None:
+        """What stands for the launch's time: of a step, or of what one GPU's share computes."""
+        return self.compute_ms if self.kind == "one_gpu_share" else self.step_ms
 
     @classmethod
     def of_case(cls, case: Case, **more: Any) -> Self:
@@ -136,7 +152,7 @@ class Record:
             sp_size=case.ranks,
             launch=case.launch,
             workload_key=case.workload_key,
-            effort="quick" if case.effort in (QUICK, COUNTED) else "full",
+            effort=case.effort.label,
             **more,
         )
 

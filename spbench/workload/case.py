@@ -36,6 +36,12 @@ class Effort(Frozen):
     """Whether steps without communication are timed too; if not, what is exposed stays blank."""
 
     @property
+    def label(self) -> str:
+        """Times of two efforts are not compared: what runs between the steps might change them."""
+        named = {QUICK: "quick", COUNTED: "counted", Effort(): "full"}
+        return named.get(self, f"{self.seconds:g} s{'' if self.silent else ', none silent'}")
+
+    @property
     def most_steps(self) -> int:
         """That a rank may run: the gate's, two that are counted, warm-up, and both passes."""
         silent = 1 + self.max_iterations if self.silent else 0
