@@ -107,6 +107,9 @@ class Simulated:
     def findings(self) -> list[Finding]:
         return between(self.before, self.after, CHECK)
 
+    def stored(self) -> None:
+        return None
+
 
 def fails(
     rng: np.random.Generator,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -57,16 +58,16 @@ def test_new_and_missing_cases() -> None:
     [("ok", "oom", "broke"), ("crash", "ok", "fixed"), ("oom", "hang", "changed")],
 )
 def test_what_works_and_what_does_not(before: str, after: str, verdict: str) -> None:
-    """ok to failed is broke, failed to ok is fixed."""
+    """ok to failed is broke, failed to ok is fixed; why, of whichever failed."""
     old, new = ([row(status=status, reason="why")] for status in (before, after))
     (found,) = between(old, new)
     assert (found.metric, found.verdict) == ("status", verdict)
-    assert found.reason == ("" if after == "ok" else f"{after}. why")
+    assert found.reason == (f"it was {before}. why" if after == "ok" else f"{after}. why")
 
 
 def test_one_failed_launch_breaks_a_case() -> None:
     """Nobody can rely on the others; they are compared all the same."""
-    after = run()
+    after = run(session="t")
     after[1] = replace(after[1], status="hang", reason="rank 1")
     found = between(run(), after)
     assert only(found, "status").verdict == "broke"
@@ -235,7 +236,7 @@ def test_launches_of_two_machines_are_no_case() -> None:
 
 def test_figures_are_those_of_the_launches_that_were_compared() -> None:
     """Not of rounds that only one side has."""
-    after = [*run()[:3], row(**SENT, launch=3, round="s.3", step_ms=900.0)]
+    after = [*run(git_commit="b"), row(**SENT, launch=3, round="s.3", step_ms=900.0)]
     found = only(between(run(), after), "time")
     assert (found.before, found.after) == (10.0, 10.0)
 
@@ -253,3 +254,80 @@ def test_what_a_strategy_declines_now_broke() -> None:
     """It ran before."""
     (found,) = between(run(), [row(status="skipped", reason="5 heads")])
     assert (found.verdict, found.reason) == ("broke", "skipped. 5 heads")
+
+
+def test_a_twin_is_not_taken_by_another_case() -> None:
+    """The same case on another device stands first; each key is its own twin's."""
+    before = run(case="on cuda", device="cuda")
+    after = [*run(case="on cpu", device="cpu"), *run(case="on cuda", device="cuda", session="t")]
+    found = {one.case: one.verdict for one in between(before, after) if one.metric == "time"}
+    assert found == {"on cuda": "same"}
+    statuses = {one.case: one.verdict for one in between(before, after) if one.metric == "status"}
+    assert statuses == {"on cpu": "new", "on cuda": "same"}
+
+
+def test_many_cases_without_a_twin_take_no_longer() -> None:
+    """Each is looked up, not looked for."""
+    before, after = (
+        [row(case=f"{side}{i}", workload_key=f"{side}{i}", batch=i) for i in range(3000)]
+        for side in "ab"
+    )
+    start_s = time.process_time()
+    assert len(between(before, after)) == 6000
+    assert time.process_time() - start_s < 5.0
+
+
+def test_what_was_not_counted_is_not_called_the_same() -> None:
+    """A launch whose result was wrong before anything was counted: it was to send as much as
+    before, and sent more. Only what it was to send can be compared, and only if it differs."""
+    before = run(predicted_bytes_forward=400)
+    wrong = {"status": "wrong_result", "reason": "8 bytes more than predicted"}
+    same, other = (row(**wrong, predicted_bytes_forward=count) for count in (400, 480))
+    assert words(before, [same]) == {"status": "broke"}
+    assert words(before, [other]) == {"status": "broke", "volume": "changed"}
+    said = only(between(before, [other]), "volume").reason
+    assert said == "forward 480 bytes, was 400 (+80)"
+
+
+def test_a_run_that_went_on_is_judged_by_what_is_new() -> None:
+    """Its first launches are those of the baseline, and prove nothing."""
+    slow = rows("dsp", [ms * 1.2 for ms in STEPS], session="t", **SENT)
+    slow = [replace(one, launch=3 + i) for i, one in enumerate(slow)]
+    found = only(between(run(), [*run(), *slow]), "time")
+    assert (found.verdict, found.after) == ("slower", 12.0)
+
+
+def test_the_same_launches_on_both_sides_are_said() -> None:
+    """They cannot differ."""
+    found = only(between(run(), run()), "time")
+    assert (found.verdict, found.reason) == ("same", "both sides are the same launches")
+
+
+def test_memory_of_another_gpu_is_shown_where_it_is_asked_for() -> None:
+    """A figure without a verdict."""
+    after = run(gpu="another", peak_allocated_bytes=20_000)
+    for allow, figures in ((False, (None, None)), (True, (10_000, 20_000))):
+        found = only(between(run(gpu="one"), after, allow_mismatch=allow), "memory")
+        assert (found.verdict, found.before, found.after) == ("not comparable", *figures)
+
+
+@pytest.mark.parametrize(
+    ("placement", "by_node"),
+    [
+        ("", "4"),
+        ("a 0-1, b 2-3", "2+2"),
+        ("a 0-2, b 3", "3+1"),
+        ("b 0-1, c 2-3", "2+2"),
+        ("nonsense", "4"),
+    ],
+)
+def test_ranks_on_other_machines_are_not_compared(placement: str, by_node: str) -> None:
+    """How they are spread decides, not what the machines are called."""
+    before = run(world_size=4, placement="x 0-1, y 2-3")
+    after = run(world_size=4, placement=placement, session="t")
+    assert after[0].ranks_by_node == by_node
+    found = only(between(before, after), "time")
+    if by_node == "2+2":
+        assert found.verdict == "same"
+    else:
+        assert found.reason == f"ranks by node {by_node}, was 2+2"

@@ -439,3 +439,25 @@ def test_a_narrow_terminal_leaves_columns_out(
     assert row.split()[-3:] == ["slower", "same", "same"]
     assert "+10.0 %" in row
     assert (".." in row) == (columns >= 100)
+
+
+def test_two_exports_want_two_files() -> None:
+    """The one written last would be all there is."""
+    done = checked(side("b"), words=("--markdown", "out", "--junit", "./out"))
+    assert (done.exit_code, "both write out; name two files" in done.stderr) == (USAGE, True)
+
+
+def test_a_name_that_xml_cannot_hold() -> None:
+    """Somebody's strategy, from somebody's CSV."""
+    after = [side("b", strategy=name) for name in ("dsp", "rsa", "a\x07b")]
+    assert checked(*after, words=("--junit", "j.xml")).exit_code == DONE
+    assert any("a b on 2" in (one.get("name") or "") for one in ET.parse("j.xml").getroot())
+
+
+def test_runs_without_a_case_in_common() -> None:
+    """No flag would show figures of one against another."""
+    one, other = kept("one", side("a")), kept("other", side("b", strategy="rsa"))
+    for words in ((), ("--allow-mismatch",)):
+        done = spbench("compare", one, other, *words)
+        assert done.exit_code == CANNOT_JUDGE
+        assert done.stderr == "these runs have no case in common\n"

@@ -354,3 +354,16 @@ def test_noise_is_read(tmp_path_factory: pytest.TempPathFactory, noise: bytes) -
     assert read(folder, noise).records == []
     rows = read(folder, b"\n".join([header, lines[0], noise, *lines[1:]]))
     assert rows.records == RUN
+
+
+def test_runs_that_were_joined_are_said(tmp_path: Path) -> None:
+    """Two good launches of one number: only the last can count, as where one is a retry."""
+    first, again = record(round="a.0"), record(round="b.0", step_ms=9.0)
+    rows = read(tmp_path, as_csv([first, again]))
+    assert rows.latest() == [again]
+    assert rows.remarks("it") == [
+        "1 row of it has the case and launch of a later one, which counts instead; files of "
+        "several runs are compared apart"
+    ]
+    failed = replace(first, status="crash", reason="why")
+    assert read(tmp_path, as_csv([failed, again])).remarks("it") == []

@@ -11,7 +11,7 @@ from spbench.cli import choices
 from spbench.cli.checked import against_baseline, against_commit, against_run
 from spbench.cli.exits import Failure
 from spbench.cli.measured import Limits
-from spbench.cli.outcome import check_writable, tell
+from spbench.cli.outcome import Export, check_writable, tell
 from spbench.cli.percent import Percent
 from spbench.cli.planted import planted_fault
 from spbench.cli.requests import given
@@ -108,10 +108,7 @@ def command(
         launches=launches,
         deadlines=Deadlines(launch_s=timeout, hang_s=hang_after),
     )
-    wanted = ((markdown_to, markdown), (junit_to, junit))
-    exports = {file: export for file, export in wanted if file is not None}
-    for file in exports:
-        check_writable(file)
+    exports = _exports(markdown_to, junit_to)
     if (baseline is None) == (base_ref is None):
         raise Failure("check needs one of --baseline NAME and --base-ref REV, and only one")
     if base_ref is not None:
@@ -128,6 +125,18 @@ def command(
         judgement = _with_baseline(ctx, baseline, baselines, run, limits, out)
     against = base_ref or str(baseline)
     return tell(judgement, against, strict=strict, as_json=as_json, exports=exports)
+
+
+def _exports(markdown_to: Path | None, junit_to: Path | None) -> dict[Path, Export]:
+    """Files that are wanted. Raises Failure where one cannot be written."""
+    wanted = ((markdown_to, markdown), (junit_to, junit))
+    exports: dict[Path, Export] = {file: export for file, export in wanted if file is not None}
+    places = {file.absolute() for file in exports}
+    if len(places) < sum(file is not None for file, _ in wanted):
+        raise Failure(f"--markdown and --junit would both write {junit_to}; name two files")
+    for file in exports:
+        check_writable(file)
+    return exports
 
 
 def _with_baseline(

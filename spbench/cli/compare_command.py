@@ -94,11 +94,14 @@ def _against(
         for side, run in zip(("A", "B"), runs, strict=True):
             click.echo(f"{side}: {run}")
         show_findings(findings, "A", "B")
-    apart = {"new", "missing", "not comparable"}
-    times = [one for one in findings if one.metric == "time"]
-    if all(one.verdict in apart for one in times or findings):
-        if not allow_mismatch:
-            said = "no time can be judged between these runs"
-            click.echo(f"{said}; --allow-mismatch shows the figures", err=True)
-        return DONE if allow_mismatch else CANNOT_JUDGE
+    if all(one.verdict in ("new", "missing") for one in findings):
+        click.echo("these runs have no case in common", err=True)
+        return CANNOT_JUDGE
+    figures = [one for one in findings if one.metric != "status"]
+    judged = [one for one in figures if one.metric == "time"] or figures
+    apart = bool(judged) and all(one.verdict == "not comparable" for one in judged)
+    if apart and not allow_mismatch:
+        said = "no time can be judged between these runs"
+        click.echo(f"{said}; --allow-mismatch shows the figures", err=True)
+        return CANNOT_JUDGE
     return DONE

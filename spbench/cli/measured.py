@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
 from spbench.judge.between import Finding, Margins, Metric, between
+from spbench.judge.matching import matched
 from spbench.judge.regression import Judgement
 from spbench.judge.stages import in_stages
 from spbench.launch.deadlines import Deadlines
@@ -55,6 +56,16 @@ class Sides:
         measured = [read_rows(side.sweep.store.folder).latest() for side in self.sides]
         before, after = measured if len(measured) > 1 else (self.known, measured[0])
         return between(before, after, self.limits.margins, metrics=self.limits.metrics)
+
+    def stored(self) -> Mapping[str, int] | None:
+        if len(self.sides) > 1:
+            return None
+        measured = read_rows(self.sides[0].sweep.store.folder).latest()
+        return {
+            new[-1].case: sum(one.status == "ok" and not one.noisy for one in old)
+            for old, new in matched(self.known, measured)
+            if new
+        }
 
     def judge(self) -> Judgement:
         """Measures until there is a verdict, or four times the launches."""

@@ -17,6 +17,7 @@ from spbench.judge.matching import matched
 from spbench.results.record import Record
 
 Metric = Literal["status", "time", "memory", "volume"]
+SAME_LAUNCHES = "both sides are the same launches"
 METRICS: tuple[Metric, ...] = ("status", "time", "memory", "volume")
 
 
@@ -73,10 +74,11 @@ def between(
     for old, new in matched(*every):
         here = [_status(old, new)]
         if old and new:
+            more = _not_in(old, new)
             here += [
-                *_time(old, new, margins.time, allow_mismatch),
-                *_memory(old, new, margins.memory),
-                *_volume(old, new),
+                *_time(old, more, margins.time, allow_mismatch),
+                *_memory(old, more, margins.memory, allow_mismatch),
+                *_volume(old, more),
             ]
         one = (new or old)[-1]
         found += [
@@ -90,6 +92,12 @@ def between(
             for finding in here
         ]
     return [one for one in found if one.metric in metrics or one.metric == "status"]
+
+
+def _not_in(before: Sequence[Record], after: Sequence[Record]) -> Sequence[Record]:
+    """Of a run that went on after its baseline was made, what is new; of the same run, all."""
+    known = set(before)
+    return [one for one in after if one not in known] or after
 
 
 def _status(before: Sequence[Record], after: Sequence[Record]) -> Finding:
@@ -107,6 +115,8 @@ def _status(before: Sequence[Record], after: Sequence[Record]) -> Finding:
     share = f"{failed} of {len(after)} launches: " if 0 < failed < len(after) else ""
     as_before = ", as before" if verdict == "same" else ""
     reason = f"{share}{new.status}{as_before}. {new.reason}" if new.status != "ok" else ""
+    if verdict == "fixed":
+        reason = f"it was {old.status}. {old.reason}"
     return Finding(
         metric="status", verdict=verdict, before=old.status, after=new.status, reason=reason
     )
@@ -122,6 +132,7 @@ def _time(
     said = compare_times(before, after, margin, allow_mismatch=allow_mismatch)
     if said is None:
         return _unless_lost("time", bool(times(_ok(before))), after)
+    is_itself = said.verdict == "same" and set(after) <= set(before)
     return [
         Finding(
             metric="time",
@@ -129,12 +140,14 @@ def _time(
             before=said.before_ms,
             after=said.after_ms,
             comparison=said,
-            reason=said.reason,
+            reason=SAME_LAUNCHES if is_itself else said.reason,
         )
     ]
 
 
-def _memory(before: Sequence[Record], after: Sequence[Record], margin: float) -> list[Finding]:
+def _memory(
+    before: Sequence[Record], after: Sequence[Record], margin: float, allow_mismatch: bool
+) -> list[Finding]:
     """The largest of the launches: what one of them takes, any may take."""
     old, new = _ok(before), _ok(after)
     was, now = (
@@ -144,19 +157,23 @@ def _memory(before: Sequence[Record], after: Sequence[Record], margin: float) ->
     if not was or not now:
         return _unless_lost("memory", bool(was), after)
     why_not = mismatch(old, new, LIBRARIES)
+    if why_not and not allow_mismatch:
+        return [Finding(metric="memory", verdict="not comparable", reason=why_not)]
     inside = 1 - margin <= now / was <= 1 + margin
     verdict = "not comparable" if why_not else "same" if inside else "changed"
     return [Finding(metric="memory", verdict=verdict, before=was, after=now, reason=why_not)]
 
 
 def _volume(before: Sequence[Record], after: Sequence[Record]) -> list[Finding]:
-    """Also of launches that were wrong now: how much they send tells why."""
+    """Also of launches that were wrong now, if they were to send something else: it tells why."""
     if not _ok(before):
         return []
-    was, now = volume.sent(before), volume.sent(after)
+    was, now = volume.both(before, after)
     if was is None or now is None:
         return _unless_lost("volume", was is not None, after)
     reason = volume.difference(before, after)
+    if not reason and not _ok(after):
+        return []  # what was to be sent is the same; what was sent is not known to be
     verdict = "changed" if reason else "same"
     return [Finding(metric="volume", verdict=verdict, before=was, after=now, reason=reason)]
 

@@ -22,10 +22,14 @@ def matched(before: Iterable[Record], after: Iterable[Record]) -> Iterator[tuple
     """
     old = _by_case(one for one in before if one.status not in ("interrupted", "skipped"))
     new = _by_case(one for one in after if one.status != "interrupted")
-    for key in [*new]:
-        twin = key if key in old else next((k for k in old if _alike(old[k], new[key])), None)
-        is_idle = twin is None and all(one.status == "skipped" for one in new[key])
-        rows = new.pop(key)
+    # A twin of the same key is nobody else's, whoever comes first.
+    spare: dict[tuple[object, ...], list[str]] = {}
+    for key, rows in old.items():
+        if key not in new:
+            spare.setdefault(_computes(rows[-1]), []).append(key)
+    for key, rows in new.items():
+        twin = key if key in old else _twin(rows, old, spare.get(_computes(rows[-1]), []))
+        is_idle = twin is None and all(one.status == "skipped" for one in rows)
         if not is_idle:
             yield old.pop(twin) if twin is not None else [], rows
     for rows in old.values():
@@ -39,10 +43,17 @@ def _by_case(records: Iterable[Record]) -> dict[str, Rows]:
     return cases
 
 
-def _alike(old: Rows, new: Rows) -> bool:
-    """Rows of before there were keys of workloads are known by its name."""
-    keys = {old[-1].workload_key, new[-1].workload_key}
-    return _computes(old[-1]) == _computes(new[-1]) and (len(keys) == 1 or "" in keys)
+def _twin(rows: Rows, old: dict[str, Rows], spare: list[str]) -> str | None:
+    """The first of ``spare``, which it takes from there, that is of the same workload.
+
+    Rows of before there were keys of workloads are known by its name.
+    """
+    for key in spare:
+        keys = {old[key][-1].workload_key, rows[-1].workload_key}
+        if len(keys) == 1 or "" in keys:
+            spare.remove(key)
+            return key
+    return None
 
 
 def _computes(record: Record) -> tuple[object, ...]:

@@ -8,10 +8,11 @@ the looks have to do with each other).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from spbench.judge.between import Finding, Margins
+from spbench.judge.intervals import LEAST_LAUNCHES
 from spbench.judge.regression import Graded, Judgement, is_timed, judged
 
 SHARES = (1 / 4, 1 / 4, 1 / 2)
@@ -30,33 +31,52 @@ class Bench(Protocol):
     def findings(self) -> list[Finding]:
         """As things stand."""
 
+    def stored(self) -> Mapping[str, int] | None:
+        """Quiet launches of each case on a side that is not measured here; None: both are."""
+
 
 def in_stages(
     bench: Bench, launches: int, margins: Margins, in_doubt: Callable[[int], None]
 ) -> Judgement:
-    """A first launch of each case shows what can be judged at all; then come the others of what
-    can be timed; then as many again of the cases that would fail or stay open; and then of those
-    that are still open, up to four times ``launches``.
+    """A first launch of each case shows what can be judged at all, and a second one where that of
+    the base alone failed; then come the others of what can be timed; then as many again of the
+    cases that would fail or stay open; and then of those that are still open, up to four times
+    ``launches``.
 
     ``in_doubt`` is told how many cases are about to be measured again.
     """
     bench.measure(range(1))
     judgement = judged(bench.findings(), margins)
-    timed = [finding.case for finding in judgement.timed]
+    stored = bench.stored()
+    fixed = [one.case for one in judgement.findings if one.verdict == "fixed"]
+    if fixed and stored is None:
+        in_doubt(len(fixed))  # a base that failed for no reason of its own hides all else
+        bench.measure(range(1), fixed)
+        judgement = judged(bench.findings(), margins)
+    # Against fewer launches than an interval takes, no number of others can tell.
+    enough = {case for case, launches in (stored or {}).items() if launches >= LEAST_LAUNCHES}
+    timed = [one.case for one in judgement.timed if stored is None or one.case in enough]
     if not timed:
         return judgement
     if launches > 1:
         bench.measure(range(1, launches), timed)
         judgement = judged(bench.findings(), margins)
-    doubtful = [one.finding.case for one in judgement.graded if _would_fail(one) or _is_open(one)]
+    doubtful = _among(timed, judgement, lambda one: _would_fail(one) or _is_open(one))
     for times, share in enumerate(SHARES, start=1):
         if not doubtful:
             break
         in_doubt(len(doubtful))
         bench.measure(range(times * launches, (times + 1) * launches), doubtful)
         judgement = judged(bench.findings(), margins, share=share)
-        doubtful = [one.finding.case for one in judgement.graded if _lacks_launches(one)]
+        doubtful = _among(timed, judgement, _lacks_launches)
     return judgement
+
+
+def _among(
+    timed: Sequence[str], judgement: Judgement, wanted: Callable[[Graded], bool]
+) -> list[str]:
+    cases = [one.finding.case for one in judgement.graded if wanted(one)]
+    return [case for case in cases if case in timed]
 
 
 def _would_fail(one: Graded) -> bool:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from spbench.results.record import Record
 
 PHASES = ("forward", "backward", "gradients")
 OPS = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "p2p")
+Counts = dict[str, int]
 
 
-def sent(records: Sequence[Record]) -> int | None:
-    """Bytes of a rank in a step; of a share, which sends none, the predicted ones."""
-    counts = _counts(records)
-    return sum(counts[phase] for phase in PHASES if phase in counts) if counts else None
+def both(before: Sequence[Record], after: Sequence[Record]) -> tuple[int | None, int | None]:
+    """Bytes of a rank in a step."""
+    old, new = (
+        sum(side[phase] for phase in PHASES if phase in side) if side else None
+        for side in _counts(before, after)
+    )
+    return old, new
 
 
 def difference(before: Sequence[Record], after: Sequence[Record]) -> str:
@@ -22,7 +26,7 @@ def difference(before: Sequence[Record], after: Sequence[Record]) -> str:
 
 
 def _of_launch(before: Sequence[Record], after: Sequence[Record]) -> str:
-    old, new = _counts(before), _counts(after)
+    old, new = _counts(before, after)
     shared = [name for name in old if name in new]
     said = [*_differences({n: old[n] for n in shared}, {n: new[n] for n in shared}, "bytes")]
     was, now = _calls(before), _calls(after)
@@ -31,26 +35,41 @@ def _of_launch(before: Sequence[Record], after: Sequence[Record]) -> str:
     return "; ".join(said)
 
 
-def _differences(old: dict[str, int], new: dict[str, int], unit: str) -> Iterator[str]:
+def _differences(old: Counts, new: Counts, unit: str) -> Iterator[str]:
     for name in dict.fromkeys([*old, *new]):
         was, now = old.get(name, 0), new.get(name, 0)
         if was != now:
             yield f"{name} {now:,} {unit}, was {was:,} ({now - was:+,})"
 
 
-def _counts(records: Sequence[Record]) -> dict[str, int]:
+def _counts(before: Sequence[Record], after: Sequence[Record]) -> tuple[Counts, Counts]:
+    """What was sent, if it is known of both; else what was to be sent, as of a share, which sends
+    nothing, or of a launch that was wrong before anything was counted. Never the one against the
+    other: a call too many is in the first alone."""
+    sent, predicted = ((kind(before), kind(after)) for kind in (_sent, _predicted))
+    return predicted if all(predicted) and not all(sent) else sent
+
+
+def _sent(records: Sequence[Record]) -> Counts:
     """By phase and by operation, of the last launch that knows."""
-    for measured in ("sent", "predicted"):
-        for record in reversed(records):
-            of_phase = {phase: getattr(record, f"{measured}_bytes_{phase}") for phase in PHASES}
-            of_op = {op: getattr(record, f"{op}_bytes") for op in OPS}
-            found = {name: count for name, count in (of_phase | of_op).items() if count is not None}
-            if any(count is not None for count in of_phase.values()):
-                return found
+    found = _known(records, {f"sent_bytes_{phase}": phase for phase in PHASES})
+    return found and found | _known(records, {f"{op}_bytes": op for op in OPS})
+
+
+def _predicted(records: Sequence[Record]) -> Counts:
+    return _known(records, {f"predicted_bytes_{phase}": phase for phase in PHASES})
+
+
+def _known(records: Sequence[Record], columns: Mapping[str, str]) -> Counts:
+    """Of the last launch that has any of the columns."""
+    for record in reversed(records):
+        every = {name: getattr(record, column) for column, name in columns.items()}
+        if found := {name: count for name, count in every.items() if count is not None}:
+            return found
     return {}
 
 
-def _calls(records: Sequence[Record]) -> dict[str, int]:
+def _calls(records: Sequence[Record]) -> Counts:
     """Calls by phase and operation, as ``forward.all_to_all=55`` says them."""
     for record in reversed(records):
         words = [word.partition("=") for word in record.collectives.split()]

@@ -43,9 +43,8 @@ def junit(judgement: Judgement, against: str, said: str) -> str:
     for graded in judgement.graded:
         finding = graded.finding
         test = ET.SubElement(suite, "testcase", classname=_printable(finding.panel))
-        test.set(
-            "name", f"{finding.strategy} on {counted(finding.ranks, 'rank')}, {finding.metric}"
-        )
+        name = f"{finding.strategy} on {counted(finding.ranks, 'rank')}, {finding.metric}"
+        test.set("name", _printable(name))
         if kind := _kind(graded):
             ET.SubElement(test, kind, message=_printable(_why(finding)))
     ET.indent(suite)

@@ -86,10 +86,11 @@ def sentences(findings: Sequence[Finding]) -> list[str]:
 
 def explained(finding: Finding) -> str:
     """Metric, verdict and why; blank where there is nothing to add."""
-    if finding.metric == "memory" and finding.verdict == "changed" and finding.ratio is not None:
+    if finding.metric == "memory" and finding.verdict != "same" and finding.ratio is not None:
         before, after = (float(x or 0) for x in (finding.before, finding.after))
         said = f"{units.mebibytes(after)} MiB, was {units.mebibytes(before)}"
-        return f"memory changed: {said} ({units.change(finding.ratio)})"
+        why = f"; {finding.reason}" if finding.reason else ""
+        return f"memory {finding.verdict}: {said} ({units.change(finding.ratio)}){why}"
     if finding.comparison is not None and finding.verdict == "slower":
         return f"time slower: {_figures(finding, finding.comparison)}"
     what = "" if finding.metric == "status" else f"{finding.metric} "
@@ -117,8 +118,12 @@ def headline(judgement: Judgement, *, strict: bool = False) -> str:
         }
         return f"failed: {_listed([*what])}"
     if not judgement.is_comparable:
-        why = "not every case has a counterpart to compare it with"
-        return f"cannot judge: {why}; bytes alone can be judged anywhere (--metrics volume)"
+        said = {one.verdict for one in judgement.findings}
+        if "not comparable" in said:
+            why = "not every case has a counterpart to compare it with"
+            return f"cannot judge: {why}; bytes alone can be judged anywhere (--metrics volume)"
+        why = "a case is missing" if "missing" in said else "no case has figures on both sides"
+        return f"cannot judge: {why}"
     times = f"time open in {counted(len(open_), 'case')}"
     if open_ and strict:
         return f"cannot judge: {times}"

@@ -40,6 +40,12 @@ class Rows:
         shown = [record for record in self.records if record.is_quick == quick[record.case]]
         return list({(record.case, record.launch): record for record in shown}.values())
 
+    def _replaced(self) -> int:
+        """Good rows in whose place another invocation's stand, as where files were joined."""
+        good = [one for one in self.records if one.status == "ok"]
+        last = {(one.case, one.launch, one.effort): one.round for one in good}
+        return sum(last[one.case, one.launch, one.effort] != one.round for one in good)
+
     def remarks(self, name: object) -> list[str]:
         """What a reader of figures from the file ``name`` must know, a sentence each."""
         said = [f"{name}: {note}" for note in self.notes]
@@ -50,6 +56,12 @@ class Rows:
             why += ["and more"] if len(often) > MOST_SAID else []
             said.append(
                 f"{counted(self.damaged, 'row')} of {name} {are} left out: {'; '.join(why)}"
+            )
+        if replaced := self._replaced():
+            are = "has" if replaced == 1 else "have"
+            said.append(
+                f"{counted(replaced, 'row')} of {name} {are} the case and launch of a later one, "
+                f"which counts instead; files of several runs are compared apart"
             )
         if self.repeated:
             are = "repeats one above it and is" if self.repeated == 1 else "repeat others and are"
