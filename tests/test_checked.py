@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,7 +16,8 @@ import pytest
 from rows import rows
 
 import spbench
-from spbench.cli.exits import DONE, REGRESSION
+from spbench.cli.checked import EFFORT, case_of
+from spbench.cli.exits import DONE, REGRESSION, USAGE
 from spbench.judge.between import METRICS, Finding, Margins, Metric, between
 from spbench.judge.comparison import Comparison
 from spbench.judge.regression import ALPHA, Judgement
@@ -23,9 +25,10 @@ from spbench.judge.stages import SHARES, in_stages
 from spbench.launch.checkout import CheckoutError, checked_out, work_tree
 from spbench.launch.plan import Cell
 from spbench.launch.sides import Side, in_turn
+from spbench.launch.willing import willing
 from spbench.results.reading import read_rows
 from spbench.results.record import Record
-from spbench.workload.case import Case
+from spbench.workload.case import QUICK, Case, Effort
 from spbench.workload.catalogue import find
 
 CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
@@ -41,6 +44,8 @@ class FakeBench:
     old: dict[str, Any] = field(default_factory=dict)
     new: dict[str, Any] = field(default_factory=dict)
     metrics: Sequence[Metric] = METRICS
+    kept: int | None = None
+    """Launches of the first side, if it is not measured."""
     asked: list[tuple[list[int], list[str] | None]] = field(default_factory=list)
 
     def measure(self, launches: Iterable[int], only: Iterable[str] | None = None) -> None:
@@ -51,11 +56,19 @@ class FakeBench:
         for launches, only in self.asked:
             for name in self.before if only is None else only:
                 there[name] = there.get(name, 0) + len(launches)
+        old = {"git_commit": "base"} | self.old
         sides = [
-            [row for name, n in there.items() for row in rows(name, side[name][:n], **more)]
-            for side, more in ((self.before, self.old), (self.after, self.new))
+            [
+                row
+                for name, n in there.items()
+                for row in rows(name, side[name][: kept or n], **more)
+            ]
+            for side, more, kept in ((self.before, old, self.kept), (self.after, self.new, None))
         ]
         return between(*sides, MARGINS, metrics=self.metrics)
+
+    def stored(self) -> Mapping[str, int] | None:
+        return None if self.kept is None else dict.fromkeys(self.before, self.kept)
 
     def judgement(self) -> Judgement:
         return in_stages(self, 5, MARGINS, lambda _: None)
@@ -98,6 +111,46 @@ def test_what_stays_open_is_measured_until_it_is_settled() -> None:
     assert len(bench.asked) > 3 and len(launches) <= 20
 
 
+@pytest.mark.parametrize(("kept", "stages"), [(1, 1), (2, 1), (3, 2)])
+def test_a_baseline_that_is_too_short_is_not_measured_against(kept: int, stages: int) -> None:
+    """However often this side is, there would be no interval: bytes and memory are judged."""
+    bench = FakeBench({"a": FLAT}, {"a": FLAT}, kept=kept)
+    judgement = bench.judgement()
+    assert len(bench.asked) == stages
+    said = {one.metric: one.reason for one in judgement.of("undecided")}
+    if kept < 3:
+        assert said == {"time": "1 launch of a side; an interval takes 3 of each"}
+
+
+@dataclass
+class FailingBench(FakeBench):
+    """Its first side fails a few times."""
+
+    fails: int = 1
+
+    def findings(self) -> list[Finding]:
+        self.old = {"status": "crash"} if len(self.asked) <= self.fails else {}
+        return super().findings()
+
+
+@pytest.mark.parametrize(
+    ("fails", "kept", "asked"),
+    [
+        (1, None, [([0], None), ([0], ["a"]), ([1, 2, 3, 4], ["a"])]),
+        (9, None, [([0], None), ([0], ["a"])]),
+        (9, 5, [([0], None)]),
+    ],
+)
+def test_a_base_that_fails_gets_a_second_try(
+    fails: int, kept: int | None, asked: list[tuple[list[int], list[str] | None]]
+) -> None:
+    """A port that was taken must not hide what the work tree does; what is stored stays."""
+    bench = FailingBench({"a": FLAT}, {"a": FLAT}, fails=fails, kept=kept)
+    judgement = bench.judgement()
+    assert bench.asked == asked
+    assert any(one.verdict == "fixed" for one in judgement.findings) == (fails == 9)
+
+
 @dataclass
 class GivenBench:
     """Cases of which each look finds a given probability, in parts of ``ALPHA``."""
@@ -125,6 +178,9 @@ class GivenBench:
             )
             for name, p in self.p.items()
         ]
+
+    def stored(self) -> None:
+        return None
 
 
 @pytest.mark.parametrize(
@@ -255,9 +311,9 @@ def test_a_checkout_leaves_the_repository_as_it_is(
 def test_a_revision_that_is_none(
     repository: Path, monkeypatch: pytest.MonkeyPatch, revision: str
 ) -> None:
-    """Git's own words."""
+    """And the commonest reason: a CI that fetches the latest commit alone."""
     monkeypatch.chdir(repository)
-    with pytest.raises(CheckoutError), checked_out(revision):
+    with pytest.raises(CheckoutError, match="fetch-depth: 0"), checked_out(revision):
         pass
 
 
@@ -320,3 +376,54 @@ def test_a_strategy_that_sends_more_than_its_base_is_caught(repository: Path) ->
     assert rounds[0] == rounds[1] != set()
     (counted,) = read_rows(repository / "same" / "now").records
     assert counted.iterations == 1, "no time is judged"
+
+
+WHY_NOT = "    def why_not_along(self"
+REFUSING = """    def why_not(self, workload: Workload, ranks: int) -> str | None:
+        return "it no longer likes this shape"
+
+"""
+
+
+def test_a_strategy_that_declines_what_its_base_runs_broke(repository: Path) -> None:
+    """Also where such cells are to be left out; what both decline is left out as ever."""
+    file = repository / "spbench" / "strategies" / "ulysses.py"
+    text = file.read_text()
+    assert text.count(WHY_NOT) == 1
+    file.write_text(text.replace(WHY_NOT, REFUSING + WHY_NOT))
+    words = ["check", "--base-ref", "HEAD", *SMALL, "--metrics", "volume"]
+    done = check(repository, *words, "--skip-invalid", "--out", "one")
+    assert done.returncode == REGRESSION, done.stderr
+    assert "broke: skipped. it no longer likes this shape" in done.stdout
+    (ran,) = read_rows(repository / "one" / "base").records
+    (declined,) = read_rows(repository / "one" / "now").records
+    assert (ran.status, declined.status) == ("ok", "skipped")
+    told = json.loads((repository / "one" / "base" / "run.json").read_text())["git"]
+    assert told == {"commit": git(repository, "rev-parse", "HEAD"), "dirty": False}
+    git(repository, "commit", "-q", "-a", "-m", "it declines")
+    both = check(repository, *words, "--out", "two")
+    assert both.returncode == USAGE and "it no longer likes this shape" in both.stderr
+    assert not (repository / "two").exists()
+
+
+def test_what_a_tree_would_run(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It speaks for itself; one that cannot be asked runs nothing that is declined here."""
+    monkeypatch.chdir(repository)
+    unknown = CASE.model_copy(update={"strategy": "nobody"})
+    too_many = CASE.model_copy(update={"strategy": "ulysses", "ranks": 999})
+    tree = work_tree()
+    assert willing(tree, [unknown, CASE, too_many]) == [CASE]
+    (repository / "spbench" / "strategies" / "registry.py").unlink()
+    assert willing(tree, [CASE]) == []
+    assert willing(tree, []) == []
+
+
+def test_a_baseline_is_measured_again_as_it_was() -> None:
+    """What run.json tells of the effort counts if it is that of the rows."""
+    known = CASE.model_copy(update={"effort": EFFORT})
+    told = {"key": CASE.key, "why_not": None, **known.model_dump(mode="json", by_alias=True)}
+    assert EFFORT.label == "20 s, none silent"
+    assert case_of(told, "20 s, none silent").effort == EFFORT
+    assert case_of(told, "quick").effort == QUICK
+    for blank in ("", "full"):
+        assert case_of(told, blank).effort == Effort()

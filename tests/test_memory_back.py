@@ -10,7 +10,7 @@ import pytest
 from spbench.launch.deadlines import Deadlines
 from spbench.launch.launcher import Ended, LauncherError
 from spbench.launch.local import LocalLauncher
-from spbench.launch.memory_back import TOLERANCE_BYTES, memory_back, oom_kills
+from spbench.launch.memory_back import TOLERANCE_BYTES, GpuMemory, memory_back, oom_kills
 from spbench.launch.plan import Request, every, job_of, plan
 from spbench.workload.case import QUICK
 from spbench.workload.catalogue import find
@@ -63,11 +63,11 @@ def test_a_hung_launch_that_leaves_memory_ends_the_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is looked at before the next launch, not after each."""
-    from spbench.launch import local
-
     used = [GIB]
-    monkeypatch.setattr(local, "memory_back", lambda now, before: f"{now()} {before}")
-    launcher = LocalLauncher(tmp_path / "launcher.log", gpu_memory=lambda: list(used))
+    name = "spbench.launch.memory_back.memory_back"
+    monkeypatch.setattr(name, lambda now, before: f"{now()} {before}")
+    memory = GpuMemory(lambda: list(used))
+    launcher = LocalLauncher(tmp_path / "launcher.log", gpu_memory=memory)
     work = find("axes-2d", "verify")
     (cell,) = plan(Request(combinations=every(work, ["dsp"], [2]), device="cpu", effort=QUICK))
     job = job_of(cell.case, Deadlines(launch_s=60.0, hang_s=1.5))
@@ -80,5 +80,8 @@ def test_a_hung_launch_that_leaves_memory_ends_the_sweep(
         used[0] = 5 * GIB
         with pytest.raises(LauncherError, match=f"\\[{5 * GIB}\\] \\[{GIB}\\]"):
             launcher.run(job, tmp_path / "next")
+        beside = LocalLauncher(tmp_path / "beside.log", gpu_memory=memory)
+        with pytest.raises(LauncherError, match=f"\\[{5 * GIB}\\] \\[{GIB}\\]"):
+            beside.run(job, tmp_path / "the other side's")
     finally:
         launcher.close()

@@ -226,6 +226,26 @@ def test_the_second_launch_comes_while_the_first_waits(referee: Referee) -> None
     ]
 
 
+def test_an_end_that_is_seen_late_makes_no_launch_longer(referee: Referee) -> None:
+    """Who watches the first launch is busy with the second when the first ends."""
+    first, second = referee.seats
+
+    def meanwhile() -> None:
+        end(turns)
+        until(lambda: not first.lines)
+        time.sleep(10 * TIDY_S)
+
+    first.expect(meanwhile)
+    second.expect()
+    turns = joined(first)
+    turns._line.sendall(b"1\n")
+    until(lambda: first.waits)
+    first.look()
+    assert first.waited_s >= 10 * TIDY_S
+    first.expect()
+    assert first.waited_s == 0.0
+
+
 def test_code_that_knows_no_turns_is_followed_or_follows(referee: Referee) -> None:
     """One launch behind the other, whichever of them it is."""
     log: list[str] = []

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from spbench.bench.fault import VARIABLE
 from spbench.cli.choices import choose_device, why_not_here
-from spbench.cli.exits import CANNOT_JUDGE, UNFIT, Failure
-from spbench.cli.folders import Destination, new_session, resolved
+from spbench.cli.exits import CANNOT_JUDGE, Failure
+from spbench.cli.folders import Destination
 from spbench.cli.joined import joined
 from spbench.cli.measured import Limits, Sides
 from spbench.cli.planted import check_hits, planted_fault
-from spbench.cli.requests import Asked, checked_cells
+from spbench.cli.requests import Asked, checked_cells, planned_cells, refuse_declined
 from spbench.cli.runs import find_baseline, find_run, records_of
+from spbench.cli.sides import Code, opened_sides
 from spbench.judge.between import between
+from spbench.judge.intervals import LEAST_LAUNCHES
 from spbench.judge.regression import Judgement, judged
-from spbench.launch.checkout import CheckoutError, checked_out, work_tree
-from spbench.launch.local import LocalLauncher
-from spbench.launch.plan import Request, cells_of, check_options
-from spbench.launch.referee import Referee, Seat
-from spbench.launch.sides import Side
-from spbench.launch.sweep import Sweep
-from spbench.results.environment import environment
-from spbench.results.reading import ResultsError
+from spbench.launch.checkout import Checkout, CheckoutError, checked_out, work_tree
+from spbench.launch.plan import Cell, Request, cells_of, check_options
+from spbench.launch.willing import willing
 from spbench.results.record import Record
 from spbench.results.run_json import read_run
-from spbench.results.store import Store
 from spbench.strategies.registry import UnknownStrategyError
 from spbench.workload.case import COUNTED, QUICK, Case, Device, Effort
+from spbench.workload.words import counted
 
 EFFORT = Effort(silent=False, seconds=20.0, max_warmup=6)
 """Of two sides that are both measured here: no verdict needs steps without communication, and
@@ -54,31 +51,38 @@ def against_baseline(name: str, baselines: Path, limits: Limits, out: Path | Non
     cases = _cases_of(kept, records)
     check_hits(planted_fault(), cases)
     folder = _new_folder(out, f"check-{name}")
-    with _sides(folder, {"now": ({}, "")}, cases, limits) as sides:
+    if "time" in limits.metrics:
+        _say_what_is_short(records)
+    cells = cells_of(cases, range(limits.launches), seed=0)
+    with opened_sides(folder, [Code(name="now")], cells, limits.deadlines) as sides:
         bench = Sides(folder=folder, sides=sides, cases=cases, limits=limits, known=records)
         return bench.judge()
 
 
+def _say_what_is_short(records: Sequence[Record]) -> None:
+    """Before anything is measured: to find that out needs no hour."""
+    good = [one for one in records if one.status == "ok"]
+    quiet = Counter(one.case for one in good if not one.noisy)
+    short = sum(quiet[case] < LEAST_LAUNCHES for case in {one.case for one in good})
+    if short:
+        click.echo(
+            f"the baseline has fewer than {LEAST_LAUNCHES} quiet launches of "
+            f"{counted(short, 'case')}: no time of theirs can be judged; set it anew from a run "
+            f"with more (--launches)",
+            err=True,
+        )
+
+
 def _cases_of(kept: Path, records: Sequence[Record]) -> list[Case]:
     """What the baseline's rows were measured of, as its run.json tells; and how."""
-    wanted = {
-        record.case: QUICK if record.is_quick else Effort()
-        for record in records
-        if record.status != "skipped"
-    }
+    wanted = {record.case: record.effort for record in records if record.status != "skipped"}
     told = {one.get("key"): one for one in read_run(kept).get("cases", [])}
     if wanted.keys() - told.keys():
         raise Failure(
             f"{kept} does not tell what its cases were made of (run.json); give the RUN to judge"
         )
     try:
-        cases = [
-            Case.model_validate(
-                {k: v for k, v in told[key].items() if k not in ("key", "why_not")}
-                | {"effort": effort}
-            )
-            for key, effort in wanted.items()
-        ]
+        cases = [case_of(told[key], effort) for key, effort in wanted.items()]
         check_options([case.strategy for case in cases])
     except (ValueError, UnknownStrategyError) as error:
         raise Failure(
@@ -93,34 +97,60 @@ def _cases_of(kept: Path, records: Sequence[Record]) -> list[Case]:
     return cases
 
 
+def case_of(told: Mapping[str, Any], effort: str) -> Case:
+    """As it was measured; its run.json may tell of an attempt after that, with another effort."""
+    case = Case.model_validate({k: v for k, v in told.items() if k not in ("key", "why_not")})
+    if case.effort.label == (effort or "full"):
+        return case
+    return case.model_copy(update={"effort": QUICK if effort == "quick" else Effort()})
+
+
 def against_commit(
     revision: str, asked: Asked, device: Device, limits: Limits, out: Path | None
 ) -> Judgement:
     """A commit and the work tree, in turn."""
     effort = EFFORT if "time" in limits.metrics else COUNTED
     request = Request(combinations=asked.combinations, device=device, launches=1, effort=effort)
-    cells = checked_cells(request, skip_invalid=asked.skip_invalid)
-    for cell in cells:
-        if cell.why_not is not None:
-            click.echo(f"{cell.case.label} is left out: {cell.why_not}", err=True)
-    cases = [cell.case for cell in cells if cell.why_not is None]
-    if not cases:
-        raise Failure("no case is left to check; give other strategies, ranks or workloads")
-    check_hits(planted_fault(), cases)
-    folder = _new_folder(out, f"check-{revision}")
+    check_hits(planted_fault(), [cell.case for cell in planned_cells(request)])
     try:
         with checked_out(revision) as base:
             here = work_tree()
+            cells = _cells_of_both(request, base, skip_invalid=asked.skip_invalid)
+            cases = [cell.case for cell in cells]
+            folder = _new_folder(out, f"check-{revision}")
             click.echo(f"base: {revision}, {base.commit[:12]}; now: the work tree", err=True)
             # A planted fault is planted in what is checked, not in what it is checked against.
-            trees = {
-                "base": ({**base.environment(), VARIABLE: None}, base.commit),
-                "now": (here.environment(), here.commit),
-            }
-            with _sides(folder, trees, cases, limits) as sides:
+            codes = [
+                Code(
+                    name="base",
+                    variables={**base.environment(), VARIABLE: None},
+                    commit=base.commit,
+                    is_base=True,
+                ),
+                Code(name="now", variables=here.environment()),
+            ]
+            with opened_sides(folder, codes, cells, limits.deadlines) as sides:
                 return Sides(folder=folder, sides=sides, cases=cases, limits=limits).judge()
     except CheckoutError as error:
         raise Failure(f"--base-ref {revision}: {error}") from None
+
+
+def _cells_of_both(request: Request, base: Checkout, *, skip_invalid: bool) -> list[Cell]:
+    """Of all that is asked for, what either side can run here: what a strategy declines now, and
+    did not at ``base``, is broken. Raises Failure where nothing is left, or something is that is
+    not to be left out."""
+    cells = checked_cells(request, skip_invalid=True)
+    declined = [cell.case for cell in planned_cells(request) if cell.why_not is not None]
+    fit = [case for case in declined if why_not_here(case.ranks, case.device) is None]
+    lost = willing(base, fit)
+    out = [cell for cell in cells if cell.why_not is not None and cell.case not in lost]
+    if not skip_invalid:
+        refuse_declined(request, [cell for cell in cells if cell.case not in lost])
+    for cell in out:
+        click.echo(f"{cell.case.label} is left out: {cell.why_not}", err=True)
+    if len(out) == len(cells):
+        raise Failure("no case is left to check; give other strategies, ranks or workloads")
+    return [cell for cell in cells if cell not in out]
 
 
 def _new_folder(out: Path | None, title: str) -> Path:
@@ -129,47 +159,3 @@ def _new_folder(out: Path | None, title: str) -> Path:
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Failure(f"--out {out} is there already; a check is one measurement, in a new folder")
     return Destination(out, title).folder
-
-
-@contextmanager
-def _sides(
-    folder: Path,
-    trees: Mapping[str, tuple[Mapping[str, str | None], str]],
-    cases: Sequence[Case],
-    limits: Limits,
-) -> Iterator[list[Side]]:
-    """A side for each tree, with rows and ranks of its own; all share their rounds."""
-    session, facts = new_session(), environment()
-    planned = [resolved(cell) for cell in cells_of(cases, range(limits.launches), seed=0)]
-    with ExitStack() as stack:
-        sides = []
-        try:
-            take_turns = len(trees) > 1 and all(case.device == "cpu" for case in cases)
-            seats = _seats(stack) if take_turns else [None] * len(trees)
-            for (name, (variables, commit)), seat in zip(trees.items(), seats, strict=True):
-                store = stack.enter_context(Store(folder / name))
-                store.write_run({"argv": sys.argv, "cases": planned, **facts})
-                log = store.folder / "logs" / "launcher.log"
-                launcher = LocalLauncher(log, variables, seat=seat)
-                stack.callback(launcher.close)
-                sweep = Sweep(
-                    store=store,
-                    launcher=launcher,
-                    run_id=folder.resolve().name,
-                    session=session,
-                    deadlines=limits.deadlines,
-                    git_commit=commit or facts["git"].get("commit", ""),
-                )
-                sides.append(Side(name=name, sweep=sweep, seat=seat))
-            yield sides
-            click.echo(f"the rows of this check are in {folder}", err=True)
-        except ResultsError as error:
-            raise Failure(str(error), UNFIT) from None
-
-
-def _seats(stack: ExitStack) -> Sequence[Seat | None]:
-    """Where both sides' launches take turns; none where the system has no such sockets."""
-    try:
-        return stack.enter_context(Referee()).seats
-    except OSError:
-        return [None, None]

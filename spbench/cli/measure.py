@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +25,17 @@ from spbench.launch.deadlines import Deadlines
 from spbench.launch.join import JoinedLauncher
 from spbench.launch.launcher import Launcher, LauncherError
 from spbench.launch.local import LocalLauncher
+from spbench.launch.memory_back import GpuMemory
 from spbench.launch.plan import Cell, job_of
 from spbench.launch.process import AgentProcess
 from spbench.launch.sweep import Sweep, still_to_do
 from spbench.report.screen import Screen
-from spbench.results.environment import environment, gpu_memory
+from spbench.results.environment import environment
 from spbench.results.peaks import known_peak
 from spbench.results.reading import ResultsError, read_rows
 from spbench.results.record import Record
 from spbench.results.run_json import read_run
 from spbench.results.store import Store
-
-SHOWN = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,12 +112,11 @@ def _joined(plan: Plan) -> JoinedLauncher:
 
 
 def _local(plan: Plan) -> LocalLauncher:
-    on_gpus = any(cell.case.device == "cuda" for cell in plan.cells)
     cluster = None if plan.cluster is None else _here(plan, plan.cluster)
     return LocalLauncher(
         plan.destination.folder / "logs" / "launcher.log",
         cluster=cluster,
-        gpu_memory=partial(gpu_memory, os.environ.get(SHOWN)) if on_gpus else None,
+        gpu_memory=GpuMemory.of(cell.case for cell in plan.cells),
     )
 
 

@@ -64,7 +64,14 @@ def checked_out(revision: str) -> Iterator[Checkout]:
 
 
 def _commit(revision: str) -> str:
-    return _git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+    _git("rev-parse", "--git-dir")  # what is wrong with the repository, git says best
+    try:
+        return _git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+    except CheckoutError:
+        raise CheckoutError(
+            "there is no such commit here; a shallow clone lacks most: fetch it ('git fetch origin "
+            "BRANCH', or fetch-depth: 0 where a CI checks out), or give another"
+        ) from None
 
 
 def _git(*words: str, variables: Mapping[str, str] | None = None) -> str:
@@ -79,6 +86,7 @@ def _git(*words: str, variables: Mapping[str, str] | None = None) -> str:
     except OSError as error:
         raise CheckoutError(f"git cannot be run: {error.strerror}") from None
     except subprocess.CalledProcessError as error:
-        why = error.stderr.decode(errors="replace").strip().splitlines() or ["git failed"]
-        raise CheckoutError(why[-1].removeprefix("fatal: ")) from None
+        lines = error.stderr.decode(errors="replace").splitlines()
+        why = " ".join(line.strip() for line in lines if line.strip()) or "git failed"
+        raise CheckoutError(why.removeprefix("fatal: ")) from None
     return done.stdout.decode().strip()

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import final
 
 from spbench.launch.cluster import Cluster, Roster, spread
 from spbench.launch.ladder import GRACE_S, STACKS_S
 from spbench.launch.launcher import Ended, LauncherError
-from spbench.launch.memory_back import memory_back
+from spbench.launch.memory_back import GpuMemory
 from spbench.launch.process import AgentProcess
 from spbench.launch.referee import Seat
 from spbench.launch.watch import Watch, least_far
@@ -36,9 +36,10 @@ class LocalLauncher:
     beside this one.
 
     ``environment``: variables that it and its ranks have, or with None do not have, while this
-    process may think otherwise. ``gpu_memory``: bytes in use on each GPU; None where there are none
-    to look after. ``into``: words of a Python that goes on as the launcher. ``seat``: where its
-    ranks take turns with another launch; what they wait there is no part of their time.
+    process may think otherwise. ``gpu_memory``: what launchers that take turns on the GPUs look
+    after together; None where there are no GPUs. ``into``: words of a Python that goes on as the
+    launcher. ``seat``: where its ranks take turns with another launch; what they wait there is no
+    part of their time.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class LocalLauncher:
         log: Path,
         environment: Mapping[str, str | None] | None = None,
         cluster: Cluster | None = None,
-        gpu_memory: Callable[[], list[int]] | None = None,
+        gpu_memory: GpuMemory | None = None,
         into: Sequence[str] = (),
         seat: Seat | None = None,
     ) -> None:
@@ -57,8 +58,7 @@ class LocalLauncher:
         words = () if cluster is None else (cluster.model_dump_json(), str(self._folder.resolve()))
         self._agent = AgentProcess(log, environment, words, into)
         self._idle = True
-        self._memory_before = gpu_memory() if gpu_memory else []
-        self._killed = self._lost = False
+        self._lost = False
         self.roster = Roster()
         self.per_node = 0
 
@@ -105,7 +105,8 @@ class LocalLauncher:
             ended = self._watch(folder, pulses, job)
             self._idle = True
         self._lost = self._lost or ended.lost
-        self._killed = self._killed or not ended.ok
+        if self._gpu_memory is not None:
+            self._gpu_memory.ended(ok=ended.ok)
         return ended.model_copy(update={"hosts": self._hosts(job), "waited_s": self._waited_s})
 
     @property
@@ -127,11 +128,9 @@ class LocalLauncher:
             raise LauncherError("a node is lost; go on with the same --out when it is back")
         if self._cluster is not None and not self._agent.runs:
             raise LauncherError("the launcher of node 0 is gone, and the other nodes with it")
-        if self._killed and self._gpu_memory is not None:
-            why_not = memory_back(self._gpu_memory, self._memory_before)
-            if why_not is not None:
-                raise LauncherError(why_not)
-        self._killed = False
+        why_not = self._gpu_memory.why_not() if self._gpu_memory is not None else None
+        if why_not is not None:
+            raise LauncherError(why_not)
 
     def _watch(self, folder: Path, pulses: Path, job: Job) -> Ended:
         deadline = time.monotonic() + job.timeout_s

@@ -3,15 +3,49 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Self, final
 
+from spbench.results.environment import gpu_memory
+from spbench.workload.case import Case
+
+SHOWN = "CUDA_VISIBLE_DEVICES"
 TOLERANCE_BYTES = 256 * 2**20
 """What a desktop or another tenant may take meanwhile."""
 WAIT_S = 60.0
 LOOK_S = 0.5
 OOM_COUNTERS = (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat"))
+
+
+@final
+class GpuMemory:
+    """The memory of the GPUs that launches run on, one after another: what was in use before the
+    first of them, and whether the last one was killed."""
+
+    def __init__(self, used: Callable[[], list[int]]) -> None:
+        """``used``: bytes in use on each GPU."""
+        self._used, self._before = used, used()
+        self._killed = False
+
+    @classmethod
+    def of(cls, cases: Iterable[Case]) -> Self | None:
+        """None where they run on CPUs alone."""
+        on_gpus = any(case.device == "cuda" for case in cases)
+        return cls(partial(gpu_memory, os.environ.get(SHOWN))) if on_gpus else None
+
+    def ended(self, *, ok: bool) -> None:
+        """A launch has."""
+        self._killed = self._killed or not ok
+
+    def why_not(self) -> str | None:
+        """Waits for what a killed launch held; why the next one cannot begin, if it cannot."""
+        why_not = memory_back(self._used, self._before) if self._killed else None
+        self._killed = why_not is not None
+        return why_not
 
 
 def memory_back(

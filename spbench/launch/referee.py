@@ -51,6 +51,8 @@ class Seat:
         self._since_s = time.monotonic()
         """When its turn, or its waiting, began."""
         self._waited_s = 0.0
+        self._ended_s: float | None = None
+        """When its last rank had."""
         self._lock, self._serve = lock, serve
 
     @property
@@ -73,6 +75,7 @@ class Seat:
             self.lines, self._asking = set(), {}  # of an earlier launch
             self.expected, self.has_turn, self._waited_s = True, False, 0.0
             self.expected_s = time.monotonic()
+            self._ended_s = None
             self._meanwhile = meanwhile
 
     def leave(self) -> None:
@@ -87,6 +90,9 @@ class Seat:
         if self._meanwhile is not None and self.waits:
             call, self._meanwhile = self._meanwhile, None
             call()
+            with self._lock:
+                if self._ended_s is not None:  # nobody saw it till now, which is not its time
+                    self._waited_s += time.monotonic() - self._ended_s
 
     def _asks(self, line: socket.socket, ranks: int) -> None:
         self._asking[line] = ranks
@@ -101,6 +107,8 @@ class Seat:
         if self.lines == {line}:
             self.expected = self.has_turn = False
         self.lines.discard(line)
+        if not self.lines:
+            self._ended_s = time.monotonic()
 
     def _go(self) -> None:
         self._waited_s = self.waited_s

@@ -10,7 +10,7 @@ that neither always follows the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from spbench.launch.memory_for_two import has_memory_for_another
@@ -29,8 +29,11 @@ class Side:
     sweep: Sweep
     seat: Seat | None = None
     """Where its launches take turns with the other side's."""
+    tries_all: bool = False
+    """Whether its code is another than this process's, whose strategies decline for themselves."""
 
     def run(self, cell: Cell, started: Callable[[Side, Case], None]) -> list[tuple[Side, Record]]:
+        cell = replace(cell, why_not=None) if self.tries_all else cell
         return [(self, record) for record in self.sweep.run([cell], partial(started, self))]
 
 
