@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -75,7 +76,7 @@ def verdict(before: list[Record], after: list[Record]) -> str:
 class Simulated:
     """Two sides of some cases, the first ``changed`` of which differ by ``factor``.
 
-    What is ``stored`` was measured in another hour, and stays as many.
+    What is ``kept`` was measured in another hour, and stays as many.
     """
 
     rng: np.random.Generator
@@ -83,19 +84,19 @@ class Simulated:
     factor: float
     cases: int
     changed: int
-    stored: int
+    kept: int
     before: list[Record] = field(default_factory=list)
     after: list[Record] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.stored:
+        if self.kept:
             for case in range(self.cases):
-                self.before.extend(apart(self._side(1.0, range(self.stored), case), "stored "))
+                self.before.extend(apart(self._side(1.0, range(self.kept), case), "stored "))
 
     def measure(self, numbers: Iterable[int], only: Iterable[str] | None = None) -> None:
         numbers = list(numbers)
         for case in range(self.cases) if only is None else map(int, only):
-            if not self.stored:
+            if not self.kept:
                 self.before.extend(self._side(1.0, numbers, case))
             factor = self.factor if case < self.changed else 1.0
             self.after.extend(self._side(factor, numbers, case))
@@ -107,8 +108,9 @@ class Simulated:
     def findings(self) -> list[Finding]:
         return between(self.before, self.after, CHECK)
 
-    def stored(self) -> None:
-        return None
+    def stored(self) -> Mapping[str, int] | None:
+        quiet = Counter(row.case for row in self.before if not row.noisy)
+        return quiet if self.kept else None
 
 
 def fails(
@@ -128,7 +130,7 @@ def fails(
         factor=factor,
         cases=cases,
         changed=changed,
-        stored=count if is_stored else 0,
+        kept=count if is_stored else 0,
     )
     return bool(in_stages(bench, count, CHECK, lambda _: None).of("fail"))
 

@@ -127,6 +127,11 @@ def test_without_a_case_there_is_nobody_to_hit() -> None:
         (["run", "-g", "2"], "slow@rank2:5%", "names rank 2, which no case has; rank0 to rank1"),
         (["run", "-g", "4", "--share"], "slow@rank1:5%", "names rank 1, which no case has; rank0"),
         (["check", "--base-ref", "HEAD"], "slow@rank9:5%", "names rank 9, which no case has"),
+        (
+            ["check", "--base-ref", "HEAD", "-g", "2,999", "--skip-invalid"],
+            "slow@rank2:5%",
+            "no case",
+        ),
         (["verify"], "slow@rank1", "is not KIND@rankR:WHERE"),
         (["verify"], "slow@rank1:5%", "verify measures nothing; leave it out, or use run"),
     ],

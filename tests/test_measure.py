@@ -5,9 +5,11 @@ Real steps of ranks that are threads, with a clock of their own for each.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import re
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
@@ -18,6 +20,7 @@ from spbench.bench import measure as measuring
 from spbench.bench.clock import Stopwatch
 from spbench.bench.ledger import Ledger
 from spbench.bench.step import Links, Step
+from spbench.bench.turns import Turns
 from spbench.comm.group import Group
 from spbench.comm.silent import Silent
 from spbench.comm.threads import Meeting, Threads, run_ranks
@@ -57,7 +60,10 @@ class ThreadGroup(Group):
 
 
 def measured(
-    ranks: int, effort: Effort, clock_of: Callable[[int], Iterator[float]]
+    ranks: int,
+    effort: Effort,
+    clock_of: Callable[[int], Iterator[float]],
+    turns: Turns | None = None,
 ) -> list[dict[str, Any]]:
     """What ``measure`` finds on each of the ranks, whose clocks say what ``clock_of`` gives."""
     case = Case(
@@ -70,7 +76,7 @@ def measured(
         group = ThreadGroup(transport.rank, meetings)
         ledger = Ledger(lambda: next(clock))
         links = Links(strategy=group.strategy, gradients=group.gradients)
-        return measuring.measure(case, load(case.strategy), group, links, ledger)
+        return measuring.measure(case, load(case.strategy), group, links, ledger, None, turns)
 
     return run_ranks(ranks, rank_main)
 
@@ -83,7 +89,7 @@ def steady(rank: int) -> Iterator[float]:
 @pytest.fixture
 def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A letter for each thing that is done: S a step, s a silent one, x an exchange of times,
-    m the first look at the machine, l a later one, e the last."""
+    t a turn, m the first look at the machine, l a later one, e the last."""
     done: list[str] = []
     real = Step.__call__
 
@@ -99,6 +105,9 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         def look(self) -> None:
             done.append("l")
+
+        def elsewhere(self) -> contextlib.nullcontext[None]:
+            return contextlib.nullcontext()
 
         def seen(self) -> Conditions:
             done.append("e")
@@ -131,6 +140,17 @@ def test_without_silent_steps_there_are_none(order: list[str]) -> None:
     (found,) = measured(1, effort, steady)
     assert re.fullmatch(r"SS(Sx)+m(SSlx){10}e", "".join(order)), "".join(order)
     assert found["compute_ms"] is None
+
+
+@pytest.mark.parametrize(("step_s", "steps"), [(0.01, 10), (0.2, 2), (0.4, 1), (3.0, 1)])
+def test_turns_are_half_a_second_or_a_step(order: list[str], step_s: float, steps: int) -> None:
+    """With another launch; a tenth of what is planned at most, here ten of a hundred."""
+    effort = Effort(min_iterations=100, max_iterations=100, seconds=1e3, silent=False)
+    turns = Turns(socket.socket(), 1, lambda: None)
+    turns.take = lambda: order.append("t")  # type: ignore[method-assign]
+    measured(1, effort, lambda _: itertools.count(0.0, step_s), turns)
+    turn = f"t{'S' * steps}lx"
+    assert re.fullmatch(f"SS(Sx)+m({turn}){{{100 // steps}}}e", "".join(order)), "".join(order)
 
 
 def test_ranks_of_different_speed_stop_together(monkeypatch: pytest.MonkeyPatch) -> None:

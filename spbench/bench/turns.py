@@ -1,4 +1,4 @@
-"""Taking turns with another launch that is there at the same time, block by block of timed steps.
+"""Taking turns with another launch that is there at the same time, a few timed steps each.
 
 Two launches that follow each other meet two states of the machine; two that take turns meet one.
 A rank says that it would begin a block, and sleeps until it is told to; saying so again ends its
@@ -19,9 +19,9 @@ VARIABLE = "SPBENCH_TURNS"
 GO = b"g"
 LOOK_S = 1.0
 TURN_S = 0.5
-"""Of a turn, unless a single step takes longer. The state of a machine is correlated over a few
-seconds: what follows the other side's steps that soon meets the same (docs/decisions/0021). Much
-shorter turns would begin with the other side's data in the caches."""
+"""Of a turn, unless a single step takes longer. A machine's state lasts for a second or two: what
+follows the other side's step that soon meets the same (docs/decisions/0021). Much shorter turns
+would be spent on what the other side left in the caches."""
 
 
 @final

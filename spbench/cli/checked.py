@@ -23,7 +23,7 @@ from spbench.judge.between import between
 from spbench.judge.intervals import LEAST_LAUNCHES
 from spbench.judge.regression import Judgement, judged
 from spbench.launch.checkout import Checkout, CheckoutError, checked_out, work_tree
-from spbench.launch.plan import Cell, Request, cells_of, check_options
+from spbench.launch.plan import Request, cells_of, check_options
 from spbench.launch.willing import willing
 from spbench.results.record import Record
 from spbench.results.run_json import read_run
@@ -111,12 +111,12 @@ def against_commit(
     """A commit and the work tree, in turn."""
     effort = EFFORT if "time" in limits.metrics else COUNTED
     request = Request(combinations=asked.combinations, device=device, launches=1, effort=effort)
-    check_hits(planted_fault(), [cell.case for cell in planned_cells(request)])
+    runs = [cell.case for cell in checked_cells(request, skip_invalid=True) if not cell.why_not]
+    check_hits(planted_fault(), runs)
     try:
         with checked_out(revision) as base:
             here = work_tree()
-            cells = _cells_of_both(request, base, skip_invalid=asked.skip_invalid)
-            cases = [cell.case for cell in cells]
+            cases = _cases_of_both(request, base, skip_invalid=asked.skip_invalid)
             folder = _new_folder(out, f"check-{revision}")
             click.echo(f"base: {revision}, {base.commit[:12]}; now: the work tree", err=True)
             # A planted fault is planted in what is checked, not in what it is checked against.
@@ -127,15 +127,16 @@ def against_commit(
                     commit=base.commit,
                     is_base=True,
                 ),
-                Code(name="now", variables=here.environment()),
+                Code(name="now", variables=here.environment(), commit=here.commit),
             ]
-            with opened_sides(folder, codes, cells, limits.deadlines) as sides:
+            planned = cells_of(cases, range(limits.launches), seed=0)
+            with opened_sides(folder, codes, planned, limits.deadlines) as sides:
                 return Sides(folder=folder, sides=sides, cases=cases, limits=limits).judge()
     except CheckoutError as error:
         raise Failure(f"--base-ref {revision}: {error}") from None
 
 
-def _cells_of_both(request: Request, base: Checkout, *, skip_invalid: bool) -> list[Cell]:
+def _cases_of_both(request: Request, base: Checkout, *, skip_invalid: bool) -> list[Case]:
     """Of all that is asked for, what either side can run here: what a strategy declines now, and
     did not at ``base``, is broken. Raises Failure where nothing is left, or something is that is
     not to be left out."""
@@ -150,7 +151,7 @@ def _cells_of_both(request: Request, base: Checkout, *, skip_invalid: bool) -> l
         click.echo(f"{cell.case.label} is left out: {cell.why_not}", err=True)
     if len(out) == len(cells):
         raise Failure("no case is left to check; give other strategies, ranks or workloads")
-    return [cell for cell in cells if cell not in out]
+    return [cell.case for cell in cells if cell not in out]
 
 
 def _new_folder(out: Path | None, title: str) -> Path:

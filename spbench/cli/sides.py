@@ -66,7 +66,7 @@ def opened_sides(
                     run_id=folder.resolve().name,
                     session=session,
                     deadlines=deadlines,
-                    git_commit=str(git.get("commit", "")),
+                    git_commit=code.commit or facts["git"].get("commit", ""),
                 )
                 side = Side(name=code.name, sweep=sweep, seat=seat, tries_all=code.is_base)
                 sides.append(side)

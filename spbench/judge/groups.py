@@ -21,7 +21,7 @@ def group_of(record: Record) -> Group:
         record.checkpointing,
         record.device,
         record.kind,
-        record.effort or "full",
+        record.effort_label,
         record.world_size,
     )
 
@@ -51,7 +51,7 @@ def titles(records: Iterable[Record]) -> dict[Group, str]:
 def _apart(record: Record) -> tuple[str, str, str]:
     """What panels of one name may differ in, in words."""
     key = f"workload {record.workload_key}" if record.workload_key else ""
-    return key, record.device, "" if record.effort == "full" else record.effort
+    return key, record.device, "" if record.effort_label == "full" else record.effort
 
 
 def _title(panel: str, apart: tuple[str, ...], alike: set[tuple[str, str, str]]) -> str:

@@ -67,10 +67,10 @@ def _commit(revision: str) -> str:
     _git("rev-parse", "--git-dir")  # what is wrong with the repository, git says best
     try:
         return _git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
-    except CheckoutError:
+    except CheckoutError as error:
         raise CheckoutError(
-            "there is no such commit here; a shallow clone lacks most: fetch it ('git fetch origin "
-            "BRANCH', or fetch-depth: 0 where a CI checks out), or give another"
+            f"git finds no such commit ({error}). A shallow clone lacks most: fetch it ('git fetch "
+            f"origin BRANCH', or fetch-depth: 0 where a CI checks out); or give another"
         ) from None
 
 

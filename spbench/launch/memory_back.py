@@ -75,7 +75,7 @@ def memory_back(
     return (
         f"{round(more / 2**20):,} MiB of GPU {gpu} are still held {wait_s:g} s after its "
         f"ranks were killed: a measurement beside them would be worth nothing. See what "
-        f"'nvidia-smi' lists, end it, and go on with the same --out"
+        f"'nvidia-smi' lists, end it, and start again; a run goes on with the same --out"
     )
 
 

@@ -1,6 +1,6 @@
 """Sides of a check that are measured in turn.
 
-On CPU both launches are there at the same time, and their timed steps take turns block by block
+On CPU both launches are there at the same time, and their timed steps take turns
 (see ``referee.py``), where there is memory for both and the code of both knows turns; else one
 launch follows the other. On GPUs it always does: two launches would share each GPU's memory, and a
 GPU drifts less than cores that are shared. Which side goes first changes from launch to launch, so

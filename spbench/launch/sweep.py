@@ -20,7 +20,7 @@ from spbench.launch.too_large import too_large
 from spbench.results.record import Record
 from spbench.results.sample import Sample
 from spbench.results.store import Store
-from spbench.workload.case import QUICK, Case
+from spbench.workload.case import Case
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,23 +118,22 @@ def still_to_do(cells: Sequence[Cell], done: Sequence[Record]) -> list[Cell]:
     """The cells without an ``ok`` row: what a resumed run has left to do. One that can never run
     is done with the row that says so.
 
-    A quick row is none for a case that is to be measured in full; a full one is for both. Of
-    rows of one launch and effort the last counts.
+    A row counts for a case that is to be measured with the same effort; a full one for any. Of rows
+    of one launch and effort the last counts.
     """
-    last = {(one.case, one.launch, one.is_quick): one for one in done}
+    last = {(one.case, one.launch, one.effort_label): one for one in done}
     declined = {cell.case.key: cell.why_not for cell in cells if cell.why_not is not None}
     finished = {
         launch
         for launch, one in last.items()
         if one.status == "ok" or (one.status == "skipped" and declined.get(one.case) == one.reason)
     }
-    enough = {True: (True, False), False: (False,)}
     return [
         cell
         for cell in cells
         if not any(
-            (cell.case.key, cell.case.launch, quick) in finished
-            for quick in enough[cell.case.effort == QUICK]
+            (cell.case.key, cell.case.launch, effort) in finished
+            for effort in (cell.case.effort.label, "full")
         )
     ]
 

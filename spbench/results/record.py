@@ -110,9 +110,9 @@ class Record:
     """Which ranks were on which machine, as node-a 0-3, node-b 4-7; blank on one alone."""
 
     @property
-    def is_quick(self) -> bool:
-        """Too short for a full run to rely on it."""
-        return self.effort in ("quick", "counted")
+    def effort_label(self) -> str:
+        """As a case's effort is called; rows of before say none, and were full."""
+        return self.effort or "full"
 
     @property
     def statistic(self) -> str:

@@ -34,17 +34,18 @@ class Rows:
         Launches of a case are of one effort: full if one that is full succeeded, else that of
         its last record. So quick launches never hide a full run.
         """
-        quick = {record.case: record.is_quick for record in self.records}
-        full = (one.case for one in self.records if one.status == "ok" and not one.is_quick)
-        quick |= dict.fromkeys(full, False)
-        shown = [record for record in self.records if record.is_quick == quick[record.case]]
+        efforts = {record.case: record.effort_label for record in self.records}
+        for record in self.records:
+            if record.status == "ok" and record.effort_label == "full":
+                efforts[record.case] = "full"
+        shown = [one for one in self.records if one.effort_label == efforts[one.case]]
         return list({(record.case, record.launch): record for record in shown}.values())
 
     def _replaced(self) -> int:
         """Good rows in whose place another invocation's stand, as where files were joined."""
         good = [one for one in self.records if one.status == "ok"]
-        last = {(one.case, one.launch, one.effort): one.round for one in good}
-        return sum(last[one.case, one.launch, one.effort] != one.round for one in good)
+        last = {(one.case, one.launch, one.effort_label): one.round for one in good}
+        return sum(last[one.case, one.launch, one.effort_label] != one.round for one in good)
 
     def remarks(self, name: object) -> list[str]:
         """What a reader of figures from the file ``name`` must know, a sentence each."""
