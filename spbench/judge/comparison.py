@@ -42,7 +42,7 @@ class Comparison:
     needs: int | None = None
     """Launches that a verdict would take, if value and spread stay what they are."""
     needs_limit: int | None = None
-    """Launches until it would be known on which side of the upper limit the ratio is."""
+    """Launches until it would be known on which side of the upper limit it is; None: it is known."""
     p_slower: float = 1.0
     """One-sided: how probable this is where the truth is just within the margin."""
     is_noisy: bool = False
@@ -149,6 +149,7 @@ def _judged(
         needs = _needed(found, margin)
         reason = would_tell(needs, found.launches, is_paired=found.is_paired)
     low, high = found.interval() if found.launches >= LEAST_LAUNCHES else (None, None)
+    is_open = low is not None and high is not None and low <= 1 + margin < high
     return Comparison(
         verdict=verdict,
         ratio=found.value,
@@ -157,7 +158,7 @@ def _judged(
         launches=found.launches,
         paired=found.is_paired,
         needs=needs,
-        needs_limit=found.launches_needed(1 + margin),
+        needs_limit=found.launches_needed(1 + margin) if is_open else None,
         p_slower=1.0 if noise else found.p_above(1 + margin),
         is_noisy=bool(noise),
         reason=reason,

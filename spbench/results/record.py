@@ -122,8 +122,10 @@ class Record:
     @property
     def ranks_by_node(self) -> str:
         """How many ranks each machine had, as 4+4; of one machine all."""
+        if not self.placement:
+            return str(self.world_size)
         runs = [part.rpartition(" ")[2].partition("-") for part in self.placement.split(", ")]
-        if not self.placement or not all(first.isdecimal() for first, _, _ in runs):
+        if not all(first.isdecimal() for first, _, _ in runs):
             return str(self.world_size)
         counts = [int(last) - int(first) + 1 if last.isdecimal() else 1 for first, _, last in runs]
         return "+".join(map(str, counts))
