@@ -42,7 +42,7 @@ class Comparison:
     needs: int | None = None
     """Launches that a verdict would take, if value and spread stay what they are."""
     needs_limit: int | None = None
-    """Launches until it would be known on which side of the upper limit it is; None: it is known."""
+    """Launches until it is known on which side of the upper limit it is; None: it is."""
     p_slower: float = 1.0
     """One-sided: how probable this is where the truth is just within the margin."""
     is_noisy: bool = False
