@@ -16,14 +16,14 @@ from spbench.cli.folders import Destination
 from spbench.cli.joined import joined
 from spbench.cli.measured import Limits, Sides
 from spbench.cli.planted import check_hits, planted_fault
-from spbench.cli.requests import Asked, checked_cells, planned_cells, refuse_declined
+from spbench.cli.requests import Asked, checked_cells, declined
 from spbench.cli.runs import find_baseline, find_run, records_of
 from spbench.cli.sides import Code, opened_sides
 from spbench.judge.between import between
 from spbench.judge.intervals import LEAST_LAUNCHES
 from spbench.judge.regression import Judgement, judged
 from spbench.launch.checkout import Checkout, CheckoutError, checked_out, work_tree
-from spbench.launch.plan import Request, cells_of, check_options
+from spbench.launch.plan import Cell, Request, cells_of, check_options
 from spbench.launch.willing import willing
 from spbench.results.record import Record
 from spbench.results.run_json import read_run
@@ -111,12 +111,15 @@ def against_commit(
     """A commit and the work tree, in turn."""
     effort = EFFORT if "time" in limits.metrics else COUNTED
     request = Request(combinations=asked.combinations, device=device, launches=1, effort=effort)
-    runs = [cell.case for cell in checked_cells(request, skip_invalid=True) if not cell.why_not]
-    check_hits(planted_fault(), runs)
+    cells = checked_cells(request, skip_invalid=True)
+    check_hits(planted_fault(), [cell.case for cell in cells if cell.why_not is None])
     try:
         with checked_out(revision) as base:
             here = work_tree()
-            cases = _cases_of_both(request, base, skip_invalid=asked.skip_invalid)
+            lost = _lost_since(base, cells)
+            kept = [cell for cell in cells if cell.why_not is None or cell.case in lost]
+            _leave_out([cell for cell in cells if cell not in kept], request, cells, asked)
+            cases = [cell.case for cell in kept]
             folder = _new_folder(out, f"check-{revision}")
             click.echo(f"base: {revision}, {base.commit[:12]}; now: the work tree", err=True)
             # A planted fault is planted in what is checked, not in what it is checked against.
@@ -136,22 +139,21 @@ def against_commit(
         raise Failure(f"--base-ref {revision}: {error}") from None
 
 
-def _cases_of_both(request: Request, base: Checkout, *, skip_invalid: bool) -> list[Case]:
-    """Of all that is asked for, what either side can run here: what a strategy declines now, and
-    did not at ``base``, is broken. Raises Failure where nothing is left, or something is that is
-    not to be left out."""
-    cells = checked_cells(request, skip_invalid=True)
-    declined = [cell.case for cell in planned_cells(request) if cell.why_not is not None]
-    fit = [case for case in declined if why_not_here(case.ranks, case.device) is None]
-    lost = willing(base, fit)
-    out = [cell for cell in cells if cell.why_not is not None and cell.case not in lost]
-    if not skip_invalid:
-        refuse_declined(request, [cell for cell in cells if cell.case not in lost])
-    for cell in out:
+def _lost_since(base: Checkout, cells: Sequence[Cell]) -> list[Case]:
+    """What strategies decline now and did not at ``base``: it is broken. What does not fit this
+    machine fits it for neither."""
+    unfit = [cell.case for cell in cells if cell.why_not is not None]
+    return willing(base, [one for one in unfit if not why_not_here(one.ranks, one.device)])
+
+
+def _leave_out(gone: Sequence[Cell], request: Request, cells: Sequence[Cell], asked: Asked) -> None:
+    """Raises Failure where nothing is left, or something is not to be left out."""
+    if gone and not asked.skip_invalid:
+        raise declined(request, gone[0], cells)
+    for cell in gone:
         click.echo(f"{cell.case.label} is left out: {cell.why_not}", err=True)
-    if len(out) == len(cells):
+    if len(gone) == len(cells):
         raise Failure("no case is left to check; give other strategies, ranks or workloads")
-    return [cell.case for cell in cells if cell not in out]
 
 
 def _new_folder(out: Path | None, title: str) -> Path:

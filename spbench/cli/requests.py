@@ -98,36 +98,31 @@ def checked_cells(
     request: Request, *, skip_invalid: bool, from_file: bool = False, nodes: int = 1
 ) -> list[Cell]:
     """The cells of the sweep; a Failure if one cannot run and none are to be skipped."""
-    cells = planned_cells(request)
+    try:
+        cells = plan(request)
+    except UnknownStrategyError as error:
+        raise Failure(str(error)) from None
     share = request.kind == "one_gpu_share"
     here = {
         ranks: choices.why_not_here(ranks, request.device, share=share, nodes=nodes)
         for ranks in {cell.case.ranks for cell in cells}
     }
     cells = [replace(cell, why_not=cell.why_not or here[cell.case.ranks]) for cell in cells]
-    if not skip_invalid:
-        refuse_declined(request, cells, from_file=from_file)
+    first = next((cell for cell in cells if cell.why_not is not None), None)
+    if first is not None and not skip_invalid:
+        raise declined(request, first, cells, from_file=from_file)
     return cells
 
 
-def planned_cells(request: Request) -> list[Cell]:
-    """What strategies say of each; a Failure for options that one does not have."""
-    try:
-        return plan(request)
-    except UnknownStrategyError as error:
-        raise Failure(str(error)) from None
-
-
-def refuse_declined(request: Request, cells: Sequence[Cell], *, from_file: bool = False) -> None:
-    """Raises Failure for the first that cannot run, with those that can."""
-    for cell in cells:
-        if cell.why_not is not None:
-            place = _place(request, cell)
-            raise Failure(
-                f"{place}strategy {cell.case.strategy!r} cannot run {cell.case.workload.name} on "
-                f"{counted(cell.case.ranks, 'rank')}: {cell.why_not}.\n"
-                f"  Or {_others(cells, cell, from_file)}--skip-invalid to leave such cells out."
-            )
+def declined(
+    request: Request, cell: Cell, cells: Sequence[Cell], *, from_file: bool = False
+) -> Failure:
+    """That it cannot run, and which of ``cells`` can."""
+    return Failure(
+        f"{_place(request, cell)}strategy {cell.case.strategy!r} cannot run "
+        f"{cell.case.workload.name} on {counted(cell.case.ranks, 'rank')}: {cell.why_not}.\n"
+        f"  Or {_others(cells, cell, from_file)}--skip-invalid to leave such cells out."
+    )
 
 
 def _place(request: Request, cell: Cell) -> str:
