@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from spbench.cli import choices
+from spbench.cli import options
 from spbench.cli.exits import UNFIT, Failure
 from spbench.cli.runs import find_baseline, find_run, not_there_yet, records_of
 from spbench.judge.intervals import LEAST_LAUNCHES
@@ -38,7 +38,7 @@ def command() -> None:
 @click.argument("run", required=False, type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Also if launches failed, were noisy or are missing.")
 @click.option("--replace", is_flag=True, help="In place of the baseline of that name.")
-@choices.baselines_option
+@options.baselines_option
 def set_command(name: str, run: Path | None, force: bool, replace: bool, baselines: Path) -> None:
     """Keep RUN, a results directory, a CSV file or by default the latest run, as NAME."""
     try:
@@ -95,8 +95,8 @@ def _launches(records: Sequence[Record]) -> list[int]:
 
 
 @command.command("list", short_help="The baselines there are.")
-@choices.baselines_option
-@choices.json_option
+@options.baselines_option
+@options.json_option
 def list_command(baselines: Path, as_json: bool) -> None:
     """The baselines there are."""
     rows = []
@@ -136,8 +136,8 @@ def _summary(name: str, records: Sequence[Record]) -> dict[str, object]:
 
 @command.command("show", short_help="A baseline's figures.")
 @click.argument("name")
-@choices.baselines_option
-@choices.json_option
+@options.baselines_option
+@options.json_option
 def show_command(name: str, baselines: Path, as_json: bool) -> None:
     """The figures of the baseline NAME, strategies side by side."""
     records = records_of(find_baseline(name, baselines))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from spbench.cli import choices
+from spbench.cli import choices, options
 from spbench.cli.checked import against_baseline, against_commit, against_run
 from spbench.cli.exits import Failure
 from spbench.cli.measured import Limits
@@ -63,13 +63,13 @@ JUDGED = METRICS[1:]
 @click.option("--strict", is_flag=True, help="What stays inconclusive ends with 5, not with 0.")
 @click.option("--markdown", "markdown_to", type=click.Path(path_type=Path), metavar="FILE")
 @click.option("--junit", "junit_to", type=click.Path(path_type=Path), metavar="FILE")
-@choices.baselines_option
+@options.baselines_option
 @selection_options
-@choices.device_option
-@choices.timeout_option
-@choices.hang_option
+@options.device_option
+@options.timeout_option
+@options.hang_option
 @click.option("--out", type=click.Path(path_type=Path), help="Results directory, a new one.")
-@choices.json_option
+@options.json_option
 @click.pass_context
 def command(
     ctx: click.Context,

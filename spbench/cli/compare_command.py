@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from spbench.cli import choices
+from spbench.cli import options
 from spbench.cli.exits import CANNOT_JUDGE, DONE, Failure
 from spbench.cli.percent import Percent
 from spbench.cli.runs import find_run, not_there_yet, records_of, reference_of
@@ -42,8 +42,8 @@ MOST_RUNS = 2
     is_flag=True,
     help="Show the times of different hardware or libraries, without verdicts.",
 )
-@choices.baselines_option
-@choices.json_option
+@options.baselines_option
+@options.json_option
 def command(
     runs: Sequence[Path],
     reference: str | None,

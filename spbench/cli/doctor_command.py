@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import click
 
-from spbench.cli import choices
+from spbench.cli import choices, options
 from spbench.cli.exits import DONE, UNFIT, Failure
 from spbench.cli.joined import joined
 from spbench.health.diagnosis import Asked
@@ -29,13 +29,13 @@ from spbench.report.diagnoses import show_diagnoses
 )
 @click.option(
     "--timeout",
-    type=choices.Positive(),
+    type=options.Positive(),
     default=120.0,
     show_default=True,
     help="Seconds for torch to load, and for each start of ranks.",
 )
-@choices.device_option
-@choices.json_option
+@options.device_option
+@options.json_option
 def command(gpus: int | None, timeout: float, device: Asked, as_json: bool) -> int:
     """Say whether this machine is fit: software, GPUs, limits, noise, and ranks that try it.
 

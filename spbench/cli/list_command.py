@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from spbench.cli import choices
+from spbench.cli import options
 from spbench.cli.exits import Failure
 from spbench.cli.runs import all_runs
 from spbench.report import units
@@ -52,7 +52,7 @@ LUXURY = 2
 
 @click.command("list", short_help="List strategies, workloads, sweeps or runs.")
 @click.argument("what", type=click.Choice(list(WORDS)))
-@choices.json_option
+@options.json_option
 def command(what: str, as_json: bool) -> None:
     """List strategies, workloads, sweeps or runs."""
     listed = {"strategies": _strategies, "workloads": _workloads, "sweeps": _sweeps, "runs": _runs}

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from spbench.bench.fault import VARIABLE
-from spbench.cli import choices
+from spbench.cli import choices, options
 from spbench.cli.duration import Duration
 from spbench.cli.exits import DONE, SOME_FAILED, Failure
 from spbench.cli.folders import Destination
@@ -40,17 +40,17 @@ from spbench.workload.sweep_form import LAUNCHES, MAX_LAUNCHES
     help=f"Of each case.  [default: {LAUNCHES}, or what --sweep says; 1 with --quick]",
 )
 @click.option("--quick", is_flag=True, help="One launch, few iterations; for a first look.")
-@choices.timeout_option
-@choices.hang_option
+@options.timeout_option
+@options.hang_option
 @click.option(
     "--max-time",
     type=Duration(),
     help="For all launches together; what is left can be resumed.  [default: no limit]",
 )
 @nodes_options
-@choices.device_option
+@options.device_option
 @click.option("--share", is_flag=True, help="One device: rank 0's share, silent collectives.")
-@click.option("--peak-tflops", type=choices.Positive(), help="For MFU.")
+@click.option("--peak-tflops", type=options.Positive(), help="For MFU.")
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True)
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Results directory; resumed if it exists."
@@ -58,7 +58,7 @@ from spbench.workload.sweep_form import LAUNCHES, MAX_LAUNCHES
 @click.option("--fresh", is_flag=True, help="Start anew beside an existing --out.")
 @click.option("-v", "--verbose", is_flag=True, help="Say where each launch's time went.")
 @click.option("--dry-run", is_flag=True, help="Show the cells and their predicted bytes; run none.")
-@choices.json_option
+@options.json_option
 @click.pass_context
 def command(
     ctx: click.Context,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from spbench.cli import choices
+from spbench.cli import choices, options
 from spbench.cli.requests import Asked, by_file, by_flags
 from spbench.workload.case import Device
 
@@ -63,13 +63,13 @@ def selection_options(function: F) -> F:
         selection = Selection(**{name: flags.pop(name) for name in NAMES})
         return function(*args, selection=selection, **flags)
 
-    options = (
-        choices.strategy_option,
-        choices.gpus_option,
+    flags = (
+        options.strategy_option,
+        options.gpus_option,
         click.option(
             "-w", "--workload", default=DEFAULT_WORKLOAD, show_default=True, metavar="NAME|FILE"
         ),
-        choices.settings_option,
+        options.settings_option,
         click.option("--dtype", help="Short for --set dtype=..."),
         click.option(
             "--sweep",
@@ -80,6 +80,6 @@ def selection_options(function: F) -> F:
             "--skip-invalid", is_flag=True, help="Leave out cells that cannot run, with a row."
         ),
     )
-    for option in reversed(options):
+    for option in reversed(flags):
         command = option(command)
     return command  # type: ignore[return-value]

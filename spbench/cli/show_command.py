@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from spbench.cli import choices
+from spbench.cli import choices, options
 from spbench.cli.exits import Failure
 from spbench.launch.lanes import lanes
 from spbench.report.drawing import show
@@ -19,7 +19,7 @@ from spbench.strategies.registry import UnknownStrategyError
     "show", short_help="Draw a block: which axis each strategy shards, and what it sends."
 )
 @click.argument("workload", metavar="WORKLOAD")
-@choices.strategy_option
+@options.strategy_option
 @click.option(
     "-g",
     "--gpus",
@@ -29,8 +29,8 @@ from spbench.strategies.registry import UnknownStrategyError
     show_default=True,
     help="Number of ranks; none is started.",
 )
-@choices.settings_option
-@choices.json_option
+@options.settings_option
+@options.json_option
 def command(
     workload: str, strategies: Sequence[str], ranks: int, settings: Sequence[str], as_json: bool
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import click
 
-from spbench.cli import choices
+from spbench.cli import choices, options
 from spbench.cli.exits import DONE, SOME_FAILED, Failure
 from spbench.cli.joined import joined
 from spbench.cli.on_each import on_each
@@ -33,8 +33,8 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 @click.command("verify", short_help="Prove strategies equal to one device on many shapes.")
-@choices.strategy_option
-@choices.gpus_option
+@options.strategy_option
+@options.gpus_option
 @click.option(
     "-w",
     "--workload",
@@ -54,9 +54,9 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
     is_flag=True,
     help="Hold the bytes that are counted against those that the kernel saw. CPU, Linux.",
 )
-@click.option("--timeout", type=choices.Positive(), default=1800.0)
-@choices.device_option
-@choices.json_option
+@click.option("--timeout", type=options.Positive(), default=1800.0)
+@options.device_option
+@options.json_option
 def command(
     strategies: Sequence[str],
     gpus: str | None,

@@ -7,6 +7,7 @@ code. A field that is blank on one side is not known there, and stops nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 from spbench.results.record import Record
 
@@ -23,7 +24,11 @@ def mismatch(
 
     Launches of one side that differ among themselves are not to be compared with anything.
     """
-    old, new = _facts(before, fields), _facts(after, fields)
+    both = list(before), list(after)
+    kinds = {kind for side in both for kind in map(attrgetter(*fields), side)}
+    if len(kinds) <= 1:
+        return ""
+    old, new = (_facts(side, fields) for side in both)
     said = []
     for name in fields:
         mixed = next((side[name] for side in (new, old) if len(side[name]) > 1), None)

@@ -42,9 +42,9 @@ def titles(records: Iterable[Record]) -> dict[Group, str]:
     panels: dict[Group, tuple[str, tuple[str, str, str]]] = {}
     alike: dict[str, set[tuple[str, str, str]]] = {}
     for record in records:
-        apart = _apart(record)
-        panels[group_of(record)] = panel_of(record), apart
-        alike.setdefault(panel_of(record), set()).add(apart)
+        panel, apart = panel_of(record), _apart(record)
+        panels[group_of(record)] = panel, apart
+        alike.setdefault(panel, set()).add(apart)
     return {group: _title(panel, apart, alike[panel]) for group, (panel, apart) in panels.items()}
 
 

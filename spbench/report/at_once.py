@@ -7,6 +7,7 @@ wait for.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -37,8 +38,10 @@ def save_all(sheets: Mapping[Path, Sheet]) -> Iterator[Path]:
     forked = multiprocessing.get_context("fork")
     begin = partial(_begin, sheets, os.getpid())
     with ProcessPoolExecutor(workers, forked, initializer=begin) as pool:
-        for paths in pool.map(_save, sheets):
-            yield from paths
+        # The last ones hold most: a short one should be what is waited for.
+        saved = {stem: pool.submit(_save, stem) for stem in reversed(list(sheets))}
+        for stem in sheets:
+            yield from saved[stem].result()
 
 
 def _save(stem: Path) -> list[Path]:
@@ -49,6 +52,7 @@ def _begin(sheets: Mapping[Path, Sheet], parent: int) -> None:
     """Ctrl-C reaches all of a terminal's processes; what it means is the parent's to say."""
     global _inherited  # noqa: PLW0603
     _inherited = sheets
+    gc.freeze()  # what was inherited is kept: to look through it would also copy it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

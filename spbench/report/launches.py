@@ -39,14 +39,13 @@ Cases = Mapping[str, Sequence[Record]]
 
 def cases_by_panel(records: Iterable[Record]) -> dict[str, Cases]:
     """By title, in order; a case of which no launch was measured has no row."""
-    records = list(records)
     found: dict[Group, dict[str, list[Record]]] = {}
-    for record in sorted(records, key=lambda record: record.world_size):
+    for record in records:
         found.setdefault(group_of(record), {}).setdefault(record.strategy, []).append(record)
-    first = list(dict.fromkeys(group_of(record)[:-1] for record in records))
-    named = titles(records)
+    first = list(dict.fromkeys(group[:-1] for group in found))
+    named = titles(next(iter(cases.values()))[0] for cases in found.values())
     panels: dict[str, Cases] = {}
-    for group in sorted(found, key=lambda group: first.index(group[:-1])):
+    for group in sorted(found, key=lambda group: (first.index(group[:-1]), group[-1])):
         cases = {
             strategy: sorted(launches, key=lambda record: record.launch)
             for strategy, launches in found[group].items()

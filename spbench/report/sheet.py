@@ -6,9 +6,11 @@ are wrapped to their width. Measuring what was drawn would take longer than draw
 
 from __future__ import annotations
 
+import gc
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +32,8 @@ GRIDS = ((1, 1, 7.2, 3.1), (4, 2, 5.2, 2.7), (PANELS, 3, 4.3, 2.3))
 HEADING, TITLE, SMALL = 12, 8.5, 6.5
 LINE = 1.35 / 72
 """Inches of a line of text for each point of its size."""
+TICK_HEIGHT = 0.28
+"""Inches of a tick and its figure, below a panel."""
 STYLE = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -62,7 +66,7 @@ class Sheet:
 
 def save(sheet: Sheet, stem: Path) -> Iterator[Path]:
     """Draws the sheet and writes it twice; yields the paths."""
-    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
+    with mpl.rc_context(STYLE), _uncollected():  # type: ignore[arg-type]
         figure = draw(sheet)
         try:
             for kind in ("png", "svg"):
@@ -71,6 +75,18 @@ def save(sheet: Sheet, stem: Path) -> Iterator[Path]:
                 yield path
         finally:
             plt.close(figure)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """A figure is many objects, all in use until it is closed: looking for garbage finds none."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def draw(sheet: Sheet) -> Figure:
@@ -107,7 +123,10 @@ def draw(sheet: Sheet) -> Figure:
         zip(axes.flat, titles, sheet.panels.values(), strict=False)
     ):
         fill_in(ax)
-        ax.set_title(title, y=1.0)  # a place of its own choice is measured at each drawing
+        # A place of its own choice is measured at each drawing.
+        ax.set_title(title, y=1.0)
+        ax.xaxis.set_label_coords(0.5, -TICK_HEIGHT / down)
+        ax.yaxis.set_label_coords(-(sheet.label_width - 0.1) / across, 0.5)
         if i % columns:
             ax.set_ylabel("")
         if i + columns < count:

@@ -7,6 +7,7 @@ line has no end, as a kill leaves it, the last cell is not known.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -63,7 +64,7 @@ class _Reader:
         self.has_rows = False
         convert = converters(header.delimiter)
         self.columns: list[tuple[int, str, Convert]] = [
-            (i, name, convert[name]) for name, i in header.places.items()
+            (i, name, _once_each(convert[name])) for name, i in header.places.items()
         ]
 
     def record(self, line: str, *, is_torn: bool) -> Record | str:
@@ -76,13 +77,13 @@ class _Reader:
         if is_torn:
             cells[-1] = ""
         known: dict[str, Any] = {}
-        for i, name, convert in self.columns:
-            text = cells[i].strip()
-            if text != "":
-                try:
-                    known[name] = convert(text)
-                except ValueError:
-                    return f"{name} out of sense"
+        name = ""
+        try:
+            for i, name, convert in self.columns:
+                if (value := convert(cells[i])) is not None:
+                    known[name] = value
+        except ValueError:
+            return f"{name} out of sense"
         blank = next((name for name in REQUIRED if known.get(name) is None), None)
         if blank is not None:
             return f"{blank} blank"
@@ -95,3 +96,14 @@ class _Reader:
         self.has_rows = True
         known.setdefault("schema_version", 1)  # what does not say is not of the latest
         return Record(**known)
+
+
+def _once_each(convert: Convert) -> Convert:
+    """Most cells of a column say what another one of it has said."""
+
+    @cache
+    def converted(cell: str) -> str | float | None:
+        text = cell.strip()
+        return convert(text) if text else None
+
+    return converted

@@ -1,0 +1,105 @@
+"""Flags that several commands share: strategies, ranks, workload, device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from spbench.cli.duration import Duration
+from spbench.results.baselines import BASELINES
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Positive(click.FloatRange):
+    """A number above 0, and not beyond reason. FloatRange alone lets nan pass."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True, max=1e7)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
+def strategy_option(function: F) -> F:
+    return click.option(
+        "-s",
+        "--strategy",
+        "strategies",
+        multiple=True,
+        default=("all",),
+        show_default=True,
+        metavar="NAME[:OPTION]",
+        help="Strategies, repeated or with commas; 'all' for every one.",
+    )(function)
+
+
+def gpus_option(function: F) -> F:
+    return click.option(
+        "-g",
+        "--gpus",
+        "gpus",
+        metavar="N[,N...]",
+        help="Numbers of ranks, one a GPU (or processes on a CPU).  "
+        "[default: all GPUs, or 2 on a CPU]",
+    )(function)
+
+
+def device_option(function: F) -> F:
+    return click.option(
+        "--device",
+        type=click.Choice(["auto", "cuda", "cpu"]),
+        default="auto",
+        show_default=True,
+        help="Where ranks compute: NCCL on cuda, gloo on cpu.",
+    )(function)
+
+
+def timeout_option(function: F) -> F:
+    return click.option(
+        "--timeout",
+        type=Duration(),
+        default="600",
+        show_default=True,
+        help="For one launch: 90, 90s, 30m, 2h.",
+    )(function)
+
+
+def hang_option(function: F) -> F:
+    return click.option(
+        "--hang-after",
+        type=Duration(),
+        default="180",
+        show_default=True,
+        help="Without a sign of life of any rank a launch is given up.",
+    )(function)
+
+
+def settings_option(function: F) -> F:
+    return click.option(
+        "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a field."
+    )(function)
+
+
+def baselines_option(function: F) -> F:
+    return click.option(
+        "--baselines",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=BASELINES,
+        show_default=True,
+        envvar="SPBENCH_BASELINES",
+        help="Folder of the baselines.",
+    )(function)
+
+
+def json_option(function: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")(function)
