@@ -151,6 +151,25 @@ def test_a_baseline_is_kept_listed_and_shown() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("launches", "finds", "more"),
+    [
+        (STEPS, "finds a slowdown of 3.9 % nine times in ten (dsp on 2 ranks", False),
+        ([94.0, 106.0, 100.0, 97.0, 103.0], "whose 5 launches differ by 4.7 %)", True),
+        (STEPS[:2], "", False),
+    ],
+)
+def test_a_baseline_says_what_can_be_found_against_it(
+    launches: list[float], finds: str, more: bool
+) -> None:
+    """While more launches can still be had; with two there is nothing to say of time."""
+    kept("mine", rows("dsp", launches, session="a", **SENT))
+    said = spbench("baseline", "set", "main").stdout
+    assert finds in said
+    assert ("nine times in ten" in said) == bool(finds)
+    assert ("'spbench run --launches 20'" in said) == more
+
+
 def test_a_baseline_is_not_overwritten_in_passing() -> None:
     """--replace says that it is meant; the new rows are then those of the run."""
     kept("one", side("a"))

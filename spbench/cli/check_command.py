@@ -18,12 +18,12 @@ from spbench.cli.requests import given
 from spbench.cli.selection import NAMES as SELECTING
 from spbench.cli.selection import Selection, selection_options
 from spbench.judge.between import METRICS, Margins, Metric
-from spbench.judge.regression import Judgement
+from spbench.judge.regression import MAX_SLOWDOWN, Judgement
+from spbench.judge.stages import LAUNCHES
 from spbench.launch.deadlines import Deadlines
 from spbench.report.exports import junit, markdown
 from spbench.workload.words import did_you_mean
 
-LAUNCHES = 5
 MOST_LAUNCHES = 100
 JUDGED = METRICS[1:]
 """That a case fails where it did not is always judged."""
@@ -36,7 +36,7 @@ JUDGED = METRICS[1:]
 @click.option(
     "--max-slowdown",
     type=Percent(),
-    default="3%",
+    default=f"{MAX_SLOWDOWN:.0%}",
     show_default=True,
     help="A step may take so much longer.",
 )

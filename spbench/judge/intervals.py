@@ -148,11 +148,12 @@ def around(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 @cache
-def quantile(freedom: float) -> float:
-    """Of Student's t, so that ``CONFIDENCE`` of it lies within plus and minus this."""
+def quantile(freedom: float, below: float = (1 + CONFIDENCE) / 2) -> float:
+    """Of Student's t: so much of it lies below. ``CONFIDENCE`` lies within plus and minus this,
+    unless told otherwise."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    return float(stdtrit(freedom, below))
 
 
 def holm(p_values: Sequence[float], alpha: float) -> list[bool]:

@@ -16,6 +16,8 @@ from spbench.judge.comparison import Comparison, would_tell
 from spbench.judge.intervals import CONFIDENCE, holm
 
 Outcome = Literal["pass", "fail", "undecided"]
+MAX_SLOWDOWN = 0.03
+"""Of a check, unless told otherwise."""
 ALPHA = (1 - CONFIDENCE) / 2
 """One-sided, for all cases and looks of a check together: a single case that is judged once fails
 just when its interval is beyond the margin."""

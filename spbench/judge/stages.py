@@ -15,6 +15,8 @@ from spbench.judge.between import Finding, Margins
 from spbench.judge.intervals import LEAST_LAUNCHES
 from spbench.judge.regression import Graded, Judgement, is_timed, judged
 
+LAUNCHES = 5
+"""Of each case and side, unless told otherwise."""
 SHARES = (1 / 4, 1 / 4, 1 / 2)
 """Of ``ALPHA``, that looks at two, three and four times the launches may spend. The first look
 spends nothing: whatever would fail by it is looked at again. The last spends most: what is still

@@ -1,0 +1,92 @@
+"""What a check could find against a baseline."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from rows import rows
+
+from spbench.judge.findable import FOUND, MOST_OF_CHECK, hardest, slowdown_found
+from spbench.judge.intervals import ratio
+from spbench.judge.regression import ALPHA, MAX_SLOWDOWN
+from spbench.judge.stages import SHARES
+
+LAST = ALPHA * SHARES[-1]
+
+
+def launches(count: int, spread: float) -> list[float]:
+    """Times whose logarithms have this standard deviation."""
+    places = [i - (count - 1) / 2 for i in range(count)]
+    scale = spread / statistics.stdev(places)
+    return [100 * math.exp(place * scale) for place in places]
+
+
+@pytest.mark.parametrize(
+    ("kept", "launched", "often"), [(3, 20, 0.85), (5, 20, FOUND), (20, 20, FOUND), (5, 5, FOUND)]
+)
+def test_nine_in_ten_checks_find_it(kept: int, launched: int, often: float) -> None:
+    """Drawn a thousand times, both sides anew: fewer find one that is a third smaller."""
+    chance = random.Random(1)
+    slowdown = slowdown_found(0.05, kept, launched, MAX_SLOWDOWN, LAST)
+
+    def found(truth: float) -> float:
+        times = 0
+        for _ in range(1000):
+            before = {f"a{i}": math.exp(chance.gauss(0, 0.05)) for i in range(kept)}
+            after = {f"b{i}": math.exp(chance.gauss(truth, 0.05)) for i in range(launched)}
+            judged = ratio(before, after)
+            assert judged is not None
+            times += judged.p_above(1 + MAX_SLOWDOWN) <= LAST
+        return times / 1000
+
+    assert found(math.log(1 + slowdown)) == pytest.approx(often, abs=0.05)
+    assert found(math.log(1 + slowdown * 2 / 3)) < often - 0.1
+
+
+def test_more_launches_find_less_and_nothing_within_the_limit() -> None:
+    """Of launches that all took the same the limit itself is found."""
+    by_launches = [
+        slowdown_found(0.05, kept, 20, MAX_SLOWDOWN, LAST) for kept in (3, 4, 5, 10, 20, 100)
+    ]
+    assert by_launches == sorted(by_launches, reverse=True)
+    assert by_launches[-1] > MAX_SLOWDOWN
+    assert slowdown_found(0.0, 5, 20, MAX_SLOWDOWN, LAST) == pytest.approx(MAX_SLOWDOWN)
+
+
+def side(strategy: str, times: Sequence[float], **more: Any) -> list[Any]:
+    return rows(strategy, times, session="a", **more)
+
+
+def test_the_hardest_case_is_told() -> None:
+    """Its launches differ most; several cases share the error."""
+    steady, shaky = side("dsp", launches(5, 0.01)), side("rsa", launches(5, 0.06))
+    found = hardest([*steady, *shaky])
+    assert found is not None
+    assert (found.strategy, found.ranks, found.launches) == ("rsa", 2, 5)
+    assert found.spread == pytest.approx(0.06)
+    assert found.slowdown == slowdown_found(found.spread, 5, MOST_OF_CHECK, 0.03, LAST / 2)
+    assert found.with_more == slowdown_found(found.spread, 20, MOST_OF_CHECK, 0.03, LAST / 2)
+    alone = hardest(shaky)
+    assert alone is not None
+    assert alone.slowdown < found.slowdown
+
+
+def test_noisy_launches_are_left_out_where_enough_are_quiet() -> None:
+    """As a check does."""
+    loud = side("dsp", [150.0], noisy="a neighbour")
+    quiet = side("dsp", launches(5, 0.01))
+    found = hardest([*quiet, *loud])
+    assert found is not None
+    assert (found.launches, found.spread) == (5, pytest.approx(0.01))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_two_launches_have_no_interval(count: int) -> None:
+    """Nor has a case without a time."""
+    failed = side("rsa", [100.0] * 5, status="oom")
+    assert hardest([*side("dsp", [100.0, 101.0][:count]), *failed]) is None
