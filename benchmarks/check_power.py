@@ -5,8 +5,7 @@
 - same: HEAD against the work tree, nothing planted; no check may fail.
 - slower: SPBENCH_FAULT=slow@rank1:5% planted in the work tree's ranks, interleaved with HEAD.
 - stored: 25 % planted, against a baseline of 20 launches that was measured at the beginning.
-  (Of 5 launches on shared cores `baseline set` says that such a slowdown is near the least that
-  checks find; docs/decisions/0017.)
+  (`baseline set` says what can be found against fewer; docs/decisions/0017.)
 
 dsp on dsp-720m-small, 2 CPU ranks. Each check is a process of its own; a line for each is added
 to FILE. Takes about four hours on 2 shared cores. Exit 1 if too few are found or any is made up.

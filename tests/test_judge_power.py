@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+
+from spbench.judge.findable import FOUND, MOST_OF_CHECK, slowdown_found
+from spbench.judge.regression import ALPHA
+from spbench.judge.stages import LAUNCHES, SHARES
 
 PATH = Path(__file__).parents[1] / "benchmarks" / "judge_power.py"
 
@@ -30,6 +35,23 @@ def test_what_a_check_finds(power: ModuleType, factor: float, found: int, is_sto
     rng = np.random.default_rng(1)
     tries = [power.fails(rng, factor, power.Noise(), is_stored=is_stored) for _ in range(40)]
     assert abs(sum(tries) - found) <= 1
+
+
+@pytest.mark.parametrize(("cases", "count"), [(1, 5), (4, 5), (1, 20)])
+def test_what_a_baseline_is_said_to_find(power: ModuleType, cases: int, count: int) -> None:
+    """By the stages of ``check``, baselines and checks drawn anew; of half of it far less."""
+    noise = power.Noise(between=0.05)
+    spread = (noise.between**2 + power.WITHIN**2 / power.ITERATIONS) ** 0.5
+    launched = MOST_OF_CHECK * count // LAUNCHES
+    slowdown = slowdown_found(spread, count, launched, ALPHA * SHARES[-1] / cases)
+    rng = np.random.default_rng(1)
+
+    def found(factor: float) -> float:
+        one = partial(power.fails, rng, factor, noise, cases=cases, count=count, is_stored=True)
+        return float(power.rate(100, one))
+
+    assert found(1 + slowdown) == pytest.approx(FOUND, abs=0.09)
+    assert found(1 + slowdown / 2) < 0.7
 
 
 def test_a_crowd_of_cases(power: ModuleType) -> None:

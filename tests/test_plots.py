@@ -221,6 +221,36 @@ def test_drawing_needs_no_torch() -> None:
     assert done.returncode == 0
 
 
+def test_a_sheet_that_fails_ends_the_drawing(tmp_path: Path) -> None:
+    """As on a full disk: what was not begun is not drawn, in processes of their own, either."""
+    code = """
+import sys
+from pathlib import Path
+import psutil
+from spbench.report.at_once import save_all
+from spbench.report.sheet import Sheet
+
+def fails(ax):
+    raise OSError(28, "No space left on device")
+
+def sheet(i):
+    draw = fails if i == 7 else lambda ax: ax.plot([1, 2])
+    return Sheet(heading="heading", panels={"panel": draw}, caption="caption")
+
+psutil.cpu_count = lambda: 2
+folder = Path(sys.argv[1])
+try:
+    list(save_all({folder / str(i): sheet(i) for i in range(8)}))
+except OSError as error:
+    print(error.strerror, sorted(path.name for path in folder.iterdir()))
+"""
+    root = Path(plots.__file__).parents[2]
+    words = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(words, cwd=root, check=False, timeout=60, capture_output=True, text=True)
+    assert done.stdout.startswith("No space left on device"), done.stderr
+    assert "0.png" not in done.stdout
+
+
 def compared(*steps: float, strategy: str = "ulysses", **more: Any) -> list[Record]:
     """Launches beside three of dsp, all in the same rounds."""
     cases = {"dsp": (10.0, 10.1, 9.9), strategy: steps}

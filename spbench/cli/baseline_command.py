@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -11,20 +11,18 @@ import click
 from spbench.cli import options
 from spbench.cli.exits import UNFIT, Failure
 from spbench.cli.runs import find_baseline, find_run, not_there_yet, records_of
-from spbench.judge.findable import MOST_OF_CHECK, Findable, hardest
+from spbench.judge.findable import hardest
 from spbench.judge.intervals import LEAST_LAUNCHES
 from spbench.judge.side_by_side import side_by_side
 from spbench.report.comparison import show_comparison
+from spbench.report.findable import findable_in_words
 from spbench.report.grid import Grid, fewer
 from spbench.report.tables import console, show_fitting
-from spbench.report.units import percent
 from spbench.results.baselines import folder_of, keep, names
 from spbench.results.reading import ResultsError, read_rows
 from spbench.results.record import Record
 from spbench.workload.words import counted
 
-WORTH_MORE = 0.8
-"""More launches are advised where they find a slowdown that is so much smaller."""
 SPARE = ("torch", "commit", "gpu", "started", "launches", "run")
 """Columns of the list that go where not all fit, in this order."""
 
@@ -65,32 +63,16 @@ def set_command(name: str, run: Path | None, force: bool, replace: bool, baselin
     except (ResultsError, OSError) as error:
         raise Failure(f"cannot keep the baseline: {error}", UNFIT) from None
     click.echo(f"{counted(len(records), 'row')} of {found} are baseline {name!r} in {folder}")
-    few = min(_launches(records), default=0)
+    quiet = [one.case for one in records if one.status == "ok" and not one.noisy]
+    few = min((quiet.count(one.case) for one in records if one.status == "ok"), default=0)
     if few < LEAST_LAUNCHES:
         click.echo(
-            f"With {counted(few, 'launch')} of a case it judges bytes and memory; "
+            f"With {counted(few, 'quiet launch')} of a case it judges bytes and memory; "
             f"time takes {LEAST_LAUNCHES} or more ('spbench run --launches 5').",
             err=True,
         )
-    for sentence in _reach(hardest(records)):
+    for sentence in findable_in_words(hardest(records)):
         click.echo(sentence)
-
-
-def _reach(found: Findable | None) -> Iterator[str]:
-    """What a check could find against it, and whether more launches would find less."""
-    if found is None:
-        return
-    yield (
-        f"Where the machine stays as it was, a check of up to {MOST_OF_CHECK} launches finds a "
-        f"slowdown of {percent(found.slowdown)} nine times in ten ({found.strategy} on "
-        f"{counted(found.ranks, 'rank')}, whose {found.launches} launches differ by "
-        f"{percent(found.spread)})."
-    )
-    if found.with_more < WORTH_MORE * found.slowdown:
-        yield (
-            f"With {MOST_OF_CHECK} launches in the baseline, too, it would be one of "
-            f"{percent(found.with_more)} ('spbench run --launches {MOST_OF_CHECK}')."
-        )
 
 
 def _doubts(run: Path, records: Sequence[Record]) -> list[str]:

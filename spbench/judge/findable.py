@@ -1,6 +1,6 @@
 """What a check could find against launches that are kept, while more of them can still be had.
 
-Launches of a baseline differ, and what they are off by together no check can measure away: with
+Launches of a baseline differ, and what their mean is off by stays in every check against it: with
 few of them a slowdown has to be large, however often the other side is launched.
 """
 
@@ -11,72 +11,75 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from spbench.judge.comparison import launches_that_count, times
-from spbench.judge.intervals import LEAST_LAUNCHES, quantile
+from spbench.judge.comparison import times
+from spbench.judge.fingerprint import mismatch
+from spbench.judge.intervals import LEAST_LAUNCHES, exp, quantile
 from spbench.judge.regression import ALPHA, MAX_SLOWDOWN
 from spbench.judge.stages import LAUNCHES, SHARES
 from spbench.results.record import Record
 
 MOST_OF_CHECK = LAUNCHES * (1 + len(SHARES))
 FOUND = 0.9
-"""So often it is found."""
+"""So often it is found, over baselines and checks that are like these."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findable:
     """The case of a baseline in which a slowdown is hardest to find."""
 
-    strategy: str
-    ranks: int
+    record: Record
+    """A launch of it."""
     launches: int
+    """That are quiet."""
     spread: float
-    """Standard deviation of the logarithms of its launches' times: 0.05 is 5 %."""
+    """Standard deviation of the logarithms of their times: 0.05 is 5 %."""
     slowdown: float
-    """That nine in ten checks find: 0.1 is 10 %."""
+    """That is found: 0.1 is 10 %."""
     with_more: float
-    """The same, if the baseline had ``MOST_OF_CHECK`` launches."""
+    """The same, if the baseline had ``MOST_OF_CHECK`` launches that differ as these do."""
 
 
-def hardest(records: Iterable[Record], limit: float = MAX_SLOWDOWN) -> Findable | None:
-    """Over all cases that have an interval; None where there is none.
+def hardest(records: Iterable[Record]) -> Findable | None:
+    """Over the cases that have an interval, for a check with its usual limits; None: there is none.
 
-    ``limit``: slowdowns up to this one pass, 0.03 for 3 %.
+    Only quiet launches count, as in a check against launches that ran apart from it.
     """
     cases: dict[str, list[Record]] = {}
     for record in records:
-        cases.setdefault(record.case, []).append(record)
-    timed = {
-        case: list(times(launches_that_count(these)).values()) for case, these in cases.items()
-    }
-    timed = {case: ms for case, ms in timed.items() if len(ms) >= LEAST_LAUNCHES}
+        if record.status == "ok" and not record.noisy:
+            cases.setdefault(record.case, []).append(record)
+    timed = [(these, list(times(these).values())) for these in cases.values()]
     alpha = ALPHA * SHARES[-1] / max(len(timed), 1)  # Holm's for the worst of them, the last look's
-    every = [_of(cases[case][-1], ms, limit, alpha) for case, ms in timed.items()]
+    every = [
+        _of(these[-1], ms, alpha)
+        for these, ms in timed
+        if len(ms) >= LEAST_LAUNCHES and not mismatch(these, these)
+    ]
     return max(every, key=lambda one: one.slowdown, default=None)
 
 
-def _of(record: Record, ms: Sequence[float], limit: float, alpha: float) -> Findable:
+def _of(record: Record, ms: Sequence[float], alpha: float) -> Findable:
     spread = statistics.stdev(map(math.log, ms))
     return Findable(
-        strategy=record.strategy,
-        ranks=record.world_size,
+        record=record,
         launches=len(ms),
         spread=spread,
-        slowdown=slowdown_found(spread, len(ms), MOST_OF_CHECK, limit, alpha),
-        with_more=slowdown_found(spread, MOST_OF_CHECK, MOST_OF_CHECK, limit, alpha),
+        slowdown=slowdown_found(spread, len(ms), MOST_OF_CHECK, alpha),
+        with_more=slowdown_found(spread, MOST_OF_CHECK, MOST_OF_CHECK, alpha),
     )
 
 
-def slowdown_found(spread: float, kept: int, launches: int, limit: float, alpha: float) -> float:
-    """The slowdown that ``FOUND`` of checks find, as 0.1 for 10 %.
+def slowdown_found(spread: float, kept: int, launches: int, alpha: float) -> float:
+    """The slowdown that fails ``FOUND`` of checks with the usual limit, as 0.1 for 10 %.
 
     ``kept`` launches of the baseline and ``launches`` of the check differ by ``spread``, the
-    standard deviation of their logarithms, which both sides estimate (Welch). ``alpha``:
-    one-sided. Power by the noncentral t; with 3 launches it is rather 85 in a hundred, as the
-    degrees of freedom are themselves estimated.
+    standard deviation of their logarithms, which each side estimates (Welch). ``alpha``:
+    one-sided. Power by the noncentral t; with 3 launches kept it is rather 0.85, as the degrees of
+    freedom are themselves estimated.
     """
     from scipy.special import nctdtrinc
 
     parts = 1 / kept, 1 / launches
     freedom = sum(parts) ** 2 / (parts[0] ** 2 / (kept - 1) + parts[1] ** 2 / (launches - 1))
     away = float(nctdtrinc(freedom, 1 - FOUND, quantile(freedom, 1 - alpha)))
-    return (1 + limit) * math.exp(away * spread * math.sqrt(sum(parts))) - 1
+    return (1 + MAX_SLOWDOWN) * exp(away * spread * math.sqrt(sum(parts))) - 1

@@ -27,7 +27,7 @@ def mismatch(
     both = list(before), list(after)
     kinds = {kind for side in both for kind in map(attrgetter(*fields), side)}
     if len(kinds) <= 1:
-        return ""
+        return ""  # as nearly always, and much sooner known
     old, new = (_facts(side, fields) for side in both)
     said = []
     for name in fields:

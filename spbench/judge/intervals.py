@@ -42,7 +42,7 @@ class Ratio:
     def interval(self) -> tuple[float, float]:
         """The two-sided interval; infinitely wide below three launches."""
         half = self._half(self.error, self.freedom)
-        return _exp(self.log - half), _exp(self.log + half)
+        return exp(self.log - half), exp(self.log + half)
 
     def p_above(self, limit: float) -> float:
         """How probable so high a ratio is where the true one is ``limit``: one-sided."""
@@ -144,7 +144,7 @@ def around(values: Sequence[float]) -> tuple[float, float] | None:
     log, variance = _mean_and_variance([math.log(value) for value in values])
     half = quantile(len(values) - 1) * math.sqrt(variance / len(values))
     median = statistics.median(values)
-    return min(_exp(log - half), median), max(_exp(log + half), median)
+    return min(exp(log - half), median), max(exp(log + half), median)
 
 
 @cache
@@ -167,5 +167,6 @@ def holm(p_values: Sequence[float], alpha: float) -> list[bool]:
     return fallen
 
 
-def _exp(log: float) -> float:
-    return math.exp(log) if log < 700 else math.inf  # beyond what a float holds
+def exp(log: float) -> float:
+    """Infinite where a float does not hold it."""
+    return math.exp(log) if log < 700 else math.inf

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 
@@ -40,8 +40,13 @@ def save_all(sheets: Mapping[Path, Sheet]) -> Iterator[Path]:
     with ProcessPoolExecutor(workers, forked, initializer=begin) as pool:
         # The last ones hold most: a short one should be what is waited for.
         saved = {stem: pool.submit(_save, stem) for stem in reversed(list(sheets))}
-        for stem in sheets:
-            yield from saved[stem].result()
+        try:
+            for one in wait(saved.values(), return_when=FIRST_EXCEPTION).done:
+                one.result()
+            for stem in sheets:
+                yield from saved[stem].result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _save(stem: Path) -> list[Path]:
@@ -52,8 +57,8 @@ def _begin(sheets: Mapping[Path, Sheet], parent: int) -> None:
     """Ctrl-C reaches all of a terminal's processes; what it means is the parent's to say."""
     global _inherited  # noqa: PLW0603
     _inherited = sheets
-    gc.freeze()  # what was inherited is kept: to look through it would also copy it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()  # what was inherited is kept: to look through it would also copy it
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     die_with_parent(parent)

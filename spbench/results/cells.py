@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 
 from spbench.results.record import COLUMNS, column_types
 
@@ -31,15 +32,27 @@ Convert = Callable[[str], str | float | None]
 
 
 def converters(delimiter: str) -> dict[str, Convert]:
-    """For each column: text to value; raises ValueError. NaN and infinity are not measured."""
+    """For each column: cell to value; raises ValueError. None: blank, or NaN or infinity, which are
+    not measured.
+
+    Most texts and whole numbers of a column are there many times, and converted once.
+    """
     made: dict[str, Convert] = {}
     for name, kind in column_types().items():
-        made[name] = str
-        if kind is int:
-            made[name] = _whole(1 if name in ABOVE_0 else 0)
-        elif kind is float:
-            made[name] = _figure(_least(name), comma=delimiter == ";")
+        if kind is float:
+            made[name] = _of_cell(_figure(_least(name), comma=delimiter == ";"))
+        else:
+            whole = _whole(1 if name in ABOVE_0 else 0)
+            made[name] = cache(_of_cell(whole if kind is int else str))
     return made
+
+
+def _of_cell(convert: Convert) -> Convert:
+    def converted(cell: str) -> str | float | None:
+        text = cell.strip()
+        return convert(text) if text else None
+
+    return converted
 
 
 def _least(name: str) -> float:

@@ -7,6 +7,7 @@ line has no end, as a kill leaves it, the last cell is not known.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -39,6 +40,7 @@ def read_rows(path: Path) -> Rows:
     left_out: dict[str, list[int]] = {}
     readers: dict[int, _Reader] = {}
     reader: _Reader | None = None
+    known = cache(converters)
     for number, line in enumerate(lines, 1):
         if not line.strip(BLANK):
             continue
@@ -47,7 +49,7 @@ def read_rows(path: Path) -> Rows:
         if isinstance(found, Record):
             records.append(found)
         elif is_header(header := as_header(line)):
-            reader = readers[number] = _Reader(header)
+            reader = readers[number] = _Reader(header, known(header.delimiter))
         else:
             left_out.setdefault(found, []).append(number)
     used = {number: one.header for number, one in readers.items() if one.has_rows}
@@ -59,13 +61,10 @@ def read_rows(path: Path) -> Rows:
 class _Reader:
     """Makes records of the lines below one header."""
 
-    def __init__(self, header: Header) -> None:
+    def __init__(self, header: Header, convert: Mapping[str, Convert]) -> None:
         self.header = header
         self.has_rows = False
-        convert = converters(header.delimiter)
-        self.columns: list[tuple[int, str, Convert]] = [
-            (i, name, _once_each(convert[name])) for name, i in header.places.items()
-        ]
+        self.columns = [(i, name, convert[name]) for name, i in header.places.items()]
 
     def record(self, line: str, *, is_torn: bool) -> Record | str:
         """The record, or why the row is none. Of a torn one the last cell is left blank."""
@@ -96,14 +95,3 @@ class _Reader:
         self.has_rows = True
         known.setdefault("schema_version", 1)  # what does not say is not of the latest
         return Record(**known)
-
-
-def _once_each(convert: Convert) -> Convert:
-    """Most cells of a column say what another one of it has said."""
-
-    @cache
-    def converted(cell: str) -> str | float | None:
-        text = cell.strip()
-        return convert(text) if text else None
-
-    return converted
