@@ -436,8 +436,8 @@ def test_a_baseline_is_measured_again_as_it_was() -> None:
     """What run.json tells of the effort counts if it is that of the rows."""
     known = CASE.model_copy(update={"effort": EFFORT})
     told = {"key": CASE.key, "why_not": None, **known.model_dump(mode="json", by_alias=True)}
-    assert EFFORT.label == "20 s, none silent"
-    assert case_of(told, "20 s, none silent").effort == EFFORT
+    assert EFFORT.label == "30 s, none silent"
+    assert case_of(told, "30 s, none silent").effort == EFFORT
     assert case_of(told, "quick").effort == QUICK
     for blank in ("", "full"):
         assert case_of(told, blank).effort == Effort()

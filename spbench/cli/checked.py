@@ -31,7 +31,7 @@ from spbench.strategies.registry import UnknownStrategyError
 from spbench.workload.case import COUNTED, QUICK, Case, Device, Effort
 from spbench.workload.words import counted
 
-EFFORT = Effort(silent=False, seconds=20.0, max_warmup=6)
+EFFORT = Effort(silent=False, seconds=30.0, max_warmup=6)
 """Of two sides that are both measured here: no verdict needs steps without communication, and
 what launches differ by is mostly the noise of their iterations (docs/decisions/0017)."""
 
