@@ -126,7 +126,7 @@ def draw(sheet: Sheet) -> Figure:
         # A place of its own choice is measured at each drawing.
         ax.set_title(title, y=1.0)
         ax.xaxis.set_label_coords(0.5, -TICK_HEIGHT / down)
-        ax.yaxis.set_label_coords(-sheet.label_width / across, 0.5)
+        ax.yaxis.set_label_coords(-(sheet.label_width - 0.07) / across, 0.5)
         if i % columns:
             ax.set_ylabel("")
         if i + columns < count:
