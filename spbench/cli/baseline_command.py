@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import click
 from spbench.cli import options
 from spbench.cli.exits import UNFIT, Failure
 from spbench.cli.runs import find_baseline, find_run, not_there_yet, records_of
-from spbench.judge.findable import hardest
+from spbench.judge.findable import hardest, quiet_launches
 from spbench.judge.intervals import LEAST_LAUNCHES
 from spbench.judge.side_by_side import side_by_side
 from spbench.report.comparison import show_comparison
@@ -63,8 +64,7 @@ def set_command(name: str, run: Path | None, force: bool, replace: bool, baselin
     except (ResultsError, OSError) as error:
         raise Failure(f"cannot keep the baseline: {error}", UNFIT) from None
     click.echo(f"{counted(len(records), 'row')} of {found} are baseline {name!r} in {folder}")
-    quiet = [one.case for one in records if one.status == "ok" and not one.noisy]
-    few = min((quiet.count(one.case) for one in records if one.status == "ok"), default=0)
+    few = min(quiet_launches(records).values(), default=0)
     if few < LEAST_LAUNCHES:
         click.echo(
             f"With {counted(few, 'quiet launch')} of a case it judges bytes and memory; "
@@ -95,8 +95,7 @@ def _doubts(run: Path, records: Sequence[Record]) -> list[str]:
 
 def _launches(records: Sequence[Record]) -> list[int]:
     """How many good launches each case has."""
-    good = [record.case for record in records if record.status == "ok"]
-    return [good.count(case) for case in dict.fromkeys(good)]
+    return list(Counter(record.case for record in records if record.status == "ok").values())
 
 
 @command.command("list", short_help="The baselines there are.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from spbench.cli.requests import Asked, checked_cells, declined
 from spbench.cli.runs import find_baseline, find_run, records_of
 from spbench.cli.sides import Code, opened_sides
 from spbench.judge.between import between
+from spbench.judge.findable import quiet_launches
 from spbench.judge.intervals import LEAST_LAUNCHES
 from spbench.judge.regression import Judgement, judged
 from spbench.launch.checkout import Checkout, CheckoutError, checked_out, work_tree
@@ -61,9 +61,7 @@ def against_baseline(name: str, baselines: Path, limits: Limits, out: Path | Non
 
 def _say_what_is_short(records: Sequence[Record]) -> None:
     """Before anything is measured: to find that out needs no hour."""
-    good = [one for one in records if one.status == "ok"]
-    quiet = Counter(one.case for one in good if not one.noisy)
-    short = sum(quiet[case] < LEAST_LAUNCHES for case in {one.case for one in good})
+    short = sum(quiet < LEAST_LAUNCHES for quiet in quiet_launches(records).values())
     if short:
         click.echo(
             f"the baseline has fewer than {LEAST_LAUNCHES} quiet launches of "

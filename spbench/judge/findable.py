@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,15 @@ class Findable:
     """That is found: 0.1 is 10 %."""
     with_more: float
     """The same, if the baseline had ``MOST_OF_CHECK`` launches that differ as these do."""
+
+
+def quiet_launches(records: Iterable[Record]) -> Counter[str]:
+    """How many each case has that ran; none of its launches may be quiet."""
+    found: Counter[str] = Counter()
+    for record in records:
+        if record.status == "ok":
+            found[record.case] += not record.noisy
+    return found
 
 
 def hardest(records: Iterable[Record]) -> Findable | None:

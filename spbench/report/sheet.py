@@ -117,20 +117,17 @@ def draw(sheet: Sheet) -> Figure:
         wspace=between / across,
         hspace=gap / down,
     )
-    for i, ax in enumerate(axes.flat):
-        ax.set_visible(i < count)
     for i, (ax, title, fill_in) in enumerate(
         zip(axes.flat, titles, sheet.panels.values(), strict=False)
     ):
         fill_in(ax)
-        # A place of its own choice is measured at each drawing.
-        ax.set_title(title, y=1.0)
-        ax.xaxis.set_label_coords(0.5, -TICK_HEIGHT / down)
-        ax.yaxis.set_label_coords(-(sheet.label_width - 0.07) / across, 0.5)
+        _place(ax, title, down=TICK_HEIGHT / down, left=(sheet.label_width - 0.07) / across)
         if i % columns:
             ax.set_ylabel("")
         if i + columns < count:
             ax.set_xlabel("")
+    for ax in axes.flat[count:]:
+        ax.set_visible(False)
     at = left / width
     figure.text(at, 1 - 0.12 / height, heading, size=HEADING, weight="bold", va="top")
     if sheet.strategies:
@@ -145,6 +142,14 @@ def draw(sheet: Sheet) -> Figure:
         )
     figure.text(0.1 / width, 0.06 / height, caption, size=SMALL, color="#444444", va="bottom")
     return figure
+
+
+def _place(ax: Axes, title: str, *, down: float, left: float) -> None:
+    """Title and labels, in parts of the panel below and left of it: what finds a place of its own
+    is measured at each drawing."""
+    ax.set_title(title, y=1.0)
+    ax.xaxis.set_label_coords(0.5, -down)
+    ax.yaxis.set_label_coords(-left, 0.5)
 
 
 def _wrapped(text: str, width: float, size: float) -> str:
