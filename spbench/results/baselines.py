@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from spbench.results.lock import LOCK
 from spbench.results.reading import ResultsError
 from spbench.results.record import Record
 from spbench.results.run_json import read_run
@@ -47,10 +48,8 @@ def keep(name: str, run: Path, records: Sequence[Record], root: Path = BASELINES
         keys = {record.case for record in records}
         facts["cases"] = [one for one in facts.get("cases", []) if one.get("key") in keys]
         store.write_run(facts)
-        for record in records:
-            store.append(record)
-    for left_over in (".lock", "samples.csv.gz"):
-        (beside / left_over).unlink(missing_ok=True)
+        store.copy(records)
+    (beside / LOCK).unlink(missing_ok=True)
     aside = root / f".{name}.old"
     shutil.rmtree(aside, ignore_errors=True)
     if folder.exists():

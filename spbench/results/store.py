@@ -13,7 +13,7 @@ import re
 import shutil
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -80,19 +80,29 @@ class Store:
         with _named(self.folder), _uninterrupted():
             self._check_there()
             append_samples(self.folder, record, samples)
-            path = self.folder / "runs.csv"
-            at = self._ending()
-            text = io.StringIO()
-            text.write("\n" if at.ends_line else "")
-            writer = csv.DictWriter(text, at.columns, extrasaction="ignore", delimiter=at.delimiter)
-            if not at.has_header:
-                writer.writeheader()
+            self._add([record])
+
+    def copy(self, records: Iterable[Record]) -> None:
+        """Rows of launches that were measured elsewhere, all at once. Raises ResultsError."""
+        with _named(self.folder), _uninterrupted():
+            self._check_there()
+            self._add(records)
+
+    def _add(self, records: Iterable[Record]) -> None:
+        at = self._ending()
+        text = io.StringIO()
+        text.write("\n" if at.ends_line else "")
+        writer = csv.DictWriter(text, at.columns, extrasaction="ignore", delimiter=at.delimiter)
+        if not at.has_header:
+            writer.writeheader()
+        for record in records:
             writer.writerow({name: _cell(value) for name, value in asdict(record).items()})
-            with path.open("a", encoding="utf-8", errors="backslashreplace", newline="") as file:
-                file.truncate(at.size_bytes)
-                file.write(text.getvalue())
-                file.flush()
-                os.fsync(file.fileno())
+        path = self.folder / "runs.csv"
+        with path.open("a", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            file.truncate(at.size_bytes)
+            file.write(text.getvalue())
+            file.flush()
+            os.fsync(file.fileno())
 
     def _check_there(self) -> None:
         """Ranks that write their logs would make the folder anew, without its rows and its lock."""
