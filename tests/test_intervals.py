@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
 import numpy as np
@@ -110,6 +111,25 @@ def test_launches_needed_are_enough() -> None:
     spread, gap = found.error * 6**0.5, found.log - math.log(1.03)
     assert quantile(needs - 1) * spread / needs**0.5 < gap
     assert quantile(needs - 2) * spread / (needs - 1) ** 0.5 >= gap
+
+
+@pytest.mark.parametrize("below", [0.975, 0.999])
+def test_launches_needed_of_two_sides_are_of_each(below: float) -> None:
+    """Though one side has more of them: as many of each, with the spreads of both."""
+    before = [1.0, 1.08, 0.94, 1.05, 0.95]
+    after = [1.09 + 0.05 * (-1) ** i for i in range(20)]
+    found = ratio(by_round(before, "a"), by_round(after, "b"))
+    assert found is not None and not found.is_paired
+    needs = found.launches_needed(1.03, below)
+    assert needs is not None and needs > 5
+    gap = found.log - math.log(1.03)
+    variances = [statistics.variance([math.log(t) for t in side]) for side in (before, after)]
+
+    def half(n: int) -> float:
+        freedom = (n - 1) * sum(variances) ** 2 / sum(v**2 for v in variances)
+        return quantile(freedom, below) * math.sqrt(sum(variances) / n)
+
+    assert half(needs) < gap <= half(needs - 1)
 
 
 def test_what_will_never_be_known_needs_no_number() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -108,7 +109,7 @@ def command(
         launches=launches,
         deadlines=Deadlines(launch_s=timeout, hang_s=hang_after),
     )
-    exports = _exports(markdown_to, junit_to)
+    exports = _exports(markdown_to, junit_to, strict=strict)
     if (baseline is None) == (base_ref is None):
         raise Failure("check needs one of --baseline NAME and --base-ref REV, and only one")
     if base_ref is not None:
@@ -127,9 +128,11 @@ def command(
     return tell(judgement, against, strict=strict, as_json=as_json, exports=exports)
 
 
-def _exports(markdown_to: Path | None, junit_to: Path | None) -> dict[Path, Export]:
+def _exports(
+    markdown_to: Path | None, junit_to: Path | None, *, strict: bool
+) -> dict[Path, Export]:
     """Files that are wanted. Raises Failure where one cannot be written."""
-    wanted = ((markdown_to, markdown), (junit_to, junit))
+    wanted = ((markdown_to, markdown), (junit_to, partial(junit, strict=strict)))
     exports: dict[Path, Export] = {file: export for file, export in wanted if file is not None}
     places = {file.absolute() for file in exports}
     if len(places) < sum(file is not None for file, _ in wanted):

@@ -44,9 +44,7 @@ def tell(
 def exit_code(judgement: Judgement, *, strict: bool) -> int:
     if judgement.of("fail"):
         return REGRESSION
-    if not judgement.is_comparable or (strict and judgement.of("undecided")):
-        return CANNOT_JUDGE
-    return DONE
+    return DONE if judgement.is_told(strict=strict) else CANNOT_JUDGE
 
 
 def check_writable(file: Path) -> None:

@@ -37,16 +37,19 @@ class Comparison:
     """The interval; None with fewer than three launches."""
     launches: int = 0
     """That were compared, of the side that has fewer."""
+    counts: tuple[int, int] = (0, 0)
+    """The same of each side, before and after."""
     paired: bool = False
     """Whether the launches of both sides ran next to each other, in the same rounds."""
     needs: int | None = None
-    """Launches that a verdict would take, if value and spread stay what they are."""
-    needs_limit: int | None = None
-    """Launches until it is known on which side of the upper limit it is; None: it is."""
+    """Launches that a verdict would take, of each side, if value and spread stay what they are."""
+    estimate: Ratio | None = None
+    """What interval and verdict are made of."""
     p_slower: float = 1.0
     """One-sided: how probable this is where the truth is just within the margin."""
     is_noisy: bool = False
-    """Whether too few launches of a side that ran by itself were quiet: there is no verdict."""
+    """Whether too few launches were quiet, of a side that ran apart or of one side alone: there is
+    no verdict."""
     reason: str = ""
 
 
@@ -58,7 +61,7 @@ def compare_times(
     allow_mismatch: bool = False,
 ) -> Comparison | None:
     """Of the launches that count; None where a side has no time at all."""
-    old, new, noise = _counted(before, after)
+    old, new, noise = _launches_of_both(before, after)
     sides = times(old), times(new)
     found = ratio(*sides)
     if found is None:
@@ -79,7 +82,7 @@ def compare_times(
     return replace(said, before_ms=typical[0], after_ms=typical[1])
 
 
-def _counted(
+def _launches_of_both(
     before: Sequence[Record], after: Sequence[Record]
 ) -> tuple[list[Record], list[Record], str]:
     """The launches of both sides that are compared, and the noise that forbids a verdict.
@@ -122,43 +125,43 @@ def times(records: Sequence[Record]) -> dict[str, float]:
     return found
 
 
-def would_tell(needs: int | None, launches: int, *, is_paired: bool) -> str:
-    """What there is, and how much would be enough."""
+def would_tell(needs: int | None, counts: tuple[int, int], *, is_paired: bool) -> str:
+    """What there is, before and after, and how much would be enough."""
     each = "" if is_paired else " of each"
     enough = f"about {needs:,}{each} would tell" if needs else "a verdict would take over 1,000"
-    return f"{counted(launches, 'launch')} of a side; {enough}"
+    return f"{_there_are(counts)}; {enough}"
 
 
-def _too_few(sides: Sequence[Mapping[str, float]]) -> str:
-    before, after = map(len, sides)
-    have = f"{counted(after, 'launch')} of a side"
-    if before != after:
-        have = f"{counted(after, 'launch')} against {before}"
-    return f"{have}; an interval takes {LEAST_LAUNCHES} of each"
+def _there_are(counts: tuple[int, int]) -> str:
+    before, after = counts
+    against = "of a side" if before == after else f"against {before}"
+    return f"{counted(after, 'launch')} {against}"
 
 
 def _judged(
     found: Ratio, margin: float, noise: str, sides: Sequence[Mapping[str, float]]
 ) -> Comparison:
     verdict, needs, reason = verdict_of(found, margin), None, ""
+    counts = len(sides[0]), len(sides[1])
     if noise:
         verdict, reason = "inconclusive", f"too few launches were quiet: {noise}"
     elif verdict == "inconclusive" and found.launches < LEAST_LAUNCHES:
-        needs, reason = LEAST_LAUNCHES, _too_few(sides)
+        needs = LEAST_LAUNCHES
+        reason = f"{_there_are(counts)}; an interval takes {LEAST_LAUNCHES} of each"
     elif verdict == "inconclusive":
         needs = _needed(found, margin)
-        reason = would_tell(needs, found.launches, is_paired=found.is_paired)
+        reason = would_tell(needs, counts, is_paired=found.is_paired)
     low, high = found.interval() if found.launches >= LEAST_LAUNCHES else (None, None)
-    is_open = low is not None and high is not None and low <= 1 + margin < high
     return Comparison(
         verdict=verdict,
         ratio=found.value,
         low=low,
         high=high,
         launches=found.launches,
+        counts=counts,
         paired=found.is_paired,
         needs=needs,
-        needs_limit=found.launches_needed(1 + margin) if is_open else None,
+        estimate=found,
         p_slower=1.0 if noise else found.p_above(1 + margin),
         is_noisy=bool(noise),
         reason=reason,

@@ -12,7 +12,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 CONFIDENCE = 0.95
 LEAST_LAUNCHES = 3
@@ -27,13 +27,29 @@ class Ratio:
 
     log: float
     """Mean of the logarithms of the launches' ratios."""
-    error: float
-    """Its standard error."""
-    freedom: float
-    """Degrees of freedom of that error."""
-    launches: int
-    """Of the side that has fewer."""
-    is_paired: bool
+    variances: tuple[float, ...]
+    """Of the logarithms: of the rounds' ratios, or of each side's launches."""
+    counts: tuple[int, ...]
+    """Of these rounds, or of the launches before and after."""
+
+    @property
+    def is_paired(self) -> bool:
+        return len(self.counts) == 1
+
+    @property
+    def launches(self) -> int:
+        """Of the side that has fewer."""
+        return min(self.counts)
+
+    @cached_property
+    def error(self) -> float:
+        """Standard error of ``log``."""
+        return _error(self.variances, self.counts)
+
+    @cached_property
+    def freedom(self) -> float:
+        """Degrees of freedom of that error (Welch and Satterthwaite)."""
+        return _freedom(self.variances, self.counts)
 
     @property
     def value(self) -> float:
@@ -41,7 +57,9 @@ class Ratio:
 
     def interval(self) -> tuple[float, float]:
         """The two-sided interval; infinitely wide below three launches."""
-        half = self._half(self.error, self.freedom)
+        if self.launches < LEAST_LAUNCHES:
+            return 0.0, math.inf
+        half = quantile(self.freedom) * self.error
         return exp(self.log - half), exp(self.log + half)
 
     def p_above(self, limit: float) -> float:
@@ -52,26 +70,21 @@ class Ratio:
         """How probable so low a ratio is where the true one is ``limit``: one-sided."""
         return self._p(math.log(limit) - self.log)
 
-    def launches_needed(self, limit: float) -> int | None:
-        """Launches after which the interval would lie on one side of ``limit``.
+    def launches_needed(self, limit: float, below: float = (1 + CONFIDENCE) / 2) -> int | None:
+        """Launches, of each side, after which the interval would lie on one side of ``limit``.
 
-        If value and spread stay what they are; None above ``MOST_LAUNCHES``, or where there
-        are too few to know a spread.
+        If value and spreads stay what they are; None above ``MOST_LAUNCHES``, or where there
+        are too few to know a spread. ``below``: so much lies below the interval's upper end.
         """
         gap = abs(self.log - math.log(limit))
         if self.launches < LEAST_LAUNCHES:
             return None
-        spread, lost = self.error * math.sqrt(self.launches), self.launches - 1
         for launches in range(self.launches, MOST_LAUNCHES + 1):
-            freedom = self.freedom * (launches - 1) / lost
-            if self._half(spread / math.sqrt(launches), freedom) < gap:
+            counts = [launches] * len(self.counts)
+            freedom = _freedom(self.variances, counts)
+            if quantile(freedom, below) * _error(self.variances, counts) < gap:
                 return launches
         return None
-
-    def _half(self, error: float, freedom: float) -> float:
-        if self.launches < LEAST_LAUNCHES:
-            return math.inf
-        return quantile(freedom) * error
 
     def _p(self, distance: float) -> float:
         from scipy.special import stdtr
@@ -104,28 +117,28 @@ def ratio(before: Mapping[str, float], after: Mapping[str, float]) -> Ratio | No
     if shared := paired_rounds(before, after):
         logs = [math.log(after[name] / before[name]) for name in shared]
         log, variance = _mean_and_variance(logs)
-        n = len(logs)
-        return Ratio(
-            log=log, error=math.sqrt(variance / n), freedom=n - 1.0, launches=n, is_paired=True
-        )
+        return Ratio(log=log, variances=(variance,), counts=(len(logs),))
     return _welch([*before.values()], [*after.values()])
 
 
 def _welch(before: Sequence[float], after: Sequence[float]) -> Ratio:
     sides = [[math.log(value) for value in side] for side in (before, after)]
     (old, old_variance), (new, new_variance) = map(_mean_and_variance, sides)
-    parts = [old_variance / len(before), new_variance / len(after)]
-    fewest = min(len(before), len(after))
-    below = sum(
-        part**2 / (len(side) - 1) for part, side in zip(parts, sides, strict=True) if len(side) > 1
-    )
     return Ratio(
-        log=new - old,
-        error=math.sqrt(sum(parts)),
-        freedom=sum(parts) ** 2 / below if below else float(max(fewest - 1, 1)),
-        launches=fewest,
-        is_paired=False,
+        log=new - old, variances=(old_variance, new_variance), counts=(len(before), len(after))
     )
+
+
+def _error(variances: Sequence[float], counts: Sequence[int]) -> float:
+    return math.sqrt(sum(v / n for v, n in zip(variances, counts, strict=True)))
+
+
+def _freedom(variances: Sequence[float], counts: Sequence[int]) -> float:
+    if len(counts) == 1:
+        return counts[0] - 1.0
+    parts = [v / n for v, n in zip(variances, counts, strict=True)]
+    below = sum(part**2 / (n - 1) for part, n in zip(parts, counts, strict=True) if n > 1)
+    return sum(parts) ** 2 / below if below else float(max(min(counts) - 1, 1))
 
 
 def _mean_and_variance(values: Sequence[float]) -> tuple[float, float]:

@@ -53,14 +53,25 @@ class Judgement:
     def is_comparable(self) -> bool:
         """Whether every case had its counterpart, and any had a figure to judge."""
         apart = {"missing", "not comparable"}
-        judged_ = [one for one in self.findings if one.metric != "status"]
-        return not any(one.verdict in apart for one in self.findings) and bool(judged_)
+        figures = [one for one in self.findings if one.metric != "status"]
+        return not any(one.verdict in apart for one in self.findings) and bool(figures)
+
+    def is_told(self, *, strict: bool) -> bool:
+        """Whether it fails or passes: ``strict`` does not pass what is open."""
+        if self.of("fail"):
+            return True
+        return self.is_comparable and not (strict and self.of("undecided"))
 
 
 def judged(findings: Sequence[Finding], margins: Margins, *, share: float = 1.0) -> Judgement:
     """Grades of all findings of one check; ``share`` of ``ALPHA`` is spent on this look."""
-    slower = _slower(findings, share * ALPHA)
-    return Judgement(graded=[_graded(one, i in slower, margins) for i, one in enumerate(findings)])
+    alpha = share * ALPHA
+    slower = _slower(findings, alpha)
+    # By Holm the last of the cases has to be clearer than all the others.
+    last = alpha / max(sum(map(is_timed, findings)), 1)
+    return Judgement(
+        graded=[_graded(one, i in slower, margins, last) for i, one in enumerate(findings)]
+    )
 
 
 def is_timed(finding: Finding) -> bool:
@@ -79,34 +90,38 @@ def _slower(findings: Sequence[Finding], alpha: float) -> set[int]:
     return {i for i, fell in zip(p_values, fallen, strict=True) if fell}
 
 
-def _graded(finding: Finding, is_slower: bool, margins: Margins) -> Graded:
+def _graded(finding: Finding, is_slower: bool, margins: Margins, alpha: float) -> Graded:
     if finding.verdict in ("not comparable", "missing"):
         return Graded(finding=finding, outcome="undecided")
     if finding.comparison is not None:
-        return _graded_time(finding, finding.comparison, is_slower, margins.time)
+        return _graded_time(finding, finding.comparison, is_slower, margins.time, alpha)
     fails = finding.verdict == ("broke" if finding.metric == "status" else "changed")
     if finding.metric == "memory":
         fails = finding.ratio is not None and finding.ratio > 1 + margins.memory
     return Graded(finding=finding, outcome="fail" if fails else "pass")
 
 
-def _open(finding: Finding, found: Comparison) -> Finding:
-    """Only the upper limit is of interest here; how much faster it is can stay open."""
-    if finding.verdict == "slower":
-        reason = "beyond the margin by its own interval, but not for its share of the error"
-        return replace(finding, verdict="inconclusive", reason=reason)
-    if found.is_noisy or found.high is None:
+def _open(finding: Finding, found: Comparison, margin: float, alpha: float) -> Finding:
+    """Only the upper limit is of interest here; how much faster it is can stay open. It passes by
+    its own interval, and fails by its share of the error."""
+    if found.is_noisy or found.high is None or found.estimate is None:
         return finding
-    needs = found.needs_limit
-    reason = would_tell(needs, found.launches, is_paired=found.paired)
-    return replace(finding, reason=reason, comparison=replace(found, needs=needs, reason=reason))
+    share = alpha if found.estimate.value > 1 + margin else ALPHA
+    needs = found.estimate.launches_needed(1 + margin, 1 - share)
+    reason = would_tell(needs, found.counts, is_paired=found.paired)
+    if finding.verdict == "slower":
+        reason = f"beyond the margin by itself, but not for its share of the error: {reason}"
+    found = replace(found, needs=needs, reason=reason)
+    return replace(finding, verdict="inconclusive", reason=reason, comparison=found)
 
 
-def _graded_time(finding: Finding, found: Comparison, is_slower: bool, margin: float) -> Graded:
+def _graded_time(
+    finding: Finding, found: Comparison, is_slower: bool, margin: float, alpha: float
+) -> Graded:
     if is_slower:
         return Graded(finding=replace(finding, verdict="slower"), outcome="fail")
     if found.is_noisy or found.high is None or found.high > 1 + margin:
-        return Graded(finding=_open(finding, found), outcome="undecided")
+        return Graded(finding=_open(finding, found, margin, alpha), outcome="undecided")
     if finding.verdict == "inconclusive":  # between faster and the same: good enough
         finding = replace(finding, verdict="not slower", reason="")
     return Graded(finding=finding, outcome="pass")

@@ -134,8 +134,8 @@ def _fastest(
     """By the ratios to the reference, which drift does not touch; else by the times."""
     ratios = {name: one.ratio for name, one in to_reference.items() if one and one.ratio}
     medians = {name: _time(launches_that_count(found)) for name, found in cases.items()}
-    times = {name: ms for name, ms in medians.items() if ms is not None}
-    known = ratios if len(ratios) == len(times) else times
+    timed = {name: ms for name, ms in medians.items() if ms is not None}
+    known = ratios if len(ratios) == len(timed) else timed
     return min(known, key=known.__getitem__, default="")
 
 

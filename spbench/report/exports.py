@@ -33,22 +33,32 @@ def _escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 
-def junit(judgement: Judgement, against: str, said: str) -> str:
-    """A test for each metric of each case; see ``_kind`` for those that do not pass."""
+def junit(judgement: Judgement, against: str, said: str, *, strict: bool) -> str:
+    """A test for each metric of each case; see ``_kind`` for those that do not pass. One more, of
+    them all, is an error where nothing else is red and the check cannot judge."""
+    tests = [
+        (one.finding.panel, _title(one.finding), _kind(one), _why(one.finding))
+        for one in judgement.graded
+    ]
+    is_red = any(kind in ("failure", "error") for _, _, kind, _ in tests)
+    if not is_red and not judgement.is_told(strict=strict):
+        tests.append(("spbench check", "all cases", "error", said))
+    kinds = [kind for _, _, kind, _ in tests]
     name = _printable(f"spbench check against {against}: {said}")
-    suite = ET.Element("testsuite", name=name, tests=str(len(judgement.graded)))
-    kinds = [_kind(graded) for graded in judgement.graded]
+    suite = ET.Element("testsuite", name=name, tests=str(len(tests)))
     for kind, name in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
         suite.set(name, str(kinds.count(kind)))
-    for graded in judgement.graded:
-        finding = graded.finding
-        test = ET.SubElement(suite, "testcase", classname=_printable(finding.panel))
-        name = f"{finding.strategy} on {counted(finding.ranks, 'rank')}, {finding.metric}"
-        test.set("name", _printable(name))
-        if kind := _kind(graded):
-            ET.SubElement(test, kind, message=_printable(_why(finding)))
+    for panel, title, kind, why in tests:
+        test = ET.SubElement(suite, "testcase", classname=_printable(panel))
+        test.set("name", _printable(title))
+        if kind:
+            ET.SubElement(test, kind, message=_printable(why))
     ET.indent(suite)
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _title(finding: Finding) -> str:
+    return f"{finding.strategy} on {counted(finding.ranks, 'rank')}, {finding.metric}"
 
 
 def _kind(graded: Graded) -> str:

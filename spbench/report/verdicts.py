@@ -109,7 +109,7 @@ def _figures(finding: Finding, found: Comparison) -> str:
 def headline(judgement: Judgement, *, strict: bool = False) -> str:
     """The outcome in one line."""
     failed, open_ = judgement.of("fail"), judgement.of("undecided")
-    cases = len({one.case for one in judgement.findings})
+    cases = {one.case for one in judgement.findings}
     if failed:
         what = {
             f"{one.strategy} on {counted(one.ranks, 'rank')} "
@@ -127,7 +127,9 @@ def headline(judgement: Judgement, *, strict: bool = False) -> str:
     times = f"time open in {counted(len(open_), 'case')}"
     if open_ and strict:
         return f"cannot judge: {times}"
-    return f"passed: {counted(cases, 'case')}{f', {times}' if open_ else ''}"
+    bare = len(cases - {one.case for one in judgement.findings if one.metric != "status"})
+    lacking = f", {bare} of them without figures on both sides" if bare else ""
+    return f"passed: {counted(len(cases), 'case')}{lacking}{f', {times}' if open_ else ''}"
 
 
 def _listed(names: Sequence[str]) -> str:
