@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 import click
 import pytest
 from click.testing import CliRunner, Result
-from rows import rows
+from rows import CASE, rows
 
 from spbench.cli.exits import CANNOT_JUDGE, DONE, REGRESSION, UNFIT, USAGE, Failure
 from spbench.cli.main import cli
@@ -212,7 +212,23 @@ def test_an_unfinished_run_is_no_baseline() -> None:
     kept("mine", side("a"))
     with Store(Path("results/mine")) as store:
         store.write_run({"cases": [{"key": "other", "launch": 0}]})
-    assert "1 launch not there yet" in spbench("baseline", "set", "main").stderr
+    for run in ("mine", "results/mine/runs.csv"):
+        done = spbench("baseline", "set", "main", run)
+        assert (done.exit_code, "1 launch not there yet" in done.stderr) == (USAGE, True)
+
+
+def test_a_baseline_of_more_ranks_than_can_be_started() -> None:
+    """What would work is another machine, or a run from there; no flag of this command."""
+    case = CASE.model_copy(update={"ranks": 5000})
+    kept("before", side("a", case=case.key))
+    with Store(Path("results/before")) as store:
+        facts = case.model_dump(mode="json", by_alias=True)
+        store.write_run({"cases": [{"key": case.key, **facts}]})
+    assert spbench("baseline", "set", "large", "before").exit_code == DONE
+    done = spbench("check", "--baseline", "large")
+    assert done.exit_code == CANNOT_JUDGE
+    assert "dsp on 5000 ranks cannot be started here" in done.stderr
+    assert "--nnodes" not in done.stderr
 
 
 def test_few_launches_are_said() -> None:
@@ -303,6 +319,19 @@ def test_what_stays_open_passes_unless_strict() -> None:
     done = spbench("check", "--baseline", "main", "after", "--strict")
     assert done.exit_code == CANNOT_JUDGE
     assert done.stdout.splitlines()[-1] == "cannot judge: time open in 1 case"
+
+
+def test_what_had_no_figures_before_is_counted() -> None:
+    """A base that failed, and a case that is new, pass without a word on time or bytes."""
+    broken = side("a", strategy="rsa", status="crash")
+    kept("before", side("a"), broken)
+    assert spbench("baseline", "set", "main", "before", "--force").exit_code == DONE
+    after = kept("after", *(side("b", strategy=s) for s in ("dsp", "rsa", "ulysses")))
+    done = spbench("check", "--baseline", "main", after)
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (
+        DONE,
+        "passed: 3 cases, 2 of them without figures on both sides",
+    )
 
 
 def test_a_check_of_a_run_that_broke() -> None:
@@ -435,6 +464,26 @@ def test_junit_is_not_green_where_nothing_can_be_judged() -> None:
     assert checked(*other, words=("--junit", "j.xml")).exit_code == CANNOT_JUDGE
     suite = ET.parse("j.xml").getroot()
     assert (suite.get("failures"), suite.get("errors"), suite.get("skipped")) == ("0", "4", "0")
+
+
+def test_junit_is_red_where_the_exit_code_is() -> None:
+    """What is open under --strict, and what failed on one side in every case."""
+    kept("before", side("a"))
+    assert spbench("baseline", "set", "main", "before").exit_code == DONE
+    strict = ("--strict", "--junit", "j.xml")
+    done = spbench("check", "--baseline", "main", kept("after", side("b", 1.03)), *strict)
+    assert done.exit_code == CANNOT_JUDGE
+    suite = ET.parse("j.xml").getroot()
+    assert [suite.get(name) for name in ("tests", "failures", "errors", "skipped")] == [
+        "5", "0", "1", "1",
+    ]  # fmt: skip
+    (said,) = (error.get("message") for error in suite.iter("error"))
+    assert said == "cannot judge: time open in 1 case"
+    kept("broken", side("c", status="oom"))
+    assert spbench("baseline", "set", "oom", "broken", "--force").exit_code == DONE
+    done = spbench("check", "--baseline", "oom", "after", "--junit", "j.xml")
+    assert done.exit_code == CANNOT_JUDGE
+    assert ET.parse("j.xml").getroot().get("errors") == "1"
 
 
 def test_a_slower_case_says_by_how_much() -> None:

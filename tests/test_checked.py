@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,19 @@ from rows import rows
 import spbench
 from spbench.cli.checked import EFFORT, case_of
 from spbench.cli.exits import DONE, REGRESSION, USAGE
+from spbench.cli.measured import Limits, Sides
 from spbench.judge.between import METRICS, Finding, Margins, Metric, between
 from spbench.judge.comparison import Comparison
 from spbench.judge.regression import ALPHA, Judgement
 from spbench.judge.stages import SHARES, in_stages
 from spbench.launch.checkout import CheckoutError, checked_out, work_tree
+from spbench.launch.deadlines import Deadlines
 from spbench.launch.plan import Cell
 from spbench.launch.sides import Side, in_turn
 from spbench.launch.willing import willing
 from spbench.results.reading import read_rows
 from spbench.results.record import Record
+from spbench.results.sample import Status
 from spbench.workload.case import QUICK, Case, Effort
 from spbench.workload.catalogue import find
 
@@ -129,43 +132,6 @@ def test_a_baseline_that_is_too_short_is_not_measured_against(kept: int, stages:
 
 
 @dataclass
-class FailingBench(FakeBench):
-    """Its first side fails a few times."""
-
-    fails: int = 1
-    status: str = "crash"
-
-    def findings(self) -> list[Finding]:
-        self.old = {"status": self.status} if len(self.asked) <= self.fails else {}
-        return super().findings()
-
-
-ONCE: Asked = [([0], None)]
-AGAIN: Asked = [*ONCE, ([0], ["a"])]
-
-
-@pytest.mark.parametrize(
-    ("fails", "more", "asked"),
-    [
-        (1, {}, [*AGAIN, ([1, 2, 3, 4], ["a"])]),
-        (9, {}, AGAIN),
-        (9, {"new": {"status": "wrong_result"}}, AGAIN),
-        (9, {"status": "oom"}, ONCE),
-        (9, {"kept": 5}, ONCE),
-    ],
-)
-def test_a_base_that_fails_gets_a_second_try(
-    fails: int, more: dict[str, Any], asked: Asked
-) -> None:
-    """A port that was taken must not hide what the work tree does; what is stored stays, and what
-    takes too much memory takes it again."""
-    bench = FailingBench({"a": FLAT}, {"a": FLAT}, fails=fails, **more)
-    judgement = bench.judgement()
-    assert bench.asked == asked
-    assert bool(judgement.timed) == (fails == 1)
-
-
-@dataclass
 class GivenBench:
     """Cases of which each look finds a given probability, in parts of ``ALPHA``."""
 
@@ -243,6 +209,14 @@ def test_what_no_launch_would_tell_is_not_launched(metrics: tuple[Metric, ...], 
     assert bench.asked == [([0], None)]
 
 
+@pytest.mark.parametrize(("old", "new"), [("ok", "wrong_result"), ("crash", "ok"), ("oom", "oom")])
+def test_a_case_that_fails_on_a_side_is_launched_once(old: str, new: str) -> None:
+    """Its time has nothing to be compared with."""
+    bench = FakeBench({"a": FLAT}, {"a": FLAT}, {"status": old}, {"status": new})
+    assert bench.judgement().timed == []
+    assert bench.asked == [([0], None)]
+
+
 class Order:
     """Stands in for a Sweep; says which side ran what, in order."""
 
@@ -253,7 +227,8 @@ class Order:
         for cell in cells:
             started(cell.case)
             self.log.append(f"{self.name}{cell.case.launch}")
-            yield rows("dsp", [1.0])[0]
+            (record,) = rows("dsp", [1.0], case=cell.case.key)
+            yield replace(record, launch=cell.case.launch)
 
 
 def test_sides_take_turns_and_neither_always_follows() -> None:
@@ -266,6 +241,47 @@ def test_sides_take_turns_and_neither_always_follows() -> None:
     seen = [side.name for side, _ in in_turn(sides, cells, lambda *_: None)]
     assert log == ["A0", "B0", "B1", "A1", "A2", "B2"]
     assert seen == list("ABBAAB")
+
+
+class Failing(Order):
+    """Its first tries of one launch, a few of them, end otherwise than with ok."""
+
+    def __init__(
+        self, name: str, log: list[str], launch: int, status: Status, tries: int = 1
+    ) -> None:
+        super().__init__(name, log)
+        self.failing, self.status, self.tries = f"{name}{launch}", status, tries
+
+    def run(self, cells: list[Cell], started: Any) -> Iterable[Record]:
+        for record in super().run(cells, started):
+            fails = self.log[-1] == self.failing and self.log.count(self.failing) <= self.tries
+            yield replace(record, status=self.status) if fails else record
+
+
+@pytest.mark.parametrize(
+    ("side", "launch", "status", "tries", "again"),
+    [
+        ("A", 0, "crash", 1, ["A0", "B0"]),
+        ("B", 0, "hang", 1, ["A0", "B0"]),
+        ("B", 1, "comm_error", 1, ["B1", "A1"]),
+        ("A", 1, "timeout", 9, ["B1", "A1"]),
+        ("A", 0, "oom", 1, []),
+        ("B", 0, "wrong_result", 1, []),
+    ],
+)
+def test_what_may_be_chance_is_tried_once_more(
+    tmp_path: Path, side: str, launch: int, status: Status, tries: int, again: list[str]
+) -> None:
+    """Once, with the other side's launch of that round; what would come again is left as it is."""
+    log: list[str] = []
+    sweeps: list[Any] = [
+        Failing(name, log, launch, status, tries) if name == side else Order(name, log)
+        for name in "AB"
+    ]
+    sides = [Side(name=sweep.name, sweep=sweep) for sweep in sweeps]
+    limits = Limits(margins=MARGINS, metrics=METRICS, launches=5, deadlines=Deadlines())
+    Sides(folder=tmp_path, sides=sides, cases=[CASE], limits=limits).measure(range(2))
+    assert log == ["A0", "B0", "B1", "A1", *again]
 
 
 def git(folder: Path, *words: str) -> str:
@@ -345,6 +361,25 @@ def test_a_commit_without_packages_is_refused(
     git(tmp_path, "commit", "-q", "-m", "a file")
     with checked_out("HEAD") as base, pytest.raises(CheckoutError, match="no Python package"):
         base.environment()
+
+
+def test_code_that_is_installed_is_not_compared_with_itself(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package of tests at the top is one, and holds nothing that is measured."""
+    modules = ["no.such.module", "spbench", "spbench.strategies.dsp"]
+    monkeypatch.chdir(repository)
+    with checked_out("HEAD") as base:
+        base.check_own(modules)
+    other = tmp_path / "other"
+    (other / "tests").mkdir(parents=True)
+    (other / "tests" / "__init__.py").touch()
+    git(tmp_path, "init", "-q", "other")
+    git(other, "add", "-A")
+    git(other, "commit", "-q", "-m", "first")
+    monkeypatch.chdir(other)
+    with checked_out("HEAD") as base, pytest.raises(CheckoutError, match=r"run the same code.*dsp"):
+        base.check_own(modules)
 
 
 SMALL = ["-w", "earthformer-small", "--set", "depth=1", "-s", "ulysses", "--device", "cpu"]

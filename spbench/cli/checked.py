@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,14 @@ from spbench.launch.plan import Cell, Request, cells_of, check_options
 from spbench.launch.willing import willing
 from spbench.results.record import Record
 from spbench.results.run_json import read_run
-from spbench.strategies.registry import UnknownStrategyError
+from spbench.strategies.registry import UnknownStrategyError, module_of
 from spbench.workload.case import COUNTED, QUICK, Case, Device, Effort
 from spbench.workload.words import counted
 
-EFFORT = Effort(silent=False, seconds=30.0, max_warmup=6)
+EFFORT = Effort(silent=False, seconds=30.0, precision=0.005, max_warmup=6)
 """Of two sides that are both measured here: no verdict needs steps without communication, and
-what launches differ by is mostly the noise of their iterations (docs/decisions/0017)."""
+what launches differ by is mostly the noise of their iterations. Six that agree to 1 % by chance
+would end one side's turns (docs/decisions/0017)."""
 
 
 def against_run(name: str, baselines: Path, run: Path, limits: Limits) -> Judgement:
@@ -49,14 +50,26 @@ def against_baseline(name: str, baselines: Path, limits: Limits, out: Path | Non
     kept = find_baseline(name, baselines)
     records = records_of(kept)
     cases = _cases_of(kept, records)
-    check_hits(planted_fault(), cases)
+    _say_what_is_planted(cases)
     folder = _new_folder(out, f"check-{name}")
     if "time" in limits.metrics:
         _say_what_is_short(records)
-    cells = cells_of(cases, range(limits.launches), seed=0)
+    cells = _planned(cases, limits)
     with opened_sides(folder, [Code(name="now")], cells, limits.deadlines) as sides:
         bench = Sides(folder=folder, sides=sides, cases=cases, limits=limits, known=records)
         return bench.judge()
+
+
+def _say_what_is_planted(cases: Iterable[Case]) -> None:
+    fault = planted_fault()
+    check_hits(fault, cases)
+    if fault is not None:
+        click.echo(f"{VARIABLE}={fault.text}: a fault is planted in what is checked", err=True)
+
+
+def _planned(cases: Sequence[Case], limits: Limits) -> list[Cell]:
+    """What is asked for; it takes one launch where no time is judged."""
+    return cells_of(cases, range(limits.launches if "time" in limits.metrics else 1), seed=0)
 
 
 def _say_what_is_short(records: Sequence[Record]) -> None:
@@ -89,9 +102,12 @@ def _cases_of(kept: Path, records: Sequence[Record]) -> list[Case]:
     for case in cases:
         if case.device == "cuda" and choose_device("auto") == "cpu":
             raise Failure("the baseline was measured on GPUs; there is none here", CANNOT_JUDGE)
-        why_not = why_not_here(case.ranks, case.device, share=case.kind == "one_gpu_share")
-        if why_not is not None:
-            raise Failure(f"{case.label} cannot be measured here: {why_not}", CANNOT_JUDGE)
+        if why_not_here(case.ranks, case.device, share=case.kind == "one_gpu_share") is not None:
+            raise Failure(
+                f"{case.label} ranks cannot be started here; check on a machine like the "
+                f"baseline's, or give the RUN to judge",
+                CANNOT_JUDGE,
+            )
     return cases
 
 
@@ -110,10 +126,11 @@ def against_commit(
     effort = EFFORT if "time" in limits.metrics else COUNTED
     request = Request(combinations=asked.combinations, device=device, launches=1, effort=effort)
     cells = checked_cells(request, skip_invalid=True)
-    check_hits(planted_fault(), [cell.case for cell in cells if cell.why_not is None])
+    _say_what_is_planted([cell.case for cell in cells if cell.why_not is None])
     try:
         with checked_out(revision) as base:
             here = work_tree()
+            base.check_own(["spbench", *(module_of(cell.case.strategy) for cell in cells)])
             lost = _lost_since(base, cells)
             kept = [cell for cell in cells if cell.why_not is None or cell.case in lost]
             _leave_out([cell for cell in cells if cell not in kept], request, cells, asked)
@@ -130,7 +147,7 @@ def against_commit(
                 ),
                 Code(name="now", variables=here.environment(), commit=here.commit),
             ]
-            planned = cells_of(cases, range(limits.launches), seed=0)
+            planned = _planned(cases, limits)
             with opened_sides(folder, codes, planned, limits.deadlines) as sides:
                 return Sides(folder=folder, sides=sides, cases=cases, limits=limits).judge()
     except CheckoutError as error:

@@ -77,7 +77,7 @@ def command(
         missing = not_there_yet(found, records)
         if missing:
             are = "that was asked for is" if missing == 1 else "that were asked for are"
-            click.echo(f"{counted(missing, 'case')} {are} not there yet", err=True)
+            click.echo(f"{counted(missing, 'launch')} {are} not there yet", err=True)
     return DONE
 
 

@@ -13,13 +13,17 @@ from spbench.judge.matching import matched
 from spbench.judge.regression import Judgement
 from spbench.judge.stages import in_stages
 from spbench.launch.deadlines import Deadlines
-from spbench.launch.plan import cells_of
+from spbench.launch.plan import Cell, cells_of
 from spbench.launch.sides import Side, in_turn
 from spbench.report.screen import Screen
 from spbench.results.reading import read_rows
 from spbench.results.record import Record
+from spbench.results.sample import Status
 from spbench.workload.case import Case
 from spbench.workload.words import counted
+
+PERHAPS_CHANCE: tuple[Status, ...] = ("crash", "comm_error", "hang", "timeout")
+"""Wrong results and want of memory come again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +48,25 @@ class Sides:
     """The first side's rows, where they are not measured here."""
 
     def measure(self, launches: Iterable[int], only: Iterable[str] | None = None) -> None:
+        """A launch that fails for what may be chance is tried once more, with the other side's of
+        its round: a port that was taken must neither fail the check nor hide what would."""
         keys = None if only is None else set(only)
         cases = [case for case in self.cases if keys is None or case.key in keys]
-        cells = cells_of(cases, launches, seed=0)
+        failed = self._launch(cells_of(cases, launches, seed=0))
+        if failed:
+            click.echo(f"{counted(len(failed), 'launch')} failed: tried once more", err=True)
+            self._launch(failed)
+
+    def _launch(self, cells: Sequence[Cell]) -> list[Cell]:
+        """Those of which a side failed for what may be chance."""
+        failed: set[tuple[str, int]] = set()
         shown = [cell.case for cell in cells for _ in self.sides]
         with Screen(self.folder, shown, goes_on=True) as screen:
             for side, record in in_turn(self.sides, cells, lambda _, case: screen.started(case)):
                 screen.finished(record, side.name if len(self.sides) > 1 else "")
+                if record.status in PERHAPS_CHANCE:
+                    failed.add((record.case, record.launch))
+        return [cell for cell in cells if (cell.case.key, cell.case.launch) in failed]
 
     def findings(self) -> list[Finding]:
         measured = [read_rows(side.sweep.store.folder).latest() for side in self.sides]

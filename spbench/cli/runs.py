@@ -62,17 +62,21 @@ def all_runs() -> list[Path]:
 
 
 def not_there_yet(run: Path, records: Sequence[Record]) -> int:
-    """How many cases run.json asks for that have no row."""
+    """How many launches run.json asks for that have no row."""
     there = {(record.case, record.launch) for record in records}
-    asked = read_run(run).get("cases", []) if run.is_dir() else []
+    asked = read_run(_folder(run)).get("cases", [])
     return sum((case.get("key"), case.get("launch")) not in there for case in asked)
 
 
 def reference_of(run: Path, records: Sequence[Record]) -> str | None:
     """The strategy to compare the others with that the run's sweep names, if it has a row."""
-    folder = run.parent if run.name == "runs.csv" else run
-    found = read_run(folder).get("reference")
+    found = read_run(_folder(run)).get("reference")
     return found if any(record.strategy == found for record in records) else None
+
+
+def _folder(run: Path) -> Path:
+    """Of a run that is named by its folder, or by its rows."""
+    return run.parent if run.name == "runs.csv" else run
 
 
 def records_of(run: Path) -> list[Record]:

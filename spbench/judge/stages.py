@@ -40,23 +40,17 @@ class Bench(Protocol):
 def in_stages(
     bench: Bench, launches: int, margins: Margins, in_doubt: Callable[[int], None]
 ) -> Judgement:
-    """A first launch of each case shows what can be judged at all, and a second one where that of
-    the base failed; then come the others of what can be timed; then as many again of the
-    cases that would fail or stay open; and then of those that are still open, up to four times
-    ``launches``.
+    """A first launch of each case shows what can be judged at all; then come the others of what can
+    be timed; then as many again of the cases that would fail or stay open; and then of those that
+    are still open, up to four times ``launches``.
 
     ``in_doubt`` is told how many cases are about to be measured again.
     """
     bench.measure(range(1))
     judgement = judged(bench.findings(), margins)
     stored = bench.stored()
-    lost = [one.case for one in judgement.findings if _has_lost_its_base(one)]
-    if lost and stored is None:
-        in_doubt(len(lost))
-        bench.measure(range(1), lost)
-        judgement = judged(bench.findings(), margins)
     # Against fewer launches than an interval takes, no number of others can tell.
-    enough = {case for case, launches in (stored or {}).items() if launches >= LEAST_LAUNCHES}
+    enough = {case for case, quiet in (stored or {}).items() if quiet >= LEAST_LAUNCHES}
     timed = [one.case for one in judgement.timed if stored is None or one.case in enough]
     if not timed:
         return judgement
@@ -72,12 +66,6 @@ def in_stages(
         judgement = judged(bench.findings(), margins, share=share)
         doubtful = _among(timed, judgement, _lacks_launches)
     return judgement
-
-
-def _has_lost_its_base(finding: Finding) -> bool:
-    """A base that fails, for want of a port say, hides whatever the other side does. What takes too
-    much memory takes it again."""
-    return finding.metric == "status" and finding.before not in (None, "ok", "oom", "host_oom")
 
 
 def _among(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from spbench.launch import where
 
 
 class CheckoutError(Exception):
@@ -35,6 +38,32 @@ class Checkout:
         earlier = os.environ.get("PYTHONPATH", "")
         paths = [*map(str, roots), *([earlier] if earlier else [])]
         return {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
+
+    def ask(self, script: str, text: str) -> list[str]:
+        """The lines that a Python ``script`` prints when it reads ``text``, this tree's packages
+        first. Raises CheckoutError if it has none."""
+        done = subprocess.run(
+            [sys.executable, script],
+            input=text,
+            env={**os.environ, **self.environment()},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout.splitlines()
+
+    def check_own(self, modules: Iterable[str]) -> None:
+        """Raises CheckoutError if none of these modules is one of this tree's: then what is
+        installed, and the same for every tree, would be compared with itself."""
+        lines = self.ask(where.__file__, "".join(f"{one}\n" for one in modules))
+        places = [line.removeprefix(where.AT) for line in lines if line.startswith(where.AT)]
+        top = self.tree.resolve()
+        if places and not any(Path(one).resolve().is_relative_to(top) for one in places):
+            raise CheckoutError(
+                f"both sides would run the same code, as installed in {places[-1]}: the commit has "
+                f"none of it at its top or under src/. Measure each commit with 'spbench run' "
+                f"where it is installed, and judge with 'spbench compare A B'"
+            )
 
 
 def _has_packages(root: Path) -> bool:

@@ -6,8 +6,6 @@ the other tree's packages, so what follows imports no more than a strategy's sea
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -29,15 +27,8 @@ def willing(tree: Checkout, cases: Iterable[Case]) -> list[Case]:
     cases = list(cases)
     if not cases:
         return []
-    done = subprocess.run(
-        [sys.executable, __file__],
-        input="".join(map(_line, cases)),
-        env={**os.environ, **tree.environment()},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = [line for line in done.stdout.splitlines() if line in (YES, NO)]
+    lines = tree.ask(__file__, "".join(map(_line, cases)))
+    said = [line for line in lines if line in (YES, NO)]
     if len(said) != len(cases):  # it is too old to be asked
         return []
     return [case for case, answer in zip(cases, said, strict=True) if answer == YES]

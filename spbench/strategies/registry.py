@@ -55,6 +55,12 @@ def check_name(text: str) -> None:
         )
 
 
+def module_of(text: str) -> str:
+    """The module of the strategy that ``text`` names, options or not. Loads nothing."""
+    check_name(text)
+    return places()[text.partition(":")[0]].partition(":")[0]
+
+
 def nearest(word: str, known: Sequence[str]) -> str:
     """'Did you mean …? ' with a space behind, or nothing."""
     return f"{did_you_mean(word, known, cutoff=0.5)} ".lstrip()
