@@ -12,6 +12,7 @@ import click
 
 from spbench.cli.exits import CANNOT_JUDGE, DONE, REGRESSION, UNFIT, Failure
 from spbench.judge.regression import Judgement
+from spbench.report import tables
 from spbench.report.verdicts import headline, show_findings
 
 Export = Callable[[Judgement, str, str], str]
@@ -32,7 +33,7 @@ def tell(
         click.echo(json.dumps(_as_data(judgement, said, code), indent=2))
     else:
         show_findings(judgement.findings, against, "now")
-        click.echo(said)
+        tables.say(tables.console(), said)
     for file, export in exports.items():
         try:
             file.write_text(export(judgement, against, said), encoding="utf-8")
