@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from spbench.cli.exits import CANNOT_JUDGE, Failure
 from spbench.cli.folders import Destination
 from spbench.cli.joined import joined
 from spbench.cli.measured import Limits, Sides
-from spbench.cli.planted import check_hits, planted_fault
+from spbench.cli.planted import said_fault
 from spbench.cli.requests import Asked, checked_cells, declined
 from spbench.cli.runs import find_baseline, find_run, records_of
 from spbench.cli.sides import Code, opened_sides
@@ -50,7 +50,7 @@ def against_baseline(name: str, baselines: Path, limits: Limits, out: Path | Non
     kept = find_baseline(name, baselines)
     records = records_of(kept)
     cases = _cases_of(kept, records)
-    _say_what_is_planted(cases)
+    said_fault(cases)
     folder = _new_folder(out, f"check-{name}")
     if "time" in limits.metrics:
         _say_what_is_short(records)
@@ -58,13 +58,6 @@ def against_baseline(name: str, baselines: Path, limits: Limits, out: Path | Non
     with opened_sides(folder, [Code(name="now")], cells, limits.deadlines) as sides:
         bench = Sides(folder=folder, sides=sides, cases=cases, limits=limits, known=records)
         return bench.judge()
-
-
-def _say_what_is_planted(cases: Iterable[Case]) -> None:
-    fault = planted_fault()
-    check_hits(fault, cases)
-    if fault is not None:
-        click.echo(f"{VARIABLE}={fault.text}: a fault is planted in what is checked", err=True)
 
 
 def _planned(cases: Sequence[Case], limits: Limits) -> list[Cell]:
@@ -126,7 +119,7 @@ def against_commit(
     effort = EFFORT if "time" in limits.metrics else COUNTED
     request = Request(combinations=asked.combinations, device=device, launches=1, effort=effort)
     cells = checked_cells(request, skip_invalid=True)
-    _say_what_is_planted([cell.case for cell in cells if cell.why_not is None])
+    said_fault([cell.case for cell in cells if cell.why_not is None])
     try:
         with checked_out(revision) as base:
             here = work_tree()

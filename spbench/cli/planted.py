@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+import click
+
 from spbench.bench.fault import VARIABLE, WORKS, Fault
 from spbench.cli.exits import Failure
 from spbench.workload.case import Case
@@ -45,6 +47,16 @@ def check_hits(fault: Fault | None, cases: Iterable[Case]) -> None:
     raise Failure(
         f"{VARIABLE}={fault.text!r} names rank {fault.rank}, which no case has; {others} would work"
     )
+
+
+def said_fault(cases: Iterable[Case]) -> Fault | None:
+    """What is planted in what is about to be measured, said on stderr. Raises Failure where it
+    hits none of these cases."""
+    fault = planted_fault()
+    check_hits(fault, cases)
+    if fault is not None:
+        click.echo(f"{VARIABLE}={fault.text}: a fault is planted, and rows say so", err=True)
+    return fault
 
 
 def refuse_fault() -> None:

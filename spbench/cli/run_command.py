@@ -10,14 +10,13 @@ from pathlib import Path
 
 import click
 
-from spbench.bench.fault import VARIABLE
 from spbench.cli import choices, options
 from spbench.cli.duration import Duration
 from spbench.cli.exits import DONE, SOME_FAILED, Failure
 from spbench.cli.folders import Destination
 from spbench.cli.measure import Plan, measure
 from spbench.cli.nodes import nodes_options
-from spbench.cli.planted import check_hits, planted_fault
+from spbench.cli.planted import planted_fault, said_fault
 from spbench.cli.requests import checked_cells
 from spbench.cli.runs import reference_of
 from spbench.cli.selection import Selection, selection_options
@@ -84,7 +83,7 @@ def command(
     Each strategy is first compared with one device: output, input gradient, every weight
     gradient, and the bytes it sends. Only then is it timed. Each launch is a row of runs.csv.
     """
-    fault = planted_fault()
+    planted_fault()
     where = choices.choose_device(device)
     launches = 1 if quick and launches is None else launches
     if share and cluster is not None:
@@ -102,9 +101,7 @@ def command(
     from_file = selection.sweep is not None
     skip_invalid = asked.skip_invalid
     cells = checked_cells(request, skip_invalid=skip_invalid, from_file=from_file, nodes=nodes)
-    check_hits(fault, [cell.case for cell in cells if cell.why_not is None])
-    if fault is not None:
-        click.echo(f"{VARIABLE}={fault.text}: a fault is planted, and rows say so", err=True)
+    fault = said_fault([cell.case for cell in cells if cell.why_not is None])
     if dry_run:
         show_plan(cells, as_json=as_json)
         return DONE

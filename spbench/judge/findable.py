@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from spbench.judge.comparison import times
 from spbench.judge.fingerprint import mismatch
-from spbench.judge.intervals import LEAST_LAUNCHES, exp, quantile
+from spbench.judge.intervals import LEAST_LAUNCHES, error_of, exp, freedom_of, quantile
 from spbench.judge.regression import ALPHA, MAX_SLOWDOWN
 from spbench.judge.stages import LAUNCHES, SHARES
 from spbench.results.record import Record
@@ -89,7 +89,7 @@ def slowdown_found(spread: float, kept: int, launches: int, alpha: float) -> flo
     """
     from scipy.special import nctdtrinc
 
-    parts = 1 / kept, 1 / launches
-    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (kept - 1) + parts[1] ** 2 / (launches - 1))
+    alike, counts = (1.0, 1.0), (kept, launches)
+    freedom = freedom_of(alike, counts)
     away = float(nctdtrinc(freedom, 1 - FOUND, quantile(freedom, 1 - alpha)))
-    return (1 + MAX_SLOWDOWN) * exp(away * spread * math.sqrt(sum(parts))) - 1
+    return (1 + MAX_SLOWDOWN) * exp(away * spread * error_of(alike, counts)) - 1

@@ -44,12 +44,12 @@ class Ratio:
     @cached_property
     def error(self) -> float:
         """Standard error of ``log``."""
-        return _error(self.variances, self.counts)
+        return error_of(self.variances, self.counts)
 
     @cached_property
     def freedom(self) -> float:
-        """Degrees of freedom of that error (Welch and Satterthwaite)."""
-        return _freedom(self.variances, self.counts)
+        """Degrees of freedom of that error."""
+        return freedom_of(self.variances, self.counts)
 
     @property
     def value(self) -> float:
@@ -81,8 +81,8 @@ class Ratio:
             return None
         for launches in range(self.launches, MOST_LAUNCHES + 1):
             counts = [launches] * len(self.counts)
-            freedom = _freedom(self.variances, counts)
-            if quantile(freedom, below) * _error(self.variances, counts) < gap:
+            freedom = freedom_of(self.variances, counts)
+            if quantile(freedom, below) * error_of(self.variances, counts) < gap:
                 return launches
         return None
 
@@ -129,11 +129,13 @@ def _welch(before: Sequence[float], after: Sequence[float]) -> Ratio:
     )
 
 
-def _error(variances: Sequence[float], counts: Sequence[int]) -> float:
+def error_of(variances: Sequence[float], counts: Sequence[int]) -> float:
+    """Standard error of a mean, or of the difference of two, of so many values each."""
     return math.sqrt(sum(v / n for v, n in zip(variances, counts, strict=True)))
 
 
-def _freedom(variances: Sequence[float], counts: Sequence[int]) -> float:
+def freedom_of(variances: Sequence[float], counts: Sequence[int]) -> float:
+    """Degrees of freedom of that error (Welch and Satterthwaite)."""
     if len(counts) == 1:
         return counts[0] - 1.0
     parts = [v / n for v, n in zip(variances, counts, strict=True)]
