@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -241,6 +242,26 @@ def test_sides_take_turns_and_neither_always_follows() -> None:
     seen = [side.name for side, _ in in_turn(sides, cells, lambda *_: None)]
     assert log == ["A0", "B0", "B1", "A1", "A2", "B2"]
     assert seen == list("ABBAAB")
+
+
+class Renewed(Order):
+    """Says when its launcher is closed."""
+
+    @property
+    def launcher(self) -> SimpleNamespace:
+        return SimpleNamespace(close=lambda: self.log.append(f"{self.name} closed"))
+
+
+def test_launchers_are_renewed_behind_each_pair() -> None:
+    """Not between the two: the second's end would fall into the first's steps."""
+    log: list[str] = []
+    sides = [Side(name=name, sweep=Renewed(name, log), renews=True) for name in "AB"]  # type: ignore[arg-type]
+    cells = [
+        Cell(case=CASE.model_copy(update={"launch": launch}), why_not=None) for launch in range(2)
+    ]
+    list(in_turn(sides, cells, lambda *_: None))
+    closed = ["A closed", "B closed"]
+    assert log == ["A0", "B0", *closed, "B1", "A1", *reversed(closed)]
 
 
 class Failing(Order):

@@ -299,6 +299,7 @@ def test_real_launches_take_turns(
     its steps nevertheless, and the row of the first says which rank it was."""
     monkeypatch.setattr(sides, "has_memory_for_another", lambda: True)
     seen: list[tuple[str, bool]] = []
+    before = set(psutil.Process().children())
     made = []
     for name, seat, planted in zip("AB", referee.seats, (fault, ""), strict=True):
         store = Store(tmp_path / name)
@@ -306,16 +307,13 @@ def test_real_launches_take_turns(
         launcher = LocalLauncher(log, {"SPBENCH_FAULT": planted}, seat=seat)
         deadlines = Deadlines(hang_s=4.0)
         sweep = Sweep(store=store, launcher=launcher, run_id=name, session="s", deadlines=deadlines)
-        made.append(Side(name=name, sweep=sweep, seat=seat))
+        made.append(Side(name=name, sweep=sweep, seat=seat, renews=True))
 
     def started(side: Side, _: Case) -> None:
         seen.append((side.name, referee.seats[0].waits))
 
-    try:
-        records = [one for _, one in in_turn(made, [Cell(case=CASE, why_not=None)], started)]
-    finally:
-        for side in made:
-            side.sweep.launcher.close()
+    records = [one for _, one in in_turn(made, [Cell(case=CASE, why_not=None)], started)]
+    assert set(psutil.Process().children()) <= before
     assert seen == [("A", False), ("B", True)]
     first, second = records
     assert (first.run_id, second.run_id) == ("A", "B")

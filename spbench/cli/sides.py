@@ -23,6 +23,7 @@ from spbench.launch.sweep import Sweep
 from spbench.results.environment import environment
 from spbench.results.reading import ResultsError
 from spbench.results.store import Store
+from spbench.workload.case import COUNTED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,7 @@ def opened_sides(
     with ExitStack() as stack:
         sides = []
         try:
+            timed = any(case.effort != COUNTED for case in cases)
             take_turns = len(codes) > 1 and all(case.device == "cpu" for case in cases)
             seats = _seats(stack) if take_turns else [None] * len(codes)
             memory = GpuMemory.of(cases)
@@ -68,8 +70,15 @@ def opened_sides(
                     deadlines=deadlines,
                     git_commit=code.commit or facts["git"].get("commit", ""),
                 )
-                side = Side(name=code.name, sweep=sweep, seat=seat, tries_all=code.is_base)
-                sides.append(side)
+                sides.append(
+                    Side(
+                        name=code.name,
+                        sweep=sweep,
+                        seat=seat,
+                        tries_all=code.is_base,
+                        renews=timed,
+                    )
+                )
             yield sides
             click.echo(f"the rows of this check are in {folder}", err=True)
         except (ResultsError, LauncherError) as error:

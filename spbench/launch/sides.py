@@ -5,6 +5,10 @@ On CPU both launches are there at the same time, and their timed steps take turn
 launch follows the other. On GPUs it always does: two launches would share each GPU's memory, and a
 GPU drifts less than cores that are shared. Which side goes first changes from launch to launch, so
 that neither always follows the other.
+
+All ranks that a launcher forks share its addresses and its seed of hashes, and these may make their
+steps longer or shorter. So where times are judged it ends with each pair of launches: what it does
+to them is then spread that the interval sees, and not the code's.
 """
 
 from __future__ import annotations
@@ -31,6 +35,9 @@ class Side:
     """Where its launches take turns with the other side's."""
     tries_all: bool = False
     """Whether its code is another than this process's, whose strategies decline for themselves."""
+
+    renews: bool = False
+    """Whether each of its launches has a launcher of its own."""
 
     def run(self, cell: Cell, started: Callable[[Side, Case], None]) -> list[tuple[Side, Record]]:
         cell = replace(cell, why_not=None) if self.tries_all else cell
@@ -70,8 +77,10 @@ def _together(
         _leave(first)
         return mine + (came or second.run(cell, started))
     finally:
-        _leave(first)
-        _leave(second)
+        for side in (first, second):
+            _leave(side)
+            if side.renews:
+                side.sweep.launcher.close()
 
 
 def _leave(side: Side) -> None:
