@@ -250,6 +250,16 @@ def test_what_a_strategy_declined_before_is_not_missed() -> None:
     assert [one.verdict for one in found if one.strategy == "rsa"] == ["new"]
 
 
+def test_what_is_new_and_fails_broke() -> None:
+    """No earlier failure excuses it: there was no such case, or it was declined."""
+    declined = [row("rsa", status="skipped", reason="one axis")]
+    for before in (run(), [*run(), *declined]):
+        failing = row("rsa", status="wrong_result", reason="2.0 off")
+        (found,) = [one for one in between(before, [*run(), failing]) if one.strategy == "rsa"]
+        assert (found.verdict, found.after) == ("broke", "wrong_result")
+        assert found.reason == "wrong_result, and there was no such case before. 2.0 off"
+
+
 def test_what_a_strategy_declines_now_broke() -> None:
     """It ran before."""
     (found,) = between(run(), [row(status="skipped", reason="5 heads")])

@@ -102,11 +102,12 @@ def _not_in(before: Sequence[Record], after: Sequence[Record]) -> Sequence[Recor
 
 def _status(before: Sequence[Record], after: Sequence[Record]) -> Finding:
     """A launch that failed is the case's status: nobody can rely on the others."""
-    if not before or not after:
-        if before:
-            return Finding(metric="status", verdict="missing", reason="there is no such case now")
-        return Finding(metric="status", verdict="new", reason="there was no such case before")
-    old, new = _worst(before), _worst(after)
+    if not after:
+        return Finding(metric="status", verdict="missing", reason="there is no such case now")
+    new = _worst(after)
+    if not before:
+        return _status_of_new(new)
+    old = _worst(before)
     good = [any(record.status == "ok" for record in side) for side in (before, after)]
     verdict = "same" if old.status == new.status and good[0] <= good[1] else "changed"
     if verdict == "changed" and (good[0] or new.status == "ok"):
@@ -120,6 +121,15 @@ def _status(before: Sequence[Record], after: Sequence[Record]) -> Finding:
     return Finding(
         metric="status", verdict=verdict, before=old.status, after=new.status, reason=reason
     )
+
+
+def _status_of_new(record: Record) -> Finding:
+    """What was not there, or not to be run, and fails now: no earlier failure excuses it."""
+    none_before = "there was no such case before"
+    if record.status in ("ok", "skipped"):
+        return Finding(metric="status", verdict="new", reason=none_before)
+    reason = f"{record.status}, and {none_before}. {record.reason}"
+    return Finding(metric="status", verdict="broke", after=record.status, reason=reason)
 
 
 def _worst(records: Sequence[Record]) -> Record:
