@@ -205,7 +205,12 @@ class Watched:
         yield self.name
 
 
-def order_of(referee: Referee, log: list[str], asks: dict[str, bool]) -> list[str]:
+def order_of(
+    referee: Referee,
+    log: list[str],
+    asks: dict[str, bool],
+    apart: Callable[[Case], None] = lambda _: None,
+) -> list[str]:
     made = [
         Side(name=name, sweep=Watched(name, seat, log, asks=asks[name]), seat=seat)  # type: ignore[arg-type]
         for name, seat in zip("AB", referee.seats, strict=True)
@@ -213,7 +218,8 @@ def order_of(referee: Referee, log: list[str], asks: dict[str, bool]) -> list[st
     cells = [
         Cell(case=CASE.model_copy(update={"launch": launch}), why_not=None) for launch in range(2)
     ]
-    return [f"{side.name}{record}" for side, record in in_turn(made, cells, lambda *_: None)]
+    ran = in_turn(made, cells, lambda *_: None, apart)
+    return [f"{side.name}{record}" for side, record in ran]
 
 
 def test_the_second_launch_comes_while_the_first_waits(referee: Referee) -> None:
@@ -259,10 +265,13 @@ def test_code_that_knows_no_turns_is_followed_or_follows(referee: Referee) -> No
 def test_without_memory_for_two_they_follow_each_other(
     referee: Referee, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first does not wait for what does not come."""
+    """The first does not wait for what does not come; and somebody is told."""
     log: list[str] = []
+    apart: list[Case] = []
     monkeypatch.setattr(sides, "has_memory_for_another", lambda: False)
-    assert order_of(referee, log, {"A": True, "B": True}) == ["AA", "BB", "BB", "AA"]
+    ran = order_of(referee, log, {"A": True, "B": True}, apart.append)
+    assert ran == ["AA", "BB", "BB", "AA"]
+    assert [case.launch for case in apart] == [0, 1]
     assert log == [
         *("A starts", "A ends", "B starts", "B ends"),
         *("B starts", "B ends", "A starts", "A ends"),

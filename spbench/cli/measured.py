@@ -60,12 +60,23 @@ class Sides:
     def _launch(self, cells: Sequence[Cell]) -> list[Cell]:
         """Those of which a side failed for what may be chance."""
         failed: set[tuple[str, int]] = set()
+        apart: list[Case] = []
         shown = [cell.case for cell in cells for _ in self.sides]
         with Screen(self.folder, shown, goes_on=True) as screen:
-            for side, record in in_turn(self.sides, cells, lambda _, case: screen.started(case)):
+
+            def started(_: Side, case: Case) -> None:
+                screen.started(case)
+
+            for side, record in in_turn(self.sides, cells, started, apart.append):
                 screen.finished(record, side.name if len(self.sides) > 1 else "")
                 if record.status in PERHAPS_CHANCE:
                     failed.add((record.case, record.launch))
+        if apart:
+            click.echo(
+                f"in {counted(len(apart), 'round')} there was no memory for the launches of both "
+                f"sides at once: they followed each other, and took no turns",
+                err=True,
+            )
         return [cell for cell in cells if (cell.case.key, cell.case.launch) in failed]
 
     def findings(self) -> list[Finding]:

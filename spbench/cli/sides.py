@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -43,7 +45,8 @@ class Code:
 def opened_sides(
     folder: Path, codes: Sequence[Code], cells: Sequence[Cell], deadlines: Deadlines
 ) -> Iterator[list[Side]]:
-    """A side for each; all share their rounds. Raises Failure where rows cannot be written, or
+    """A side for each; all share their rounds. Where times of two are judged their launchers are
+    renewed (see ``launch/sides.py``). Raises Failure where rows cannot be written, or
     memory of a GPU does not come back."""
     session, facts = new_session(), environment()
     cases = [cell.case for cell in cells]
@@ -80,14 +83,24 @@ def opened_sides(
                     )
                 )
             yield sides
-            click.echo(f"the rows of this check are in {folder}", err=True)
+            click.echo(f"the rows of this check: {_shown_by(sides)}", err=True)
         except (ResultsError, LauncherError) as error:
             raise Failure(str(error), UNFIT) from None
+
+
+def _shown_by(sides: Sequence[Side]) -> str:
+    """The command that shows them."""
+    return shlex.join(["spbench", "compare", *(str(side.sweep.store.folder) for side in sides)])
 
 
 def _seats(stack: ExitStack) -> Sequence[Seat | None]:
     """Where both sides' launches take turns; none where the system has no such sockets."""
     try:
         return stack.enter_context(Referee()).seats
-    except OSError:
+    except OSError as error:
+        click.echo(
+            f"no socket in {tempfile.gettempdir()} ({error.strerror or error}): the two sides' "
+            f"launches follow each other and take no turns; TMPDIR names another folder",
+            err=True,
+        )
         return [None, None]

@@ -7,8 +7,8 @@ GPU drifts less than cores that are shared. Which side goes first changes from l
 that neither always follows the other.
 
 All ranks that a launcher forks share its addresses and its seed of hashes, and these may make their
-steps longer or shorter. So where times are judged it ends with each pair of launches: what it does
-to them is then spread that the interval sees, and not the code's.
+steps longer or shorter. So of two sides whose times are judged both launchers end with each pair of
+launches: what they do to steps is then spread that the interval sees, and not the code's.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Side:
     """Whether its code is another than this process's, whose strategies decline for themselves."""
 
     renews: bool = False
-    """Whether each of its launches has a launcher of its own."""
+    """Whether its launcher ends with each launch that it and another side make in turn."""
 
     def run(self, cell: Cell, started: Callable[[Side, Case], None]) -> list[tuple[Side, Record]]:
         cell = replace(cell, why_not=None) if self.tries_all else cell
@@ -45,21 +45,29 @@ class Side:
 
 
 def in_turn(
-    sides: Sequence[Side], cells: Iterable[Cell], started: Callable[[Side, Case], None]
+    sides: Sequence[Side],
+    cells: Iterable[Cell],
+    started: Callable[[Side, Case], None],
+    apart: Callable[[Case], None] = lambda _: None,
 ) -> Iterator[tuple[Side, Record]]:
-    """A record for each cell and side, written before it is handed out."""
+    """A record for each cell and side, written before it is handed out. ``apart`` is told of a case
+    whose launches could take turns, were there memory for both."""
     for cell in cells:
         order = list(sides) if cell.case.launch % 2 == 0 else list(reversed(sides))
         if len(order) > 1:
             first, second = order
-            yield from _together(first, second, cell, started)
+            yield from _together(first, second, cell, started, apart)
         else:
             for side in order:
                 yield from side.run(cell, started)
 
 
 def _together(
-    first: Side, second: Side, cell: Cell, started: Callable[[Side, Case], None]
+    first: Side,
+    second: Side,
+    cell: Cell,
+    started: Callable[[Side, Case], None],
+    apart: Callable[[Case], None],
 ) -> list[tuple[Side, Record]]:
     """The second is launched while the first waits for its first turn; else when that is over."""
     came: list[tuple[Side, Record]] = []
@@ -67,6 +75,8 @@ def _together(
     def meanwhile() -> None:
         if has_memory_for_another():
             came.extend(second.run(cell, started))
+        else:
+            apart(cell.case)
         _leave(second)
 
     if first.seat is not None and second.seat is not None:
