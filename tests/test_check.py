@@ -217,6 +217,34 @@ def test_an_unfinished_run_is_no_baseline() -> None:
         assert (done.exit_code, "1 launch not there yet" in done.stderr) == (USAGE, True)
 
 
+@pytest.mark.parametrize(
+    ("words", "again"),
+    [
+        (["run", "-s", "dsp", "--out", "elsewhere"], "spbench run -s dsp --out results/mine"),
+        (["run", "--out=mine", "--fresh", "-g", "2"], "spbench run -g 2 --out results/mine"),
+        (["check", "--base-ref", "HEAD"], ""),
+    ],
+)
+def test_how_an_unfinished_run_goes_on(words: list[str], again: str) -> None:
+    """By the command that began it: another would measure other cells."""
+    kept("mine", side("a"))
+    with Store(Path("results/mine")) as store:
+        cases = [{"key": "other", "launch": 0}]
+        store.write_run({"argv": ["/bin/spbench", *words], "cases": cases})
+    said = f"Measure what is missing ({again}), or all anew" if again else "Measure it anew"
+    done = spbench("baseline", "set", "main", "mine")
+    assert done.stderr.splitlines()[-1] == f"  {said}, or take it as it is with --force."
+
+
+def test_a_folder_of_two_sides_names_them() -> None:
+    """What a check leaves behind is two runs."""
+    for name in ("base", "now"):
+        kept(f"checked/{name}", side("a"))
+    done = spbench("compare", "results/checked")
+    said = "results/checked is no run, but holds some: results/checked/base, results/checked/now"
+    assert (done.exit_code, said in done.stderr) == (USAGE, True)
+
+
 def test_a_baseline_of_more_ranks_than_can_be_started() -> None:
     """What would work is another machine, or a run from there; no flag of this command."""
     case = CASE.model_copy(update={"ranks": 5000})
@@ -227,7 +255,10 @@ def test_a_baseline_of_more_ranks_than_can_be_started() -> None:
     assert spbench("baseline", "set", "large", "before").exit_code == DONE
     done = spbench("check", "--baseline", "large")
     assert done.exit_code == CANNOT_JUDGE
-    assert "dsp on 5000 ranks cannot be started here" in done.stderr
+    assert (
+        "dsp on 5000 ranks cannot be started here: too many processes for one machine;"
+        in done.stderr
+    )
     assert "--nnodes" not in done.stderr
 
 
@@ -295,7 +326,10 @@ def test_a_check_that_cannot_judge() -> None:
     """Exit 5 with the reason: rows of another GPU, or a case that is not there."""
     done = checked(*(side("b", strategy=s, gpu="another GPU") for s in ("dsp", "rsa")))
     assert done.exit_code == CANNOT_JUDGE
-    assert "gpu another GPU, was a GPU" in done.stdout
+    assert done.stdout.splitlines()[-1] == (
+        "cannot judge: time of dsp on 2 ranks: gpu another GPU, was a GPU; "
+        "bytes alone can be judged anywhere (--metrics volume)"
+    )
     done = spbench("check", "--baseline", "main", kept("half", side("b")))
     assert done.exit_code == CANNOT_JUDGE
     assert "rsa on 2 ranks: missing: there is no such case now" in done.stdout
@@ -306,6 +340,17 @@ def test_bytes_alone_may_be_checked_anywhere() -> None:
     words = ("--metrics", "volume")
     other = [side("b", strategy=s, gpu="another GPU") for s in ("dsp", "rsa")]
     assert checked(*other, words=words).exit_code == DONE
+
+
+def test_what_is_missing_of_the_bytes_is_not_advised() -> None:
+    """Where bytes cannot be judged, judging them alone is no way out."""
+    uncounted = {name: None for name in SENT if name.startswith("sent_")} | {"collectives": ""}
+    after = [side("b", strategy=s, **uncounted) for s in ("dsp", "rsa")]
+    done = checked(*after)
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (
+        CANNOT_JUDGE,
+        "cannot judge: volume of dsp on 2 ranks: it was not measured now",
+    )
 
 
 def test_what_stays_open_passes_unless_strict() -> None:
@@ -339,6 +384,14 @@ def test_a_check_of_a_run_that_broke() -> None:
     done = checked(side("b", status="hang", reason="rank 1 waits"), side("b", strategy="rsa"))
     assert done.exit_code == REGRESSION
     assert "dsp on 2 ranks: broke: hang. rank 1 waits" in done.stdout
+
+
+def test_a_new_case_that_fails_fails_the_check() -> None:
+    """Beside others that pass."""
+    fails = side("b", strategy="ulysses", status="wrong_result", reason="2.0 off")
+    done = checked(side("b"), side("b", strategy="rsa"), fails)
+    assert done.exit_code == REGRESSION
+    assert done.stdout.splitlines()[-1] == "failed: ulysses on 2 ranks (broke)"
 
 
 def test_a_check_as_data() -> None:

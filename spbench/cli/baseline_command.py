@@ -11,7 +11,7 @@ import click
 
 from spbench.cli import options
 from spbench.cli.exits import UNFIT, Failure
-from spbench.cli.runs import find_baseline, find_run, not_there_yet, records_of
+from spbench.cli.runs import command_again, find_baseline, find_run, not_there_yet, records_of
 from spbench.judge.findable import hardest, quiet_launches
 from spbench.judge.intervals import LEAST_LAUNCHES
 from spbench.judge.side_by_side import side_by_side
@@ -55,9 +55,7 @@ def set_command(name: str, run: Path | None, force: bool, replace: bool, baselin
     doubts = _doubts(found, records)
     if doubts and not force:
         raise Failure(
-            f"{found} is not fit for a baseline: {'; '.join(doubts)}.\n"
-            f"  Measure it anew, or go on with 'spbench run --out {found}' where launches are "
-            f"missing, or --force."
+            f"{found} is not fit for a baseline: {'; '.join(doubts)}.\n  {_remedy(found, records)}"
         )
     try:
         keep(name, found, records, baselines)
@@ -91,6 +89,13 @@ def _doubts(run: Path, records: Sequence[Record]) -> list[str]:
     if not any(record.status == "ok" for record in records):
         said.append("no launch is ok")
     return said
+
+
+def _remedy(run: Path, records: Sequence[Record]) -> str:
+    """What would make it fit, or take it as it is."""
+    again = command_again(run) if not_there_yet(run, records) else ""
+    missing = f"Measure what is missing ({again}), or all anew" if again else "Measure it anew"
+    return f"{missing}, or take it as it is with --force."
 
 
 def _launches(records: Sequence[Record]) -> list[int]:

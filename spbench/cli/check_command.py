@@ -59,7 +59,7 @@ JUDGED = METRICS[1:]
     type=click.IntRange(1, MOST_LAUNCHES),
     default=LAUNCHES,
     show_default=True,
-    help="Of each case; up to four times as many where time would fail or stays open.",
+    help="Of each case, whatever --sweep says; four times as many where time is in doubt.",
 )
 @click.option("--strict", is_flag=True, help="What stays inconclusive ends with 5, not with 0.")
 @click.option("--markdown", "markdown_to", type=click.Path(path_type=Path), metavar="FILE")

@@ -22,6 +22,7 @@ from spbench.judge.between import between
 from spbench.judge.findable import quiet_launches
 from spbench.judge.intervals import LEAST_LAUNCHES
 from spbench.judge.regression import Judgement, judged
+from spbench.judge.stages import MOST_TIMES
 from spbench.launch.checkout import Checkout, CheckoutError, checked_out, work_tree
 from spbench.launch.plan import Cell, Request, cells_of, check_options
 from spbench.launch.willing import willing
@@ -94,11 +95,17 @@ def _cases_of(kept: Path, records: Sequence[Record]) -> list[Case]:
         ) from None
     for case in cases:
         if case.device == "cuda" and choose_device("auto") == "cpu":
-            raise Failure("the baseline was measured on GPUs; there is none here", CANNOT_JUDGE)
-        if why_not_here(case.ranks, case.device, share=case.kind == "one_gpu_share") is not None:
             raise Failure(
-                f"{case.label} ranks cannot be started here; check on a machine like the "
-                f"baseline's, or give the RUN to judge",
+                f"{kept} was measured on GPUs, and none is visible here; check on a machine like "
+                f"that, or give the RUN to judge",
+                CANNOT_JUDGE,
+            )
+        why_not = why_not_here(case.ranks, case.device, share=case.kind == "one_gpu_share")
+        if why_not is not None:
+            why, _, _ = why_not.partition(";")  # what it advises cannot be followed here
+            raise Failure(
+                f"{case.label} ranks cannot be started here: {why}; check on a machine like that "
+                f"of {kept}, or give the RUN to judge",
                 CANNOT_JUDGE,
             )
     return cases
@@ -141,10 +148,23 @@ def against_commit(
                 Code(name="now", variables=here.environment(), commit=here.commit),
             ]
             planned = _planned(cases, limits)
+            if "time" in limits.metrics:
+                _say_how_long(len(cases), limits.launches)
             with opened_sides(folder, codes, planned, limits.deadlines) as sides:
                 return Sides(folder=folder, sides=sides, cases=cases, limits=limits).judge()
     except CheckoutError as error:
         raise Failure(f"--base-ref {revision}: {error}") from None
+
+
+def _say_how_long(cases: int, launches: int) -> None:
+    """Of the timed steps alone: what comes before them depends on the machine."""
+    pairs_min = cases * launches * 2 * EFFORT.seconds / 60
+    click.echo(
+        f"{counted(cases, 'case')}, {counted(launches, 'launch')} of each on both sides and up to "
+        f"{MOST_TIMES * launches} in doubt, at most {EFFORT.seconds:g} s of steps in each: "
+        f"{pairs_min:.0f} to {MOST_TIMES * pairs_min:.0f} min and what starting takes",
+        err=True,
+    )
 
 
 def _lost_since(base: Checkout, cells: Sequence[Cell]) -> list[Case]:
@@ -157,7 +177,7 @@ def _lost_since(base: Checkout, cells: Sequence[Cell]) -> list[Case]:
 def _leave_out(gone: Sequence[Cell], request: Request, cells: Sequence[Cell], asked: Asked) -> None:
     """Raises Failure where nothing is left, or something is not to be left out."""
     if gone and not asked.skip_invalid:
-        raise declined(request, gone[0], cells)
+        raise declined(request, gone[0], cells, from_file=asked.from_file)
     for cell in gone:
         click.echo(f"{cell.case.label} is left out: {cell.why_not}", err=True)
     if len(gone) == len(cells):

@@ -16,6 +16,7 @@ from spbench.workload.load import overridden, overrides_of, titled
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_data import WorkloadError
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 MAX_DIGITS = 9
 MAX_PROCESSES = 1024
 
@@ -73,17 +74,18 @@ def why_not_here(ranks: int, device: Device, *, share: bool = False, nodes: int 
     available = len(visible_gpus()) * nodes
     if ranks <= available:
         return None
+    hidden = f" ({_hidden_by()})" if VISIBLE in os.environ else ""
     if nodes > 1:
         return f"{nodes} machines like this one have {available} GPUs; use 1 to {available}"
     return (
-        f"this machine has {available} GPUs; use 1 to {available}, --device cpu, "
+        f"this machine has {available} GPUs{hidden}; use 1 to {available}, --device cpu, "
         f"or --nnodes for several machines"
     )
 
 
 def visible_gpus() -> list[dict[str, Any]]:
     """The GPUs that CUDA would let a process of ours see."""
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    shown = os.environ.get(VISIBLE)
     here = gpus_here()
     if shown is None:
         return here
@@ -96,5 +98,11 @@ def choose_device(asked: str) -> Device:
     if asked == "cpu" or (asked == "auto" and not visible_gpus()):
         return "cpu"
     if not visible_gpus():
-        raise Failure("--device cuda: no GPU is visible here (nvidia-smi shows none); use cpu")
+        raise Failure(f"--device cuda: no GPU is visible here ({_hidden_by()}); use cpu")
     return "cuda"
+
+
+def _hidden_by() -> str:
+    """Why a process of ours sees no GPU, or fewer than there are."""
+    shown = os.environ.get(VISIBLE)
+    return "nvidia-smi shows none" if shown is None else f"{VISIBLE} is {shown!r}"

@@ -32,6 +32,7 @@ class Asked:
     launches: int
     skip_invalid: bool
     reference: str | None = None
+    from_file: bool = False
 
 
 def by_flags(
@@ -73,6 +74,7 @@ def by_file(ctx: click.Context, sweep: str, *, launches: int | None, skip_invali
         launches=found.file.launches if launches is None else launches,
         skip_invalid=skip_invalid or found.file.skip_invalid,
         reference=found.file.reference,
+        from_file=True,
     )
 
 

@@ -98,9 +98,9 @@ def command(
         effort=QUICK if quick else Effort(),
         seed=seed,
     )
-    from_file = selection.sweep is not None
-    skip_invalid = asked.skip_invalid
-    cells = checked_cells(request, skip_invalid=skip_invalid, from_file=from_file, nodes=nodes)
+    cells = checked_cells(
+        request, skip_invalid=asked.skip_invalid, from_file=asked.from_file, nodes=nodes
+    )
     fault = said_fault([cell.case for cell in cells if cell.why_not is None])
     if dry_run:
         show_plan(cells, as_json=as_json)
@@ -121,7 +121,12 @@ def command(
     if records is None:
         return DONE
     _show(records, destination.folder, as_json)
-    whole = len(records) == len(cells) and all(r.status in ("ok", "skipped") for r in records)
+    statuses = {record.status for record in records}
+    if statuses == {"skipped"}:
+        said = "give other strategies, ranks or workloads"
+        click.echo(f"nothing was measured: every case was left out; {said}", err=True)
+        return SOME_FAILED
+    whole = len(records) == len(cells) and statuses <= {"ok", "skipped"}
     return DONE if whole else SOME_FAILED
 
 

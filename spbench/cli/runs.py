@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from spbench.results.run_json import read_run
 from spbench.workload.words import did_you_mean
 
 RESULTS = Path("results")
+SHOWN = 3
+"""Runs, of those that there are."""
 
 
 def find_run(named: Path | None, baselines: Path = BASELINES) -> Path:
@@ -34,8 +38,12 @@ def find_run(named: Path | None, baselines: Path = BASELINES) -> Path:
     if not named.exists() and inside.exists():
         return inside
     if not named.exists():
-        known = ", ".join(run.name for run in all_runs()[-3:]) or "none yet"
+        known = ", ".join(run.name for run in all_runs()[-SHOWN:]) or "none yet"
         raise Failure(f"no run at {named}. The latest under {RESULTS}/: {known}")
+    within = sorted(path.parent for path in named.glob("*/runs.csv")) if named.is_dir() else []
+    if within and not (named / "runs.csv").exists():
+        known = ", ".join(map(str, within[:SHOWN]))
+        raise Failure(f"{named} is no run, but holds some: {known}; name one of them")
     return named
 
 
@@ -58,7 +66,14 @@ def find_baseline(name: str, baselines: Path = BASELINES) -> Path:
 def all_runs() -> list[Path]:
     """The runs under results/, the latest last."""
     found = RESULTS.glob("*/runs.csv")
-    return [path.parent for path in sorted(found, key=lambda path: path.stat().st_mtime)]
+    return [path.parent for path in sorted(found, key=_changed_s)]
+
+
+def _changed_s(file: Path) -> float:
+    """0 of one that has been removed meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        return file.stat().st_mtime
+    return 0.0
 
 
 def not_there_yet(run: Path, records: Sequence[Record]) -> int:
@@ -66,6 +81,19 @@ def not_there_yet(run: Path, records: Sequence[Record]) -> int:
     there = {(record.case, record.launch) for record in records}
     asked = read_run(_folder(run)).get("cases", [])
     return sum((case.get("key"), case.get("launch")) not in there for case in asked)
+
+
+def command_again(run: Path) -> str:
+    """The command that measured it, with this folder as its ``--out``: it goes on from there. Blank
+    where run.json does not tell, or tells of another command than run."""
+    words = iter(read_run(_folder(run)).get("argv", [])[1:])
+    kept = ["spbench"]
+    for word in words:
+        if word == "--out":
+            next(words, None)
+        elif word != "--fresh" and not word.startswith("--out="):
+            kept.append(word)
+    return shlex.join([*kept, "--out", str(_folder(run))]) if kept[1:2] == ["run"] else ""
 
 
 def reference_of(run: Path, records: Sequence[Record]) -> str | None:

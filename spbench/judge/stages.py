@@ -24,6 +24,10 @@ open by then is near the margin. None spends less than the one before, so what h
 measured again fails again."""
 
 
+MOST_TIMES = 1 + len(SHARES)
+"""The launches that were asked for, at most."""
+
+
 class Bench(Protocol):
     """Where a check measures."""
 

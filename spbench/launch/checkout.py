@@ -13,6 +13,11 @@ from pathlib import Path
 
 from spbench.launch import where
 
+INSTEAD = (
+    "Measure each commit with 'spbench run' where it is installed, and judge with "
+    "'spbench compare A B'"
+)
+
 
 class CheckoutError(Exception):
     """A revision that cannot be measured, and why."""
@@ -33,7 +38,7 @@ class Checkout:
         roots = [root for root in (self.tree, self.tree / "src") if _has_packages(root)]
         if not roots:
             raise CheckoutError(
-                f"{self.commit[:12]} holds no Python package at its top or under src/"
+                f"{self.commit[:12]} holds no Python package at its top or under src/. {INSTEAD}"
             )
         earlier = os.environ.get("PYTHONPATH", "")
         paths = [*map(str, roots), *([earlier] if earlier else [])]
@@ -61,8 +66,7 @@ class Checkout:
         if places and not any(Path(one).resolve().is_relative_to(top) for one in places):
             raise CheckoutError(
                 f"both sides would run the same code, as installed in {places[-1]}: the commit has "
-                f"none of it at its top or under src/. Measure each commit with 'spbench run' "
-                f"where it is installed, and judge with 'spbench compare A B'"
+                f"none of it at its top or under src/. {INSTEAD}"
             )
 
 

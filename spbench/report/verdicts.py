@@ -118,18 +118,26 @@ def headline(judgement: Judgement, *, strict: bool = False) -> str:
         }
         return f"failed: {_listed([*what])}"
     if not judgement.is_comparable:
-        said = {one.verdict for one in judgement.findings}
-        if "not comparable" in said:
-            why = "not every case has a counterpart to compare it with"
-            return f"cannot judge: {why}; bytes alone can be judged anywhere (--metrics volume)"
-        why = "a case is missing" if "missing" in said else "no case has figures on both sides"
-        return f"cannot judge: {why}"
+        return f"cannot judge: {_why_not_comparable(judgement.findings)}"
     times = f"time open in {counted(len(open_), 'case')}"
     if open_ and strict:
         return f"cannot judge: {times}"
     bare = len(cases - {one.case for one in judgement.findings if one.metric != "status"})
     lacking = f", {bare} of them without figures on both sides" if bare else ""
     return f"passed: {counted(len(cases), 'case')}{lacking}{f', {times}' if open_ else ''}"
+
+
+def _why_not_comparable(findings: Sequence[Finding]) -> str:
+    """Of the first figure, or case, that has no counterpart; and what could be judged."""
+    apart = [one for one in findings if one.verdict == "not comparable"]
+    if not apart:
+        is_missing = any(one.verdict == "missing" for one in findings)
+        return "a case is missing" if is_missing else "no case has figures on both sides"
+    first = apart[0]
+    said = f"{first.metric} of {first.strategy} on {counted(first.ranks, 'rank')}: {first.reason}"
+    if any(one.metric == "volume" for one in apart):
+        return said
+    return f"{said}; bytes alone can be judged anywhere (--metrics volume)"
 
 
 def _listed(names: Sequence[str]) -> str:
