@@ -221,6 +221,8 @@ BAD_YAML = "version: 1\nname: mine\naxes: {time: 4}\nhiden: 32\nheads: 4\ndepth:
         (["run", "--sweep", "ci-smoke", "--set", "depth=1"], "--set cannot be given with --sweep"),
         (["run", "--sweep", "ci-smoke", "--dtype", "float64"], "--dtype cannot be given with"),
         (["run", "--launches", "0"], "0 is not in the range 1<=x<=1000"),
+        (["run", "--max-time", "200d"], "'200d' is longer than 100d, which is the most"),
+        (["verify", "--timeout", "0m"], "'0m' is no length of time above 0"),
         (["run", "--timeout", "nan"], "'nan' is no length of time above 0; write 90, 90s, 90m,"),
         (["show", "dsp-720"], "unknown workload 'dsp-720'. Did you mean 'dsp-720m"),
         (["show", "dsp-720m", "-s", "ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'"),
@@ -318,6 +320,10 @@ def test_the_runs_that_there_are(place: Path, tmp_path: Path) -> None:
         ("made-up", 2, 1),
     ]
     assert spbench(tmp_path, "list", "runs").out == "no runs yet\n"
+    (tmp_path / "results" / "odd" / "runs.csv").mkdir(parents=True)
+    done = spbench(tmp_path, "list", "runs")
+    assert (done.code, done.out) == (0, "no runs yet\n")
+    assert done.err == "cannot read results/odd/runs.csv: Is a directory\n"
     assert json.loads(spbench(tmp_path, "list", "runs", "--json").out) == []
 
 
@@ -582,6 +588,15 @@ def test_nothing_proved_is_no_success(tmp_path: Path) -> None:
     assert done.err.splitlines()[-1].startswith("nothing was proved: every check was declined;")
     some = spbench(tmp_path, *words, "-s", "dsp,rsa", torch=True)
     assert (some.code, some.err) == (0, "2 checks on 2 ranks\n")
+
+
+def test_nothing_measured_is_no_success(tmp_path: Path) -> None:
+    """Where every case is left out; the rows say why."""
+    words = ["run", "-s", "dsp", "-w", "bert-base-small", "-g", "2", "--device", "cpu", "--json"]
+    done = spbench(tmp_path, *words, "--skip-invalid", torch=True)
+    assert done.code == SOME_FAILED
+    assert [row["status"] for row in json.loads(done.out)] == ["skipped"] * 3
+    assert done.err.splitlines()[-1].startswith("nothing was measured: every case was left out;")
 
 
 def test_a_variable_cannot_choose_cells_beside_a_sweep(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 import click
 
 from spbench.cli import choices, options
+from spbench.cli.duration import Duration
 from spbench.cli.exits import DONE, UNFIT, Failure
 from spbench.cli.joined import joined
 from spbench.health.diagnosis import Asked
@@ -29,10 +30,10 @@ from spbench.report.diagnoses import show_diagnoses
 )
 @click.option(
     "--timeout",
-    type=options.Positive(),
-    default=120.0,
+    type=Duration(),
+    default="120",
     show_default=True,
-    help="Seconds for torch to load, and for each start of ranks.",
+    help="For torch to load, and for each start of ranks: 90, 90s, 2m.",
 )
 @options.device_option
 @options.json_option

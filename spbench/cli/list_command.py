@@ -15,7 +15,7 @@ from spbench.cli.runs import all_runs
 from spbench.report import units
 from spbench.report.grid import Grid
 from spbench.report.tables import console, show_fitting
-from spbench.results.reading import read_rows
+from spbench.results.reading import ResultsError, read_rows
 from spbench.strategies.registry import SUMMARIES, named, places
 from spbench.workload.catalogue import find, names
 from spbench.workload.cost import parameters, step_flops
@@ -157,7 +157,11 @@ def _sweeps() -> list[dict[str, Any]]:
 def _runs() -> list[dict[str, Any]]:
     rows = []
     for run in all_runs():
-        records = read_rows(run).latest()
+        try:
+            records = read_rows(run).latest()
+        except ResultsError as error:
+            click.echo(str(error), err=True)
+            continue
         if not records:
             continue
         rows.append(

@@ -80,7 +80,7 @@ def cli() -> None:
 
 
 def main() -> NoReturn:
-    """Runs the command and exits: 0 done, 2 usage, 3 some cases failed, 6 unfit, 1 our fault."""
+    """Runs the command and exits with a code of ``exits.py``, or 128 and the signal's number."""
     seen: list[int] = []
 
     def end(signum: int, _: object) -> NoReturn:

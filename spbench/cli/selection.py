@@ -77,7 +77,7 @@ def selection_options(function: F) -> F:
             help="A file of cells, in place of -s, -g, -w and --set.",
         ),
         click.option(
-            "--skip-invalid", is_flag=True, help="Leave out cells that cannot run, with a row."
+            "--skip-invalid", is_flag=True, help="Leave out cells that cannot run, and say why."
         ),
     )
     for option in reversed(flags):
