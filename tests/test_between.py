@@ -250,6 +250,44 @@ def test_what_a_strategy_declined_before_is_not_missed() -> None:
     assert [one.verdict for one in found if one.strategy == "rsa"] == ["new"]
 
 
+def statuses(*found: str) -> list[Record]:
+    return [
+        row(status=status, reason=f"why {status}", launch=launch)
+        for launch, status in enumerate(found)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("now", "verdict", "reason"),
+    [
+        (("ok", "hang", "ok"), "same", "1 of 3 launches: hang, as before. why hang"),
+        (
+            ("hang", "wrong_result", "ok"),
+            "broke",
+            "1 of 3 launches: wrong_result, 1 hang. why wrong_",
+        ),
+        (
+            ("wrong_result", "hang", "ok"),
+            "broke",
+            "1 of 3 launches: wrong_result, 1 hang. why wrong_",
+        ),
+        (("hang", "hang", "hang"), "broke", "hang. why hang"),
+        (("ok", "ok", "ok"), "fixed", "it was hang. why hang"),
+    ],
+)
+def test_an_earlier_failure_excuses_no_other(
+    now: tuple[str, ...], verdict: str, reason: str
+) -> None:
+    """One launch of three hung before: in whatever order, what fails otherwise now is named."""
+    (found,) = [
+        one
+        for one in between(statuses("ok", "hang", "ok"), statuses(*now))
+        if one.metric == "status"
+    ]
+    assert found.verdict == verdict
+    assert found.reason.startswith(reason)
+
+
 def test_what_is_new_and_fails_broke() -> None:
     """No earlier failure excuses it: there was no such case, or it was declined."""
     declined = [row("rsa", status="skipped", reason="one axis")]

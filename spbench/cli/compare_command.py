@@ -94,7 +94,7 @@ def _against(
         for side, run in zip(("A", "B"), runs, strict=True):
             click.echo(f"{side}: {run}")
         show_findings(findings, "A", "B")
-    if all(one.verdict in ("new", "missing") for one in findings):
+    if not any(one.before is not None and one.after is not None for one in findings):
         click.echo("these runs have no case in common", err=True)
         return CANNOT_JUDGE
     figures = [one for one in findings if one.metric != "status"]

@@ -5,7 +5,8 @@ Times are judged by interval, memory by a margin, bytes and calls exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -101,26 +102,40 @@ def _not_in(before: Sequence[Record], after: Sequence[Record]) -> Sequence[Recor
 
 
 def _status(before: Sequence[Record], after: Sequence[Record]) -> Finding:
-    """A launch that failed is the case's status: nobody can rely on the others."""
+    """A launch that failed is the case's status: nobody can rely on the others. An earlier failure
+    excuses none of another kind."""
     if not after:
         return Finding(metric="status", verdict="missing", reason="there is no such case now")
-    new = _worst(after)
     if not before:
-        return _status_of_new(new)
-    old = _worst(before)
+        return _status_of_new(_worst(after))
+    known = {record.status for record in before}
+    old, new = _worst(before), _worst(after, but=known)
     good = [any(record.status == "ok" for record in side) for side in (before, after)]
-    verdict = "same" if old.status == new.status and good[0] <= good[1] else "changed"
-    if verdict == "changed" and (good[0] or new.status == "ok"):
-        verdict = "fixed" if new.status == "ok" else "broke"
-    failed = sum(record.status != "ok" for record in after)
-    share = f"{failed} of {len(after)} launches: " if 0 < failed < len(after) else ""
-    as_before = ", as before" if verdict == "same" else ""
-    reason = f"{share}{new.status}{as_before}. {new.reason}" if new.status != "ok" else ""
+    if new.status == "ok":
+        verdict = "same" if old.status == "ok" else "fixed"
+    elif new.status in known and good[0] <= good[1]:
+        verdict = "same"
+    else:
+        verdict = "broke" if good[0] else "changed"
     if verdict == "fixed":
         reason = f"it was {old.status}. {old.reason}"
+    else:
+        reason = _of_failing(new, after, as_before=verdict == "same")
     return Finding(
         metric="status", verdict=verdict, before=old.status, after=new.status, reason=reason
     )
+
+
+def _of_failing(worst: Record, records: Sequence[Record], *, as_before: bool) -> str:
+    """How many launches ended like ``worst``, of all, and why it did; blank if it is ok."""
+    if worst.status == "ok":
+        return ""
+    counts = Counter(record.status for record in records)
+    alike = counts.pop(worst.status)
+    counts.pop("ok", None)
+    share = f"{alike} of {len(records)} launches: " if alike < len(records) else ""
+    also = "".join(f", {count} {status}" for status, count in counts.items())
+    return f"{share}{worst.status}{also}{', as before' if as_before else ''}. {worst.reason}"
 
 
 def _status_of_new(record: Record) -> Finding:
@@ -132,8 +147,11 @@ def _status_of_new(record: Record) -> Finding:
     return Finding(metric="status", verdict="broke", after=record.status, reason=reason)
 
 
-def _worst(records: Sequence[Record]) -> Record:
-    return next((record for record in records if record.status != "ok"), records[-1])
+def _worst(records: Sequence[Record], but: Collection[str] = ()) -> Record:
+    """One that failed, otherwise than ``but`` if there is such a one; else one that is ok."""
+    failed = [record for record in records if record.status != "ok"]
+    otherwise = [record for record in failed if record.status not in but]
+    return (otherwise or failed or records[-1:])[0]
 
 
 def _time(
