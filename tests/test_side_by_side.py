@@ -186,7 +186,24 @@ def test_times_of_a_failed_launch_do_not_count() -> None:
     )
     assert (line.status, line.launches) == ("ok", 1)
     assert line.reason == "1 of 2 launches: wrong_result. rank 1: 0.5 off"
+
     assert line.step_ms == Figure(median=2.0, low=2.0, high=2.0, is_interval=False)
+
+
+def test_a_wrong_launch_among_others_is_not_hidden() -> None:
+    """The gate failed in it, and its error stands there; whatever else befell launches."""
+    wrong = {"status": "wrong_result", "reason": "rank 1: 0.5 off", "tolerance": 1e-4}
+    launches = [
+        record(launch=0, **wrong, output_error=0.5),
+        record(launch=1, status="crash", reason="exit 7"),
+        record(launch=2, step_ms=1.0, output_error=1e-6, tolerance=1e-4),
+    ]
+    for these in (launches, launches[:2], launches[::-1]):
+        (line,) = side_by_side(these)
+        assert (line.gate, line.output_error) == ("failed", 0.5)
+    (line,) = side_by_side(launches)
+    assert line.reason == "1 of 3 launches: wrong_result, 1 crash. rank 1: 0.5 off"
+    assert line.as_data()["gate"] == "failed"
 
 
 def test_bytes_and_errors_are_taken_over() -> None:

@@ -6,7 +6,9 @@ workload and ranks are compared round by round, each with the reference and with
 
 from __future__ import annotations
 
+import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -49,13 +51,8 @@ class Line:
     output_error: float | None
     gradient_error: float | None
     tolerance: float | None
-
-    @property
-    def gate(self) -> str:
-        """passed, failed, or not run."""
-        if self.tolerance is None:
-            return "not run"
-        return "failed" if self.status == "wrong_result" else "passed"
+    gate: str
+    """passed, failed (in any launch, whose errors then stand above), or not run."""
 
     @property
     def speedup(self) -> float | None:
@@ -72,7 +69,7 @@ class Line:
 
     def as_data(self) -> dict[str, Any]:
         """For JSON."""
-        return asdict(self) | {"gate": self.gate, "speedup": self.speedup}
+        return asdict(self) | {"speedup": self.speedup}
 
 
 def side_by_side(
@@ -148,6 +145,9 @@ def _line(
 ) -> Line:
     good = launches_that_count(records)
     first = (good or [_cause(records)])[-1]
+    wrong = [record for record in records if record.status == "wrong_result"]
+    proved = max(wrong, key=_error, default=first)
+    passed = "passed" if proved.tolerance is not None else "not run"
     return Line(
         workload=first.workload,
         panel=panel,
@@ -167,15 +167,24 @@ def _line(
         peak_allocated_bytes=median(good, "peak_allocated_bytes"),
         sent_bytes={phase: getattr(first, f"sent_bytes_{phase}") for phase in PHASES},
         predicted_bytes={phase: getattr(first, f"predicted_bytes_{phase}") for phase in PHASES},
-        output_error=first.output_error,
-        gradient_error=first.gradient_error,
-        tolerance=first.tolerance,
+        output_error=proved.output_error,
+        gradient_error=proved.gradient_error,
+        tolerance=proved.tolerance,
+        gate="failed" if wrong else passed,
     )
 
 
+def _error(record: Record) -> float:
+    """The larger one; infinite if it is no number."""
+    found = [e for e in (record.output_error, record.gradient_error) if e is not None]
+    return math.inf if any(map(math.isnan, found)) else max(found, default=0.0)
+
+
 def _cause(records: Sequence[Record]) -> Record:
-    """Of launches without figures the last that was tried: others were skipped because of it."""
-    return next((one for one in reversed(records) if one.status != "skipped"), records[-1])
+    """Of launches without figures a wrong one, else the last that was tried: others were skipped
+    because of it."""
+    wrong = [one for one in records if one.status == "wrong_result"]
+    return next((one for one in reversed(wrong or records) if one.status != "skipped"), records[-1])
 
 
 def _reason(records: Sequence[Record], good: Sequence[Record]) -> str:
@@ -185,8 +194,12 @@ def _reason(records: Sequence[Record], good: Sequence[Record]) -> str:
     said = []
     failed = [record for record in records if record.status != "ok"]
     if failed:
-        last = failed[-1]
-        said.append(f"{len(failed)} of {len(records)} launches: {last.status}. {last.reason}")
+        worst = _cause(failed)
+        counts = Counter(record.status for record in failed)
+        alike = counts.pop(worst.status)
+        also = "".join(f", {count} {status}" for status, count in counts.items())
+        share = f"{alike} of {len(records)} launches: {worst.status}{also}"
+        said.append(f"{share}. {worst.reason}")
     noisy = [record for record in records if record.status == "ok" and record.noisy]
     if noisy:
         kept = "left out" if all(not record.noisy for record in good) else "too many to leave out"
