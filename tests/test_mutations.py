@@ -99,11 +99,10 @@ def test_accumulated_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def lossy(row: Tensor, ringed: Tensor, rows: Rows, comm: Collectives) -> Tensor:
         total = torch.zeros(*row.shape[:-1], ringed.shape[-1], dtype=row.dtype)
-        for owner, block in comm.ring(ringed, rows.shard):
-            keys = rows.fold_keys(block)
-            for i in range(keys.shape[-2]):
-                at = rows.shard.offset(owner) + i
-                total = total + row[..., at : at + 1] * keys[..., i : i + 1, :]
+        for owner, block in comm.ring(ringed, rows.keys):
+            for i in range(block.shape[-2]):
+                at = rows.keys.offset(owner) + i
+                total = total + row[..., at : at + 1] * block[..., i : i + 1, :]
         return total
 
     axes = "{time: 2, space: 1024}"

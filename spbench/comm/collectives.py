@@ -10,7 +10,7 @@ by the same line of code.
     all_reduce        all_reduce
 
 A tensor here is this rank's part of a whole tensor, cut along ``shard.dim`` into
-``shard.sizes``. A collective over one rank is right and moves nothing.
+``shard.sizes``. A collective over one rank hands out what it is given, and copies nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from spbench.comm.transport import Handle, Transport
+from spbench.comm.transport import Done, Handle, Transport
 from spbench.workload.shards import Shard
 
 
@@ -69,23 +69,25 @@ class Collectives:
         Several tensors travel in one all-to-all. They may differ in their other dims, and
         in how ``after`` cuts them. Both directions: each rank sends all but its own part.
         """
+        if self.size == 1:
+            return xs
         each = [after] * len(xs) if isinstance(after, Shard) else list(after)
         switched: tuple[Tensor, ...] = _Switch.apply(self, [before] * len(xs), each, *xs)
         return switched
 
     def all_gather(self, x: Tensor, shard: Shard) -> Tensor:
         """Sharded -> whole, in rank order, on every rank. Backward: a reduce-scatter."""
-        gathered: Tensor = _AllGather.apply(self, shard, x)
+        gathered: Tensor = x if self.size == 1 else _AllGather.apply(self, shard, x)
         return gathered
 
     def reduce_scatter(self, x: Tensor, shard: Shard) -> Tensor:
         """Partial sums of the whole -> their total, sharded. Backward: an all-gather."""
-        scattered: Tensor = _ReduceScatter.apply(self, shard, x)
+        scattered: Tensor = x if self.size == 1 else _ReduceScatter.apply(self, shard, x)
         return scattered
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """Partial sums -> their total on every rank. Backward: an all-reduce."""
-        total: Tensor = _AllReduce.apply(self, x)
+        total: Tensor = x if self.size == 1 else _AllReduce.apply(self, x)
         return total
 
     def all_reduce_(self, x: Tensor) -> Handle:
@@ -112,12 +114,16 @@ class Collectives:
 
     def start_all_gather(self, x: Tensor, shard: Shard) -> Pending:
         """An all-gather to be waited for later. No backward."""
+        if self.size == 1:
+            return Pending(Done(), x)
         whole = self.transport.empty(x, _resized(x.shape, shard.dim, shard.length))
         parts = whole.split(list(shard.sizes), shard.dim)
         return Pending(self.transport.all_gather(parts, x, shard.dim), whole)
 
     def start_reduce_scatter(self, x: Tensor, shard: Shard) -> Pending:
         """A reduce-scatter to be waited for later. No backward."""
+        if self.size == 1:
+            return Pending(Done(), x)
         shape = _resized(x.shape, shard.dim, shard.sizes[self.rank])
         mine = self.transport.empty(x, shape)
         parts = x.split(list(shard.sizes), shard.dim)

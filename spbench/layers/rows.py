@@ -9,6 +9,7 @@ with b = B x other axes x Zkv, and s of the S positions on this rank.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple, final
 
 import torch
@@ -50,6 +51,12 @@ class Rows:
             causal=scores.causal,
         )
 
+    @cached_property
+    def keys(self) -> Shard:
+        """Which of all folded keys each rank has."""
+        owners = range(len(self.shard.sizes))
+        return Shard.of_sizes(1, tuple(self.band.columns_of(owner)[1] for owner in owners))
+
     @property
     def columns(self) -> int:
         return sum(self.band.columns_of(len(self.shard.sizes) - 1))
@@ -63,8 +70,9 @@ class Rows:
         grouped = rows.unflatten(0, (-1, self.key_heads)).unflatten(2, (-1, self.group))
         return unfold(grouped.transpose(2, 3).flatten(1, 2), self.q_shape, self.band.dims)
 
-    def fold_keys(self, block: Tensor) -> Tensor:
-        return fold(block, self.band.dims).flatten(0, 1)
+    def fold_keys(self, keys: Tensor) -> Tensor:
+        """This rank's, as they go round the ring: each rank's blocks are folded once, by itself."""
+        return fold(keys, self.band.dims).flatten(0, 1).contiguous()
 
     def unfold_keys(self, keys: Tensor) -> Tensor:
         """All keys -> (B, *axes, Zkv, D), whole, the sharded dim in rank order."""

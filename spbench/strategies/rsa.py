@@ -14,6 +14,7 @@ are zigzag, and what is masked is not computed (``layers/tiles.py``).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -31,7 +32,7 @@ from spbench.layers.rows import Rows
 from spbench.strategies.embedded import Embedded
 from spbench.workload.shards import Shard
 from spbench.workload.sublayers import Attention, Sublayer
-from spbench.workload.workload import Workload
+from spbench.workload.workload import DTYPE_BYTES, Workload
 
 
 @final
@@ -44,6 +45,14 @@ class RingSelfAttention(Embedded):
     def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
         cut = Shard.causal if workload.is_causal(axis) else Shard.even
         return cut(workload.dim(axis), workload.axes[axis], ranks)
+
+    def held_bytes(self, axis: str, workload: Workload, ranks: int) -> int:
+        """The largest row of scores."""
+        along = [one for one in workload.attentions if axis in one.axes and not one.projection]
+        keys = [math.prod(workload.axes[a] for a in one.axes) for one in along]
+        element_bytes = DTYPE_BYTES[workload.dtype]
+        positions = workload.batch * workload.tokens // ranks
+        return positions * workload.heads * element_bytes * max(keys, default=0)
 
     def notes(self, workload: Workload, ranks: int) -> str:
         (axis,) = set(self.layout(workload, ranks))
@@ -65,7 +74,7 @@ class RingSelfAttention(Embedded):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
-        if shard.dim not in scores.dims:
+        if shard.dim not in scores.dims or comm.size == 1:
             return super().attend(q, k, v, scores, shard, comm)
         if scores.projection is not None:
             return attend_projected(q, k, v, scores, shard, comm)
@@ -77,26 +86,27 @@ class _Rings(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
         bias, rows, comm, ctx.scatter = how
-        scaled = rows.fold(q).mul_(q.shape[-1] ** -0.5)
-        scores = rows.mask_(_row(scaled, k, rows, comm, hidden=-torch.inf))
+        scaled, keys = rows.fold(q).mul_(q.shape[-1] ** -0.5), rows.fold_keys(k)
+        scores = rows.mask_(_row(scaled, keys, rows, comm, hidden=-torch.inf))
         if bias is not None:
             rows.add_bias_(scores, bias)
         weights = torch.softmax(scores, -1, out=scores)  # in place: one row, not two
-        ctx.save_for_backward(scaled, k, v, weights)
+        values = rows.fold_keys(v)
+        ctx.save_for_backward(scaled, keys, values, weights)
         ctx.rows, ctx.comm, ctx.biased = rows, comm, bias is not None
-        return rows.unfold(_row_times(weights, v, rows, comm))
+        return rows.unfold(_row_times(weights, values, rows, comm))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        scaled, k, v, weights = ctx.saved_tensors
+        scaled, keys, values, weights = ctx.saved_tensors
         rows, comm = ctx.rows, ctx.comm
         d_out = rows.fold(grad)
         d_v = _start_sum(weights, d_out, rows, comm, ctx.scatter)
-        d_weights = _row(d_out, v, rows, comm, hidden=0.0)
+        d_weights = _row(d_out, values, rows, comm, hidden=0.0)
         d_scores = softmax_backward_(d_weights, weights)
         d_k = _start_sum(d_scores, scaled, rows, comm, ctx.scatter)
-        d_q = rows.unfold(_row_times(d_scores, k, rows, comm).mul_(grad.shape[-1] ** -0.5))
+        d_q = rows.unfold(_row_times(d_scores, keys, rows, comm).mul_(grad.shape[-1] ** -0.5))
         d_bias = rows.bias_gradient(d_scores) if ctx.biased else None
         return d_q, d_k.wait(), d_v.wait(), d_bias, None, None, None
 
@@ -104,20 +114,20 @@ class _Rings(torch.autograd.Function):
 def _row(left: Tensor, ringed: Tensor, rows: Rows, comm: Collectives, hidden: float) -> Tensor:
     """``left`` times every block of ``ringed``, side by side; ``hidden`` where not computed."""
     row = rows.blank(left, hidden)
-    for owner, block in comm.ring(ringed, rows.shard):
-        keys = rows.fold_keys(block).transpose(1, 2)
+    for owner, block in comm.ring(ringed, rows.keys):
+        columns = block.transpose(1, 2)
         for tile, within in rows.tiles(owner):
-            torch.bmm(left[:, tile.rows], keys[..., within], out=row[:, tile.rows, tile.columns])
+            out = row[:, tile.rows, tile.columns]
+            torch.bmm(left[:, tile.rows], columns[..., within], out=out)
     return row
 
 
 def _row_times(row: Tensor, ringed: Tensor, rows: Rows, comm: Collectives) -> Tensor:
     """The sum over blocks, added up in float32 at least: (b, rows, D)."""
     total = rows.nothing(row, row.shape[1], ringed.shape[-1])
-    for owner, block in comm.ring(ringed, rows.shard):
-        values = rows.fold_keys(block)
+    for owner, block in comm.ring(ringed, rows.keys):
         for tile, within in rows.tiles(owner):
-            add_product_(total[:, tile.rows], row[:, tile.rows, tile.columns], values[:, within])
+            add_product_(total[:, tile.rows], row[:, tile.rows, tile.columns], block[:, within])
     return total.to(row.dtype)
 
 
