@@ -217,6 +217,24 @@ def test_an_unfinished_run_is_no_baseline() -> None:
         assert (done.exit_code, "1 launch not there yet" in done.stderr) == (USAGE, True)
 
 
+def test_a_baseline_keeps_history_and_its_link() -> None:
+    """Of a resumed run every command; what a link names is replaced, and the link stays."""
+    kept("mine", side("a"))
+    with Store(Path("results/mine")) as store:
+        for words in (["run"], ["run", "-v"]):
+            store.write_run({"argv": words, "cases": []})
+    assert spbench("baseline", "set", "main", "mine").exit_code == DONE
+    facts = json.loads(Path("baselines/main/run.json").read_text())
+    assert (facts["argv"], facts["history"]) == (["run", "-v"], [["run"]])
+    Path("baselines/main").rename("elsewhere")
+    Path("baselines/main").symlink_to(Path("elsewhere").resolve())
+    for _ in range(2):
+        assert spbench("baseline", "set", "main", "mine", "--replace").exit_code == DONE
+    assert Path("baselines/main").is_symlink()
+    assert sorted(path.name for path in Path("baselines").iterdir()) == ["main"]
+    assert sorted(path.name for path in Path().iterdir()) == ["baselines", "elsewhere", "results"]
+
+
 @pytest.mark.parametrize(
     ("words", "again"),
     [

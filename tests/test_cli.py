@@ -71,7 +71,18 @@ FLAGS = {
         "--reference",
         "RUNS",
     ],
-    "plot": ["--gpus", "--out", "--page", "--strategy", "--workload", "-g", "-s", "-w", "RUN"],
+    "plot": [
+        "--baselines",
+        "--gpus",
+        "--out",
+        "--page",
+        "--strategy",
+        "--workload",
+        "-g",
+        "-s",
+        "-w",
+        "RUN",
+    ],
     "baseline": [],
     "check": [
         "--base-ref",
@@ -372,6 +383,15 @@ def test_plot_writes_beside_the_run(place: Path, tmp_path: Path) -> None:
     assert {path.parent for path in paths} == {Path("results/made-up/plots")}
     assert {path.suffix for path in paths} == {".png", ".svg"}
     assert all((place / path).stat().st_size > 1000 for path in paths)
+    assert spbench(place, "baseline", "set", "mine", "--force", "--baselines", "kept").code == 0
+    done = spbench(place, "plot", "baseline:mine", SPBENCH_BASELINES="kept")
+    assert (done.code, done.err) == (0, "")
+    assert Path(done.out.split()[0]).parent == Path("results/baseline-mine/plots")
+    alone = place / "results" / "made-up" / "other.csv"
+    alone.write_bytes((place / "results" / "made-up" / "runs.csv").read_bytes())
+    done = spbench(place, "plot", "results/made-up/other.csv")
+    assert {Path(line).parent for line in done.out.split()} == {Path("results/made-up/other-plots")}
+    assert "launches.png" not in done.out
     (tmp_path / "file").touch()
     taken = spbench(place, "plot", "older", "--out", str(tmp_path / "file"))
     assert taken.code == UNFIT

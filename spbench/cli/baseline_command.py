@@ -11,7 +11,14 @@ import click
 
 from spbench.cli import options
 from spbench.cli.exits import UNFIT, Failure
-from spbench.cli.runs import command_again, find_baseline, find_run, not_there_yet, records_of
+from spbench.cli.runs import (
+    command_again,
+    find_baseline,
+    find_run,
+    not_there_yet,
+    records_of,
+    reference_of,
+)
 from spbench.judge.findable import hardest, quiet_launches
 from spbench.judge.intervals import LEAST_LAUNCHES
 from spbench.judge.side_by_side import side_by_side
@@ -149,8 +156,9 @@ def _summary(name: str, records: Sequence[Record]) -> dict[str, object]:
 @options.json_option
 def show_command(name: str, baselines: Path, as_json: bool) -> None:
     """The figures of the baseline NAME, strategies side by side."""
-    records = records_of(find_baseline(name, baselines))
-    lines = side_by_side(records)
+    folder = find_baseline(name, baselines)
+    records = records_of(folder)
+    lines = side_by_side(records, reference_of(folder, records))
     if as_json:
         click.echo(json.dumps([line.as_data() for line in lines], indent=2))
         return

@@ -7,15 +7,21 @@ from pathlib import Path
 
 import click
 
+from spbench.cli import options
 from spbench.cli.chosen import chosen
 from spbench.cli.exits import UNFIT, Failure
-from spbench.cli.runs import find_run, records_of
+from spbench.cli.runs import RESULTS, find_run, records_of, reference_of
 from spbench.judge.side_by_side import side_by_side
+from spbench.results.run_json import folder_of_run
 
 
 @click.command("plot", short_help="Draw a run's figures as PNG and SVG.")
 @click.argument("run", required=False, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Folder.  [default: RUN/plots]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help=f"Folder.  [default: RUN/plots; of a baseline {RESULTS}/baseline-NAME/plots]",
+)
 @click.option("-w", "--workload", "workloads", multiple=True, metavar="NAME", help="Only these.")
 @click.option(
     "-s", "--strategy", "strategies", multiple=True, metavar="NAME[:OPTION]", help="Only these."
@@ -24,6 +30,7 @@ from spbench.judge.side_by_side import side_by_side
 @click.option(
     "--page", type=click.IntRange(min=1), default=1, show_default=True, help="Of many panels."
 )
+@options.baselines_option
 def command(
     run: Path | None,
     out: Path | None,
@@ -31,21 +38,25 @@ def command(
     strategies: Sequence[str],
     gpus: str | None,
     page: int,
+    baselines: Path,
 ) -> None:
     """Draw the figures of RUN: throughput, memory, bytes, compute, and every iteration.
 
-    RUN is a results directory, a CSV file, or by default the latest run. Prints the paths. A
-    figure has at most 12 panels; choose others by page, workload, strategy or ranks, each
-    repeated or with commas.
+    RUN is a results directory, a CSV file, baseline:NAME, or by default the latest run.
+    Prints the paths. A figure has at most 12 panels; choose others by page, workload, strategy
+    or ranks, each repeated or with commas.
     """
-    found = find_run(run)
+    found = find_run(run, baselines)
     records = chosen(records_of(found), workloads, strategies, [gpus] if gpus else [])
     from spbench.report.plots import draw_all, page_of
 
-    home = found if found.is_dir() else found.parent
-    folder = out or home / "plots"
+    home = folder_of_run(found)
+    # A baseline's own folder is to be committed.
+    is_kept = home.resolve().parent == baselines.resolve()
+    beside = home / "plots" if home.is_dir() else home.with_name(f"{home.stem}-plots")
+    folder = out or (RESULTS / f"baseline-{home.name}" / "plots" if is_kept else beside)
     try:
-        asked = page_of(side_by_side(records), records, home, page)
+        asked = page_of(side_by_side(records, reference_of(found, records)), records, home, page)
     except ValueError as error:
         raise Failure(str(error)) from None
     for remark in asked.remarks:

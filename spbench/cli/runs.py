@@ -13,7 +13,7 @@ from spbench.cli.exits import Failure
 from spbench.results.baselines import BASELINES, folder_of, names
 from spbench.results.reading import ResultsError, read_rows
 from spbench.results.record import Record
-from spbench.results.run_json import read_run
+from spbench.results.run_json import folder_of_run, read_run
 from spbench.workload.words import did_you_mean
 
 RESULTS = Path("results")
@@ -79,32 +79,27 @@ def _changed_s(file: Path) -> float:
 def not_there_yet(run: Path, records: Sequence[Record]) -> int:
     """How many launches run.json asks for that have no row."""
     there = {(record.case, record.launch) for record in records}
-    asked = read_run(_folder(run)).get("cases", [])
+    asked = read_run(folder_of_run(run)).get("cases", [])
     return sum((case.get("key"), case.get("launch")) not in there for case in asked)
 
 
 def command_again(run: Path) -> str:
     """The command that measured it, with this folder as its ``--out``: it goes on from there. Blank
     where run.json does not tell, or tells of another command than run."""
-    words = iter(read_run(_folder(run)).get("argv", [])[1:])
+    words = iter(read_run(folder_of_run(run)).get("argv", [])[1:])
     kept = ["spbench"]
     for word in words:
         if word == "--out":
             next(words, None)
         elif word != "--fresh" and not word.startswith("--out="):
             kept.append(word)
-    return shlex.join([*kept, "--out", str(_folder(run))]) if kept[1:2] == ["run"] else ""
+    return shlex.join([*kept, "--out", str(folder_of_run(run))]) if kept[1:2] == ["run"] else ""
 
 
 def reference_of(run: Path, records: Sequence[Record]) -> str | None:
     """The strategy to compare the others with that the run's sweep names, if it has a row."""
-    found = read_run(_folder(run)).get("reference")
+    found = read_run(folder_of_run(run)).get("reference")
     return found if any(record.strategy == found for record in records) else None
-
-
-def _folder(run: Path) -> Path:
-    """Of a run that is named by its folder, or by its rows."""
-    return run.parent if run.name == "runs.csv" else run
 
 
 def records_of(run: Path) -> list[Record]:

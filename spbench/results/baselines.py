@@ -7,6 +7,7 @@ to be committed beside the code that it judges.
 from __future__ import annotations
 
 import re
+import secrets
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 from spbench.results.lock import LOCK
 from spbench.results.reading import ResultsError
 from spbench.results.record import Record
-from spbench.results.run_json import read_run
+from spbench.results.run_json import folder_of_run, read_run
 from spbench.results.store import Store
 
 BASELINES = Path("baselines")
@@ -38,22 +39,30 @@ def names(root: Path = BASELINES) -> list[str]:
 def keep(name: str, run: Path, records: Sequence[Record], root: Path = BASELINES) -> Path:
     """Writes ``records`` of ``run`` as the baseline of that name, in place of an earlier one.
 
-    The new one is written beside the old one, which moves aside and goes last.
+    The new one is written beside the old one, which moves aside and goes last; of two writers at
+    once the later raises OSError.
     """
-    folder = folder_of(name, root)
-    beside = root / f".{name}.new"
-    shutil.rmtree(beside, ignore_errors=True)
-    with Store(beside) as store:
-        facts = read_run(run if run.is_dir() else run.parent)
-        keys = {record.case for record in records}
-        facts["cases"] = [one for one in facts.get("cases", []) if one.get("key") in keys]
-        store.write_run(facts)
-        store.copy(records)
-    (beside / LOCK).unlink(missing_ok=True)
-    aside = root / f".{name}.old"
+    named = folder_of(name, root)
+    folder = named.resolve()  # a link stays one
+    own = folder.parent / f".{folder.name}.{secrets.token_hex(4)}"
+    beside, aside = own.with_suffix(".new"), own.with_suffix(".old")
+    try:
+        with Store(beside) as store:
+            facts = read_run(folder_of_run(run))
+            keys = {record.case for record in records}
+            facts["cases"] = [one for one in facts.get("cases", []) if one.get("key") in keys]
+            store.write_run(facts)
+            store.copy(records)
+        (beside / LOCK).unlink(missing_ok=True)
+        if folder.exists():
+            folder.rename(aside)
+        try:
+            beside.rename(folder)
+        except OSError:
+            if aside.exists() and not folder.exists():
+                aside.rename(folder)
+            raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
     shutil.rmtree(aside, ignore_errors=True)
-    if folder.exists():
-        folder.rename(aside)
-    beside.rename(folder)
-    shutil.rmtree(aside, ignore_errors=True)
-    return folder
+    return named

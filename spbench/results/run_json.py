@@ -14,6 +14,12 @@ DEEPEST = 20
 """So many brackets stand in none of ours; far more could not be written again."""
 
 
+def folder_of_run(run: Path) -> Path:
+    """Of a run that is named by its folder, or by its rows. Another file has no folder of its own:
+    what lies beside it is another run's."""
+    return run.parent if run.name == "runs.csv" else run
+
+
 def read_run(folder: Path) -> dict[str, Any]:
     """The facts of a run, or nothing where the file is missing or damaged.
 

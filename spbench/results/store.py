@@ -124,7 +124,8 @@ class Store:
         """run.json: what was asked for, by what, where. ``history``: what was asked for before."""
         path = self.folder / "run.json"
         earlier = read_run(self.folder)
-        history = earlier.get("history", []) + ([earlier["argv"]] if "argv" in earlier else [])
+        history = [*facts.get("history", []), *earlier.get("history", [])]
+        history += [earlier["argv"]] if "argv" in earlier else []
         cases = {(c["key"], c["launch"]): c for c in earlier.get("cases", [])}
         cases |= {(c["key"], c["launch"]): c for c in facts.get("cases", [])}
         merged = {**facts, "history": history} | ({"cases": list(cases.values())} if cases else {})
