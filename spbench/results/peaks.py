@@ -6,6 +6,7 @@ From the vendors' data sheets, without sparsity. A GPU that is not here has no M
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,13 +18,18 @@ DENSE_16_BIT_TFLOPS = {
     "H100 PCIe": 756.0,
     "H100": 989.0,
     "A100": 312.0,
+    "A100 PCIe": 312.0,
     "RTX 4090": 165.2,
 }
+BESIDE = re.compile(r"NVIDIA|GeForce|SXM\d?|HBM\w*|\d+GB", re.ASCII)
+"""Words that a product has beside its name: vendor, module, memory. Others (NVL, Laptop GPU) make
+another product of it."""
 
 
 def known_peak(gpus: Sequence[Mapping[str, Any]], dtype: str) -> float | None:
     """TFLOP/s of one GPU of this machine in ``dtype``; None if that is not known."""
     if not gpus or dtype not in ("bfloat16", "float16"):
         return None
-    name = str(gpus[0]["name"])
-    return next((rate for key, rate in DENSE_16_BIT_TFLOPS.items() if key in name), None)
+    words = re.split(r"[ -]", str(gpus[0]["name"]))
+    product = " ".join(word for word in words if not BESIDE.fullmatch(word))
+    return DENSE_16_BIT_TFLOPS.get(product.replace("PCIE", "PCIe"))
