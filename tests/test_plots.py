@@ -206,11 +206,13 @@ def test_bars_do_not_cover_each_other(ax: Axes) -> None:
 
 def test_the_caption_says_where_figures_come_from() -> None:
     """Run, device, torch, dtype, and whether there is a spread between launches."""
-    text = plots.caption(RUN)
+    text = plots.caption(RUN, side_by_side(RUN))
     for said in ("run a run", "cpu", "torch 9.9", "float32", "train", "range of two launches"):
         assert said in text
-    assert "one launch: no spread" in plots.caption(RUN[:1])
-    assert "Some GPU" in plots.caption([replace(RUN[0], gpu="Some GPU")])
+    assert "one launch: no spread" in plots.caption(RUN[:1], side_by_side(RUN[:1]))
+    assert "Some GPU" in plots.caption([replace(RUN[0], gpu="Some GPU")], [])
+    mixed = side_by_side([*RUN, *(measured("ulysses", 5.0, launch=n) for n in range(3))])
+    assert "95 % intervals; of two launches their range" in plots.caption(RUN, mixed)
 
 
 def test_drawing_needs_no_torch() -> None:

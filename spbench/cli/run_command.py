@@ -24,8 +24,10 @@ from spbench.judge.side_by_side import side_by_side
 from spbench.launch.cluster import Cluster
 from spbench.launch.deadlines import Deadlines
 from spbench.launch.plan import Request
+from spbench.launch.sweep import still_to_do
 from spbench.report.comparison import show_comparison
 from spbench.report.plan_table import show_plan
+from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.workload.case import QUICK, Effort
 from spbench.workload.sweep_form import LAUNCHES, MAX_LAUNCHES
@@ -126,8 +128,8 @@ def command(
         said = "give other strategies, ranks or workloads"
         click.echo(f"nothing was measured: every case was left out; {said}", err=True)
         return SOME_FAILED
-    whole = len(records) == len(cells) and statuses <= {"ok", "skipped"}
-    return DONE if whole else SOME_FAILED
+    everything = read_rows(destination.folder).records
+    return SOME_FAILED if still_to_do(cells, everything) else DONE
 
 
 def _show(records: Sequence[Record], folder: Path, as_json: bool) -> None:

@@ -57,7 +57,7 @@ def _cells(line: Line) -> dict[str, str]:
         return known | {"step ms": line.status}
     step = line.step_ms
     sent = line.sent_bytes if line.kind == "measured" else line.predicted_bytes
-    total = sum(count for count in sent.values() if count is not None)
+    known_bytes = [count for count in sent.values() if count is not None]
     if step is not None and line.launches > 1:
         mark = "" if step.is_interval else "*"
         known["95 %"] = f"{units.milliseconds(step.low)}..{units.milliseconds(step.high)}{mark}"
@@ -68,7 +68,7 @@ def _cells(line: Line) -> dict[str, str]:
         "compute ms": units.milliseconds(line.compute_ms),
         "exposed ms": units.milliseconds(line.exposed_comm_ms),
         "peak MiB": units.mebibytes(line.peak_allocated_bytes),
-        "sent MiB": units.mebibytes(total),
+        "sent MiB": units.mebibytes(sum(known_bytes) if known_bytes else None),
         "fwd MiB": units.mebibytes(sent["forward"]),
         "bwd MiB": units.mebibytes(sent["backward"]),
         "grad MiB": units.mebibytes(sent["gradients"]),

@@ -17,6 +17,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
+from spbench.judge.comparison import launches_that_count
 from spbench.judge.groups import Group, group_of, titles
 from spbench.report import units
 from spbench.report.bars import colour
@@ -95,7 +96,7 @@ def launch_rows(ax: Axes, cases: Cases, traces: Traces) -> None:
     middle = {
         name: statistics.median(levels)
         for name, these in cases.items()
-        if (levels := [one.compared_ms for one in these if one.compared_ms])
+        if (levels := [one.compared_ms for one in launches_that_count(these) if one.compared_ms])
     }
     scale = _scale(steps, middle)
     slots = sorted({record.launch for these in cases.values() for record in these})

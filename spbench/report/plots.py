@@ -45,7 +45,8 @@ SPREAD = {
     2: "whiskers: range of two launches",
     3: "whiskers: 95 % intervals of the launches",
 }
-"""By the number of launches; 3 stands for more."""
+"""By the number of launches that count; 3 stands for more."""
+MIXED = "whiskers: 95 % intervals; of two launches their range"
 SHARE_DRAWINGS = ("memory", "step_split")
 
 
@@ -72,7 +73,7 @@ def page_of(lines: Sequence[Line], records: Sequence[Record], run: Path, number:
         raise ValueError(f"--page {number}: the last page is {most}")
     shown = {name: titles[PANELS * (number - 1) :][:PANELS] for name, titles in panels.items()}
     suffix = f"-page{number}" if number > 1 else ""
-    about = caption(records)
+    about = caption(records, lines)
     sheets = {
         name + suffix: _sheet(name, [line for line in lines if line.panel in shown[name]], about)
         for name in DRAWINGS
@@ -111,12 +112,20 @@ def _ratios(lines: Sequence[Line], about: str) -> Sheet:
     """Of lines that have a ratio."""
     panels = _by_panel(lines)
     return Sheet(
-        heading=f"Against {lines[0].reference}: ratios of the launches of each round",
+        heading=f"Against {lines[0].reference}: {_ratios_of(lines)}",
         panels={title: partial(ratios, lines=these) for title, these in panels.items()},
         caption=f"{about} · band: within {MARGIN:.0%}; hollow: not told apart",
         label_width=0.3 + 0.066 * max(map(len, labels(lines))),
         rows=max(map(len, panels.values())) + 1,
     )
+
+
+def _ratios_of(lines: Sequence[Line]) -> str:
+    """Times of launches that ran in one round have a ratio of their own."""
+    paired = {line.to_reference.paired for line in lines if line.to_reference is not None}
+    if paired == {True}:
+        return "ratios of the launches of each round"
+    return "ratios of mean step times" if paired == {False} else "ratios of rounds, or of means"
 
 
 def _into(drawing: Drawing, lines: Sequence[Line]) -> Callable[[Axes], None]:
@@ -166,15 +175,15 @@ def draw_all(page: Page, folder: Path) -> Iterator[Path]:
     yield from save_all({folder / name: sheet for name, sheet in page.sheets.items()})
 
 
-def caption(records: Sequence[Record]) -> str:
-    """Run, device, torch and dtype of what is drawn, and how often each case was launched."""
+def caption(records: Sequence[Record], lines: Sequence[Line]) -> str:
+    """Run, device, torch and dtype of what is drawn, and what its whiskers are."""
     first = records[0]
 
     def each(name: str) -> str:
         return ", ".join(dict.fromkeys(str(getattr(r, name)) for r in records if getattr(r, name)))
 
-    launches = 1 + max(record.launch for record in records)
-    spread = SPREAD[min(launches, LEAST_LAUNCHES)]
+    known = {min(line.launches, LEAST_LAUNCHES) for line in lines if line.launches}
+    spread = MIXED if {2, LEAST_LAUNCHES} <= known else SPREAD[max(known, default=1)]
     where = [each("gpu") or first.device, each("backend"), f"torch {each('torch')}"]
     said = [f"run {first.run_id}", *where, each("dtype"), each("mode"), spread]
     return " · ".join(part for part in said if part)

@@ -50,4 +50,5 @@ def ratios(ax: Axes, lines: Sequence[Line], margin: float = MARGIN) -> None:
     ax.xaxis.set_major_formatter("{x:g}x")
     ax.set_yticks([-float(row) for row in range(len(shown))], labels(shown))
     ax.set_ylim(0.6 - len(shown), 0.6)
-    ax.set_xlabel(f"step time against {shown[0].reference}'s" if shown else "")
+    what = "step" if all(line.kind == "measured" for line in shown) else "compute"
+    ax.set_xlabel(f"{what} time against {shown[0].reference}'s" if shown else "")

@@ -13,6 +13,7 @@ from typing import Self
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from spbench.judge.groups import panel_of
+from spbench.judge.volume import PHASES
 from spbench.report import tables, units
 from spbench.results.environment import package_version
 from spbench.results.record import Record
@@ -108,13 +109,15 @@ class Screen:
         self.progress.update(self.task, advance=1)
         if record.status == "ok":
             time_ms = record.step_ms if record.step_ms is not None else record.compute_ms
-            sent = [record.sent_bytes_forward, record.sent_bytes_backward]
-            total = sum(count or 0 for count in (*sent, record.sent_bytes_gradients))
+            counts = [getattr(record, f"sent_bytes_{phase}") for phase in PHASES]
+            sent = [count for count in counts if count is not None]
+            errors = [e for e in (record.output_error, record.gradient_error) if e is not None]
             what = "step" if record.step_ms is not None else "compute"
-            said = f"{what} {units.milliseconds(time_ms)} ms, sent {units.mebibytes(total)} MiB"
-            error = max(record.output_error or 0.0, record.gradient_error or 0.0)
-            said += f", peak {units.mebibytes(record.peak_allocated_bytes)} MiB"
-            said += f", gate {units.error(error)}"
+            parts = [f"{what} {units.milliseconds(time_ms)} ms"]
+            parts += [f"sent {units.mebibytes(sum(sent))} MiB"] if sent else []
+            parts += [f"peak {units.mebibytes(record.peak_allocated_bytes)} MiB"]
+            parts += [f"gate {units.error(max(errors))}"] if errors else []
+            said = ", ".join(parts)
         else:
             said = f"{record.status}: {record.reason}"
         launch = f" launch {record.launch + 1}" if self.launches > 1 else ""

@@ -68,7 +68,8 @@ def _exact(finding: Finding | None) -> str:
     if finding.metric == "memory":
         return f"{units.change(finding.ratio)} changed"
     more = round(float(finding.after or 0) - float(finding.before or 0))
-    return f"{more:+,} B changed" if more else "calls changed"
+    what = "bytes" if " bytes, was" in finding.reason else "calls"
+    return f"{more:+,} B changed" if more else f"{what} changed"
 
 
 def sentences(findings: Sequence[Finding]) -> list[str]:

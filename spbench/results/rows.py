@@ -32,9 +32,12 @@ class Rows:
         """One record for each case and launch: the last that was written.
 
         Launches of a case are of one effort: full if one that is full succeeded, else that of
-        its last record. So quick launches never hide a full run.
+        its last record that was not interrupted. So quick launches never hide a full run.
         """
-        efforts = {record.case: record.effort_label for record in self.records}
+        efforts: dict[str, str] = {}
+        for record in self.records:
+            if record.status != "interrupted" or record.case not in efforts:
+                efforts[record.case] = record.effort_label
         for record in self.records:
             if record.status == "ok" and record.effort_label == "full":
                 efforts[record.case] = "full"
