@@ -117,6 +117,7 @@ def test_blocks_of_two_launches_alternate(referee: Referee) -> None:
         del order[: begins[name]]
         blocks.append(name)
     assert "".join(blocks) == "ABABABBB"
+    assert [seat.turns for seat in referee.seats] == [2, 3]  # right behind the other's
 
 
 def test_a_launch_that_never_asks_is_waited_for_until_it_has_ended(referee: Referee) -> None:
@@ -132,6 +133,7 @@ def test_a_launch_that_never_asks_is_waited_for_until_it_has_ended(referee: Refe
     referee.seats[1].leave()
     first.join()
     assert log == ["A(", "A)"] * 2
+    assert referee.seats[0].turns == 0
 
 
 def test_a_rank_that_dies_in_its_turn_holds_nobody_up(referee: Referee) -> None:
@@ -330,3 +332,4 @@ def test_real_launches_take_turns(
     assert not fault or "rank 1 stopped in step 10" in first.reason
     assert second.step_ms is not None and second.step_ms > 0
     assert second.launch_s is not None and second.launch_s > 0
+    assert fault or all(one.turns is not None and one.turns > 1 for one in records)

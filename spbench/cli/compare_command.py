@@ -12,7 +12,7 @@ import click
 from spbench.cli import options
 from spbench.cli.exits import CANNOT_JUDGE, DONE, Failure
 from spbench.cli.percent import Percent
-from spbench.cli.runs import find_run, not_there_yet, records_of, reference_of
+from spbench.cli.runs import find_run, not_there_yet, records_of, reference_of, traces_of
 from spbench.judge.between import Margins, between
 from spbench.judge.comparison import MARGIN
 from spbench.judge.side_by_side import side_by_side
@@ -85,9 +85,11 @@ def _against(
     runs: Sequence[Path], margin: float, allow_mismatch: bool, baselines: Path, as_json: bool
 ) -> int:
     """The second run against the first; 5 where no case of theirs may be compared."""
-    before, after = (records_of(find_run(run, baselines)) for run in runs)
+    found = [find_run(run, baselines) for run in runs]
+    before, after = map(records_of, found)
+    traces = traces_of(found[0], before), traces_of(found[1], after)
     margins = Margins(time=margin)
-    findings = between(before, after, margins, allow_mismatch=allow_mismatch)
+    findings = between(before, after, margins, allow_mismatch=allow_mismatch, traces=traces)
     if as_json:
         click.echo(json.dumps([asdict(one) | {"ratio": one.ratio} for one in findings], indent=2))
     else:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from spbench.cli.runs import traces_of
 from spbench.judge.between import Finding, Margins, Metric, between
 from spbench.judge.matching import matched
 from spbench.judge.regression import Judgement
@@ -80,9 +81,14 @@ class Sides:
         return [cell for cell in cells if (cell.case.key, cell.case.launch) in failed]
 
     def findings(self) -> list[Finding]:
-        measured = [read_rows(side.sweep.store.folder).latest() for side in self.sides]
-        before, after = measured if len(measured) > 1 else (self.known, measured[0])
-        return between(before, after, self.limits.margins, metrics=self.limits.metrics)
+        folders = [side.sweep.store.folder for side in self.sides]
+        measured = [read_rows(folder).latest() for folder in folders]
+        margins, metrics = self.limits.margins, self.limits.metrics
+        if len(measured) < 2:
+            return between(self.known, measured[0], margins, metrics=metrics)
+        before, after = measured
+        traces = traces_of(folders[0], before), traces_of(folders[1], after)
+        return between(before, after, margins, metrics=metrics, traces=traces)
 
     def stored(self) -> Mapping[str, int] | None:
         if len(self.sides) > 1:

@@ -14,6 +14,7 @@ from spbench.results.baselines import BASELINES, folder_of, names
 from spbench.results.reading import ResultsError, read_rows
 from spbench.results.record import Record
 from spbench.results.run_json import folder_of_run, read_run
+from spbench.results.traces import Traces, read_samples_csv
 from spbench.workload.words import did_you_mean
 
 RESULTS = Path("results")
@@ -100,6 +101,12 @@ def reference_of(run: Path, records: Sequence[Record]) -> str | None:
     """The strategy to compare the others with that the run's sweep names, if it has a row."""
     found = read_run(folder_of_run(run)).get("reference")
     return found if any(record.strategy == found for record in records) else None
+
+
+def traces_of(run: Path, records: Sequence[Record]) -> Traces:
+    """Iterations of the launches that took turns with another side's; of others none are needed."""
+    cases = {record.case for record in records if record.turns}
+    return read_samples_csv(folder_of_run(run), cases) if cases else Traces()
 
 
 def records_of(run: Path) -> list[Record]:

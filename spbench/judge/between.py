@@ -15,6 +15,7 @@ from spbench.judge.comparison import MARGIN, Comparison, compare_times, times
 from spbench.judge.fingerprint import LIBRARIES, mismatch
 from spbench.judge.groups import group_of, titles
 from spbench.judge.matching import matched
+from spbench.judge.neighbours import Both
 from spbench.results.record import Record
 
 Metric = Literal["status", "time", "memory", "volume"]
@@ -67,8 +68,12 @@ def between(
     *,
     metrics: Sequence[Metric] = METRICS,
     allow_mismatch: bool = False,
+    traces: Both | None = None,
 ) -> list[Finding]:
-    """Findings for each case that either side has, in the order of the second."""
+    """Findings for each case that either side has, in the order of the second.
+
+    ``traces``: iterations of launches that took turns (see ``neighbours.py``).
+    """
     every = [list(before), list(after)]
     panels = titles(record for side in every for record in side)
     found: list[Finding] = []
@@ -77,7 +82,7 @@ def between(
         if old and new:
             more = _not_in(old, new)
             here += [
-                *_time(old, more, margins.time, allow_mismatch),
+                *_time(old, more, margins.time, allow_mismatch, traces),
                 *_memory(old, more, margins.memory, allow_mismatch),
                 *_volume(old, more),
             ]
@@ -155,9 +160,13 @@ def _worst(records: Sequence[Record], but: Collection[str] = ()) -> Record:
 
 
 def _time(
-    before: Sequence[Record], after: Sequence[Record], margin: float, allow_mismatch: bool
+    before: Sequence[Record],
+    after: Sequence[Record],
+    margin: float,
+    allow_mismatch: bool,
+    traces: Both | None,
 ) -> list[Finding]:
-    said = compare_times(before, after, margin, allow_mismatch=allow_mismatch)
+    said = compare_times(before, after, margin, allow_mismatch=allow_mismatch, traces=traces)
     if said is None:
         return _unless_lost("time", bool(times(_ok(before))), after)
     is_itself = said.verdict == "same" and set(after) <= set(before)

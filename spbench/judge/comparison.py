@@ -13,6 +13,7 @@ from typing import Literal
 
 from spbench.judge.fingerprint import mismatch
 from spbench.judge.intervals import LEAST_LAUNCHES, Ratio, paired_rounds, ratio
+from spbench.judge.neighbours import Both, in_turns
 from spbench.results.record import Record
 from spbench.workload.words import counted
 
@@ -59,11 +60,16 @@ def compare_times(
     margin: float = MARGIN,
     *,
     allow_mismatch: bool = False,
+    traces: Both | None = None,
 ) -> Comparison | None:
-    """Of the launches that count; None where a side has no time at all."""
+    """Of the launches that count; None where a side has no time at all.
+
+    Launches that took turns are compared step by step, where ``traces`` has their iterations.
+    """
     old, new, noise = _launches_of_both(before, after)
     sides = times(old), times(new)
-    found = ratio(*sides)
+    ratios = in_turns(old, new, traces) if traces is not None else {}
+    found = ratio(sides[0], sides[1] | {name: sides[0][name] * r for name, r in ratios.items()})
     if found is None:
         return None
     if found.is_paired:

@@ -32,6 +32,8 @@ class Ended(BaseModel):
     """How long nothing had moved when it was ended."""
     waited_s: float = 0.0
     """Of its time, for the turns of another launch to end."""
+    turns: int = 0
+    """That it took right behind one of another launch."""
     hosts: dict[int, str] = {}
     """Of several nodes: where each rank was."""
     lost: bool = False

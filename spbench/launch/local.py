@@ -107,7 +107,9 @@ class LocalLauncher:
         self._lost = self._lost or ended.lost
         if self._gpu_memory is not None:
             self._gpu_memory.ended(ok=ended.ok)
-        return ended.model_copy(update={"hosts": self._hosts(job), "waited_s": self._waited_s})
+        turns = 0 if self._seat is None else self._seat.turns
+        more = {"hosts": self._hosts(job), "waited_s": self._waited_s, "turns": turns}
+        return ended.model_copy(update=more)
 
     @property
     def _waited_s(self) -> float:

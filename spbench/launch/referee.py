@@ -43,6 +43,8 @@ class Seat:
         self.expected = self.has_turn = False
         self.expected_s = 0.0
         """When it was."""
+        self.turns = 0
+        """That its launch took right behind one of the other's."""
         self.hangs: Callable[[], bool] = lambda: False
         """Whether nothing of its launch has moved for too long; from whoever watches it."""
         self._meanwhile: Callable[[], None] | None = None
@@ -75,6 +77,7 @@ class Seat:
             self.lines, self._asking = set(), {}  # of an earlier launch
             self.expected, self.has_turn, self._waited_s = True, False, 0.0
             self.expected_s = time.monotonic()
+            self.turns = 0
             self._ended_s = None
             self._meanwhile = meanwhile
 
@@ -200,8 +203,10 @@ class Referee:
         if any(seat.has_turn or (seat.expected and not seat.waits) for seat in self.seats):
             return
         if waiting:
-            self._last = min(waiting, key=lambda seat: seat is self._last)
-            self._last._go()
+            following = min(waiting, key=lambda seat: seat is self._last)
+            following.turns += self._last not in (None, following)
+            self._last = following
+            following._go()
 
     def _check_hangs(self) -> None:
         """Behind a turn in which nothing moves nobody waits any more: the other launch goes on, and

@@ -87,6 +87,7 @@ class Sweep:
             self.starved.append(cell.case)
         facts = facts_of(cell.case, ended, samples, status, self.peak_tflops(cell.case))
         facts |= {"status": status, "reason": reason, "launch_s": launch_s}
+        facts |= {"turns": ended.turns or None}
         if status != "ok" and not ended.group_lost:
             facts["log"] = self._log(folder, blamed(ended, samples))
         return self._row(cell.case, started_utc, **facts), samples if status == "ok" else []

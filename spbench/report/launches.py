@@ -59,14 +59,7 @@ def cases_by_panel(records: Iterable[Record]) -> dict[str, Cases]:
 
 
 def steps_of(record: Record, traces: Traces) -> Figures:
-    """The iterations of a launch; none if it has no time, or samples of a rank are lost.
-
-    A share runs one rank.
-    """
-    if not record.compared_ms:
-        return np.array([])
-    name, ranks = ("timed", record.world_size) if record.kind == "measured" else ("silent", 1)
-    return np.array(traces.slowest((record.case, record.launch), name, ranks))
+    return np.array(traces.steps(record))
 
 
 def outliers(ms: Figures) -> NDArray[np.bool_]:

@@ -108,6 +108,8 @@ class Record:
     """Of that, inside steps of rank 0, untimed ones included."""
     placement: str = ""
     """Which ranks were on which machine, as node-a 0-3, node-b 4-7; blank on one alone."""
+    turns: int | None = None
+    """That it took right behind one of another side's launch of its round; blank: it ran alone."""
 
     @property
     def effort_label(self) -> str:

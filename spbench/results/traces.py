@@ -66,6 +66,15 @@ class Traces:
     damaged: int = 0
     """Lines that are no sample."""
 
+    def steps(self, record: Record) -> list[float]:
+        """Milliseconds of a launch's iterations; none if it has no time, or samples of a rank are
+        lost. A share runs one rank."""
+        if not record.compared_ms:
+            return []
+        is_share = record.kind == "one_gpu_share"
+        name, ranks = ("silent", 1) if is_share else ("timed", record.world_size)
+        return self.slowest((record.case, record.launch), name, ranks)
+
     def slowest(self, launch: Launch, name: str, ranks: int) -> list[float]:
         """An iteration takes as long as its slowest rank.
 
