@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy import stats
 
-from spbench.judge.between import Finding, Margins, between
+from spbench.judge.between import between
+from spbench.judge.finding import Finding, Margins
 from spbench.judge.intervals import LEAST_LAUNCHES, quantile
 from spbench.judge.stages import in_stages
 from spbench.results.record import Record

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from rows import row, rows
 
-from spbench.judge.between import Finding, between
+from spbench.judge.between import between
+from spbench.judge.finding import Finding
 from spbench.results.record import Record
 
 SENT: dict[str, Any] = {

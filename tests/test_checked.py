@@ -20,8 +20,9 @@ import spbench
 from spbench.cli.checked import EFFORT, case_of
 from spbench.cli.exits import DONE, REGRESSION, USAGE
 from spbench.cli.measured import Limits, Sides
-from spbench.judge.between import METRICS, Finding, Margins, Metric, between
+from spbench.judge.between import between
 from spbench.judge.comparison import Comparison
+from spbench.judge.finding import METRICS, Finding, Margins, Metric
 from spbench.judge.regression import ALPHA, Judgement
 from spbench.judge.stages import SHARES, in_stages
 from spbench.launch.checkout import CheckoutError, checked_out, work_tree

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from rows import row, rows
 
-from spbench.judge.between import Margins, between
+from spbench.judge.between import between
+from spbench.judge.finding import Margins
 from spbench.judge.regression import Judgement, judged
 from spbench.results.record import Record
 

@@ -18,7 +18,7 @@ from spbench.cli.planted import planted_fault
 from spbench.cli.requests import given
 from spbench.cli.selection import NAMES as SELECTING
 from spbench.cli.selection import Selection, selection_options
-from spbench.judge.between import METRICS, Margins, Metric
+from spbench.judge.finding import METRICS, Margins, Metric
 from spbench.judge.regression import MAX_SLOWDOWN, Judgement
 from spbench.judge.stages import LAUNCHES
 from spbench.launch.deadlines import Deadlines

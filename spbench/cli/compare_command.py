@@ -13,8 +13,9 @@ from spbench.cli import options
 from spbench.cli.exits import CANNOT_JUDGE, DONE, Failure
 from spbench.cli.percent import Percent
 from spbench.cli.runs import find_run, not_there_yet, records_of, reference_of, traces_of
-from spbench.judge.between import Margins, between
+from spbench.judge.between import between
 from spbench.judge.comparison import MARGIN
+from spbench.judge.finding import Margins
 from spbench.judge.side_by_side import side_by_side
 from spbench.report.comparison import show_comparison
 from spbench.report.verdicts import show_findings

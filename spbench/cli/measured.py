@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from spbench.cli.runs import traces_of
-from spbench.judge.between import Finding, Margins, Metric, between
+from spbench.judge.between import between
+from spbench.judge.finding import Finding, Margins, Metric
 from spbench.judge.matching import matched
 from spbench.judge.regression import Judgement
 from spbench.judge.stages import in_stages

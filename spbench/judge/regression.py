@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from spbench.judge.between import Finding, Margins
 from spbench.judge.comparison import Comparison, would_tell
+from spbench.judge.finding import Finding, Margins
 from spbench.judge.intervals import CONFIDENCE, holm
 
 Outcome = Literal["pass", "fail", "undecided"]

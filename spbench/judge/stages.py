@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from spbench.judge.between import Finding, Margins
+from spbench.judge.finding import Finding, Margins
 from spbench.judge.intervals import LEAST_LAUNCHES
 from spbench.judge.regression import Graded, Judgement, is_timed, judged
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
-from spbench.judge.between import Finding
+from spbench.judge.finding import Finding
 from spbench.judge.regression import Graded, Judgement
 from spbench.report.verdicts import columns, explained, panels, sentences
 from spbench.workload.words import counted

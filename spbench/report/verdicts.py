@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from spbench.judge.between import Finding, Metric
 from spbench.judge.comparison import Comparison
+from spbench.judge.finding import Finding, Metric
 from spbench.judge.regression import Judgement
 from spbench.report import tables, units
 from spbench.report.grid import Grid, fitting, left_out
