@@ -10,23 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from torch import Tensor
 
 from spbench.layers.in_place import add_product_
 from spbench.layers.kernel import Scores, fold, unfold
-from spbench.layers.tile import Tile
+from spbench.layers.tile import Slices, Tile
 from spbench.layers.tiles import Band
 from spbench.workload.shards import Shard
-
-
-class Slices(NamedTuple):
-    """A tile as slices of the scores."""
-
-    rows: slice
-    columns: slice
 
 
 @final
@@ -56,10 +49,6 @@ class Rows:
         """Which of all folded keys each rank has."""
         owners = range(len(self.shard.sizes))
         return Shard.of_sizes(1, tuple(self.band.columns_of(owner)[1] for owner in owners))
-
-    @property
-    def columns(self) -> int:
-        return sum(self.band.columns_of(len(self.shard.sizes) - 1))
 
     def fold(self, q: Tensor) -> Tensor:
         grouped = fold(q, self.band.dims).unflatten(1, (self.key_heads, self.group))
@@ -101,14 +90,14 @@ class Rows:
         tiles = [self._slices(tile) for tile in self.band.all_tiles]
         if len(tiles) == 1:
             return row.transpose(1, 2) @ right
-        total = self.nothing(row, self.columns, right.shape[-1])
+        total = self.nothing(row, self.keys.length, right.shape[-1])
         for rows, columns in tiles:
             add_product_(total[:, columns], row[:, rows, columns].transpose(1, 2), right[:, rows])
         return total.to(row.dtype)
 
     def blank(self, left: Tensor, hidden: float) -> Tensor:
         """Scores to be filled tile by tile; ``hidden`` where no tile lies."""
-        blank = left.new_empty(*left.shape[:2], self.columns)
+        blank = left.new_empty(*left.shape[:2], self.keys.length)
         return blank.fill_(hidden) if self.band.causal else blank
 
     def nothing(self, like: Tensor, *shape: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -12,6 +13,13 @@ class Tile:
     rows: tuple[int, int]
     columns: tuple[int, int]
     masked: bool
+
+
+class Slices(NamedTuple):
+    """A tile as slices of the scores."""
+
+    rows: slice
+    columns: slice
 
 
 def merged(tiles: list[Tile]) -> list[Tile]:

@@ -15,8 +15,6 @@ from spbench.strategies.base import Layout, Strategy
 from spbench.workload.workload import Workload
 
 AUTO = "auto"
-NEAR = 1.05
-"""Times the fewest bytes: uneven shards make so little of a difference, and no formula."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,26 +44,16 @@ class Embedded(Strategy, ABC):
 
     @final
     def layout(self, workload: Workload, ranks: int) -> Layout:
-        """The axis of fewest bytes; of those near it the one along which it holds least; of
-        equals the most evenly shared, then the outermost."""
-        if self.shard_axis != AUTO:
-            return (self.shard_axis,) * len(workload.stack)
-        fits = [a for a in workload.axes if self.why_not_along(a, workload, ranks) is None]
-        sent = {
-            axis: sum(
+        """The axis of fewest bytes; of equals the most evenly shared, then the outermost."""
+
+        def cost(axis: str) -> tuple[float, float]:
+            sent = sum(
                 bytes_in_a_step(workload, *self.sublayer_traffic(sublayer, workload, axis, ranks))
                 for sublayer in workload.block
             )
-            for axis in fits
-        }
+            return sent, self.shard(workload, axis, ranks).imbalance
 
-        def cost(axis: str) -> tuple[int, float, float]:
-            held = self.held_bytes(axis, workload, ranks)
-            return held, sent[axis], self.shard(workload, axis, ranks).imbalance
-
-        near = [axis for axis in fits if sent[axis] <= NEAR * min(sent.values())]
-        return (min(near, key=cost),) * len(workload.stack)
-
-    def held_bytes(self, axis: str, workload: Workload, ranks: int) -> int:
-        """What it holds and passes over beyond what others do, while ``axis`` is sharded."""
-        return 0
+        if self.shard_axis != AUTO:
+            return (self.shard_axis,) * len(workload.stack)
+        fits = [a for a in workload.axes if self.why_not_along(a, workload, ranks) is None]
+        return (min(fits, key=cost),) * len(workload.stack)

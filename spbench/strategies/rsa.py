@@ -14,7 +14,6 @@ are zigzag, and what is masked is not computed (``layers/tiles.py``).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -32,7 +31,7 @@ from spbench.layers.rows import Rows
 from spbench.strategies.embedded import Embedded
 from spbench.workload.shards import Shard
 from spbench.workload.sublayers import Attention, Sublayer
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 
 @final
@@ -45,14 +44,6 @@ class RingSelfAttention(Embedded):
     def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
         cut = Shard.causal if workload.is_causal(axis) else Shard.even
         return cut(workload.dim(axis), workload.axes[axis], ranks)
-
-    def held_bytes(self, axis: str, workload: Workload, ranks: int) -> int:
-        """The largest row of scores."""
-        along = [one for one in workload.attentions if axis in one.axes and not one.projection]
-        keys = [math.prod(workload.axes[a] for a in one.axes) for one in along]
-        element_bytes = DTYPE_BYTES[workload.dtype]
-        positions = workload.batch * workload.tokens // ranks
-        return positions * workload.heads * element_bytes * max(keys, default=0)
 
     def notes(self, workload: Workload, ranks: int) -> str:
         (axis,) = set(self.layout(workload, ranks))
@@ -115,10 +106,9 @@ def _row(left: Tensor, ringed: Tensor, rows: Rows, comm: Collectives, hidden: fl
     """``left`` times every block of ``ringed``, side by side; ``hidden`` where not computed."""
     row = rows.blank(left, hidden)
     for owner, block in comm.ring(ringed, rows.keys):
-        columns = block.transpose(1, 2)
+        keys = block.transpose(1, 2)
         for tile, within in rows.tiles(owner):
-            out = row[:, tile.rows, tile.columns]
-            torch.bmm(left[:, tile.rows], columns[..., within], out=out)
+            torch.bmm(left[:, tile.rows], keys[..., within], out=row[:, tile.rows, tile.columns])
     return row
 
 
