@@ -9,7 +9,6 @@ from dataclasses import asdict
 import click
 
 from spbench.cli import choices, options
-from spbench.cli.duration import Duration
 from spbench.cli.exits import DONE, UNFIT, Failure
 from spbench.cli.joined import joined
 from spbench.health.diagnosis import Asked
@@ -28,13 +27,7 @@ from spbench.report.diagnoses import show_diagnoses
     metavar="N",
     help="Ranks that try every collective.  [default: all GPUs, or 2 to 8 by the cores of a CPU]",
 )
-@click.option(
-    "--timeout",
-    type=Duration(),
-    default="120",
-    show_default=True,
-    help="For torch to load, and for each start of ranks: 90, 90s, 2m.",
-)
+@options.lasting("--timeout", "120", "For torch to load, and for each start of ranks: 90, 90s, 2m.")
 @options.device_option
 @options.json_option
 def command(gpus: int | None, timeout: float, device: Asked, as_json: bool) -> int:

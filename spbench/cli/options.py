@@ -64,24 +64,15 @@ def device_option(function: F) -> F:
     )(function)
 
 
-def timeout_option(function: F) -> F:
-    return click.option(
-        "--timeout",
-        type=Duration(),
-        default="600",
-        show_default=True,
-        help="For one launch: 90, 90s, 30m, 2h.",
-    )(function)
+def lasting(flag: str, default: str, text: str) -> Callable[[F], F]:
+    """A flag that takes a length of time."""
+    return click.option(flag, type=Duration(), default=default, show_default=True, help=text)
 
 
-def hang_option(function: F) -> F:
-    return click.option(
-        "--hang-after",
-        type=Duration(),
-        default="180",
-        show_default=True,
-        help="Without a sign of life of any rank a launch is given up.",
-    )(function)
+timeout_option = lasting("--timeout", "600", "For one launch: 90, 90s, 30m, 2h.")
+hang_option = lasting(
+    "--hang-after", "180", "Without a sign of life of any rank a launch is given up."
+)
 
 
 def settings_option(function: F) -> F:

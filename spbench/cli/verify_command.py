@@ -10,7 +10,6 @@ from typing import Literal
 import click
 
 from spbench.cli import choices, options
-from spbench.cli.duration import Duration
 from spbench.cli.exits import DONE, SOME_FAILED, Failure
 from spbench.cli.joined import joined
 from spbench.cli.on_each import on_each
@@ -55,13 +54,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
     is_flag=True,
     help="Hold the bytes that are counted against those that the kernel saw. CPU, Linux.",
 )
-@click.option(
-    "--timeout",
-    type=Duration(),
-    default="1800",
-    show_default=True,
-    help="For all checks of one number of ranks: 90, 90s, 30m, 2h.",
-)
+@options.lasting("--timeout", "1800", "For all checks of one number of ranks: 90, 90s, 30m, 2h.")
 @options.device_option
 @options.json_option
 def command(

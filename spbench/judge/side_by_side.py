@@ -6,9 +6,7 @@ workload and ranks are compared round by round, each with the reference and with
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 from spbench.judge.comparison import MARGIN, Comparison, compare_times, launches_that_count, times
 from spbench.judge.figure import Figure, figure, median
 from spbench.judge.groups import Group, group_of, titles
+from spbench.judge.status import ended
 from spbench.judge.volume import PHASES
 from spbench.results.record import Record
 
@@ -146,7 +145,7 @@ def _line(
     good = launches_that_count(records)
     first = (good or [_cause(records)])[-1]
     wrong = [record for record in records if record.status == "wrong_result"]
-    proved = max(wrong, key=_error, default=first)
+    proved = max(wrong, key=lambda one: one.gate_error or 0.0, default=first)
     passed = "passed" if proved.tolerance is not None else "not run"
     return Line(
         workload=first.workload,
@@ -174,12 +173,6 @@ def _line(
     )
 
 
-def _error(record: Record) -> float:
-    """The larger one; infinite if it is no number."""
-    found = [e for e in (record.output_error, record.gradient_error) if e is not None]
-    return math.inf if any(map(math.isnan, found)) else max(found, default=0.0)
-
-
 def _cause(records: Sequence[Record]) -> Record:
     """Of launches without figures a wrong one, else the last that was tried: others were skipped
     because of it."""
@@ -195,11 +188,7 @@ def _reason(records: Sequence[Record], good: Sequence[Record]) -> str:
     failed = [record for record in records if record.status != "ok"]
     if failed:
         worst = _cause(failed)
-        counts = Counter(record.status for record in failed)
-        alike = counts.pop(worst.status)
-        also = "".join(f", {count} {status}" for status, count in counts.items())
-        share = f"{alike} of {len(records)} launches: {worst.status}{also}"
-        said.append(f"{share}. {worst.reason}")
+        said.append(f"{ended(worst.status, records)}. {worst.reason}")
     noisy = [record for record in records if record.status == "ok" and record.noisy]
     if noisy:
         kept = "left out" if all(not record.noisy for record in good) else "too many to leave out"

@@ -22,8 +22,6 @@ SHARES = (1 / 4, 1 / 4, 1 / 2)
 spends nothing: whatever would fail by it is looked at again. The last spends most: what is still
 open by then is near the margin. None spends less than the one before, so what has failed and is not
 measured again fails again."""
-
-
 MOST_TIMES = 1 + len(SHARES)
 """The launches that were asked for, at most."""
 

@@ -38,12 +38,16 @@ def _of_failing(worst: Record, records: Sequence[Record], *, as_before: bool) ->
     """How many launches ended like ``worst``, of all, and why it did; blank if it is ok."""
     if worst.status == "ok":
         return ""
-    counts = Counter(record.status for record in records)
-    alike = counts.pop(worst.status)
-    counts.pop("ok", None)
-    share = f"{alike} of {len(records)} launches: " if alike < len(records) else ""
-    also = "".join(f", {count} {status}" for status, count in counts.items())
-    return f"{share}{worst.status}{also}{', as before' if as_before else ''}. {worst.reason}"
+    alone = all(one.status == worst.status for one in records)
+    said = worst.status if alone else ended(worst.status, records)
+    return f"{said}{', as before' if as_before else ''}. {worst.reason}"
+
+
+def ended(status: str, records: Sequence[Record]) -> str:
+    """How many launches did so, and how many otherwise than ok: 1 of 5 launches: hang, 2 crash."""
+    counts = Counter[str](record.status for record in records if record.status != "ok")
+    share = f"{counts.pop(status)} of {len(records)} launches: {status}"
+    return share + "".join(f", {count} {other}" for other, count in counts.items())
 
 
 def _status_of_new(record: Record) -> Finding:

@@ -111,12 +111,12 @@ class Screen:
             time_ms = record.step_ms if record.step_ms is not None else record.compute_ms
             counts = [getattr(record, f"sent_bytes_{phase}") for phase in PHASES]
             sent = [count for count in counts if count is not None]
-            errors = [e for e in (record.output_error, record.gradient_error) if e is not None]
+            error = record.gate_error
             what = "step" if record.step_ms is not None else "compute"
             parts = [f"{what} {units.milliseconds(time_ms)} ms"]
             parts += [f"sent {units.mebibytes(sum(sent))} MiB"] if sent else []
             parts += [f"peak {units.mebibytes(record.peak_allocated_bytes)} MiB"]
-            parts += [f"gate {units.error(max(errors))}"] if errors else []
+            parts += [f"gate {units.error(error)}"] if error is not None else []
             said = ", ".join(parts)
         else:
             said = f"{record.status}: {record.reason}"

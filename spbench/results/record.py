@@ -6,6 +6,7 @@ what one rank sends in one step, the largest over the ranks.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Self, get_type_hints
@@ -131,6 +132,12 @@ class Record:
             return str(self.world_size)
         counts = [int(last) - int(first) + 1 if last.isdecimal() else 1 for first, _, last in runs]
         return "+".join(map(str, counts))
+
+    @property
+    def gate_error(self) -> float | None:
+        """The larger of output and gradients; infinite where one is no number."""
+        found = [e for e in (self.output_error, self.gradient_error) if e is not None]
+        return math.inf if any(map(math.isnan, found)) else max(found, default=None)
 
     @property
     def compared_ms(self) -> float | None:
