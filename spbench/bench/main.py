@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 import traceback
+import warnings
 from pathlib import Path
 
 import torch
@@ -27,6 +28,7 @@ from spbench.bench.turns import Turns
 from spbench.bench.verify import verify_all
 from spbench.bench.wire import wire_all
 from spbench.comm.group import Group, ProcessGroup, ShareOfGroup
+from spbench.layers.kernel import prefer_fastest
 from spbench.results.pulse import Pulse, pulse_path, pulses_of
 from spbench.results.sample import CHECKED, Sample, sample_path, write_atomically
 from spbench.results.wired import WIRED
@@ -92,7 +94,9 @@ def connect(job: Job, patience_s: float | None = None) -> Group:
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_ranks))
     device = torch.device(job.device, local_rank) if job.device == "cuda" else torch.device("cpu")
     if job.device == "cuda":
-        torch.backends.cuda.enable_cudnn_sdp(False)  # one attention kernel, whatever the shape
+        prefer_fastest()
+        # Backward has threads of its own; each binds the device with its first product.
+        warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current")
     if job.case is not None and job.case.kind == "one_gpu_share":
         return ShareOfGroup(device, job.case.ranks)
     group = ProcessGroup(device, patience_s or job.timeout_s + job.hang_s)

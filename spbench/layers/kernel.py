@@ -1,6 +1,7 @@
 """The one local attention of all strategies: torch's scaled_dot_product_attention.
 
-Kernels differ by up to three times, which would drown what is being compared. Tensors are
+Kernels differ by up to three times, which would drown what is being compared: every strategy
+asks for the same ones in the same order (docs/decisions/0023). Tensors are
 (B, *axes, Z, D): batch, the sequence axes, heads, head size; keys and values may have fewer
 heads. Folding puts them as the kernel wants them, (batch and other axes, Z, S, D), as a view
 wherever strides allow; S runs over the attended dims in tensor order.
@@ -10,14 +11,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from spbench.workload.shards import Shard
+
+PIECE = 1024
+"""Queries at least that a kernel gets as one sample of attention to a context."""
+
+
+FASTEST_FIRST = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
+"""On a GPU. The first that takes dtype, head size and mask, which no strategy changes."""
+
+
+_FOR_GOOD = ExitStack()
+
+
+def prefer_fastest() -> None:
+    """For all attention of this process from here on."""
+    _FOR_GOOD.enter_context(sdpa_kernel(FASTEST_FIRST, set_priority=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +113,20 @@ def project(k: Tensor, v: Tensor, projection: Tensor) -> list[Tensor]:
 
 def attend_context(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Every position of ``q`` (B, *axes, Z, D) to a context k, v of (B, L, Z, D)."""
-    flat = q.flatten(1, -3).transpose(1, 2)
-    out = kernel(flat, k.transpose(1, 2), v.transpose(1, 2))
+    flat = q.flatten(1, -3)
+    count = pieces(flat.shape[1])
+    cut = flat.unflatten(1, (count, flat.shape[1] // count)).flatten(0, 1)
+    keys, values = (x[:, None].expand(-1, count, -1, -1, -1).flatten(0, 1) for x in (k, v))
+    out = kernel(*(x.transpose(1, 2) for x in (cut, keys, values)))
     return out.transpose(1, 2).reshape(q.shape)
+
+
+@cache
+def pieces(queries: int) -> int:
+    """Into how many equal pieces the queries to a context are cut, each a sample of its own.
+
+    In backward a kernel shares out samples, heads and blocks of keys among a GPU's processors,
+    and a context is one block of keys: with few heads to a rank most of them would idle.
+    """
+    most = max(1, queries // PIECE)
+    return next(count for count in range(most, 0, -1) if queries % count == 0)

@@ -1,0 +1,128 @@
+"""Where one rank's share of a step goes on a GPU: its kernels by kind, beside the floor.
+
+    python benchmarks/share_profile.py --workload dsp-720m --strategy dsp,rsa --ranks 8
+
+The floor is the larger of two times: the step's operations at the rate of one large product,
+measured here, and nothing else; what is above it is attention, which no product's rate holds
+for, and kernels that move bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from spbench.bench.step import DTYPES, Links, Step
+from spbench.comm.group import ShareOfGroup
+from spbench.layers.kernel import prefer_fastest
+from spbench.strategies.registry import load
+from spbench.workload.catalogue import find
+from spbench.workload.cost import step_flops
+from spbench.workload.load import with_settings
+from spbench.workload.workload import Workload
+
+KINDS = {
+    "attention": ("flash", "fmha", "attention", "sdpa"),
+    "products": ("nvjet", "gemm", "cutlass", "xmma", "cublas", "splitk"),
+    "norms": ("layer_norm", "layernorm", "LayerNorm", "GammaBeta", "rms_norm"),
+    "copies": ("Memcpy", "copy_kernel", "CatArray", "Memset", "fill"),
+    "sums": ("reduce_kernel",),
+    "element by element": ("elementwise",),
+}
+"""By a part of a kernel's name; the first that fits."""
+STEPS = 3
+
+
+def ms_of(run: Callable[[], object], times: int = 10) -> float:
+    """Median, by the device's events, behind three runs off the clock."""
+    for _ in range(3):
+        run()
+    took = []
+    for _ in range(times):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        took.append(begin.elapsed_time(end))
+    return statistics.median(took)
+
+
+def ceilings(dtype: torch.dtype) -> tuple[float, float]:
+    """FLOP/s of a large product, bytes/s of a large copy, read and written."""
+    n = 8192
+    a, b = (torch.randn(n, n, device="cuda", dtype=dtype) for _ in range(2))
+    product_ms = ms_of(lambda: a @ b)
+    source = torch.randn(2**30, device="cuda")
+    target = torch.empty_like(source)
+    copy_ms = ms_of(lambda: target.copy_(source))
+    return 2 * n**3 / product_ms * 1e3, 2 * source.nbytes / copy_ms * 1e3
+
+
+def kind_of(kernel: str) -> str:
+    for kind, parts in KINDS.items():
+        if any(part in kernel for part in parts):
+            return kind
+    return "other"
+
+
+def report(work: Workload, strategy: str, ranks: int, flop_per_s: float) -> None:
+    device = torch.device("cuda", 0)
+    group = ShareOfGroup(device, ranks)
+    links = Links(strategy=group.strategy, gradients=group.gradients)
+    step = Step(work, load(strategy), links, device, seed=None)
+    inputs, cotangent = step.random_inputs()
+    step_ms = ms_of(lambda: step(inputs, cotangent), 5)
+    began_s = time.perf_counter()
+    step(inputs, cotangent)
+    issued_ms = (time.perf_counter() - began_s) * 1e3
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(STEPS):
+            step(inputs, cotangent)
+        torch.cuda.synchronize()
+    kernels = [one for one in seen.key_averages() if one.device_type == DeviceType.CUDA]
+    by_kind: dict[str, float] = defaultdict(float)
+    for one in kernels:
+        by_kind[kind_of(one.key)] += one.self_device_time_total / 1e3 / STEPS
+    busy_ms = sum(by_kind.values())
+    again = 4 / 3 if work.mode == "train" and work.checkpointing == "full" else 1
+    floor_ms = step_flops(work) * again / ranks / flop_per_s * 1e3
+    print(
+        f"\n{work.name}, {strategy} on {ranks}: step {step_ms:.1f} ms, issued in {issued_ms:.1f}; "
+        f"kernels {busy_ms:.1f}; at {flop_per_s / 1e12:.0f} TFLOP/s {floor_ms:.1f}"
+    )
+    for kind, spent_ms in sorted(by_kind.items(), key=lambda pair: -pair[1]):
+        print(f"  {spent_ms:8.2f} ms {spent_ms / busy_ms:6.1%}  {kind}")
+    for one in sorted(kernels, key=lambda one: -one.self_device_time_total)[:14]:
+        spent_ms = one.self_device_time_total / 1e3 / STEPS
+        print(f"    {spent_ms:8.2f} ms {one.count // STEPS:5d}x  {one.key[:110]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workload", default="dsp-720m")
+    parser.add_argument("--strategy", default="dsp,ulysses,megatron-sp,rsa")
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--set", action="append", default=[])
+    asked = parser.parse_args()
+    work = with_settings(find(asked.workload), asked.set)
+    prefer_fastest()
+    flop_per_s, bytes_per_s = ceilings(DTYPES[work.dtype])
+    print(
+        f"{torch.cuda.get_device_name()}: a product of 8192 cubed {flop_per_s / 1e12:.0f} TFLOP/s, "
+        f"a copy {bytes_per_s / 1e12:.2f} TB/s"
+    )
+    for strategy in asked.strategy.split(","):
+        report(work, strategy, asked.ranks, flop_per_s)
+
+
+if __name__ == "__main__":
+    main()
