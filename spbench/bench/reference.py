@@ -1,8 +1,9 @@
 """What one device makes of a workload: the truth that the gate compares with.
 
-The same model code on a group of one, from the same seeded weights and inputs. In 16 bits
-there are two answers: float32 arithmetic on the rounded weights, which is taken for exact,
-and one device's own in 16 bits, which says how far off rounding alone may lead.
+The same model code on a group of one, from the same seeded weights and inputs. Where rounding
+alone leads far off there are two answers: one in the next finer arithmetic on the same rounded
+weights, which is taken for exact, and one device's own, which says how far. So it is in 16 bits,
+and in float32 where rows of scores are sharp.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from spbench.model.initialise import named_tensor
 from spbench.strategies.base import Layout, Strategy
 from spbench.workload.workload import Workload
 
-LOW_PRECISION = ("bfloat16", "float16")
+FINER = {"bfloat16": "float32", "float16": "float32"}
+FINER_WHERE_SHARP = FINER | {"float32": "float64"}
 
 Named = dict[str, Tensor]
 """The output, the input's gradient and every weight's gradient, by name."""
@@ -61,8 +63,8 @@ def one_device(
     sharpness: float = 1.0,
     ledger: Ledger | None = None,
 ) -> Reference:
-    """Runs the whole workload on ``device`` alone; in 16 bits a second time in float32."""
-    low = workload.dtype in LOW_PRECISION
+    """Runs the whole workload on ``device`` alone, a second time where finer is exact."""
+    finer = (FINER if sharpness == 1.0 else FINER_WHERE_SHARP).get(workload.dtype)
 
     def run(dtype: str) -> Named:
         alone = Links(strategy=Silent(0, 1), gradients=Silent(0, 1))
@@ -80,8 +82,8 @@ def one_device(
         workload=workload,
         seed=seed,
         sharpness=sharpness,
-        exact=run("float32" if low else workload.dtype),
-        own=run(workload.dtype) if low else None,
+        exact=run(finer or workload.dtype),
+        own=run(workload.dtype) if finer else None,
     )
 
 
