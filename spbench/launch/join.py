@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -60,6 +61,17 @@ def _number(environ: Mapping[str, str], name: str, least: int, most: int | None)
     )
 
 
+def keep_stdout() -> None:
+    """What libraries write into file descriptor 1, as NCCL does, goes to stderr from here on.
+
+    This process is a rank and prints results: ``sys.stdout`` alone still leads to stdout.
+    """
+    sys.stdout.flush()
+    mine = os.fdopen(os.dup(1), "w", 1, encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+    os.dup2(2, 1)
+    sys.stdout = mine
+
+
 @final
 class JoinedLauncher:
     """'Starts' a job by taking part in it. After an error the group is lost, for good."""
@@ -68,6 +80,7 @@ class JoinedLauncher:
         """``why_not``: the ranks run different code and must not be compared."""
         from spbench.bench.main import connect
 
+        keep_stdout()
         self.fault = fault
         if fault is not None:
             fault.strike(int(os.environ["RANK"]), "init")
