@@ -1,6 +1,7 @@
 """What gpu_suite.sh must work out: in which order to run its cells, and what to say at the end.
 
     spbench run ... --dry-run --json | gpu_suite.py order WORKLOAD [--set KEY=VALUE]...
+    gpu_suite.py rows FOLDER
     gpu_suite.py summary FOLDER
 
 A cell's time is expected from its operations, its memory from the activations that are kept.
@@ -36,6 +37,7 @@ BLOCK_ACTIVATIONS = 40
 """Activations that autograd keeps of one block of attention, attention, cross-attention, mlp."""
 GATE_FAILED = 3
 NOTHING_RAN = 6
+PHASES = ("forward", "backward", "gradients")
 GATES = ("verify-float32.json", "verify-bfloat16.json")
 
 
@@ -84,6 +86,22 @@ def order(work: Workload, cells: list[dict[str, Any]]) -> str:
             file=sys.stderr,
         )
     return ",".join(map(str, ordered))
+
+
+def rows(folder: Path) -> int:
+    """A line for each row: how it ended, its error at the gate, bytes sent and predicted."""
+    try:
+        records = read_rows(folder).latest()
+    except ResultsError:
+        return NOTHING_RAN
+    for record in records:
+        print(f"  {record.strategy}: {record.status}. {record.reason}")
+        if record.status == "ok":
+            sent = [getattr(record, f"sent_bytes_{phase}") for phase in PHASES]
+            expected = [getattr(record, f"predicted_bytes_{phase}") for phase in PHASES]
+            same = "as predicted" if sent == expected else f"PREDICTED {expected}"
+            print(f"    gate {record.gate_error:.1e}, sent {sent} {same}; {record.collectives}")
+    return 0
 
 
 def summary(folder: Path) -> int:
@@ -142,8 +160,11 @@ def main() -> int:
     ordering = commands.add_parser("order")
     ordering.add_argument("workload")
     ordering.add_argument("--set", action="append", default=[])
+    commands.add_parser("rows").add_argument("folder", type=Path)
     commands.add_parser("summary").add_argument("folder", type=Path)
     asked = parser.parse_args()
+    if asked.command == "rows":
+        return rows(asked.folder)
     if asked.command == "summary":
         return summary(asked.folder)
     print(order(with_settings(find(asked.workload), asked.set), json.load(sys.stdin)))

@@ -3,7 +3,8 @@
 #
 #   1  the gate on one rank, in float32 and bfloat16            verify-<dtype>.json
 #   2  NCCL on all its GPUs                                     runs.csv, kind measured
-#   3  NCCL between ranks that share one GPU, if it can be had  verify-<n>-ranks-on-one-device.json
+#   3  NCCL between ranks that share one GPU, if it can be had  verify-<dtype>-<n>-ranks-on-one-device.json
+#      and between two nodes that do, whole and with faults     nodes-on-one-device.txt
 #   4  one rank's share of dsp-720m on 64 to 1 ranks            runs.csv, kind one_gpu_share
 #
 #   usage: [BUDGET_S=540] [DEVICE=cpu] [PYTHON=python3] scripts/gpu_suite.sh [FOLDER]
@@ -15,6 +16,7 @@ set -uo pipefail
 
 budget_s=${BUDGET_S:-540}
 together_s=90 # for ranks that share a device: enough for the gate, and not all if they hang
+faults=({hang,kill,oom}@rank1:step3 {raise,mismatch}@rank0:step3 corrupt@rank1:step0)
 device=${DEVICE:-cuda}
 python=${PYTHON:-python3}
 folder=${1:+$(realpath -m "$1")}
@@ -34,7 +36,7 @@ if [[ $device == cuda ]]; then
 else
     gpus=1 name=cpu
     strategies=dsp,rsa large=dsp-720m-small ranks=1,2,4 together=(2)
-    effort=(--quick) smaller=(--set axes.space=64 --set depth=1)
+    effort=(--quick) smaller=(--set axes.space=64 --set depth=1) faults=(kill@rank1:step3)
     shapes=(-w configs/verify/attention-only.yaml)
 fi
 folder=${folder:-$PWD/results/$(date -u +%Y%m%d)-${name#nvidia-}}
@@ -67,16 +69,23 @@ gate() {
     verify "$budget_s" 1 "$1" >"$file"
 }
 
+free_port() {
+    "$python" -c 'import socket as s; print(s.create_server(("", 0)).getsockname()[1])'
+}
+
 # NCCL refuses two ranks of one host on one device, so to NCCL each is a host of its own.
-ranks_on_one_device() {
-    local size=$1 json=$folder/verify-$1-ranks-on-one-device.json port rank
-    echo "$size ranks on one device"
-    port=$("$python" -c 'import socket as s; print(s.create_server(("", 0)).getsockname()[1])')
+as_host() { # NAME COMMAND...
+    NCCL_HOSTID=$1 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 "${@:2}"
+}
+
+ranks_on_one_device() { # RANKS DTYPE
+    local size=$1 json=$folder/verify-$2-$1-ranks-on-one-device.json port rank
+    echo "$size ranks on one device, $2"
+    port=$(free_port)
     for ((rank = 0; rank < size; rank++)); do
         RANK=$rank WORLD_SIZE=$size LOCAL_RANK=0 LOCAL_WORLD_SIZE=$size \
-            MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
-            NCCL_HOSTID=rank$rank NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_DEBUG=WARN \
-            verify "$together_s" "$size" float32 >"$json.$rank" &
+            MASTER_ADDR=127.0.0.1 MASTER_PORT=$port NCCL_DEBUG=WARN \
+            as_host "rank$rank" verify "$together_s" "$size" "$2" >"$json.$rank" &
     done
     wait
     mv "$json.0" "$json"
@@ -89,8 +98,38 @@ several_ranks_on_one_device() {
     local seen=$folder/ranks-on-one-device.txt size
     [[ -e $seen ]] || ((budget_s - SECONDS < together_s)) && return
     for size in "${together[@]}"; do
-        ranks_on_one_device "$size" || break
+        ranks_on_one_device "$size" float32 || break
+        ranks_on_one_device "$size" bfloat16 || break
     done >"$seen" 2>&1
+}
+
+# Two nodes of one device, which is the same one. What their rows say, but for times: ranks that
+# share a device tell nothing of speed. FAULT is planted, or "".
+two_nodes() { # FAULT STRATEGIES
+    local port node place
+    port=$(free_port)
+    place=$(mktemp -d)
+    for node in 1 0; do
+        SPBENCH_FAULT=$1 as_host "node$node" within "$together_s" \
+            run -s "$2" -w dsp-720m-small --device "$device" --quick --gpus 2 --nnodes 2 \
+            --node-rank "$node" --rdzv-endpoint "127.0.0.1:$port" --hang-after 10 --timeout 60 \
+            --out "$place/$node" >/dev/null 2>"$place/said.$node" &
+    done
+    node=$!
+    wait "$node"
+    echo "$(date -u +%T) ${1:-no fault}: exit $?"
+    wait
+    "$python" scripts/gpu_suite.py rows "$place/0" || cat "$place"/said.*
+    rm -r "$place"
+}
+
+two_nodes_on_one_device() {
+    local seen=$folder/nodes-on-one-device.txt fault
+    [[ -e $seen ]] || ((budget_s - SECONDS < together_s)) && return
+    two_nodes "" "$strategies" >"$seen"
+    for fault in "${faults[@]}"; do
+        two_nodes "$fault" dsp >>"$seen"
+    done
 }
 
 # Cheap and telling cells first: the time may end before the dear ones.
@@ -108,7 +147,9 @@ suite() {
     wait
     run -w dsp-720m-small >/dev/null
     ((gpus > 1)) && run -w dsp-720m >/dev/null
-    several_ranks_on_one_device
+    several_ranks_on_one_device & # no clock runs here either
+    two_nodes_on_one_device &
+    wait
     shares_of_one_device # last, since they take whatever time is left
     find "$folder" -name 'verify-*.json' -empty -delete
     "$python" -m spbench compare "$folder" >"$folder/compare.txt"
