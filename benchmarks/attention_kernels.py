@@ -4,7 +4,7 @@
 
 Forward and backward of torch's scaled_dot_product_attention in bfloat16, median in ms, and the
 operations per second of both together. A context is tried whole and in pieces
-(``spbench/layers/kernel.py``).
+(``spbench/layers/context.py``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from spbench.layers import kernel as layer
-from spbench.layers.kernel import Scores, attend_context, attend_whole
+from spbench.layers import context as layer
+from spbench.layers.context import attend_context
+from spbench.layers.kernel import Scores, attend_whole
 
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,

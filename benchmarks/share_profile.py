@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[])
     asked = parser.parse_args()
     work = with_settings(find(asked.workload), asked.set)
-    prefer_fastest()
+    prefer_fastest(torch.device("cuda", 0))
     flop_per_s, bytes_per_s = ceilings(DTYPES[work.dtype])
     print(
         f"{torch.cuda.get_device_name()}: a product of 8192 cubed {flop_per_s / 1e12:.0f} TFLOP/s, "

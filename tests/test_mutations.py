@@ -17,7 +17,7 @@ from torch import Tensor
 
 from spbench.comm import collectives
 from spbench.comm.collectives import Collectives
-from spbench.layers import head_shares, heads, kernel
+from spbench.layers import head_shares, heads
 from spbench.layers.kernel import Scores, attend_whole
 from spbench.layers.linear import product
 from spbench.layers.rows import Rows
@@ -117,7 +117,7 @@ def test_context_heads_reinterpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def wrong(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         mixed = q.transpose(-1, -2).reshape(q.shape)
-        return kernel.attend_context(mixed, k, v)
+        return right_reference(mixed, k, v)
 
     right_reference = sublayers.attend_context
     calls = {"n": 0}

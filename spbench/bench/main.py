@@ -94,7 +94,7 @@ def connect(job: Job, patience_s: float | None = None) -> Group:
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_ranks))
     device = torch.device(job.device, local_rank) if job.device == "cuda" else torch.device("cpu")
     if job.device == "cuda":
-        prefer_fastest()
+        prefer_fastest(device)
         # Backward has threads of its own; each binds the device with its first product.
         warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current")
     if job.case is not None and job.case.kind == "one_gpu_share":

@@ -13,7 +13,6 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -23,10 +22,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from spbench.workload.shards import Shard
 
-PIECE = 1024
-"""Queries at least that a kernel gets as one sample of attention to a context."""
-
-
 FASTEST_FIRST = [
     SDPBackend.CUDNN_ATTENTION,
     SDPBackend.FLASH_ATTENTION,
@@ -34,14 +29,17 @@ FASTEST_FIRST = [
     SDPBackend.MATH,
 ]
 """On a GPU. The first that takes dtype, head size and mask, which no strategy changes."""
-
+HOPPER = (9, 0)
 
 _FOR_GOOD = ExitStack()
 
 
-def prefer_fastest() -> None:
-    """For all attention of this process from here on."""
-    _FOR_GOOD.enter_context(sdpa_kernel(FASTEST_FIRST, set_priority=True))
+def prefer_fastest(device: torch.device) -> None:
+    """For all attention of this process from here on. GPUs before Hopper, on which nobody has
+    measured it, are spared cuDNN's."""
+    older = torch.cuda.get_device_capability(device) < HOPPER
+    kernels = FASTEST_FIRST[1:] if older else FASTEST_FIRST
+    _FOR_GOOD.enter_context(sdpa_kernel(kernels, set_priority=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,24 +107,3 @@ def _only_plain(q: Tensor) -> bool:
 def project(k: Tensor, v: Tensor, projection: Tensor) -> list[Tensor]:
     """Folded keys and values (b, Z, S, D) -> (b, Z, P, D); a part of S gives a partial sum."""
     return [matrix @ x for matrix, x in zip(projection.flatten(2), (k, v), strict=True)]
-
-
-def attend_context(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Every position of ``q`` (B, *axes, Z, D) to a context k, v of (B, L, Z, D)."""
-    flat = q.flatten(1, -3)
-    count = pieces(flat.shape[1])
-    cut = flat.unflatten(1, (count, flat.shape[1] // count)).flatten(0, 1)
-    keys, values = (x[:, None].expand(-1, count, -1, -1, -1).flatten(0, 1) for x in (k, v))
-    out = kernel(*(x.transpose(1, 2) for x in (cut, keys, values)))
-    return out.transpose(1, 2).reshape(q.shape)
-
-
-@cache
-def pieces(queries: int) -> int:
-    """Into how many equal pieces the queries to a context are cut, each a sample of its own.
-
-    In backward a kernel shares out samples, heads and blocks of keys among a GPU's processors,
-    and a context is one block of keys: with few heads to a rank most of them would idle.
-    """
-    most = max(1, queries // PIECE)
-    return next(count for count in range(most, 0, -1) if queries % count == 0)

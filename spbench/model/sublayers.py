@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
-from spbench.layers.kernel import Scores, attend_context
+from spbench.layers.context import attend_context
+from spbench.layers.kernel import Scores
 from spbench.layers.linear import LinearSpec
 from spbench.model.inputs import Inputs
 from spbench.model.modulation import EPS

@@ -13,6 +13,8 @@ from typing import Any
 
 import psutil
 
+from spbench import __version__
+
 PACKAGES = ("spbench", "torch", "numpy", "pandas", "matplotlib", "pydantic")
 VARIABLES = re.compile(r"^(NCCL|TORCH|CUDA|OMP|MKL|GLOO|SPBENCH|SLURM)_")
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS", re.IGNORECASE)
@@ -35,10 +37,11 @@ def environment() -> dict[str, Any]:
 
 
 def package_version(name: str) -> str:
+    """Blank if it is not installed; spbench itself need not be."""
     try:
         return version(name)
     except PackageNotFoundError:
-        return ""
+        return __version__ if name == "spbench" else ""
 
 
 def variables(environ: os._Environ[str] | dict[str, str]) -> dict[str, str]:

@@ -1,0 +1,48 @@
+"""Queries to a context in pieces: the same attention, whatever the pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from spbench.layers import context
+from spbench.layers.context import attend_context, pieces
+
+
+@pytest.fixture(autouse=True)
+def short_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(context, "PIECE", 8)
+    pieces.cache_clear()
+    yield
+    pieces.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("queries", "count"), [(0, 1), (1, 1), (7, 1), (15, 1), (16, 2), (17, 1), (18, 2), (96, 12)]
+)
+def test_pieces_are_equal_and_not_too_short(queries: int, count: int) -> None:
+    assert pieces(queries) == count
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_pieces_change_nothing(batch: int) -> None:
+    """Neither the output nor any gradient: against every query with every key, written down."""
+    torch.manual_seed(0)
+    q = torch.randn(batch, 6, 16, 2, 4, dtype=torch.float64, requires_grad=True)
+    k, v = (torch.randn(batch, 5, 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    assert pieces(6 * 16) == 12
+    found = attend_context(q, k, v)
+    weights = (torch.einsum("btszd,blzd->btszl", q, k) / 4**0.5).softmax(-1)
+    wanted = torch.einsum("btszl,blzd->btszd", weights, v)
+    cotangent = torch.randn_like(wanted)
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(
+        gradients(found, cotangent, q, k, v), gradients(wanted, cotangent, q, k, v)
+    )
+
+
+def gradients(out: Tensor, cotangent: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(out, inputs, cotangent)
