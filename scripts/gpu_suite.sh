@@ -106,7 +106,7 @@ several_ranks_on_one_device() {
 # Two nodes of one device, which is the same one. What their rows say, but for times: ranks that
 # share a device tell nothing of speed. FAULT is planted, or "".
 two_nodes() { # FAULT STRATEGIES
-    local port node place
+    local port node place ended
     port=$(free_port)
     place=$(mktemp -d)
     for node in 1 0; do
@@ -115,9 +115,9 @@ two_nodes() { # FAULT STRATEGIES
             --node-rank "$node" --rdzv-endpoint "127.0.0.1:$port" --hang-after 10 --timeout 60 \
             --out "$place/$node" >/dev/null 2>"$place/said.$node" &
     done
-    node=$!
-    wait "$node"
-    echo "$(date -u +%T) ${1:-no fault}: exit $?"
+    wait $! # node 0
+    ended=$?
+    echo "$(date -u +%T) ${1:-no fault}: exit $ended"
     wait
     "$python" scripts/gpu_suite.py rows "$place/0" || cat "$place"/said.*
     rm -r "$place"

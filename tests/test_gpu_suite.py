@@ -17,7 +17,8 @@ from spbench.results.record import Record
 from spbench.workload.catalogue import find
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
-GATES = ("verify-float32", "verify-bfloat16", "verify-2-ranks-on-one-device")
+ONE, TOGETHER = "verify-{}", "verify-{}-2-ranks-on-one-device"
+GATES = [name.format(dtype) for name in (ONE, TOGETHER) for dtype in ("float32", "bfloat16")]
 
 
 def suite(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -35,7 +36,7 @@ def suite(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder that the suite wrote, and what it printed."""
     folder = tmp_path_factory.mktemp("suite") / "run"
-    ended = suite(folder, BUDGET_S="240")
+    ended = suite(folder, BUDGET_S="300")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return folder, ended.stdout
 
@@ -78,12 +79,20 @@ def test_one_folder_holds_everything(done: tuple[Path, str]) -> None:
     assert files == {
         *(f"{gate}.json" for gate in GATES),
         *("runs.csv", "run.json", "samples.csv.gz", "logs", "plots"),
-        *("compare.txt", "ranks-on-one-device.txt", "suite.log"),
+        *("compare.txt", "ranks-on-one-device.txt", "nodes-on-one-device.txt", "suite.log"),
     }
     assert (folder / "plots" / "memory.png").exists()
     assert "one gpu share" in (folder / "compare.txt").read_text(encoding="utf-8")
     assert (folder / "suite.log").read_text(encoding="utf-8") == printed
     assert "one_gpu_share, dsp-720m-small depth=1: 6 ok" in printed
+
+
+def test_nodes_that_share_a_device(done: tuple[Path, str]) -> None:
+    """Whole: the bytes are as predicted. With a rank that is killed: a row that says so."""
+    said = (done[0] / "nodes-on-one-device.txt").read_text(encoding="utf-8")
+    assert "no fault: exit 0\n  dsp: ok. \n    gate " in said
+    assert said.count("as predicted") == 2
+    assert "kill@rank1:step3: exit 3\n  dsp: crash. rank 1 (" in said
 
 
 def test_without_time_nothing_is_run_and_it_says_so(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from inside import inside
 
@@ -55,3 +58,19 @@ def test_commands_refuse_it(monkeypatch: pytest.MonkeyPatch, words: str) -> None
     done = inside(*words.split())
     assert (done.code, done.out) == (USAGE, "")
     assert done.err.startswith("Error: RANK='x' is not a whole number from 0 to 1; ")
+
+
+def test_stdout_is_kept_for_results() -> None:
+    """NCCL says its version on file descriptor 1, and what is read there is to be JSON."""
+    program = """if True:
+        import os
+        from spbench.launch.join import keep_stdout
+        print("before")
+        keep_stdout()
+        os.write(1, b"NCCL version 2.28\\n")
+        print("{}", flush=True)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("before\n{}\n", "NCCL version 2.28\n")
