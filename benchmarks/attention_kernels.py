@@ -80,11 +80,9 @@ def self_attention(name: str, shape: tuple[int, ...], dim: int, *, causal: bool 
 
 def context(name: str, shape: tuple[int, ...], length: int, piece: int) -> None:
     q, k, v = tensors(shape, (shape[0], length, *shape[-2:]), (shape[0], length, *shape[-2:]))
-    before, layer.PIECE = layer.PIECE, piece
-    layer.pieces.cache_clear()
+    before, layer.PIECE, layer.LONGER = (layer.PIECE, layer.LONGER), piece, 0
     line(name, lambda: attend_context(q, k, v), [q, k, v], 4 * q.numel() * length)
-    layer.PIECE = before
-    layer.pieces.cache_clear()
+    layer.PIECE, layer.LONGER = before
 
 
 def main() -> None:

@@ -2,9 +2,8 @@
 
     python benchmarks/share_profile.py --workload dsp-720m --strategy dsp,rsa --ranks 8
 
-The floor is the larger of two times: the step's operations at the rate of one large product,
-measured here, and nothing else; what is above it is attention, which no product's rate holds
-for, and kernels that move bytes.
+The floor is the step's operations at the rate of one large product, measured here. What is above
+it is attention, which no product's rate holds for, and kernels that move bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from spbench.workload.workload import Workload
 
 KINDS = {
     "attention": ("flash", "fmha", "attention", "sdpa"),
-    "products": ("nvjet", "gemm", "cutlass", "xmma", "cublas", "splitk"),
+    "products": ("nvjet", "gemm", "cutlass", "xmma", "cublas", "splitK"),
     "norms": ("layer_norm", "layernorm", "LayerNorm", "GammaBeta", "rms_norm"),
     "copies": ("Memcpy", "copy_kernel", "CatArray", "Memset", "fill"),
     "sums": ("reduce_kernel",),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -12,28 +10,38 @@ from spbench.layers import context
 from spbench.layers.context import attend_context, pieces
 
 
-@pytest.fixture(autouse=True)
-def short_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(context, "PIECE", 8)
-    pieces.cache_clear()
-    yield
-    pieces.cache_clear()
-
-
 @pytest.mark.parametrize(
     ("queries", "count"), [(0, 1), (1, 1), (7, 1), (15, 1), (16, 2), (17, 1), (18, 2), (96, 12)]
 )
 def test_pieces_are_equal_and_not_too_short(queries: int, count: int) -> None:
-    assert pieces(queries) == count
+    assert pieces(queries, 8) == count
+
+
+def test_a_long_context_goes_to_few_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a gradient of it: a piece is eight times as long at least."""
+    asked = []
+    monkeypatch.setattr(context, "pieces", lambda *lengths: asked.append(lengths) or 1)
+    for length in (7, 128, 300):
+        attend_context(torch.zeros(1, 4, 2, 8), *torch.zeros(2, 1, length, 2, 8))
+    assert asked == [(4, 1024), (4, 1024), (4, 2400)]
+
+
+@pytest.mark.parametrize("queries", [(0, 5), (3, 0)])
+def test_no_queries(queries: tuple[int, int]) -> None:
+    """A rank may have none."""
+    out = attend_context(torch.zeros(1, *queries, 2, 8), *torch.zeros(2, 1, 3, 2, 8))
+    assert out.shape == (1, *queries, 2, 8)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_pieces_change_nothing(batch: int) -> None:
+def test_pieces_change_nothing(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the output nor any gradient: against every query with every key, written down."""
     torch.manual_seed(0)
     q = torch.randn(batch, 6, 16, 2, 4, dtype=torch.float64, requires_grad=True)
     k, v = (torch.randn(batch, 5, 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    assert pieces(6 * 16) == 12
+    monkeypatch.setattr(context, "PIECE", 8)
+    monkeypatch.setattr(context, "LONGER", 1)
+    assert pieces(6 * 16, 8) == 12
     found = attend_context(q, k, v)
     weights = (torch.einsum("btszd,blzd->btszl", q, k) / 4**0.5).softmax(-1)
     wanted = torch.einsum("btszl,blzd->btszd", weights, v)

@@ -14,13 +14,15 @@ from torch import Tensor
 from spbench.layers.kernel import kernel
 
 PIECE = 1024
-"""Queries at least that the kernel gets as one sample."""
+"""Queries at least that the kernel gets as one sample, if there are so many."""
+LONGER = 8
+"""And so many times the context's length: each piece has a gradient of the whole context."""
 
 
 def attend_context(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Every position of ``q`` (B, *axes, Z, D) to a context k, v of (B, L, Z, D)."""
     flat = q.flatten(1, -3)
-    count = pieces(flat.shape[1])
+    count = pieces(flat.shape[1], max(PIECE, LONGER * k.shape[1]))
     cut = flat.unflatten(1, (count, flat.shape[1] // count)).flatten(0, 1)
     keys, values = (x[:, None].expand(-1, count, -1, -1, -1).flatten(0, 1) for x in (k, v))
     out = kernel(*(x.transpose(1, 2) for x in (cut, keys, values)))
@@ -28,7 +30,7 @@ def attend_context(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 @cache
-def pieces(queries: int) -> int:
-    """Into how many equal pieces so many queries are cut: all of one sample, if by no divisor."""
-    most = max(1, queries // PIECE)
+def pieces(queries: int, least: int) -> int:
+    """Into how many equal pieces of ``least`` or more; one, where no divisor gives such."""
+    most = max(1, queries // least)
     return next(count for count in range(most, 0, -1) if queries % count == 0)

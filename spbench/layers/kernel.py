@@ -1,7 +1,8 @@
 """The one local attention of all strategies: torch's scaled_dot_product_attention.
 
 Kernels differ by up to three times, which would drown what is being compared: every strategy
-asks for the same ones in the same order (docs/decisions/0023). Tensors are
+asks for the same ones in the same order (docs/decisions/0023). Rings alone have products of
+their own, of blocks as they come. Tensors are
 (B, *axes, Z, D): batch, the sequence axes, heads, head size; keys and values may have fewer
 heads. Folding puts them as the kernel wants them, (batch and other axes, Z, S, D), as a view
 wherever strides allow; S runs over the attended dims in tensor order.
@@ -35,8 +36,10 @@ _FOR_GOOD = ExitStack()
 
 
 def prefer_fastest(device: torch.device) -> None:
-    """For all attention of this process from here on. GPUs before Hopper, on which nobody has
-    measured it, are spared cuDNN's."""
+    """For all attention of this process from here on.
+
+    cuDNN's was measured on an H200; newer GPUs are taken to be alike, older ones keep flash.
+    """
     older = torch.cuda.get_device_capability(device) < HOPPER
     kernels = FASTEST_FIRST[1:] if older else FASTEST_FIRST
     _FOR_GOOD.enter_context(sdpa_kernel(kernels, set_priority=True))
