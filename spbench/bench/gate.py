@@ -8,9 +8,9 @@ diluted by the others. The bytes that the rank sent are held against the predict
 
 Tolerances: float64 1e-9 and float32 1e-4 against one device in the same dtype. In 16 bits
 both are compared with float32 arithmetic on the same rounded weights, and each tensor of the
-strategy may be at most four times as far from it as one device's is; so it is with float64 in
-float32 where rows of scores are sharp, if that is more. An absolute tolerance, or a loose one,
-would let pass what others have shipped.
+strategy may be at most four times as far from it as one device's is. In float32 with sharp rows
+of scores float64 is what both are compared with, and 1e-4 holds if it is more. An absolute
+tolerance, or a loose one, would let pass what others have shipped.
 """
 
 from __future__ import annotations

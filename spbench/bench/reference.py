@@ -64,7 +64,7 @@ def one_device(
     ledger: Ledger | None = None,
 ) -> Reference:
     """Runs the whole workload on ``device`` alone, a second time where finer is exact."""
-    finer = (FINER if sharpness == 1.0 else FINER_WHERE_SHARP).get(workload.dtype)
+    finer = (FINER_WHERE_SHARP if sharpness > 1.0 else FINER).get(workload.dtype)
 
     def run(dtype: str) -> Named:
         alone = Links(strategy=Silent(0, 1), gradients=Silent(0, 1))

@@ -70,8 +70,9 @@ def command(
 ) -> int:
     """Prove strategies equal to one device: output, input gradient, every weight gradient.
 
-    Errors are relative. Tolerances: 1e-9 in float64, 1e-4 in float32; in 16 bits four times
-    the error that one device makes itself. Bytes sent must equal the prediction exactly.
+    Errors are relative. Tolerances: 1e-9 in float64, 1e-4 in float32; in 16 bits, and in
+    float32 where rows of scores are sharp, four times the error that one device makes itself.
+    Bytes sent must equal the prediction exactly.
     A workload too large for one device is compared as a reduced one of its kind.
 
     With --wire the ranks live in a network namespace of their own, and run steps of
