@@ -37,8 +37,9 @@ BLOCK_ACTIVATIONS = 40
 """Activations that autograd keeps of one block of attention, attention, cross-attention, mlp."""
 GATE_FAILED = 3
 NOTHING_RAN = 6
+WRONG = "WRONG"
 PHASES = ("forward", "backward", "gradients")
-GATES = ("verify-float32.json", "verify-bfloat16.json")
+GATES = ("verify-float64.json", "verify-float32.json", "verify-bfloat16.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +96,14 @@ def rows(folder: Path) -> int:
     except ResultsError:
         return NOTHING_RAN
     for record in records:
-        print(f"  {record.strategy}: {record.status}. {record.reason}")
+        print(f"  {record.strategy}: {record.status}. {record.reason}".rstrip())
         if record.status == "ok":
             sent = [getattr(record, f"sent_bytes_{phase}") for phase in PHASES]
             expected = [getattr(record, f"predicted_bytes_{phase}") for phase in PHASES]
-            same = "as predicted" if sent == expected else f"PREDICTED {expected}"
+            same = "as predicted" if sent == expected else f"{WRONG}: predicted {expected}"
             print(f"    gate {record.gate_error:.1e}, sent {sent} {same}; {record.collectives}")
+        elif record.status == "wrong_result":
+            print(f"    {WRONG}")
     return 0
 
 
@@ -116,6 +119,7 @@ def summary(folder: Path) -> int:
             print(f"  {library:8s} {found}")
     right = [_gate(folder / name) for name in GATES]
     right += [_gate(path) for path in sorted(folder.glob("verify-*ranks*.json"))]
+    right.append(_of_nodes(folder / "nodes-on-one-device.txt"))
     for kind, name in dict.fromkeys((record.kind, record.workload) for record in records):
         these = [record for record in records if (record.kind, record.workload) == (kind, name)]
         print(f"  {kind}, {name}: {_counted(record.status for record in these)}")
@@ -128,11 +132,24 @@ def summary(folder: Path) -> int:
 
 
 def _gate(path: Path) -> bool:
+    """Whether all that was proved there is right; prints how many."""
     outcomes = []
     if path.exists():
-        outcomes = [one["outcome"] for one in json.loads(path.read_text(encoding="utf-8"))]
+        try:
+            outcomes = [one["outcome"] for one in json.loads(path.read_text(encoding="utf-8"))]
+        except ValueError:
+            print(f"  {path.stem}: DAMAGED, see the file")
+            return False
     print(f"  {path.stem}: {_counted(outcomes) or 'NOT RUN'}")
-    return bool(outcomes) and "WRONG" not in outcomes
+    return bool(outcomes) and WRONG not in outcomes
+
+
+def _of_nodes(path: Path) -> bool:
+    """Right where nothing was found, too: two nodes need not be to be had."""
+    said = path.read_text(encoding="utf-8") if path.exists() else ""
+    found = f"{said.count('as predicted')} as predicted, {said.count(WRONG)} {WRONG}"
+    print(f"  {path.stem}: {found if said else 'NOT RUN'}")
+    return WRONG not in said.partition("@rank")[0]  # a planted fault may well be wrong
 
 
 def _counted(words: Any) -> str:

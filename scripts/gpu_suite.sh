@@ -1,22 +1,25 @@
 #!/usr/bin/env bash
 # What one machine with NVIDIA GPUs can tell, within BUDGET_S seconds, in one results folder:
 #
-#   1  the gate on one rank, in float32 and bfloat16            verify-<dtype>.json
+#   1  the gate on one rank, in three dtypes                    verify-<dtype>.json
 #   2  NCCL on all its GPUs                                     runs.csv, kind measured
 #   3  NCCL between ranks that share one GPU, if it can be had  verify-<dtype>-<n>-ranks-on-one-device.json
-#      and between two nodes that do, whole and with faults     nodes-on-one-device.txt
+#      and between two nodes that do                            nodes-on-one-device.txt
 #   4  one rank's share of dsp-720m on 64 to 1 ranks            runs.csv, kind one_gpu_share
 #
-#   usage: [BUDGET_S=540] [DEVICE=cpu] [PYTHON=python3] scripts/gpu_suite.sh [FOLDER]
+#   usage: [BUDGET_S=540] [FAULTS=all] [DEVICE=cpu] [PYTHON=python3] scripts/gpu_suite.sh [FOLDER]
 #
 # FOLDER is results/<UTC date>-<gpu> unless given. What it holds is not done again, so a second
 # call goes on where the time ended the first. DEVICE=cpu goes through all of it in a small form.
+# FAULTS, all or some such as kill@rank1:step3, are planted into the two nodes, each for 40 s.
 # Exit code: 0; 3 a gate failed; 6 nothing could be run.
 set -uo pipefail
 
 budget_s=${BUDGET_S:-540}
 together_s=90 # for ranks that share a device: enough for the gate, and not all if they hang
-faults=({hang,kill,oom}@rank1:step3 {raise,mismatch}@rank0:step3 corrupt@rank1:step0)
+read -ra faults <<<"${FAULTS:-}"
+[[ ${FAULTS:-} != all ]] ||
+    faults=({hang,kill,oom}@rank1:step3 {raise,mismatch}@rank0:step3 corrupt@rank1:step0)
 device=${DEVICE:-cuda}
 python=${PYTHON:-python3}
 folder=${1:+$(realpath -m "$1")}
@@ -36,7 +39,7 @@ if [[ $device == cuda ]]; then
 else
     gpus=1 name=cpu
     strategies=dsp,rsa large=dsp-720m-small ranks=1,2,4 together=(2)
-    effort=(--quick) smaller=(--set axes.space=64 --set depth=1) faults=(kill@rank1:step3)
+    effort=(--quick) smaller=(--set axes.space=64 --set depth=1)
     shapes=(-w configs/verify/attention-only.yaml)
 fi
 folder=${folder:-$PWD/results/$(date -u +%Y%m%d)-${name#nvidia-}}
@@ -100,7 +103,9 @@ several_ranks_on_one_device() {
     for size in "${together[@]}"; do
         ranks_on_one_device "$size" float32 || break
         ranks_on_one_device "$size" bfloat16 || break
-    done >"$seen" 2>&1
+        ranks_on_one_device "$size" float64 || break
+    done >"$seen.part" 2>&1
+    mv "$seen.part" "$seen"
 }
 
 # Two nodes of one device, which is the same one. What their rows say, but for times: ranks that
@@ -125,11 +130,13 @@ two_nodes() { # FAULT STRATEGIES
 
 two_nodes_on_one_device() {
     local seen=$folder/nodes-on-one-device.txt fault
-    [[ -e $seen ]] || ((budget_s - SECONDS < together_s)) && return
-    two_nodes "" "$strategies" >"$seen"
-    for fault in "${faults[@]}"; do
-        two_nodes "$fault" dsp >>"$seen"
+    [[ -e $seen ]] && return
+    rm -f "$seen.part"
+    for fault in "" "${faults[@]}"; do
+        ((budget_s - SECONDS < together_s)) && return # what is there is not the whole
+        two_nodes "$fault" "$([[ $fault ]] && echo dsp || echo "$strategies")" >>"$seen.part"
     done
+    mv "$seen.part" "$seen"
 }
 
 # Cheap and telling cells first: the time may end before the dear ones.
@@ -144,6 +151,7 @@ suite() {
     echo "$(date -u +%FT%TZ) $folder, $budget_s s"
     gate float32 & # no clock runs in a gate, so two may share the device
     gate bfloat16 &
+    gate float64 &
     wait
     run -w dsp-720m-small >/dev/null
     ((gpus > 1)) && run -w dsp-720m >/dev/null

@@ -17,8 +17,9 @@ from spbench.results.record import Record
 from spbench.workload.catalogue import find
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
+DTYPES = ("float64", "float32", "bfloat16")
 ONE, TOGETHER = "verify-{}", "verify-{}-2-ranks-on-one-device"
-GATES = [name.format(dtype) for name in (ONE, TOGETHER) for dtype in ("float32", "bfloat16")]
+GATES = [name.format(dtype) for name in (ONE, TOGETHER) for dtype in DTYPES]
 
 
 def suite(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -36,7 +37,7 @@ def suite(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder that the suite wrote, and what it printed."""
     folder = tmp_path_factory.mktemp("suite") / "run"
-    ended = suite(folder, BUDGET_S="300")
+    ended = suite(folder, BUDGET_S="300", FAULTS="kill@rank1:step3")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return folder, ended.stdout
 
@@ -90,7 +91,7 @@ def test_one_folder_holds_everything(done: tuple[Path, str]) -> None:
 def test_nodes_that_share_a_device(done: tuple[Path, str]) -> None:
     """Whole: the bytes are as predicted. With a rank that is killed: a row that says so."""
     said = (done[0] / "nodes-on-one-device.txt").read_text(encoding="utf-8")
-    assert "no fault: exit 0\n  dsp: ok. \n    gate " in said
+    assert "no fault: exit 0\n  dsp: ok.\n    gate " in said
     assert said.count("as predicted") == 2
     assert "kill@rank1:step3: exit 3\n  dsp: crash. rank 1 (" in said
 
@@ -109,6 +110,21 @@ def test_a_gate_that_failed_is_the_exit_code(done: tuple[Path, str], script: Mod
     gate.write_text(passed.replace("passed", "WRONG", 1), encoding="utf-8")
     assert script.summary(done[0]) == script.GATE_FAILED
     gate.write_text(passed, encoding="utf-8")
+
+
+def test_a_file_that_is_no_json_is_not_passed(tmp_path: Path, script: ModuleType) -> None:
+    path = tmp_path / "verify-3-ranks-on-one-device.json"
+    path.write_text("NCCL version 2.28.9\n[]", encoding="utf-8")
+    assert not script._gate(path)
+
+
+def test_nodes_that_send_what_was_not_predicted(tmp_path: Path, script: ModuleType) -> None:
+    """Unless a fault was planted, whose wrong row is what is wanted."""
+    path = tmp_path / "nodes-on-one-device.txt"
+    assert script._of_nodes(path)
+    for said, right in (("dsp: wrong_result.\n    WRONG", False), ("corrupt@rank1: WRONG", True)):
+        path.write_text(said, encoding="utf-8")
+        assert script._of_nodes(path) is right
 
 
 def test_the_cheapest_cells_come_first(
