@@ -93,14 +93,16 @@ def connect(job: Job, patience_s: float | None = None) -> Group:
     os.environ.update(job.environment)
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_ranks))
     device = torch.device(job.device, local_rank) if job.device == "cuda" else torch.device("cpu")
+    group: Group
+    if job.case is not None and job.case.kind == "one_gpu_share":
+        group = ShareOfGroup(device, job.case.ranks)
+    else:
+        group = ProcessGroup(device, patience_s or job.timeout_s + job.hang_s)
+        group.warm()
     if job.device == "cuda":
         prefer_fastest(device)
         # Backward has threads of its own; each binds the device with its first product.
         warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current")
-    if job.case is not None and job.case.kind == "one_gpu_share":
-        return ShareOfGroup(device, job.case.ranks)
-    group = ProcessGroup(device, patience_s or job.timeout_s + job.hang_s)
-    group.warm()
     return group
 
 

@@ -64,8 +64,15 @@ def _number(environ: Mapping[str, str], name: str, least: int, most: int | None)
 def keep_stdout() -> None:
     """What libraries write into file descriptor 1, as NCCL does, goes to stderr from here on.
 
-    This process is a rank and prints results: ``sys.stdout`` alone still leads to stdout.
+    This process is a rank and prints results: ``sys.stdout`` alone still leads to stdout. Nothing
+    is done where it leads elsewhere already.
     """
+    try:
+        leads_to = sys.stdout.fileno()
+    except (OSError, ValueError, AttributeError):
+        return
+    if leads_to != 1:
+        return
     sys.stdout.flush()
     mine = os.fdopen(os.dup(1), "w", 1, encoding=sys.stdout.encoding, errors=sys.stdout.errors)
     os.dup2(2, 1)
