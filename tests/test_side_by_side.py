@@ -249,3 +249,13 @@ def test_options_make_another_strategy() -> None:
 def test_nothing_gives_no_lines() -> None:
     """A run without rows."""
     assert side_by_side([]) == []
+
+
+def test_numbers_of_ranks_ascend_in_each_panel() -> None:
+    """Whatever was measured first; panels and strategies stay as they came."""
+    ran = [("b", "dsp", 8), ("b", "rsa", 8), ("a", "dsp", 4), ("b", "rsa", 2), ("b", "dsp", 2)]
+    lines = side_by_side(
+        record(strategy, workload=work, world_size=ranks) for work, strategy, ranks in ran
+    )
+    found = [(line.panel[0], line.strategy, line.ranks) for line in lines]
+    assert found == [("b", "dsp", 2), ("b", "rsa", 2), *ran[:3]]

@@ -76,6 +76,8 @@ def side_by_side(
 ) -> list[Line]:
     """A line for each case; the reference is the first strategy that ran unless named.
 
+    Panels and strategies stand as they came, numbers of ranks ascend.
+
     Raises ValueError if no case has the strategy that is named as the reference.
     """
     groups: dict[Group, dict[str, list[Record]]] = {}
@@ -90,10 +92,12 @@ def side_by_side(
         raise ValueError(f"no case of strategy {reference!r} to compare with; there are {known}")
     chosen = reference or next(iter(ran), "")
     said = titles(found[-1] for group in groups.values() for found in group.values())
+    panels = list(dict.fromkeys(group[:-1] for group in groups))
+    ordered = sorted(groups, key=lambda group: (panels.index(group[:-1]), group[-1]))
     return [
         line
-        for group, cases in groups.items()
-        for line in _lines(cases, order, chosen, said[group], margin)
+        for group in ordered
+        for line in _lines(groups[group], order, chosen, said[group], margin)
     ]
 
 
