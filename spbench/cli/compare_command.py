@@ -12,7 +12,14 @@ import click
 from spbench.cli import options
 from spbench.cli.exits import CANNOT_JUDGE, DONE, Failure
 from spbench.cli.percent import Percent
-from spbench.cli.runs import find_run, not_there_yet, records_of, reference_of, traces_of
+from spbench.cli.runs import (
+    command_again,
+    find_run,
+    not_there_yet,
+    records_of,
+    reference_of,
+    traces_of,
+)
 from spbench.judge.between import between
 from spbench.judge.comparison import MARGIN
 from spbench.judge.finding import Margins
@@ -78,7 +85,9 @@ def command(
         missing = not_there_yet(found, records)
         if missing:
             are = "that was asked for is" if missing == 1 else "that were asked for are"
-            click.echo(f"{counted(missing, 'launch')} {are} not there yet", err=True)
+            again = command_again(found)
+            how = f"; to go on: {again}" if again else ""
+            click.echo(f"{counted(missing, 'launch')} {are} not there yet{how}", err=True)
     return DONE
 
 

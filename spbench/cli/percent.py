@@ -18,6 +18,9 @@ class Percent(click.FloatRange):
     def __init__(self) -> None:
         super().__init__()  # limits of its own, which help would show as fractions
 
+    def _describe_range(self) -> str:
+        return ""  # click would say x<=None of a range without limits
+
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:

@@ -96,7 +96,7 @@ def failures(lines: Sequence[Line]) -> list[str]:
     several = len({line.panel for line in lines}) > 1
     return [
         f"{f'{line.panel}: ' if several else ''}{line.strategy} on {counted(line.ranks, 'rank')}: "
-        f"{line.reason if line.status == 'ok' else f'{line.status}. {line.reason}'}"
+        + (line.reason if line.status == "ok" else f"{line.status}. {line.reason}".rstrip())
         for line in lines
         if line.status != "ok" or line.reason
     ]

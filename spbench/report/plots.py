@@ -47,6 +47,7 @@ SPREAD = {
 }
 """By the number of launches that count; 3 stands for more."""
 MIXED = "whiskers: 95 % intervals; of two launches their range"
+SHARE_BACKEND = "fake"
 SHARE_DRAWINGS = ("memory", "step_split")
 
 
@@ -184,6 +185,7 @@ def caption(records: Sequence[Record], lines: Sequence[Line]) -> str:
 
     known = {min(line.launches, LEAST_LAUNCHES) for line in lines if line.launches}
     spread = MIXED if {2, LEAST_LAUNCHES} <= known else SPREAD[max(known, default=1)]
-    where = [each("gpu") or first.device, each("backend"), f"torch {each('torch')}"]
+    backend = each("backend").replace(SHARE_BACKEND, "nothing sent")
+    where = [each("gpu") or first.device, backend, f"torch {each('torch')}"]
     said = [f"run {first.run_id}", *where, each("dtype"), each("mode"), spread]
     return " · ".join(part for part in said if part)

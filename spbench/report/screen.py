@@ -155,6 +155,8 @@ def header(cases: Sequence[Case]) -> list[str]:
         *others, last = dict.fromkeys(case.ranks for case in cases)
         ranks = ", ".join([*map(str, others), counted(last, "rank")])
         backend = {"cuda": "nccl", "cpu": "gloo"}[cases[0].device]
+        if cases[0].kind == "one_gpu_share":
+            ranks, backend = f"one rank's share of {ranks}", "nothing is sent"
         torch = f"torch {package_version('torch')}"
         launches = counted(len(cases), "launch")
         of_cases = counted(len({case.key for case in cases}), "case")
