@@ -608,3 +608,10 @@ def test_runs_without_a_case_in_common() -> None:
         done = spbench("compare", one, other, *words)
         assert done.exit_code == CANNOT_JUDGE
         assert done.stderr == "these runs have no case in common\n"
+
+
+def test_help_shows_no_range_of_a_share() -> None:
+    """click would say x<=None of one without limits."""
+    shown = CliRunner().invoke(cli, ["check", "--help"]).output
+    assert "[default: 3%]" in shown
+    assert "None" not in shown

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spbench.report.screen import Screen
+from spbench.report.screen import Screen, header
 from spbench.results.record import Record
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
@@ -52,3 +52,11 @@ def test_what_disturbed_a_launch_is_said(
     """Below its figures, at once, whether or not more was asked for."""
     noisy = replace(GOOD, noisy="others used 0.9 of 2 cores")
     assert said(tmp_path, capsys, noisy).endswith("\n  noisy: others used 0.9 of 2 cores")
+
+
+def test_a_share_is_not_said_to_send() -> None:
+    """It is one process, whatever the number of ranks."""
+    share = CASE.model_copy(update={"kind": "one_gpu_share"})
+    assert "on one rank's share of 2 ranks; cpu, nothing is sent, torch " in header([share])[-1]
+    assert "on 2 ranks; cpu, gloo, torch " in header([CASE])[-1]
+    assert "on 2 ranks; cpu, gloo, torch " in header([share, CASE])[-1]

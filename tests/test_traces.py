@@ -225,3 +225,10 @@ def test_noise_is_read(tmp_path_factory: pytest.TempPathFactory, noise: bytes) -
     (folder / "samples.csv.gz").write_bytes(noise)
     append_samples(folder, record(2), samples(2))
     assert steps(read_samples_csv(folder), 2) == TIMES[2]
+
+
+@pytest.mark.parametrize("ms", ["1e-200", "1e200", "1e-7", "inf", "0"])
+def test_what_no_step_takes_is_damage(tmp_path: Path, ms: str) -> None:
+    """Its ratio to another would be no number."""
+    found = read(tmp_path, gzip.compress(f"c,0,timed,0,0,1.5\nc,0,timed,0,1,{ms}\n".encode()))
+    assert (found.ms, found.damaged) == ({("c", 0): {("timed", 0): [1.5]}}, 1)

@@ -13,7 +13,6 @@ from spbench.cli import options
 from spbench.cli.exits import CANNOT_JUDGE, DONE, Failure
 from spbench.cli.percent import Percent
 from spbench.cli.runs import (
-    command_again,
     find_run,
     not_there_yet,
     records_of,
@@ -26,6 +25,7 @@ from spbench.judge.finding import Margins
 from spbench.judge.side_by_side import side_by_side
 from spbench.report.comparison import show_comparison
 from spbench.report.verdicts import show_findings
+from spbench.results.run_json import folder_of_run
 from spbench.workload.words import counted
 
 MOST_RUNS = 2
@@ -85,8 +85,9 @@ def command(
         missing = not_there_yet(found, records)
         if missing:
             are = "that was asked for is" if missing == 1 else "that were asked for are"
-            again = command_again(found)
-            how = f"; to go on: {again}" if again else ""
+            folder = folder_of_run(found)
+            is_kept = folder.resolve().is_relative_to(baselines.resolve())
+            how = "" if is_kept else f"; the command that did goes on with --out {folder}"
             click.echo(f"{counted(missing, 'launch')} {are} not there yet{how}", err=True)
     return DONE
 

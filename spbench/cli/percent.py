@@ -5,21 +5,16 @@ from __future__ import annotations
 import math
 
 import click
+from click.types import FloatParamType
 
 BARE = 0.1
 """Without a sign nobody means more than this by a fraction, or less by a percentage."""
 
 
-class Percent(click.FloatRange):
+class Percent(FloatParamType):
     """From 0 to 100 %; kept as a fraction. A bare 3, or 0.5, could mean either, and is refused."""
 
     name = "percent"
-
-    def __init__(self) -> None:
-        super().__init__()  # limits of its own, which help would show as fractions
-
-    def _describe_range(self) -> str:
-        return ""  # click would say x<=None of a range without limits
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None

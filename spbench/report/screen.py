@@ -155,7 +155,7 @@ def header(cases: Sequence[Case]) -> list[str]:
         *others, last = dict.fromkeys(case.ranks for case in cases)
         ranks = ", ".join([*map(str, others), counted(last, "rank")])
         backend = {"cuda": "nccl", "cpu": "gloo"}[cases[0].device]
-        if cases[0].kind == "one_gpu_share":
+        if all(case.kind == "one_gpu_share" for case in cases):
             ranks, backend = f"one rank's share of {ranks}", "nothing is sent"
         torch = f"torch {package_version('torch')}"
         launches = counted(len(cases), "launch")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import math
 import re
 import zlib
 from collections.abc import Collection, Iterator, Sequence
@@ -53,6 +52,10 @@ def append_samples(folder: Path, record: Record, samples: Sequence[Sample]) -> N
     with path.open("ab") as file:
         # Without name and time: behind a header that is torn, these are read as one of its fields.
         file.write(gzip.compress(text.getvalue().encode(), mtime=0))
+
+
+LEAST_MS, MOST_MS = 1e-6, 1e12
+"""A nanosecond and thirty years: what is outside was no step, and its ratios are no numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,4 +185,4 @@ def _sample(line: str) -> tuple[Launch, tuple[str, int], int, float] | None:
         found = (case, int(launch)), (name, int(rank)), int(iteration), value
     except ValueError:
         return None
-    return found if math.isfinite(value) and value > 0 else None
+    return found if LEAST_MS <= value <= MOST_MS else None
