@@ -10,10 +10,10 @@ operations per second of both together. A context is tried whole and in pieces
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Callable
 
 import torch
+from device_clock import ms_of
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -27,21 +27,6 @@ BACKENDS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
 WHOLE = 2**40
-
-
-def ms_of(run: Callable[[], object], times: int = 10) -> float:
-    """Median, by the device's events, behind three runs off the clock."""
-    for _ in range(3):
-        run()
-    took = []
-    for _ in range(times):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        took.append(begin.elapsed_time(end))
-    return statistics.median(took)
 
 
 def tensors(*shapes: tuple[int, ...]) -> list[Tensor]:

@@ -9,12 +9,11 @@ it is attention, which no product's rate holds for, and kernels that move bytes.
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable
 
 import torch
+from device_clock import ms_of
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
@@ -37,21 +36,6 @@ KINDS = {
 }
 """By a part of a kernel's name; the first that fits."""
 STEPS = 3
-
-
-def ms_of(run: Callable[[], object], times: int = 10) -> float:
-    """Median, by the device's events, behind three runs off the clock."""
-    for _ in range(3):
-        run()
-    took = []
-    for _ in range(times):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        took.append(begin.elapsed_time(end))
-    return statistics.median(took)
 
 
 def ceilings(dtype: torch.dtype) -> tuple[float, float]:
