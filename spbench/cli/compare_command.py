@@ -87,7 +87,9 @@ def command(
             are = "that was asked for is" if missing == 1 else "that were asked for are"
             folder = folder_of_run(found)
             is_kept = folder.resolve().is_relative_to(baselines.resolve())
-            how = "" if is_kept else f"; the command that did goes on with --out {folder}"
+            how = (
+                "" if is_kept else f"; the command that asked for them goes on with --out {folder}"
+            )
             click.echo(f"{counted(missing, 'launch')} {are} not there yet{how}", err=True)
     return DONE
 
