@@ -15,7 +15,7 @@ test: $(READY)
 	$(BIN)/pytest
 
 test-faults: $(READY)
-	$(BIN)/pytest -m "faults or not faults" tests/faults
+	$(BIN)/pytest -m "faults or not faults" tests
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -4,7 +4,7 @@
 
 Forward and backward of torch's scaled_dot_product_attention in bfloat16, median in ms, and the
 operations per second of both together. A context is tried whole and in pieces
-(``spbench/layers/context.py``).
+(``spbench/layers/cross_attention.py``).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from device_clock import ms_of
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from spbench.layers import context as layer
-from spbench.layers.context import attend_context
-from spbench.layers.kernel import Scores, attend_whole
+from spbench.layers import cross_attention as layer
+from spbench.layers.attention import Scores, attend_whole
+from spbench.layers.cross_attention import attend_context
 
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,

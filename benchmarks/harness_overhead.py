@@ -25,10 +25,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from spbench.bench.clock import Stopwatch
-from spbench.bench.step import Links, Step
 from spbench.comm.group import ProcessGroup
 from spbench.strategies.registry import load
+from spbench.worker.step import Links, Step
+from spbench.worker.timer import Stopwatch
 from spbench.workload.catalogue import find
 
 LIMIT = 1.02

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy import stats
 
-from spbench.judge.between import between
-from spbench.judge.finding import Finding, Margins
-from spbench.judge.intervals import LEAST_LAUNCHES, quantile
-from spbench.judge.stages import in_stages
+from spbench.analysis.compare_runs import between
+from spbench.analysis.findings import Finding, Margins
+from spbench.analysis.intervals import LEAST_LAUNCHES, quantile
+from spbench.regression.sequential import in_stages
 from spbench.results.record import Record
-from spbench.results.typical import typical
+from spbench.results.step_time import typical
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
 

@@ -24,9 +24,9 @@ from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
+from spbench.results.iterations import append_samples
 from spbench.results.record import COLUMNS, Record
 from spbench.results.sample import Sample
-from spbench.results.traces import append_samples
 
 LIMITS_S = {"compare": 2.0, "plot": 6.0}
 STRATEGIES = {"dsp": 1.0, "ulysses": 1.15, "megatron-sp": 1.6, "rsa": 1.3}

@@ -17,12 +17,12 @@ from device_clock import ms_of
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from spbench.bench.step import DTYPES, Links, Step
 from spbench.comm.group import ShareOfGroup
-from spbench.layers.kernel import prefer_fastest
+from spbench.layers.attention import prefer_fastest
 from spbench.strategies.registry import load
+from spbench.worker.step import DTYPES, Links, Step
 from spbench.workload.catalogue import find
-from spbench.workload.cost import step_flops
+from spbench.workload.flops import step_flops
 from spbench.workload.load import with_settings
 from spbench.workload.workload import Workload
 

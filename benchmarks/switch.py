@@ -25,7 +25,7 @@ import torch.multiprocessing as mp
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.group import ProcessGroup
-from spbench.workload.shards import Shard
+from spbench.workload.sharding import Shard
 
 SHAPE = (1, 16, 1024, 768)  # 48 MiB in float32
 LIMIT = 1.3

@@ -22,7 +22,7 @@ from typing import Any
 from spbench.results.reading import ResultsError, read_rows
 from spbench.results.record import Record
 from spbench.workload.catalogue import find
-from spbench.workload.cost import parameters, step_flops
+from spbench.workload.flops import parameters, step_flops
 from spbench.workload.load import with_settings
 from spbench.workload.workload import DTYPE_BYTES, Workload
 

@@ -9,9 +9,17 @@ from pathlib import Path
 
 import click
 
+from spbench.analysis.compare_strategies import side_by_side
+from spbench.analysis.intervals import LEAST_LAUNCHES
+from spbench.analysis.power import hardest, quiet_launches
 from spbench.cli import options
-from spbench.cli.exits import UNFIT, Failure
-from spbench.cli.runs import (
+from spbench.errors import UNFIT, Failure
+from spbench.report.power_text import findable_in_words
+from spbench.report.strategy_table import show_comparison
+from spbench.report.table_width import Grid, fewer
+from spbench.report.tables import console, show_fitting
+from spbench.results.baselines import folder_of, keep, names
+from spbench.results.find_run import (
     command_again,
     find_baseline,
     find_run,
@@ -19,17 +27,9 @@ from spbench.cli.runs import (
     records_of,
     reference_of,
 )
-from spbench.judge.findable import hardest, quiet_launches
-from spbench.judge.intervals import LEAST_LAUNCHES
-from spbench.judge.side_by_side import side_by_side
-from spbench.report.comparison import show_comparison
-from spbench.report.findable import findable_in_words
-from spbench.report.grid import Grid, fewer
-from spbench.report.tables import console, show_fitting
-from spbench.results.baselines import folder_of, keep, names
 from spbench.results.reading import ResultsError, read_rows
 from spbench.results.record import Record
-from spbench.workload.words import counted
+from spbench.text import counted
 
 SPARE = ("torch", "commit", "gpu", "started", "launches", "run")
 """Columns of the list that go where not all fit, in this order."""

@@ -8,22 +8,23 @@ from pathlib import Path
 
 import click
 
-from spbench.cli import choices, options
-from spbench.cli.checked import against_baseline, against_commit, against_run
-from spbench.cli.exits import Failure
-from spbench.cli.measured import Limits
-from spbench.cli.outcome import Export, check_writable, tell
+from spbench.analysis.findings import METRICS, Margins, Metric
+from spbench.analysis.verdict import MAX_SLOWDOWN, Judgement
+from spbench.cli import options
 from spbench.cli.percent import Percent
-from spbench.cli.planted import planted_fault
-from spbench.cli.requests import given
 from spbench.cli.selection import NAMES as SELECTING
 from spbench.cli.selection import Selection, selection_options
-from spbench.judge.finding import METRICS, Margins, Metric
-from spbench.judge.regression import MAX_SLOWDOWN, Judgement
-from spbench.judge.stages import LAUNCHES
+from spbench.errors import Failure
 from spbench.launch.deadlines import Deadlines
+from spbench.regression.check import against_baseline, against_commit, against_run
+from spbench.regression.measurement import Limits
+from spbench.regression.outcome import Export, check_writable, tell
+from spbench.regression.sequential import LAUNCHES
 from spbench.report.exports import junit, markdown
-from spbench.workload.words import did_you_mean
+from spbench.sweep import devices
+from spbench.sweep.fault_check import planted_fault
+from spbench.sweep.request import given
+from spbench.text import did_you_mean
 
 MOST_LAUNCHES = 100
 JUDGED = METRICS[1:]
@@ -116,7 +117,7 @@ def command(
         if run is not None:
             raise Failure("--base-ref measures both sides itself; leave RUN out")
         planted_fault()
-        where = choices.choose_device(device)
+        where = devices.choose_device(device)
         asked = selection.asked(ctx, where, 1)
         judgement = against_commit(base_ref, asked, where, limits, out)
     else:

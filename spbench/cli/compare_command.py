@@ -9,24 +9,24 @@ from pathlib import Path
 
 import click
 
+from spbench.analysis.compare import MARGIN
+from spbench.analysis.compare_runs import between
+from spbench.analysis.compare_strategies import side_by_side
+from spbench.analysis.findings import Margins
 from spbench.cli import options
-from spbench.cli.exits import CANNOT_JUDGE, DONE, Failure
 from spbench.cli.percent import Percent
-from spbench.cli.runs import (
+from spbench.errors import CANNOT_JUDGE, DONE, Failure
+from spbench.report.run_table import show_findings
+from spbench.report.strategy_table import show_comparison
+from spbench.results.find_run import (
     find_run,
     not_there_yet,
     records_of,
     reference_of,
     traces_of,
 )
-from spbench.judge.between import between
-from spbench.judge.comparison import MARGIN
-from spbench.judge.finding import Margins
-from spbench.judge.side_by_side import side_by_side
-from spbench.report.comparison import show_comparison
-from spbench.report.verdicts import show_findings
 from spbench.results.run_json import folder_of_run
-from spbench.workload.words import counted
+from spbench.text import counted
 
 MOST_RUNS = 2
 

@@ -8,13 +8,14 @@ from dataclasses import asdict
 
 import click
 
-from spbench.cli import choices, options
-from spbench.cli.exits import DONE, UNFIT, Failure
-from spbench.cli.joined import joined
-from spbench.health.diagnosis import Asked
-from spbench.health.nvml import ask, visible
-from spbench.launch.doctor import Patient, examine
-from spbench.report.diagnoses import show_diagnoses
+from spbench.cli import options
+from spbench.doctor.diagnosis import Asked
+from spbench.doctor.examine import Patient, examine
+from spbench.errors import DONE, UNFIT, Failure
+from spbench.launch.joined_ranks import joined
+from spbench.report.doctor_table import show_diagnoses
+from spbench.results.nvml import ask, visible
+from spbench.sweep import devices
 
 
 @click.command(
@@ -23,7 +24,7 @@ from spbench.report.diagnoses import show_diagnoses
 @click.option(
     "-g",
     "--gpus",
-    type=click.IntRange(1, choices.MAX_PROCESSES),
+    type=click.IntRange(1, devices.MAX_PROCESSES),
     metavar="N",
     help="Ranks that try every collective.  [default: all GPUs, or 2 to 8 by the cores of a CPU]",
 )

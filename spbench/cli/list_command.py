@@ -10,17 +10,17 @@ from typing import Any
 import click
 
 from spbench.cli import options
-from spbench.cli.exits import Failure
-from spbench.cli.runs import all_runs
+from spbench.errors import Failure
 from spbench.report import units
-from spbench.report.grid import Grid
+from spbench.report.table_width import Grid
 from spbench.report.tables import console, show_fitting
+from spbench.results.find_run import all_runs
 from spbench.results.reading import ResultsError, read_rows
 from spbench.strategies.registry import SUMMARIES, named, places
 from spbench.workload.catalogue import find, names
-from spbench.workload.cost import parameters, step_flops
+from spbench.workload.flops import parameters, step_flops
 from spbench.workload.sweep_file import load_sweep
-from spbench.workload.yaml_data import WorkloadError
+from spbench.workload.yaml_lines import WorkloadError
 
 WORDS = {"strategies": (0, 1), "workloads": (0, 1), "sweeps": (0, 1, 2, 5), "runs": (0, 1)}
 """What can be listed, and which columns of it are words."""

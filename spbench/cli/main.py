@@ -15,9 +15,9 @@ from typing import NoReturn
 import click
 
 from spbench import __version__
-from spbench.cli.endings import let_go, open_streams, reader_is_gone, told
-from spbench.cli.exits import DONE, INTERRUPTED, READER_GONE
-from spbench.workload.words import did_you_mean
+from spbench.cli.error_handling import let_go, open_streams, reader_is_gone, told
+from spbench.errors import DONE, INTERRUPTED, READER_GONE
+from spbench.text import did_you_mean
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 COMMANDS = {
@@ -80,7 +80,7 @@ def cli() -> None:
 
 
 def main() -> NoReturn:
-    """Runs the command and exits with a code of ``exits.py``, or 128 and the signal's number."""
+    """Runs the command and exits with a code of ``errors.py``, or 128 and the signal's number."""
     seen: list[int] = []
 
     def end(signum: int, _: object) -> NoReturn:

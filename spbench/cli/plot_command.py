@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
+from spbench.analysis.compare_strategies import side_by_side
 from spbench.cli import options
-from spbench.cli.chosen import chosen
-from spbench.cli.exits import UNFIT, Failure
-from spbench.cli.runs import RESULTS, find_run, records_of, reference_of
-from spbench.judge.side_by_side import side_by_side
+from spbench.cli.row_selection import chosen
+from spbench.errors import UNFIT, Failure
+from spbench.results.find_run import RESULTS, find_run, records_of, reference_of
 from spbench.results.run_json import folder_of_run
 
 
@@ -48,7 +48,7 @@ def command(
     """
     found = find_run(run, baselines)
     records = chosen(records_of(found), workloads, strategies, [gpus] if gpus else [])
-    from spbench.report.plots import draw_all, page_of
+    from spbench.report.plots.plots import draw_all, page_of
 
     home = folder_of_run(found)
     # A baseline's own folder is to be committed.

@@ -10,27 +10,28 @@ from pathlib import Path
 
 import click
 
-from spbench.cli import choices, options
+from spbench.analysis.compare_strategies import side_by_side
+from spbench.cli import options
+from spbench.cli.cluster_options import nodes_options
 from spbench.cli.duration import Duration
-from spbench.cli.exits import DONE, SOME_FAILED, Failure
-from spbench.cli.folders import Destination
-from spbench.cli.measure import Plan, measure
-from spbench.cli.nodes import nodes_options
-from spbench.cli.planted import planted_fault, said_fault
-from spbench.cli.requests import checked_cells
-from spbench.cli.runs import reference_of
 from spbench.cli.selection import Selection, selection_options
-from spbench.judge.side_by_side import side_by_side
+from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.launch.cluster import Cluster
 from spbench.launch.deadlines import Deadlines
-from spbench.launch.plan import Request
-from spbench.launch.sweep import still_to_do
-from spbench.report.comparison import show_comparison
-from spbench.report.plan_table import show_plan
+from spbench.report.dry_run import show_plan
+from spbench.report.strategy_table import show_comparison
+from spbench.results.find_run import reference_of
 from spbench.results.reading import read_rows
 from spbench.results.record import Record
+from spbench.sweep import devices
+from spbench.sweep.fault_check import planted_fault, said_fault
+from spbench.sweep.output_folder import Destination
+from spbench.sweep.plan import Request
+from spbench.sweep.request import checked_cells
+from spbench.sweep.run import Plan, measure
+from spbench.sweep.sweep import still_to_do
 from spbench.workload.case import QUICK, Effort
-from spbench.workload.sweep_form import LAUNCHES, MAX_LAUNCHES
+from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 
 
 @click.command("run", short_help="Prove, count and time strategies on a workload.")
@@ -86,7 +87,7 @@ def command(
     gradient, and the bytes it sends. Only then is it timed. Each launch is a row of runs.csv.
     """
     planted_fault()
-    where = choices.choose_device(device)
+    where = devices.choose_device(device)
     launches = 1 if quick and launches is None else launches
     if share and cluster is not None:
         raise Failure("--share is one process; leave out --nnodes, or start it without srun")

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
-from spbench.cli import choices, options
-from spbench.cli.requests import Asked, by_file, by_flags
+from spbench.cli import options
+from spbench.sweep import devices
+from spbench.sweep.request import Asked, by_file, by_flags
 from spbench.workload.case import Device
 
 DEFAULT_WORKLOAD = "dsp-720m-small"
@@ -44,9 +45,9 @@ class Selection:
             return by_file(ctx, self.sweep, launches=launches, skip_invalid=self.skip_invalid)
         settings = [*self.settings, *([f"dtype={self.dtype}"] if self.dtype else [])]
         return by_flags(
-            choices.parse_strategies(self.strategies),
-            choices.choose_workload(self.workload, settings),
-            choices.parse_ranks(self.gpus, device, share=share, nodes=nodes),
+            devices.parse_strategies(self.strategies),
+            devices.choose_workload(self.workload, settings),
+            devices.parse_ranks(self.gpus, device, share=share, nodes=nodes),
             launches=launches,
             skip_invalid=self.skip_invalid,
         )

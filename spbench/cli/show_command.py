@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 import click
 
-from spbench.cli import choices, options
-from spbench.cli.exits import Failure
-from spbench.launch.lanes import lanes
-from spbench.report.drawing import show
-from spbench.report.picture import Picture
+from spbench.cli import options
+from spbench.errors import Failure
+from spbench.report.diagram.draw import show
+from spbench.report.diagram.layout import Picture
+from spbench.strategies.describe import lanes
 from spbench.strategies.registry import UnknownStrategyError
+from spbench.sweep import devices
 
 
 @click.command(
@@ -39,8 +40,8 @@ def command(
     For each strategy the axis that is sharded while each sublayer runs, and the bytes that
     the busiest rank sends. Nothing is run.
     """
-    chosen = choices.choose_workload(workload, settings)
-    names = choices.parse_strategies(strategies)
+    chosen = devices.choose_workload(workload, settings)
+    names = devices.parse_strategies(strategies)
     try:
         picture = Picture(workload=chosen, ranks=ranks, lanes=lanes(chosen, names, ranks))
     except UnknownStrategyError as error:

@@ -9,19 +9,20 @@ from typing import Literal
 
 import click
 
-from spbench.cli import choices, options
-from spbench.cli.exits import DONE, SOME_FAILED, Failure
-from spbench.cli.joined import joined
-from spbench.cli.on_each import on_each
-from spbench.cli.planted import refuse_fault
+from spbench.cli import options
 from spbench.cli.selection import DEFAULT_WORKLOAD
 from spbench.cli.wire import refuse_wire, verify_wire
-from spbench.launch.checks import Verdict, checks_for, run_checks
-from spbench.launch.join import JoinedLauncher
+from spbench.errors import DONE, SOME_FAILED, Failure
+from spbench.launch.joined_ranks import joined
 from spbench.launch.local import LocalLauncher
-from spbench.launch.plan import check_options
+from spbench.launch.torchrun import JoinedLauncher
 from spbench.report.tables import show_verdicts
 from spbench.strategies.registry import UnknownStrategyError
+from spbench.sweep import devices
+from spbench.sweep.fault_check import refuse_fault
+from spbench.sweep.on_each_size import on_each
+from spbench.sweep.plan import check_options
+from spbench.sweep.verification import Verdict, checks_for, run_checks
 from spbench.workload.case import Device
 from spbench.workload.catalogue import find, names
 from spbench.workload.job import Check, Job
@@ -81,12 +82,12 @@ def command(
     refuse_fault()
     if wire:
         refuse_wire(device)
-    chosen = choices.parse_strategies(strategies)
+    chosen = devices.parse_strategies(strategies)
     shapes = _shapes(workloads, small, [DEFAULT_WORKLOAD] if wire else [])
     settings = [f"dtype={dtype}"] if dtype else [] if wire else ["dtype=float64"]
     shapes = [with_settings(shape, settings) for shape in shapes]
-    where = choices.choose_device("cpu" if wire else device)
-    ranks = choices.parse_ranks(gpus, where)
+    where = devices.choose_device("cpu" if wire else device)
+    ranks = devices.parse_ranks(gpus, where)
     try:
         check_options(chosen)
     except UnknownStrategyError as error:
@@ -110,7 +111,7 @@ def _shapes(workloads: Sequence[str], small: bool, default: Sequence[str]) -> li
     if small and (own := [name for name in chosen if not name.endswith(SMALL)]):
         known = [name for name in own if name not in large]
         raise Failure(f"{known[0]!r} has no -small twin; --small is for names of the catalogue")
-    return [choices.choose_workload(name, []) for name in dict.fromkeys(chosen)]
+    return [devices.choose_workload(name, []) for name in dict.fromkeys(chosen)]
 
 
 def _verify(

@@ -8,13 +8,13 @@ from dataclasses import asdict
 
 import click
 
-from spbench.cli.exits import DONE, SOME_FAILED, UNFIT, Failure
-from spbench.cli.joined import joined
-from spbench.cli.on_each import on_each
+from spbench.errors import DONE, SOME_FAILED, UNFIT, Failure
 from spbench.launch import namespace
+from spbench.launch.joined_ranks import joined
 from spbench.launch.local import LocalLauncher
 from spbench.launch.wire_checks import WireVerdict, run_wire_checks
 from spbench.report.wire_table import show_wire
+from spbench.sweep.on_each_size import on_each
 from spbench.workload.job import Check
 from spbench.workload.workload import Workload
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from spbench.comm.transport import Done, Handle, Transport
-from spbench.workload.shards import Shard
+from spbench.workload.sharding import Shard
 
 
 @final

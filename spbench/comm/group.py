@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 
 from spbench.comm.collectives import Collectives
-from spbench.comm.network import Gloo, Nccl
-from spbench.comm.silent import Silent
+from spbench.comm.fake import Silent
+from spbench.comm.nccl_gloo import Gloo, Nccl
 from spbench.comm.transport import Transport
-from spbench.workload.shards import Shard
+from spbench.workload.sharding import Shard
 
 
 class Group(ABC):

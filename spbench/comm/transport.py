@@ -16,7 +16,7 @@ from typing import Protocol, final
 from torch import Tensor
 
 from spbench.comm.packing import Parts
-from spbench.comm.transfer import Count, Op, Phase, all_reduce_bytes
+from spbench.workload.traffic import Count, Op, Phase, all_reduce_bytes
 
 
 class Handle(Protocol):

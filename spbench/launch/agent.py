@@ -7,7 +7,7 @@ standard input names a folder with a ``job.json``; when that job's ranks have en
 server that has imported torch once, so a launch costs a fraction of a second. End of input, or
 SIGTERM, ends it, and its ranks.
 
-With CLUSTER, a JSON text, it is one of several; see ``node.py``.
+With CLUSTER, a JSON text, it is one of several; see ``node_main.py``.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher import api as launcher_api
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from spbench.bench.main import run_job
-from spbench.launch.ladder import GRACE_S, end_ranks
+from spbench.launch.gpu_memory import oom_kills
 from spbench.launch.launcher import Ended
-from spbench.launch.memory_back import oom_kills
+from spbench.launch.shutdown import GRACE_S, end_ranks
 from spbench.results.sample import write_atomically
+from spbench.worker.main import run_job
 from spbench.workload.job import Job
 
 LOOK_S = 0.1
@@ -136,7 +136,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:
-        from spbench.launch.node import main as main_of_node
+        from spbench.launch.node_main import main as main_of_node
 
         main_of_node(*sys.argv[2:])
     else:

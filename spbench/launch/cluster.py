@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 import spbench
-from spbench.launch.reach import address_towards
+from spbench.launch.interfaces import address_towards
 from spbench.results.environment import package_version
 
 PORT = 29400

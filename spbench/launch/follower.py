@@ -13,11 +13,11 @@ from typing import Any, NoReturn
 
 import psutil
 
-from spbench.comm.board import Board, BoardError
+from spbench.comm.kv_store import Board, BoardError
 from spbench.launch.agent import LOOK_S, launch
 from spbench.launch.cluster import Cluster, Member, Roster, meeting
-from spbench.launch.reach import bind_gloo_towards
-from spbench.results.pulse import tell_pulses
+from spbench.launch.interfaces import bind_gloo_towards
+from spbench.results.heartbeat import tell_pulses
 from spbench.workload.job import Job
 
 BEAT_S = 1.0

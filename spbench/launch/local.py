@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import final
 
 from spbench.launch.cluster import Cluster, Roster, spread
-from spbench.launch.ladder import GRACE_S, STACKS_S
+from spbench.launch.gpu_memory import GpuMemory
+from spbench.launch.hang_detector import Watch, least_far
 from spbench.launch.launcher import Ended, LauncherError
-from spbench.launch.memory_back import GpuMemory
 from spbench.launch.process import AgentProcess
-from spbench.launch.referee import Seat
-from spbench.launch.watch import Watch, least_far
-from spbench.results.pulse import pulse_folder, read_pulse
+from spbench.launch.shutdown import GRACE_S, STACKS_S
+from spbench.regression.turn_server import Seat
+from spbench.results.heartbeat import pulse_folder, read_pulse
 from spbench.results.sample import Sample, sample_path
 from spbench.workload.job import Job
 

@@ -6,8 +6,8 @@ pipe that would otherwise tell it that the launcher is gone.
 
 from __future__ import annotations
 
-from spbench.bench.family import die_with_parent
+from spbench.worker.parent_death import die_with_parent
 
 die_with_parent()  # first: what follows takes seconds, in which the launcher may die
 
-import spbench.bench.main  # noqa: E402, F401
+import spbench.worker.main  # noqa: E402, F401

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, final
 
-from spbench.launch.ladder import GRACE_S, end_tree
+from spbench.launch.shutdown import GRACE_S, end_tree
 
 
 @final

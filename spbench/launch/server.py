@@ -11,7 +11,7 @@ import shutil
 import signal
 from multiprocessing import forkserver, util
 
-from spbench.bench.family import die_with_parent
+from spbench.worker.parent_death import die_with_parent
 
 
 def begin(parent: int, *, ahead: bool) -> None:

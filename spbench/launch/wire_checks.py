@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from spbench.launch import namespace
-from spbench.launch.checks import RanksFailedError, read_found
 from spbench.launch.launcher import Launcher
-from spbench.results.wired import WIRED, Wired
+from spbench.results.wire_result import WIRED, Wired
+from spbench.sweep.verification import RanksFailedError, read_found
 from spbench.workload.job import Check, Job
 
 MOST = 1.02

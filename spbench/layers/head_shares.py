@@ -12,7 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from spbench.workload.shards import Sizes, runs_of, shard_sizes
+from spbench.workload.sharding import Sizes, runs_of, shard_sizes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spbench.workload.shards import Shard, runs_of, shard_sizes
+from spbench.workload.sharding import Shard, runs_of, shard_sizes
 
 
 @dataclass(frozen=True, kw_only=True)

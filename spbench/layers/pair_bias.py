@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spbench.comm.collectives import Collectives
-from spbench.comm.transfer import Transfer
-from spbench.layers.kernel import Scores
-from spbench.workload.shards import shard_sizes
-from spbench.workload.sublayers import Attention, Sublayer
+from spbench.layers.attention import Scores
+from spbench.workload.block import Attention, Sublayer
+from spbench.workload.sharding import shard_sizes
+from spbench.workload.traffic import Transfer
 from spbench.workload.workload import Workload
 
 

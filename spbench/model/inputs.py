@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
-from spbench.model.initialise import named_tensor
-from spbench.workload.shards import Shard
+from spbench.model.init_weights import named_tensor
+from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
 
 

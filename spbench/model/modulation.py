@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
-from spbench.workload.shards import Shard
+from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
 
 EPS = 1e-6

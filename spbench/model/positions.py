@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
-from spbench.workload.shards import Shard, shard_sizes
-from spbench.workload.sublayers import Attention
+from spbench.workload.block import Attention
+from spbench.workload.sharding import Shard, shard_sizes
 from spbench.workload.workload import Workload
 
 BASE = 10_000.0

@@ -15,15 +15,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
-from spbench.layers.context import attend_context
-from spbench.layers.kernel import Scores
+from spbench.layers.attention import Scores
+from spbench.layers.cross_attention import attend_context
 from spbench.layers.linear import LinearSpec
 from spbench.model.inputs import Inputs
 from spbench.model.modulation import EPS
 from spbench.model.positions import Rotary, RotaryTables
 from spbench.strategies.base import Strategy
-from spbench.workload.shards import Shard
-from spbench.workload.sublayers import Attention, CrossAttention, Mlp, Sublayer
+from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
+from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
 
 

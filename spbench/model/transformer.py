@@ -24,8 +24,8 @@ from spbench.model.inputs import Inputs
 from spbench.model.modulation import Conditioning, ModulatedNorm, PlainNorm
 from spbench.model.positions import LearnedPositions, RotaryTables
 from spbench.strategies.base import Strategy
-from spbench.workload.cost import is_modulated
-from spbench.workload.shards import Shard
+from spbench.workload.flops import is_modulated
+from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
-from spbench.judge.finding import Finding
-from spbench.judge.regression import Graded, Judgement
-from spbench.report.verdicts import columns, explained, panels, sentences
-from spbench.workload.words import counted
+from spbench.analysis.findings import Finding
+from spbench.analysis.verdict import Graded, Judgement
+from spbench.report.run_table import columns, explained, panels, sentences
+from spbench.text import counted
 
 
 def markdown(judgement: Judgement, against: str, said: str) -> str:

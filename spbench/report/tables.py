@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spbench.launch.checks import Verdict
 from spbench.report import units
-from spbench.report.grid import Grid, fewer, fitting, left_out, taken
-from spbench.workload.words import counted
+from spbench.report.table_width import Grid, fewer, fitting, left_out, taken
+from spbench.sweep.verification import Verdict
+from spbench.text import counted
 
 PLAIN_WIDTH = 200
 OUTCOMES = ("passed", "WRONG", "declined")

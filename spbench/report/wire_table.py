@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from spbench.launch.wire_checks import WireVerdict
 from spbench.report import units
-from spbench.report.grid import Grid, fewer, fitting, left_out
+from spbench.report.table_width import Grid, fewer, fitting, left_out
 from spbench.report.tables import console, room, say, show_table
-from spbench.workload.words import counted
+from spbench.text import counted
 
 COLUMNS = ("strategy", "workload", "ranks", "counted MiB", "wire MiB", "wire / counted", "outcome")
 SPARE = ("workload", "counted MiB", "wire MiB")

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from spbench.workload.words import counted
+from spbench.text import counted
 
 OTHERS_SHARE = 0.1
 """Of a machine's cores. A step waits for its slowest rank, so on a CPU a tenth of the cores

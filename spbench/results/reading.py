@@ -12,11 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-from spbench.results.cells import Convert, converters
-from spbench.results.header import REQUIRED, Header, as_header, is_header
-from spbench.results.lines import cells_of, lines_of
+from spbench.results.csv_cells import Convert, converters
+from spbench.results.csv_header import REQUIRED, Header, as_header, is_header
+from spbench.results.csv_lines import cells_of, lines_of
+from spbench.results.read_rows import Rows, notes_on
 from spbench.results.record import Record
-from spbench.results.rows import Rows, notes_on
 from spbench.results.sample import Status
 
 STATUSES = frozenset(get_args(Status))

@@ -21,13 +21,13 @@ from typing import Any, Self
 
 from filelock import BaseFileLock
 
-from spbench.results.ending import Ending, ending_of
+from spbench.results.csv_ending import Ending, ending_of
+from spbench.results.iterations import append_samples
 from spbench.results.lock import LOCK, taken
 from spbench.results.reading import ResultsError
 from spbench.results.record import Record
 from spbench.results.run_json import read_run
 from spbench.results.sample import Sample, write_atomically
-from spbench.results.traces import append_samples
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LEAST_FREE_BYTES = 16 * 2**20

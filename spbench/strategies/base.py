@@ -26,14 +26,14 @@ from typing import ClassVar, final
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
-from spbench.comm.traffic import Traffic, switch
-from spbench.comm.transfer import Transfer
-from spbench.layers.kernel import Scores, attend_whole
+from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.linear import LinearSpec, WholeLinear
 from spbench.layers.pair_bias import gather_traffic, gathered
-from spbench.workload.cost import is_modulated, parameters
-from spbench.workload.shards import Shard
-from spbench.workload.sublayers import Sublayer
+from spbench.workload.block import Sublayer
+from spbench.workload.flops import is_modulated, parameters
+from spbench.workload.sharding import Shard
+from spbench.workload.step_traffic import Traffic, switch
+from spbench.workload.traffic import Transfer
 from spbench.workload.workload import DTYPE_BYTES, Workload
 
 Layout = tuple[str, ...]

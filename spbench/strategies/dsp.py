@@ -10,7 +10,7 @@ attends along the sharded axis, one all-to-all moves the sharding elsewhere.
 
 So there is no communication code here: this file is a planner, and the model switches
 wherever the layout changes. Attention over all axes joined leaves none to shard: among other
-attentions, that one's heads are shared out (``layers/heads.py``), at its true cost in the plan.
+attentions its heads are shared out (``layers/head_parallel.py``), at its true cost in the plan.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import final
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
-from spbench.comm.traffic import Traffic, bytes_in_a_step, switch
-from spbench.layers.heads import attend_by_heads, traffic_by_heads
-from spbench.layers.kernel import Scores
+from spbench.layers.attention import Scores
+from spbench.layers.head_parallel import attend_by_heads, traffic_by_heads
 from spbench.strategies.base import Layout, Strategy
-from spbench.strategies.limits import heads_why_not, nothing_to_switch, too_short
-from spbench.workload.shards import Shard
-from spbench.workload.sublayers import Attention, Sublayer
+from spbench.strategies.refusals import heads_why_not, nothing_to_switch, too_short
+from spbench.workload.block import Attention, Sublayer
+from spbench.workload.sharding import Shard
+from spbench.workload.step_traffic import Traffic, bytes_in_a_step, switch
 from spbench.workload.workload import Workload
 
 Cost = tuple[float, float]

@@ -22,15 +22,15 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
-from spbench.comm.traffic import Traffic
-from spbench.comm.transfer import Transfer
-from spbench.layers.heads import bias_of_groups, bias_traffic_by_groups
-from spbench.layers.kernel import Scores, attend_whole
+from spbench.layers.attention import Scores, attend_whole
+from spbench.layers.head_parallel import bias_of_groups, bias_traffic_by_groups
 from spbench.layers.linear import LinearSpec, empty_parameter, product
-from spbench.strategies.embedded import Embedded
-from spbench.strategies.limits import cut_why_not
-from spbench.workload.shards import Shard, shard_sizes
-from spbench.workload.sublayers import Sublayer
+from spbench.strategies.fixed_axis import Embedded
+from spbench.strategies.refusals import cut_why_not
+from spbench.workload.block import Sublayer
+from spbench.workload.sharding import Shard, shard_sizes
+from spbench.workload.step_traffic import Traffic
+from spbench.workload.traffic import Transfer
 from spbench.workload.workload import Workload
 
 

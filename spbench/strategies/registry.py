@@ -12,8 +12,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from spbench.workload.words import did_you_mean
-from spbench.workload.yaml_data import short
+from spbench.text import did_you_mean
+from spbench.workload.yaml_lines import short
 
 if TYPE_CHECKING:
     from spbench.strategies.base import Strategy

@@ -9,7 +9,7 @@ fills its row of scores, takes one softmax over the full row, then passes its va
 Backward rings V (for the gradient of the scores) and K (for that of q), and sums every rank's
 part of the whole dK and dV: as published by two all-reduces, 6 f K in all (section 3.2), or
 with ``reduce_scatter`` 4 f K. The row costs B Z S^2 / N elements. Under a causal mask shards
-are zigzag, and what is masked is not computed (``layers/tiles.py``).
+are zigzag, and what is masked is not computed (``layers/causal_tiles.py``).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives, Pending
-from spbench.comm.traffic import Traffic
-from spbench.comm.transfer import Transfer
+from spbench.layers.attention import Scores
 from spbench.layers.in_place import add_product_, softmax_backward_
-from spbench.layers.kernel import Scores
-from spbench.layers.projected import attend_projected, projected_traffic
-from spbench.layers.rows import Rows
-from spbench.strategies.embedded import Embedded
-from spbench.workload.shards import Shard
-from spbench.workload.sublayers import Attention, Sublayer
+from spbench.layers.linformer import attend_projected, projected_traffic
+from spbench.layers.ring_scores import Rows
+from spbench.strategies.fixed_axis import Embedded
+from spbench.workload.block import Attention, Sublayer
+from spbench.workload.sharding import Shard
+from spbench.workload.step_traffic import Traffic
+from spbench.workload.traffic import Transfer
 from spbench.workload.workload import Workload
 
 

@@ -2,7 +2,7 @@
 
 One axis stays sharded. Where a sublayer attends along it, one all-to-all carries q, k and v
 together: the axis becomes whole and the heads are shared out; a second one brings the result
-back (``layers/heads.py``). Attention along any other axis is local and silent.
+back (``layers/head_parallel.py``). Attention along any other axis is local and silent.
 
     q, k, v   (B, T/N, S, Z, D)   --switch-->   (B, T, S, Z/N, D)
     out       (B, T, S, Z/N, D)   --switch-->   (B, T/N, S, Z, D)
@@ -18,13 +18,13 @@ from typing import final
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
-from spbench.comm.traffic import Traffic
-from spbench.layers.heads import attend_by_heads, traffic_by_heads
-from spbench.layers.kernel import Scores
-from spbench.strategies.embedded import Embedded
-from spbench.strategies.limits import heads_why_not
-from spbench.workload.shards import Shard
-from spbench.workload.sublayers import Attention, Sublayer
+from spbench.layers.attention import Scores
+from spbench.layers.head_parallel import attend_by_heads, traffic_by_heads
+from spbench.strategies.fixed_axis import Embedded
+from spbench.strategies.refusals import heads_why_not
+from spbench.workload.block import Attention, Sublayer
+from spbench.workload.sharding import Shard
+from spbench.workload.step_traffic import Traffic
 from spbench.workload.workload import Workload
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from spbench.workload.sublayers import Frozen
+from spbench.workload.block import Frozen
 from spbench.workload.workload import Workload
 
 Kind = Literal["measured", "one_gpu_share"]
@@ -31,7 +31,7 @@ class Effort(Frozen):
     """Aimed at for the timed pass; min_iterations and the last block may exceed it."""
     precision: PositiveFloat = 0.01
     """Enough when the median's 95 % interval, were iterations independent, is this far to each
-    side of it. They are not, so another launch may differ by more (see bench/sampling.py)."""
+    side of it. They are not, so another launch may differ by more (see worker/sampling.py)."""
     silent: bool = True
     """Whether steps without communication are timed too; if not, what is exposed stays blank."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spbench.workload.explain import nearest
 from spbench.workload.load import load_file
+from spbench.workload.validation_errors import nearest
 from spbench.workload.workload import Workload
-from spbench.workload.yaml_data import WorkloadError, short
+from spbench.workload.yaml_lines import WorkloadError, short
 
 PACKAGED = Path(__file__).parents[1] / "configs"
 CHECKED_OUT = Path(__file__).parents[2] / "configs"

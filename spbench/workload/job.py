@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from spbench.workload.block import Frozen
 from spbench.workload.case import Case, Device
-from spbench.workload.sublayers import Frozen
 from spbench.workload.workload import Workload
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import yaml
 
-from spbench.workload.explain import nearest, unknown_key, validated
-from spbench.workload.sublayers import SUBLAYERS
-from spbench.workload.words import did_you_mean
+from spbench.text import did_you_mean
+from spbench.workload.block import SUBLAYERS
+from spbench.workload.validation_errors import nearest, unknown_key, validated
 from spbench.workload.workload import Workload
-from spbench.workload.yaml_data import (
+from spbench.workload.yaml_lines import (
     Data,
     Path_,
     WorkloadError,

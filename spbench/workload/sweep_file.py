@@ -19,12 +19,12 @@ from typing import Any
 
 from spbench.workload.case import Combination
 from spbench.workload.catalogue import find, path_of
-from spbench.workload.explain import unknown_key, validated
 from spbench.workload.load import Override
-from spbench.workload.sweep_cells import Spot, cells_of, check_once, check_reference, without
-from spbench.workload.sweep_form import Include, SweepFile
+from spbench.workload.sweep_matrix import Spot, cells_of, check_once, check_reference, without
+from spbench.workload.sweep_schema import Include, SweepFile
+from spbench.workload.validation_errors import unknown_key, validated
 from spbench.workload.workload import Workload
-from spbench.workload.yaml_data import Data, Path_, WorkloadError, read_mapping
+from spbench.workload.yaml_lines import Data, Path_, WorkloadError, read_mapping
 
 MAX_CELLS = 10_000
 

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from spbench.workload.fit import check, known_positions
-from spbench.workload.sublayers import (
+from spbench.workload.block import (
     Attention,
     CrossAttention,
     Frozen,
@@ -22,6 +21,7 @@ from spbench.workload.sublayers import (
     Size,
     Sublayer,
 )
+from spbench.workload.validate import check, known_positions
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 OUT_RATIO = 36  # hidden over output channels: 1152 over 32 in the DiT family

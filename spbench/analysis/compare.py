@@ -1,0 +1,199 @@
+"""Two sides of one case: which launches count, whether they may be compared, what follows.
+
+Faster or slower only where the ratio's interval lies wholly outside the margin, the same only
+where it lies wholly inside; else inconclusive, with the launches that it would take.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from spbench.analysis.fingerprint import mismatch
+from spbench.analysis.intervals import LEAST_LAUNCHES, Ratio, paired_rounds, ratio
+from spbench.analysis.paired_steps import Both, in_turns
+from spbench.results.record import Record
+from spbench.text import counted
+
+MARGIN = 0.02
+"""Differences below this are the same to us, unless told otherwise."""
+
+Verdict = Literal["faster", "same", "slower", "inconclusive", "not comparable"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The time of one side as a multiple of the other's: above 1 is slower."""
+
+    verdict: Verdict
+    before_ms: float | None = None
+    after_ms: float | None = None
+    """Medians of the launches that were compared."""
+    ratio: float | None = None
+    """Mean of the launches' ratios; None where they are not comparable."""
+    low: float | None = None
+    high: float | None = None
+    """The interval; None with fewer than three launches."""
+    launches: int = 0
+    """That were compared, of the side that has fewer."""
+    counts: tuple[int, int] = (0, 0)
+    """The same of each side, before and after."""
+    paired: bool = False
+    """Whether the launches of both sides ran next to each other, in the same rounds."""
+    needs: int | None = None
+    """Launches that a verdict would take, of each side, if value and spread stay what they are."""
+    estimate: Ratio | None = None
+    """What interval and verdict are made of."""
+    p_slower: float = 1.0
+    """One-sided: how probable this is where the truth is just within the margin."""
+    is_noisy: bool = False
+    """Whether too few launches were quiet, of a side that ran apart or of one side alone: there is
+    no verdict."""
+    reason: str = ""
+
+
+def compare_times(
+    before: Sequence[Record],
+    after: Sequence[Record],
+    margin: float = MARGIN,
+    *,
+    allow_mismatch: bool = False,
+    traces: Both | None = None,
+) -> Comparison | None:
+    """Of the launches that count; None where a side has no time at all.
+
+    Launches that took turns are compared step by step, where ``traces`` has their iterations.
+    """
+    old, new, noise = _launches_of_both(before, after)
+    sides = times(old), times(new)
+    ratios = in_turns(old, new, traces) if traces is not None else {}
+    found = ratio(sides[0], sides[1] | {name: sides[0][name] * r for name, r in ratios.items()})
+    if found is None:
+        return None
+    if found.is_paired:
+        shared = paired_rounds(*sides)
+        sides = (
+            {name: sides[0][name] for name in shared},
+            {name: sides[1][name] for name in shared},
+        )
+    typical = [statistics.median(side.values()) for side in sides]
+    why_not = mismatch(old, new)
+    if why_not and not allow_mismatch:
+        said = Comparison(verdict="not comparable", reason=why_not)
+    else:
+        said = _judged(found, margin, noise, sides)
+        said = replace(said, verdict="not comparable", reason=why_not) if why_not else said
+    return replace(said, before_ms=typical[0], after_ms=typical[1])
+
+
+def _launches_of_both(
+    before: Sequence[Record], after: Sequence[Record]
+) -> tuple[list[Record], list[Record], str]:
+    """The launches of both sides that are compared, and the noise that forbids a verdict.
+
+    In rounds the sides take turns, in an order that favours neither: noise that meets both widens
+    the interval and shifts nothing, so noisy rounds count where too few are quiet. Sides that ran
+    apart may have been disturbed apart, and there nothing but quiet launches gives a verdict.
+    """
+    old, new = [[one for one in side if one.status == "ok"] for side in (before, after)]
+    shared = set(paired_rounds(times(old), times(new)))
+    if not shared:
+        old, new = launches_that_count(old), launches_that_count(new)
+        return old, new, next((one.noisy for one in (*old, *new) if one.noisy), "")
+    noisy = [{one.round for one in side if one.noisy} & shared for side in (old, new)]
+    quiet = shared - noisy[0] - noisy[1]
+    enough = max(LEAST_LAUNCHES, len(shared) / 2)  # a few quiet ones tell less than many
+    kept, noise = (quiet, "") if len(quiet) >= enough else (shared, "")
+    if kept is shared and min(map(len, noisy)) == 0 and max(map(len, noisy)) >= LEAST_LAUNCHES:
+        # Chance does not choose one side three times over.
+        noise = next(one.noisy for one in (*old, *new) if one.round in kept and one.noisy)
+    old, new = [[one for one in side if one.round in kept] for side in (old, new)]
+    return old, new, noise
+
+
+def launches_that_count(records: Sequence[Record]) -> list[Record]:
+    """The quiet ones if there are enough of them; else the noisy ones too."""
+    good = [record for record in records if record.status == "ok"]
+    quiet = [record for record in good if not record.noisy]
+    return quiet if len(quiet) >= LEAST_LAUNCHES else good
+
+
+def times(records: Sequence[Record]) -> dict[str, float]:
+    """Milliseconds by round: of the step, or of a share's computation."""
+    found = {}
+    for i, record in enumerate(records):
+        ms = record.compared_ms
+        if ms is not None and ms > 0:
+            # Rows from before there were rounds ran next to nothing that is known.
+            found[record.round or f"{id(records)}.{i}"] = ms
+    return found
+
+
+def would_tell(needs: int | None, counts: tuple[int, int], *, is_paired: bool) -> str:
+    """What there is, before and after, and how much would be enough."""
+    each = "" if is_paired else " of each"
+    enough = f"about {needs:,}{each} would tell" if needs else "a verdict would take over 1,000"
+    return f"{_there_are(counts)}; {enough}"
+
+
+def _there_are(counts: tuple[int, int]) -> str:
+    before, after = counts
+    against = "of a side" if before == after else f"against {before}"
+    return f"{counted(after, 'launch')} {against}"
+
+
+def _judged(
+    found: Ratio, margin: float, noise: str, sides: Sequence[Mapping[str, float]]
+) -> Comparison:
+    verdict, needs, reason = verdict_of(found, margin), None, ""
+    counts = len(sides[0]), len(sides[1])
+    if noise:
+        verdict, reason = "inconclusive", f"too few launches were quiet: {noise}"
+    elif verdict == "inconclusive" and found.launches < LEAST_LAUNCHES:
+        needs = LEAST_LAUNCHES
+        reason = f"{_there_are(counts)}; an interval takes {LEAST_LAUNCHES} of each"
+    elif verdict == "inconclusive":
+        needs = _needed(found, margin)
+        reason = would_tell(needs, counts, is_paired=found.is_paired)
+    low, high = found.interval() if found.launches >= LEAST_LAUNCHES else (None, None)
+    return Comparison(
+        verdict=verdict,
+        ratio=found.value,
+        low=low,
+        high=high,
+        launches=found.launches,
+        counts=counts,
+        paired=found.is_paired,
+        needs=needs,
+        estimate=found,
+        p_slower=1.0 if noise else found.p_above(1 + margin),
+        is_noisy=bool(noise),
+        reason=reason,
+    )
+
+
+def _needed(found: Ratio, margin: float) -> int | None:
+    """Launches until the interval leaves the limit that it straddles; inside, both limits."""
+    fast, slow = limits_of(margin)
+    limits = [limit for limit in (fast, slow) if fast <= found.value <= slow] or [
+        slow if found.value > slow else fast
+    ]
+    needs = [found.launches_needed(limit) for limit in limits]
+    return None if None in needs else max(n for n in needs if n is not None)
+
+
+def verdict_of(found: Ratio, margin: float) -> Verdict:
+    fast, slow = limits_of(margin)
+    low, high = found.interval()
+    if low > slow:
+        return "slower"
+    if high < fast:
+        return "faster"
+    return "same" if fast <= low and high <= slow else "inconclusive"
+
+
+def limits_of(margin: float) -> tuple[float, float]:
+    """A margin of 3 % reaches from 1 / 1.03 to 1.03: the same for both directions."""
+    return 1 / (1 + margin), 1 + margin

@@ -1,0 +1,95 @@
+"""What a check could find against launches that are kept, while more of them can still be had.
+
+Launches of a baseline differ, and what their mean is off by stays in every check against it: with
+few of them a slowdown has to be large, however often the other side is launched.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from spbench.analysis.compare import times
+from spbench.analysis.fingerprint import mismatch
+from spbench.analysis.intervals import LEAST_LAUNCHES, error_of, exp, freedom_of, quantile
+from spbench.analysis.verdict import ALPHA, MAX_SLOWDOWN
+from spbench.regression.sequential import LAUNCHES, SHARES
+from spbench.results.record import Record
+
+MOST_OF_CHECK = LAUNCHES * (1 + len(SHARES))
+FOUND = 0.9
+"""So often it is found, over baselines and checks that are like these."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findable:
+    """The case of a baseline in which a slowdown is hardest to find."""
+
+    record: Record
+    """A launch of it."""
+    launches: int
+    """That are quiet."""
+    spread: float
+    """Standard deviation of the logarithms of their times: 0.05 is 5 %."""
+    slowdown: float
+    """That is found: 0.1 is 10 %."""
+    with_more: float
+    """The same, if the baseline had ``MOST_OF_CHECK`` launches that differ as these do."""
+
+
+def quiet_launches(records: Iterable[Record]) -> Counter[str]:
+    """How many each case has that ran; none of its launches may be quiet."""
+    found: Counter[str] = Counter()
+    for record in records:
+        if record.status == "ok":
+            found[record.case] += not record.noisy
+    return found
+
+
+def hardest(records: Iterable[Record]) -> Findable | None:
+    """Over the cases that have an interval, for a check with its usual limits; None: there is none.
+
+    Only quiet launches count, as in a check against launches that ran apart from it.
+    """
+    cases: dict[str, list[Record]] = {}
+    for record in records:
+        if record.status == "ok" and not record.noisy:
+            cases.setdefault(record.case, []).append(record)
+    timed = [(these, list(times(these).values())) for these in cases.values()]
+    alpha = ALPHA * SHARES[-1] / max(len(timed), 1)  # Holm's for the worst of them, the last look's
+    every = [
+        _of(these[-1], ms, alpha)
+        for these, ms in timed
+        if len(ms) >= LEAST_LAUNCHES and not mismatch(these, these)
+    ]
+    return max(every, key=lambda one: one.slowdown, default=None)
+
+
+def _of(record: Record, ms: Sequence[float], alpha: float) -> Findable:
+    spread = statistics.stdev(map(math.log, ms))
+    return Findable(
+        record=record,
+        launches=len(ms),
+        spread=spread,
+        slowdown=slowdown_found(spread, len(ms), MOST_OF_CHECK, alpha),
+        with_more=slowdown_found(spread, MOST_OF_CHECK, MOST_OF_CHECK, alpha),
+    )
+
+
+def slowdown_found(spread: float, kept: int, launches: int, alpha: float) -> float:
+    """The slowdown that fails ``FOUND`` of checks with the usual limit, as 0.1 for 10 %.
+
+    ``kept`` launches of the baseline and ``launches`` of the check differ by ``spread``, the
+    standard deviation of their logarithms, which each side estimates (Welch). ``alpha``:
+    one-sided. Power by the noncentral t; with 3 launches kept it is rather 0.85, as the degrees of
+    freedom are themselves estimated.
+    """
+    from scipy.special import nctdtrinc
+
+    alike, counts = (1.0, 1.0), (kept, launches)
+    freedom = freedom_of(alike, counts)
+    away = float(nctdtrinc(freedom, 1 - FOUND, quantile(freedom, 1 - alpha)))
+    return (1 + MAX_SLOWDOWN) * exp(away * spread * error_of(alike, counts)) - 1

@@ -1,0 +1,144 @@
+"""Flags and variables that say that this machine is one of several; see docs/clusters.md."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from spbench.cli.duration import Duration
+from spbench.errors import UNFIT, Failure
+from spbench.launch.cluster import PORT, Cluster
+from spbench.launch.interfaces import is_here, resolves
+from spbench.launch.joined_ranks import joined
+
+F = TypeVar("F", bound=Callable[..., Any])
+MAX_PORT = 65535
+EXAMPLE = "--nnodes 2 --rdzv-endpoint HOST:29400, with --node-rank 0 on HOST and 1 on the other"
+
+
+def nodes_options(function: F) -> F:
+    """Adds the flags; the command gets them as one argument, ``cluster``."""
+
+    @functools.wraps(function)
+    def command(
+        *args: Any,
+        nnodes: int | None,
+        node_rank: int | None,
+        rdzv_endpoint: str | None,
+        join_timeout: float,
+        **flags: Any,
+    ) -> Any:
+        cluster = cluster_of(nnodes, node_rank, rdzv_endpoint, join_timeout, os.environ)
+        return function(*args, cluster=cluster, **flags)
+
+    options = (
+        click.option(
+            "--nnodes",
+            type=click.IntRange(1, 1024),
+            help="Machines, each of which runs this command.  [default: 1, or srun's]",
+        ),
+        click.option(
+            "--node-rank",
+            type=click.IntRange(0, 1023),
+            help="Which of them this is; 0 writes the results.  [default: srun's]",
+        ),
+        click.option(
+            "--rdzv-endpoint",
+            metavar="HOST[:PORT]",
+            help="Where node 0 can be reached.  [default: srun's first node]",
+        ),
+        click.option(
+            "--join-timeout",
+            type=Duration(),
+            default="300",
+            show_default=True,
+            help="For all nodes to come.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command  # type: ignore[return-value]
+
+
+def cluster_of(
+    nnodes: int | None,
+    node_rank: int | None,
+    endpoint: str | None,
+    wait_s: float,
+    environ: Mapping[str, str],
+) -> Cluster | None:
+    """None: a single machine. Raises Failure for what does not go together, or leads nowhere."""
+    slurm = None if joined(environ) is not None else _of_slurm(environ)
+    nodes = nnodes or (slurm.nodes if slurm else 1)
+    if nodes == 1:
+        given = {"--node-rank": node_rank, "--rdzv-endpoint": endpoint}
+        for flag, value in given.items():
+            if value is not None and nnodes is None:
+                raise Failure(f"{flag} {value} needs --nnodes: {EXAMPLE}")
+        return None
+    if joined(environ) is not None:
+        raise Failure("--nnodes under torchrun, which has started the ranks already; leave it out")
+    if endpoint is None and slurm is None:
+        raise Failure(f"--nnodes {nodes} needs --rdzv-endpoint: {EXAMPLE}")
+    head, port = _endpoint(endpoint) if endpoint else (slurm.head, slurm.port)  # type: ignore[union-attr]
+    if not resolves(head):
+        raise Failure(f"the name of node 0, {head!r}, does not resolve on this machine", UNFIT)
+    node = node_rank if node_rank is not None else slurm.node if slurm else _guess(nodes, head)
+    if node >= nodes:
+        raise Failure(f"--node-rank {node} of --nnodes {nodes}; use 0 to {nodes - 1}")
+    if node == 0 and not is_here(head):
+        raise Failure(
+            f"node 0 is this machine, but --rdzv-endpoint names {head!r}, which is none of its "
+            f"addresses; name this one, or give another --node-rank",
+            UNFIT,
+        )
+    return Cluster(nodes=nodes, node=node, head=head, port=port, wait_s=wait_s)
+
+
+def _guess(nodes: int, head: str) -> int:
+    if is_here(head):
+        return 0
+    if nodes == 2:
+        return 1
+    raise Failure(f"--nnodes {nodes} needs --node-rank on each: 0 on {head}, 1 to {nodes - 1}")
+
+
+def _endpoint(text: str) -> tuple[str, int]:
+    found = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\s]+)(?::(\d{1,9}))?", text, re.ASCII)
+    if found is None:
+        works = f"write node-a:{PORT} or [::1]:{PORT}"
+        raise Failure(f"--rdzv-endpoint {text} is not HOST or HOST:PORT; {works}")
+    port = int(found[2] or PORT)
+    if not 0 < port <= MAX_PORT:
+        raise Failure(f"--rdzv-endpoint {text}: there is no port {port}; use 1 to {MAX_PORT}")
+    return found[1].strip("[]"), port
+
+
+def _of_slurm(environ: Mapping[str, str]) -> Cluster | None:
+    """What srun says of the step that this process is a task of; None without one of several."""
+    try:
+        tasks, nodes = (int(environ[f"SLURM_STEP_NUM_{what}"]) for what in ("TASKS", "NODES"))
+        node, hosts = int(environ["SLURM_NODEID"]), environ["SLURM_STEP_NODELIST"]
+        job = int(environ.get("SLURM_JOB_ID", "0"))
+    except (KeyError, ValueError):
+        return None
+    if tasks == 1:
+        return None
+    if tasks != nodes:
+        raise Failure(
+            f"srun started {tasks} tasks on {nodes} nodes, but spbench starts the ranks itself; "
+            f"use srun --ntasks-per-node=1"
+        )
+    # Jobs that share a node must not share a port.
+    return Cluster(nodes=nodes, node=node, head=first_host(hosts), port=PORT + job % 1000)
+
+
+def first_host(hosts: str) -> str:
+    """gpu[03-07,11],cpu1 -> gpu03: the first name of Slurm's list."""
+    name = re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", hosts)
+    return name.partition(",")[0]

@@ -1,0 +1,124 @@
+"""How a command ends: for whatever was raised one message on stderr, and an exit code.
+
+Whoever closed the terminal, or the reader of a pipe, or filled the disk, gets an exit code too:
+nothing here raises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import sys
+import tempfile
+import traceback
+from typing import Any
+
+import click
+
+from spbench.errors import INTERNAL, INTERRUPTED, READER_GONE, UNFIT, Failure
+
+OF_THE_MACHINE = frozenset(
+    getattr(errno, name)
+    for name in (
+        *("ENOSPC", "EDQUOT", "EROFS", "EFBIG", "EIO", "ESTALE", "EACCES"),
+        *("ENAMETOOLONG", "ELOOP", "EMFILE", "ENFILE", "ENOMEM"),
+    )
+)
+"""Errors of disks, names and limits, wherever they come up: no defect of ours."""
+STREAMS = ("stdout", "stderr")
+NO_TORCH = "torch is not installed; pip install 'torch>=2.11', then 'spbench doctor' tries it"
+
+
+def open_streams() -> None:
+    """A closed stdin, stdout or stderr becomes /dev/null, and what cannot be encoded is escaped.
+
+    Else the next file that is opened would take its place, and get what is printed.
+    """
+    gap = os.open(os.devnull, os.O_RDWR)
+    while gap <= 2:
+        os.set_inheritable(gap, True)
+        gap = os.open(os.devnull, os.O_RDWR)
+    os.close(gap)
+    for name in STREAMS:
+        stream = getattr(sys, name)
+        if stream is None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            setattr(sys, name, os.fdopen(nowhere, "w", encoding="utf-8"))
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def told(error: BaseException) -> int:
+    """Says on stderr what ended the command; its exit code."""
+    match error:
+        case Failure():
+            _say(f"Error: {error}")
+            return error.code
+        case click.ClickException():
+            _say_usage(error)
+            return error.exit_code
+        case click.Abort() | KeyboardInterrupt():
+            _say("Interrupted.")
+            return INTERRUPTED
+        case ModuleNotFoundError(name="torch"):
+            _say(f"Error: {NO_TORCH}")
+            return UNFIT
+        case BrokenPipeError() if reader_is_gone():
+            return READER_GONE
+        case OSError(errno=number) if number in OF_THE_MACHINE:
+            what = f"use {error.filename}" if error.filename else "write the output"
+            _say(f"Error: cannot {what}: {error.strerror}")
+            return UNFIT
+    _say_internal(error)
+    return INTERNAL
+
+
+def let_go() -> None:
+    """What stdout and stderr cannot write any more is dropped.
+
+    Python would write it out once more at its end, and say that it cannot.
+    """
+    for name in STREAMS:
+        stream = getattr(sys, name)
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def reader_is_gone() -> bool:
+    """Of stdout or stderr. A pipe of ours to a process may break too, and that is a defect."""
+    polled = select.poll()
+    for name in STREAMS:
+        with contextlib.suppress(OSError, ValueError):
+            polled.register(getattr(sys, name).fileno(), select.POLLOUT)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in polled.poll(0))
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(text, err=True)
+
+
+def _say_usage(error: click.ClickException) -> None:
+    _say(f"Error: {error.format_message()}")
+    ctx: Any = getattr(error, "ctx", None)
+    if ctx is not None:
+        _say(f"  Try '{ctx.command_path} --help'.")
+
+
+def _say_internal(error: BaseException) -> None:
+    text = "".join(traceback.format_exception(error))
+    _say(f"Internal error: {type(error).__name__}: {error}")
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="spbench-", suffix=".log", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(text)
+    except OSError:
+        _say(text)  # the only copy
+        return
+    _say(f"  This is a defect of spbench. The traceback is in {file.name}")

@@ -1,0 +1,103 @@
+"""Collectives that send nothing: a step keeps its computation and its packing.
+
+A step with them, taken from the step as it is, leaves the exposed communication; and they
+give one rank's share of a cluster that is not there. What is packed, copied and summed on
+the way is what the real transport of the device does (``nccl_gloo.py``).
+
+What others would send is random numbers: zeros would make a GPU's products faster than real
+data does, and memory that held something else may read as NaN. On CUDA received tensors live
+in a memory pool of their own, so that an address once filled holds nothing but such numbers.
+On the CPU, where addresses come and go, they are copied from one buffer each time, as a
+receive would write them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import Tensor
+
+from spbench.comm.packing import Parts, incoming, outgoing, pack, unpacked
+from spbench.comm.transport import Done, Handle, Transport
+
+
+@final
+class Silent(Transport):
+    """Claims a rank of a group."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self._filled: set[tuple[int, int]] = set()
+        self._noise: dict[torch.dtype, Tensor] = {}
+        self._pool: torch.cuda.MemPool | None = None
+
+    def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
+        if not like.is_cuda:
+            return like.new_empty(shape)
+        if self._pool is None:
+            self._pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(self._pool, like.device):
+            return like.new_empty(shape)
+
+    def _all_to_all(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
+        if sent[0][0].is_cuda:
+            pack(sent)
+            return self._receive(received)
+        for rank in self._peers():
+            list(outgoing(sent[rank], run_dim))
+            messages, unpack = incoming(received[rank], run_dim)
+            self._fill(messages)
+            unpack()
+        for target, part in zip(received[self.rank], sent[self.rank], strict=True):
+            target.copy_(part)
+        return Done()
+
+    def _all_gather(self, received: Parts, sent: Tensor, run_dim: int) -> Handle:
+        sent = sent.contiguous()
+        if sent.is_cuda:
+            return self._receive([[part] for part in received])
+        return self._all_to_all([[part] for part in received], [[sent]] * self.size, run_dim)
+
+    def _reduce_scatter(self, received: Tensor, sent: Parts) -> Handle:
+        if received.is_cuda:
+            pack([[part] for part in sent])
+            return self._fill([received])
+        parts = received.new_empty(self.size, *received.shape)
+        self._all_to_all([[part] for part in parts], [[part] for part in sent], 0)
+        torch.sum(parts, 0, out=received)
+        return Done()
+
+    def _all_reduce(self, x: Tensor) -> Handle:
+        return Done()
+
+    def _shift(self, received: Tensor, sent: Tensor) -> Handle:
+        return self._fill([received])
+
+    def _peers(self) -> list[int]:
+        return [rank for rank in range(self.size) if rank != self.rank]
+
+    def _receive(self, received: Sequence[Parts]) -> Handle:
+        """Into one flat buffer, then apart."""
+        flat, unpack = unpacked(received, self.empty)
+        self._fill([flat])
+        unpack()
+        return Done()
+
+    @torch.no_grad()
+    def _fill(self, received: Parts) -> Handle:
+        for part in received:
+            key = (part.data_ptr(), part.nbytes)
+            if not part.is_cuda:
+                part.copy_(self._noise_like(part))
+            elif key not in self._filled:
+                self._filled.add(key)
+                part.normal_()
+        return Done()
+
+    def _noise_like(self, part: Tensor) -> Tensor:
+        noise = self._noise.get(part.dtype)
+        if noise is None or noise.numel() < part.numel():
+            noise = self._noise[part.dtype] = torch.randn(part.numel(), dtype=part.dtype)
+        return noise[: part.numel()].view(part.shape)

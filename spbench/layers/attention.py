@@ -1,0 +1,112 @@
+"""The one local attention of all strategies: torch's scaled_dot_product_attention.
+
+Kernels differ by up to three times, which would drown what is being compared: every strategy
+asks for the same ones in the same order (docs/decisions/0023). Rings alone have products of
+their own, of blocks as they come. Tensors are
+(B, *axes, Z, D): batch, the sequence axes, heads, head size; keys and values may have fewer
+heads. Folding puts them as the kernel wants them, (batch and other axes, Z, S, D), as a view
+wherever strides allow; S runs over the attended dims in tensor order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from spbench.workload.sharding import Shard
+
+FASTEST_FIRST = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
+"""On a GPU. The first that takes dtype, head size and mask, which no strategy changes."""
+HOPPER = (9, 0)
+
+_FOR_GOOD = ExitStack()
+
+
+def prefer_fastest(device: torch.device) -> None:
+    """For all attention of this process from here on.
+
+    cuDNN's was measured on an H200; newer GPUs are taken to be alike, older ones keep flash.
+    """
+    older = torch.cuda.get_device_capability(device) < HOPPER
+    kernels = FASTEST_FIRST[1:] if older else FASTEST_FIRST
+    _FOR_GOOD.enter_context(sdpa_kernel(kernels, set_priority=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """What one self-attention is asked for, beyond q, k and v."""
+
+    dims: tuple[int, ...]
+    """The attended dims of (B, *axes, Z, D), ascending."""
+    causal: bool = False
+    projection: Tensor | None = None
+    """(2, P, *attended lengths): along which keys, then values are projected; whole."""
+    bias: Tensor | None = None
+    """(B, S, S, Z), queries first: added to the scores. Its queries are cut as below."""
+    bias_shard: Shard | None = None
+
+
+def fold(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """(B, *axes, Z, D) -> (B x other axes, Z, S, D), S over ``dims``."""
+    moved = x.movedim(list(dims), list(range(-2 - len(dims), -2)))
+    length = math.prod(moved.shape[-2 - len(dims) : -2])
+    return moved.reshape(-1, length, *moved.shape[-2:]).transpose(1, 2)
+
+
+def unfold(folded: Tensor, shape: Sequence[int], dims: Sequence[int]) -> Tensor:
+    """The way back, to (B, *axes, Z, D) of ``shape``."""
+    last = range(-2 - len(dims), -2)
+    others = [n for dim, n in enumerate(shape[:-2]) if dim not in dims]
+    lengths = [shape[dim] for dim in dims]
+    moved = folded.transpose(1, 2).reshape(*others, *lengths, *shape[-2:])
+    return moved.movedim(list(last), list(dims))
+
+
+def attend_whole(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
+    """Attention along whole axes; every other axis is batch. Shape of ``q``.
+
+    A bias must be whole too: (B, S, S, Z) with as many heads as ``q``.
+    """
+    folded = [fold(x, scores.dims) for x in (q, k, v)]
+    if scores.projection is not None:
+        folded[1:] = project(folded[1], folded[2], scores.projection)
+    if scores.bias is None:
+        out = kernel(*folded, is_causal=scores.causal)
+    else:
+        # One sample after another: the kernels want the same bias for their whole batch.
+        samples = zip(*(x.chunk(q.shape[0]) for x in folded), scores.bias, strict=True)
+        outs = [kernel(*qkv, attn_mask=bias.permute(2, 0, 1)[None]) for *qkv, bias in samples]
+        out = torch.cat(outs) if len(outs) > 1 else outs[0]
+    return unfold(out, q.shape, scores.dims)
+
+
+def kernel(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    """(b, Z, S, D), with k and v of as many heads as q or a divisor of it."""
+    group = q.shape[1] // k.shape[1]
+    if group > 1 and ("attn_mask" in how or _only_plain(q)):
+        k, v = (x[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2) for x in (k, v))
+        group = 1
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=group > 1, **how)
+
+
+def _only_plain(q: Tensor) -> bool:
+    """Where no kernel takes groups without holding the scores: keys are repeated instead."""
+    return q.is_cuda and q.dtype not in (torch.bfloat16, torch.float16)
+
+
+def project(k: Tensor, v: Tensor, projection: Tensor) -> list[Tensor]:
+    """Folded keys and values (b, Z, S, D) -> (b, Z, P, D); a part of S gives a partial sum."""
+    return [matrix @ x for matrix, x in zip(projection.flatten(2), (k, v), strict=True)]

@@ -1,0 +1,92 @@
+"""Heads shared out between the ranks: a sharded axis made whole, and what that costs.
+
+q, k, v   (B, T/N, S, Z, D)   --switch-->   (B, T, S, Z/N, D)
+out       (B, T, S, Z/N, D)   --switch-->   (B, T/N, S, Z, D)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from spbench.comm.collectives import Collectives
+from spbench.layers.attention import Scores, attend_whole
+from spbench.layers.head_shares import share_groups, share_heads
+from spbench.workload.block import Attention, Sublayer
+from spbench.workload.sharding import Shard, Sizes, shard_sizes
+from spbench.workload.step_traffic import Traffic
+from spbench.workload.traffic import Transfer
+from spbench.workload.workload import Workload
+
+
+def attend_by_heads(
+    q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
+) -> Tensor:
+    """Attention of (B, *axes, Z, D) with the sharded axis whole and the heads shared out."""
+    dim = q.ndim - 2
+    shares = share_heads(q.shape[dim], k.shape[dim], comm.size)
+    mine = bias_of_heads(scores, shares.queries, comm)
+    queries = Shard.of_sizes(dim, shares.queries)
+    keys = Shard.of_sizes(dim, shares.key_sizes)
+    q, k, v = comm.switch(
+        q, shares.spread(k), shares.spread(v), before=shard, after=(queries, keys, keys)
+    )
+    k, v = shares.matched(k, comm.rank), shares.matched(v, comm.rank)
+    out = attend_whole(q, k, v, mine)
+    (out,) = comm.switch(out, before=queries, after=shard)
+    return out
+
+
+def bias_of_heads(scores: Scores, queries: Sizes, comm: Collectives) -> Scores:
+    """With the whole bias of this rank's heads, from this rank's positions of all heads."""
+    if scores.bias is None or scores.bias_shard is None:
+        return scores
+    heads = Shard.of_sizes(3, queries)
+    (bias,) = comm.switch(scores.bias, before=scores.bias_shard, after=heads)
+    return replace(scores, bias=bias, bias_shard=None)
+
+
+def traffic_by_heads(attention: Attention, workload: Workload, axis: str, ranks: int) -> Traffic:
+    """What ``attend_by_heads`` sends in forward and in backward while ``axis`` is sharded."""
+    shares = share_heads(workload.heads, workload.key_heads, ranks)
+    held, M = shard_sizes(workload.axes[axis], ranks), workload.activation_bytes
+    keys_bytes = 2 * sum(shares.key_sizes) * (M // workload.heads)
+    to_heads = Transfer.together(
+        Transfer.all_to_all(M, held, shares.queries),
+        Transfer.all_to_all(keys_bytes, held, shares.key_sizes),
+    )
+    back = Transfer.together(
+        Transfer.all_to_all(M, shares.queries, held),
+        Transfer.all_to_all(keys_bytes, shares.key_sizes, held),
+    )
+    bias, bias_back = bias_traffic_by_heads(attention, workload, shares.queries)
+    there, here = (
+        Transfer.all_to_all(M, shares.queries, held),
+        Transfer.all_to_all(M, held, shares.queries),
+    )
+    return [to_heads, *bias, there], [here, *bias_back, back]
+
+
+def bias_traffic_by_heads(sublayer: Sublayer, workload: Workload, heads: Sizes) -> Traffic:
+    """What ``bias_of_heads`` sends."""
+    if not isinstance(sublayer, Attention) or not sublayer.pair_bias:
+        return [], []
+    (axis,) = sublayer.axes
+    held = shard_sizes(workload.axes[axis], len(heads))
+    whole_bytes = workload.bias_bytes(axis)
+    return [Transfer.all_to_all(whole_bytes, held, heads)], [
+        Transfer.all_to_all(whole_bytes, heads, held)
+    ]
+
+
+def bias_of_groups(scores: Scores, group: int, comm: Collectives) -> Scores:
+    """The same where the heads are cut by whole groups of ``group`` queries."""
+    count = 0 if scores.bias is None else scores.bias.shape[3]
+    return bias_of_heads(scores, share_groups(count // group, group, comm.size), comm)
+
+
+def bias_traffic_by_groups(sublayer: Sublayer, workload: Workload, ranks: int) -> Traffic:
+    """What ``bias_of_groups`` sends."""
+    group = workload.heads // workload.key_heads
+    return bias_traffic_by_heads(sublayer, workload, share_groups(workload.key_heads, group, ranks))

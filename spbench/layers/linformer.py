@@ -1,0 +1,37 @@
+"""Attention to keys and values that were projected to a short sequence (Linformer), by ranks.
+
+Each rank projects the part of the sequence that it holds. The sum over the ranks is short,
+P keys instead of S, and whole on each of them; every query then attends to all of it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spbench.comm.collectives import Collectives
+from spbench.layers.attention import Scores, fold, kernel, project, unfold
+from spbench.workload.block import Attention
+from spbench.workload.sharding import Shard
+from spbench.workload.step_traffic import Traffic
+from spbench.workload.traffic import Transfer
+from spbench.workload.workload import Workload
+
+
+def attend_projected(
+    q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
+) -> Tensor:
+    """(B, *axes, Z, D) cut along an attended dim. Forward and backward: one all-reduce."""
+    assert scores.projection is not None, "an attention without projection has nothing to sum"
+    mine = comm.take(scores.projection, shard.along(2 + scores.dims.index(shard.dim)))
+    partial = project(fold(k, scores.dims), fold(v, scores.dims), mine)
+    short_k, short_v = comm.all_reduce(torch.stack(partial))
+    return unfold(kernel(fold(q, scores.dims), short_k, short_v), q.shape, scores.dims)
+
+
+def projected_traffic(attention: Attention, workload: Workload, ranks: int) -> Traffic:
+    """What ``attend_projected`` sends."""
+    assert attention.projection, "an attention without projection has nothing to sum"
+    keys_and_values = 2 * workload.key_bytes
+    short = keys_and_values // workload.length(attention) * attention.projection
+    return [Transfer.all_reduce(short, ranks)], [Transfer.all_reduce(short, ranks)]

@@ -1,0 +1,127 @@
+"""One rank's queries as rows of scores, whatever the attended dims and groups of heads.
+
+    q (B, *axes, Z, D)   ->  rows (b, s g, D)     the g queries of a key head together
+    k (B, *axes, Zkv, D) ->  keys (b, S, D)       every rank's, in rank order
+    scores                   (b, s g, S)
+with b = B x other axes x Zkv, and s of the S positions on this rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+
+from spbench.layers.attention import Scores, fold, unfold
+from spbench.layers.causal_tiles import Band
+from spbench.layers.in_place import add_product_
+from spbench.layers.tile import Slices, Tile
+from spbench.workload.sharding import Shard
+
+
+@final
+class Rows:
+    """How q, k, scores and bias of ``rank`` are laid out in a ring along ``shard``."""
+
+    def __init__(
+        self,
+        q_shape: Sequence[int],
+        k_shape: Sequence[int],
+        scores: Scores,
+        shard: Shard,
+        rank: int,
+    ) -> None:
+        self.q_shape, self.k_shape, self.shard = q_shape, k_shape, shard
+        self.key_heads, self.group = k_shape[-2], q_shape[-2] // k_shape[-2]
+        self.band = Band(
+            shard=shard,
+            rank=rank,
+            dims=scores.dims,
+            lengths=tuple(shard.length if d == shard.dim else q_shape[d] for d in scores.dims),
+            causal=scores.causal,
+        )
+
+    @cached_property
+    def keys(self) -> Shard:
+        """Which of all folded keys each rank has."""
+        owners = range(len(self.shard.sizes))
+        return Shard.of_sizes(1, tuple(self.band.columns_of(owner)[1] for owner in owners))
+
+    def fold(self, q: Tensor) -> Tensor:
+        grouped = fold(q, self.band.dims).unflatten(1, (self.key_heads, self.group))
+        rows = grouped.transpose(2, 3).clone(memory_format=torch.contiguous_format)
+        return rows.flatten(2, 3).flatten(0, 1)
+
+    def unfold(self, rows: Tensor) -> Tensor:
+        grouped = rows.unflatten(0, (-1, self.key_heads)).unflatten(2, (-1, self.group))
+        return unfold(grouped.transpose(2, 3).flatten(1, 2), self.q_shape, self.band.dims)
+
+    def fold_keys(self, keys: Tensor) -> Tensor:
+        """This rank's, as they go round the ring: each rank's blocks are folded once, by itself."""
+        return fold(keys, self.band.dims).flatten(0, 1).contiguous()
+
+    def unfold_keys(self, keys: Tensor) -> Tensor:
+        """All keys -> (B, *axes, Zkv, D), whole, the sharded dim in rank order."""
+        keys, blocks = keys.unflatten(0, (-1, self.key_heads)), []
+        for owner, size in enumerate(self.shard.sizes):
+            shape = [*self.k_shape]
+            shape[self.shard.dim] = size
+            block = keys.narrow(2, *self.band.columns_of(owner))
+            blocks.append(unfold(block, shape, self.band.dims))
+        return torch.cat(blocks, self.shard.dim)
+
+    def tiles(self, owner: int) -> Iterator[tuple[Slices, slice]]:
+        """Scores to compute with the keys of ``owner``: where, and which of those keys."""
+        start, _ = self.band.columns_of(owner)
+        for tile in self.band.tiles(owner):
+            first = tile.columns[0] - start
+            yield self._slices(tile), slice(first, first + tile.columns[1])
+
+    def _slices(self, tile: Tile) -> Slices:
+        (row, rows), (column, columns) = tile.rows, tile.columns
+        g = self.group
+        return Slices(slice(row * g, (row + rows) * g), slice(column, column + columns))
+
+    def transposed_product(self, row: Tensor, right: Tensor) -> Tensor:
+        """(b, rows, S)^T times (b, rows, D), without what is masked anyway."""
+        tiles = [self._slices(tile) for tile in self.band.all_tiles]
+        if len(tiles) == 1:
+            return row.transpose(1, 2) @ right
+        total = self.nothing(row, self.keys.length, right.shape[-1])
+        for rows, columns in tiles:
+            add_product_(total[:, columns], row[:, rows, columns].transpose(1, 2), right[:, rows])
+        return total.to(row.dtype)
+
+    def blank(self, left: Tensor, hidden: float) -> Tensor:
+        """Scores to be filled tile by tile; ``hidden`` where no tile lies."""
+        blank = left.new_empty(*left.shape[:2], self.keys.length)
+        return blank.fill_(hidden) if self.band.causal else blank
+
+    def nothing(self, like: Tensor, *shape: int) -> Tensor:
+        """Zeros to add products to, in float32 at least."""
+        precise = torch.promote_types(like.dtype, torch.float32)
+        return like.new_zeros(like.shape[0], *shape, dtype=precise)
+
+    def mask_(self, scores: Tensor) -> Tensor:
+        """Minus infinity where a key comes after the query."""
+        for owner in range(len(self.shard.sizes)):
+            for tile in self.band.tiles(owner):
+                if tile.masked:
+                    hidden = self.band.hidden(tile, owner, scores.device)
+                    rows, columns = self._slices(tile)
+                    part = scores[:, rows, columns].unflatten(1, (-1, self.group))
+                    part.masked_fill_(hidden[:, None], -torch.inf)
+        return scores
+
+    def add_bias_(self, scores: Tensor, bias: Tensor) -> None:
+        """``bias`` (B, s, S, Z) of this rank's queries."""
+        grouped = bias.unflatten(-1, (self.key_heads, self.group)).permute(0, 3, 1, 4, 2)
+        by_sample = scores.unflatten(0, (self.q_shape[0], -1, self.key_heads))
+        by_sample += grouped.flatten(2, 3)[:, None]
+
+    def bias_gradient(self, d_scores: Tensor) -> Tensor:
+        summed = d_scores.unflatten(0, (self.q_shape[0], -1, self.key_heads)).sum(1)
+        return summed.unflatten(2, (-1, self.group)).permute(0, 2, 4, 1, 3).flatten(3)

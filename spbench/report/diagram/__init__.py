@@ -1,0 +1,1 @@
+"""One block of a workload as a picture in text."""

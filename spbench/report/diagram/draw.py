@@ -1,0 +1,114 @@
+"""A workload and a picture of one block of it, as lines of text: for a terminal or a README."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from spbench.report import units
+from spbench.report.diagram.lane import lane_lines
+from spbench.report.diagram.layout import MOST_BLOCKS, Frame, Picture
+from spbench.report.tables import console
+from spbench.report.text_columns import packed, sentence
+from spbench.text import counted
+from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
+from spbench.workload.flops import parameters
+
+PLAIN_WIDTH = 100
+NARROWEST = 40
+"""Nothing can be drawn in less; a narrower terminal cuts the lines."""
+ASCII = str.maketrans("━┃┓┛┗┏░▓…", "-|++++:#~")
+
+
+def show(picture: Picture) -> None:
+    """On stdout, as wide as the terminal; elsewhere 100 columns wide."""
+    out = console()
+    for line in draw(picture, max(NARROWEST, out.width) if out.is_terminal else PLAIN_WIDTH):
+        plain = Text(line.plain.translate(ASCII))
+        out.print(plain if out.options.ascii_only else line, no_wrap=True)
+
+
+def draw(picture: Picture, width: int) -> Iterator[Text]:
+    """The lines of a picture; none is wider than ``width``, 40 or more."""
+    work = picture.workload
+    yield Text(work.name, "bold")
+    for label, said in facts(picture).items():
+        yield from sentence(said, width, 14, label=f"  {label}")
+    for frame in picture.frames(width):
+        yield from _heads(picture, frame)
+        for lane in picture.lanes:
+            yield from lane_lines(picture, lane, frame)
+    yield Text()
+    yield from sentence("━ sharded   ░ attended   ▓ attended while sharded", width, 0)
+    said = f"{picture.unit} sent forward by the busiest of {counted(picture.ranks, 'rank')}"
+    said += f"; a step is {counted(work.depth, 'block')}"
+    said += " with backward and gradients" if work.mode == "train" else ""
+    yield from sentence(said, width, 0)
+    if picture.period > 1:
+        said = f"the layout repeats after {picture.period} blocks"
+        said += f"; {MOST_BLOCKS} are drawn" if picture.period > MOST_BLOCKS else ""
+        said += f"; {picture.unit}/block is their mean"
+        yield from sentence(said, width, 0)
+
+
+def facts(picture: Picture) -> dict[str, str]:
+    """What there is to know of the workload but its block, in words."""
+    work, ranks = picture.workload, picture.ranks
+    axes = " x ".join(f"{axis} {length}" for axis, length in work.axes.items())
+    heads = counted(work.heads, "head")
+    heads += f", {counted(work.kv_heads, 'key head')}" if work.kv_heads else ""
+    each = {axis: how for axis in work.axes if (how := work.position_of(axis)) != "none"}
+    even = set(each.values()) if len(each) == len(work.axes) else set()
+    positions = [f"{how} positions" for how in even] if len(even) == 1 else []
+    for how in dict.fromkeys(each.values()) if not positions else ():
+        of = " and ".join(axis for axis, one in each.items() if one == how)
+        positions.append(f"{how} positions of {of}")
+    extras = [f"{work.norm} norm"] if work.norm != "layer" else []
+    extras += ["qk-norm"] if work.qk_norm else []
+    extras += [f"modulation {work.modulation}"] if work.modulation != "none" else []
+    least = work.activation_bytes / ranks
+    M, share = (units.size(picture.unit, count) for count in (work.activation_bytes, least))
+    return {
+        "axes": f"{axes}: {work.tokens:,} tokens a sample, batch {work.batch}",
+        "model": f"hidden {work.hidden}, {heads}, depth {work.depth}: "
+        + ", ".join([f"{units.count_of(parameters(work).total)} parameters", *positions, *extras]),
+        "activation": f"M = {M} in {work.dtype}, M / {ranks} = {share}",
+        "run": f"{work.mode}, checkpointing {work.checkpointing}",
+        "source": work.source,
+    }
+
+
+def _heads(picture: Picture, frame: Frame) -> Iterator[Text]:
+    """What stands above the lanes: which block and which sublayers."""
+    work, length = picture.workload, len(picture.workload.block)
+    starts = [i for i in frame.sublayers if i % length == 0 or i == frame.sublayers.start]
+    blocks = [(frame.at(i), f"block {i // length + 1} of {work.depth}") for i in starts]
+    yield Text()
+    yield packed(blocks)
+    names = [_name(work.block[i % length], frame.cell - 1) for i in frame.sublayers]
+    for row in range(max(map(len, names))):
+        line = Text(" " * frame.margin)
+        for i, name in zip(frame.sublayers, names, strict=True):
+            axes = picture.attended(i)
+            style = picture.colour(axes[0]) if row and len(axes) == 1 else ""
+            line.append((name[row] if row < len(name) else "").ljust(frame.cell), style)
+        line.rstrip()
+        yield line
+
+
+def _name(sublayer: Sublayer, width: int) -> list[str]:
+    match sublayer:
+        case Attention():
+            said = ["attention", f"over {', '.join(sublayer.axes)}"]
+            said += ["causal"] if sublayer.causal else []
+            said += [f"to {sublayer.projection}"] if sublayer.projection else []
+            said += [f"pair bias {sublayer.pair_bias}"] if sublayer.pair_bias else []
+        case CrossAttention():
+            said = ["cross", f"to {sublayer.length}"]
+            said += [f"{sublayer.heads} heads"] if sublayer.heads else []
+        case Mlp():
+            said = ["mlp", f"x {sublayer.ratio:g}"]
+            said += [sublayer.activation] if sublayer.activation != "gelu" else []
+    return [line for one in said for line in textwrap.wrap(one, width)]

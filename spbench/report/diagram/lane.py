@@ -1,0 +1,122 @@
+"""One strategy's lane as lines of text: a row for each axis, and below what is sent.
+
+The line runs in the row of the axis that is sharded. Where a sublayer attends along an axis,
+that row is shaded: who shards it there must communicate. DSP's line hops out of the way.
+
+    time    ━━━━━━━━━┓                      ░░░░░░░░           ┏━
+    space   ░░░░░░░░ ┗━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━┛
+                switch 12.2                           switch 11.4
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from rich.text import Span, Text
+
+from spbench.report.diagram.layout import LABEL, Frame, Picture
+from spbench.report.text_columns import Placed, has_room, packed, sentence
+from spbench.strategies.describe import Lane, Leg
+
+GAP = 3  # between what neighbours send, so that it is not read as one list
+WORDS = {
+    "all_to_all": "all-to-all",
+    "all_gather": "gather",
+    "reduce_scatter": "scatter",
+    "all_reduce": "all-reduce",
+    "p2p": "ring",
+}
+
+
+def lane_lines(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
+    """The lane as far as the frame goes; totals and remarks where the last frame ends."""
+    if lane.why_not is not None:
+        if frame.is_last:
+            yield from (Text(), Text(lane.strategy, "bold"))
+            yield from sentence(f"declines: {lane.why_not}", frame.width)
+        return
+    yield Text()
+    yield from _title(picture, lane, frame)
+    for axis in picture.workload.axes:
+        yield _row(picture, lane, axis, frame)
+    yield from _switches(picture, lane, frame)
+    yield from _transfers(picture, lane, frame)
+    if frame.is_last:
+        if lane.saves_last_switch and picture.sublayers < len(lane.legs):
+            yield from sentence("the last switch of the stack is left out", frame.width)
+        yield from sentence(lane.note, frame.width)
+
+
+def _title(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
+    """Name and totals; these below the name for want of room."""
+    totals = picture.totals(lane) if frame.is_last else ""
+    name = lane.strategy.ljust(max(len(one.strategy) for one in picture.lanes))
+    line = f"{name}   {totals}".rstrip()
+    if len(line) <= frame.width:
+        yield Text(line, spans=[Span(0, len(lane.strategy), "bold")])
+    else:
+        yield Text(lane.strategy, "bold")
+        yield from sentence(totals, frame.width)
+
+
+def _row(picture: Picture, lane: Lane, axis: str, frame: Frame) -> Text:
+    order = list(picture.workload.axes)
+    row, label = order.index(axis), axis if len(axis) <= LABEL else f"{axis[: LABEL - 1]}…"
+    rows = [order.index(leg.axis) for leg in lane.legs[: frame.sublayers.stop + 1]]
+    comes = frame.sublayers.start > 0 and rows[frame.sublayers.start - 1] == row
+    line = f"  {label}".ljust(frame.margin - 1) + ("━" if comes else " ")
+    for i in frame.sublayers:
+        empty = "━" if rows[i] == row else " "
+        shade = "▓" if rows[i] == row else "░"
+        line += (shade if axis in picture.attended(i) else empty) * (frame.cell - 3) + empty
+        if i + 1 < len(rows):
+            line += _joint(row, rows[i], rows[i + 1]) + ("━" if rows[i + 1] == row else " ")
+    return Text(line.rstrip(), picture.colour(axis))
+
+
+def _joint(row: int, here: int, after: int) -> str:
+    """What stands between two sublayers in ``row``, where the line goes from here to after."""
+    if here == after:
+        return "━" if row == here else " "
+    if row == here:
+        return "┓" if after > here else "┛"
+    if row == after:
+        return "┗" if after > here else "┏"
+    return "┃" if min(here, after) < row < max(here, after) else " "
+
+
+def _switches(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
+    """Under each hop what it sends; the word only where all have room for it."""
+    legs = [(i, lane.legs[i].switch) for i in frame.sublayers]
+    hops = [(i, picture.figure(switch.sent_bytes)) for i, switch in legs if switch]
+    named = [_under(frame, i, f"switch {figure}") for i, figure in hops]
+    bare = [_under(frame, i, figure) for i, figure in hops]
+    if hops:
+        yield packed(named if has_room(named) else bare)
+
+
+def _under(frame: Frame, sublayer: int, text: str) -> Placed:
+    """Centred under the hop behind a sublayer, as far as the frame goes."""
+    hop = frame.at(sublayer + 1) - 2
+    return min(hop - len(text) // 2, frame.end - len(text)), text
+
+
+def _transfers(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
+    """Under each sublayer what it sends: in one line, or one below the other for want of room."""
+    legs = [(frame.at(i), lane.legs[i]) for i in frame.sublayers if lane.legs[i].transfers]
+    figures = [picture.figure(leg.sent_bytes) for _, leg in legs]
+    brief = [(at, f"{_counted(leg)} {n}") for (at, leg), n in zip(legs, figures, strict=True)]
+    if has_room(brief, GAP) and has_room([*brief[-1:], (frame.end + 1, "")]):
+        yield from [packed(brief)] if brief else []
+        return
+    for row in range(max(len(leg.transfers) for _, leg in legs)):
+        ops = [(at, leg.transfers[row].op) for at, leg in legs if row < len(leg.transfers)]
+        yield packed((at, WORDS[op]) for at, op in ops)
+    yield packed((at, figure) for (at, _), figure in zip(legs, figures, strict=True))
+
+
+def _counted(leg: Leg) -> str:
+    """'2 rings', or 'gather, scatter'."""
+    groups = ((WORDS[op], len(list(same))) for op, same in groupby(one.op for one in leg.transfers))
+    return ", ".join(f"{count} {word}s" if count > 1 else word for word, count in groups)

@@ -1,0 +1,129 @@
+"""A picture of one block, as data: the workload, a lane for each strategy, and where things go.
+
+Every sublayer has a column and every axis a row, once for each strategy. ``drawing`` makes
+lines of it. Lanes come as data: nothing here asks a strategy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from spbench.report import units
+from spbench.strategies.describe import Lane
+from spbench.workload.flops import parameters
+from spbench.workload.workload import Workload
+
+MOST_BLOCKS = 2
+NARROWEST, WIDEST = 11, 25  # columns of a sublayer; 'all-to-all' and a space fit
+LABEL = 14  # of an axis; longer names are cut
+COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """Sublayers that stand side by side, each ``cell`` wide, from column ``margin`` on."""
+
+    sublayers: range
+    margin: int
+    cell: int
+    width: int
+    """Of the page: sentences may go on to it."""
+    is_last: bool
+
+    def at(self, sublayer: int) -> int:
+        """Where its words begin. Two columns before it the line may hop."""
+        return self.margin + (sublayer - self.sublayers.start) * self.cell
+
+    @property
+    def end(self) -> int:
+        return self.at(self.sublayers.stop)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """What is drawn: the first blocks of ``workload``, a period of them if that is not long."""
+
+    workload: Workload
+    ranks: int
+    lanes: Sequence[Lane]
+
+    @property
+    def period(self) -> int:
+        """Blocks after which every lane repeats."""
+        return max(lane.period for lane in self.lanes)
+
+    @property
+    def sublayers(self) -> int:
+        """How many are drawn, from the first of the stack on."""
+        return min(MOST_BLOCKS, self.period) * len(self.workload.block)
+
+    @cached_property
+    def unit(self) -> str:
+        """One for the whole picture, so that its figures can be compared."""
+        legs = [leg for lane in self.lanes for leg in lane.legs]
+        sent = [leg.sent_bytes for leg in legs]
+        sent += [leg.switch.sent_bytes for leg in legs if leg.switch]
+        return units.size_unit(float(min(filter(None, sent), default=2**20)))
+
+    def figure(self, sent_bytes: Fraction | float) -> str:
+        return units.size_in(self.unit, float(sent_bytes))
+
+    def totals(self, lane: Lane) -> str:
+        """What a block and a step send, with their unit, as wide as those of other lanes."""
+        rows = {one.strategy: self._totals(one) for one in self.lanes if one.legs}
+        each = zip(rows[lane.strategy], *rows.values(), strict=True)
+        block, step = (figure.rjust(max(map(len, all_))) for figure, *all_ in each)
+        return f"{block} {self.unit}/block   {step} {self.unit}/step"
+
+    def _totals(self, lane: Lane) -> list[str]:
+        return [self.figure(lane.block_bytes), self.figure(sum(lane.step_bytes.values()))]
+
+    def attended(self, sublayer: int) -> tuple[str, ...]:
+        return self.workload.block[sublayer % len(self.workload.block)].attended
+
+    def colour(self, axis: str) -> str:
+        return COLOURS[list(self.workload.axes).index(axis) % len(COLOURS)]
+
+    def frames(self, width: int) -> list[Frame]:
+        """As few as fit into ``width`` columns, and as equal."""
+        margin = 5 + min(LABEL, max(map(len, self.workload.axes)))
+        fit = max(1, (width - margin) // NARROWEST)
+        size = -(-self.sublayers // -(-self.sublayers // fit))
+        cell = min(WIDEST, (width - margin) // size)
+        starts = range(0, self.sublayers, size)
+        return [
+            Frame(
+                sublayers=range(start, min(start + size, self.sublayers)),
+                margin=margin,
+                cell=cell,
+                width=width,
+                is_last=start == starts[-1],
+            )
+            for start in starts
+        ]
+
+    def as_data(self) -> dict[str, Any]:
+        """The same for ``--json``; bytes are Fractions still, to be rounded.
+
+        Who declines sends nothing that is known: its bytes are None.
+        """
+        work = self.workload
+        facts = work.model_dump(mode="json", by_alias=True)
+        sublayers = facts.pop("block")
+        facts |= {
+            "tokens": work.tokens,
+            "parameters": parameters(work).total,
+            "activation_bytes": work.activation_bytes,
+        }
+        blank = {"block_bytes": None, "step_bytes": None}
+        lanes = [
+            asdict(lane)
+            | {"legs": list(map(asdict, lane.legs[: self.sublayers]))}
+            | ({} if lane.why_not is None else blank)
+            for lane in self.lanes
+        ]
+        return {"workload": facts, "ranks": self.ranks, "sublayers": sublayers, "lanes": lanes}

@@ -1,0 +1,1 @@
+"""The figures of a run. matplotlib is loaded only here."""

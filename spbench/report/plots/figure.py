@@ -1,0 +1,163 @@
+"""A sheet: a heading, a legend, a grid of panels, a caption, as PNG and SVG.
+
+Places are in inches and worked out before anything is drawn: labels have short figures, texts
+are wrapped to their width. Measuring what was drawn would take longer than drawing it.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from spbench.report.plots.bars import fill
+
+PANELS = 12
+"""At most so many on a sheet: more are too small to read, and too slow to draw."""
+GRIDS = ((1, 1, 7.2, 3.1), (4, 2, 5.2, 2.7), (PANELS, 3, 4.3, 2.3))
+"""Up to so many panels: columns, and a panel's width and height in inches, labels apart."""
+HEADING, TITLE, SMALL = 12, 8.5, 6.5
+LINE = 1.35 / 72
+"""Inches of a line of text for each point of its size."""
+TICK_HEIGHT = 0.28
+"""Inches of a tick and its figure, below a panel."""
+STYLE = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": TITLE,
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+    "figure.dpi": 130,
+    "svg.hashsalt": "spbench",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """What stands on it."""
+
+    heading: str
+    panels: Mapping[str, Callable[[Axes], None]]
+    """By title, in order; each draws into its axes."""
+    caption: str
+    strategies: Sequence[str] = ()
+    """In the legend."""
+    label_width: float = 0.65
+    """Inches of the labels left of a panel."""
+    end_width: float = 0.1
+    """Inches of the texts right of a panel."""
+    rows: int = 0
+    """Of labels in a panel, which each need some height."""
+
+
+def save(sheet: Sheet, stem: Path) -> Iterator[Path]:
+    """Draws the sheet and writes it twice; yields the paths."""
+    with mpl.rc_context(STYLE), _uncollected():  # type: ignore[arg-type]
+        figure = draw(sheet)
+        try:
+            for kind in ("png", "svg"):
+                path = stem.with_name(f"{stem.name}.{kind}")
+                figure.savefig(path, metadata={"Date": None} if kind == "svg" else None)
+                yield path
+        finally:
+            plt.close(figure)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """A figure is many objects, all in use until it is closed: looking for garbage finds none."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def draw(sheet: Sheet) -> Figure:
+    """From the top: heading, legend, panels, caption; each has the height that its text takes."""
+    count = len(sheet.panels)
+    _, columns, across, down = next(grid for grid in GRIDS if count <= grid[0])
+    rows = math.ceil(count / columns)
+    down = max(down, 0.2 * sheet.rows)
+    left, right = sheet.label_width + 0.2, sheet.end_width + 0.15
+    between = sheet.label_width + sheet.end_width
+    width = left + columns * across + (columns - 1) * between + right
+    heading = _wrapped(sheet.heading, width - left - right, HEADING * 1.1)
+    titles = [_wrapped(title, across, TITLE) for title in sheet.panels]
+    caption = _wrapped(sheet.caption, width - 0.2, SMALL)
+    title_height = (1 + max(title.count("\n") for title in titles)) * TITLE * LINE + 0.1
+    names = _columns_of(sheet.strategies, width - left - right)
+    legend_height = math.ceil(len(sheet.strategies) / names) * 0.2 + 0.1
+    top = 0.12 + (1 + heading.count("\n")) * HEADING * LINE + legend_height
+    bottom = 0.55 + (1 + caption.count("\n")) * SMALL * LINE
+    gap = title_height + 0.5
+    height = top + title_height + rows * down + (rows - 1) * gap + bottom
+    figure, axes = plt.subplots(rows, columns, figsize=(width, height), squeeze=False)
+    figure.subplots_adjust(
+        left=left / width,
+        right=1 - right / width,
+        top=1 - (top + title_height) / height,
+        bottom=bottom / height,
+        wspace=between / across,
+        hspace=gap / down,
+    )
+    for i, (ax, title, fill_in) in enumerate(
+        zip(axes.flat, titles, sheet.panels.values(), strict=False)
+    ):
+        fill_in(ax)
+        _place(ax, title, down=TICK_HEIGHT / down, left=(sheet.label_width - 0.07) / across)
+        if i % columns:
+            ax.set_ylabel("")
+        if i + columns < count:
+            ax.set_xlabel("")
+    for ax in axes.flat[count:]:
+        ax.set_visible(False)
+    at = left / width
+    figure.text(at, 1 - 0.12 / height, heading, size=HEADING, weight="bold", va="top")
+    if sheet.strategies:
+        figure.legend(
+            [Patch(**fill(strategy)) for strategy in sheet.strategies],
+            sheet.strategies,
+            loc="upper left",
+            bbox_to_anchor=(at, 1 - (top - legend_height) / height),
+            ncols=names,
+            borderaxespad=0,
+            borderpad=0.2,
+        )
+    figure.text(0.1 / width, 0.06 / height, caption, size=SMALL, color="#444444", va="bottom")
+    return figure
+
+
+def _place(ax: Axes, title: str, *, down: float, left: float) -> None:
+    """Title and labels, in parts of the panel below and left of it: what finds a place of its own
+    is measured at each drawing."""
+    ax.set_title(title, y=1.0)
+    ax.xaxis.set_label_coords(0.5, -down)
+    ax.yaxis.set_label_coords(-left, 0.5)
+
+
+def _wrapped(text: str, width: float, size: float) -> str:
+    """Lines of at most ``width`` inches, by the width of a common letter."""
+    letters = max(10, int(width * 72 / (size * 0.57)))
+    return "\n".join(textwrap.fill(line, letters) for line in text.split("\n"))
+
+
+def _columns_of(strategies: Sequence[str], width: float) -> int:
+    longest = max(map(len, strategies), default=1)
+    return max(1, min(len(strategies), int(width / (longest * 0.075 + 0.65))))

@@ -1,0 +1,174 @@
+"""Every iteration of every launch in order of time, so that drift and outliers are seen.
+
+A panel holds the cases of one workload and number of ranks, a row of dots each. A dot is an
+iteration of the slowest rank: how far it is from the case's step time, in per cent; all rows of a
+panel have the same scale. Launches stand side by side, those of one round above each other. A
+ring marks what is more than 5 scaled MADs from its launch's median. Nothing is left out: what
+the scale does not reach stands at the edge of its row, and how far it is at the row's end.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+
+from spbench.analysis.compare import launches_that_count
+from spbench.analysis.panel_groups import Group, group_of, titles
+from spbench.report import units
+from spbench.report.plots.bars import colour
+from spbench.results.iterations import Traces
+from spbench.results.record import Record
+from spbench.text import counted
+
+MAD_OF_NORMAL = 1.4826
+"""Times the MAD: the standard deviation where the distribution is normal."""
+OUTLIER = 5.0
+LEAST_SCALE = 0.005
+ROUNDING = 1e-5
+"""Samples are kept with six digits."""
+HALF_ROW = 0.42
+
+Figures = NDArray[np.float64]
+Cases = Mapping[str, Sequence[Record]]
+"""The launches of each strategy."""
+
+
+def cases_by_panel(records: Iterable[Record]) -> dict[str, Cases]:
+    """By title, in order; a case of which no launch was measured has no row."""
+    found: dict[Group, dict[str, list[Record]]] = {}
+    for record in records:
+        found.setdefault(group_of(record), {}).setdefault(record.strategy, []).append(record)
+    first = list(dict.fromkeys(group[:-1] for group in found))
+    named = titles(next(iter(cases.values()))[0] for cases in found.values())
+    panels: dict[str, Cases] = {}
+    for group in sorted(found, key=lambda group: (first.index(group[:-1]), group[-1])):
+        cases = {
+            strategy: sorted(launches, key=lambda record: record.launch)
+            for strategy, launches in found[group].items()
+            if any(record.status == "ok" for record in launches)
+        }
+        if cases:
+            ranks = next(iter(cases.values()))[0].world_size
+            panels[f"{named[group]}\n{counted(ranks, 'rank')}"] = cases
+    return panels
+
+
+def steps_of(record: Record, traces: Traces) -> Figures:
+    return np.array(traces.steps(record))
+
+
+def outliers(ms: Figures) -> NDArray[np.bool_]:
+    """What is too far from the launch's median to be of its spread."""
+    median = np.median(ms)
+    mad = max(float(np.median(np.abs(ms - median))) * MAD_OF_NORMAL, ROUNDING * float(median))
+    return np.asarray(np.abs(ms - median) > OUTLIER * mad)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dots:
+    """The iterations of one launch, where they stand in its panel."""
+
+    x: Figures
+    y: Figures
+    """In rows from the top, downwards negative."""
+    ringed: NDArray[np.bool_]
+    level: float
+    """Where its step time is."""
+    furthest: float
+    """The largest distance from the case's step time, as a part of it."""
+
+
+def launch_rows(ax: Axes, cases: Cases, traces: Traces) -> None:
+    """A row of dots for each case; a line at each launch's step time, which is its row's."""
+    steps = {name: [steps_of(record, traces) for record in these] for name, these in cases.items()}
+    middle = {
+        name: statistics.median(levels)
+        for name, these in cases.items()
+        if (levels := [one.compared_ms for one in launches_that_count(these) if one.compared_ms])
+    }
+    scale = _scale(steps, middle)
+    slots = sorted({record.launch for these in cases.values() for record in these})
+    every: list[Dots] = []
+    for row, (name, these) in enumerate(cases.items()):
+        ax.axhline(-row, color="#DDDDDD", lw=0.6, zorder=0)
+        dots = []
+        for record, ms in zip(these, steps[name], strict=True):
+            slot = slots.index(record.launch)
+            if len(ms) and record.compared_ms:
+                dots.append(_dots(ms, record.compared_ms, slot, -row, middle[name], scale))
+            else:
+                said = record.status if record.status != "ok" else "no samples"
+                ax.text(slot + 0.5, -row, said, color="grey", size=7, ha="center", va="center")
+        if dots:
+            x, y = np.concatenate([(one.x, one.y) for one in dots], axis=1)
+            ax.scatter(x, y, s=7, color=colour(name), lw=0, zorder=2)
+            furthest = max((one.furthest for one in dots), key=abs)
+            if abs(furthest) > scale:
+                ax.text(len(slots) * 1.012, -row, f"{furthest:+.0%}", size=6.5, va="center")
+        every += dots
+    _marks(ax, every)
+    _frame(ax, slots, len(cases), scale)
+    close = len(cases) > 5
+    behind = ", " if close else "\n"
+    ax.set_yticks(
+        [-float(row) for row in range(len(cases))],
+        [f"{name}{behind}{units.milliseconds(middle.get(name))} ms" for name in cases],
+        fontsize=7 if close else 8,
+    )
+    ax.set_ylim(0.55 - len(cases), 0.55)
+
+
+def _scale(steps: Mapping[str, Sequence[Figures]], middle: Mapping[str, float]) -> float:
+    """Half the height of a row: it reaches every dot that is no outlier."""
+    near = [
+        float(np.max(np.abs(ms[~outliers(ms)] / middle[name] - 1)))
+        for name, launches in steps.items()
+        for ms in launches
+        if len(ms)
+    ]
+    return max(LEAST_SCALE, 1.1 * max(near, default=0.0))
+
+
+def _dots(ms: Figures, level_ms: float, slot: int, row: int, middle: float, scale: float) -> Dots:
+    away = ms / middle - 1
+    return Dots(
+        x=slot + 0.06 + 0.88 * (np.arange(len(ms)) + 0.5) / len(ms),
+        y=row + HALF_ROW * np.clip(away / scale, -1, 1),
+        ringed=outliers(ms),
+        level=row + HALF_ROW * (level_ms / middle - 1) / scale,
+        furthest=float(away[np.argmax(np.abs(away))]),
+    )
+
+
+def _marks(ax: Axes, every: Sequence[Dots]) -> None:
+    """Rings, and the step times of launches."""
+    if every:
+        x, y = np.concatenate([(one.x[one.ringed], one.y[one.ringed]) for one in every], axis=1)
+        ax.scatter(x, y, s=26, facecolors="none", edgecolors="black", lw=0.8, zorder=3)
+        slots = np.array([int(one.x[0]) for one in every])
+        level = [one.level for one in every]
+        ax.hlines(level, slots + 0.06, slots + 0.94, color="#555555", lw=0.8, zorder=1)
+
+
+def _frame(ax: Axes, slots: Sequence[int], rows: int, scale: float) -> None:
+    """Launches apart from each other, and how much a row's height is."""
+    ax.vlines(range(1, len(slots)), -rows, 1, color="#BBBBBB", lw=0.6, zorder=0)
+    ax.set_xlim(0, len(slots))
+    ax.set_xticks([slot + 0.5 for slot in range(len(slots))], [str(slot + 1) for slot in slots])
+    ax.tick_params(length=0)
+    ax.set_xlabel("launch")
+    ax.annotate(
+        f"height of a row: ±{units.percent(scale)}",
+        (1, 0),
+        xytext=(0, -18),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        size=6.5,
+        ha="right",
+        va="top",
+    )

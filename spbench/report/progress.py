@@ -1,0 +1,173 @@
+"""What a run shows while it runs: on stderr, live in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from spbench.analysis.panel_groups import panel_of
+from spbench.analysis.sent_volume import PHASES
+from spbench.report import tables, units
+from spbench.results.environment import package_version
+from spbench.results.record import Record
+from spbench.text import counted
+from spbench.workload.case import Case
+from spbench.workload.workload import Workload
+
+
+class Screen:
+    """Says what starts and what has finished."""
+
+    def __init__(
+        self,
+        folder: Path,
+        cases: Sequence[Case],
+        *,
+        resumed: int = 0,
+        verbose: bool = False,
+        goes_on: bool = False,
+        placed: Sequence[str] = (),
+    ) -> None:
+        """``goes_on``: one of several passes of a command, which has more to say behind them.
+        ``placed``: which ranks are where, if that is on several machines."""
+        self.folder, self.cases, self.done = folder, cases, 0
+        self.goes_on, self.placed = goes_on, placed
+        self.console = tables.console(sys.stderr)
+        self.live = self.console.is_terminal and not self.console.is_dumb_terminal
+        self.started_s = time.monotonic()
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed}/{task.total}"),
+            TimeElapsedColumn(),
+            console=self.console,
+            transient=True,
+            disable=not self.live,
+        )
+        self.task = self.progress.add_task("starting", total=len(cases))
+        self.resumed, self.verbose = resumed, verbose
+        self.measured = resumed
+        self.cut = 0
+        self.spent_s: Mapping[str, float] = {}
+        self.several = len({in_a_line(case.workload) for case in cases}) > 1
+        self.launches = 1 + max((case.launch for case in cases), default=0)
+
+    def __enter__(self) -> Self:
+        if self.resumed:
+            are = counted(self.resumed, "launch") + (" is" if self.resumed == 1 else " are")
+            left = len(self.cases)
+            self._say(f"{are} in {self.folder} already; {left} left to do")
+        is_first = any(case.launch == 0 for case in self.cases)
+        for sentence in header(self.cases) if is_first or not self.goes_on else []:
+            self._say(sentence)
+        for sentence in self.placed:
+            self._say(f"  ranks: {sentence}")
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.progress.stop()
+        if isinstance(error, KeyboardInterrupt):
+            on = "" if self.goes_on else f" Go on with --out {self.folder}"
+            self._say(f"stopped; what was finished is kept in {self.folder}.{on}")
+        elif error is None and not self.goes_on:
+            took = units.seconds(time.monotonic() - self.started_s)
+            done = counted(self.done, "launch")
+            self._say(f"{done} in {took}; rows in {self.folder / 'runs.csv'}")
+            left = len(self.cases) - self.done + self.cut
+            if left:
+                on = f"go on with --out {self.folder}"
+                self._say(f"the time was up with {counted(left, 'launch')} left; {on}")
+            if self.measured:
+                self._say(f"next: spbench compare {self.folder}, spbench plot {self.folder}")
+
+    def started(self, case: Case) -> None:
+        self.spent_s = {}
+        self.progress.update(self.task, description=case.label)
+
+    def went(self, spent_s: Mapping[str, float]) -> None:
+        """Where the seconds of the launch that is about to finish went."""
+        self.spent_s = spent_s
+
+    def finished(self, record: Record, side: str = "") -> None:
+        """``side`` names one of several that are measured in turn."""
+        self.done += 1
+        self.measured += record.status == "ok"
+        self.cut += record.status == "interrupted"
+        self.progress.update(self.task, advance=1)
+        if record.status == "ok":
+            time_ms = record.step_ms if record.step_ms is not None else record.compute_ms
+            counts = [getattr(record, f"sent_bytes_{phase}") for phase in PHASES]
+            sent = [count for count in counts if count is not None]
+            error = record.gate_error
+            what = "step" if record.step_ms is not None else "compute"
+            parts = [f"{what} {units.milliseconds(time_ms)} ms"]
+            parts += [f"sent {units.mebibytes(sum(sent))} MiB"] if sent else []
+            parts += [f"peak {units.mebibytes(record.peak_allocated_bytes)} MiB"]
+            parts += [f"gate {units.error(error)}"] if error is not None else []
+            said = ", ".join(parts)
+        else:
+            said = f"{record.status}: {record.reason}"
+        launch = f" launch {record.launch + 1}" if self.launches > 1 else ""
+        where = f"{side}: " if side else ""
+        where += f"{panel_of(record)}, " if self.several else ""
+        self._say(f"{where}{record.strategy} on {record.world_size}{launch}: {said}")
+        if record.log:
+            self._say(f"  log: {self.folder / record.log}")
+        if record.noisy:
+            self._say(f"  noisy: {record.noisy}")
+        if self.verbose and record.launch_s is not None:
+            self._say(f"  {in_seconds(record, self.spent_s)}")
+
+    def _say(self, text: str) -> None:
+        if not self.live:
+            stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            text = f"{stamp} {text}"
+        self.progress.console.print(text, soft_wrap=not self.live)
+
+
+def in_seconds(record: Record, spent_s: Mapping[str, float]) -> str:
+    """Each phase of a launch, and what it cost beyond its steps."""
+    said = f"took {record.launch_s:.2f} s"
+    if spent_s:
+        said += ": " + ", ".join(f"{name} {value:.2f}" for name, value in spent_s.items())
+    if record.launch_s is not None and record.steps_s is not None:
+        said += f"; {record.launch_s - record.steps_s:.2f} s beyond its steps"
+    return said
+
+
+def header(cases: Sequence[Case]) -> list[str]:
+    """What is about to run, on what."""
+    said = list(dict.fromkeys(in_a_line(case.workload) for case in cases))
+    if cases:
+        *others, last = dict.fromkeys(case.ranks for case in cases)
+        ranks = ", ".join([*map(str, others), counted(last, "rank")])
+        backend = {"cuda": "nccl", "cpu": "gloo"}[cases[0].device]
+        if all(case.kind == "one_gpu_share" for case in cases):
+            ranks, backend = f"one rank's share of {ranks}", "nothing is sent"
+        torch = f"torch {package_version('torch')}"
+        launches = counted(len(cases), "launch")
+        of_cases = counted(len({case.key for case in cases}), "case")
+        said.append(f"{launches} of {of_cases} on {ranks}; {cases[0].device}, {backend}, {torch}")
+    return said
+
+
+def in_a_line(work: Workload) -> str:
+    """What of a workload tells it from its like in a sweep."""
+    axes = " x ".join(f"{name} {length}" for name, length in work.axes.items())
+    size = f"hidden {work.hidden}, {work.heads} heads, depth {work.depth}"
+    how = f"{work.dtype}, {work.mode}"
+    again = ", checkpointed" if work.checkpointing != "none" else ""
+    return f"{work.name}: {axes}, {size}, batch {work.batch}, {how}{again}"

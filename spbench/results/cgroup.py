@@ -1,0 +1,74 @@
+"""What the control groups of this process allow it: memory and processor time, versions 1 and 2.
+
+A limit may be set at any level: of a process's own group and all above it the tightest counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from spbench.results.safe_query import told
+
+NO_LIMIT_BYTES = 2**60
+"""Version 1 writes a number near 2**63 where there is no limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allowed:
+    """None: no limit."""
+
+    memory_bytes: int | None = None
+    cores: float | None = None
+
+
+def allowed(
+    groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
+) -> Allowed:
+    """Of the process whose groups the file lists. Where there are none, there are no limits."""
+    text = told(lambda: groups.read_text(encoding="utf-8")) or ""
+    memory: list[int] = []
+    cores: list[float] = []
+    for line in text.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        for folder in _folders(root, controllers, path):
+            memory += _memory(folder)
+            cores += _cores(folder)
+    return Allowed(memory_bytes=min(memory, default=None), cores=min(cores, default=None))
+
+
+def _folders(root: Path, controllers: str, path: str) -> Iterator[Path]:
+    """A group's folder and all above it. In a container those of the host may not be there."""
+    names = ["."] if not controllers else [controllers, *controllers.split(",")]
+    for top in dict.fromkeys(map(root.joinpath, names)):
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        for length in range(len(parts), -1, -1):
+            yield top.joinpath(*parts[:length])
+
+
+def _memory(folder: Path) -> list[int]:
+    """Version 2 says "max" where there is no limit."""
+    files = (folder / "memory.max", folder / "memory.limit_in_bytes")
+    limits = [told(partial(_number, file)) for file in files]
+    return [limit for limit in limits if limit is not None and limit < NO_LIMIT_BYTES]
+
+
+def _cores(folder: Path) -> list[float]:
+    """Microseconds of processor time in each period, over its microseconds."""
+    quota, _, period = (told(lambda: _read(folder / "cpu.max")) or "").partition(" ")
+    if not quota:
+        quota = told(lambda: _read(folder / "cpu.cfs_quota_us")) or ""
+        period = told(lambda: _read(folder / "cpu.cfs_period_us")) or ""
+    cores = told(lambda: int(quota) / int(period))
+    return [cores] if cores is not None and cores > 0 else []
+
+
+def _number(file: Path) -> int:
+    return int(_read(file))
+
+
+def _read(file: Path) -> str:
+    return file.read_text(encoding="ascii").strip()

@@ -1,0 +1,122 @@
+"""Which results directory a command means: the one named, or the latest."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from spbench.errors import Failure
+from spbench.results.baselines import BASELINES, folder_of, names
+from spbench.results.iterations import Traces, read_samples_csv
+from spbench.results.reading import ResultsError, read_rows
+from spbench.results.record import Record
+from spbench.results.run_json import folder_of_run, read_run
+from spbench.text import did_you_mean
+
+RESULTS = Path("results")
+SHOWN = 3
+"""Runs, of those that there are."""
+
+
+def find_run(named: Path | None, baselines: Path = BASELINES) -> Path:
+    """A results directory or CSV file; ``baseline:NAME`` is one of ``baselines``.
+
+    Raises Failure with what there is instead.
+    """
+    prefix, colon, name = str(named).partition(":")
+    if colon and prefix == "baseline":
+        return find_baseline(name, baselines)
+    if named is None:
+        runs = all_runs()
+        if not runs:
+            raise Failure(f"no runs under {RESULTS}/ yet; start one with 'spbench run'")
+        return runs[-1]
+    inside = RESULTS / named
+    if not named.exists() and inside.exists():
+        return inside
+    if not named.exists():
+        known = ", ".join(run.name for run in all_runs()[-SHOWN:]) or "none yet"
+        raise Failure(f"no run at {named}. The latest under {RESULTS}/: {known}")
+    within = sorted(path.parent for path in named.glob("*/runs.csv")) if named.is_dir() else []
+    if within and not (named / "runs.csv").exists():
+        known = ", ".join(map(str, within[:SHOWN]))
+        raise Failure(f"{named} is no run, but holds some: {known}; name one of them")
+    return named
+
+
+def find_baseline(name: str, baselines: Path = BASELINES) -> Path:
+    """The folder of a baseline. Raises Failure with those that there are."""
+    try:
+        folder = folder_of(name, baselines)
+    except ResultsError as error:
+        raise Failure(str(error)) from None
+    if not (folder / "runs.csv").exists():
+        known = names(baselines)
+        hint = did_you_mean(name, known) or f"There are: {', '.join(known) or 'none yet'}"
+        raise Failure(
+            f"no baseline {name!r} in {baselines}/. {hint}\n"
+            f"  'spbench baseline set {name}' makes one of the latest run."
+        )
+    return folder
+
+
+def all_runs() -> list[Path]:
+    """The runs under results/, the latest last."""
+    found = RESULTS.glob("*/runs.csv")
+    return [path.parent for path in sorted(found, key=_changed_s)]
+
+
+def _changed_s(file: Path) -> float:
+    """0 of one that has been removed meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        return file.stat().st_mtime
+    return 0.0
+
+
+def not_there_yet(run: Path, records: Sequence[Record]) -> int:
+    """How many launches run.json asks for that have no row."""
+    there = {(record.case, record.launch) for record in records}
+    asked = read_run(folder_of_run(run)).get("cases", [])
+    return sum((case.get("key"), case.get("launch")) not in there for case in asked)
+
+
+def command_again(run: Path) -> str:
+    """The command that measured it, with this folder as its ``--out``: it goes on from there. Blank
+    where run.json does not tell, or tells of another command than run."""
+    words = iter(read_run(folder_of_run(run)).get("argv", [])[1:])
+    kept = ["spbench"]
+    for word in words:
+        if word == "--out":
+            next(words, None)
+        elif word != "--fresh" and not word.startswith("--out="):
+            kept.append(word)
+    return shlex.join([*kept, "--out", str(folder_of_run(run))]) if kept[1:2] == ["run"] else ""
+
+
+def reference_of(run: Path, records: Sequence[Record]) -> str | None:
+    """The strategy to compare the others with that the run's sweep names, if it has a row."""
+    found = read_run(folder_of_run(run)).get("reference")
+    return found if any(record.strategy == found for record in records) else None
+
+
+def traces_of(run: Path, records: Sequence[Record]) -> Traces:
+    """Iterations of the launches that took turns with another side's; of others none are needed."""
+    cases = {record.case for record in records if record.turns}
+    return read_samples_csv(folder_of_run(run), cases) if cases else Traces()
+
+
+def records_of(run: Path) -> list[Record]:
+    """The latest record of each case; says on stderr what could not be read, and why."""
+    try:
+        rows = read_rows(run)
+    except ResultsError as error:
+        raise Failure(str(error)) from None
+    for remark in rows.remarks(run):
+        click.echo(remark, err=True)
+    if not rows.records:
+        raise Failure(f"{run} holds no rows to show")
+    return rows.latest()

@@ -1,0 +1,59 @@
+"""What strategies with one fixed sharded axis share: which axis, and whether it is long enough.
+
+Ulysses, Megatron-SP and the rings keep one axis sharded from the first sublayer to the last
+and do their work inside attention or the projections.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from dataclasses import dataclass
+from typing import final
+
+from spbench.strategies.base import Layout, Strategy
+from spbench.workload.step_traffic import bytes_in_a_step
+from spbench.workload.workload import Workload
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedded(Strategy, ABC):
+    """One axis stays sharded: the one that costs least, or the one that is asked for."""
+
+    shard_axis: str = AUTO
+
+    def misfit(self, workload: Workload) -> str | None:
+        if self.shard_axis in (AUTO, *workload.axes):
+            return None
+        known = ", ".join((AUTO, *workload.axes))
+        return f"there is no axis {self.shard_axis!r} to shard; shard-axis may be {known}"
+
+    def why_not(self, workload: Workload, ranks: int) -> str | None:
+        axes = list(workload.axes) if self.shard_axis == AUTO else [self.shard_axis]
+        reasons = {axis: self.why_not_along(axis, workload, ranks) for axis in axes}
+        longest = max(axes, key=workload.axes.__getitem__)
+        return None if None in reasons.values() else reasons[longest]
+
+    def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
+        """Why ``axis`` cannot be the sharded one."""
+        length = workload.axes[axis]
+        if length >= ranks:
+            return None
+        return f"its {length} positions of {axis} give some ranks nothing; use 1 to {length} ranks"
+
+    @final
+    def layout(self, workload: Workload, ranks: int) -> Layout:
+        """The axis of fewest bytes; of equals the most evenly shared, then the outermost."""
+
+        def cost(axis: str) -> tuple[float, float]:
+            sent = sum(
+                bytes_in_a_step(workload, *self.sublayer_traffic(sublayer, workload, axis, ranks))
+                for sublayer in workload.block
+            )
+            return sent, self.shard(workload, axis, ranks).imbalance
+
+        if self.shard_axis != AUTO:
+            return (self.shard_axis,) * len(workload.stack)
+        fits = [a for a in workload.axes if self.why_not_along(a, workload, ranks) is None]
+        return (min(fits, key=cost),) * len(workload.stack)

@@ -1,0 +1,1 @@
+"""From a request to cells, launches and rows."""

@@ -1,0 +1,69 @@
+"""A fault that is planted on purpose must be understood, and must hit a rank that is timed.
+
+Or what was to be proved would not be, and nobody would see.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import click
+
+from spbench.errors import Failure
+from spbench.worker.fault_injection import VARIABLE, WORKS, Fault
+from spbench.workload.case import Case
+
+
+def planted_fault() -> Fault | None:
+    """Read here only to be refused early, or to be handed to ranks that are started already."""
+    try:
+        return Fault.of(os.environ)
+    except ValueError as error:
+        raise Failure(str(error)) from None
+
+
+def check_hits(fault: Fault | None, cases: Iterable[Case]) -> None:
+    """Raises Failure for a fault in a rank, or in a step, that none of these cases has."""
+    if fault is None:
+        return
+    cases = list(cases)
+    # A share is rank 0 alone, whatever group it claims.
+    ranks = [1 if case.kind == "one_gpu_share" else case.ranks for case in cases]
+    most = max(ranks, default=0)
+    if fault.rank < most:
+        steps = max(case.effort.most_steps for case in cases)
+        if fault.place.startswith("step") and int(fault.place[4:]) >= steps:
+            raise Failure(
+                f"{VARIABLE}={fault.text!r} names {fault.place}, and no case has more than "
+                f"{steps} steps; step0 to step{steps - 1} can be named"
+            )
+        return
+    if not most:
+        raise Failure(
+            f"{VARIABLE}={fault.text!r}: no case can run, so it hits nobody; leave it out"
+        )
+    others = "rank0" if most == 1 else f"rank0 to rank{most - 1}"
+    raise Failure(
+        f"{VARIABLE}={fault.text!r} names rank {fault.rank}, which no case has; {others} would work"
+    )
+
+
+def said_fault(cases: Iterable[Case]) -> Fault | None:
+    """What is planted in what is about to be measured, said on stderr. Raises Failure where it
+    hits none of these cases."""
+    fault = planted_fault()
+    check_hits(fault, cases)
+    if fault is not None:
+        click.echo(f"{VARIABLE}={fault.text}: a fault is planted, and rows say so", err=True)
+    return fault
+
+
+def refuse_fault() -> None:
+    """Of a command that measures nothing: raises Failure for any fault."""
+    fault = planted_fault()
+    if fault is not None:
+        raise Failure(
+            f"{VARIABLE}={fault.text!r} is planted in what run and check measure, and verify "
+            f"measures nothing; leave it out, or use run ({WORKS})"
+        )

@@ -1,0 +1,51 @@
+"""What a rank that fails says of it, and what it means for the row."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+
+import torch
+
+from spbench.comm.group import is_broken_connection
+from spbench.results.sample import Sample, Status
+from spbench.worker.fault_injection import Fault
+
+OUT_OF_MEMORY = re.compile(
+    r"Tried to allocate ([\d.]+ \w+)|you tried to allocate (\d+) bytes", re.IGNORECASE
+)
+"""How torch's allocators, of CUDA and of the CPU, name what they could not give."""
+
+
+def failure(error: BaseException, rank: int, fault: Fault | None = None) -> Sample:
+    """A rank's last words."""
+    status = status_of(error)
+    first_line = str(error).strip().split("\n")[0][:300]
+    reason = f"{type(error).__name__}: {first_line}"
+    wanted = OUT_OF_MEMORY.search(str(error))
+    if status in ("oom", "host_oom") and wanted is not None:
+        size = wanted[1] if wanted[1] else f"{int(wanted[2]) / 2**20:,.1f} MiB"
+        reason = f"out of memory when it asked for {size}"
+    return Sample(
+        rank=rank,
+        status=status,
+        reason=reason,
+        host=socket.gethostname(),
+        failed_at_s=time.time(),
+        environment={} if fault is None else fault.environment,
+    )
+
+
+def status_of(error: BaseException) -> Status:
+    """Which row status an exception of a rank means."""
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return "oom"
+    text = str(error)
+    if "out of memory" in text or "ALLOC_FAILED" in text:
+        return "oom"
+    if isinstance(error, MemoryError) or "can't allocate memory" in text:
+        return "host_oom"
+    if isinstance(error, (KeyboardInterrupt, SystemExit)):
+        return "interrupted"
+    return "comm_error" if is_broken_connection(error) else "crash"

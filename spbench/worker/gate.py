@@ -1,0 +1,179 @@
+"""The gate: a strategy is proved equal to one device before anything is timed.
+
+Every rank has the whole answer of one device (``reference.py``) and
+compares its own shard of the output, of the input's gradient and of every weight's gradient.
+An error is relative: the root mean square of (got - wanted) on this rank over that of the
+whole tensor. The largest of all tensors and ranks counts, so a fault of one rank is not
+diluted by the others. The bytes that the rank sent are held against the prediction, exactly.
+
+Tolerances: float64 1e-9 and float32 1e-4 against one device in the same dtype. In 16 bits
+both are compared with float32 arithmetic on the same rounded weights, and each tensor of the
+strategy may be at most four times as far from it as one device's is. In float32 with sharp rows
+of scores float64 is what both are compared with, and 1e-4 holds if it is more. An absolute
+tolerance, or a loose one, would let pass what others have shipped.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spbench.comm.collectives import Collectives
+from spbench.layers.linear import part_of
+from spbench.model.inputs import gradient_name
+from spbench.strategies.base import Strategy
+from spbench.worker.observer import Ledger
+from spbench.worker.reference import Reference, run_seeded
+from spbench.worker.step import Links, Step
+from spbench.workload.sharding import Shard
+from spbench.workload.traffic import Count, count
+
+FIXED_TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
+OWN_ERROR_FACTOR = 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Error:
+    """How far one tensor of this rank is from one device's, and how far it may be."""
+
+    name: str
+    relative: float
+    tolerance: float
+
+    @property
+    def excess(self) -> float:
+        """Above 1: too far. NaN is further than anything."""
+        return math.inf if math.isnan(self.relative) else self.relative / self.tolerance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What one rank found: the errors nearest to their tolerance, and the bytes."""
+
+    output: Error
+    gradient: Error | None
+    """The worst of the input's and the weights'; None in forward mode."""
+    sent: Count
+    predicted: Count
+
+    @property
+    def worst(self) -> Error:
+        errors = [self.output] if self.gradient is None else [self.output, self.gradient]
+        return max(errors, key=lambda error: error.excess)
+
+    def why_wrong(self) -> str | None:
+        """A sentence, or None if the gate is passed."""
+        worst = self.worst
+        if not worst.excess <= 1:
+            return (
+                f"{worst.name} differs from one device by {worst.relative:.2g} "
+                f"(relative; tolerance {worst.tolerance:.2g})"
+            )
+        for key in sorted(self.sent.keys() | self.predicted.keys()):
+            sent, predicted = self.sent.get(key, 0), self.predicted.get(key, 0)
+            if sent != predicted:
+                return (
+                    f"{key[1]} sent {float(sent):.0f} bytes in {key[0]}, "
+                    f"predicted {float(predicted):.0f}"
+                )
+        return None
+
+
+def run_gate(
+    strategy: Strategy,
+    links: Links,
+    device: torch.device,
+    reference: Reference,
+    ledger: Ledger | None = None,
+    tampered: Callable[[Tensor], Tensor] = lambda output: output,
+) -> Outcome:
+    """Compare this rank's part of a step with one device's. Every rank must call it.
+
+    ``tampered``: the output as a planted fault hands it out.
+    """
+    workload = reference.workload
+    step = Step(
+        workload, strategy, links, device, seed=reference.seed, sharpness=reference.sharpness
+    )
+    links.reset()
+    mine = run_seeded(step, reference.seed, step.dtype, ledger)
+    mine["output"] = tampered(mine["output"])
+    parts = _parts(step)
+    comm = Collectives(links.strategy)
+
+    floor = _noise(reference)
+
+    def error_of(name: str, got: Tensor) -> float:
+        part, whole = parts[name], reference.exact[name]
+        return relative_error(got, whole if part is None else comm.take(whole, part), whole, floor)
+
+    tolerances = dict.fromkeys(mine, FIXED_TOLERANCE.get(workload.dtype, math.nan))
+    if reference.own is not None:
+        own = reference.own
+        overall = {
+            name: relative_error(own[name], reference.exact[name], reference.exact[name])
+            for name in mine
+        }
+        # A bias of a few numbers may come out exact by luck: no tensor is held to less than
+        # what is typical of all.
+        typical = statistics.median(overall.values())
+        for name in mine:
+            part = parts[name]
+            here = error_of(name, own[name] if part is None else comm.take(own[name], part))
+            own_error = OWN_ERROR_FACTOR * max(typical, here, overall[name])
+            tolerances[name] = max(FIXED_TOLERANCE.get(workload.dtype, 0.0), own_error)
+    errors = [
+        Error(name=name, relative=error_of(name, got), tolerance=tolerances[name])
+        for name, got in mine.items()
+    ]
+    gradients = [error for error in errors if error.name != "output"]
+    return Outcome(
+        output=next(error for error in errors if error.name == "output"),
+        gradient=max(gradients, key=lambda error: error.excess, default=None),
+        sent=links.sent(),
+        predicted=count(strategy.traffic(workload, step.ranks), step.rank),
+    )
+
+
+def _parts(step: Step) -> dict[str, Shard | None]:
+    """Which part of each compared tensor this rank holds; None: all of it."""
+    parts = {f"gradient of {name}": part_of(p) for name, p in step.model.named_parameters()}
+    parts |= {gradient_name(axis): shard for axis, shard in step.pairs.items()}
+    return parts | {"output": step.last, "gradient of the input": step.first}
+
+
+def _noise(reference: Reference) -> float:
+    """Below this size a gradient is nothing but rounding: that of a query which only one key
+    answers is zero, whatever its digits say. Errors are then relative to this size."""
+    if reference.own is not None or reference.workload.mode == "forward":
+        return 0.0  # the tolerance knows what rounding alone may do
+    sizes = [_root_mean_square(x) for name, x in reference.exact.items() if name != "output"]
+    dtype = reference.exact["output"].dtype
+    lost = torch.finfo(dtype).eps / FIXED_TOLERANCE[reference.workload.dtype]
+    return 10 * lost * statistics.median(sizes)
+
+
+def relative_error(got: Tensor, wanted: Tensor, whole: Tensor, floor: float = 0.0) -> float:
+    """Root mean square of got - wanted, over that of the whole tensor that ``wanted`` is of.
+
+    Shapes that differ are infinitely wrong, and so is anything but zero where all is zero,
+    or, with a ``floor``, what is not small beside that.
+    """
+    if got.shape != wanted.shape:
+        return math.inf
+    precise = torch.promote_types(wanted.dtype, torch.float32)
+    difference = _root_mean_square(got.to(precise) - wanted.to(precise))
+    size = max(floor, _root_mean_square(whole.to(precise)))
+    if difference == 0.0:
+        return 0.0
+    return difference / size if size else math.inf
+
+
+def _root_mean_square(x: Tensor) -> float:
+    norm: float = torch.linalg.vector_norm(x).item()
+    return norm / max(1, x.numel()) ** 0.5

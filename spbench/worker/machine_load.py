@@ -1,0 +1,114 @@
+"""What a rank can see of its machine around the timed pass: load, other work, its GPU's state.
+
+Nothing here may stop a run: what the machine does not tell stays blank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import final
+
+import psutil
+import torch
+
+from spbench.comm.group import Group
+from spbench.results.conditions import Conditions
+from spbench.results.environment import cpu_name
+from spbench.results.safe_query import told
+from spbench.worker.gpu_state import Gpu
+
+BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
+"""Guests are part of user."""
+
+
+@final
+class Machine:
+    """Two looks at the cores, before each of which all ranks meet: what one of them does outside
+    another's window would else be work of others there. Looks at a GPU in between."""
+
+    def __init__(self, group: Group) -> None:
+        """The first look: just before the timed pass, so that no warm-up is in it."""
+        self.group, self.device = group, group.device
+        self.gpu = Gpu(self.device) if self.device.type == "cuda" else None
+        self.load_average = told(lambda: os.getloadavg()[0])
+        self._elsewhere: dict[str, float] = {}
+        group.barrier()
+        self._before = _times()
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """What passes inside is another launch's turn, and no part of what was seen."""
+        self.group.barrier()
+        before = _times()
+        yield
+        self.group.barrier()
+        for name, passed in _passed(before).items():
+            self._elsewhere[name] = self._elsewhere.get(name, 0.0) + passed
+
+    def look(self) -> None:
+        """Right after each timed block, off the clock."""
+        if self.gpu is not None:
+            self.gpu.look()
+
+    def seen(self) -> Conditions:
+        """The last look: to be asked just after the timed pass."""
+        self.group.barrier()
+        whole = _passed(self._before)
+        passed = {name: value - self._elsewhere.get(name, 0.0) for name, value in whole.items()}
+        facts = {
+            "hardware": hardware(self.device, self.gpu and self.gpu.power_limit_w),
+            "host": told(_host) or "",
+            "cores": told(psutil.cpu_count),
+            "load_average": self.load_average,
+            **passed,
+            **({} if self.gpu is None else self.gpu.state()),
+        }
+        return told(lambda: Conditions.model_validate(facts)) or Conditions()
+
+
+def hardware(device: torch.device, power_limit_w: float | None) -> str:
+    """'AMD EPYC 9R14 x2' or 'NVIDIA H200 140 GiB 700 W': the same from run to run."""
+    words: list[str | None]
+    if device.type == "cuda":
+        limit = None if power_limit_w is None else f"{power_limit_w:.0f} W"
+        words = [told(lambda: _gpu_name(device)), limit]
+    else:
+        # Where a process cannot be tied to some of the cores it may use them all.
+        cores = told(lambda: len(os.sched_getaffinity(0))) or told(os.cpu_count)
+        words = [told(cpu_name), f"x{cores}" if cores else None]
+    return " ".join(word for word in words if word)
+
+
+def _gpu_name(device: torch.device) -> str:
+    known = torch.cuda.get_device_properties(device)
+    return f"{known.name} {known.total_memory / 2**30:.0f} GiB"
+
+
+def _times() -> dict[str, float]:
+    """Seconds that only their differences mean something of, by the name of that."""
+    questions = {"wall_s": time.monotonic, "busy_s": _busy_s, "cpu_s": time.process_time}
+    found = {name: told(question) for name, question in questions.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _passed(before: dict[str, float]) -> dict[str, float]:
+    now = _times()
+    return {name: now[name] - before[name] for name in now.keys() & before}
+
+
+def _busy_s() -> float:
+    times = psutil.cpu_times()
+    return sum(getattr(times, name, 0.0) for name in BUSY)
+
+
+def _host() -> str:
+    """Containers of one machine have names of their own and the same cores."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    return socket.gethostname()

@@ -1,0 +1,169 @@
+"""What a rank's process does: joins the others, lives through its job, writes its file.
+
+Called by the launcher in each process. On an error the rank writes what it knows and leaves
+by ``os._exit``: taking the process group down after an error can block, and would hide which
+rank failed first.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+
+import torch
+
+from spbench.comm.group import Group, ProcessGroup, ShareOfGroup
+from spbench.layers.attention import prefer_fastest
+from spbench.results.heartbeat import Pulse, pulse_path, pulses_of
+from spbench.results.sample import CHECKED, Sample, sample_path, write_atomically
+from spbench.results.wire_result import WIRED
+from spbench.strategies.registry import load
+from spbench.worker.case_life import live_case
+from spbench.worker.collective_check import exchange_all
+from spbench.worker.failure import failure
+from spbench.worker.fault_injection import Fault
+from spbench.worker.parent_death import die_with_parent
+from spbench.worker.turn_client import Turns
+from spbench.worker.verify import verify_all
+from spbench.worker.wire_counts import wire_all
+from spbench.workload.case import Case
+from spbench.workload.job import Job
+
+ECHO_S = 0.5
+"""A broken connection is mostly the echo of another rank's death, which is to be seen first."""
+
+
+def run_job(folder: str) -> None:
+    """The process of one rank. ``folder`` holds ``job.json`` and takes the rank's file.
+
+    SIGUSR1 makes it write the stacks of its threads into its log, whatever it is stuck in.
+    """
+    die_with_parent()
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    place = Path(folder)
+    rank = int(os.environ["RANK"])
+    pulse, fault = Pulse(), None
+    try:
+        job = Job.read(place)
+        if (pulses := pulses_of(place)) is not None:
+            pulse = Pulse(pulse_path(pulses, rank))
+        os.environ.update(job.environment)
+        fault = Fault.of(os.environ)
+        _strike(fault, rank, "init")
+        pulse.phase("joining")
+        group = connect(job)
+        turns = with_turns(job, group, pulse)
+        write_atomically(sample_path(place, rank), work(job, group, fault, pulse, turns))
+        pulse.phase("leaving")
+        _strike(fault, rank, "teardown")
+        group.close()
+        pulse.phase("ended")
+    except BaseException as error:
+        traceback.print_exc()
+        last_words = failure(error, rank, fault)
+        write_atomically(sample_path(place, rank), last_words.model_dump_json())
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if last_words.status == "comm_error":
+            time.sleep(ECHO_S)
+        os._exit(1)
+
+
+def _strike(fault: Fault | None, rank: int, place: str) -> None:
+    if fault is not None:
+        fault.strike(rank, place)
+
+
+def connect(job: Job, patience_s: float | None = None) -> Group:
+    """The group of this job, on this rank's device.
+
+    ``patience_s``: for one transfer. Where a parent watches it need not be short: the parent's
+    deadlines come first, and it can tell who hangs.
+    """
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    os.environ.update(job.environment)
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_ranks))
+    device = torch.device(job.device, local_rank) if job.device == "cuda" else torch.device("cpu")
+    group: Group
+    if job.case is not None and job.case.kind == "one_gpu_share":
+        group = ShareOfGroup(device, job.case.ranks)
+    else:
+        group = ProcessGroup(device, patience_s or job.timeout_s + job.hang_s)
+        group.warm()
+    if job.device == "cuda":
+        prefer_fastest(device)
+        # Backward has threads of its own; each binds the device with its first product.
+        warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current")
+    return group
+
+
+def with_turns(job: Job, group: Group, pulse: Pulse) -> Turns | None:
+    """All ranks' lines to the referee, if there is one; none where any of them has none."""
+    turns = Turns.of(os.environ, job.processes, pulse.beat)
+    (missing,) = group.largest([float(turns is None)])
+    return None if missing else turns
+
+
+def work(
+    job: Job,
+    group: Group,
+    fault: Fault | None = None,
+    pulse: Pulse | None = None,
+    turns: Turns | None = None,
+) -> str:
+    """Whatever the job asks of this rank; what its file will hold."""
+    if job.case is not None:
+        declined = refused(job.case, group.rank)
+        return (declined or run_case(job.case, group, fault, pulse, turns)).model_dump_json()
+    if job.collectives:
+        tell = (pulse or Pulse()).phase
+        return exchange_all(group, tell).model_dump_json()
+    if job.wire:
+        return WIRED.dump_json(wire_all(job.checks, group, pulse)).decode()
+    return CHECKED.dump_json(verify_all(job.checks, group, pulse)).decode()
+
+
+def refused(case: Case, rank: int) -> Sample | None:
+    """Of a case that its strategy declines: it is no rank's to try, whoever asks for it."""
+    strategy = load(case.strategy)
+    why_not = strategy.misfit(case.workload) or strategy.why_not(case.workload, case.ranks)
+    if why_not is None:
+        return None
+    return Sample(rank=rank, status="skipped", reason=why_not)
+
+
+def run_case(
+    case: Case,
+    group: Group,
+    fault: Fault | None = None,
+    pulse: Pulse | None = None,
+    turns: Turns | None = None,
+) -> Sample:
+    """The case's sample, with what the rank knows of its device and libraries."""
+    torch.manual_seed(case.seed + group.rank)
+    sample = live_case(case, group, fault, pulse, turns)
+    is_cuda = group.device.type == "cuda"
+    versions = {"torch": str(torch.__version__)}
+    if is_cuda:
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))
+        versions |= {"cuda": torch.version.cuda or "", "nccl": nccl}
+    return sample.model_copy(
+        update={
+            "host": socket.gethostname(),
+            "device_name": torch.cuda.get_device_name(group.device) if is_cuda else "cpu",
+            "versions": versions,
+            "environment": {
+                name: os.environ.get(name, "") for name in load(case.strategy).environment
+            }
+            | ({} if fault is None else fault.environment),
+        }
+    )

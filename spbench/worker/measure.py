@@ -1,0 +1,135 @@
+"""What one rank measures of a case: memory and bytes, warm-up, timed and silent steps in turn.
+
+Instruments never share a pass with the clock.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spbench.comm.group import Group, ShareOfGroup
+from spbench.model.inputs import Inputs
+from spbench.strategies.base import Strategy
+from spbench.worker import memory
+from spbench.worker.fault_injection import Fault
+from spbench.worker.machine_load import Machine
+from spbench.worker.observer import Ledger
+from spbench.worker.sampling import sample
+from spbench.worker.step import Links, Step
+from spbench.worker.timer import WINDOW, Stopwatch
+from spbench.worker.turn_client import TURN_S, Turns
+from spbench.workload.case import Case, Effort
+from spbench.workload.traffic import by_call, by_op, by_phase
+
+
+def measure(
+    case: Case,
+    strategy: Strategy,
+    group: Group,
+    links: Links,
+    ledger: Ledger,
+    fault: Fault | None = None,
+    turns: Turns | None = None,
+) -> dict[str, Any]:
+    """Fields of the rank's Sample; where its time goes is in the ``ledger``.
+
+    ``turns``: with another launch, which has the machine in between.
+    """
+    if group.device.type == "cuda":
+        torch.cuda.empty_cache()  # what the gate left behind is not the step's
+    with ledger.phase("memory"):
+        whole = Step(case.workload, strategy, links, group.device, seed=None)
+        inputs, cotangent = whole.random_inputs()
+
+        def step() -> None:
+            whole(inputs, cotangent)
+
+        there = [*whole.model.parameters(), *inputs.tensors, cotangent]
+        found = _remember(step, links, there, group, ledger)
+    if fault is not None:
+        step = fault.planted(step, group.rank, group.synchronise)
+    return found | _time(step, whole, inputs, case.effort, group, ledger, turns)
+
+
+def _time(
+    step: Callable[[], None],
+    whole: Step,
+    inputs: Inputs,
+    effort: Effort,
+    group: Group,
+    ledger: Ledger,
+    turns: Turns | None,
+) -> dict[str, Any]:
+    """Warm-up, then both passes; of a share the one that it has, since it never sends."""
+    watch = Stopwatch(group=group, now_s=ledger.now_s)
+    is_share = isinstance(group, ShareOfGroup)
+    both = effort.silent and not is_share
+    with ledger.phase("warm-up"):
+        warmup = watch.warm_up(step, effort)
+        if both:
+            with whole.silenced(), ledger.step(group.device):
+                step()
+
+    with ledger.phase("timed and silent"):
+        typical_ms = statistics.median(warmup[-WINDOW:])
+        machine = Machine(group)
+
+        def timed(steps: int) -> list[float]:
+            if turns is not None:
+                with machine.elsewhere():
+                    turns.take()
+            times = watch.time(step, steps)
+            machine.look()
+            _check_finite(inputs)
+            return times
+
+        def silent(steps: int) -> list[float]:
+            with whole.silenced():
+                times = watch.time(step, steps)
+            _check_finite(inputs)
+            return times
+
+        block_s = math.inf if turns is None else TURN_S
+        times = sample(timed, silent if both else None, group.largest, effort, typical_ms, block_s)
+        conditions = machine.seen()
+    ledger.steps_s += watch.spent_s
+    return {
+        "warmup": len(warmup) + 2,  # with the two before the clock
+        "step_ms": None if is_share else times.timed_ms,
+        "compute_ms": times.timed_ms if is_share else times.silent_ms or None,
+        "stopped_by": times.stopped_by,
+        "conditions": conditions,
+    }
+
+
+def _remember(
+    step: Callable[[], None], links: Links, there: list[Tensor], group: Group, ledger: Ledger
+) -> dict[str, Any]:
+    """What one step takes of memory and, but for a share, what it sends."""
+    with ledger.step(group.device):
+        step()  # every kind of transfer and kernel once, before memory is read
+    links.reset()
+    with ledger.step(group.device):
+        found = asdict(memory.measure(step, there, group.device))
+    if isinstance(group, ShareOfGroup):
+        return found
+    sent = links.sent()
+    return found | {
+        "sent_by_phase": by_phase(sent),
+        "sent_by_op": by_op(sent),
+        "collectives": by_call(links.calls()),
+    }
+
+
+def _check_finite(inputs: Inputs) -> None:
+    """NaN changes what products cost: a time of such steps is no time."""
+    grad = inputs.x.grad
+    if grad is not None and not grad.isfinite().all():
+        raise FloatingPointError("the timed steps gave gradients that are not finite")

@@ -1,0 +1,125 @@
+"""How many parameters a workload has and how many operations a step takes, by formula.
+
+torch's FlopCounterMode sees nothing of CPU attention, so operations are counted here and
+tested against it on the math backend. A multiply and an add are two operations.
+
+    linear      2 x tokens x in x out
+    attention   4 x tokens x attended length x hidden   (scores, and their product with v)
+    causal      the same with (length + 1) / 2, the positions that a position sees on average
+    projected   4 x tokens x projection x hidden, and 4 x tokens x projection x kv width
+    pair bias   2 x length^2 x channels x heads, for each sample
+    backward    twice the forward; recomputation is not counted (model operations)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
+from spbench.workload.workload import Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterCount:
+    """Parameters of a workload, by what a tensor-cutting strategy may do with them."""
+
+    cuttable: int
+    """Weights and biases of projections into sublayers, weights of those out of them."""
+    replicated: int
+    """Norms, modulation, positions, biases added after a reduction, the final projection."""
+
+    @property
+    def total(self) -> int:
+        return self.cuttable + self.replicated
+
+
+def parameters(workload: Workload) -> ParameterCount:
+    """How many there are; the model has exactly these."""
+    hidden = workload.hidden
+    cuttable = replicated = modulated = 0
+    norm = hidden * (2 if workload.norm == "layer" else 1)
+    for sublayer in workload.block:
+        cuttable += _cuttable(sublayer, workload)
+        replicated += hidden  # the bias of the projection out
+        modulates = is_modulated(sublayer, workload)
+        modulated += modulates
+        replicated += 3 * hidden if modulates else norm  # table, or the norm's own affine
+        if isinstance(sublayer, Attention):
+            replicated += _of_scores(sublayer, workload)
+    shared = 3 * modulated * (hidden * hidden + hidden)  # one projection of the condition for all
+    learned = [n for axis, n in workload.axes.items() if workload.position_of(axis) == "learned"]
+    final = norm + workload.out_channels * (hidden + 1)
+    return ParameterCount(
+        cuttable=workload.depth * cuttable,
+        replicated=workload.depth * replicated + shared + sum(learned) * hidden + final,
+    )
+
+
+def _cuttable(sublayer: Sublayer, workload: Workload) -> int:
+    hidden = workload.hidden
+    match sublayer:
+        case Attention():
+            width = hidden + 2 * workload.key_heads * workload.head_dim
+            return (hidden + 1) * width + hidden * hidden
+        case CrossAttention():
+            return 4 * hidden * hidden + 3 * hidden
+        case Mlp():
+            columns = workload.columns(sublayer)
+            ways_in = 2 if sublayer.activation == "swiglu" else 1
+            return ways_in * columns * (hidden + 1) + columns * hidden
+
+
+def _of_scores(attention: Attention, workload: Workload) -> int:
+    """Parameters that every rank holds: qk-norm, projection along the sequence, pair bias."""
+    count = 2 * workload.head_dim if workload.qk_norm else 0
+    if attention.projection:
+        count += 2 * attention.projection * workload.length(attention)
+    if attention.pair_bias:
+        count += workload.heads * attention.pair_bias
+    return count
+
+
+def is_modulated(sublayer: Sublayer, workload: Workload) -> bool:
+    """adaLN acts on self-attention and mlp, as in the DiT family, not on cross-attention."""
+    return workload.modulation != "none" and not isinstance(sublayer, CrossAttention)
+
+
+def step_flops(workload: Workload) -> int:
+    """Operations of one step of the whole batch, all ranks together."""
+    return forward_flops(workload) * (3 if workload.mode == "train" else 1)
+
+
+def forward_flops(workload: Workload) -> int:
+    hidden, tokens = workload.hidden, workload.batch * workload.tokens
+    total = sum(_sublayer_flops(sublayer, workload) for sublayer in workload.block)
+    modulated = sum(is_modulated(sublayer, workload) for sublayer in workload.block)
+    times = workload.axes["time"] if workload.modulation == "per_time" else 1
+    condition = 2 * workload.batch * times * hidden * 3 * modulated * hidden
+    final = 2 * tokens * hidden * workload.out_channels
+    return workload.depth * total + condition + final
+
+
+def _sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:
+    hidden, tokens = workload.hidden, workload.batch * workload.tokens
+    match sublayer:
+        case Attention():
+            keys = workload.key_heads * workload.head_dim
+            return 4 * tokens * hidden * (hidden + keys) + _score_flops(sublayer, workload)
+        case CrossAttention():
+            ways = 4 * (tokens + workload.batch * sublayer.length) * hidden * hidden
+            return ways + 4 * tokens * sublayer.length * hidden
+        case Mlp():
+            products = 3 if sublayer.activation == "swiglu" else 2
+            return 2 * products * tokens * hidden * workload.columns(sublayer)
+
+
+def _score_flops(attention: Attention, workload: Workload) -> int:
+    hidden, tokens = workload.hidden, workload.batch * workload.tokens
+    length = workload.length(attention)
+    if attention.causal:
+        return 2 * tokens * (length + 1) * hidden
+    if attention.projection:
+        keys = workload.key_heads * workload.head_dim
+        return 4 * tokens * attention.projection * (hidden + keys)
+    pairs = workload.batch * length**2 * (attention.pair_bias or 0) * workload.heads
+    return 4 * tokens * length * hidden + 2 * pairs

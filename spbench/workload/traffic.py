@@ -1,0 +1,132 @@
+"""What one collective sends, predicted: the formulas of the papers, exact for uneven shards.
+
+A Transfer says for each rank how many bytes it sends. ``Transport`` counts the buffers that
+it is really handed; a conformance test and every measured row hold the two against each
+other. All figures are bytes that one rank sends, never what it receives.
+
+    all_to_all       b_r (1 - a_r/A)   keeps its own part of what it holds
+    all_gather       (N-1) b_r         its shard to every other rank
+    reduce_scatter   M - b_r           every part but its own
+    ring             M - b_(r+1)       passes on each block but its successor's
+    all_reduce       2 (N-1)/N M       a reduce-scatter and an all-gather
+
+with M the whole tensor and b_r = M x (rank r's positions) / (all positions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal, Self
+
+from spbench.workload.sharding import Sizes
+
+Op = Literal["all_to_all", "all_gather", "reduce_scatter", "all_reduce", "p2p"]
+Phase = Literal["forward", "backward", "gradients"]
+Count = dict[tuple[Phase, Op], Fraction]
+"""Bytes sent by one rank in one step, by phase and operation."""
+
+OPS: tuple[Op, ...] = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "p2p")
+PHASES: tuple[Phase, ...] = ("forward", "backward", "gradients")
+
+
+def all_reduce_bytes(whole_bytes: int, ranks: int) -> Fraction:
+    """A fraction where the tensor does not divide: the sum over a step is rounded, once."""
+    return Fraction(2 * (ranks - 1) * whole_bytes, ranks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """One collective: its operation, its phase, and the bytes that each rank sends."""
+
+    op: Op
+    sent: tuple[Fraction, ...]
+    phase: Phase = "forward"
+
+    @classmethod
+    def all_to_all(cls, whole_bytes: int, before: Sizes, after: Sizes) -> Self:
+        """A tensor sharded as ``before`` is sharded as ``after`` along another dim."""
+        return cls(
+            op="all_to_all",
+            sent=tuple(
+                Fraction(whole_bytes * held * (sum(after) - kept), sum(before) * sum(after))
+                for held, kept in zip(before, after, strict=True)
+            ),
+        )
+
+    @classmethod
+    def all_gather(cls, whole_bytes: int, sizes: Sizes) -> Self:
+        peers = len(sizes) - 1
+        return cls(
+            op="all_gather",
+            sent=tuple(Fraction(peers * whole_bytes * held, sum(sizes)) for held in sizes),
+        )
+
+    @classmethod
+    def reduce_scatter(cls, whole_bytes: int, sizes: Sizes) -> Self:
+        return cls(
+            op="reduce_scatter",
+            sent=tuple(Fraction(whole_bytes * (sum(sizes) - kept), sum(sizes)) for kept in sizes),
+        )
+
+    @classmethod
+    def ring(cls, whole_bytes: int, sizes: Sizes) -> Self:
+        """Every block once round the ring: N - 1 shifts."""
+        successors = sizes[1:] + sizes[:1]
+        return cls(
+            op="p2p",
+            sent=tuple(
+                Fraction(whole_bytes * (sum(sizes) - next_), sum(sizes)) for next_ in successors
+            ),
+        )
+
+    @classmethod
+    def all_reduce(cls, whole_bytes: int, ranks: int) -> Self:
+        return cls(op="all_reduce", sent=(all_reduce_bytes(whole_bytes, ranks),) * ranks)
+
+    @classmethod
+    def together(cls, *transfers: Self) -> Self:
+        """Several tensors that travel in one collective."""
+        (op,) = {transfer.op for transfer in transfers}
+        return cls(
+            op=op,
+            sent=tuple(
+                sum(of_rank, Fraction(0))
+                for of_rank in zip(*(t.sent for t in transfers), strict=True)
+            ),
+        )
+
+    def during(self, phase: Phase) -> Self:
+        return replace(self, phase=phase)
+
+
+def count(transfers: Iterable[Transfer], rank: int) -> Count:
+    """What ``rank`` sends in all of them; operations that move nothing are left out."""
+    total: Count = {}
+    for transfer in transfers:
+        if transfer.sent[rank]:
+            key = (transfer.phase, transfer.op)
+            total[key] = total.get(key, Fraction(0)) + transfer.sent[rank]
+    return total
+
+
+def by_phase(total: Count) -> dict[str, int]:
+    """Whole bytes for each phase; a phase in which nothing is sent says 0."""
+    return {phase: round(sum(n for (p, _), n in total.items() if p == phase)) for phase in PHASES}
+
+
+def by_op(total: Count) -> dict[str, int]:
+    return {op: round(sum(n for (_, o), n in total.items() if o == op)) for op in OPS}
+
+
+def by_call(calls: Mapping[tuple[Phase, Op], int]) -> dict[str, int]:
+    """Calls as {"forward.all_to_all": 55}: those that there are, in a fixed order."""
+    keys = [(phase, op) for phase in PHASES for op in OPS]
+    return {f"{phase}.{op}": calls[phase, op] for phase, op in keys if (phase, op) in calls}
+
+
+def by_busiest(transfers: Sequence[Transfer], ranks: int) -> dict[str, int]:
+    """For each phase the bytes of the rank that sends most in it, as a row of runs.csv has it."""
+    every = [by_phase(count(transfers, rank)) for rank in range(ranks)]
+    return {phase: max(one[phase] for one in every) for phase in PHASES}

@@ -1,0 +1,90 @@
+"""What pydantic finds wrong with a file, in one sentence with file, line and what would work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from spbench.text import did_you_mean
+from spbench.workload.block import Frozen
+from spbench.workload.yaml_lines import MOST_SHOWN, Data, Path_, WorkloadError, short
+
+M = TypeVar("M", bound=Frozen)
+
+Special = Callable[[Any], tuple[Path_, str | None]]
+"""Of pydantic's error: the path to blame, and the sentence if a model has one of its own."""
+
+
+OTHER_NAMES = {
+    **dict.fromkeys(("layers", "num_layers", "n_layers"), "depth"),
+    **dict.fromkeys(("dim", "d_model", "hidden_size"), "hidden"),
+    **dict.fromkeys(("num_heads", "n_heads"), "heads"),
+    **dict.fromkeys(("num_kv_heads", "key_heads"), "kv_heads"),
+    "batch_size": "batch",
+}
+"""What elsewhere is called so is called here so."""
+
+
+class MisfitError(ValueError):
+    """Fields that do not fit together, and the paths of those to blame, the likeliest first."""
+
+    def __init__(self, said: str, *paths: Path_) -> None:
+        super().__init__(said)
+        self.paths = paths
+
+
+def validated(model: type[M], data: Data, special: Special) -> M:
+    """``data`` as a model. Raises WorkloadError with the line of the offending key."""
+    try:
+        return model.model_validate(data.value)
+    except ValidationError as error:
+        # A mistyped key is also a missing one; what was typed says more.
+        first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+        path, sentence = special(first)
+        misfit = first.get("ctx", {}).get("error")
+        if isinstance(misfit, MisfitError):
+            path = data.written(misfit.paths)
+        raise WorkloadError(f"{data.at(path)}: {sentence or _said(first, path, model)}") from None
+
+
+def _said(error: Any, path: Path_, model: type[Frozen]) -> str:
+    name = ".".join(map(str, path)) or model.__name__.lower()
+    name = name if len(name) <= MOST_SHOWN else f"{name[: MOST_SHOWN - 3]}..."
+    match error["type"]:
+        case "extra_forbidden":
+            return unknown_key(str(path[-1]), model)
+        case "missing":
+            return f"key {name!r} is missing"
+        case "value_error":
+            return str(error["ctx"]["error"])
+        case "literal_error":
+            given = short(error["input"])
+            return f"{name} cannot be {given}; it may be {error['ctx']['expected']}"
+        case "bool_type":
+            return f"{name} is {short(error['input'])}: write true or false"
+        case "too_short":
+            return f"{name} is {short(error['input'])}: give one or more"
+        case "tuple_type" | "list_type":
+            return f"{name} is {short(error['input'])}: write a list, as in [a, b]"
+        case "dict_type":
+            return f"{name} is {short(error['input'])}: write a mapping, as in {{key: value}}"
+        case _ if isinstance(error["input"], float) and math.isnan(error["input"]):
+            return f"{name} is nan: not a number"
+        case _:
+            message = error["msg"][0].lower() + error["msg"][1:]
+            return f"{name} is {short(error['input'])}: {message}"
+
+
+def unknown_key(key: str, model: type[Frozen]) -> str:
+    known = [field.alias or name for name, field in model.model_fields.items()]
+    return f"unknown key {short(key)}. {nearest(key, known)}"
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """'Did you mean …?', or the whole list if nothing is near."""
+    other = OTHER_NAMES.get(word, word)
+    meant = other if other in known else word
+    return did_you_mean(meant, known) or f"Known: {', '.join(known)}"

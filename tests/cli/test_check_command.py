@@ -1,0 +1,617 @@
+"""``compare A B``, ``baseline`` and ``check`` on rows that are there: words and exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from helpers.example_rows import CASE, rows
+
+from spbench.cli.main import cli
+from spbench.cli.percent import Percent
+from spbench.errors import CANNOT_JUDGE, DONE, REGRESSION, UNFIT, USAGE, Failure
+from spbench.report import tables
+from spbench.results.record import Record
+from spbench.results.store import Store
+
+STEPS = [100.0, 100.5, 99.5, 100.2, 99.8]
+SENT: dict[str, Any] = {
+    "sent_bytes_forward": 400,
+    "sent_bytes_backward": 400,
+    "sent_bytes_gradients": 100,
+    "all_to_all_bytes": 800,
+    "peak_allocated_bytes": 10_000,
+    "collectives": "forward.all_to_all=4 backward.all_to_all=4",
+    "gpu": "a GPU",
+    "torch": "2.13.0",
+}
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def kept(name: str, *records: Sequence[Record]) -> str:
+    """A run under results/."""
+    with Store(Path("results") / name) as store:
+        for record in (one for some in records for one in some):
+            store.append(replace(record, run_id=name))
+    return name
+
+
+def side(name: str, factor: float = 1.0, strategy: str = "dsp", **more: Any) -> list[Record]:
+    return rows(strategy, [ms * factor for ms in STEPS], session=name, **SENT | more)
+
+
+def spbench(*words: str) -> Result:
+    """The command, with a Failure's message and code as ``main`` would give them."""
+    result = CliRunner().invoke(cli, words, standalone_mode=False)
+    if isinstance(result.exception, Failure):
+        result.exit_code, result.stderr_bytes = (
+            result.exception.code,
+            str(result.exception).encode(),
+        )
+    elif result.exception is not None:
+        raise result.exception
+    elif isinstance(result.return_value, int):
+        result.exit_code = result.return_value
+    return result
+
+
+def test_compare_two_runs_says_what_changed() -> None:
+    """Slower, with how much and how sure; what stayed the same says so."""
+    before = kept("before", side("a"), side("a", strategy="rsa"))
+    after = kept("after", side("b", 1.2), side("b", strategy="rsa"))
+    done = spbench("compare", before, after)
+    assert done.exit_code == DONE
+    dsp, rsa = (
+        line.split() for line in done.stdout.splitlines() if line.startswith((" dsp", " rsa"))
+    )
+    assert dsp[:6] == ["dsp", "2", "100", "120", "+20.0", "%"]
+    assert dsp[-3:] == ["slower", "same", "same"]
+    assert rsa[-3:] == ["same", "same", "same"]
+
+
+def test_compare_two_runs_as_data() -> None:
+    """Every finding with its verdict, figures and interval."""
+    before, after = kept("before", side("a")), kept("after", side("b", 0.8))
+    found = {
+        one["metric"]: one for one in json.loads(spbench("compare", before, after, "--json").stdout)
+    }
+    assert found["time"]["verdict"] == "faster"
+    assert found["time"]["ratio"] == pytest.approx(0.8)
+    assert found["time"]["comparison"]["high"] < 0.81
+    assert (found["volume"]["verdict"], found["volume"]["before"]) == ("same", 900)
+
+
+def test_another_gpu_is_said_once_and_not_compared() -> None:
+    """Exit 5 with the reason; --allow-mismatch shows the figures, without verdicts."""
+    before = kept("before", side("a"), side("a", strategy="rsa"))
+    after = kept("after", *(side("b", strategy=s, gpu="another GPU") for s in ("dsp", "rsa")))
+    done = spbench("compare", before, after)
+    assert done.exit_code == CANNOT_JUDGE
+    reason = "time not comparable: gpu another GPU, was a GPU"
+    assert done.stdout.count(reason) == 1
+    assert f"dsp on 2 ranks, rsa on 2 ranks: {reason}" in done.stdout
+    allowed = spbench("compare", before, after, "--allow-mismatch")
+    assert allowed.exit_code == DONE
+    assert "+0.0 %" in allowed.stdout and "not comparable" in allowed.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["compare", "a", "b", "c"], "one run or two, not 3"),
+        (
+            ["compare", "a", "b", "--reference", "dsp"],
+            "--reference is for the strategies of one run",
+        ),
+        (["compare", "a", "baseline:x"], "no baseline 'x' in baselines/. There are: none yet"),
+        (["compare", "a", "baseline:../x"], "'../x' is no name for a baseline"),
+        (["check"], "needs one of --baseline NAME and --base-ref REV"),
+        (["check", "--baseline", "x", "--base-ref", "y"], "needs one of"),
+        (["check", "--baseline", "x", "-s", "dsp"], "--strategy is for --base-ref"),
+        (["check", "--base-ref", "HEAD", "a"], "leave RUN out"),
+        (["check", "--base-ref", "HEAD"], "--base-ref HEAD: not a git repository"),
+        (["check", "--baseline", "x", "--metrics", "tiem"], "Did you mean 'time'?"),
+        (["check", "--baseline", "x", "a", "--metrics", ""], "'' is no metric. There are: time"),
+    ],
+)
+def test_mistakes_are_answered(words: list[str], said: str) -> None:
+    """Exit 2, with what would work."""
+    kept("a", side("a"))
+    kept("b", side("b"))
+    done = spbench(*words)
+    assert (done.exit_code, said in done.stderr) == (USAGE, True), done.stderr
+
+
+def test_a_baseline_is_kept_listed_and_shown() -> None:
+    """With its rows, and by name wherever a run is asked for."""
+    kept("mine", side("a"))
+    done = spbench("baseline", "set", "main")
+    assert (done.exit_code, "5 rows of results/mine are baseline 'main'" in done.stdout) == (
+        0,
+        True,
+    )
+    (row,) = json.loads(spbench("baseline", "list", "--json").stdout)
+    assert (row["baseline"], row["run"], row["cases"], row["launches"]) == ("main", "mine", 1, 5)
+    assert "a GPU" in spbench("baseline", "show", "main").stdout
+    assert spbench("compare", "baseline:main", "mine").exit_code == DONE
+    assert sorted(path.name for path in Path("baselines/main").iterdir()) == [
+        "run.json",
+        "runs.csv",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("launches", "finds", "more"),
+    [
+        (STEPS, "finds a slowdown of about 3.9 % there (--max-slowdown 3%", False),
+        ([94.0, 106.0, 100.0, 97.0, 103.0], "have a standard deviation of 4.7 %", True),
+        (STEPS[:2], None, False),
+    ],
+)
+def test_a_baseline_says_what_can_be_found_against_it(
+    launches: list[float], finds: str | None, more: bool
+) -> None:
+    """While more launches can still be had; with two there is nothing to say of time."""
+    kept("mine", rows("dsp", launches, session="a", **SENT))
+    said = spbench("baseline", "set", "main").stdout
+    assert ("hardest to judge of dsp on 2 ranks (axes-2d" in said) == (finds is not None)
+    assert (finds or "main") in said
+    assert ("the same run with --launches 20" in said) == more
+
+
+def test_noisy_launches_make_no_baseline_for_times() -> None:
+    """Kept by force they are rows all the same."""
+    kept("mine", side("a", noisy="a neighbour"))
+    done = spbench("baseline", "set", "main", "--force")
+    assert (done.exit_code, "With 0 quiet launches of a case" in done.stderr) == (DONE, True)
+    assert "hardest" not in done.stdout
+
+
+def test_a_baseline_is_not_overwritten_in_passing() -> None:
+    """--replace says that it is meant; the new rows are then those of the run."""
+    kept("one", side("a"))
+    kept("two", side("b")[:3])
+    assert spbench("baseline", "set", "main", "one").exit_code == DONE
+    done = spbench("baseline", "set", "main", "two")
+    assert (done.exit_code, "--replace puts the run in its place" in done.stderr) == (USAGE, True)
+    assert spbench("baseline", "set", "main", "two", "--replace").exit_code == DONE
+    (row,) = json.loads(spbench("baseline", "list", "--json").stdout)
+    assert (row["run"], row["launches"]) == ("two", 3)
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ({"status": "oom"}, "1 launch failed (dsp: oom)"),
+        ({"noisy": "a neighbour"}, "1 launch noisy (a neighbour)"),
+    ],
+)
+def test_a_failed_or_noisy_run_is_no_baseline(broken: dict[str, Any], said: str) -> None:
+    """Unless --force says that it is meant."""
+    records = side("a")
+    kept("mine", [*records[:-1], replace(records[-1], **broken)])
+    done = spbench("baseline", "set", "main")
+    assert (done.exit_code, said in done.stderr) == (USAGE, True)
+    assert not Path("baselines").exists()
+    assert spbench("baseline", "set", "main", "--force").exit_code == DONE
+
+
+def test_an_unfinished_run_is_no_baseline() -> None:
+    """What run.json asks for and runs.csv does not hold is missing."""
+    kept("mine", side("a"))
+    with Store(Path("results/mine")) as store:
+        store.write_run({"cases": [{"key": "other", "launch": 0}]})
+    for run in ("mine", "results/mine/runs.csv"):
+        done = spbench("baseline", "set", "main", run)
+        assert (done.exit_code, "1 launch not there yet" in done.stderr) == (USAGE, True)
+
+
+def test_a_baseline_keeps_history_and_its_link() -> None:
+    """Of a resumed run every command; what a link names is replaced, and the link stays."""
+    kept("mine", side("a"))
+    with Store(Path("results/mine")) as store:
+        for words in (["run"], ["run", "-v"]):
+            store.write_run({"argv": words, "cases": []})
+    assert spbench("baseline", "set", "main", "mine").exit_code == DONE
+    facts = json.loads(Path("baselines/main/run.json").read_text())
+    assert (facts["argv"], facts["history"]) == (["run", "-v"], [["run"]])
+    Path("baselines/main").rename("elsewhere")
+    Path("baselines/main").symlink_to(Path("elsewhere").resolve())
+    for _ in range(2):
+        assert spbench("baseline", "set", "main", "mine", "--replace").exit_code == DONE
+    assert Path("baselines/main").is_symlink()
+    assert sorted(path.name for path in Path("baselines").iterdir()) == ["main"]
+    assert sorted(path.name for path in Path().iterdir()) == ["baselines", "elsewhere", "results"]
+
+
+@pytest.mark.parametrize(
+    ("words", "again"),
+    [
+        (["run", "-s", "dsp", "--out", "elsewhere"], "spbench run -s dsp --out results/mine"),
+        (["run", "--out=mine", "--fresh", "-g", "2"], "spbench run -g 2 --out results/mine"),
+        (["check", "--base-ref", "HEAD"], ""),
+    ],
+)
+def test_how_an_unfinished_run_goes_on(words: list[str], again: str) -> None:
+    """By the command that began it: another would measure other cells."""
+    kept("mine", side("a"))
+    with Store(Path("results/mine")) as store:
+        cases = [{"key": "other", "launch": 0}]
+        store.write_run({"argv": ["/bin/spbench", *words], "cases": cases})
+    said = f"Measure what is missing ({again}), or all anew" if again else "Measure it anew"
+    done = spbench("baseline", "set", "main", "mine")
+    assert done.stderr.splitlines()[-1] == f"  {said}, or take it as it is with --force."
+
+
+def test_a_folder_of_two_sides_names_them() -> None:
+    """What a check leaves behind is two runs."""
+    for name in ("base", "now"):
+        kept(f"checked/{name}", side("a"))
+    done = spbench("compare", "results/checked")
+    said = "results/checked is no run, but holds some: results/checked/base, results/checked/now"
+    assert (done.exit_code, said in done.stderr) == (USAGE, True)
+
+
+def test_a_baseline_of_more_ranks_than_can_be_started() -> None:
+    """What would work is another machine, or a run from there; no flag of this command."""
+    case = CASE.model_copy(update={"ranks": 5000})
+    kept("before", side("a", case=case.key))
+    with Store(Path("results/before")) as store:
+        facts = case.model_dump(mode="json", by_alias=True)
+        store.write_run({"cases": [{"key": case.key, **facts}]})
+    assert spbench("baseline", "set", "large", "before").exit_code == DONE
+    done = spbench("check", "--baseline", "large")
+    assert done.exit_code == CANNOT_JUDGE
+    assert (
+        "dsp on 5000 ranks cannot be started here: too many processes for one machine;"
+        in done.stderr
+    )
+    assert "--nnodes" not in done.stderr
+
+
+def test_few_launches_are_said() -> None:
+    """They judge bytes and memory, and no time."""
+    kept("mine", side("a")[:1])
+    assert (
+        "With 1 quiet launch of a case it judges bytes and memory"
+        in spbench("baseline", "set", "x").stderr
+    )
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "x" * 65, "a b"])
+def test_names_that_are_no_folders(name: str) -> None:
+    """A baseline is a folder beside others."""
+    kept("mine", side("a"))
+    assert "is no name for a baseline" in spbench("baseline", "set", name).stderr
+
+
+def test_a_folder_that_cannot_be_written_is_unfit() -> None:
+    """The message names it."""
+    kept("mine", side("a"))
+    Path("file").touch()
+    done = spbench("baseline", "set", "x", "--baselines", "file/baselines")
+    assert (done.exit_code, "file" in done.stderr) == (UNFIT, True)
+
+
+def checked(*after: Sequence[Record], words: Sequence[str] = ()) -> Result:
+    kept("before", side("a"), side("a", strategy="rsa"))
+    assert spbench("baseline", "set", "main", "before").exit_code == DONE
+    return spbench("check", "--baseline", "main", kept("after", *after), *words)
+
+
+def test_a_check_that_passes() -> None:
+    """Exit 0, a table and a last line."""
+    done = checked(side("b"), side("b", strategy="rsa"))
+    assert done.exit_code == DONE
+    assert done.stdout.splitlines()[-1] == "passed: 2 cases"
+
+
+def test_a_check_that_fails_on_time() -> None:
+    """Exit 4, naming the strategy."""
+    done = checked(side("b", 1.1), side("b", strategy="rsa"))
+    assert done.exit_code == REGRESSION
+    assert done.stdout.splitlines()[-1] == "failed: dsp on 2 ranks (time)"
+
+
+def test_a_check_that_fails_on_bytes() -> None:
+    """Exit 4, naming strategy, phase, operation and bytes."""
+    more = side(
+        "b",
+        sent_bytes_forward=500,
+        all_to_all_bytes=900,
+        collectives="forward.all_to_all=5 backward.all_to_all=4",
+    )
+    done = checked(more, side("b", strategy="rsa"))
+    assert done.exit_code == REGRESSION
+    assert (
+        "dsp on 2 ranks: volume changed: forward 500 bytes, was 400 (+100); "
+        "all_to_all 900 bytes, was 800 (+100); forward all_to_all 5 calls, was 4 (+1)"
+    ) in done.stdout
+
+
+def test_a_check_that_cannot_judge() -> None:
+    """Exit 5 with the reason: rows of another GPU, or a case that is not there."""
+    done = checked(*(side("b", strategy=s, gpu="another GPU") for s in ("dsp", "rsa")))
+    assert done.exit_code == CANNOT_JUDGE
+    assert done.stdout.splitlines()[-1] == (
+        "cannot judge: time of dsp on 2 ranks: gpu another GPU, was a GPU; "
+        "bytes alone can be judged anywhere (--metrics volume)"
+    )
+    done = spbench("check", "--baseline", "main", kept("half", side("b")))
+    assert done.exit_code == CANNOT_JUDGE
+    assert "rsa on 2 ranks: missing: there is no such case now" in done.stdout
+
+
+def test_bytes_alone_may_be_checked_anywhere() -> None:
+    """On another GPU too: they are exact."""
+    words = ("--metrics", "volume")
+    other = [side("b", strategy=s, gpu="another GPU") for s in ("dsp", "rsa")]
+    assert checked(*other, words=words).exit_code == DONE
+
+
+def test_what_is_missing_of_the_bytes_is_not_advised() -> None:
+    """Where bytes cannot be judged, judging them alone is no way out."""
+    uncounted = {name: None for name in SENT if name.startswith("sent_")} | {"collectives": ""}
+    after = [side("b", strategy=s, **uncounted) for s in ("dsp", "rsa")]
+    done = checked(*after)
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (
+        CANNOT_JUDGE,
+        "cannot judge: volume of dsp on 2 ranks: it was not measured now",
+    )
+
+
+def test_what_stays_open_passes_unless_strict() -> None:
+    """Exit 0 and said; with --strict exit 5."""
+    after = [side("b", 1.03), side("b", strategy="rsa")]
+    done = checked(*after)
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (
+        DONE,
+        "passed: 2 cases, time open in 1 case",
+    )
+    done = spbench("check", "--baseline", "main", "after", "--strict")
+    assert done.exit_code == CANNOT_JUDGE
+    assert done.stdout.splitlines()[-1] == "cannot judge: time open in 1 case"
+
+
+def test_what_had_no_figures_before_is_counted() -> None:
+    """A base that failed, and a case that is new, pass without a word on time or bytes."""
+    broken = side("a", strategy="rsa", status="crash")
+    kept("before", side("a"), broken)
+    assert spbench("baseline", "set", "main", "before", "--force").exit_code == DONE
+    after = kept("after", *(side("b", strategy=s) for s in ("dsp", "rsa", "ulysses")))
+    done = spbench("check", "--baseline", "main", after)
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (
+        DONE,
+        "passed: 3 cases, 2 of them without figures on both sides",
+    )
+
+
+def test_a_check_of_a_run_that_broke() -> None:
+    """Exit 4, with status and reason."""
+    done = checked(side("b", status="hang", reason="rank 1 waits"), side("b", strategy="rsa"))
+    assert done.exit_code == REGRESSION
+    assert "dsp on 2 ranks: broke: hang. rank 1 waits" in done.stdout
+
+
+def test_a_new_case_that_fails_fails_the_check() -> None:
+    """Beside others that pass."""
+    fails = side("b", strategy="ulysses", status="wrong_result", reason="2.0 off")
+    done = checked(side("b"), side("b", strategy="rsa"), fails)
+    assert done.exit_code == REGRESSION
+    assert done.stdout.splitlines()[-1] == "failed: ulysses on 2 ranks (broke)"
+
+
+def test_a_check_as_data() -> None:
+    """Findings with their outcome, the last line and the exit code."""
+    found = json.loads(checked(side("b", 1.1), words=("--json",)).stdout)
+    assert (found["exit_code"], found["summary"]) == (REGRESSION, "failed: dsp on 2 ranks (time)")
+    outcomes = {(one["strategy"], one["metric"]): one["outcome"] for one in found["findings"]}
+    assert outcomes["dsp", "time"] == "fail"
+    assert outcomes["rsa", "status"] == "undecided"
+
+
+def test_a_check_for_a_review_and_for_a_ci() -> None:
+    """Markdown has a row for each case; JUnit a test for each metric, failed or skipped."""
+    words = ("--markdown", "out/check.md", "--junit", "out/check.xml")
+    after = [side("b", 1.1), side("b", 1.03, strategy="rsa", peak_allocated_bytes=20_000)]
+    assert checked(*after, words=words).exit_code == REGRESSION
+    text = Path("out/check.md").read_text()
+    assert text.startswith(
+        "### spbench check: failed: dsp on 2 ranks (time), rsa on 2 ranks (memory)\n"
+    )
+    assert [
+        line for line in text.splitlines() if line.startswith("| dsp | 2 | 100 | 110 | +10.0 %")
+    ]
+    suite = ET.parse("out/check.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("8", "2", "1")
+    failed = [one for one in suite if one.find("failure") is not None]
+    assert [one.get("name") for one in failed] == ["dsp on 2 ranks, time", "rsa on 2 ranks, memory"]
+    why = failed[1].find("failure")
+    assert why is not None and "was" in (why.get("message") or "")
+
+
+def test_texts_that_mean_something_to_markdown_and_xml() -> None:
+    """A reason may hold anything."""
+    odd = side("b", status="crash", reason="a | b <c> & \x07 \x1b[1m")
+    words = ("--markdown", "m.md", "--junit", "j.xml")
+    assert checked(odd, side("b", strategy="rsa"), words=words).exit_code == REGRESSION
+    assert "a \\| b &lt;c>" in Path("m.md").read_text()
+    assert "a | b <c> &" in ET.tostring(ET.parse("j.xml").getroot(), encoding="unicode").replace(
+        "&lt;", "<"
+    ).replace("&gt;", ">").replace("&amp;", "&")
+
+
+def test_an_export_that_cannot_be_written_is_unfit() -> None:
+    """Exit 6 and the file's name, before anything is judged or measured."""
+    done = checked(side("b"), side("b", strategy="rsa"), words=("--junit", "."))
+    assert (done.exit_code, "cannot write to ." in done.stderr) == (UNFIT, True)
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("flag", [("--launches", "9"), ("--timeout", "9"), ("--out", "x")])
+def test_flags_without_effect_are_refused(flag: tuple[str, str]) -> None:
+    """A run that is there is judged as it is."""
+    done = checked(side("b"), side("b", strategy="rsa"), words=flag)
+    assert (done.exit_code, f"{flag[0]} is for measuring" in done.stderr) == (USAGE, True)
+
+
+def test_what_fails_on_both_sides_cannot_be_judged() -> None:
+    """A check in which nothing worked on either side judges nothing."""
+    kept("before", side("a", status="oom", reason="no"))
+    assert spbench("baseline", "set", "main", "before", "--force").exit_code == DONE
+    done = spbench(
+        "check", "--baseline", "main", kept("after", side("b", status="oom", reason="no"))
+    )
+    assert done.exit_code == CANNOT_JUDGE
+    assert "dsp on 2 ranks: same: oom, as before. no" in done.stdout
+
+
+def test_a_baseline_with_cases_that_were_left_out_is_still_a_baseline() -> None:
+    """A strategy that declined then is nothing that could be missed."""
+    declined = rows("rsa", [0.0], session="a", status="skipped", reason="one axis")
+    kept("before", side("a"), declined)
+    assert spbench("baseline", "set", "main", "before").exit_code == DONE
+    assert spbench("check", "--baseline", "main", kept("after", side("b"))).exit_code == DONE
+
+
+def test_two_workloads_of_one_name_have_a_row_each() -> None:
+    """In the table, in the headline and in JUnit."""
+
+    def both(name: str, factor: float) -> list[Record]:
+        one = side(name, factor, workload_key="1", case="one")
+        return [*one, *side(name, workload_key="2", case="two")]
+
+    kept("before", both("a", 1.0))
+    assert spbench("baseline", "set", "main", "before").exit_code == DONE
+    done = spbench("check", "--baseline", "main", kept("after", both("b", 1.2)), "--junit", "j.xml")
+    assert done.exit_code == REGRESSION
+    assert "workload 1" in done.stdout and "workload 2" in done.stdout
+    assert sum(line.startswith(" dsp") for line in done.stdout.splitlines()) == 2
+    assert (
+        len({(one.get("classname"), one.get("name")) for one in ET.parse("j.xml").getroot()}) == 8
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [("3%", 0.03), ("3 %", 0.03), ("0.03", 0.03), ("0", 0.0), ("250%", None)]
+    + [(bad, None) for bad in ("3", "1", "0.5", ".5", "-1%", "nan%", "inf%", "x", "", "%")],
+)
+def test_shares_are_written_as_percentages(text: str, share: float | None) -> None:
+    """A bare 0.5 or 3 could mean either."""
+    if share is not None:
+        assert Percent().convert(text, None, None) == share
+        return
+    with pytest.raises(click.BadParameter, match=r"write 3% or 0\.03"):
+        Percent().convert(text, None, None)
+
+
+def test_what_lies_among_baselines_and_is_none(tmp_path: Path) -> None:
+    """Left-overs and other folders are not listed; one that cannot be read is said."""
+    kept("mine", side("a"))
+    assert spbench("baseline", "set", "main").exit_code == DONE
+    for name in (".main.new", "foo bar", "broken"):
+        Path("baselines", name).mkdir()
+        Path("baselines", name, "runs.csv").mkdir()
+    done = spbench("baseline", "list", "--json")
+    assert [one["baseline"] for one in json.loads(done.stdout)] == ["main"]
+    assert "baselines/broken" in done.stderr
+
+
+def test_junit_is_not_green_where_nothing_can_be_judged() -> None:
+    """What has no counterpart is an error; what stays open is skipped."""
+    other = [side("b", strategy=s, gpu="another GPU") for s in ("dsp", "rsa")]
+    assert checked(*other, words=("--junit", "j.xml")).exit_code == CANNOT_JUDGE
+    suite = ET.parse("j.xml").getroot()
+    assert (suite.get("failures"), suite.get("errors"), suite.get("skipped")) == ("0", "4", "0")
+
+
+def test_junit_is_red_where_the_exit_code_is() -> None:
+    """What is open under --strict, and what failed on one side in every case."""
+    kept("before", side("a"))
+    assert spbench("baseline", "set", "main", "before").exit_code == DONE
+    strict = ("--strict", "--junit", "j.xml")
+    done = spbench("check", "--baseline", "main", kept("after", side("b", 1.03)), *strict)
+    assert done.exit_code == CANNOT_JUDGE
+    suite = ET.parse("j.xml").getroot()
+    assert [suite.get(name) for name in ("tests", "failures", "errors", "skipped")] == [
+        "5", "0", "1", "1",
+    ]  # fmt: skip
+    (said,) = (error.get("message") for error in suite.iter("error"))
+    assert said == "cannot judge: time open in 1 case"
+    kept("broken", side("c", status="oom"))
+    assert spbench("baseline", "set", "oom", "broken", "--force").exit_code == DONE
+    done = spbench("check", "--baseline", "oom", "after", "--junit", "j.xml")
+    assert done.exit_code == CANNOT_JUDGE
+    assert ET.parse("j.xml").getroot().get("errors") == "1"
+
+
+def test_a_slower_case_says_by_how_much() -> None:
+    """Both times, the ratio, its interval and the launches: in words, and in JUnit."""
+    done = checked(side("b", 1.1), side("b", strategy="rsa"), words=("--junit", "j.xml"))
+    said = "time slower: 110 ms, was 100 (+10.0 %, "
+    assert f"dsp on 2 ranks: {said}" in done.stdout
+    assert said in ET.tostring(ET.parse("j.xml").getroot(), encoding="unicode")
+
+
+def test_bytes_that_change_are_counted_in_the_table() -> None:
+    """One byte is no per cent; where only calls change it says so."""
+    done = checked(side("b", sent_bytes_forward=401), side("b", strategy="rsa"))
+    assert "+1 B changed" in done.stdout
+    calls = SENT["collectives"].replace("=4", "=5")
+    done = spbench("compare", "before", kept("calls", side("c", collectives=calls)))
+    assert "calls changed" in done.stdout
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_a_narrow_terminal_leaves_columns_out(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    """Rather than to break verdicts and figures in two."""
+    monkeypatch.setattr(tables, "room", lambda _: columns)
+    done = checked(side("b", 1.1), side("b", strategy="rsa"))
+    (row,) = (line for line in done.stdout.splitlines() if line.startswith(" dsp "))
+    assert len(row) <= columns
+    assert row.split()[-3:] == ["slower", "same", "same"]
+    assert "+10.0 %" in row
+    assert (".." in row) == (columns >= 100)
+
+
+def test_two_exports_want_two_files() -> None:
+    """The one written last would be all there is."""
+    done = checked(side("b"), words=("--markdown", "out", "--junit", "./out"))
+    assert (done.exit_code, "both write out; name two files" in done.stderr) == (USAGE, True)
+
+
+def test_a_name_that_xml_cannot_hold() -> None:
+    """Somebody's strategy, from somebody's CSV."""
+    after = [side("b", strategy=name) for name in ("dsp", "rsa", "a\x07b")]
+    assert checked(*after, words=("--junit", "j.xml")).exit_code == DONE
+    assert any("a b on 2" in (one.get("name") or "") for one in ET.parse("j.xml").getroot())
+
+
+def test_runs_without_a_case_in_common() -> None:
+    """No flag would show figures of one against another."""
+    one, other = kept("one", side("a")), kept("other", side("b", strategy="rsa"))
+    for words in ((), ("--allow-mismatch",)):
+        done = spbench("compare", one, other, *words)
+        assert done.exit_code == CANNOT_JUDGE
+        assert done.stderr == "these runs have no case in common\n"
+
+
+def test_help_shows_no_range_of_a_share() -> None:
+    """click would say x<=None of one without limits."""
+    shown = CliRunner().invoke(cli, ["check", "--help"]).output
+    assert "[default: 3%]" in shown
+    assert "None" not in shown

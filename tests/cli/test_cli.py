@@ -1,0 +1,880 @@
+"""The command line as a user meets it: quick answers, exact mistakes, right exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import pytest
+
+from spbench.cli import error_handling
+from spbench.cli import main as entry
+from spbench.errors import READER_GONE, SOME_FAILED, UNFIT, USAGE, Failure
+from spbench.results.record import Record
+from spbench.results.store import Store
+from spbench.sweep import devices
+from spbench.sweep.output_folder import Destination
+from spbench.sweep.plan import Request, every
+from spbench.sweep.request import checked_cells
+from spbench.workload.case import QUICK, Case
+from spbench.workload.catalogue import find
+
+FLAGS = {
+    "run": [
+        "--device",
+        "--dry-run",
+        "--dtype",
+        "--fresh",
+        "--gpus",
+        "--hang-after",
+        "--join-timeout",
+        "--json",
+        "--launches",
+        "--max-time",
+        "--nnodes",
+        "--node-rank",
+        "--out",
+        "--peak-tflops",
+        "--quick",
+        "--rdzv-endpoint",
+        "--seed",
+        "--set",
+        "--share",
+        "--skip-invalid",
+        "--strategy",
+        "--sweep",
+        "--timeout",
+        "--verbose",
+        "--workload",
+        "-g",
+        "-s",
+        "-v",
+        "-w",
+    ],
+    "compare": [
+        "--allow-mismatch",
+        "--baselines",
+        "--json",
+        "--margin",
+        "--reference",
+        "RUNS",
+    ],
+    "plot": [
+        "--baselines",
+        "--gpus",
+        "--out",
+        "--page",
+        "--strategy",
+        "--workload",
+        "-g",
+        "-s",
+        "-w",
+        "RUN",
+    ],
+    "baseline": [],
+    "check": [
+        "--base-ref",
+        "--baseline",
+        "--baselines",
+        "--device",
+        "--dtype",
+        "--gpus",
+        "--hang-after",
+        "--json",
+        "--junit",
+        "--launches",
+        "--markdown",
+        "--max-memory",
+        "--max-slowdown",
+        "--metrics",
+        "--out",
+        "--set",
+        "--skip-invalid",
+        "--strategy",
+        "--strict",
+        "--sweep",
+        "--timeout",
+        "--workload",
+        "-g",
+        "-s",
+        "-w",
+        "RUN",
+    ],
+    "verify": [
+        "--device",
+        "--dtype",
+        "--gpus",
+        "--json",
+        "--small",
+        "--strategy",
+        "--timeout",
+        "--wire",
+        "--workload",
+        "-g",
+        "-s",
+        "-w",
+    ],
+    "show": ["--gpus", "--json", "--set", "--strategy", "-g", "-s", "WORKLOAD"],
+    "list": ["--json", "WHAT"],
+    "doctor": ["--device", "--gpus", "--json", "--timeout", "-g"],
+}
+
+
+ROOT = Path(entry.__file__).parents[2]
+"""Where the spbench under test lies, so that commands run the same one."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command said, how it ended, and the processor time that it took."""
+
+    code: int
+    out: str
+    err: str
+    cpu_s: float
+
+
+TRAP = "raise ImportError('torch was imported')\n"
+MISSING = "raise ModuleNotFoundError('no torch', name='torch')\n"
+
+
+def spbench(
+    folder: Path, *words: str, torch: bool | None = False, stdout: int | None = None, **environ: str
+) -> Done:
+    """Runs a command in ``folder``; unless ``torch``, importing torch ends it with an error, with
+    None as where it is not installed."""
+    trap = folder / "trap" / "torch"
+    trap.mkdir(parents=True, exist_ok=True)
+    (trap / "__init__.py").write_text(MISSING if torch is None else TRAP)
+    paths = [str(ROOT)] if torch else [str(trap.parent), str(ROOT)]
+    env = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(paths)} | environ
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-m", "spbench", *words],
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE if stdout is None else stdout,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+        check=False,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    out = (done.stdout or b"").decode(errors="replace")
+    return Done(done.returncode, out, done.stderr.decode(errors="replace"), cpu_s)
+
+
+CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
+
+
+def record(strategy: str, **more: Any) -> Record:
+    known = {"run_id": "made-up", "started_utc": "2030-01-01T00:00:00Z", "status": "ok"}
+    return replace(Record.of_case(CASE, **known), case=strategy, strategy=strategy, **more)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two runs under results/, of which 'made-up' is the latest."""
+    folder = tmp_path_factory.mktemp("place")
+    for at_s, name in enumerate(("older", "made-up")):
+        with Store(folder / "results" / name) as store:
+            store.append(record("dsp", step_ms=10.0, compute_ms=8.0, tokens_per_s=100.0))
+            store.append(record("rsa", step_ms=20.0, compute_ms=8.0, tokens_per_s=50.0))
+            store.append(record("ulysses", status="oom", reason="rank 1: no 3 GiB"))
+        os.utime(folder / "results" / name / "runs.csv", (at_s, at_s))
+    return folder
+
+
+BAD_YAML = "version: 1\nname: mine\naxes: {time: 4}\nhiden: 32\nheads: 4\ndepth: 1\nblock: []\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["ryn"], "unknown command 'ryn'. Did you mean 'run'?"),
+        (
+            ["zzz"],
+            "unknown command 'zzz'. "
+            "Known: run, compare, plot, baseline, check, verify, show, list, doctor",
+        ),
+        (["run", "--stratgy", "dsp"], "No such option '--stratgy'. Did you mean '--strategy'?"),
+        (["run", "-s", "ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'?"),
+        (["verify", "-s", "dsp,ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'?"),
+        (["run", "-w", "dsp-720"], "unknown workload 'dsp-720'. Did you mean 'dsp-720m"),
+        (["run", "-w", "bench.yaml"], "bench.yaml:4: unknown key 'hiden'. Did you mean 'hidden'?"),
+        (["run", "-w", "no.yaml"], "no.yaml: No such file or directory"),
+        (["run", "--set", "haeds=3"], "--set haeds=3: unknown key 'haeds'. Did you mean 'heads'?"),
+        (["run", "--set", "axes.tiem=3"], "there is no axis 'tiem'. Did you mean 'time'?"),
+        (["run", "--dtype", "float8"], "it may be 'float32', 'float64', 'bfloat16' or 'float16'"),
+        (["run", "--gpus", "two"], "--gpus two: 'two' is not a number of ranks; write 1,2,4"),
+        (["run", "--device", "cuda"], "--device cuda: no GPU is visible here"),
+        (
+            ["run", "--sweep", "dsp-weak-inta"],
+            "unknown sweep 'dsp-weak-inta'. Did you mean 'dsp-weak",
+        ),
+        (["run", "--sweep", "sweep.yaml"], "sweep.yaml:2: unknown key 'gpu'. Did you mean 'gpus'?"),
+        (["run", "--sweep", "ci-smoke", "-s", "dsp"], "--strategy cannot be given with --sweep"),
+        (["run", "--sweep", "ci-smoke", "-g", "2"], "--gpus cannot be given with --sweep"),
+        (["run", "--sweep", "ci-smoke", "-w", "latte-1"], "--workload cannot be given with"),
+        (["run", "--sweep", "ci-smoke", "--set", "depth=1"], "--set cannot be given with --sweep"),
+        (["run", "--sweep", "ci-smoke", "--dtype", "float64"], "--dtype cannot be given with"),
+        (["run", "--launches", "0"], "0 is not in the range 1<=x<=1000"),
+        (["run", "--max-time", "200d"], "'200d' is longer than 100d, which is the most"),
+        (["verify", "--timeout", "0m"], "'0m' is no length of time above 0"),
+        (["run", "--timeout", "nan"], "'nan' is no length of time above 0; write 90, 90s, 90m,"),
+        (["show", "dsp-720"], "unknown workload 'dsp-720'. Did you mean 'dsp-720m"),
+        (["show", "dsp-720m", "-s", "ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'"),
+        (["show", "dsp-720m", "--set", "haeds=3"], "unknown key 'haeds'. Did you mean 'heads'?"),
+        (["show", "dsp-720m", "-g", "0"], "0 is not in the range 1<=x<=1024"),
+        (["show"], "Missing argument 'WORKLOAD'"),
+        (["compare", "--refrence", "dsp"], "Did you mean '--reference'?"),
+        (["compare"], "no runs under results/ yet; start one with 'spbench run'"),
+        (["plot"], "no runs under results/ yet; start one with 'spbench run'"),
+        (["compare", "nowhere"], "no run at nowhere. The latest under results/: none yet"),
+        (["verify", "--small"], "--small needs --workload: 'all', or names of the catalogue"),
+        (["verify", "-w", "bench.yaml", "--small"], "'bench.yaml' has no -small twin"),
+        (["verify", "--wire", "--device", "cuda"], "NCCL's bytes pass no network interface"),
+        (["verify", "--wire", "--small"], "--small needs --workload: 'all', or names of the"),
+        (["list", "strategy"], "'strategies', 'workloads', 'sweeps', 'runs'"),
+    ],
+)
+def test_a_mistake_is_answered_at_once(tmp_path: Path, words: list[str], said: str) -> None:
+    """Exit 2, one message that names what was meant, under a second, and no torch."""
+    (tmp_path / "bench.yaml").write_text(BAD_YAML)
+    (tmp_path / "sweep.yaml").write_text("name: mine\ngpu: 2\n")
+    done = spbench(tmp_path, *words)
+    assert done.code == USAGE
+    assert done.out == ""
+    assert said in done.err
+    assert done.err.startswith("Error: ")
+    assert done.err.count("Error") == 1
+    assert len(done.err.splitlines()) <= 2
+    assert done.cpu_s < 1.0
+    assert not (tmp_path / "results").exists()
+
+
+def test_help_is_there_at_once(tmp_path: Path) -> None:
+    """Every command is listed, in 0.3 s; no words at all ask for the same."""
+    done = spbench(tmp_path, "--help")
+    assert (done.code, done.err) == (0, "")
+    assert all(f"  {name} " in done.out for name in entry.COMMANDS)
+    assert done.cpu_s < 0.3
+    assert spbench(tmp_path).out == done.out
+
+
+@pytest.mark.parametrize("name", list(FLAGS))
+def test_the_help_of_a_command_needs_no_torch(tmp_path: Path, name: str) -> None:
+    """Each command explains each of its flags, with -h as with --help."""
+    done = spbench(tmp_path, name, "-h")
+    assert (done.code, done.err) == (0, "")
+    assert [flag for flag in FLAGS[name] if flag[0] == "-" and flag not in done.out] == []
+
+
+def test_the_trap_for_torch_works(tmp_path: Path) -> None:
+    """A command that does need torch cannot run without it, so the others do without."""
+    done = spbench(tmp_path, "run", "--dry-run", TMPDIR=str(tmp_path))
+    assert done.code == 1
+    assert "ImportError: torch was imported" in done.err
+
+
+@pytest.mark.parametrize("words", [["run", "-s", "dsp"], ["verify"], ["show", "dsp-720m"]])
+def test_without_torch_a_command_that_needs_it_says_so(tmp_path: Path, words: list[str]) -> None:
+    """Exit 6 and one sentence with what to do; it is no defect of ours."""
+    done = spbench(tmp_path, *words, torch=None)
+    assert (done.code, done.out) == (UNFIT, "")
+    assert done.err == f"Error: {error_handling.NO_TORCH}\n"
+
+
+def test_flags_are_frozen() -> None:
+    """A flag that goes or changes its name breaks somebody's script: not by accident."""
+    assert list(FLAGS) == list(entry.COMMANDS)
+    for name, flags in FLAGS.items():
+        command: click.Command = import_module(f"spbench.cli.{name}_command").command
+        found = [
+            flag.upper() if isinstance(one, click.Argument) else flag
+            for one in command.params
+            for flag in (*one.opts, *one.secondary_opts)
+        ]
+        assert sorted(found) == sorted(flags)
+        assert command.get_short_help_str(100) == entry.COMMANDS[name]
+
+
+@pytest.mark.parametrize("what", ["strategies", "workloads", "sweeps", "runs"])
+def test_lists_need_no_torch(place: Path, what: str) -> None:
+    """A table, and with --json the same rows as data."""
+    shown, data = spbench(place, "list", what), spbench(place, "list", what, "--json")
+    assert (shown.code, data.code) == (0, 0)
+    rows = json.loads(data.out)
+    assert len(rows) >= 2
+    assert all(str(next(iter(row.values()))) in shown.out for row in rows)
+    assert "\x1b" not in shown.out
+
+
+def test_the_runs_that_there_are(place: Path, tmp_path: Path) -> None:
+    """The latest last, with what is ok and what is not; without any it says so."""
+    rows = json.loads(spbench(place, "list", "runs", "--json").out)
+    assert [(row["run"], row["ok"], row["other"]) for row in rows] == [
+        ("older", 2, 1),
+        ("made-up", 2, 1),
+    ]
+    assert spbench(tmp_path, "list", "runs").out == "no runs yet\n"
+    (tmp_path / "results" / "odd" / "runs.csv").mkdir(parents=True)
+    done = spbench(tmp_path, "list", "runs")
+    assert (done.code, done.out) == (0, "no runs yet\n")
+    assert done.err == "cannot read results/odd/runs.csv: Is a directory\n"
+    assert json.loads(spbench(tmp_path, "list", "runs", "--json").out) == []
+
+
+def test_compare_shows_the_latest_run(place: Path) -> None:
+    """Data on stdout alone, without torch: who is faster, and what failed and why."""
+    done = spbench(place, "compare")
+    assert (done.code, done.err) == (0, "")
+    assert "0.50x" in done.out
+    assert "ulysses on 2 ranks: oom. rank 1: no 3 GiB" in done.out
+    assert "\x1b" not in done.out
+    named = [["made-up"], ["results/made-up"], ["results/made-up/runs.csv"]]
+    assert {spbench(place, "compare", *words).out for words in named} == {done.out}
+
+
+def test_compare_as_data(place: Path) -> None:
+    """--json holds each line, blanks as null, over the reference that is asked for."""
+    done = spbench(place, "compare", "--json", "--reference", "rsa")
+    lines = json.loads(done.out)
+    assert [line["strategy"] for line in lines] == ["dsp", "rsa", "ulysses"]
+    assert [line["speedup"] for line in lines] == [pytest.approx(2.0), pytest.approx(1.0), None]
+    assert lines[0]["gate"] == "not run"
+
+
+def test_the_reference_of_a_sweep(place: Path, tmp_path: Path) -> None:
+    """run.json names it, for the folder as for its CSV; without a row of it the first counts."""
+    for name, first in (("rsa", 2.0), ("megatron-sp", 1.0)):
+        shutil.copytree(place / "results" / "made-up", tmp_path / name)
+        (tmp_path / name / "run.json").write_text(json.dumps({"reference": name}))
+        for run in (name, f"{name}/runs.csv"):
+            lines = json.loads(spbench(tmp_path, "compare", run, "--json").out)
+            assert lines[0]["speedup"] == pytest.approx(first)
+
+
+def test_a_reference_that_did_not_run(place: Path) -> None:
+    """The strategies of the run are offered."""
+    done = spbench(place, "compare", "--reference", "megatron-sp")
+    assert done.code == USAGE
+    assert "no case of strategy 'megatron-sp' to compare with; there are dsp, rsa" in done.err
+
+
+def test_plot_writes_beside_the_run(place: Path, tmp_path: Path) -> None:
+    """The paths on stdout, without torch; --out puts them elsewhere."""
+    done = spbench(place, "plot")
+    assert (done.code, done.err) == (0, "")
+    paths = [Path(line) for line in done.out.splitlines()]
+    assert {path.parent for path in paths} == {Path("results/made-up/plots")}
+    assert {path.suffix for path in paths} == {".png", ".svg"}
+    assert all((place / path).stat().st_size > 1000 for path in paths)
+    assert spbench(place, "baseline", "set", "mine", "--force", "--baselines", "kept").code == 0
+    done = spbench(place, "plot", "baseline:mine", SPBENCH_BASELINES="kept")
+    assert (done.code, done.err) == (0, "")
+    assert Path(done.out.split()[0]).parent == Path("results/baseline-mine/plots")
+    alone = place / "results" / "made-up" / "other.csv"
+    alone.write_bytes((place / "results" / "made-up" / "runs.csv").read_bytes())
+    done = spbench(place, "plot", "results/made-up/other.csv")
+    assert {Path(line).parent for line in done.out.split()} == {Path("results/made-up/other-plots")}
+    assert "launches.png" not in done.out
+    (tmp_path / "file").touch()
+    taken = spbench(place, "plot", "older", "--out", str(tmp_path / "file"))
+    assert taken.code == UNFIT
+    assert f"cannot write to {tmp_path / 'file'}" in taken.err
+
+
+def test_plot_draws_what_is_chosen(place: Path, tmp_path: Path) -> None:
+    """By strategy, workload and ranks; what the run does not have is an error with what it has."""
+    words = ["plot", "--out", str(tmp_path), "-w", "axes-2d", "-s", "dsp,ulysses", "-g", "2"]
+    done = spbench(place, *words)
+    assert (done.code, done.err) == (0, "")
+    text = (tmp_path / "throughput.svg").read_text()
+    assert "ulysses" in text
+    assert "rsa" not in text
+    for wrong, said in (
+        (
+            ["-s", "usp"],
+            "the run has no 'usp'. Did you mean 'dsp'?\n  There are dsp, rsa, ulysses.",
+        ),
+        (["-w", "axes"], "Did you mean 'axes-2d'?"),
+        (["-g", "two"], "the run has no 'two'.\n  There are 2."),
+        (["--page", "2"], "--page 2: the last page is 1"),
+    ):
+        done = spbench(place, "plot", *wrong)
+        assert done.code == USAGE
+        assert said in done.err
+
+
+TORN = "1 row of torn.csv is left out: more or fewer cells than the header (line 4)\n"
+
+
+def test_a_damaged_run_is_shown_as_far_as_it_goes(place: Path, tmp_path: Path) -> None:
+    """Sound rows on stdout, the number of the others on stderr; no row at all is an error."""
+    content = (place / "results" / "made-up" / "runs.csv").read_bytes()
+    (tmp_path / "torn.csv").write_bytes(content[:-80])
+    done = spbench(tmp_path, "compare", "torn.csv")
+    assert (done.code, done.err) == (0, TORN)
+    assert "rsa" in done.out
+    (tmp_path / "noise.csv").write_bytes(os.urandom(3000))
+    for words in (["noise.csv"], ["."]):
+        done = spbench(tmp_path, "compare", *words)
+        assert done.code == USAGE
+        assert "Error: " in done.err
+        assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    "words", [["compare"], ["compare", "--json"], ["plot"], ["list", "workloads"], ["run", "-h"]]
+)
+def test_a_reader_that_goes_away_is_no_error(place: Path, words: list[str]) -> None:
+    """As behind '| head -1': the command ends as by SIGPIPE, and says nothing of it."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = spbench(place, *words, stdout=writing)
+    finally:
+        os.close(writing)
+    assert (done.code, done.err) == (READER_GONE, "")
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"PYTHONIOENCODING": "ascii"},
+        {"TERM": "dumb", "COLUMNS": "40"},
+        {"FORCE_COLOR": "", "NO_COLOR": "1"},
+    ],
+)
+def test_odd_terminals_are_served(place: Path, environ: dict[str, str]) -> None:
+    """A C locale, ASCII, a dumb or narrow terminal: the table comes, without escape codes."""
+    done = spbench(place, "compare", **environ)
+    assert (done.code, done.err) == (0, "")
+    assert "0.50x" in done.out
+    assert "\x1b" not in done.out
+
+
+def test_a_variable_stands_in_for_a_flag(tmp_path: Path) -> None:
+    """SPBENCH_RUN_WORKLOAD is used where -w is not given, and only there."""
+    variable = {"SPBENCH_RUN_WORKLOAD": "dsp-720m-smal"}
+    assert "unknown workload 'dsp-720m-smal'" in spbench(tmp_path, "run", **variable).err
+    flagged = spbench(tmp_path, "run", "-w", "late-1", **variable)
+    assert "unknown workload 'late-1'" in flagged.err
+
+
+def test_a_fault_that_is_not_understood_is_refused(tmp_path: Path) -> None:
+    """A planted fault must be one, or what was to be proved would not be."""
+    done = spbench(tmp_path, "run", SPBENCH_FAULT="slow@rank1:fast")
+    assert (done.code, done.out) == (USAGE, "")
+    assert done.err == (
+        "Error: SPBENCH_FAULT='slow@rank1:fast' says 'fast', which is no percentage; "
+        "SPBENCH_FAULT=slow@rank1:5% or kill@rank1:step3 would work\n"
+    )
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "launches"),
+    [
+        ([], 3),
+        (["--quick"], 1),
+        (["--quick", "--launches", "2"], 2),
+        (["--sweep", "two.yaml"], 2),
+        (["--sweep", "mine.yaml"], 3),
+        (["--sweep", "two.yaml", "--quick"], 1),
+        (["--sweep", "two.yaml", "--launches", "5"], 5),
+    ],
+)
+def test_how_often_each_case_is_launched(tmp_path: Path, words: list[str], launches: int) -> None:
+    """The flag beats --quick, which beats the file, which beats the default of three."""
+    text = "name: mine\nworkloads: earthformer-small\ngpus: 2\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    (tmp_path / "two.yaml").write_text(f"{text}launches: 2\n")
+    done = spbench(tmp_path, "run", *words, "--dry-run", "--json", torch=True)
+    assert {row["launch"] for row in json.loads(done.out)} == set(range(launches))
+
+
+def test_what_does_not_fit_is_refused_before_any_start(tmp_path: Path) -> None:
+    """8 ranks on 6 heads: exit 2 within seconds, with the values that would work."""
+    words = ["--strategy", "ulysses", "--gpus", "8", "--set", "heads=6"]
+    done = spbench(tmp_path, "run", *words, torch=True)
+    assert done.code == USAGE
+    assert "strategy 'ulysses' cannot run dsp-720m-small heads=6 on 8 ranks" in done.err
+    assert "6 heads give 2 of 8 ranks nothing to do; use 1 to 6 ranks" in done.err
+    assert done.err.endswith("\n  Or --skip-invalid to leave such cells out.\n")
+    assert done.cpu_s < 5.0
+    assert not (tmp_path / "results").exists()
+
+
+def test_strategies_that_can_run_are_named(tmp_path: Path) -> None:
+    """Of those that were asked for, those that can run it on all ranks that were asked for."""
+    words = ["run", "-w", "llama3-8b", "--gpus", "8,32", "--dry-run"]
+    done = spbench(tmp_path, *words, "-s", "dsp,rsa,megatron-sp,ulysses", torch=True)
+    assert done.code == USAGE
+    said = "  Or -s rsa,ulysses (those that can run it), or --skip-invalid to leave such cells out."
+    assert done.err.splitlines()[-1] == said
+    works = spbench(tmp_path, *words, "-s", "rsa,ulysses", torch=True)
+    assert (works.code, works.err) == (0, "")
+
+
+def test_a_dry_run_shows_every_cell(tmp_path: Path) -> None:
+    """--json parses: predicted bytes where a cell can run, the reason where it cannot."""
+    words = ["-s", "dsp,ulysses", "--gpus", "2,8", "--set", "heads=6", "--skip-invalid"]
+    done = spbench(tmp_path, "run", *words, "--dry-run", "--json", torch=True)
+    assert (done.code, done.err) == (0, "")
+    cells = {(cell["strategy"], cell["ranks"]): cell for cell in json.loads(done.out)}
+    assert len(cells) == 4
+    assert cells["dsp", 8]["why_not"] is None
+    assert cells["dsp", 8]["sent_bytes"]["forward"] > 0
+    assert "6 heads give 2 of 8 ranks nothing to do" in cells["ulysses", 8]["why_not"]
+    assert not (tmp_path / "results").exists()
+
+
+SWEEP = """\
+name: mine
+workloads: [earthformer-small, latte-1-small]
+strategies: [dsp, rsa]
+gpus: 2
+launches: 2
+reference: rsa
+set: {depth: 1}
+matrix: {batch: [1, 2]}
+exclude: [{strategy: rsa, batch: 2}]
+"""
+
+
+def test_a_dry_run_of_a_sweep_shows_every_cell(tmp_path: Path) -> None:
+    """Each launch of each cell of the file, with its workload; --launches beats the file."""
+    (tmp_path / "mine.yaml").write_text(SWEEP)
+    words = ["run", "--sweep", "mine.yaml", "--dry-run"]
+    done = spbench(tmp_path, *words, "--json", torch=True)
+    assert (done.code, done.err) == (0, "")
+    rows = json.loads(done.out)
+    found = [(row["workload"], row["batch"], row["strategy"]) for row in rows]
+    once = [
+        (f"{workload} depth=1", batch, strategy)
+        for workload in ("earthformer-small", "latte-1-small")
+        for batch, strategy in ((1, "dsp"), (1, "rsa"), (2, "dsp"))
+    ]
+    assert found[:6] == once
+    assert sorted(found[6:]) == sorted(once)
+    assert [row["launch"] for row in rows] == [0] * 6 + [1] * 6
+    assert all(row["sent_bytes"]["forward"] > 0 for row in rows)
+    shown = spbench(tmp_path, *words, "--launches", "1", torch=True)
+    assert shown.out.count(" dsp  ") == 4
+    assert shown.out.count("latte-1-small depth=1: time 4 x space 256, ") == 2
+
+
+def test_cells_of_a_sweep_that_cannot_run(tmp_path: Path) -> None:
+    """Exit 2 with the reason, unless the file or the flag leaves them out."""
+    text = "name: mine\nworkloads: earthformer-small\nstrategies: ulysses\ngpus: [2, 8]\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    (tmp_path / "skips.yaml").write_text(f"{text}skip_invalid: true\n")
+    words = ["run", "--dry-run", "--json", "--sweep"]
+    refused = spbench(tmp_path, *words, "mine.yaml", torch=True)
+    assert refused.code == USAGE
+    assert "strategy 'ulysses' cannot run earthformer-small on 8 ranks: 4 heads" in refused.err
+    several = text.replace("ulysses", "[ulysses, rsa]")
+    (tmp_path / "several.yaml").write_text(several)
+    refused = spbench(tmp_path, *words, "several.yaml", torch=True)
+    assert "\n  Or 'strategies: [rsa]' (those that can run it), or --skip" in refused.err
+    for more in (["skips.yaml", "--quick"], ["mine.yaml", "--skip-invalid", "--launches", "1"]):
+        rows = json.loads(spbench(tmp_path, *words, *more, torch=True).out)
+        assert [row["why_not"] is None for row in rows] == [True, False]
+
+
+def test_nothing_proved_is_no_success(tmp_path: Path) -> None:
+    """Where every check is declined, the last line says so and the exit code is not 0."""
+    words = ["verify", "-w", "bert-base-small", "-g", "2", "--device", "cpu"]
+    done = spbench(tmp_path, *words, "-s", "dsp", torch=True)
+    assert done.code == SOME_FAILED
+    assert "needs a second sequence axis" in done.out
+    assert done.err.splitlines()[0] == "1 check on 2 ranks"
+    assert done.err.splitlines()[-1].startswith("nothing was proved: every check was declined;")
+    some = spbench(tmp_path, *words, "-s", "dsp,rsa", torch=True)
+    assert (some.code, some.err) == (0, "2 checks on 2 ranks\n")
+
+
+def test_nothing_measured_is_no_success(tmp_path: Path) -> None:
+    """Where every case is left out; the rows say why."""
+    words = ["run", "-s", "dsp", "-w", "bert-base-small", "-g", "2", "--device", "cpu", "--json"]
+    done = spbench(tmp_path, *words, "--skip-invalid", torch=True)
+    assert done.code == SOME_FAILED
+    assert [row["status"] for row in json.loads(done.out)] == ["skipped"] * 3
+    assert done.err.splitlines()[-1].startswith("nothing was measured: every case was left out;")
+
+
+def test_a_variable_cannot_choose_cells_beside_a_sweep(tmp_path: Path) -> None:
+    """It is refused by its own name, as a flag is; one that a flag may beat is used."""
+    done = spbench(tmp_path, "run", "--sweep", "ci-smoke", SPBENCH_RUN_GPUS="4")
+    assert done.code == USAGE
+    assert "SPBENCH_RUN_GPUS cannot be given with --sweep" in done.err
+    words = ["run", "--sweep", "ci-smoke", "--dry-run", "--json"]
+    rows = json.loads(spbench(tmp_path, *words, torch=True, SPBENCH_RUN_LAUNCHES="2").out)
+    assert {row["launch"] for row in rows} == {0, 1}
+
+
+def test_a_sweep_runs(tmp_path: Path) -> None:
+    """A row for each cell, lines that say of which workload, the file's reference remembered."""
+    other = "{workload: earthformer-small, gpus: 8, strategies: ulysses, set: {batch: 3}}"
+    text = f"""\
+name: mine
+workloads: earthformer-small
+strategies: [dsp, rsa]
+gpus: 2
+reference: rsa
+skip_invalid: true
+set: {{depth: 1}}
+include: [{other}]
+"""
+    (tmp_path / "mine.yaml").write_text(text)
+    words = ["run", "--sweep", "mine.yaml", "--quick", "--device", "cpu"]
+    done = spbench(tmp_path, *words, torch=True)
+    assert done.code == 0, done.err
+    (folder,) = (tmp_path / "results").iterdir()
+    assert folder.name.endswith("-mine")
+    assert json.loads((folder / "run.json").read_text())["reference"] == "rsa"
+    assert "batch 3, float32, train), ulysses on 8: skipped: 4 heads" in done.err
+    assert "batch 1, float32, train), rsa on 2: step" in done.err
+    compared = spbench(tmp_path, "compare")
+    assert compared.out == done.out
+    for words, base in (([], "rsa"), (["--reference", "dsp"], "dsp")):
+        lines = json.loads(spbench(tmp_path, "compare", "--json", *words).out)
+        assert [line["speedup"] == 1.0 for line in lines if line["strategy"] == base] == [True]
+        assert [line["status"] for line in lines] == ["ok", "ok", "skipped"]
+
+
+def test_a_place_that_cannot_be_written_is_unfit(tmp_path: Path) -> None:
+    """Exit 6 before ranks are started."""
+    (tmp_path / "file").touch()
+    words = ["run", "-s", "dsp", "--gpus", "2", "--out"]
+    done = spbench(tmp_path, *words, "file/inside", torch=True)
+    assert (done.code, done.out) == (UNFIT, "")
+    assert done.err == "Error: cannot write to file/inside: Not a directory\n"
+
+
+def test_a_place_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    """A file, or a folder with other things in it, is not written into."""
+    (tmp_path / "file").touch()
+    words = ["run", "-s", "dsp", "--gpus", "2", "--out"]
+    for place, said in (("file", "is a file"), (".", "holds other things than a run")):
+        done = spbench(tmp_path, *words, place, torch=True)
+        assert done.code == USAGE
+        assert said in done.err
+    assert not (tmp_path / "runs.csv").exists()
+    assert not (tmp_path / "run.json").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "-1", "two", "", "1,,2", "1;2", "1.5", "1e3", "9" * 5000, "99999", "1,99999"]
+)
+def test_bad_numbers_of_ranks(text: str) -> None:
+    """Zero, negative, huge or no number at all: said with what to write."""
+    with pytest.raises(Failure, match=r"^--gpus .*(write 1,2,4|use 1 to 1024)") as caught:
+        devices.parse_ranks(text, "cpu")
+    assert caught.value.code == USAGE
+
+
+def test_good_numbers_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each once, in the order given; without any all GPUs, or 2 on a CPU."""
+    assert devices.parse_ranks("4, 1,4", "cpu") == [4, 1]
+    assert devices.parse_ranks(None, "cpu") == [2]
+    with_gpus(monkeypatch, 4)
+    assert devices.parse_ranks(None, "cuda") == [4]
+
+
+def with_gpus(monkeypatch: pytest.MonkeyPatch, count: int, visible: str | None = None) -> None:
+    """As on a machine with ``count`` GPUs."""
+    monkeypatch.setattr(devices, "gpus_here", lambda: [{"name": "a GPU"}] * count)
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"), [(None, 4), ("0,2", 2), ("", 0), ("-1", 0), ("0,1,2,3,4,5", 4)]
+)
+def test_only_visible_gpus_count(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int
+) -> None:
+    """CUDA_VISIBLE_DEVICES hides GPUs from us as it does from torch."""
+    with_gpus(monkeypatch, 4, visible)
+    assert len(devices.visible_gpus()) == count
+    assert devices.choose_device("auto") == ("cuda" if count else "cpu")
+    assert devices.choose_device("cpu") == "cpu"
+
+
+def test_more_ranks_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused with what would work; a share of a larger group needs one GPU alone."""
+    with_gpus(monkeypatch, 2)
+    with pytest.raises(Failure, match=r"has 2 GPUs; use 1 to 2, --device cpu, or --nnodes"):
+        devices.parse_ranks("1,8", "cuda")
+    assert devices.parse_ranks("1,8", "cuda", share=True) == [1, 8]
+
+
+def test_cells_that_this_machine_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a sweep they are left out where that is asked for; a strategy's own reason comes first."""
+    with_gpus(monkeypatch, 2)
+    asked = [*every(CASE.workload, ["dsp"], [2, 8]), *every(CASE.workload, ["ulysses"], [16])]
+    request = Request(combinations=asked, device="cuda", effort=QUICK)
+    cells = checked_cells(request, skip_invalid=True)
+    assert cells[0].why_not is None
+    assert "this machine has 2 GPUs" in (cells[1].why_not or "")
+    assert "8 heads give 8 of 16 ranks" in (cells[2].why_not or "")
+    with pytest.raises(Failure, match=r"cannot run axes-2d on 8 ranks: .*\n.*--skip-invalid"):
+        checked_cells(request, skip_invalid=False)
+    share = Request(combinations=asked[:2], device="cuda", kind="one_gpu_share", effort=QUICK)
+    assert {cell.why_not for cell in checked_cells(share, skip_invalid=False)} == {None}
+
+
+def test_a_joined_launch_has_its_own_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under torchrun the ranks are those that were started, and no others."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "16")
+    assert devices.parse_ranks(None, "cuda") == [16]
+    assert devices.parse_ranks("16", "cuda") == [16]
+    with pytest.raises(Failure, match="this process is one of 16 ranks"):
+        devices.parse_ranks("8", "cuda")
+
+
+def test_strategies_are_named_once_each() -> None:
+    """Repeated, with commas, with options; 'all' is every one."""
+    assert devices.parse_strategies(["dsp,rsa", "dsp", "rsa:reduce-scatter"]) == [
+        "dsp",
+        "rsa",
+        "rsa:reduce-scatter",
+    ]
+    everyone = devices.parse_strategies(["all"])
+    assert everyone[:4] == ["dsp", "ulysses", "megatron-sp", "rsa"]
+    assert devices.parse_strategies(["rsa,all"]) == ["rsa", *[s for s in everyone if s != "rsa"]]
+
+
+def test_where_results_go(tmp_path: Path) -> None:
+    """By date and workload; --out as it is; --fresh beside it; no name leads elsewhere."""
+    assert Destination(tmp_path, "w").folder == tmp_path
+    beside = tmp_path.with_name(f"{tmp_path.name}-2")
+    assert Destination(tmp_path, "w", fresh=True).folder == beside
+    for odd in ("../../x", "a b\n", "ä/ö"):
+        folder = Destination(None, odd).folder
+        assert folder.parent == Path("results")
+        assert folder.name.isascii()
+        assert folder.name.isprintable()
+
+
+@pytest.fixture
+def signals(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """main() takes over what asks for an end; they are given back. It leaves as if by sys.exit."""
+    monkeypatch.setattr(entry, "_leave", sys.exit)
+    kept = {number: signal.getsignal(number) for number in entry.ENDINGS}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        (Failure("not so", UNFIT), 6, "Error: not so\n"),
+        (click.UsageError("no such thing"), 2, "Error: no such thing\n"),
+        (KeyboardInterrupt(), 130, "Interrupted.\n"),
+        (click.Abort(), 130, "Interrupted.\n"),
+    ],
+)
+def test_how_commands_end(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    signals: None,
+    raised: BaseException,
+    code: int,
+    said: str,
+) -> None:
+    """Each way of ending has its exit code, and one message on stderr."""
+
+    def end(**_: object) -> NoReturn:
+        raise raised
+
+    monkeypatch.setattr(entry.cli, "main", end)
+    with pytest.raises(SystemExit) as caught:
+        entry.main()
+    out, err = capsys.readouterr()
+    assert (caught.value.code, out, err) == (code, "", said)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
+)
+def test_a_signal_ends_in_order(
+    monkeypatch: pytest.MonkeyPatch, signals: None, number: signal.Signals, code: int
+) -> None:
+    """It interrupts as Ctrl-C does, and the exit code says which it was."""
+    monkeypatch.setattr(entry.cli, "main", lambda **_: signal.raise_signal(number))
+    with pytest.raises(SystemExit) as caught:
+        entry.main()
+    assert caught.value.code == code
+
+
+def test_what_comes_of_an_interrupt_is_no_defect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], signals: None
+) -> None:
+    """A library may swallow it in its import, and fail later, or not at all."""
+
+    def swallow(**_: object) -> NoReturn:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise RecursionError("half a library")
+
+    monkeypatch.setattr(entry.cli, "main", swallow)
+    with pytest.raises(SystemExit) as caught:
+        entry.main()
+    assert (caught.value.code, capsys.readouterr().err) == (130, "Interrupted.\n")
+
+
+def test_a_defect_of_ours_leaves_its_traceback_in_a_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    signals: None,
+) -> None:
+    """Exit 1, one line of what it was, and the path of the whole."""
+
+    def fail(**_: object) -> NoReturn:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(entry.cli, "main", fail)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(SystemExit) as caught:
+        entry.main()
+    err = capsys.readouterr().err
+    (log,) = tmp_path.iterdir()
+    assert caught.value.code == 1
+    assert err.startswith("Internal error: ZeroDivisionError: a defect\n")
+    assert str(log) in err
+    assert "Traceback" not in err
+    assert "ZeroDivisionError: a defect" in log.read_text()
+
+
+def test_a_plan_says_what_a_strategy_does_specially(tmp_path: Path) -> None:
+    """DSP shares the heads of joint attention, a masked ring shards zigzag: dry runs say so."""
+    mixed = ROOT / "configs" / "verify" / "mixed.yaml"
+    words = ("run", "-w", str(mixed), "-s", "dsp,rsa", "-g", "2", "--device", "cpu", "--dry-run")
+    done = spbench(tmp_path, *words, torch=True)
+    assert done.code == 0
+    assert "its heads are shared out" in done.out
+    assert "(zigzag)" in done.out

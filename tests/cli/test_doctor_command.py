@@ -1,0 +1,319 @@
+"""``spbench doctor`` as its user meets it: what it finds here, and what it says of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from test_cli import spbench
+from test_diagnoses import CPU_BUILD, CUDA_BUILD, fake_nvml
+from test_tables import STYLED, Terminal
+
+from spbench.cli import doctor_command
+from spbench.comm.backends import backends
+from spbench.doctor import examine as examining
+from spbench.doctor import torch_report as probing
+from spbench.doctor.diagnosis import Diagnosis, fail, ok, skipped, warn
+from spbench.doctor.examine import Patient, examine
+from spbench.doctor.noise import Load
+from spbench.doctor.torch_facts import TorchFacts
+from spbench.doctor.torch_probe import probe
+from spbench.errors import DONE, UNFIT, USAGE, Failure
+from spbench.report import doctor_table, tables
+from spbench.results.nvml import Answer, ask
+
+NOBODY = Answer(error="NVML Shared Library Not Found", code=12)
+
+
+def test_the_doctor_on_this_machine(tmp_path: Path) -> None:
+    """Real ranks on the CPU, two and then three: every exchange is right; the rest is told."""
+    words = ["doctor", "--device", "cpu", "--gpus", "3", "--json"]
+    done = spbench(tmp_path, *words, torch=True, TMPDIR=str(tmp_path))
+    found = {one["check"]: one for one in json.loads(done.out)}
+    for check in ("2 ranks", "3 ranks", "python", "torch", "gloo"):
+        assert found[check]["status"] == "ok", found[check]
+    assert "all 20 exchanges right" in found["3 ranks"]["found"]
+    assert {"cores", "memory", "open files", "host name", "this folder"} <= found.keys()
+    assert not {"gpus", "cuda", "driver"} & found.keys()
+    failed = [one for one in found.values() if one["status"] == "fail"]
+    assert (done.code == UNFIT) == bool(failed)
+    assert [bool(one["remedy"]) for one in found.values()] == [
+        one["status"] in ("warn", "fail") for one in found.values()
+    ]
+    assert done.err.splitlines() == [
+        "loading torch",
+        "2 ranks send each other numbers over gloo",
+        "3 ranks send each other numbers over gloo",
+    ]
+    assert not list(tmp_path.glob("spbench-doctor-*"))
+
+
+def test_the_doctor_where_torch_does_not_load(tmp_path: Path) -> None:
+    """A failure with a remedy and exit code 6; no ranks are started."""
+    done = spbench(tmp_path, "doctor", "--device", "cpu", torch=None)
+    assert done.code == UNFIT
+    lines = done.out.splitlines()
+    assert lines[-1].startswith("unfit: torch")
+    (at,) = (i for i, line in enumerate(lines) if line.split()[:2] == ["fail", "torch"])
+    assert "cannot be loaded: ModuleNotFoundError: no torch" in lines[at]
+    assert "remedy: see what python -c 'import torch' says" in lines[at + 1]
+    assert any(line.split()[:1] == ["skipped"] and "torch failed" in line for line in lines)
+    assert "\x1b" not in done.out
+
+
+def patient(**more: Any) -> Patient:
+    known: dict[str, Any] = {
+        "asked": "auto",
+        "ranks": 8,
+        "timeout_s": 5.0,
+        "environ": {},
+        "driver": NOBODY,
+        "here": [],
+    }
+    return Patient(**known | more)
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A machine where torch is what the test says, all is quiet, and no rank is ever started."""
+    facts: dict[str, Any] = {"version": "2.12.0", "loaded": CPU_BUILD, "asked": [], "tried": []}
+
+    def loaded(device: str, timeout_s: float) -> TorchFacts | str:
+        facts["asked"].append(device)
+        return facts["loaded"]
+
+    def tried(sizes: list[int], device: str, *_: object) -> list[Diagnosis]:
+        facts["tried"].append((sizes, device))
+        return [ok(f"{size} ranks", "right") for size in sizes]
+
+    monkeypatch.setattr(examining, "package_version", lambda _: facts["version"])
+    monkeypatch.setattr(examining, "probe", loaded)
+    monkeypatch.setattr(examining, "try_sizes", tried)
+    monkeypatch.setattr(examining.noise, "load", lambda: Load(cores=8, busy_cores=0.0))
+    return facts
+
+
+def test_without_torch(elsewhere: dict[str, Any]) -> None:
+    """It is said with what to do, nothing is loaded, ranks are skipped, the rest is looked at."""
+    elsewhere["version"] = ""
+    found = {one.check: one for one in examine(patient(), lambda _: None)}
+    assert (found["torch"].status, found["torch"].found) == ("fail", "not installed")
+    assert found["torch"].remedy == "pip install 'torch>=2.11'"
+    assert (found["2 ranks"].status, found["8 ranks"].status) == ("skipped", "skipped")
+    assert found["2 ranks"].found == "torch failed"
+    assert found["memory"].found
+    assert elsewhere["asked"] == elsewhere["tried"] == []
+
+
+def test_a_machine_without_gpus(elsewhere: dict[str, Any]) -> None:
+    """With auto the CPU is tried; where cuda was asked for that is the failure, and no rank is."""
+    found = {one.check: one for one in examine(patient(), lambda _: None)}
+    assert found["gpus"].status == "ok"
+    assert elsewhere["tried"] == [([2, 8], "cpu")]
+    found = {one.check: one for one in examine(patient(asked="cuda"), lambda _: None)}
+    assert (found["gpus"].status, found["8 ranks"].status) == ("fail", "skipped")
+    assert "--gpus all" in found["gpus"].remedy
+    assert len(elsewhere["tried"]) == 1
+    assert elsewhere["asked"] == ["cpu", "cpu"]
+
+
+def test_a_machine_with_gpus(elsewhere: dict[str, Any]) -> None:
+    """Each fact of them has its line; two ranks and as many as there are GPUs are tried."""
+    elsewhere["loaded"] = CUDA_BUILD
+    answer = ask(fake_nvml())
+    three = patient(driver=answer, here=answer.gpus, ranks=None)
+    found = {one.check: one for one in examine(three, lambda _: None)}
+    assert [name for name in found if name.startswith(("gpu", "cuda", "driver", "nccl"))] == [
+        *("nccl", "gpus", "driver", "cuda", "gpus idle", "gpu clocks", "gpu links")
+    ]
+    assert found["gpus"].found == "3 x NVIDIA H200"
+    assert "locked memory" in found
+    assert elsewhere["tried"] == [([2, 3], "cuda")]
+    assert elsewhere["asked"] == ["cuda"]
+    examine(patient(driver=answer, here=answer.gpus, asked="cpu"), lambda _: None)
+    assert (elsewhere["tried"][-1], elsewhere["asked"][-1]) == (([2, 8], "cpu"), "cpu")
+
+
+def test_a_torch_for_the_cpu_beside_gpus(elsewhere: dict[str, Any]) -> None:
+    """With auto a warning, and the CPU is tried; with cuda a failure, and nothing is."""
+    answer = ask(fake_nvml())
+    found = {one.check: one for one in examine(patient(driver=answer, here=answer.gpus), print)}
+    assert (found["cuda"].status, found["driver"].status) == ("warn", "skipped")
+    assert elsewhere["tried"] == [([2, 8], "cpu")]
+    asked = patient(driver=answer, here=answer.gpus, asked="cuda")
+    found = {one.check: one for one in examine(asked, lambda _: None)}
+    assert (found["cuda"].status, found["8 ranks"].found) == ("fail", "cuda failed")
+    assert len(elsewhere["tried"]) == 1
+
+
+def test_one_gpu_has_nobody_to_send_to(elsewhere: dict[str, Any]) -> None:
+    """Ranks are skipped, and so is what lies between GPUs."""
+    elsewhere["loaded"] = CUDA_BUILD
+    answer = ask(fake_nvml())
+    alone = patient(driver=answer, here=answer.gpus[:1], ranks=None)
+    found = {one.check: one for one in examine(alone, lambda _: None)}
+    assert found["ranks"] == skipped("ranks", "one rank has nobody to send to")
+    assert "gpu links" not in found
+    assert elsewhere["tried"] == []
+
+
+def test_what_torch_says_of_itself() -> None:
+    """As a process of its own tells it, it is what is loaded here."""
+    import torch
+
+    found = probing.torch_facts("cpu")
+    assert (found.version, found.cuda) == (torch.__version__, torch.version.cuda or "")
+    assert (found.gpus, found.troubles) == (0, [])
+    assert found.backends == backends()
+    assert "gloo" in found.backends
+
+
+def test_gpus_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Why not, in torch's words: a warning, an error, or that a first sum is wrong."""
+    import warnings
+
+    import torch
+
+    def too_old() -> bool:
+        warnings.warn("The NVIDIA driver on your system is too old\nmore", stacklevel=1)
+        return False
+
+    def broken() -> None:
+        raise RuntimeError("No CUDA GPUs are available")
+
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.cuda, "is_available", too_old)
+    found = probing.torch_facts("cuda")
+    assert (found.gpus, found.cuda) == (0, "12.8")
+    assert found.troubles == ["The NVIDIA driver on your system is too old"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "init", broken)
+    assert probing.torch_facts("cuda").troubles == ["No CUDA GPUs are available"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    sums = {"cuda:0": torch.ones(8), "cuda:1": torch.ones(7)}
+    monkeypatch.setattr(torch, "ones", lambda _, device: sums[device])
+    found = probing.torch_facts("cuda")
+    assert (found.gpus, found.troubles) == (1, ["GPU 1: eight ones sum up to 7"])
+    del sums["cuda:0"]
+    assert probing.torch_facts("cuda").troubles[0].startswith("GPU 0: ")
+
+
+def says(script: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", script)
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("import sys; sys.exit('ImportError: no such file')", "ImportError: no such file"),
+        ("raise SystemExit(3)", "it ended with exit code 3"),
+        ("import os; os.kill(os.getpid(), 11)", "it was ended by SIGSEGV"),
+        ("print('hello')", "it said 'hello' in place of facts"),
+        ("pass", "it said '' in place of facts"),
+    ],
+)
+def test_a_torch_that_cannot_be_asked(script: str, why: str) -> None:
+    """An error, a crash, or something else in place of an answer."""
+    assert probe("cpu", 30.0, says(script)) == why
+
+
+def test_a_torch_that_answers() -> None:
+    """The last line counts, whatever stands above it; one that takes too long is given up."""
+    text = CUDA_BUILD.model_dump_json()
+    assert probe("cuda", 30.0, says(f"print('a library greets'); print({text!r})")) == CUDA_BUILD
+    found = probe("cpu", 0.2, says("import time; time.sleep(30)"))
+    assert found == "it does not answer in 0.2 s"
+
+
+@pytest.mark.parametrize(("status", "code"), [("ok", DONE), ("warn", DONE), ("fail", UNFIT)])
+def test_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: Any, code: int
+) -> None:
+    """6 if anything failed; warnings leave it at 0. With --json the lines are data."""
+    found = [Diagnosis(check="torch", status=status, found="so", remedy="do")]
+    monkeypatch.setattr(doctor_command, "examine", lambda *_: found)
+    assert doctor_command.command.main(["--json"], standalone_mode=False) == code
+    (one,) = json.loads(capsys.readouterr().out)
+    assert one == {"check": "torch", "status": status, "found": "so", "remedy": "do"}
+    assert doctor_command.command.main([], standalone_mode=False) == code
+
+
+def test_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More ranks than GPUs, and a launch under way, before anything is looked at."""
+    monkeypatch.setattr(doctor_command, "ask", lambda _: ask(fake_nvml()))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(Failure, match="this machine has 3; use 1 to 3, or --device cpu") as caught:
+        doctor_command.command.main(["-g", "8"], standalone_mode=False)
+    assert caught.value.code == USAGE
+    with pytest.raises(click.BadParameter, match="0 is not in the range"):
+        doctor_command.command.main(["-g", "0"], standalone_mode=False)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(Failure, match="call it without torchrun"):
+        doctor_command.command.main([], standalone_mode=False)
+
+
+FOUND = [
+    ok("python", "3.12.1"),
+    warn("/dev/shm", "32 MiB of 64 MiB free, which NCCL may fill", "docker run --shm-size=8g"),
+    fail("torch", "2.12.0 cannot be loaded: " + "very " * 30 + "long reason", "install it afresh"),
+    skipped("2 ranks", "torch failed"),
+]
+
+
+def shown(
+    monkeypatch: pytest.MonkeyPatch, columns: int | None, found: list[Diagnosis] = FOUND
+) -> str:
+    """As in a terminal of so many columns, or behind a pipe."""
+    stream = io.StringIO() if columns is None else Terminal()
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", str(columns or 40))
+    plain = tables.console(stream)
+    monkeypatch.setattr(doctor_table.tables, "console", lambda: plain)
+    doctor_table.show_diagnoses(found)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_lines_fit_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    """None is wider, statuses are coloured, and each check stands behind its status."""
+    styled = shown(monkeypatch, columns)
+    assert "\x1b[" in styled
+    lines = STYLED.sub("", styled).splitlines()
+    assert max(map(len, lines)) <= columns
+    begins = [line.split()[:2] for line in lines]
+    for one in FOUND:
+        assert [one.status, one.check.split()[0]] in begins
+    assert lines[-1] == "unfit: torch; 1 warning: /dev/shm"
+    assert "long reason" in " ".join(" ".join(lines).split())
+
+
+def test_lines_behind_a_pipe_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for what was found, one for the remedy, in columns, without codes."""
+    lines = shown(monkeypatch, None).splitlines()
+    assert "\x1b" not in "".join(lines)
+    begin = lines[0].index("found")
+    assert [line[begin:] for line in lines[2:-2]] == [
+        "3.12.1",
+        "32 MiB of 64 MiB free, which NCCL may fill",
+        "remedy: docker run --shm-size=8g",
+        FOUND[2].found,
+        "remedy: install it afresh",
+        "torch failed",
+    ]
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_the_whole_in_a_line() -> None:
+    """Fit, with what to think of; or what makes it unfit."""
+    assert doctor_table.headline(FOUND[:1]) == "fit"
+    two = [*FOUND[:2], warn("quiet", "no", "wait")]
+    assert doctor_table.headline(two) == "fit; 2 warnings: /dev/shm, quiet"
+    assert doctor_table.headline([FOUND[2]]) == "unfit: torch"

@@ -1,0 +1,94 @@
+"""How commands end: an exit code for whatever is raised, one message, and never a crash of it."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+import click
+import pytest
+
+from spbench.cli.error_handling import OF_THE_MACHINE, let_go, open_streams, reader_is_gone, told
+from spbench.errors import INTERNAL, INTERRUPTED, UNFIT, Failure
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (Failure("not so", 4), 4, "Error: not so\n"),
+        (click.UsageError("no such flag"), 2, "Error: no such flag\n"),
+        (KeyboardInterrupt(), INTERRUPTED, "Interrupted.\n"),
+        (OSError(errno.ENOSPC, "full"), UNFIT, "Error: cannot write the output: full\n"),
+        (OSError(errno.EROFS, "no", "a/b"), UNFIT, "Error: cannot use a/b: no\n"),
+        (PermissionError(errno.EACCES, "no", "a/b"), UNFIT, "Error: cannot use a/b: no\n"),
+    ],
+)
+def test_what_is_raised_has_a_code(
+    capsys: pytest.CaptureFixture[str], error: BaseException, code: int, said: str
+) -> None:
+    """And one message on stderr."""
+    assert told(error) == code
+    assert capsys.readouterr() == ("", said)
+
+
+def test_errors_of_the_machine_are_known() -> None:
+    """Full, read-only and over quota are; a missing file is not, as it may be a defect of ours."""
+    assert {errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO} <= OF_THE_MACHINE
+    assert errno.ENOENT not in OF_THE_MACHINE
+
+
+def test_a_pipe_of_ours_that_breaks_is_a_defect(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever reads us is still there, so it is not they who went away."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert not reader_is_gone()
+    assert told(BrokenPipeError(errno.EPIPE, "Broken pipe")) == INTERNAL
+    assert "Internal error: BrokenPipeError" in capfd.readouterr().err
+
+
+def test_a_traceback_that_cannot_be_kept_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where no file can be written it is all there is."""
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    assert told(ZeroDivisionError("a defect")) == INTERNAL
+    err = capsys.readouterr().err
+    said = "ZeroDivisionError: a defect\n"
+    assert err == f"Internal error: {said}{said}\n"  # raised nowhere, so there are no lines of it
+
+
+class Dead(io.StringIO):
+    """A stream of a terminal that is gone."""
+
+    def write(self, text: str) -> NoReturn:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def flush(self) -> NoReturn:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("error", [Failure("not so"), KeyboardInterrupt(), OSError(errno.EIO, "x")])
+def test_nobody_to_tell(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """With stderr gone too the code is the same, and nothing is raised."""
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, Dead())
+    assert told(error) == {Failure: 2, KeyboardInterrupt: 130, OSError: UNFIT}[type(error)]
+    let_go()
+
+
+def test_streams_that_were_closed_swallow_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python has None in their place; others escape what their encoding lacks."""
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(raw, encoding="ascii"))
+    open_streams()
+    print("nobody reads this")
+    sys.stdout.close()
+    print("süß \ud800", file=sys.stderr, flush=True)
+    assert raw.getvalue() == b"s\\xfc\\xdf \\ud800\n"

@@ -1,0 +1,76 @@
+"""Variables of whoever started the ranks: understood, or refused by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from helpers.in_process import inside
+
+from spbench.errors import USAGE
+from spbench.launch.torchrun import joined_ranks
+
+
+@pytest.mark.parametrize(
+    ("environ", "ranks"),
+    [
+        ({}, None),
+        ({"RANK": "1"}, None),
+        ({"WORLD_SIZE": "2"}, None),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, 1),
+        ({"RANK": "15", "WORLD_SIZE": "16", "LOCAL_RANK": "7", "LOCAL_WORLD_SIZE": "8"}, 16),
+        ({"RANK": "15", "WORLD_SIZE": "16", "LOCAL_RANK": "3"}, 16),
+    ],
+)
+def test_how_many_ranks_were_started(environ: dict[str, str], ranks: int | None) -> None:
+    """Both variables make this process one of them."""
+    assert joined_ranks(environ) == ranks
+
+
+GOOD = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+BAD = [
+    *(("RANK", bad, "from 0 to 3") for bad in ("x", "", "-1", "4", "1.0", " 1", "٣", "9" * 99)),
+    *(("WORLD_SIZE", bad, "from 1 on") for bad in ("x", "", "0", "-4", "1e3", "9" * 99)),
+    ("LOCAL_RANK", "2", "from 0 to 1"),
+    ("LOCAL_RANK", "a", "from 0 to 1"),
+    ("LOCAL_WORLD_SIZE", "5", "from 1 to 4"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "works"), BAD)
+def test_a_damaged_variable_is_refused_by_name(name: str, value: str, works: str) -> None:
+    """With its value and what would work."""
+    with pytest.raises(ValueError) as caught:
+        joined_ranks(GOOD | {name: value})
+    assert str(caught.value).startswith(f"{name}={value!r} is not a whole number {works}; ")
+    assert "unset RANK and WORLD_SIZE to start ranks here" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["run --device cpu --dry-run", "run --sweep ci-smoke --device cpu", "verify --device cpu"],
+)
+def test_commands_refuse_it(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    """Exit 2 before anything is started, whichever of them joins."""
+    monkeypatch.setenv("RANK", "x")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = inside(*words.split())
+    assert (done.code, done.out) == (USAGE, "")
+    assert done.err.startswith("Error: RANK='x' is not a whole number from 0 to 1; ")
+
+
+def test_stdout_is_kept_for_results() -> None:
+    """NCCL says its version on file descriptor 1, and what is read there is to be JSON."""
+    program = """if True:
+        import os
+        from spbench.launch.torchrun import keep_stdout
+        print("before")
+        keep_stdout()
+        os.write(1, b"NCCL version 2.28\\n")
+        print("{}", flush=True)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("before\n{}\n", "NCCL version 2.28\n")

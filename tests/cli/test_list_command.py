@@ -1,0 +1,82 @@
+"""``spbench list``: what is shown of the workloads where not all fits."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from test_tables import STYLED, Terminal
+
+from spbench.cli import list_command
+from spbench.report import tables
+from spbench.strategies.registry import named
+from spbench.text import counted
+from spbench.workload.catalogue import find, names
+from spbench.workload.sweep_file import load_sweep
+
+
+def listed(monkeypatch: pytest.MonkeyPatch, what: str, columns: int) -> str:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    stream = Terminal()
+    monkeypatch.setattr(list_command, "console", lambda: tables.console(stream))
+    list_command.command.main([what], standalone_mode=False)
+    return STYLED.sub("", stream.getvalue())
+
+
+@pytest.mark.parametrize(("columns", "shown"), [(80, 5), (100, 5), (120, 6), (160, 8)])
+def test_the_list_of_workloads_fits(
+    monkeypatch: pytest.MonkeyPatch, columns: int, shown: int
+) -> None:
+    """Axes, tokens, parameters and activation stay, none is cut; operations and dtype go first."""
+    text = listed(monkeypatch, "workloads", columns)
+    assert max(map(len, text.splitlines())) <= columns
+    assert len(re.split(r" {2,}", text.splitlines()[2].strip())) == shown
+    assert all(f" {name} " in text for name in names())
+    assert "…" not in text
+    for row in ("dsp-720m", "open-sora-1.2-480p"):
+        (line,) = [one for one in text.splitlines() if one.split()[:1] == [row]]
+        work = find(row)
+        for value in (*work.axes, *map(str, work.axes.values()), f"{work.tokens:,}"):
+            assert value in line.split()
+
+
+def test_tokens_are_those_of_a_step() -> None:
+    """Of the whole batch, as the activation's bytes and the operations are."""
+    (bert,) = (row for row in list_command._workloads() if row["workload"] == "bert-base")
+    assert (bert["batch"], bert["tokens"]) == (64, 64 * 512)
+
+
+def test_a_small_activation_is_in_kib() -> None:
+    """Below a tenth of a MiB it says so; others are bare figures."""
+    shown = [list_command._shown("activation_bytes", count) for count in (2**15, 2**20, 2**30)]
+    assert shown == ["32 KiB", "1", "1,024"]
+
+
+def test_one_is_not_several() -> None:
+    """A count agrees with its noun."""
+    assert [counted(n, "rank") for n in (0, 1, 2, 1024)] == [
+        "0 ranks",
+        "1 rank",
+        "2 ranks",
+        "1,024 ranks",
+    ]
+
+
+def test_as_data_workloads_are_whole() -> None:
+    """--json has what the table has no room for, each field by itself."""
+    for row in list_command._workloads():
+        work = find(row["workload"])
+        for name in ("hidden", "heads", "depth", "batch", "dtype", "source"):
+            assert row[name] == getattr(work, name)
+
+
+def test_the_list_of_sweeps_keeps_its_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """80 columns have room for workloads, ranks and cells."""
+    text = listed(monkeypatch, "sweeps", 80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.splitlines()[1].split() == ["sweep", "workloads", "gpus", "cells"]
+    for name in names("sweeps"):
+        (line,) = [one for one in text.splitlines() if one.split()[:1] == [name]]
+        assert line.split()[-1] == str(len(load_sweep(name, named).cells))

@@ -1,0 +1,193 @@
+"""What the README shows is true: its commands run, its workload loads."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from spbench.launch import namespace
+from spbench.strategies.registry import named
+from spbench.workload.block import SUBLAYERS, Frozen
+from spbench.workload.catalogue import find
+from spbench.workload.load import load_text, with_settings
+from spbench.workload.sweep_file import load_sweep
+from spbench.workload.sweep_schema import Include, SweepFile
+from spbench.workload.workload import Workload
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+SWEEPS_PAGE = (DOCS / "sweeps.md").read_text(encoding="utf-8")
+WORKLOADS_PAGE = (DOCS / "workloads.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line.removeprefix("$ ").split("#")[0].strip()
+    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+]
+
+SWEEP, MODEL = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+PICTURES = re.findall(r"```text\n\$ (spbench show [^\n]*)\n(.*?)```", README, re.DOTALL)
+
+
+def spbench(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "spbench", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+CI_PAGE = (DOCS / "ci.md").read_text(encoding="utf-8")
+CHECKS = [
+    line.removeprefix("$ ").split("#")[0].strip()
+    for block in re.findall(r"```console\n(.*?)```", README + CI_PAGE, re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith(("$ spbench check", "$ spbench baseline"))
+]
+WORKFLOWS = [
+    *re.findall(r"```yaml\n# \.github/workflows/[a-z]+\.yml\n(.*?)```", CI_PAGE, re.DOTALL),
+    (DOCS.parent / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"),
+]
+
+
+@pytest.mark.parametrize("command", CHECKS)
+def test_checks_of_the_docs_are_well_formed(command: str) -> None:
+    """Every flag that they give is one of the command's, and its value is one that it takes."""
+    _, name, *words = shlex.split(command)
+    module = import_module(f"spbench.cli.{name}_command")
+    found: click.Command = module.command
+    if isinstance(found, click.Group):
+        found = found.commands[words.pop(0)]
+    assert found.make_context(name, words).params
+
+
+@pytest.mark.parametrize("text", WORKFLOWS)
+def test_workflows_are_well_formed(text: str) -> None:
+    """They are YAML, and the check that each runs is one that the command takes."""
+    steps = [step for job in yaml.safe_load(text)["jobs"].values() for step in job["steps"]]
+    (run,) = (step["run"] for step in steps if "spbench check" in step.get("run", ""))
+    words = shlex.split(run.replace("${{ github.base_ref }}", "main"))
+    test_checks_of_the_docs_are_well_formed(shlex.join(["spbench", *words[1:]]))
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("spbench run")])
+def test_runs_of_the_readme_are_well_formed(command: str, tmp_path: Path) -> None:
+    """Each plans its cells on a machine without a GPU; my-model.yaml is the README's own."""
+    (tmp_path / "my-model.yaml").write_text(MODEL)
+    done = spbench(*shlex.split(command)[1:], "--dry-run", "--device", "cpu", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_other_commands_of_the_readme_run(tmp_path: Path) -> None:
+    """A small run, then every other command as it is written (verify on its small part)."""
+    words = ("run", "-s", "dsp", "-g", "2", "-w", "earthformer-small", "--quick", "--device", "cpu")
+    assert spbench(*words, folder=tmp_path).returncode == 0
+    others = [c for c in COMMANDS if not c.startswith(("spbench run", "spbench check"))]
+    if namespace.why_not() is not None:
+        others = [c for c in others if "--wire" not in c]
+    (run,) = (path.name for path in (tmp_path / "results").iterdir())
+    assert len(others) >= 4
+    small = ["--workload", "earthformer-small", "--device", "cpu", "--dtype", "float32"]
+    for command in others:
+        words_ = shlex.split(command.replace("RUN OTHER", f"{run} {run}"))[1:]
+        more = {"verify": small, "baseline": ["--force"]}  # it may have been noisy here
+        done = spbench(*words_, *more.get(words_[0], []), folder=tmp_path)
+        assert done.returncode == 0, (command, done.stderr)
+        assert done.stdout.strip()
+
+
+@pytest.mark.parametrize(("command", "shown"), PICTURES, ids=[command for command, _ in PICTURES])
+def test_pictures_of_the_readme_are_what_is_drawn(command: str, shown: str) -> None:
+    """Each is its command's output, to the letter."""
+    done = spbench(*shlex.split(command)[1:], folder=Path(__file__).parents[2])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert shown == done.stdout
+
+
+def test_the_readme_has_pictures() -> None:
+    """Of two axes and of three."""
+    assert [command.split()[2] for command, _ in PICTURES] == [
+        "open-sora-1.2-480p",
+        "axial-weather",
+    ]
+
+
+def test_the_workload_of_the_readme_loads() -> None:
+    """The YAML in the README is a valid workload."""
+    assert list(load_text(MODEL, "README.md").axes) == ["time", "height", "width"]
+
+
+@pytest.mark.parametrize("text", [SWEEP, *re.findall(r"```yaml\n(.*?)```", SWEEPS_PAGE, re.DOTALL)])
+def test_the_sweeps_of_the_readme_and_the_docs_load(text: str, tmp_path: Path) -> None:
+    """With my-model.yaml beside them; what they include and exclude is in and out."""
+    (tmp_path / "my-model.yaml").write_text(MODEL)
+    (tmp_path / "my-sweep.yaml").write_text(text)
+    sweep = load_sweep(str(tmp_path / "my-sweep.yaml"), named)
+    asked = {(one.workload.name, one.workload.batch, one.ranks) for one in sweep.cells}
+    assert ("my-video-model", 2, 4) in asked
+    assert ("dsp-720m", 2, 8) in asked
+    assert ("dsp-720m", 2, 4) not in asked
+    assert {one.workload.checkpointing for one in sweep.cells} == {"none"}
+    assert {(name, ranks) for name, _, ranks in asked if name == "latte-1"} == {("latte-1", 2)}
+
+
+def test_every_key_of_a_sweep_is_in_the_docs() -> None:
+    """docs/sweeps.md shows all in its example, and has a row for each."""
+    (text,) = re.findall(r"```yaml\n(.*?)```", SWEEPS_PAGE, re.DOTALL)
+    assert set(re.findall(r"^(\w+):", text, re.MULTILINE)) == set(keys_of(SweepFile))
+    for key in {*keys_of(SweepFile), *keys_of(Include)}:
+        assert f"| `{key}` |" in SWEEPS_PAGE
+
+
+def test_the_workload_of_the_docs_loads() -> None:
+    """docs/workloads.md shows every field of a workload and of a block, and it is valid."""
+    yaml, llama, protein = re.findall(r"```yaml\n(.*?)```", WORKLOADS_PAGE, re.DOTALL)
+    work = load_text(yaml, "workloads.md")
+    assert work.model_fields_set == set(type(work).model_fields)
+    assert all(key in WORKLOADS_PAGE for model in SUBLAYERS.values() for key in keys_of(model))
+    one, two = load_text(llama, "workloads.md"), load_text(protein, "workloads.md")
+    assert (list(one.axes), one.kv_heads, one.is_causal("sequence")) == (["sequence"], 8, True)
+    assert two.pairs == {"residues": 128}
+
+
+def test_defaults_of_the_docs_are_the_defaults() -> None:
+    """docs/workloads.md has a row for each field that need not be given, and names the others."""
+    said = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", WORKLOADS_PAGE, re.MULTILINE))
+    words = {"kv_heads": None, "source": "", "qk_norm": False}
+    for name, field in Workload.model_fields.items():
+        if field.is_required():
+            assert name not in said
+            assert f"`{name}`" in WORKLOADS_PAGE.partition("The rest has defaults")[0]
+        else:
+            assert name in said
+            assert str(field.default) == str(words.get(name, said[name]))
+
+
+def test_settings_of_the_docs_work() -> None:
+    """Every --set that docs/workloads.md shows in full, on a workload of two axes."""
+    shown = re.findall(r"--set '?(\w[\w.]*=(?:[^`'\s]+|[^`']+))'?`", WORKLOADS_PAGE)
+    assert shown[0] == "KEY=VALUE"
+    made = with_settings(find("dsp-720m"), shown[1:])
+    assert (made.depth, made.axes["time"], made.position_of("time")) == (4, 4, "learned")
+
+
+def keys_of(model: type[Frozen]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def test_links_lead_somewhere() -> None:
+    """Every relative link of the README and the docs is a file."""
+    root = Path(__file__).parents[2]
+    for page in [root / "README.md", root / "CONTRIBUTING.md", *root.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -1,0 +1,344 @@
+"""``spbench show``: lanes that add up to what is predicted, and a picture that never breaks."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_cli import spbench
+from test_tables import COLOURED, STYLED, Terminal
+
+from spbench.errors import USAGE
+from spbench.report import tables
+from spbench.report.diagram import draw as drawing
+from spbench.report.diagram.draw import draw
+from spbench.report.diagram.layout import Picture
+from spbench.strategies.describe import Lane, lanes
+from spbench.strategies.registry import load, places
+from spbench.workload.catalogue import find, names
+from spbench.workload.load import load_text, with_settings
+from spbench.workload.traffic import by_busiest
+
+ALL = list(places())
+VARIANTS = [*ALL, "ulysses:every-attention", "megatron-sp:keep-input"]
+
+
+def lane(strategy: str, workload: str = "open-sora-1.2-480p", ranks: int = 8, *set_: str) -> Lane:
+    (found,) = lanes(with_settings(find(workload), set_), [strategy], ranks)
+    return found
+
+
+def pictured(workload: str, ranks: int = 8, strategies: list[str] = ALL, *set_: str) -> Picture:
+    work = with_settings(find(workload), set_)
+    return Picture(workload=work, ranks=ranks, lanes=lanes(work, strategies, ranks))
+
+
+def lines(shown: Picture, width: int = 100) -> list[str]:
+    return [line.plain for line in draw(shown, width)]
+
+
+def of(strategy: str, shown: list[str]) -> list[str]:
+    """The lines of one lane, from its title to the blank line behind it."""
+    start = next(i for i, line in enumerate(shown) if line.split()[:1] == [strategy])
+    return shown[start : shown.index("", start)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("name", names())
+def test_lanes_add_up(name: str, ranks: int) -> None:
+    """All legs together are the forward bytes of the traffic, to the byte; the step its phases."""
+    for strategy in VARIANTS:
+        work, loaded = find(name), load(strategy)
+        (found,) = lanes(work, [strategy], ranks)
+        assert found.why_not == loaded.why_not(work, ranks)
+        if found.why_not is None:
+            traffic = loaded.traffic(work, ranks)
+            busiest = max(
+                sum(one.sent[rank] for one in traffic if one.phase == "forward")
+                for rank in range(ranks)
+            )
+            assert sum(leg.total_bytes for leg in found.legs) == busiest
+            assert found.step_bytes == by_busiest(traffic, ranks)
+            assert [leg.axis for leg in found.legs] == list(loaded.layout(work, ranks))
+
+
+@pytest.mark.parametrize("strategy", VARIANTS)
+def test_blocks_add_up(strategy: str) -> None:
+    """Depth times a block is the stack's forward, but for the switch that the last one saves."""
+    for workload in ("open-sora-1.2-480p", "axial-weather", "dsp-720m"):
+        found = lane(strategy, workload)
+        block = find(workload).block
+        saved = found.legs[found.period * len(block) - 1].switch
+        assert found.saves_last_switch == (saved is not None) == (strategy == "dsp")
+        whole = found.block_bytes * find(workload).depth - (saved.sent_bytes if saved else 0)
+        assert sum(leg.total_bytes for leg in found.legs) == whole
+
+
+def test_the_period_of_a_layout() -> None:
+    """Two axes repeat with each block, three with every second, four with every third."""
+    assert lane("dsp").period == 1
+    assert lane("dsp", "axial-weather").period == 2
+    assert lane("rsa", "axial-weather").period == 1
+    ends_otherwise = lane("dsp", "earthformer")  # in the mlp behind its last attention
+    assert (ends_otherwise.period, ends_otherwise.saves_last_switch) == (2, True)
+    assert lane("dsp", "axial-weather", 8, "depth=1").period == 1
+    four = ["axes={a: 12, b: 12, c: 12, d: 12}", "depth=9"]
+    four += ["block=[{attention: a}, {attention: b}, {attention: c}, {attention: d}]"]
+    assert lane("dsp", "axial-weather", 4, *four).period == 3
+    shown = lines(pictured("axial-weather", 4, ["dsp"], *four))
+    assert "the layout repeats after 3 blocks; 2 are drawn; MiB/block is their mean" in shown
+    assert sum("block 2 of 9" in line for line in shown) == 1
+    assert not any("block 3" in line for line in shown)
+
+
+def test_a_block_alone_saves_nothing() -> None:
+    """Where the whole stack is drawn, the picture shows no switch behind it and no remark."""
+    shown = lines(pictured("open-sora-1.2-480p", 8, ["dsp"], "depth=1"))
+    assert not any("left out" in line for line in shown)
+    assert sum(line.count("switch") for line in shown) == 1
+
+
+def test_dsp_hops_out_of_the_way() -> None:
+    """The line leaves an axis before it is attended, a switch stands there, and nothing else."""
+    title, time, space, switch, saved = of("dsp", lines(pictured("open-sora-1.2-480p")))
+    assert re.fullmatch(r"  time    ━+┓ +░+ +┏━", time)
+    assert re.fullmatch(r"  space   ░+ ┗━+┛", space)
+    assert re.fullmatch(r" +switch 12.2 +switch 11.4", switch)
+    assert re.fullmatch(r"dsp +23.6 MiB/block +5,667 MiB/step", title)
+    assert saved == "  the last switch of the stack is left out"
+    assert len(time) == len(switch)
+    assert time[space.index("┗")] == "┓"
+
+
+def test_the_others_stay_and_communicate() -> None:
+    """They run through the shade, and what they send stands under the sublayer that sends it."""
+    shown = lines(pictured("open-sora-1.2-480p"))
+    for strategy, below in (("ulysses", "2 all-to-alls 45.9"), ("rsa", "2 rings 184")):
+        _, time, space, sent = of(strategy, shown)
+        assert re.fullmatch(r"  time +░+", time)
+        assert re.fullmatch(r"  space   ▓+━+", space)
+        assert sent.strip() == below
+        assert sent.index(below) == space.index("▓")
+    *_, gathers, scatters, figures = of("megatron-sp", shown)
+    assert gathers.split() == ["gather"] * 6
+    assert scatters.split() == ["scatter"] * 6
+    assert figures.split() == ["184"] * 6
+
+
+def test_three_axes() -> None:
+    """Two blocks are drawn; a hop from the last axis to the first crosses the one between."""
+    shown = lines(pictured("axial-weather"))
+    _, level, lat, lon, *_ = of("dsp", shown)
+    assert (level.count("┏"), lat.count("┏"), lon.count("┛")) == (1, 1, 1)
+    assert lat.count("┃") == 1
+    assert level.index("┓") == lat.index("┃") == lon.index("┗")
+    assert sum("block 1 of 24" in line and "block 2 of 24" in line for line in shown) == 1
+
+
+def test_one_axis_and_joint_attention() -> None:
+    """A strategy that declines says its sentence in its lane; joined axes are shaded together."""
+    one = lines(pictured("axial-weather", 8, ALL, "axes={text: 64}", "block=[{attention: text}]"))
+    why_not = lane(
+        "dsp", "axial-weather", 8, "axes={text: 64}", "block=[{attention: text}]"
+    ).why_not
+    assert f"  declines: {why_not}" in one
+    assert not any(line.startswith("dsp ") for line in one)
+    joint = "block=[{attention: [level, lat, lon]}, {mlp: 4}]"
+    rows = of("ulysses", lines(pictured("axial-weather", 8, ["ulysses"], joint)))[1:4]
+    assert sorted(row.split()[1][0] for row in rows) == ["░", "░", "▓"]
+
+
+def test_a_note_stands_under_its_lane() -> None:
+    """What a strategy says of itself on this workload; nothing where it says nothing."""
+    assert lane("rsa").note == ""
+    note = load("rsa").notes(find("llama3-8b"), 8)
+    assert note
+    assert of("rsa", lines(pictured("llama3-8b", 8, ["rsa"])))[-1] == f"  {note}"
+
+
+@lru_cache
+def every_variant(name: str, ranks: int) -> Picture:
+    work = load_text(LONG, "long.yaml") if name == "long" else find(name)
+    return Picture(workload=work, ranks=ranks, lanes=lanes(work, VARIANTS, ranks))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(40, 200),
+    st.sampled_from([*names(), "long"]),
+    st.sampled_from([1, 2, 5, 8, 13]),
+)
+def test_no_line_is_wider_than_asked(width: int, name: str, ranks: int) -> None:
+    """From 40 columns up, whatever the block; and every lane is there in full."""
+    shown = every_variant(name, ranks)
+    drawn = lines(shown, width)
+    assert max(map(len, drawn)) <= width
+    for one in shown.lanes:
+        titles = [line for line in drawn if line.split()[:1] == [one.strategy]]
+        assert len(titles) == (len(shown.frames(width)) if one.legs else 1)
+
+
+LONG = """
+name: long
+source: "names and figures that need room"
+axes: {a_very_long_name_of_an_axis: 65536, another_very_long_name: 65536, t: 40}
+hidden: 4096
+heads: 32
+kv_heads: 8
+depth: 100
+block:
+  - {attention: [a_very_long_name_of_an_axis, another_very_long_name]}
+  - {attention: t, causal: true}
+  - {attention: another_very_long_name, pair_bias: 128}
+  - {attention: a_very_long_name_of_an_axis, projection: 256}
+  - {cross_attention: 100000, heads: 16}
+  - {mlp: 2.6666667, activation: swiglu}
+norm: rms
+qk_norm: true
+positions: {another_very_long_name: rotary}
+batch: 16
+"""
+
+
+@pytest.mark.parametrize(
+    ("least", "unit", "shown"),
+    [
+        (2**40, "TiB", "2"),
+        (2**33, "GiB", "16"),
+        (2**29, "GiB", "1"),
+        (2**29 - 1, "MiB", "1,024"),
+        (100, "KiB", "0.195"),
+    ],
+)
+def test_one_unit_for_all(least: int, unit: str, shown: str) -> None:
+    """The largest in which the least figure is half a unit."""
+    made = pictured("open-sora-1.2-480p", 8, ["rsa"])
+    leg = made.lanes[0].legs[0]
+    sent = tuple(replace(one, sent_bytes=type(one.sent_bytes)(least)) for one in leg.transfers[:1])
+    short = replace(made.lanes[0], legs=(replace(leg, transfers=sent),))
+    one = replace(made, lanes=[short])
+    assert (one.unit, one.figure(2 * least)) == (unit, shown)
+
+
+def test_words_on_the_workload() -> None:
+    """What is not as usual is said: norm, positions, keys; the source is folded, not cut."""
+    work = load_text(LONG, "long.yaml")
+    said = drawing.facts(Picture(workload=work, ranks=8, lanes=lanes(work, ["rsa"], 8)))
+    assert "32 heads, 8 key heads" in said["model"]
+    for extra in ("rotary positions of another_very_long_name", "rms norm", "qk-norm"):
+        assert extra in said["model"]
+    plain = drawing.facts(pictured("axial-weather"))
+    assert plain["model"] == "hidden 1024, 16 heads, depth 24: 504M parameters"
+    assert plain["axes"].endswith("842,400 tokens a sample, batch 1")
+    assert plain["activation"] == "M = 1,645 MiB in bfloat16, M / 8 = 206 MiB"
+    rotary = drawing.facts(pictured("axial-weather", 8, ALL, "positions=rotary"))
+    assert rotary["model"].endswith("parameters, rotary positions")
+    mixed = ["positions={level: rotary, lat: learned, lon: rotary}", "heads=1"]
+    told = drawing.facts(pictured("axial-weather", 8, ["rsa"], *mixed))["model"]
+    assert told.startswith("hidden 1024, 1 head, depth")
+    assert told.endswith("rotary positions of level and lon, learned positions of lat")
+    small = ["hidden=16", "axes={level: 8, lat: 8, lon: 8}"]
+    told = drawing.facts(pictured("axial-weather", 8, ["rsa"], *small))["activation"]
+    assert told == "M = 16 KiB in bfloat16, M / 8 = 2 KiB"
+
+
+def test_the_words_of_neighbours_are_apart() -> None:
+    """Three spaces, or one below the other; totals stand beside the lane's name with their unit."""
+    for ranks, width in ((8, 100), (8, 57), (8, 53)):
+        both = pictured("gpt-7b", ranks, ["ulysses", "megatron-sp"], "axes={sequence: 131072}")
+        shown = lines(both, width)
+        title, _, *sent = of("megatron-sp", shown)
+        assert not any(re.search(r"\d {1,2}gather", line) for line in sent)
+        assert re.fullmatch(r"megatron-sp   [\d,]+ MiB/block   [\d,]+ MiB/step", title)
+        assert [line.strip() for line in shown if "block 1 of" in line] == ["block 1 of 32"]
+
+
+def test_the_mean_of_a_period_is_said() -> None:
+    """Where blocks differ; and one of anything is not several."""
+    assert lines(pictured("axial-weather"))[-1] == (
+        "the layout repeats after 2 blocks; MiB/block is their mean"
+    )
+    alone = lines(pictured("open-sora-1.2-480p", 1, ["rsa"], "depth=1"))[-1]
+    assert alone.startswith("MiB sent forward by the busiest of 1 rank; a step is 1 block with")
+
+
+def test_as_data(tmp_path: Path) -> None:
+    """--json: the workload's facts, its sublayers, and the legs that are drawn, in whole bytes."""
+    words = ["show", "open-sora-1.2-480p", "-s", "dsp,rsa", "-g", "64", "--set", "heads=24"]
+    done = spbench(tmp_path, *words, "--json", torch=True)
+    assert (done.code, done.err) == (0, "")
+    data = json.loads(done.out)
+    assert (data["ranks"], data["workload"]["heads"], data["workload"]["tokens"]) == (64, 24, 47700)
+    assert [next(iter(one)) for one in data["sublayers"]][:3] == [
+        "attention",
+        "cross_attention",
+        "mlp",
+    ]
+    dsp, rsa = data["lanes"]
+    assert "use 1 to 30 ranks" in dsp["why_not"]
+    assert (dsp["block_bytes"], dsp["step_bytes"]) == (None, None)
+    assert len(rsa["legs"]) == 6
+    assert [one["op"] for one in rsa["legs"][0]["transfers"]] == ["p2p", "p2p"]
+    sent = sum(one["sent_bytes"] for one in rsa["legs"][0]["transfers"])
+    assert rsa["step_bytes"]["forward"] == pytest.approx(28 * sent, abs=28)
+
+
+def test_a_strategy_has_no_such_option(tmp_path: Path) -> None:
+    """Exit 2 with the options that it has, and no traceback."""
+    done = spbench(tmp_path, "show", "dsp-720m", "-s", "rsa:reduce-scater", torch=True)
+    assert (done.code, done.out) == (USAGE, "")
+    assert "has no option 'reduce-scater'. Did you mean 'reduce-scatter'?" in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_an_option_names_an_axis_that_is_not_there(tmp_path: Path) -> None:
+    """A usage error with the axes that there are, said before anything else that is wrong."""
+    words = ["dsp-720m", "-s", "rsa,ulysses:shard-axis=width", "--set", "heads=4"]
+    said = "there is no axis 'width' to shard; shard-axis may be auto, time, space"
+    done = spbench(tmp_path, "show", *words, torch=True)
+    assert (done.code, done.out) == (USAGE, "")
+    assert done.err == f"Error: ulysses:shard-axis=width: {said}\n"
+    run = spbench(tmp_path, "run", "-w", *words, "-g", "8", torch=True)
+    assert run.code == USAGE
+    assert said in run.err
+
+
+def on(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch, **environ: str) -> None:
+    for name, value in {"TERM": "xterm-256color", "COLUMNS": "80", **environ}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(drawing, "console", lambda: tables.console(stream))
+
+
+def test_colours_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each axis on a terminal, none with NO_COLOR, no codes in a pipe, lines in full."""
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    terminal, bare, pipe = Terminal(), Terminal(), io.StringIO()
+    on(terminal, monkeypatch)
+    drawing.show(pictured("open-sora-1.2-480p"))
+    assert all(code in terminal.getvalue() for code in ("\x1b[36m  time", "\x1b[35m  space"))
+    assert STYLED.sub("", terminal.getvalue()).splitlines() == lines(
+        pictured("open-sora-1.2-480p"), 80
+    )
+    on(bare, monkeypatch, NO_COLOR="1")
+    drawing.show(pictured("open-sora-1.2-480p"))
+    assert COLOURED.search(bare.getvalue()) is None
+    on(pipe, monkeypatch)
+    drawing.show(pictured("open-sora-1.2-480p"))
+    assert pipe.getvalue().splitlines() == lines(pictured("open-sora-1.2-480p"), 100)
+
+
+def test_without_unicode(tmp_path: Path) -> None:
+    """An ASCII stream gets + - # : for lines and shades, and no error."""
+    words = ["show", "axial-weather", "-s", "dsp,ulysses"]
+    done = spbench(tmp_path, *words, torch=True, PYTHONIOENCODING="ascii")
+    assert (done.code, done.err) == (0, "")
+    assert re.search(r"^  lon +-+\+ :+", done.out, re.MULTILINE)
+    assert "####" in done.out

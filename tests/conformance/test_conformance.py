@@ -1,0 +1,193 @@
+"""One suite over whatever is registered: equal to one device, and every byte as predicted."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.gate_on_threads import prove, why_wrong
+
+from spbench.comm.threaded import Meeting, Threads, run_ranks
+from spbench.launch.local import LocalLauncher
+from spbench.model.inputs import seeded
+from spbench.strategies.registry import load, places
+from spbench.sweep.verification import checks_for, run_checks
+from spbench.worker.step import Links, Step
+from spbench.workload.catalogue import find, names
+from spbench.workload.load import with_settings
+from spbench.workload.workload import Workload
+
+
+def variants() -> list[str]:
+    """Every registered strategy, and each once more with each of its flags set."""
+    found = []
+    for name in places():
+        flags = [f.name.replace("_", "-") for f in fields(load(name)) if f.default is False]
+        found += [name, *(f"{name}:{flag}" for flag in flags)]
+    return found
+
+
+SHAPES = [find(name, "verify") for name in names("verify")]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("strategy", variants())
+def test_equals_one_device_on_every_shape(strategy: str, ranks: int) -> None:
+    """In float64: output, all gradients below 1e-9, bytes exact; or declined in a sentence."""
+    for shape in SHAPES:
+        work = with_settings(shape, ["dtype=float64"])
+        if why := load(strategy).why_not(work, ranks):
+            assert len(why.split()) > 8, why
+            continue
+        outcomes = prove(work, load(strategy), ranks)
+        assert not why_wrong(outcomes), (work.name, why_wrong(outcomes))
+        assert max(outcome.worst.relative for outcome in outcomes) < 1e-9
+
+
+@pytest.mark.parametrize("strategy", variants())
+def test_eight_ranks_and_uneven_everything(strategy: str) -> None:
+    """13 and 11 positions, 9 heads and a batch of 3 on 8 ranks; checkpointed."""
+    work = Workload.model_validate(
+        {
+            "name": "eight",
+            "axes": {"time": 11, "space": 13},
+            "hidden": 36,
+            "heads": 9,
+            "depth": 2,
+            "block": [{"attention": "space"}, {"attention": "time"}, {"mlp": 3.3}],
+            "batch": 3,
+            "dtype": "float64",
+            "checkpointing": "full",
+        }
+    )
+    assert not why_wrong(prove(work, load(strategy), 8))
+
+
+@pytest.mark.parametrize("strategy", variants())
+def test_timesformer_on_eight_ranks(strategy: str) -> None:
+    """12 heads are 2, 2, 2, 2, 1, 1, 1, 1 and 196 patches do not divide: right all the same."""
+    work = find("timesformer-small")
+    assert (work.heads, work.axes["time"], work.axes["space"] % 8) == (12, 8, 4)
+    less = with_settings(work, ["dtype=float64", "depth=1", "axes.space=28", "hidden=96"])
+    assert not why_wrong(prove(less, load(strategy), 8))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("strategy", variants())
+def test_a_gradient_of_nothing_but_rounding(strategy: str, dtype: str) -> None:
+    """One token of context: queries cannot matter, and what their gradient holds is noise."""
+    shape = find("axes-2d", "verify")
+    block = "[{attention: space}, {attention: time}, {cross_attention: 1}, {mlp: 2}]"
+    work = with_settings(shape, [f"block={block}", f"dtype={dtype}"])
+    assert not why_wrong(prove(work, load(strategy), 2))
+
+
+@pytest.mark.parametrize("strategy", variants())
+def test_pairs_fewer_than_ranks(strategy: str) -> None:
+    """A pair tensor of 3 rows on 4 ranks: one rank holds none of it, and all is right."""
+    work = with_settings(find("pair-bias", "verify"), ["axes={row: 9, column: 3}", "dtype=float64"])
+    if not load(strategy).why_not(work, 4):
+        assert not why_wrong(prove(work, load(strategy), 4))
+
+
+@pytest.mark.parametrize("strategy", variants())
+def test_every_axis_may_be_the_sharded_one(strategy: str) -> None:
+    """Strategies with a fixed axis are right whichever of three uneven axes it is."""
+    if "shard_axis" not in {field.name for field in fields(load(strategy))}:
+        assert load(strategy).layout(find("axes-3d-uneven", "verify"), 2)
+        return
+    work = with_settings(find("axes-3d-uneven", "verify"), ["dtype=float64"])
+    for axis in work.axes:
+        assert not why_wrong(prove(work, load(f"{strategy}:shard-axis={axis}"), 3)), axis
+
+
+@pytest.mark.parametrize("strategy", variants())
+def test_sharp_logits(strategy: str) -> None:
+    """Scores that differ by hundreds: float32 stays below its tolerance."""
+    for name, ranks in (("attention-only", 3), ("causal-only", 2)):
+        work = find(name, "verify")
+        if not load(strategy).why_not(work, ranks):
+            assert not why_wrong(prove(work, load(strategy), ranks, sharpness=8.0)), name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("strategy", variants())
+def test_other_dtypes(strategy: str, dtype: str) -> None:
+    """Each dtype passes against its own tolerance, whatever the seed."""
+    for name in ("axes-2d-uneven", "checkpointed", "causal", "mixed", "pair-bias", "projected"):
+        work = with_settings(find(name, "verify"), [f"dtype={dtype}"])
+        for seed in (0, 1) if not load(strategy).why_not(work, 3) else ():
+            assert not why_wrong(prove(work, load(strategy), 3, seed=seed)), (name, seed)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_real_processes_over_gloo(ranks: int, tmp_path: Path) -> None:
+    """The same suite, every strategy and shape, in one start of processes per world size."""
+    shapes = [with_settings(shape, ["dtype=float64"]) for shape in SHAPES]
+    launcher = LocalLauncher(tmp_path / "launcher.log")
+    try:
+        checks = checks_for(variants(), shapes)
+        verdicts = run_checks(checks, ranks, "cpu", launcher, tmp_path / "job", 240.0)
+    finally:
+        launcher.close()
+    assert len(verdicts) == len(checks)
+    assert {v.outcome for v in verdicts} == {"passed", "declined"}
+    passed = [v for v in verdicts if v.outcome == "passed"]
+    assert len(passed) > 0.8 * len(verdicts)
+    assert all(v.output_error is not None and v.output_error < 1e-9 for v in passed)
+
+
+@pytest.mark.parametrize("strategy", variants())
+def test_declines_instead_of_failing(strategy: str) -> None:
+    """A strategy that cannot run says a sentence with a value that would work, and means it."""
+    work = find("axes-2d-uneven", "verify")  # time 5, space 13, 5 heads
+    for ranks in (1, 2, 5, 6, 7, 13, 14, 100):
+        why = load(strategy).why_not(work, ranks)
+        if why is None:
+            assert len(load(strategy).layout(work, ranks)) == len(work.stack)
+            assert min(work.axes[axis] for axis in load(strategy).layout(work, ranks)) >= ranks
+        else:
+            assert "use 1 to " in why
+            most = int(why.split("use 1 to ")[1].split()[0])
+            assert load(strategy).why_not(work, most) is None
+
+
+@pytest.mark.parametrize("strategy", variants())
+def test_one_rank_sends_nothing(strategy: str) -> None:
+    """A collective over one rank is right and moves nothing."""
+    (outcome,) = prove(find("axes-2d-uneven", "verify"), load(strategy), 1)
+    assert not outcome.why_wrong()
+    assert outcome.sent == {} == outcome.predicted
+
+
+@pytest.mark.parametrize("strategy", variants())
+def test_two_models_at_once(strategy: str) -> None:
+    """Forward of one, forward and backward of another, backward of the first: nothing is shared."""
+    shapes = [find("axes-2d-uneven", "verify"), find("checkpointed", "verify")]
+    cpu, ranks = torch.device("cpu"), 3
+
+    def gradients(order: list[int], transport: Threads, second: Threads) -> list[torch.Tensor]:
+        links = Links(strategy=transport, gradients=second)
+        steps = [Step(shape, load(strategy), links, cpu, seed=1) for shape in shapes]
+        xs, outs = [], []
+        for step in steps:
+            mine = seeded(step.workload, seed=2).part(step.first, step.pairs, step.comm)
+            xs.append(mine.requiring_grad(True).x)
+            outs.append(step.model(mine))
+            if len(order) == 1:
+                break
+        for i in order:
+            outs[i].sum().backward()
+            gradients_of = steps[i].gradients
+            assert gradients_of is not None
+            gradients_of.finish()
+        return [p.grad for p in steps[0].model.parameters() if p.grad is not None] + [xs[0].grad]
+
+    def run(order: list[int]) -> list[list[torch.Tensor]]:
+        meeting = Meeting(ranks)
+        return run_ranks(ranks, lambda t: gradients(order, t, Threads(t.rank, meeting)))
+
+    for alone, together in zip(run([0]), run([1, 0]), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))

@@ -1,0 +1,88 @@
+"""Any workload of the language, on any strategy that takes it: values and bytes are right.
+
+Shapes that nobody wrote down: fields are drawn together that no file of the catalogue joins.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from helpers.gate_on_threads import prove, why_wrong
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from test_conformance import variants
+
+from spbench.strategies.registry import load
+from spbench.workload.workload import Workload
+
+AXES = ("time", "height", "width")
+
+
+@st.composite
+def attentions(draw: st.DrawFn, names: tuple[str, ...]) -> dict[str, Any]:
+    """Along one axis or several joined, with at most one speciality."""
+    joined = st.lists(st.sampled_from(names), min_size=1, max_size=len(names), unique=True)
+    axes = draw(joined)
+    special: dict[str, Any] = draw(
+        st.sampled_from([{}, {}, {"causal": True}, {"projection": 4}, {"pair_bias": 3}])
+    )
+    return {"attention": axes, **special}
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload | None:
+    """One to three axes, every field; None where fields do not fit together."""
+    names = AXES[: draw(st.integers(1, 3))]
+    heads = draw(st.sampled_from([2, 3, 4, 6, 8]))
+    others = st.sampled_from(
+        [
+            {"cross_attention": 5},
+            {"cross_attention": 1},
+            {"cross_attention": 4, "heads": 2},
+            {"mlp": 2.3},
+            {"mlp": 1.5, "activation": "swiglu"},
+        ]
+    )
+    positions = st.sampled_from(["none", "rotary", "learned"])
+    data = {
+        "name": "any",
+        "axes": {name: draw(st.integers(2, 9)) for name in names},
+        "hidden": heads * draw(st.sampled_from([4, 6])),
+        "heads": heads,
+        "kv_heads": draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0])),
+        "depth": draw(st.integers(1, 2)),
+        "block": draw(st.lists(st.one_of(attentions(names), others), min_size=1, max_size=4)),
+        "norm": draw(st.sampled_from(["layer", "rms"])),
+        "qk_norm": draw(st.booleans()),
+        "positions": {name: draw(positions) for name in names},
+        "modulation": draw(st.sampled_from(["none", "per_sample", "per_time"])),
+        "batch": draw(st.integers(1, 2)),
+        "dtype": "float64",
+        "mode": draw(st.sampled_from(["train", "train", "forward"])),
+        "checkpointing": draw(st.sampled_from(["none", "full"])),
+    }
+    try:
+        return Workload.model_validate(data)
+    except ValidationError:
+        return None
+
+
+@pytest.mark.parametrize("strategy", variants())
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(work=workloads(), ranks=st.integers(2, 5), axis=st.sampled_from(["", *AXES]))
+def test_right_or_declined(strategy: str, work: Workload | None, ranks: int, axis: str) -> None:
+    """Equal to one device and bytes as predicted, whichever axis is sharded; or a sentence."""
+    if work is None:
+        return
+    asked = strategy
+    if axis in work.axes and hasattr(load(strategy), "shard_axis"):
+        asked = f"{strategy}:shard-axis={axis}"
+    chosen = load(asked)
+    if why := chosen.why_not(work, ranks):
+        assert len(why.split()) > 8
+        return
+    assert chosen.why_not(work.reduced(ranks), ranks) is None
+    outcomes = prove(work, chosen, ranks)
+    assert not why_wrong(outcomes)

@@ -1,0 +1,454 @@
+"""The gate is itself tested: each defect that others have shipped is planted and caught.
+
+Every mutation keeps shapes right, as those defects did. The unmutated strategies pass the
+same gates (test_conformance), so what is caught is the mutation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from helpers.gate_on_threads import prove, why_wrong
+from torch import Tensor
+
+from spbench.comm import collectives
+from spbench.comm.collectives import Collectives
+from spbench.layers import head_parallel, head_shares
+from spbench.layers.attention import Scores, attend_whole
+from spbench.layers.causal_tiles import Band
+from spbench.layers.linear import product
+from spbench.layers.ring_scores import Rows
+from spbench.model import sublayers
+from spbench.strategies import megatron_sp, rsa, ulysses
+from spbench.strategies.registry import load
+from spbench.workload.catalogue import find
+from spbench.workload.load import with_settings
+from spbench.workload.sharding import Shard
+from spbench.workload.workload import Workload
+
+Shards = Sequence[Shard]
+
+
+def shape(name: str = "axes-2d-uneven", **settings: Any) -> Workload:
+    return with_settings(find(name, "verify"), [f"{k}={v}" for k, v in settings.items()])
+
+
+def caught(strategy: str, ranks: int, work: Workload, sharpness: float = 1.0) -> str:
+    """What the gate says of it; an empty text means that the defect got through."""
+    return why_wrong(prove(work, load(strategy), ranks, sharpness=sharpness))
+
+
+def scale_ring_gradients(monkeypatch: pytest.MonkeyPatch, factors: tuple[float, ...]) -> None:
+    right = rsa._Rings.backward
+
+    def wrong(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        found = right(ctx, grad)
+        scaled = (g * factor for g, factor in zip(found, factors, strict=False))
+        return *scaled, *found[len(factors) :]
+
+    monkeypatch.setattr(rsa._Rings, "backward", staticmethod(wrong))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_gradients_divided_by_ranks(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    """dQ, dK, dV over N: an absolute tolerance of 1e-2 would have let it pass."""
+    scale_ring_gradients(monkeypatch, (1 / 3, 1 / 3, 1 / 3))
+    assert "gradient" in caught("rsa", 3, shape(dtype=dtype))
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.75, 3.0])
+def test_only_dk_and_dv_off(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    """A halved gradient, and dK, dV off by 75 to 200 %."""
+    scale_ring_gradients(monkeypatch, (1.0, factor, factor))
+    assert "gradient" in caught("rsa", 2, shape(dtype="bfloat16"))
+
+
+def test_softmax_scaled_by_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """sqrt(hidden) in place of sqrt(head size)."""
+    right = rsa.RingSelfAttention.attend
+
+    def wrong(self: Any, q: Tensor, *rest: Any) -> Tensor:
+        return right(self, q * (q.shape[-1] / (q.shape[-1] * q.shape[-2])) ** 0.5, *rest)
+
+    monkeypatch.setattr(rsa.RingSelfAttention, "attend", wrong)
+    assert caught("rsa", 2, shape())
+
+
+def test_softmax_that_overflows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """exp without subtracting the maximum first: right on tame scores, NaN on sharp ones."""
+
+    def careless(scores: Tensor, dim: int, out: Tensor) -> Tensor:
+        return out.copy_(scores.exp() / scores.exp().sum(dim, keepdim=True))
+
+    monkeypatch.setattr(rsa.torch, "softmax", careless)
+    work = shape("attention-only")
+    assert not caught("rsa", 2, work)
+    assert "nan" in caught("rsa", 2, work, sharpness=8.0)
+
+
+def test_accumulated_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products with v rounded to 16 bits as each is added up: the error grows with length.
+
+    With as few roundings as 32 ring blocks the harm is under 10 % of what one device's own
+    rounding does, and passes (docs/decisions/0005).
+    """
+
+    def lossy(row: Tensor, ringed: Tensor, rows: Rows, comm: Collectives) -> Tensor:
+        total = torch.zeros(*row.shape[:-1], ringed.shape[-1], dtype=row.dtype)
+        for owner, block in comm.ring(ringed, rows.keys):
+            for i in range(block.shape[-2]):
+                at = rows.keys.offset(owner) + i
+                total = total + row[..., at : at + 1] * block[..., i : i + 1, :]
+        return total
+
+    axes = "{time: 2, space: 1024}"
+    work = shape("attention-only", dtype="bfloat16", axes=axes, block="[{attention: space}]")
+    assert not caught("rsa:shard-axis=space", 2, work)
+    monkeypatch.setattr(rsa, "_row_times", lossy)
+    assert caught("rsa:shard-axis=space", 2, work)
+
+
+def test_context_heads_reinterpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cross-attention that reads (Z, D) as (D, Z): wrong values, right shapes."""
+
+    def wrong(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        mixed = q.transpose(-1, -2).reshape(q.shape)
+        return right_reference(mixed, k, v)
+
+    right_reference = sublayers.attend_context
+    calls = {"n": 0}
+
+    def only_when_sharded(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        calls["n"] += 1
+        whole = q.shape[1:3] == (5, 13)
+        return right_reference(q, k, v) if whole else wrong(q, k, v)
+
+    monkeypatch.setattr(sublayers, "attend_context", only_when_sharded)
+    assert caught("ulysses", 3, shape())
+    assert calls["n"]
+
+
+@pytest.mark.parametrize("strategy", ["dsp", "ulysses", "megatron-sp"])
+def test_rows_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
+    """A gather or a switch that merges (batch, shard) as if the batch were one."""
+
+    def shuffled(whole: Tensor, sizes: tuple[int, ...], dim: int) -> Tensor:
+        parts = [part.reshape(-1) for part in whole.split(list(sizes), dim)]
+        return torch.cat(parts).view(whole.shape)
+
+    exchange, gather = Collectives.exchange, Collectives.start_all_gather
+
+    def wrong_switch(self: Collectives, xs: Any, before: Shards, after: Shards) -> list[Tensor]:
+        found = exchange(self, xs, before, after)
+        return [shuffled(x, b.sizes, b.dim) for x, b in zip(found, before, strict=True)]
+
+    def wrong_gather(self: Collectives, x: Tensor, shard: Shard) -> Any:
+        whole = gather(self, x, shard).wait()
+        return collectives.Pending(_Nothing(), shuffled(whole, shard.sizes, shard.dim))
+
+    monkeypatch.setattr(Collectives, "exchange", wrong_switch)
+    monkeypatch.setattr(Collectives, "start_all_gather", wrong_gather)
+    assert caught(strategy, 2, shape(batch=3))
+
+
+def test_attention_over_too_many_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of the other axis attended too: right shapes, several times the work."""
+
+    def wrong(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
+        return attend_whole(q, k, v, replace(scores, dims=(1, 2)))
+
+    monkeypatch.setattr(head_parallel, "attend_whole", wrong)
+    assert caught("ulysses", 2, shape())
+
+
+def test_bias_added_before_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bias of a row-cut projection summed N times."""
+
+    def wrong(self: Any, x: Tensor, shard: Shard) -> Tensor:
+        return self.comm.reduce_scatter(product(x, self.weight, self.bias, self.inner), shard)
+
+    assert not caught("megatron-sp", 1, shape())
+    monkeypatch.setattr(megatron_sp.RowCut, "forward", wrong)
+    assert "output" in caught("megatron-sp", 2, shape(mode="forward"))
+
+
+def test_output_equal_but_gradients_different(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A switch that forgets its way back: the forward pass shows nothing."""
+    right = collectives._Switch.backward
+
+    def wrong(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        found = right(ctx, *grads)
+        return *found[:3], *(g.roll(1, ctx.before[0].dim) for g in found[3:])
+
+    monkeypatch.setattr(collectives._Switch, "backward", staticmethod(wrong))
+    assert not caught("dsp", 2, shape(mode="forward"))
+    assert "gradient" in caught("dsp", 2, shape())
+
+
+def test_remainder_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positions beyond the last whole multiple of N are left out of attention."""
+
+    def wrong(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
+        (along,) = scores.dims
+        kept = k.shape[along] // 3 * 3
+        return attend_whole(q, k.narrow(along, 0, kept), v.narrow(along, 0, kept), scores)
+
+    monkeypatch.setattr(head_parallel, "attend_whole", wrong)
+    assert not caught("ulysses", 3, shape(axes="{time: 6, space: 12}"))
+    assert caught("ulysses", 3, shape())
+
+
+def test_gradients_round_the_ring_the_wrong_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """dK and dV delivered to the mirrored rank: right at N = 2, wrong from N = 3."""
+
+    def wrong(
+        row: Tensor, right: Tensor, rows: Rows, comm: Collectives, scatter: bool
+    ) -> collectives.Pending:
+        partial, shard = rows.unfold_keys(rows.transposed_product(row, right)), rows.shard
+        comm.all_reduce_(partial).wait()
+        mirrored = -comm.rank % comm.size
+        mine = partial.narrow(shard.dim, shard.offset(mirrored), shard.sizes[comm.rank])
+        return collectives.Pending(_Nothing(), mine)
+
+    monkeypatch.setattr(rsa, "_start_sum", wrong)
+    even = {"axes": "{time: 6, space: 12}", "dtype": "float64"}
+    assert not caught("rsa", 2, shape(**even))
+    assert "gradient" in caught("rsa", 3, shape(**even))
+
+
+def patch_ring(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[int, int, Tensor], tuple[int, Tensor]]
+) -> None:
+    right = Collectives.ring
+
+    def wrong(self: Collectives, x: Tensor, shard: Shard) -> Any:
+        for step, (owner, block) in enumerate(right(self, x, shard)):
+            yield change(step, owner, block)
+
+    monkeypatch.setattr(Collectives, "ring", wrong)
+
+
+def test_skipped_ring_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One block of the ring counts for nothing."""
+    patch_ring(monkeypatch, lambda step, owner, x: (owner, x * 0 if step == 1 else x))
+    assert caught("rsa", 3, shape())
+
+
+def test_stale_ring_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transfer is not waited for: a block is used before it has arrived."""
+    last: dict[str, Tensor] = {}
+
+    def stale(step: int, owner: int, block: Tensor) -> tuple[int, Tensor]:
+        shown = block if step == 0 else torch.zeros_like(block) + block.mean()
+        last["block"] = block
+        return owner, shown
+
+    patch_ring(monkeypatch, stale)
+    assert caught("rsa", 2, shape())
+
+
+def test_swapped_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads shared out in the wrong order on the way back."""
+    right = Collectives.exchange
+
+    def wrong(self: Collectives, xs: Any, before: Shards, after: Shards) -> list[Tensor]:
+        found = right(self, xs, before, after)
+        return [x.flip(b.dim) for x, b in zip(found, before, strict=True)]
+
+    monkeypatch.setattr(Collectives, "exchange", wrong)
+    assert caught("ulysses", 2, shape("axes-2d"))
+
+
+@pytest.mark.parametrize("strategy", ["dsp", "ulysses", "megatron-sp", "rsa"])
+def test_gradient_sum_forgotten(monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
+    """Replicated weights keep their own rank's gradient; so do the counted bytes show it."""
+    monkeypatch.setattr(Collectives, "all_reduce_", lambda self, x: _Nothing())
+    assert "gradient" in caught(strategy, 2, shape())
+
+
+class _Nothing:
+    def wait(self) -> None:
+        return None
+
+
+def test_one_extra_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right values, but more bytes than the strategy says: caught by the count alone."""
+    right = ulysses.Ulysses.attend
+
+    def wasteful(
+        self: Any, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Any
+    ) -> Tensor:
+        if shard.dim in scores.dims:
+            parts = [[part] for part in q.new_zeros(2).split(1)]
+            comm.transport.all_to_all(parts, parts, 0).wait()
+        return right(self, q, k, v, scores, shard, comm)
+
+    monkeypatch.setattr(ulysses.Ulysses, "attend", wasteful)
+    said = caught("ulysses", 2, shape())
+    assert "all_to_all sent" in said
+    assert "predicted" in said
+
+
+def test_a_strategy_that_does_not_communicate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention over one's own shard only: cheap, plausible, wrong."""
+    monkeypatch.setattr(
+        ulysses.Ulysses,
+        "attend",
+        lambda self, q, k, v, scores, shard, comm: attend_whole(q, k, v, scores),
+    )
+    assert caught("ulysses", 2, shape(dtype="bfloat16"))
+
+
+def test_one_wrong_rank_is_not_diluted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault on one of eight ranks is as large as if it were on all."""
+    right = Collectives.exchange
+
+    def wrong(self: Collectives, xs: Any, before: Shards, after: Shards) -> list[Tensor]:
+        found = right(self, xs, before, after)
+        return [x * 1.5 for x in found] if self.rank == 7 else found
+
+    monkeypatch.setattr(Collectives, "exchange", wrong)
+    work = shape("axes-2d", axes="{time: 16, space: 16}", dtype="bfloat16", mode="forward")
+    outcomes = prove(work, load("dsp"), 8)
+    assert "output" in (outcomes[7].why_wrong() or "")
+
+
+def test_mask_forgotten_in_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries that see later keys: a language model that reads the answer."""
+    monkeypatch.setattr(Rows, "mask_", lambda self, scores: scores)
+    assert caught("rsa", 3, shape("causal"))
+
+
+def test_zigzag_taken_for_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Early and late chunk in the ring, but positions and inputs of one run of the sequence."""
+    right = Shard.causal
+
+    def straight(dim: int, length: int, ranks: int) -> Shard:
+        return Shard.of_sizes(dim, right(dim, length, ranks).sizes)
+
+    stretches = Band._stretches
+
+    def zigzag(self: Band, rank: int) -> Any:
+        cut = right(self.shard.dim, self.shard.length, len(self.shard.sizes))
+        return stretches(replace(self, shard=cut), rank)
+
+    monkeypatch.setattr(Shard, "causal", straight)
+    monkeypatch.setattr(Band, "_stretches", zigzag)
+    assert caught("rsa", 2, shape("causal", positions="none"))
+
+
+def test_rotary_by_local_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank turns as if its shard began at 0."""
+    from spbench.model.positions import Rotary
+
+    right = Rotary.forward
+
+    def wrong(self: Rotary, q: Tensor, k: Tensor, shard: Shard | None) -> Any:
+        if shard is not None:
+            shard = Shard(shard.dim, tuple(((0, n),) for n in shard.sizes))
+        return right(self, q, k, shard)
+
+    monkeypatch.setattr(Rotary, "forward", wrong)
+    assert not caught("ulysses", 1, shape("causal"))
+    assert caught("ulysses", 2, shape("causal"))
+
+
+def test_grouped_heads_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Query head i with key head i modulo the number of key heads."""
+
+    def wrong(self: head_shares.HeadShares, x: Tensor, rank: int) -> Tensor:
+        return x.flip(-2)
+
+    monkeypatch.setattr(head_shares.HeadShares, "matched", wrong)
+    assert caught("ulysses", 2, shape("causal"))
+
+
+def test_one_key_head_of_the_copies_gets_all_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of a key head whose gradients are not added up."""
+
+    def wrong(self: head_shares.HeadShares, x: Tensor) -> Tensor:
+        seen: set[int] = set()
+        copies = []
+        for head in (head for heads_ in self.keys for head in heads_):
+            one = x.narrow(-2, head, 1)
+            copies.append(one.detach() if head in seen else one)
+            seen.add(head)
+        return torch.cat(copies, -2)
+
+    monkeypatch.setattr(head_shares.HeadShares, "spread", wrong)
+    assert not caught("ulysses", 4, shape("few-key-heads", mode="forward"))
+    assert "gradient" in caught("ulysses", 4, shape("few-key-heads"))
+
+
+def test_projection_not_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank attends to the projection of its own keys only."""
+    monkeypatch.setattr(Collectives, "all_reduce", lambda self, x: x)
+    assert caught("rsa", 2, shape("projected"))
+
+
+def test_bias_of_the_wrong_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gathered pair bias read with keys first."""
+    from spbench.strategies import base
+
+    right = base.gathered
+
+    def wrong(scores: Scores, comm: Collectives) -> Scores:
+        whole = right(scores, comm)
+        if whole.bias is None or comm.size == 1:  # the reference stays right
+            return whole
+        return replace(whole, bias=whole.bias.transpose(1, 2))
+
+    monkeypatch.setattr(base, "gathered", wrong)
+    assert caught("dsp", 2, shape("pair-bias"))
+
+
+def test_bias_gradient_of_one_rank_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pair tensor's gradient without what the other ranks' rows contribute."""
+    right = collectives._AllGather.backward
+
+    def wrong(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        right(ctx, grad)
+        return None, None, ctx.comm.take(grad, ctx.shard)
+
+    monkeypatch.setattr(collectives._AllGather, "backward", staticmethod(wrong))
+    assert "gradient" in caught("dsp", 2, shape("pair-bias"))
+
+
+def test_a_small_gradient_is_not_taken_for_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors far below the typical size are still held to their own: half of one is caught."""
+    right = rsa._Rings.backward
+
+    def wrong(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        found = right(ctx, grad)
+        return (found[0] * 0.5, *found[1:])
+
+    monkeypatch.setattr(rsa._Rings, "backward", staticmethod(wrong))
+    gentle = prove(shape(dtype="float32"), load("rsa"), 2, sharpness=0.05)
+    assert "gradient" in why_wrong(gentle)
+
+
+def test_a_gradient_that_is_a_little_off_on_sharp_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32 one device's own rounding is the measure there, and 1 % is far above it."""
+    right = rsa._Rings.backward
+
+    def wrong(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        found = right(ctx, grad)
+        return (found[0] * 1.01, *found[1:])
+
+    work = with_settings(find("attention-only", "verify"), ["dtype=float32"])
+    assert not caught("rsa", 3, work, sharpness=8.0)
+    monkeypatch.setattr(rsa._Rings, "backward", staticmethod(wrong))
+    assert "gradient" in caught("rsa", 3, work, sharpness=8.0)
+
+
+def test_ulysses_needs_heads_only_where_it_swaps_them() -> None:
+    """Two heads on four ranks, attention along the other axis only: nothing is swapped."""
+    block = "[{attention: space}, {mlp: 2}]"
+    work = shape(axes="{time: 6, space: 8}", heads=2, block=block, modulation="none")
+    assert load("ulysses").layout(work, 4)[0] == "time"
+    assert not caught("ulysses", 4, work)
+    assert "2 heads give" in (load("ulysses:every-attention").why_not(work, 4) or "")

@@ -1,0 +1,45 @@
+"""The gate on ranks that are threads: any strategy, any number of ranks, no processes."""
+
+from __future__ import annotations
+
+import torch
+
+from spbench.comm.threaded import Meeting, Threads, run_ranks
+from spbench.strategies.base import Strategy
+from spbench.worker.gate import Outcome, run_gate
+from spbench.worker.reference import Reference, one_device
+from spbench.worker.step import Links
+from spbench.workload.workload import Workload
+
+CPU = torch.device("cpu")
+KEPT: dict[tuple[str, int, float], Reference] = {}
+MOST_KEPT = 200
+
+
+def prove(
+    workload: Workload, strategy: Strategy, ranks: int, *, seed: int = 0, sharpness: float = 1.0
+) -> list[Outcome]:
+    """What every rank's gate found."""
+    second = Meeting(ranks)
+    reference = _reference(workload, seed, sharpness)
+
+    def rank_main(transport: Threads) -> Outcome:
+        links = Links(strategy=transport, gradients=Threads(transport.rank, second))
+        return run_gate(strategy, links, CPU, reference)
+
+    return run_ranks(ranks, rank_main)
+
+
+def why_wrong(outcomes: list[Outcome]) -> str:
+    """The first rank's complaint, or an empty text if every rank is content."""
+    return next((wrong for outcome in outcomes if (wrong := outcome.why_wrong())), "")
+
+
+def _reference(workload: Workload, seed: int, sharpness: float) -> Reference:
+    """The same for every strategy and number of ranks."""
+    key = (workload.model_dump_json(), seed, sharpness)
+    if key not in KEPT:
+        if len(KEPT) == MOST_KEPT:
+            KEPT.clear()
+        KEPT[key] = one_device(workload, CPU, seed=seed, sharpness=sharpness)
+    return KEPT[key]

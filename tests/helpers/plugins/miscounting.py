@@ -1,0 +1,50 @@
+"""Strategies from outside that send what they do not count, or count what they do not send.
+
+Their results are right and their counters as predicted: the gate passes them. Only the wire knows.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from torch import Tensor
+
+from spbench.comm.collectives import Collectives
+from spbench.layers.attention import Scores
+from spbench.strategies.ulysses import Ulysses
+from spbench.workload.block import Attention, Sublayer
+from spbench.workload.sharding import Shard
+from spbench.workload.step_traffic import Traffic
+from spbench.workload.traffic import Transfer
+from spbench.workload.workload import Workload
+
+
+class Smuggles(Ulysses):
+    """Sums every q, and counts nothing of it."""
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
+    ) -> Tensor:
+        comm.transport._all_reduce(q.detach().clone()).wait()
+        return super().attend(q, k, v, scores, shard, comm)
+
+
+class Claims(Ulysses):
+    """Predicts and counts a gather of every q that never happens."""
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
+    ) -> Tensor:
+        comm.transport._count("all_gather", (comm.size - 1) * q.nbytes)
+        return super().attend(q, k, v, scores, shard, comm)
+
+    def sublayer_traffic(
+        self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
+    ) -> Traffic:
+        forward, backward = super().sublayer_traffic(sublayer, workload, axis, ranks)
+        if not isinstance(sublayer, Attention):
+            return forward, backward
+        sizes = self.shard(workload, axis, ranks).sizes
+        whole = Fraction((ranks - 1) * workload.activation_bytes, sum(sizes))
+        claimed = Transfer(op="all_gather", sent=tuple(whole * held for held in sizes))
+        return [*forward, claimed], backward

@@ -1,0 +1,105 @@
+"""What ranks of real process groups run in tests."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from spbench.comm.collectives import Collectives
+from spbench.comm.group import ProcessGroup
+from spbench.strategies.registry import load, places
+from spbench.worker.step import Links, Step
+from spbench.workload.catalogue import find
+from spbench.workload.sharding import Shard
+from spbench.workload.traffic import Transfer, by_op, count
+
+
+class SentOverC10d(TorchDispatchMode):
+    """Bytes handed to c10d operations, seen from outside our own counting."""
+
+    def __init__(self, rank: int, ranks: int) -> None:
+        super().__init__()
+        self.rank, self.ranks = rank, ranks
+        self.sent = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name()
+        if name.startswith("c10d::"):
+            self.sent += self._bytes(name.removeprefix("c10d::"), args)
+        return func(*args, **(kwargs or {}))
+
+    def _bytes(self, name: str, args: Any) -> float:
+        if name == "alltoall_base_":
+            x, splits = args[1], args[4]
+            row = x.nbytes / max(1, x.shape[0])
+            own = splits[self.rank] * row if splits else x.nbytes / self.ranks
+            return x.nbytes - own
+        if name == "send":
+            return sum(x.nbytes for x in args[0])
+        if name == "allreduce_":
+            return sum(2 * (self.ranks - 1) / self.ranks * x.nbytes for x in args[0])
+        assert name in ("recv_", "barrier"), f"an operation that is not counted: {name}"
+        return 0.0
+
+
+def check_network(rank: int, ranks: int, folder: str) -> None:
+    """Every collective of the gloo transport, and a step of every strategy, seen from outside."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
+    torch.set_num_threads(1)
+    place = Path(folder)
+    os.environ["MASTER_PORT"] = (place / "port").read_text()
+    group = ProcessGroup(torch.device("cpu"), 60.0)
+    group.warm()
+    found: dict[str, Any] = {"steps": {}}
+    found["collectives"] = _collectives(group)
+    for name in places():
+        work = find("axes-2d-uneven", "verify")
+        links = Links(strategy=group.strategy, gradients=group.gradients)
+        step = Step(work, load(name), links, group.device)
+        inputs = step.random_inputs()
+        step(*inputs)
+        links.reset()
+        with SentOverC10d(rank, ranks) as seen:
+            step(*inputs)
+        counted = sum(float(n) for n in links.sent().values())
+        predicted = sum(float(n) for n in count(load(name).traffic(work, ranks), rank).values())
+        found["steps"][name] = {"seen": seen.sent, "counted": counted, "predicted": predicted}
+    found["largest"] = group.largest([rank, -rank])
+    found["texts"] = group.gather_text(f"rank {rank}")
+    (place / f"{rank}.json").write_text(json.dumps(found))
+    group.close()
+
+
+def _collectives(group: ProcessGroup) -> dict[str, bool]:
+    comm = Collectives(group.strategy)
+    x = torch.arange(2 * 7 * 5 * 3, dtype=torch.float64).view(2, 7, 5, 3)
+    shard, other = Shard.even(1, 7, comm.size), Shard.even(2, 5, comm.size)
+    mine = comm.take(x, shard).contiguous()
+    group.strategy.reset()
+    (switched,) = comm.switch(mine, before=shard, after=other)
+    gathered = comm.all_gather(mine, shard)
+    scattered = comm.reduce_scatter(x * (comm.rank + 1), shard)
+    total = x.clone()
+    comm.all_reduce_(total).wait()
+    ring = {owner: block.clone() for owner, block in comm.ring(mine, shard)}
+    expected = [
+        Transfer.all_to_all(x.nbytes, shard.sizes, other.sizes),
+        Transfer.all_gather(x.nbytes, shard.sizes),
+        Transfer.reduce_scatter(x.nbytes, shard.sizes),
+        Transfer.all_reduce(x.nbytes, comm.size),
+        Transfer.ring(x.nbytes, shard.sizes),
+    ]
+    weights = sum(range(1, comm.size + 1))
+    return {
+        "switch": torch.equal(switched, comm.take(x, other)),
+        "all_gather": torch.equal(gathered, x),
+        "reduce_scatter": torch.equal(scattered, comm.take(x, shard) * weights),
+        "all_reduce": torch.equal(total, x * comm.size),
+        "ring": torch.equal(torch.cat([ring[r] for r in range(comm.size)], 1), x),
+        "counted": by_op(group.strategy.sent) == by_op(count(expected, comm.rank)),
+    }

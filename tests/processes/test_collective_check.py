@@ -1,0 +1,266 @@
+"""Ranks that send each other known numbers: what is wrong is found, named and survived."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, final
+
+import pytest
+import torch
+from torch import Tensor
+
+from spbench.comm.group import Group
+from spbench.comm.packing import Parts
+from spbench.comm.threaded import Meeting, Threads, run_ranks
+from spbench.comm.transport import Handle
+from spbench.doctor.rank_collectives import check_exchanges, try_sizes
+from spbench.launch.local import Ended, LocalLauncher
+from spbench.results.collective_result import Exchange, Exchanged
+from spbench.results.sample import Sample, sample_path
+from spbench.worker.collective_check import EXCHANGES, Example, difference, exchange_all, rates
+from spbench.workload.job import Job
+from spbench.workload.traffic import OPS
+
+WAIT_S = 10.0
+RATES = {"all_reduce": 2.5e9, "all_to_all": 1e9}
+
+
+@final
+class ThreadGroup(Group):
+    """Ranks that are threads."""
+
+    def __init__(self, strategy: Threads, gradients: Threads) -> None:
+        super().__init__(torch.device("cpu"), strategy, gradients)
+
+    def _meet(self) -> None:
+        self.strategy.meeting.exchange(self.rank, [], lambda _: None)  # type: ignore[attr-defined]
+
+    def _largest(self, values: Sequence[float]) -> list[float]:
+        raise AssertionError("nobody is to ask for this here")
+
+    def gather_text(self, text: str) -> list[str]:
+        raise AssertionError("nobody is to ask for this here")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def exchanged(ranks: int, told: list[str] | None = None) -> list[Exchanged]:
+    """What each of so many ranks finds; ``told`` is what rank 0 said before each exchange."""
+    second = Meeting(ranks, WAIT_S)
+
+    def rank_main(transport: Threads) -> Exchanged:
+        group = ThreadGroup(transport, Threads(transport.rank, second))
+        if told is None or transport.rank:
+            return exchange_all(group)
+        return exchange_all(group, told.append)
+
+    return run_ranks(ranks, rank_main)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_right_exchanges(ranks: int) -> None:
+    """Each collective, of even and uneven shards, on both groups, each told of before it begins;
+    then the rates of two."""
+    told: list[str] = []
+    found = exchanged(ranks, told)
+    names = [
+        f"{op} of {cut} shards ({whose} group)"
+        for whose in ("strategy", "gradients")
+        for cut in ("even", "uneven")
+        for op in ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "ring")
+    ]
+    assert told == [*names, "16 MiB against the clock"]
+    for rank, one in enumerate(found):
+        assert one.rank == rank
+        assert one.exchanges == [Exchange(name=name) for name in names]
+        assert one.sent_bytes_per_s.keys() == RATES.keys()
+        assert min(one.sent_bytes_per_s.values()) > 0
+        assert Exchanged.model_validate_json(one.model_dump_json()) == one
+
+
+def test_examples_are_what_they_should_be() -> None:
+    """Even or not, small enough to be summed up exactly by a thousand ranks, and never the same."""
+    for ranks, even in itertools.product((2, 3, 8), (True, False)):
+        one, other = (Example.of(ranks, n, torch.device("cpu"), even=even) for n in (0, 1))
+        for shard in (one.rows, one.columns):
+            assert (len(set(shard.sizes)) == 1) == even
+            assert min(shard.sizes) > 0
+        assert one.whole.max() * 4 * 1024 < 2**24
+        assert not torch.equal(one.whole, other.whole)
+        assert (one.whole != other.whole).all()
+
+
+@pytest.mark.parametrize("broken", ["_all_to_all", "_all_gather", "_reduce_scatter", "_all_reduce"])
+def test_a_rank_that_gets_wrong_numbers(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    """It alone says so, and of the broken collective alone."""
+    right = getattr(Threads, broken)
+
+    def wrong(transport: Threads, received: Any, *rest: Any) -> Handle:
+        handle: Handle = right(transport, received, *rest)
+        if transport.rank == 1:
+            target = received
+            while not isinstance(target, Tensor):
+                target = target[0]
+            target.view(-1)[0] += 1
+        return handle
+
+    monkeypatch.setattr(Threads, broken, wrong)
+    good, bad = exchanged(2)
+    assert not any(one.wrong for one in good.exchanges)
+    named = {one.name.partition(" ")[0] for one in bad.exchanges if one.wrong}
+    assert named == {broken.removeprefix("_")}
+    assert sum(bool(one.wrong) for one in bad.exchanges) == 4
+
+
+def test_data_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that holds the right numbers of the exchange before does not look right."""
+
+    def nothing(transport: Threads, received: Parts, sent: Tensor, run_dim: int) -> Handle:
+        return transport.all_reduce(torch.zeros(1))
+
+    monkeypatch.setattr(Threads, "_all_gather", nothing)
+    for one in exchanged(2):
+        wrong = [exchange.name for exchange in one.exchanges if exchange.wrong]
+        assert len([name for name in wrong if name.startswith("all_gather")]) == 4
+
+
+def test_differences_in_words() -> None:
+    """How many, which is the first; NaN is no number; shapes."""
+    wanted = torch.tensor([1.0, 2.0, 3.0])
+    assert difference(wanted, wanted.clone()) == ""
+    came = torch.tensor([1.0, 7.0, float("nan")])
+    assert difference(came, wanted) == "2 of 3 numbers differ, the first is 7 instead of 2"
+    assert difference(wanted[:2], wanted) == "came as (2,) instead of (3,)"
+
+
+def test_rates_are_bytes_sent_over_the_best_time() -> None:
+    """Of 16 MiB on two ranks each sends 16 MiB in an all-reduce, and half in an all-to-all."""
+
+    def rank_main(transport: Threads) -> dict[str, float]:
+        ticks = itertools.accumulate(itertools.cycle([1.0, 2.0, 1.0, 0.5]))
+        return rates(ThreadGroup(transport, transport), lambda: next(ticks))
+
+    for found in run_ranks(2, rank_main):
+        assert found == {"all_reduce": 2**24 / 0.5, "all_to_all": 2**23 / 0.5}
+
+
+class Played:
+    """Stands in for ranks: writes the files that they would leave."""
+
+    def __init__(self, ended: Ended, *said: str) -> None:
+        self.ended, self.said = ended, said
+        self.jobs: list[Job] = []
+
+    def announce(self, jobs: Sequence[Job]) -> None:
+        self.jobs += jobs
+
+    def run(self, job: Job, folder: Path) -> Ended:
+        for rank, text in enumerate(self.said):
+            folder.mkdir(parents=True, exist_ok=True)
+            if text:
+                sample_path(folder, rank).write_text(text)
+        return self.ended
+
+    def close(self) -> None:
+        """Nothing is running."""
+
+
+def said(rank: int, *wrong: str) -> str:
+    exchanges = [Exchange(name=f"exchange {i}", wrong=one) for i, one in enumerate(wrong)]
+    speed = {op: rate * (1 + rank) for op, rate in RATES.items()}
+    return Exchanged(rank=rank, exchanges=exchanges, sent_bytes_per_s=speed).model_dump_json()
+
+
+def last_words(rank: int, status: Any, reason: str) -> str:
+    return Sample(rank=rank, status=status, reason=reason, failed_at_s=1.0).model_dump_json()
+
+
+FINE = Ended(ok=True)
+
+
+def test_all_is_well(tmp_path: Path) -> None:
+    """In one line, with the pace of the slowest rank; the ranks were asked for just this."""
+    played = Played(FINE, said(0, "", ""), said(1, "", ""))
+    found = check_exchanges(2, "cpu", played, tmp_path, 7.0)
+    assert (found.check, found.status, found.remedy) == ("2 ranks", "ok", "")
+    assert found.found == (
+        "all 2 exchanges right; a rank sends in all_reduce 2.5 GB/s, in all_to_all 1 GB/s"
+    )
+    (job,) = played.jobs
+    assert job == Job(ranks=2, device="cpu", collectives=True, timeout_s=7.0)
+    job.write(tmp_path)
+    assert Job.read(tmp_path) == job
+
+
+@pytest.mark.parametrize(("device", "remedy"), [("cuda", "NCCL_P2P_DISABLE=1"), ("cpu", "memory")])
+def test_wrong_numbers_are_named_by_rank(tmp_path: Path, device: Any, remedy: str) -> None:
+    """Which exchange, on which ranks, and how; of many the first three."""
+    played = Played(FINE, said(0, "", "off by one"), said(1, "", "off by two"))
+    found = check_exchanges(2, device, played, tmp_path, 7.0)
+    assert found.status == "fail"
+    assert found.found == "exchange 1 is wrong on ranks 0, 1: off by one"
+    assert remedy in found.remedy
+    played = Played(FINE, said(0, *["x"] * 5), said(1, *[""] * 5))
+    found = check_exchanges(2, device, played, tmp_path, 7.0)
+    assert found.found.endswith("exchange 2 is wrong on rank 0: x; and 2 more")
+
+
+def test_ranks_that_hang(tmp_path: Path) -> None:
+    """Which, in what, and where the logs are; more seconds may be all it needs."""
+    hung = Ended(ok=False, hung="rank 2 stopped in ring", hung_ranks=[2], still_s=5.0)
+    found = check_exchanges(3, "cuda", Played(hung), tmp_path, 7.0)
+    assert found.status == "fail"
+    assert found.found.startswith("hang: rank 2 stopped in ring; nothing moved for 5 s")
+    assert found.found.endswith(f"; logs in {tmp_path / 'logs'}")
+    assert "--timeout" in found.remedy
+    assert "NCCL_DEBUG=INFO" in found.remedy
+
+
+def test_ranks_that_die(tmp_path: Path) -> None:
+    """The first one's last words, or how it ended; in neither case more seconds would help."""
+    words = last_words(1, "comm_error", "no connection to 10.0.0.5")
+    ended = Ended(ok=False, rank=1, exitcode=1)
+    found = check_exchanges(2, "cpu", Played(ended, "", words), tmp_path, 7.0)
+    assert found.status == "fail"
+    assert "comm_error: rank 1: no connection to 10.0.0.5" in found.found
+    assert "GLOO_SOCKET_IFNAME=lo" in found.remedy
+    ended = Ended(ok=False, rank=0, exitcode=-9)
+    found = check_exchanges(2, "cpu", Played(ended), tmp_path / "other", 7.0)
+    assert "crash: rank 0 was ended by SIGKILL" in found.found
+    assert "stderr.log" in found.remedy
+    assert "--timeout" not in found.remedy
+
+
+def test_all_are_not_waited_for_where_two_fail(tmp_path: Path) -> None:
+    """The larger start is skipped with a word of why, and nothing is said of it as it begins."""
+    told: list[str] = []
+    played = Played(Ended(ok=False, timed_out=True))
+    found = try_sizes([2, 8], "cpu", played, tmp_path, 7.0, told.append)
+    assert [one.check for one in found] == ["2 ranks", "8 ranks"]
+    assert [one.status for one in found] == ["fail", "skipped"]
+    assert found[1].found == "2 ranks failed"
+    assert told == ["2 ranks send each other numbers over gloo"]
+    fine = Played(FINE, *[said(rank, "") for rank in range(3)])
+    found = try_sizes([2, 3], "cuda", fine, tmp_path / "other", 7.0, told.append)
+    assert [one.status for one in found] == ["ok", "ok"]
+    assert [job.ranks for job in fine.jobs] == [2, 3]
+    assert told[-1] == "3 ranks send each other numbers over nccl"
+
+
+def test_real_ranks_are_ended_at_the_deadline(tmp_path: Path) -> None:
+    """Half a second does not even start them: it fails in time, and nothing runs on."""
+    launcher = LocalLauncher(tmp_path / "launcher.log")
+    try:
+        found = check_exchanges(2, "cpu", launcher, tmp_path / "2", 0.5)
+    finally:
+        launcher.close()
+    assert found.status == "fail"
+    assert "timeout: not done after 0.5 s" in found.found
+
+
+def test_every_exchange_is_a_collective_of_the_model() -> None:
+    """All that a strategy can call, a ring being what shifts are for."""
+    assert {"p2p" if op == "ring" else op for op in EXCHANGES} == set(OPS)

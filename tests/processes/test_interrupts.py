@@ -1,0 +1,175 @@
+"""Ctrl-C, signals, closed terminals, killed parents: rows are kept, and nobody is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from helpers.spbench_process import (
+    LONG,
+    PATHS,
+    SMALL,
+    alive,
+    family,
+    finish,
+    finished,
+    rows_of,
+    start,
+    until_ranks_step,
+)
+
+from spbench.launch.shutdown import GRACE_S
+from spbench.results.store import Store
+
+
+@pytest.mark.parametrize(
+    ("signals", "code"),
+    [
+        ([signal.SIGINT], 130),
+        pytest.param([signal.SIGINT] * 3, 130, marks=pytest.mark.faults),
+        pytest.param([signal.SIGTERM], 143, marks=pytest.mark.faults),
+        pytest.param([signal.SIGHUP], 129, marks=pytest.mark.faults),
+    ],
+)
+def test_an_ending_by_signal(tmp_path: Path, signals: list[signal.Signals], code: int) -> None:
+    """The case under way is 'interrupted', or, if hurried, has no row; the exit code says why."""
+    out = tmp_path / "here"
+    run = start(tmp_path, "run", *LONG, "--out", "here")
+    until_ranks_step(out, run)
+    ours = family(run.pid)
+    assert len(ours) >= 3
+    for one in signals:
+        with contextlib.suppress(ProcessLookupError):
+            run.send_signal(one)
+        time.sleep(0.3)
+    began = time.monotonic()
+    done, _, err = finish(run, 30)
+    assert time.monotonic() - began < GRACE_S, "ranks that end at once were waited for"
+    assert done == code, err
+    assert "Traceback" not in err
+    assert alive(ours) == []
+    assert [row["status"] for row in rows_of(out)] == ["interrupted"]
+
+
+def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
+    """No process is left, and the row of the case under way says that it was interrupted."""
+    out = tmp_path / "here"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.environ["PYTHONPATH"] = PATHS
+        os.execv(sys.executable, [sys.executable, "-m", "spbench", "run", *LONG, "--out", "here"])
+    shell = psutil.Process(pid)
+    deadline = time.monotonic() + 60
+    while not list(out.glob("logs/*/job.json")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    while len(ours := family(pid)) < 5 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(ours) >= 5
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 129
+    assert not shell.is_running()
+    assert alive(ours) == []
+    assert [row["status"] for row in rows_of(out)] == ["interrupted"]
+
+
+@pytest.mark.parametrize("who", ["spbench", pytest.param("launcher", marks=pytest.mark.faults)])
+def test_a_sudden_death(tmp_path: Path, who: str) -> None:
+    """SIGKILL to spbench: all die, the lock does not hold, the next start does the rest. To the
+    launcher: its ranks die, a row says so, and the next case has a launcher of its own."""
+    out = tmp_path / "here"
+    words = (*LONG[:-4], "-s", "rsa,dsp", "--gpus", "2", "--out", "here")
+    run = start(tmp_path, "run", *words)
+    until_ranks_step(out, run)
+    ours = family(run.pid)
+    launcher = next(one for one in ours if "spbench.launch.agent" in " ".join(one.cmdline()))
+    if who == "spbench":
+        run.kill()
+        finish(run, 10)
+        assert alive(ours) == []
+        assert not finished(out)
+        with Store(out):
+            pass
+        return
+    ranks = [one for one in ours if one != launcher]
+    launcher.kill()
+    assert alive(ranks) == []
+    code, _, err = finish(run, 120)
+    assert code == 3, err
+    first, second = rows_of(out)
+    assert (first["status"], first["reason"]) == ("crash", "the launcher was ended by SIGKILL")
+    assert (second["strategy"], second["status"]) == ("dsp", "ok")
+
+
+@pytest.mark.faults
+def test_two_runs_on_one_output(tmp_path: Path) -> None:
+    """The second refuses with 6 and says what to do; the first goes on unharmed. With outputs of
+    their own they run beside each other: no port is shared."""
+    first = start(tmp_path, "run", *LONG, "--out", "here")
+    until_ranks_step(tmp_path / "here", first)
+    second = start(tmp_path, "run", *SMALL, "-s", "dsp", "--gpus", "2", "--out", "here")
+    code, _, err = finish(second, 60)
+    assert code == 6, err
+    assert "being written by another run" in err and "--out" in err
+    beside = start(tmp_path, "run", *SMALL, "-s", "dsp", "--gpus", "2", "--out", "there")
+    code, _, err = finish(beside, 120)
+    assert code == 0, err
+    assert first.poll() is None
+    first.send_signal(signal.SIGINT)
+    finish(first, 30)
+
+
+@pytest.mark.faults
+def test_the_time_for_all_launches(tmp_path: Path) -> None:
+    """--max-time: the launch under way is interrupted, no other begins, and a resume does it."""
+    words = ("run", *LONG, "--launches", "2", "--out", "here", "--max-time", "6s")
+    code, _, err = finish(start(tmp_path, *words))
+    assert code == 3, err
+    assert "go on with --out here" in err
+    rows = rows_of(tmp_path / "here")
+    assert rows[-1]["status"] == "interrupted" or len(rows) == 1
+    assert len(rows) <= 2
+
+
+def test_no_port_is_held(tmp_path: Path) -> None:
+    """While it runs it listens; when it has been ended nobody does where it did."""
+    run = start(tmp_path, "run", *LONG, "--out", "here")
+    until_ranks_step(tmp_path / "here", run)
+    ours = [psutil.Process(run.pid), *family(run.pid)]
+    ports = {port for one in ours for port in listening(one)}
+    assert ports
+    run.send_signal(signal.SIGTERM)
+    assert finish(run, 30)[0] == 143
+    held = subprocess.run(
+        [sys.executable, "-c", LISTEN, *map(str, ports)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert held.returncode == 0, held.stderr
+
+
+LISTEN = """
+import socket, sys
+for port in map(int, sys.argv[1:]):
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("", port))
+        probe.listen()
+"""
+
+
+def listening(process: psutil.Process) -> list[int]:
+    with contextlib.suppress(psutil.Error):
+        found = process.net_connections("tcp")
+        return [one.laddr.port for one in found if one.status == psutil.CONN_LISTEN]
+    return []

@@ -1,0 +1,100 @@
+"""Kills at random moments: every case that was measured is there once after the resume.
+
+A few of them in every test run; 200 with ``make test-faults``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+from helpers.spbench_process import SMALL, alive, family, finish, finished, start
+
+WORDS = (
+    *("run", *SMALL, "-s", "dsp,ulysses,rsa", "--gpus", "2", "--launches", "2"),
+    *("--out", "here", "--timeout", "60", "--hang-after", "10"),
+)
+CASES = 6
+CODES = (0, 3, 130, 143, -signal.SIGKILL, -signal.SIGINT, -signal.SIGTERM)
+"""By a signal itself where it comes before spbench can answer it, or when all is done."""
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+KILLS = 200
+TARGETS = ("spbench", "launcher", "rank")
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(3600)
+def test_random_kills(tmp_path: Path) -> None:
+    """SIGKILL, SIGTERM or SIGINT to spbench, its launcher or a rank, again and again, with a resume
+    after each end: no measured case is lost or doubled, and nobody is left."""
+    dice = random.Random(20)
+    done = sweeps = 0
+    told: Counter[str] = Counter()
+    while done < KILLS:
+        folder = tmp_path / f"{sweeps}"
+        folder.mkdir()
+        seen: Counter[tuple[str, str]] = Counter()
+        code = None
+        while code != 0:
+            run = start(folder, *WORDS)
+            known: set[psutil.Process] = set()
+            while done < KILLS and _lives(run, dice.uniform(0.1, 3.0), known):
+                target, what = dice.choice(TARGETS), dice.choice(SIGNALS)
+                done += _send(run, target, what)
+                told[f"{what.name} to {target}"] += 1
+                if target == "spbench":
+                    break
+            _lives(run, 100, known)
+            code, _, err = finish(run, 100)
+            assert code in CODES, err
+            assert "Traceback" not in err, err
+            assert alive(list(known)) == []
+            now = finished(folder / "here")
+            assert set(now.values()) <= {1}, "a case that was measured twice"
+            assert not seen - now, "a case that was measured is lost"
+            seen = now
+        assert len(seen) == CASES
+        sweeps += 1
+    assert len(told) == len(TARGETS) * len(SIGNALS)
+
+
+def _lives(run: subprocess.Popen[str], for_s: float, known: set[psutil.Process]) -> bool:
+    """Whether it still runs after so long; remembers all that it starts meanwhile."""
+    deadline = time.monotonic() + for_s
+    while time.monotonic() < deadline:
+        known.update(family(run.pid))
+        if run.poll() is not None:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _send(run: subprocess.Popen[str], target: str, what: signal.Signals) -> int:
+    """1 if there was somebody to send it to."""
+    ours = family(run.pid)
+    launchers = [one for one in ours if _parent(one) == run.pid]
+    servers = [one for one in ours if _parent(one) in {launcher.pid for launcher in launchers}]
+    ranks = [one for one in ours if _parent(one) in {server.pid for server in servers}]
+    pids = {"spbench": [run.pid], "launcher": [one.pid for one in launchers]}
+    pids["rank"] = [one.pid for one in ranks]
+    for pid in pids[target][:1]:
+        try:
+            os.kill(pid, what)
+        except ProcessLookupError:
+            return 0
+        return 1
+    return 0
+
+
+def _parent(process: psutil.Process) -> int | None:
+    try:
+        return process.ppid()
+    except psutil.NoSuchProcess:
+        return None

@@ -1,0 +1,237 @@
+"""Real ranks through torch elastic: right statuses, nothing lost, no process left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from spbench.launch.deadlines import Deadlines
+from spbench.launch.local import LocalLauncher
+from spbench.launch.process import AgentProcess
+from spbench.results.reading import read_rows
+from spbench.results.record import Record
+from spbench.results.store import Store
+from spbench.sweep.plan import Request, every, plan
+from spbench.sweep.sweep import Sweep
+from spbench.workload.case import QUICK
+from spbench.workload.catalogue import find
+from spbench.workload.traffic import OPS
+
+PLUGINS = Path(__file__).parents[1] / "helpers" / "plugins"
+PATHS = os.pathsep.join([str(PLUGINS), str(PLUGINS.parents[1])])
+WORK = find("axes-2d", "verify")
+NO_SILENT = QUICK.model_copy(update={"silent": False})
+SMALL = ["-w", "earthformer-small", "--quick", "--device", "cpu", "--set", "depth=1"]
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    _, left = psutil.wait_procs(processes, timeout=5)
+    return [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def start(folder: Path, *words: str, fault: str = "") -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "spbench", "run", *SMALL, *words],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": PATHS, "SPBENCH_FAULT": fault},
+    )
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+    """One sweep over every faulty strategy, and a good one after them; records by name."""
+    folder = tmp_path_factory.mktemp("faults")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(PLUGINS))
+        patch.setenv("PYTHONPATH", PATHS)
+        names = ["raises", "lies", "dsp"]
+        request = Request(
+            combinations=every(find("axes-2d", "verify"), names, [2]),
+            device="cpu",
+            effort=QUICK,
+        )
+        launcher = LocalLauncher(folder / "logs" / "launcher.log")
+        with Store(folder) as store:
+            sweep = Sweep(
+                store=store,
+                launcher=launcher,
+                run_id="faults",
+                session="one",
+                deadlines=Deadlines(launch_s=60.0),
+            )
+            before = psutil.Process().children(recursive=True)
+            records = list(sweep.run(plan(request), lambda _: None))
+            launcher.close()
+        assert (
+            alive([p for p in psutil.Process().children(recursive=True) if p not in before]) == []
+        )
+    assert read_rows(folder).records == records
+    return {record.strategy: record for record in records}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "status", "reason"),
+    [
+        ("raises", "crash", "rank 1: ZeroDivisionError: a fault of rank 1"),
+        ("lies", "wrong_result", "differs from one device"),
+        ("dsp", "ok", ""),
+    ],
+)
+def test_faults_become_rows(
+    faults: dict[str, Record], strategy: str, status: str, reason: str
+) -> None:
+    """Each fault has its status and names the rank; the sweep goes on to the good case."""
+    record = faults[strategy]
+    assert (record.status, reason in record.reason) == (status, True), record.reason
+    assert (record.step_ms is not None) == (status == "ok")
+
+
+def test_a_run_from_the_command_line(tmp_path: Path) -> None:
+    """Rows, samples, run.json, the table on stdout, progress on stderr; nothing runs on."""
+    run = start(tmp_path, "-s", "dsp,megatron-sp", "--gpus", "2", "--out", "here", "--json")
+    out, err = run.communicate(timeout=120)
+    assert run.returncode == 0, err
+    rows = json.loads(out)
+    assert [row["status"] for row in rows] == ["ok", "ok"]
+    for row in rows:
+        for phase in ("forward", "backward", "gradients"):
+            assert row[f"sent_bytes_{phase}"] == row[f"predicted_bytes_{phase}"]
+        assert row["step_ms"] > 0
+        assert row["gradient_error"] < row["tolerance"]
+        assert row["stopped_by"] in ("precision", "seconds", "iterations")
+        assert 0 < row["steps_s"] < row["launch_s"]
+        # Twenty quick steps may be over before the kernel's ticks tell anything.
+        assert row["others_cores"] is None or row["others_cores"] >= 0
+        assert row["hardware"].endswith(f" x{len(os.sched_getaffinity(0))}")
+        called = {word.partition("=")[0].partition(".")[2] for word in row["collectives"].split()}
+        assert called == {op for op in OPS if row[f"{op}_bytes"]}
+    assert len({row["round"] for row in rows}) == 1
+    facts = json.loads((tmp_path / "here" / "run.json").read_text())
+    assert facts["versions"]["torch"]
+    assert facts["cases"][0]["strategy"] == "dsp"
+    assert (tmp_path / "here" / "samples.csv.gz").stat().st_size > 100
+    assert "\x1b" not in err
+
+    again = start(tmp_path, "-s", "dsp,megatron-sp", "--gpus", "2", "--out", "here")
+    out, err = again.communicate(timeout=60)
+    assert again.returncode == 0, err
+    assert "2 launches are in here already; 0 left to do" in err
+    assert len((tmp_path / "here" / "runs.csv").read_text().splitlines()) == 3
+
+
+def test_joining_ranks_that_torchrun_started(tmp_path: Path) -> None:
+    """Under torchrun every process is one rank; rank 0 alone writes and speaks. A fault is
+    planted there as elsewhere."""
+    words = ["-m", "spbench", "run", *SMALL, "-s", "dsp,rsa", "--out", "here", "--json"]
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=2",
+            *words,
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | {"PYTHONPATH": PATHS, "SPBENCH_FAULT": "slow@rank1:1%"},
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    rows = json.loads(run.stdout)
+    assert {row["environment"] for row in rows} == {"SPBENCH_FAULT=slow@rank1:1%"}
+    assert all(0 < row["steps_s"] < row["launch_s"] for row in rows)
+    assert [(row["strategy"], row["status"], row["world_size"]) for row in rows] == [
+        ("dsp", "ok", 2),
+        ("rsa", "ok", 2),
+    ]
+
+
+def test_a_planted_slow_rank_shows(tmp_path: Path) -> None:
+    """Its steps, silent ones too, are longer than another's; -v says where the time went, of
+    which little beyond the steps."""
+    words = ("-s", "dsp", "--gpus", "2", "--out", "here", "--json", "-v", "--launches", "2")
+    run = start(tmp_path, *words, fault="slow@rank1:100%")
+    out, err = run.communicate(timeout=120)
+    assert run.returncode == 0, err
+    assert {row["environment"] for row in json.loads(out)} == {"SPBENCH_FAULT=slow@rank1:100%"}
+    phases = "start .*, gate .*, memory .*, warm-up .*, timed and silent .*, end .*"
+    found = re.findall(rf"took (.*) s: {phases}; (.*) s beyond its steps", err)
+    assert len(found) == 2
+    assert all(float(beyond) < float(took) for took, beyond in found)
+    assert min(float(beyond) for _, beyond in found) < 1.5
+    for launch in range(2):
+        files = [next(tmp_path.glob(f"here/logs/*launch{launch}/rank{r}.json")) for r in range(2)]
+        fast, slow = (json.loads(file.read_text()) for file in files)
+        for name in ("step_ms", "compute_ms"):
+            assert statistics.median(slow[name]) > 1.5 * statistics.median(fast[name])
+
+
+def test_variables_for_the_ranks_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher is given some, and has others taken away, whatever this process has."""
+    monkeypatch.setenv("SPBENCH_FAULT", "nonsense")
+    (cell,) = plan(Request(combinations=every(WORK, ["dsp"], [2]), device="cpu", effort=NO_SILENT))
+    for variable, said in (
+        ({"SPBENCH_FAULT": None}, ""),
+        ({"SPBENCH_FAULT": "slow@rank0:1%"}, "SPBENCH_FAULT=slow@rank0:1%"),
+    ):
+        launcher = LocalLauncher(tmp_path / "launcher.log", variable)
+        with Store(tmp_path / "run") as store:
+            sweep = Sweep(
+                store=store,
+                launcher=launcher,
+                run_id="r",
+                session="s",
+                deadlines=Deadlines(launch_s=60.0),
+            )
+            (record,) = sweep.run([cell], lambda _: None)
+        launcher.close()
+        assert (record.status, record.environment) == ("ok", said), record.reason
+        assert (record.compute_ms, record.exposed_comm_ms) == (None, None)
+        assert record.step_ms
+    assert os.environ["SPBENCH_FAULT"] == "nonsense"
+
+
+def test_a_launcher_that_is_ended_as_it_starts_leaves_nothing(tmp_path: Path) -> None:
+    """Its server's socket has a folder of its own, and torch is still being imported."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    agent = AgentProcess(tmp_path / "launcher.log", {"TMPDIR": str(temporary)})
+    agent.start()
+    while agent.runs and not [*temporary.glob("pymp-*/listener-*")]:
+        time.sleep(0.01)
+    agent.end(now=True)
+    assert [*temporary.iterdir()] == []
+
+
+def test_a_share_of_a_group(tmp_path: Path) -> None:
+    """--share: one process, gated as threads, compute and memory but no step and no sent bytes."""
+    run = start(tmp_path, "--share", "-s", "dsp,rsa", "--gpus", "1,8", "--out", "here", "--json")
+    out, err = run.communicate(timeout=120)
+    assert run.returncode == 0, err
+    rows = json.loads(out)
+    assert [row["status"] for row in rows] == ["ok"] * 4
+    for row in rows:
+        assert (row["kind"], row["backend"]) == ("one_gpu_share", "fake")
+        assert row["step_ms"] is None
+        assert row["sent_bytes_forward"] is None
+        assert row["compute_ms"] > 0
+        assert "(reduced)" in row["gated_on"]
+    memory = {
+        row["world_size"]: row["peak_allocated_bytes"] for row in rows if row["strategy"] == "dsp"
+    }
+    assert memory[8] < memory[1] / 2

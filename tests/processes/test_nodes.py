@@ -1,0 +1,290 @@
+"""Several nodes, as several commands on one machine: they meet, share the work, notice a loss."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from helpers.spbench_process import (
+    PATHS,
+    ROOT,
+    SMALL,
+    alive,
+    family,
+    finish,
+    rows_of,
+    start,
+    until_ranks_step,
+)
+
+LONGER = pytest.mark.faults
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def node(folder: Path, rank: int, port: int, *words: str, nodes: int = 2, **more: str):
+    """One of several, each in a folder of its own."""
+    place = folder / f"node{rank}"
+    place.mkdir(exist_ok=True)
+    where = ("--nnodes", str(nodes), "--node-rank", str(rank), "--rdzv-endpoint")
+    return start(place, "run", *words, *where, f"127.0.0.1:{port}", "--out", "here", **more)
+
+
+def test_two_nodes_share_the_ranks_of_a_case(tmp_path: Path) -> None:
+    """The same volumes as on one; one node is full before the next; only node 0 has results.
+
+    The other does not even look at its --out, where on a shared disk node 0 may have begun.
+    """
+    words = (*SMALL, "-s", "dsp,ulysses")
+    other = tmp_path / "node1" / "here" / "notes"
+    other.mkdir(parents=True)
+    port = free_port()
+    first, second = (node(tmp_path, i, port, *words, "--gpus", "2,3") for i in (0, 1))
+    code, _, err = finish(first, 200)
+    assert code == 0, err
+    code_, _, err_ = finish(second, 30)
+    assert code_ == 0, err_
+    host = socket.gethostname()
+    assert f"ranks: 3 on {host} 0-1, {host} 2" in err
+    assert "node 0 is done" in err_
+    assert [*other.parent.iterdir()] == [other]
+    together = rows_of(tmp_path / "node0" / "here")
+    assert [row["status"] for row in together] == ["ok"] * 4
+    alone = start(tmp_path, "run", *words, "--gpus", "2,3", "--out", "alone")
+    code, _, err = finish(alone, 200)
+    assert code == 0, err
+    volume = {
+        (row["strategy"], row["world_size"]): sent(row) for row in rows_of(tmp_path / "alone")
+    }
+    for row in together:
+        assert sent(row) == volume[row["strategy"], row["world_size"]]
+        assert bool(row["placement"]) == (row["world_size"] != "2")
+
+
+def sent(row: dict[str, str]) -> list[str]:
+    return [row[f"sent_bytes_{phase}"] for phase in ("forward", "backward", "gradients")]
+
+
+@LONGER
+def test_a_fault_on_the_other_node(tmp_path: Path) -> None:
+    """Its last words and its log come to node 0; the next launch goes on with both."""
+    words = (*SMALL, "-s", "dsp,ulysses", "--gpus", "3")
+    port = free_port()
+    first, second = (
+        node(tmp_path, i, port, *words, SPBENCH_FAULT="raise@rank2:step3") for i in (0, 1)
+    )
+    code, _, err = finish(first, 120)
+    assert code == 3, err
+    assert finish(second, 30)[0] == 0
+    rows = rows_of(tmp_path / "node0" / "here")
+    host = socket.gethostname()
+    assert {(row["status"], row["reason"]) for row in rows} == {
+        ("crash", f"rank 2 ({host}): RuntimeError: planted by SPBENCH_FAULT")
+    }
+    log = tmp_path / "node0" / "here" / rows[0]["log"]
+    assert "Traceback" in log.read_text()
+
+
+@LONGER
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_dies_in_the_end(tmp_path: Path, rank: int) -> None:
+    """On either node: blamed, and soon; the next launch goes on with both."""
+    words = (*SMALL, "-s", "dsp,ulysses", "--gpus", "3", "--hang-after", "60s")
+    port = free_port()
+    fault = f"kill@rank{rank}:teardown"
+    first, second = (node(tmp_path, i, port, *words, SPBENCH_FAULT=fault) for i in (0, 1))
+    code, _, err = finish(first, 120)
+    assert code == 3, err
+    assert finish(second, 30)[0] == 0
+    said = f"rank {rank} ({socket.gethostname()}) was ended by SIGKILL"
+    rows = rows_of(tmp_path / "node0" / "here")
+    assert [(row["status"], row["reason"]) for row in rows] == [("crash", said)] * 2
+    assert all(float(row["launch_s"]) < 45 for row in rows)
+
+
+@LONGER
+def test_two_machines_with_one_number(tmp_path: Path) -> None:
+    """The second is told who has it; the first goes on."""
+    words = (*SMALL, "-s", "dsp", "--gpus", "2")
+    port = free_port()
+    runs = [node(tmp_path, i, port, *words, nodes=3) for i in (0, 1)]
+    time.sleep(8)
+    (tmp_path / "again").mkdir()
+    code, _, err = finish(node(tmp_path / "again", 1, port, *words, nodes=3), 60)
+    assert code == 6, err
+    assert f"node 1 is {socket.gethostname()} already" in err
+    runs.append(node(tmp_path, 2, port, *words, nodes=3))
+    assert [finish(run, 120)[0] for run in runs] == [0, 0, 0]
+
+
+@LONGER
+def test_a_node_that_does_not_come(tmp_path: Path) -> None:
+    """Exit 6 within the time, naming it; nothing is written but the log of the launcher."""
+    words = (*SMALL, "-s", "dsp", "--gpus", "4", "--join-timeout", "4s")
+    port = free_port()
+    runs = [node(tmp_path, i, port, *words, nodes=3) for i in (0, 2)]
+    code, _, err = finish(runs[0], 60)
+    assert code == 6, err
+    assert "node 1 of 3 did not come within 4 s" in err
+    code, _, err = finish(runs[1], 60)
+    assert code == 6, err
+    assert "node 1 of 3 did not come" in err
+    assert not (tmp_path / "node0" / "here" / "runs.csv").exists()
+
+
+def test_nobody_at_the_endpoint(tmp_path: Path) -> None:
+    """A follower without node 0 ends with 6 and says where it looked."""
+    port = free_port()
+    run = node(tmp_path, 1, port, *SMALL, "-s", "dsp", "--gpus", "2", "--join-timeout", "2s")
+    code, _, err = finish(run, 60)
+    assert code == 6, err
+    assert f"127.0.0.1:{port}" in err
+
+
+def test_other_code_on_one_node(tmp_path: Path) -> None:
+    """Both end with 6; the message names the node and what differs."""
+    shutil.copytree(ROOT / "spbench", tmp_path / "tree" / "spbench")
+    shutil.copytree(ROOT / "configs", tmp_path / "tree" / "configs")
+    (tmp_path / "tree" / "spbench" / "new.py").write_text('"""Another version."""\n')
+    port = free_port()
+    words = (*SMALL, "-s", "dsp", "--gpus", "2")
+    first = node(tmp_path, 0, port, *words)
+    second = node(tmp_path, 1, port, *words, PYTHONPATH=str(tmp_path / "tree"))
+    for run in (first, second):
+        code, _, err = finish(run, 60)
+        assert code == 6, err
+        assert "node 1" in err and "code of spbench" in err and "install the same" in err
+
+
+def test_a_node_that_is_lost(tmp_path: Path) -> None:
+    """Stopped in mid-run, as if its machine had gone: a row within the deadline names it, no other
+    case is begun, exit 6, and neither side leaves anybody. Ranks know where gloo is to listen."""
+    port = free_port()
+    words = (*SMALL, "-s", "dsp", "--gpus", "3", "--launches", "60", "--hang-after", "10s")
+    first, second = (node(tmp_path, i, port, *words) for i in (0, 1))
+    until_ranks_step(tmp_path / "node0" / "here", first)
+    there = family(second.pid)
+    (launcher,) = psutil.Process(second.pid).children()
+    of_ranks = [one.environ() for one in launcher.children(recursive=True)]
+    assert {found.get("GLOO_SOCKET_IFNAME") for found in of_ranks} == {"lo"}
+    for one in there:
+        one.suspend()
+    began = time.monotonic()
+    code, _, err = finish(first, 60)
+    assert time.monotonic() - began < 45
+    assert code == 6, err
+    *finished, row = rows_of(tmp_path / "node0" / "here")
+    assert {one["status"] for one in finished} <= {"ok"}
+    host = socket.gethostname()
+    assert (row["status"], row["reason"]) == (
+        "comm_error",
+        f"node 1 ({host}) has not answered for 10 s",
+    )
+    for one in there:
+        one.resume()
+    code, _, err = finish(second, 60)
+    assert code == 6, err
+    assert alive(there) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--nnodes", "2"], 2, "--nnodes 2 needs --rdzv-endpoint"),
+        (["--node-rank", "1"], 2, "--node-rank 1 needs --nnodes"),
+        (["--nnodes", "2", "--rdzv-endpoint", "a:b"], 2, "is not HOST or HOST:PORT"),
+        (["--nnodes", "2", "--rdzv-endpoint", "a:99999"], 2, "there is no port 99999"),
+        (
+            ["--nnodes", "2", "--rdzv-endpoint", "no-such-host.invalid:1"],
+            6,
+            "'no-such-host.invalid', does not resolve",
+        ),
+        (["--nnodes", "2", "--node-rank", "2", "--rdzv-endpoint", "127.0.0.1"], 2, "use 0 to 1"),
+        (["--nnodes", "2", "--share", "--rdzv-endpoint", "127.0.0.1"], 2, "--share is one process"),
+    ],
+)
+def test_what_does_not_lead_anywhere(
+    tmp_path: Path, words: list[str], code: int, said: str
+) -> None:
+    """Said at once, before anything starts; never a fall back to this machine alone."""
+    done, _, err = finish(start(tmp_path, "run", *SMALL, "-s", "dsp", *words), 60)
+    assert done == code, err
+    assert said in err
+    assert not (tmp_path / "results").exists()
+
+
+def torchrun(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    return subprocess.run(
+        [*launcher, "-m", "spbench", "run", *SMALL, "-s", "dsp,rsa", "--out", "here", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | {"PYTHONPATH": PATHS} | more,
+    )
+
+
+@LONGER
+@pytest.mark.parametrize(
+    ("fault", "status", "reason"),
+    [
+        ("raise@rank1:step3", "crash", "rank 1: RuntimeError: planted by SPBENCH_FAULT"),
+        ("oom@rank1:step3", "oom", "rank 1: out of memory when it asked for 2.00 GiB"),
+        ("raise@rank0:step3", "crash", "rank 0: RuntimeError: planted by SPBENCH_FAULT"),
+        ("hang@rank1:step3", "hang", "rank 1 did not come along while the others waited"),
+        ("kill@rank1:step3", "comm_error", "rank 0: "),
+    ],
+)
+def test_faults_of_ranks_that_torchrun_started(
+    tmp_path: Path, fault: str, status: str, reason: str
+) -> None:
+    """Rank 0 writes what it can find out, and says of the other cases why they were left out."""
+    torchrun(tmp_path, "--hang-after", "6s", SPBENCH_FAULT=fault)
+    first, second = rows_of(tmp_path / "here")
+    assert first["status"] == status, first["reason"]
+    assert first["reason"].startswith(reason)
+    assert (second["status"], second["reason"]) == (
+        "skipped",
+        "an earlier case broke the process group that was joined",
+    )
+
+
+@LONGER
+def test_signals_to_one_node_end_it_alone_and_the_other_says_so(tmp_path: Path) -> None:
+    """Ctrl-C on node 0: node 1 ends too, by itself."""
+    port = free_port()
+    words = (*SMALL, "-s", "dsp", "--gpus", "3", "--launches", "60", "--hang-after", "10s")
+    first, second = (node(tmp_path, i, port, *words) for i in (0, 1))
+    until_ranks_step(tmp_path / "node0" / "here", first)
+    there = family(second.pid)
+    first.send_signal(signal.SIGINT)
+    assert finish(first, 30)[0] == 130
+    code, _, err = finish(second, 60)
+    assert code == 6, err
+    assert "node 0" in err
+    assert alive(there) == []
+
+
+@LONGER
+def test_the_time_of_all_launches_under_torchrun(tmp_path: Path) -> None:
+    """When rank 0 stops the others do, and torchrun has nothing to report."""
+    done = torchrun(tmp_path, "--max-time", "5s", "--launches", "40")
+    rows = rows_of(tmp_path / "here")
+    assert {row["status"] for row in rows} == {"ok"}
+    assert 0 < len(rows) < 80
+    assert "go on with --out here" in done.stderr
+    assert "ChildFailedError" not in done.stderr or "exitcode  : 3" in done.stderr

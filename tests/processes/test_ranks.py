@@ -1,0 +1,150 @@
+"""What befalls one rank becomes a row that says so, and nothing of the launch is left."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+from helpers.spbench_process import PATHS, alive
+
+from spbench.launch.deadlines import Deadlines
+from spbench.launch.launcher import Ended
+from spbench.launch.local import LocalLauncher
+from spbench.results.record import Record
+from spbench.results.store import Store
+from spbench.sweep.plan import Request, every, plan
+from spbench.sweep.sweep import Sweep
+from spbench.worker.fault_injection import VARIABLE
+from spbench.workload.case import QUICK
+from spbench.workload.catalogue import find
+from spbench.workload.job import Job
+
+PLANTED = RuntimeError.__name__ + ": planted by SPBENCH_FAULT"
+STACK = r'File ".*fault\.py", line \d+ in _hang'
+FAULTS = {
+    "oom@rank1:step3": ("oom", "rank 1: out of memory when it asked for 2.00 GiB", ""),
+    "raise@rank1:step3": ("crash", f"rank 1: {PLANTED}", "Traceback"),
+    "raise@rank0:init": ("crash", f"rank 0: {PLANTED}", "Traceback"),
+    "exit@rank1:step3": ("crash", "rank 1 ended with exit code 7 and left no result", ""),
+    "kill@rank1:step3": ("crash", "rank 1 was ended by SIGKILL", ""),
+    "kill@rank0:init": ("crash", "rank 0 was ended by SIGKILL", ""),
+    "kill@rank1:teardown": ("crash", "rank 1 was ended by SIGKILL", ""),
+    "abort@rank1:step3": ("crash", "rank 1 was ended by SIGABRT", "Fatal Python error: Aborted"),
+    "segv@rank1:step0": ("crash", "rank 1 was ended by SIGSEGV", "Segmentation fault"),
+    "hang@rank1:init": ("hang", "rank 1 stopped in starting, the others in joining", STACK),
+    "hang@rank1:step3": ("hang", "rank 1 stopped in step 3 (warm-up), the others in step 3", STACK),
+    "hang@rank0:teardown": ("hang", "stopped in leaving", STACK),
+    "mismatch@rank1:step3": (
+        "hang",
+        "rank 1 stopped in step 3 (warm-up), the others in",
+        "in strike",
+    ),
+    "deaf@rank1:step3": ("hang", "rank 1 stopped in step 3", STACK),
+    "corrupt@rank1:step0": ("wrong_result", "rank 1: output differs from one device by", ""),
+    "nan@rank0:step0": ("wrong_result", "rank 0: output differs from one device by nan", ""),
+    "": ("ok", "", ""),
+}
+"""Status, reason, and what stands in the log of the rank to blame. The last one is none."""
+
+
+@dataclass
+class Planting:
+    """A launcher that plants a fault into each launch; how many processes each one left."""
+
+    inner: LocalLauncher
+    faults: list[str]
+    left: list[int] = field(default_factory=list)
+
+    def announce(self, jobs: list[Job]) -> None:
+        self.inner.announce(jobs)
+
+    def run(self, job: Job, folder: Path) -> Ended:
+        environment = {VARIABLE: self.faults[len(self.left)]}
+        ended = self.inner.run(job.model_copy(update={"environment": environment}), folder)
+        ranks = [
+            rank
+            for launcher in psutil.Process().children()
+            for server in launcher.children()
+            for rank in server.children()
+        ]
+        self.left.append(len(alive(ranks)))
+        return ended
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Record], list[int]]:
+    """A sweep of as many launches as there are faults; folder, rows, processes left."""
+    folder = tmp_path_factory.mktemp("faults")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", PATHS)
+        request = Request(
+            combinations=every(find("axes-2d", "verify"), ["dsp"], [2]),
+            device="cpu",
+            effort=QUICK,
+            launches=len(FAULTS),
+        )
+        before = psutil.Process().children(recursive=True)
+        launcher = Planting(LocalLauncher(folder / "logs" / "launcher.log"), list(FAULTS))
+        with Store(folder) as store:
+            sweep = Sweep(
+                store=store,
+                launcher=launcher,
+                run_id="faults",
+                session="one",
+                deadlines=Deadlines(launch_s=60.0, hang_s=2.5),
+            )
+            # An oom case is not tried again; here each launch is another fault.
+            records = []
+            for record in sweep.run(plan(request), lambda _: None):
+                sweep.starved.clear()
+                records.append(record)
+            launcher.close()
+        after = [one for one in psutil.Process().children(recursive=True) if one not in before]
+        assert alive(after) == []
+    return folder, dict(zip(FAULTS, records, strict=True)), launcher.left
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_one_rank_is_a_row(
+    launched: tuple[Path, dict[str, Record], list[int]], fault: str
+) -> None:
+    """Status, the rank that is to blame, what it says in its log; figures are blank, no process
+    is left, and the sweep goes on."""
+    folder, records, left = launched
+    status, reason, logged = FAULTS[fault]
+    record = records[fault]
+    assert (record.status, reason in record.reason) == (status, True), record.reason
+    assert (record.step_ms is not None) == (status == "ok")
+    assert left[list(FAULTS).index(fault)] == 0
+    if logged:
+        text = (folder / record.log).read_text(errors="replace")
+        assert re.search(logged, text), f"{record.log}: {text[-2000:]}"
+
+
+def test_a_hang_is_noticed_in_time(
+    launched: tuple[Path, dict[str, Record], list[int]],
+) -> None:
+    """Within the limit and what ending ranks takes; one that ignores SIGTERM takes its grace."""
+    _, records, _ = launched
+    for fault, record in records.items():
+        if record.status == "hang":
+            assert "nothing moved for" in record.reason
+            assert record.launch_s is not None
+            assert record.launch_s < (20 if fault.startswith("deaf") else 12), fault
+
+
+def test_no_file_of_another_launch_is_read(
+    launched: tuple[Path, dict[str, Record], list[int]],
+) -> None:
+    """Each launch has its folder; its fault stands in its row where the rank could still tell."""
+    _, records, _ = launched
+    assert len({record.log for record in records.values() if record.log}) == len(FAULTS) - 1
+    assert records["corrupt@rank1:step0"].environment == "SPBENCH_FAULT=corrupt@rank1:step0"
+    assert os.environ.get(VARIABLE) is None

@@ -1,0 +1,215 @@
+"""Two sides of a case: which launches count, and when there is a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from helpers.example_rows import rows
+
+from spbench.analysis.compare import compare_times, limits_of
+
+FLAT = [100.0, 100.4, 99.6, 100.2, 99.8]
+
+
+def times(factor: float, spread: float = 1.0) -> list[float]:
+    return [100 * factor * (ms / 100) ** spread for ms in FLAT[1:] + FLAT[:1]]
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict"),
+    [
+        (1.1, "slower"),
+        (0.9, "faster"),
+        (1.0, "same"),
+        (1.02, "inconclusive"),
+        (1 / 1.02, "inconclusive"),
+    ],
+)
+def test_a_verdict_needs_the_whole_interval(factor: float, verdict: str) -> None:
+    """Outside the margin, inside it, or across its edge."""
+    found = compare_times(rows("a", FLAT), rows("a", times(factor)))
+    assert found is not None
+    assert (found.verdict, found.paired, found.launches) == (verdict, True, 5)
+    assert found.ratio == pytest.approx(factor)
+    assert found.low is not None and found.high is not None
+    assert found.low < factor < found.high
+    assert found.needs is None  # at the very limit no number would do
+
+
+def test_inconclusive_says_what_it_would_take() -> None:
+    """More launches, in number and in words."""
+    found = compare_times(rows("a", FLAT), rows("a", times(1.024, spread=5.0)))
+    assert found is not None and found.needs is not None
+    assert found.verdict == "inconclusive" and found.needs > 5
+    assert found.reason == f"5 launches of a side; about {found.needs} would tell"
+
+
+def test_a_single_launch_has_no_verdict() -> None:
+    """Nor an interval; three are asked for."""
+    found = compare_times(rows("a", [1.0]), rows("a", [2.0]))
+    assert found is not None
+    assert (found.verdict, found.low, found.needs) == ("inconclusive", None, 3)
+    assert found.reason == "1 launch of a side; an interval takes 3 of each"
+
+
+def test_which_side_has_too_few_launches_is_said() -> None:
+    """Of sides that ran apart."""
+    found = compare_times(rows("a", FLAT[:2]), rows("a", FLAT, session="t"))
+    assert found is not None
+    assert found.reason == "5 launches against 2; an interval takes 3 of each"
+
+
+def test_the_margin_is_the_same_both_ways() -> None:
+    """What is 3 % slower one way round is 3 % faster the other."""
+    fast, slow = limits_of(0.03)
+    assert fast * slow == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("field", ["gpu", "hardware", "torch", "cuda", "nccl", "backend", "device"])
+def test_other_hardware_or_libraries_are_not_compared(field: str) -> None:
+    """The reason names the field and both values; there is no figure either."""
+    before = rows("a", FLAT, **{field: "old"})
+    after = rows("a", times(1.5), session="t", **{field: "new"})
+    found = compare_times(before, after)
+    assert found is not None
+    assert (found.verdict, found.ratio) == ("not comparable", None)
+    assert found.reason == f"{field} new, was old"
+    allowed = compare_times(before, after, allow_mismatch=True)
+    assert allowed is not None
+    assert (allowed.verdict, allowed.reason) == ("not comparable", f"{field} new, was old")
+    assert allowed.ratio == pytest.approx(1.5)
+
+
+def test_what_is_not_known_stops_nothing() -> None:
+    """Rows of an older schema have no hardware."""
+    found = compare_times(rows("a", FLAT), rows("a", times(1.5), hardware="a CPU"))
+    assert found is not None and found.verdict == "slower"
+
+
+def test_a_noisy_run_by_itself_has_no_verdict() -> None:
+    """Nothing tells its disturbance from a change."""
+    noisy = rows("a", times(1.5), session="t", noisy="others used 1.0 of 2 cores")
+    found = compare_times(rows("a", FLAT), noisy)
+    assert found is not None
+    assert (found.verdict, found.is_noisy, found.p_slower) == ("inconclusive", True, 1.0)
+    assert "too few launches were quiet: others used 1.0 of 2 cores" in found.reason
+
+
+def test_noisy_launches_are_left_out() -> None:
+    """As long as quiet ones are there."""
+    apart = rows("a", [*times(1.0), 300.0], session="t")
+    apart[-1] = replace(apart[-1], noisy="a neighbour")
+    found = compare_times(rows("a", FLAT), apart)
+    assert found is not None and (found.verdict, found.launches) == ("same", 5)
+
+
+def test_noisy_rounds_count_where_too_few_are_quiet() -> None:
+    """Sides that take turns are disturbed alike: their ratio stays what it is."""
+    both = [rows("a", FLAT, noisy="x"), rows("a", times(1.1), noisy="x")]
+    found = compare_times(*both)
+    assert found is not None and (found.verdict, found.is_noisy) == ("slower", False)
+    three_quiet = [[*side[:2], *(replace(one, noisy="") for one in side[2:])] for side in both]
+    found = compare_times(*three_quiet)
+    assert found is not None and found.launches == 3
+
+
+def test_only_launches_that_are_ok_count() -> None:
+    """A failed one has no time, whatever its row says."""
+    after = rows("a", times(1.0))
+    after[0] = replace(after[0], status="crash", step_ms=900.0)
+    found = compare_times(rows("a", FLAT), after)
+    assert found is not None and (found.verdict, found.launches) == ("same", 4)
+
+
+def test_without_a_time_there_is_nothing_to_compare() -> None:
+    """A dry run, or a case of which no launch is ok."""
+    assert compare_times(rows("a", FLAT), []) is None
+    assert compare_times(rows("a", FLAT), rows("a", FLAT, status="oom")) is None
+
+
+def test_a_share_is_compared_by_its_computation() -> None:
+    """It has no step time."""
+    share = [
+        rows("a", values, kind="one_gpu_share", compute_ms=9.0) for values in (FLAT, times(1.2))
+    ]
+    share = [[replace(one, step_ms=None, compute_ms=one.step_ms) for one in side] for side in share]
+    found = compare_times(*share)
+    assert found is not None and found.verdict == "slower"
+
+
+def test_computation_is_no_step() -> None:
+    """A step whose time is blank has none, whatever it computed."""
+    blank = [replace(one, step_ms=None, compute_ms=1.0) for one in rows("a", FLAT)]
+    assert compare_times(rows("a", FLAT), blank) is None
+
+
+def test_rows_of_before_there_were_rounds() -> None:
+    """They ran next to nothing that is known: never paired."""
+    old = [[replace(one, round="") for one in rows("a", values)] for values in (FLAT, times(1.0))]
+    found = compare_times(*old)
+    assert found is not None and (found.paired, found.verdict) == (False, "same")
+
+
+def test_noise_on_one_side_alone_is_no_chance() -> None:
+    """Three rounds of it and none on the other: whatever it is, there is no verdict."""
+    noisy = rows("a", times(1.3), noisy="others used 1.0 of 2 cores")
+    found = compare_times(rows("a", FLAT), noisy)
+    assert found is not None and found.paired
+    assert (found.verdict, found.is_noisy) == ("inconclusive", True)
+    both = rows("a", FLAT, noisy="x")
+    both[0] = replace(both[0], noisy="")
+    found = compare_times(both, noisy)
+    assert found is not None and found.verdict == "slower"
+    found = compare_times(noisy, rows("a", FLAT))
+    assert found is not None and found.verdict == "inconclusive"
+
+
+def test_either_side_may_make_a_round_noisy() -> None:
+    """Only rounds in which neither was disturbed count, if there are three."""
+    sides = [rows("a", FLAT), rows("a", times(1.0))]
+    sides[0][0] = replace(sides[0][0], noisy="x")
+    sides[1][4] = replace(sides[1][4], noisy="x")
+    found = compare_times(*sides)
+    assert found is not None and found.launches == 3
+
+
+def test_a_few_quiet_rounds_of_many_tell_less_than_all() -> None:
+    """Three of ten are left to count with the others; five of ten count alone."""
+    sides = [rows("a", FLAT * 2), rows("a", times(1.0) * 2)]
+    noisy = [[replace(one, noisy="x") for one in side] for side in sides]
+    for quiet, counted in ((3, 10), (5, 5)):
+        mixed = [
+            [*clean[:quiet], *dirty[quiet:]] for clean, dirty in zip(sides, noisy, strict=True)
+        ]
+        found = compare_times(*mixed)
+        assert found is not None and found.launches == counted
+
+
+def test_three_common_rounds_are_enough_to_pair() -> None:
+    """Each side lost another launch; drift still cancels."""
+    drift = [100.0, 120.0, 140.0, 160.0, 180.0]
+    before, after = rows("a", drift), rows("b", [1.1 * ms for ms in drift])
+    before[0], after[4] = (replace(one, status="hang") for one in (before[0], after[4]))
+    found = compare_times(before, after)
+    assert found is not None and found.paired
+    assert (found.launches, found.verdict) == (3, "slower")
+    assert found.ratio == pytest.approx(1.1)
+    assert (found.before_ms, found.after_ms) == (140.0, pytest.approx(154.0))
+
+
+def test_two_common_rounds_of_many_are_not() -> None:
+    """All launches tell more, though they ran apart."""
+    later = [*rows("b", [110.0, 111.0]), *rows("b", [110.0, 111.0, 112.0], session="t")]
+    found = compare_times(rows("a", FLAT), later)
+    assert found is not None and (found.paired, found.launches) == (False, 5)
+
+
+def test_both_limits_must_be_cleared_from_within() -> None:
+    """Inside the margin, near one of its limits, it takes the launches of the nearer one."""
+    found = compare_times(rows("a", FLAT), rows("a", times(1.012, spread=6.0)))
+    assert found is not None and found.needs is not None
+    assert found.verdict == "inconclusive"
+    less = compare_times(rows("a", FLAT), rows("a", times(1.0, spread=6.0)))
+    assert less is not None and less.needs is not None
+    assert found.needs > less.needs

@@ -1,0 +1,99 @@
+"""Launches that took turns: compared step by step, where their iterations are known."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from helpers.example_rows import rows
+
+from spbench.analysis.compare import Comparison, compare_times
+from spbench.analysis.paired_steps import Both, middle_log_ratio
+from spbench.results.iterations import Traces
+from spbench.results.record import Record
+
+ROUNDS = 5
+Steps = list[list[float]]
+
+
+def side(steps: Steps, **more: Any) -> list[Record]:
+    """A launch for each list of steps, in turns with another side's."""
+    means = [statistics.fmean(ms) for ms in steps]
+    return rows("dsp", means, **{"turns": 40} | more)
+
+
+def traced(records: list[Record], steps: Steps) -> Traces:
+    """The same iterations of both ranks."""
+    return Traces(
+        ms={
+            (one.case, one.launch): {("timed", rank): ms for rank in range(2)}
+            for one, ms in zip(records, steps, strict=True)
+        }
+    )
+
+
+def drifting(factor: float, seed: int) -> tuple[Steps, Steps]:
+    """Of both sides, of which the second ran its last third alone: a machine whose speed wanders,
+    meets neighbours alike, and now and then disturbs one of them."""
+    chance = random.Random(seed)
+    before, after = [], []
+    for _ in range(ROUNDS):
+        levels = [chance.gauss(0, 0.1)]
+        for _ in range(59):
+            levels.append(levels[-1] + chance.gauss(0, 0.05))
+        noise = [chance.gauss(0, 0.005) for _ in levels]
+        before.append([100 * math.exp(level) for level in levels[:40]])
+        after.append([100 * factor * math.exp(x + n) for x, n in zip(levels, noise, strict=True)])
+        for side_of in (before, after):
+            for i in chance.sample(range(40), chance.randrange(8)):
+                side_of[-1][i] *= 3
+    return before, after
+
+
+def compared(old: list[Record], new: list[Record], traces: Both | None = None) -> Comparison:
+    found = compare_times(old, new, traces=traces)
+    assert found is not None
+    return found
+
+
+def test_the_middle_half_of_the_ratios() -> None:
+    """A step that something disturbed counts for nothing, nor what one side ran alone."""
+    assert middle_log_ratio([1.0] * 8, [1.1] * 6 + [9.0, 0.1]) == pytest.approx(math.log(1.1))
+    assert middle_log_ratio([2.0, 2.0], [3.0, 3.0, 99.0]) == pytest.approx(math.log(1.5))
+    assert middle_log_ratio([2.0], [3.0]) == pytest.approx(math.log(1.5))
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.05, "slower"), (1.0, "same")])
+def test_neighbours_tell_what_means_cannot(factor: float, verdict: str) -> None:
+    """A machine that wanders by more than is to be found hides it in means alone."""
+    old, new = drifting(factor, seed=1)
+    before, after = side(old), side(new)
+    assert compared(before, after).verdict == "inconclusive"
+    found = compared(before, after, (traced(before, old), traced(after, new)))
+    assert (found.verdict, found.paired, found.launches) == (verdict, True, ROUNDS)
+    assert found.ratio == pytest.approx(factor, abs=0.003)
+    assert found.before_ms == statistics.median(map(statistics.fmean, old))
+
+
+@pytest.mark.parametrize("lost", ["", "turns before", "turns after", "samples", "a rank"])
+def test_where_steps_are_not_known_means_are_compared(lost: str) -> None:
+    """Of a launch that ran alone, or whose iterations are lost."""
+    steps, slower = [[100.0] * 4] * ROUNDS, [[100.0] * 3 + [300.0]] * ROUNDS
+    before, after = side(steps), side(slower)
+    traces = [traced(before, steps), traced(after, slower)]
+    match lost:
+        case "turns before":
+            before = [replace(one, turns=None) for one in before]
+        case "turns after":
+            after = [replace(one, turns=None) for one in after]
+        case "samples":
+            traces[1] = Traces()
+        case "a rank":
+            for ranks in traces[0].ms.values():
+                del ranks["timed", 1]
+    found = compared(before, after, (traces[0], traces[1]))
+    assert found.ratio == pytest.approx(1.5 if lost else 1.0)

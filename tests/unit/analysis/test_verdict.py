@@ -1,0 +1,147 @@
+"""The gate for changes: what fails it, what passes, what stays open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from helpers.example_rows import row, rows
+
+from spbench.analysis.compare_runs import between
+from spbench.analysis.findings import Margins
+from spbench.analysis.verdict import Judgement, judged
+from spbench.results.record import Record
+
+STEPS = [100.0, 100.5, 99.5, 100.2, 99.8]
+CHECK = Margins(time=0.03)
+
+
+def side(factor: float = 1.0, strategy: str = "dsp", **more: Any) -> list[Record]:
+    turned = STEPS if factor == 1.0 else [*STEPS[1:], STEPS[0]]
+    return rows(strategy, [ms * factor for ms in turned], **{"sent_bytes_forward": 8} | more)
+
+
+def judge(before: list[Record], after: list[Record]) -> Judgement:
+    return judged(between(before, after, CHECK), CHECK)
+
+
+def outcome(before: list[Record], after: list[Record], metric: str) -> str:
+    (found,) = (one for one in judge(before, after).graded if one.finding.metric == metric)
+    return found.outcome
+
+
+@pytest.mark.parametrize(
+    ("factor", "wanted"),
+    [(1.0, "pass"), (0.8, "pass"), (1.02, "pass"), (1.05, "fail"), (1.03, "undecided")],
+)
+def test_time_fails_beyond_the_margin(factor: float, wanted: str) -> None:
+    """With its whole interval; within the margin, or faster, it passes."""
+    assert outcome(side(), side(factor), "time") == wanted
+
+
+def test_noise_leaves_time_undecided() -> None:
+    """A disturbed run neither fails nor passes."""
+    noisy = side(1.5, session="t", noisy="a neighbour")
+    assert outcome(side(), noisy, "time") == "undecided"
+    noisy = side(1.0, session="t", noisy="a neighbour")
+    assert outcome(side(), noisy, "time") == "undecided"
+
+
+@pytest.mark.parametrize(("bytes_now", "wanted"), [(8, "pass"), (9, "fail"), (7, "fail")])
+def test_bytes_fail_on_any_difference(bytes_now: int, wanted: str) -> None:
+    """Fewer too: whoever meant it makes a new baseline."""
+    assert outcome(side(), side(sent_bytes_forward=bytes_now), "volume") == wanted
+
+
+@pytest.mark.parametrize(("peak", "wanted"), [(1010, "pass"), (1011, "fail"), (500, "pass")])
+def test_memory_fails_when_it_grows(peak: int, wanted: str) -> None:
+    """By more than 1 %; less is welcome."""
+    before, after = side(peak_allocated_bytes=1000), side(peak_allocated_bytes=peak)
+    assert outcome(before, after, "memory") == wanted
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "wanted"),
+    [("ok", "oom", "fail"), ("oom", "ok", "pass"), ("oom", "oom", "pass")],
+)
+def test_a_case_that_breaks_fails(before: str, after: str, wanted: str) -> None:
+    """One that was broken before is nobody's regression."""
+    assert outcome([row(status=before)], [row(status=after)], "status") == wanted
+
+
+def test_a_missing_case_cannot_be_judged() -> None:
+    """Else a check that measures nothing would pass; a new one needs no counterpart."""
+    missing = judge([*side(), *side(strategy="rsa")], side())
+    assert (missing.of("fail"), missing.is_comparable) == ([], False)
+    assert judge(side(), [*side(), *side(strategy="rsa")]).is_comparable
+
+
+def test_nothing_to_judge_is_not_comparable() -> None:
+    """No case on either side."""
+    assert not judge([], []).is_comparable
+
+
+def test_another_gpu_is_not_comparable() -> None:
+    """Though its bytes are judged, and would fail."""
+    other = judge(side(gpu="a"), side(gpu="b"))
+    assert (other.of("fail"), other.is_comparable) == ([], False)
+    worse = judge(side(gpu="a"), side(gpu="b", sent_bytes_forward=9))
+    assert [one.metric for one in worse.of("fail")] == ["volume"]
+
+
+def test_many_cases_ask_for_more_certainty() -> None:
+    """What fails alone, just so, stays open among forty cases: one in twenty does by chance."""
+    close = [ms * 1.05 for ms in (100.9, 100.0, 99.1, 100.6, 99.4)]
+    alone = judge(side(), rows("dsp", close, sent_bytes_forward=8))
+    assert [one.metric for one in alone.of("fail")] == ["time"]
+    others = [one for i in range(40) for one in side(strategy=f"other-{i}")]
+    crowd = judge([*side(), *others], [*rows("dsp", close, sent_bytes_forward=8), *others])
+    assert crowd.of("fail") == []
+    (open_,) = crowd.of("undecided")
+    assert (open_.strategy, open_.verdict) == ("dsp", "inconclusive")
+    assert "share of the error: 5 launches of a side; about" in open_.reason
+    assert open_.comparison is not None and open_.comparison.needs is not None
+    enough = open_.comparison.needs // 5 + 1
+    before, after = (side * enough for side in (STEPS, close))
+    crowd = judge(
+        [*rows("dsp", before, sent_bytes_forward=8), *others],
+        [*rows("dsp", after, sent_bytes_forward=8), *others],
+    )
+    assert [one.metric for one in crowd.of("fail")] == ["time"]
+
+
+def test_it_is_said_how_many_launches_each_side_has() -> None:
+    """Those of a check that is not done with five say nothing of the five that are kept."""
+    spread = [ms * 1.04 + (-1) ** i * 5 for i, ms in enumerate(STEPS * 4)]
+    found = judge(side(), rows("dsp", spread, session="t", sent_bytes_forward=8))
+    (open_,) = found.of("undecided")
+    assert open_.reason.startswith("20 launches against 5; about ")
+    assert open_.reason.endswith(" of each would tell")
+
+
+def test_between_faster_and_the_same_is_good_enough() -> None:
+    """Not slower, beyond doubt: it passes, and is not called inconclusive."""
+    found = judge(side(), rows("dsp", [97.0, 96.0, 98.0, 97.5, 96.5], sent_bytes_forward=8))
+    (time,) = (one for one in found.graded if one.finding.metric == "time")
+    assert (time.finding.verdict, time.outcome) == ("not slower", "pass")
+
+
+def test_a_case_that_is_new_judges_nothing() -> None:
+    """Nor does one that failed before, and works now."""
+    assert not judge([], side()).is_comparable
+    assert not judge([row(status="crash")], side()).is_comparable
+    assert judge([*side(), row("rsa", status="crash")], [*side(), row("rsa")]).is_comparable
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 4), (4, 3)])
+def test_medians_are_not_compared_with_trimmed_means(before: int, after: int) -> None:
+    """Rows of before schema 4 hold medians; bytes and memory are what they were."""
+    judgement = judge(
+        side(schema_version=before, peak_allocated_bytes=8),
+        side(schema_version=after, peak_allocated_bytes=8),
+    )
+    found = {one.metric: one for one in judgement.findings}
+    assert found["time"].verdict == "not comparable"
+    assert "statistic" in found["time"].reason and "median" in found["time"].reason
+    assert (found["volume"].verdict, found["memory"].verdict) == ("same", "same")
+    assert judge(side(schema_version=3), side(schema_version=3)).is_comparable

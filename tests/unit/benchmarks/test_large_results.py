@@ -1,0 +1,83 @@
+"""A run of 10,000 rows: figures that may be, pages that say so. Its time is a benchmark's."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from spbench.analysis.compare_strategies import side_by_side
+from spbench.errors import UNFIT
+from spbench.report.plots.plots import draw_all, page_of
+from spbench.results.reading import read_rows
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def large() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("large", ROOT / "benchmarks/large_results.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def spbench(*words: str) -> subprocess.CompletedProcess[str]:
+    code = [sys.executable, "-m", "spbench", *words]
+    return subprocess.run(code, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
+
+
+def test_ten_thousand_rows(large: ModuleType) -> None:
+    """125 shapes of 4 strategies on 4 numbers of ranks, 5 launches each; the same every time."""
+    records = list(large.rows())
+    assert len(records) == len({(one.case, one.launch) for one in records}) == 10_000
+    assert len({(one.workload, one.axes, one.batch) for one in records}) == 125
+    assert list(islice(large.rows(), 50)) == records[:50]
+
+
+def test_it_is_shown_and_drawn(large: ModuleType, tmp_path: Path) -> None:
+    """A part of it as the commands see it: every panel in words, 12 of them in a figure."""
+    records = list(islice(large.rows(), 80 * 14))
+    large.write(tmp_path, records)
+    assert read_rows(tmp_path).records == records
+    assert spbench("compare", str(tmp_path)).stderr == ""
+    done = spbench("plot", str(tmp_path), "-s", "dsp,rsa", "-g", "2,4", "--page", "2")
+    assert done.stderr.startswith(
+        "drawn are panels 13 to 14 of 14, panels of launches 13 to 24 of 28; others with --page"
+    )
+    assert {Path(path).name for path in done.stdout.split()} == {
+        f"{name}-page2.{kind}"
+        for name in ("throughput", "memory", "sent_bytes", "step_split", "ratios", "launches")
+        for kind in ("png", "svg")
+    }
+
+
+def test_several_processes_draw_what_one_does(large: ModuleType, tmp_path: Path) -> None:
+    """The command draws on each core a sheet; here, beside torch, there is but this process."""
+    large.write(tmp_path, islice(large.rows(), 80))
+    done = spbench("plot", str(tmp_path))
+    drawn = [Path(path) for path in done.stdout.split()]
+    records = read_rows(tmp_path).records
+    page = page_of(side_by_side(records), records, tmp_path)
+    alone = list(draw_all(page, tmp_path / "alone"))
+    assert [path.name for path in alone] == [path.name for path in drawn]
+    assert len(alone) == 12
+    for one, other in zip(drawn, alone, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_a_sheet_that_cannot_be_written_is_said(large: ModuleType, tmp_path: Path) -> None:
+    """Whichever process drew it: one sentence, exit 6."""
+    large.write(tmp_path, islice(large.rows(), 80))
+    (tmp_path / "plots" / "memory.png").mkdir(parents=True)
+    code = [sys.executable, "-m", "spbench", "plot", str(tmp_path)]
+    done = subprocess.run(code, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == UNFIT
+    assert done.stderr == f"Error: cannot write to {tmp_path / 'plots'}: Is a directory\n"

@@ -1,0 +1,227 @@
+"""Collectives against plain tensor slicing, in values, gradients and counted bytes."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from spbench.comm.collectives import Collectives
+from spbench.comm.fake import Silent
+from spbench.comm.gradient_buckets import GradientSum
+from spbench.comm.packing import as_flat, pack, unpacked
+from spbench.comm.threaded import Threads, run_ranks
+from spbench.workload.sharding import Shard
+from spbench.workload.traffic import Transfer, count
+
+SHAPES = st.tuples(*[st.integers(1, 3), st.integers(4, 9), st.integers(4, 9), st.integers(1, 3)])
+
+
+def whole_tensor(shape: tuple[int, ...]) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+
+
+@settings(max_examples=25)
+@given(SHAPES, st.integers(1, 4), st.booleans())
+def test_switch_reshards(shape: tuple[int, ...], ranks: int, other_way: bool) -> None:
+    """Each rank's part along one dim becomes its part along the other, and back in backward."""
+    x, weight = whole_tensor(shape), whole_tensor(shape) ** 2
+    first, second = Shard.even(1, shape[1], ranks), Shard.even(2, shape[2], ranks)
+    before, after = (second, first) if other_way else (first, second)
+
+    def rank_main(transport: Threads) -> None:
+        comm = Collectives(transport)
+        mine = comm.take(x, before).contiguous().requires_grad_()
+        (switched,) = comm.switch(mine, before=before, after=after)
+        assert torch.equal(switched, comm.take(x, after))
+        switched.backward(comm.take(weight, after))
+        assert mine.grad is not None
+        assert torch.equal(mine.grad, comm.take(weight, before))
+        there = Transfer.all_to_all(x.nbytes, before.sizes, after.sizes)
+        back = Transfer.all_to_all(x.nbytes, after.sizes, before.sizes)
+        assert transport.sent == count([there, back], comm.rank)
+
+    run_ranks(ranks, rank_main)
+
+
+@settings(max_examples=15)
+@given(SHAPES, st.integers(1, 4))
+def test_tensors_travel_together(shape: tuple[int, ...], ranks: int) -> None:
+    """Several tensors of different widths in one all-to-all arrive as they would alone."""
+    before, after = Shard.even(1, shape[1], ranks), Shard.even(2, shape[2], ranks)
+    xs = [whole_tensor((*shape[:3], width)) for width in (shape[3], 2, 5)]
+
+    def rank_main(transport: Threads) -> None:
+        comm = Collectives(transport)
+        found = comm.switch(*(comm.take(x, before) for x in xs), before=before, after=after)
+        assert all(torch.equal(y, comm.take(x, after)) for x, y in zip(xs, found, strict=True))
+        assert sum(transport.calls.values()) == (1 if transport.sent else 0)
+
+    run_ranks(ranks, rank_main)
+
+
+@settings(max_examples=20)
+@given(SHAPES, st.integers(1, 4), st.integers(1, 2))
+def test_gather_and_scatter_are_each_others_backward(
+    shape: tuple[int, ...], ranks: int, dim: int
+) -> None:
+    """all_gather gives the whole; its backward sums the ranks' gradients, and the reverse."""
+    x = whole_tensor(shape)
+    shard = Shard.even(dim, shape[dim], ranks)
+    parts = [whole_tensor(shape) * (rank + 1) for rank in range(ranks)]
+    total = torch.stack(parts).sum(0)
+
+    def rank_main(transport: Threads) -> None:
+        comm = Collectives(transport)
+        mine = comm.take(x, shard).contiguous().requires_grad_()
+        gathered = comm.all_gather(mine, shard)
+        assert torch.equal(gathered, x)
+        gathered.backward(parts[comm.rank])
+        assert mine.grad is not None
+        torch.testing.assert_close(mine.grad, comm.take(total, shard))
+        partial = parts[comm.rank].clone().requires_grad_()
+        summed = comm.reduce_scatter(partial, shard)
+        torch.testing.assert_close(summed, comm.take(total, shard))
+        summed.backward(comm.take(x, shard))
+        assert partial.grad is not None
+        assert torch.equal(partial.grad, x)
+        pair = [
+            Transfer.all_gather(x.nbytes, shard.sizes),
+            Transfer.reduce_scatter(x.nbytes, shard.sizes),
+        ]
+        assert transport.sent == count(pair * 2, comm.rank)
+
+    run_ranks(ranks, rank_main)
+
+
+@settings(max_examples=15)
+@given(SHAPES, st.integers(1, 5).filter(lambda n: n <= 4), st.integers(1, 2))
+def test_ring_shows_every_block_once(shape: tuple[int, ...], ranks: int, dim: int) -> None:
+    """Own block first, then each other owner's, with the bytes that the formula says."""
+    x = whole_tensor(shape)
+    shard = Shard.even(dim, shape[dim], ranks)
+
+    def rank_main(transport: Threads) -> None:
+        comm = Collectives(transport)
+        owners = []
+        for owner, block in comm.ring(comm.take(x, shard), shard):
+            owners.append(owner)
+            assert torch.equal(block, x.narrow(dim, shard.offset(owner), shard.sizes[owner]))
+        assert owners[0] == comm.rank
+        assert sorted(owners) == list(range(ranks))
+        assert transport.sent == count([Transfer.ring(x.nbytes, shard.sizes)], comm.rank)
+
+    run_ranks(ranks, rank_main)
+
+
+def test_outermost_dims_are_not_copied() -> None:
+    """With the sharded axis outermost a switch packs once, or unpacks once, never both."""
+    x = torch.randn(1, 6, 8, 5)
+    outer = [[part] for part in x.split([3, 3], 1)]
+    inner = [[part] for part in x.split([4, 4], 2)]
+    assert pack(outer).data_ptr() == x.data_ptr()
+    assert pack(inner).data_ptr() != x.data_ptr()
+    assert unpacked(outer)[0].data_ptr() == x.data_ptr()
+    assert as_flat([x[:, 3:], x[:, :3]]) is None
+
+
+@settings(max_examples=40)
+@given(SHAPES, st.integers(1, 4), st.integers(1, 2), st.integers(1, 3))
+def test_packing_is_undone(shape: tuple[int, ...], ranks: int, dim: int, tensors: int) -> None:
+    """Rank by rank, tensor by tensor, each part flattened; unpacking puts each back."""
+    sizes = list(Shard.even(dim, shape[dim], ranks).sizes)
+    xs = [whole_tensor((*shape[:3], shape[3] + i)) for i in range(tensors)]
+    by_rank = list(zip(*(x.split(sizes, dim) for x in xs), strict=True))
+    packed = pack(by_rank)
+    expected = torch.cat([part.reshape(-1) for parts in by_rank for part in parts])
+    assert torch.equal(packed, expected)
+    outs = [torch.zeros_like(x) for x in xs]
+    flat, unpack = unpacked(list(zip(*(out.split(sizes, dim) for out in outs), strict=True)))
+    flat.copy_(packed)
+    unpack()
+    assert all(torch.equal(out, x) for out, x in zip(outs, xs, strict=True))
+
+
+def test_even_shards_cost_one_copy_a_tensor() -> None:
+    """However many ranks there are: q, k and v of 16 ranks are packed by three copies."""
+    xs = [torch.randn(1, 4, 16, 8) for _ in range(3)]
+    by_rank = list(zip(*(x.split(1, 2) for x in xs), strict=True))
+    with CopiesMode() as seen:
+        pack(by_rank)
+    assert seen.copies == 3
+
+
+class CopiesMode(TorchDispatchMode):
+    """Counts copies."""
+
+    copies = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.copies += func is torch.ops.aten.copy_.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_neighbours_in_memory_are_not_one_tensor() -> None:
+    """Allocators put separate tensors side by side; they are packed all the same."""
+    memory = np.zeros(8, "f4")
+    left, right = torch.from_numpy(memory[:4]), torch.from_numpy(memory[4:])
+    assert left.data_ptr() + left.nbytes == right.data_ptr()
+    assert as_flat([left, right]) is None
+    assert pack([[left, right]]).numel() == 8
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 40, 10**9])
+def test_gradient_sum(bucket_bytes: int) -> None:
+    """However it is cut into buckets, each gradient is the sum over the ranks, step after step."""
+
+    def rank_main(transport: Threads) -> None:
+        weights = [torch.nn.Parameter(torch.ones(n)) for n in (3, 4, 5)]
+        summed = GradientSum(weights, Collectives(transport), bucket_bytes)
+        for step in (1.0, 2.0):
+            for weight in weights:
+                weight.grad = None
+            loss = sum(
+                (w * (transport.rank + 1) * step * (i + 1)).sum() for i, w in enumerate(weights)
+            )
+            assert isinstance(loss, Tensor)
+            loss.backward()
+            summed.finish()
+            for i, weight in enumerate(weights):
+                assert weight.grad is not None
+                assert torch.equal(weight.grad, torch.full_like(weight, 6 * step * (i + 1)))
+        assert set(transport.sent) == {("gradients", "all_reduce")}
+        assert round(transport.sent["gradients", "all_reduce"]) == 2 * 2 * 12 * 4 * 2 / 3
+
+    run_ranks(3, rank_main)
+
+
+def test_silent_counts_but_keeps_shapes() -> None:
+    """Silent collectives give finite data of the right shape and count what would be sent."""
+    comm = Collectives(Silent(1, 4))
+    before, after = Shard.even(1, 9, 4), Shard.even(2, 7, 4)
+    x = torch.randn(2, before.sizes[1], 7, 3)
+    (switched,) = comm.switch(x, before=before, after=after)
+    assert switched.shape == (2, 9, after.sizes[1], 3)
+    assert torch.isfinite(switched).all()
+    expected = Transfer.all_to_all(2 * 9 * 7 * 3 * 4, before.sizes, after.sizes)
+    assert comm.transport.sent == count([expected], 1)
+
+
+def test_a_failing_rank_fails_the_others() -> None:
+    """The first real error is raised, not the waiting of the others for it."""
+
+    def rank_main(transport: Threads) -> None:
+        if transport.rank == 1:
+            raise ZeroDivisionError("rank 1")
+        Collectives(transport).all_gather(torch.ones(1, 2), Shard.even(1, 6, 3))
+
+    with pytest.raises(ZeroDivisionError, match="rank 1"):
+        run_ranks(3, rank_main)
+    assert threading.active_count() < 20

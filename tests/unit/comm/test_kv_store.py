@@ -1,0 +1,57 @@
+"""The board on torch's store: texts by name, and ports that come again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from helpers.spbench_process import ROOT
+
+from spbench.comm.kv_store import Board, BoardError
+from spbench.launch import namespace
+
+MISSING = namespace.why_not()
+FEW_PORTS = f"""
+import sys
+sys.path[:0] = {[str(ROOT), str(ROOT / "tests")]}
+from spbench.launch import namespace
+namespace.enter()
+with open("/proc/sys/net/ipv4/ip_local_port_range", "w") as ports:
+    ports.write("40000 40031")
+from spbench.comm.kv_store import Board
+seen = []
+for _ in range(16):
+    first = Board("127.0.0.1", 0, keeps=True)
+    second = Board("127.0.0.1", first.port, keeps=True)
+    first.claim("a", "text")
+    assert second.read("a") == "text"
+    seen.append(first.port)
+    del first, second
+print(len(set(seen)))
+"""
+"""Boards one after another, where the system has hardly a port that was none before."""
+
+
+@pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
+def test_a_port_that_was_a_closed_boards() -> None:
+    """Others in the process find the new board at it, as ranks of a launch's elastic do."""
+    words = [sys.executable, "-c", FEW_PORTS]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 16
+
+
+def test_texts_by_name() -> None:
+    """Read by all; the first who claims a name has it; what nobody posted is None."""
+    kept = Board("127.0.0.1", 0, keeps=True)
+    other = kept.another()
+    assert other.read("a") is None
+    other.post("a", "text")  # goes off by itself; a claim has come back
+    assert other.read("a") == "text"
+    assert [board.claim("b", name) for board, name in ((kept, "x"), (other, "y"))] == ["x", "x"]
+
+
+def test_nobody_at_the_port() -> None:
+    with pytest.raises(BoardError):
+        Board("127.0.0.1", 1, wait_s=1.0)

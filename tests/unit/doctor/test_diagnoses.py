@@ -1,0 +1,525 @@
+"""What the doctor makes of facts: each check on machines that are not there."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import psutil
+import pynvml
+import pytest
+
+from spbench.doctor import capacity, gpus, limits, network, noise, software
+from spbench.doctor.diagnosis import Asked, Diagnosis
+from spbench.doctor.limits import Space
+from spbench.doctor.noise import Load
+from spbench.doctor.torch_facts import TorchFacts
+from spbench.results.cgroup import Allowed, allowed
+from spbench.results.nvml import BETWEEN_SOCKETS, NVLINK, Answer, Seen, ask, visible
+from spbench.workload.case import Device
+
+GIB = 2**30
+BOTH = ["gloo", "nccl"]
+CPU_BUILD = TorchFacts(version="2.12.0+cpu", backends=["gloo"])
+CUDA_BUILD = TorchFacts(version="2.12.0", cuda="12.8", nccl="2.27.3", backends=BOTH, gpus=8)
+TORN = CUDA_BUILD.model_copy(update={"gpus": 0, "troubles": ["CUDA unknown error"]})
+
+
+def check(found: Diagnosis, status: str, said: str, remedy: str = "") -> None:
+    """It says so; only what is not well has a remedy."""
+    assert found.status == status, found
+    assert said in found.found
+    assert remedy in found.remedy
+    assert bool(found.remedy) == (status in ("warn", "fail"))
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [((3, 11, 0), "ok"), ((3, 14, 1), "ok"), ((3, 10, 9), "fail")]
+)
+def test_python_must_be_new_enough(version: tuple[int, ...], status: str) -> None:
+    """3.11 or newer."""
+    check(software.python(version), status, ".".join(map(str, version)))
+
+
+@pytest.mark.parametrize(
+    ("version", "loaded", "status", "said", "remedy"),
+    [
+        ("", "", "fail", "not installed", "pip install 'torch>=2.11'"),
+        ("2.9.1+cu128", CUDA_BUILD, "fail", "2.9.1+cu128 is too old", "pip install"),
+        ("odd", CUDA_BUILD, "fail", "odd is too old", "pip install"),
+        (
+            "2.12.0",
+            "ImportError: libnccl.so.2",
+            "fail",
+            "cannot be loaded: ImportErr",
+            "import torch",
+        ),
+        ("2.13.0", CUDA_BUILD, "fail", "2.12.0 is loaded, and 2.13.0", "PYTHONPATH"),
+        ("2.12.0+cpu", CPU_BUILD, "ok", "2.12.0+cpu, built for the CPU", ""),
+        ("2.12.0a0+git1", CUDA_BUILD, "ok", "built for CUDA 12.8", ""),
+    ],
+)
+def test_torch_must_be_there_and_load(
+    version: str, loaded: TorchFacts | str, status: str, said: str, remedy: str
+) -> None:
+    """Installed, 2.11 or newer, without an error, and the one that pip knows of."""
+    check(software.torch(version, loaded), status, said, remedy)
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpu_count", "loaded", "device"),
+    [
+        ("auto", 8, CUDA_BUILD, "cuda"),
+        ("auto", 8, CPU_BUILD, "cpu"),
+        ("auto", 0, CUDA_BUILD, "cpu"),
+        ("auto", 8, "broken", "cuda"),
+        ("cuda", 0, CPU_BUILD, "cuda"),
+        ("cpu", 8, CUDA_BUILD, "cpu"),
+    ],
+)
+def test_where_ranks_are_tried(
+    asked: Asked, gpu_count: int, loaded: TorchFacts | str, device: Device
+) -> None:
+    """As asked; with auto on GPUs, if torch was built for them."""
+    assert software.device_of(asked, gpu_count, loaded) == device
+
+
+@pytest.mark.parametrize(
+    ("loaded", "asked", "status", "said", "remedy"),
+    [
+        (CUDA_BUILD, "auto", "ok", "torch computes on 8 GPUs", ""),
+        (CPU_BUILD, "auto", "warn", "beside 8 GPUs, is built for the CPU alone", "--device cpu"),
+        (CPU_BUILD, "cuda", "fail", "built for the CPU alone", "pytorch.org/get-started"),
+        (TORN, "auto", "fail", "can use 0 of 8 GPUs: CUDA unknown error", "nvidia-smi"),
+        (CUDA_BUILD.model_copy(update={"gpus": 7}), "cuda", "warn", "7 of the 8", "nvidia-smi -L"),
+    ],
+)
+def test_torch_must_be_able_to_use_the_gpus(
+    loaded: TorchFacts, asked: Asked, status: str, said: str, remedy: str
+) -> None:
+    """A CPU build beside GPUs is a failure only where cuda was asked for."""
+    check(software.cuda(loaded, 8, asked), status, said, remedy)
+
+
+@pytest.mark.parametrize(
+    ("knows", "built", "usable", "status", "said"),
+    [
+        ((12, 8), "12.8", 8, "ok", "570.1 for CUDA 12.8"),
+        ((12, 2), "12.8", 8, "ok", "for CUDA 12.2"),  # minor versions are compatible
+        ((12, 8), "13.0", 0, "fail", "for CUDA 12.8 is too old for torch's CUDA 13.0"),
+        ((12, 8), "13.0", 8, "ok", "for CUDA 12.8"),  # by a compatibility package
+        ((11, 4), "15.0", 0, "fail", "too old"),
+        (None, "12.8", 8, "ok", "570.1"),
+        ((12, 8), "", 0, "skipped", "570.1; this torch does without"),
+    ],
+)
+def test_the_driver_must_be_as_new_as_torchs_cuda(
+    knows: tuple[int, int] | None, built: str, usable: int, status: str, said: str
+) -> None:
+    """By the major version; with the driver that would do."""
+    loaded = CUDA_BUILD.model_copy(update={"cuda": built, "gpus": usable})
+    found = software.driver("570.1", knows, loaded)
+    check(found, status, said)
+    assert ("580 or newer" in found.remedy) == (status == "fail" and built == "13.0")
+
+
+def test_the_backend_must_be_built_in() -> None:
+    """NCCL on GPUs, with its version; gloo on a CPU."""
+    check(software.backend(CUDA_BUILD, "cuda"), "ok", "2.27.3")
+    check(software.backend(CUDA_BUILD, "cpu"), "ok", "built in")
+    check(software.backend(CPU_BUILD, "cuda"), "fail", "built without it", "built for CUDA")
+    check(software.backend(TorchFacts(version="2.12.0"), "cpu"), "fail", "without it", "afresh")
+    assert software.backend(CPU_BUILD, "cuda").check == "nccl"
+
+
+def failing(code: int) -> Callable[..., NoReturn]:
+    def fail(*_: object) -> NoReturn:
+        raise pynvml.NVMLError(code)
+
+    return fail
+
+
+def fake_nvml(**instead: Any) -> SimpleNamespace:
+    """NVML of a machine with three GPUs: the first two by NVLink, the third at another socket,
+    busy and hot."""
+    linked = {(0, 1): 0}
+    answers: dict[str, Any] = {
+        "NVMLError": pynvml.NVMLError,
+        "NVML_P2P_CAPS_INDEX_NVLINK": 2,
+        "NVML_P2P_STATUS_OK": 0,
+        "nvmlMemory_v2": 2,
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: 3,
+        "nvmlSystemGetDriverVersion": lambda: "570.1",
+        "nvmlSystemGetCudaDriverVersion_v2": lambda: 12080,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetName": lambda _: "NVIDIA H200",
+        "nvmlDeviceGetUUID": lambda index: f"GPU-{index}abc",
+        "nvmlDeviceGetMemoryInfo": lambda i, version=None: SimpleNamespace(used=i * GIB),
+        "nvmlDeviceGetUtilizationRates": lambda index: SimpleNamespace(gpu=45 * index),
+        "nvmlDeviceGetComputeRunningProcesses": lambda index: [object()] * (index == 2),
+        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda index: (4, 0, 0x40)[index],
+        "nvmlDeviceGetP2PStatus": lambda a, b, _: linked.get((a, b), 5),
+        "nvmlDeviceGetTopologyCommonAncestor": lambda a, b: 50,
+    }
+    return SimpleNamespace(**answers | instead)
+
+
+def test_what_nvml_tells() -> None:
+    """Driver, its CUDA, each GPU's state, and the way between each two; a power cap is no fault."""
+    answer = ask(fake_nvml())
+    assert (answer.error, answer.driver, answer.cuda) == ("", "570.1", (12, 8))
+    assert [gpu.throttled for gpu in answer.gpus] == [(), (), ("thermal slowdown",)]
+    assert [gpu.processes for gpu in answer.gpus] == [0, 0, 1]
+    assert [gpu.used_bytes for gpu in answer.gpus] == [0, GIB, 2 * GIB]
+    assert answer.paths == {(0, 1): NVLINK, (0, 2): BETWEEN_SOCKETS, (1, 2): BETWEEN_SOCKETS}
+
+
+def test_what_nvml_does_not_tell_is_left_open() -> None:
+    """Any question may fail, and the others are answered; an old driver counts memory its way."""
+
+    def memory(index: int, version: int | None = None) -> SimpleNamespace:
+        if version is not None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        return SimpleNamespace(used=7)
+
+    names = [name for name in vars(fake_nvml()) if name.startswith("nvmlDevice")]
+    kept = ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")
+    silent = {name: failing(3) for name in names if name not in kept}
+    answer = ask(fake_nvml(**silent, nvmlSystemGetCudaDriverVersion_v2=failing(3)))
+    assert answer.gpus == [Seen(index=index) for index in range(3)]
+    assert (answer.paths, answer.cuda) == ({}, None)
+    assert ask(fake_nvml(nvmlDeviceGetMemoryInfo=memory)).gpus[0].used_bytes == 7
+
+
+def test_a_gpu_that_is_lost_is_a_failure() -> None:
+    """Whatever was asked for: it takes others along."""
+    lost = ask(fake_nvml(nvmlDeviceGetHandleByIndex=failing(pynvml.NVML_ERROR_GPU_IS_LOST)))
+    check(gpus.present(lost, lost.gpus, "auto", None), "fail", "GPU 0: GPU is lost", "restart")
+
+
+@pytest.mark.parametrize(
+    ("code", "auto", "remedy"),
+    [
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "ok", "--gpus all"),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "warn", "modprobe nvidia"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "warn", "restart the machine"),
+        (pynvml.NVML_ERROR_NO_PERMISSION, "warn", "/dev/nvidia"),
+        (pynvml.NVML_ERROR_UNKNOWN, "warn", "nvidia-smi"),
+    ],
+)
+def test_a_driver_that_does_not_answer(code: int, auto: str, remedy: str) -> None:
+    """Its own words, and what to do; a machine without any driver does for the CPU."""
+    answer = ask(fake_nvml(nvmlInit=failing(code)))
+    said = str(pynvml.NVMLError(code))
+    check(gpus.present(answer, [], "cuda", None), "fail", said, remedy)
+    check(gpus.present(answer, [], "auto", None), auto, said)
+
+
+def seen(*names: str) -> list[Seen]:
+    return [Seen(index=index, name=name) for index, name in enumerate(names)]
+
+
+def test_the_gpus_that_there_are() -> None:
+    """How many of which; of several models the slowest sets the pace; none is a failure only
+    where they are asked for."""
+    alike, mixed = seen("A100", "A100"), seen("A100", "A30")
+    answer = Answer(driver="570.1", gpus=alike)
+    check(gpus.present(answer, alike, "cuda", None), "ok", "2 x A100")
+    check(gpus.present(answer, mixed, "auto", None), "warn", "1 x A100, 1 x A30", "one model")
+    check(gpus.present(answer, [], "auto", ""), "ok", "CUDA_VISIBLE_DEVICES='' leaves none of 2")
+    check(gpus.present(answer, [], "cuda", ""), "fail", "leaves none", "unset CUDA_VISIBLE")
+    check(gpus.present(Answer(), [], "cuda", None), "fail", "the driver shows none", "lspci")
+
+
+@pytest.mark.parametrize(
+    ("shown", "indices"),
+    [
+        (None, [0, 1, 2]),
+        ("2,0", [2, 0]),
+        ("", []),
+        ("-1", []),
+        ("1,7,2", [1]),
+        ("GPU-2a, 0", [2, 0]),
+        ("MIG-77", [-1]),
+    ],
+)
+def test_which_gpus_are_visible(shown: str | None, indices: list[int]) -> None:
+    """By number or identity, in that order, up to the first that is none, as CUDA has it."""
+    assert [gpu.index for gpu in visible(ask(fake_nvml()).gpus, shown)] == indices
+
+
+def test_gpus_that_others_use() -> None:
+    """Seen by processes, by memory, or by work: those of other containers may show in one alone."""
+    here = ask(fake_nvml()).gpus
+    check(gpus.idle(here[:1]), "ok", "no other process")
+    found = gpus.idle(here)
+    check(found, "warn", "GPU 1: 1.0 GiB in use, 45 % busy; GPU 2: 1 compute process, 2.0 GiB")
+    assert "CUDA_VISIBLE_DEVICES" in found.remedy
+    check(gpus.idle(seen("A100")), "ok", "no other process")
+
+
+def test_gpus_that_are_held_down() -> None:
+    """Which, and by what."""
+    here = ask(fake_nvml()).gpus
+    check(gpus.cool(here[:2]), "ok", "nothing")
+    check(gpus.cool(here), "warn", "GPU 2: thermal slowdown", "cool")
+
+
+def test_how_gpus_are_joined() -> None:
+    """In one line; a way between sockets is worth a warning, with GPUs that do without."""
+    here = seen("A", "A", "A", "A")
+    linked = dict.fromkeys(combinations(range(4), 2), NVLINK)
+    check(gpus.topology(linked, here), "ok", "NVLink between all 6 pairs")
+    halves = dict.fromkeys(((0, 2), (1, 3)), "one PCIe switch (PIX)")
+    apart = dict.fromkeys(((0, 1), (0, 3), (1, 2), (2, 3)), BETWEEN_SOCKETS)
+    found = gpus.topology(halves | apart, here)
+    check(found, "warn", "between sockets (SYS): 4 pairs, one PCIe switch (PIX): 2 pairs")
+    assert "CUDA_VISIBLE_DEVICES=0,2 are nearer" in found.remedy
+    check(gpus.topology(halves | apart, [here[1], here[3]]), "ok", "(PIX): 1 pair")
+    lonely = gpus.topology(apart, [here[0], here[1]])
+    assert (lonely.status, "nearer" in lonely.remedy) == ("warn", False)
+    check(gpus.topology({}, here), "ok", "does not tell")
+
+
+def groups(folder: Path, text: str, **limits_: str) -> Allowed:
+    """A process in those groups, with files named by their path, dots for slashes as '__'."""
+    (folder / "cgroup").write_text(text)
+    for name, content in limits_.items():
+        file = folder / "fs" / name.replace("__", "/").replace("_DOT_", ".")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{content}\n")
+    return allowed(folder / "cgroup", folder / "fs")
+
+
+def test_limits_of_control_groups_of_version_2(tmp_path: Path) -> None:
+    """The tightest of a group and all above it; 'max' is none."""
+    found = groups(
+        tmp_path,
+        "0::/a/b\n",
+        a__b__memory_DOT_max="max",
+        a__memory_DOT_max=str(4 * GIB),
+        memory_DOT_max=str(8 * GIB),
+        a__b__cpu_DOT_max="150000 100000",
+        a__cpu_DOT_max="max 100000",
+    )
+    assert found == Allowed(memory_bytes=4 * GIB, cores=1.5)
+
+
+def test_limits_of_control_groups_of_version_1(tmp_path: Path) -> None:
+    """Each controller has a tree of its own; the host's path is not there in a container."""
+    found = groups(
+        tmp_path,
+        "3:memory:/docker/abc\n2:cpu,cpuacct:/docker/abc\n1:name=systemd:/x\n0::/\n",
+        memory__memory_DOT_limit_in_bytes=str(2 * GIB),
+        cpu__cpu_DOT_cfs_quota_us="200000",
+        cpu__cpu_DOT_cfs_period_us="100000",
+    )
+    assert found == Allowed(memory_bytes=2 * GIB, cores=2.0)
+
+
+def test_no_limits_of_control_groups(tmp_path: Path) -> None:
+    """A number near 2**63, a quota of -1, no files, no list of groups at all: none."""
+    found = groups(
+        tmp_path,
+        "3:memory:/\n2:cpu:/\n",
+        memory__memory_DOT_limit_in_bytes="9223372036854771712",
+        cpu__cpu_DOT_cfs_quota_us="-1",
+        cpu__cpu_DOT_cfs_period_us="100000",
+    )
+    assert found == Allowed()
+    assert allowed(tmp_path / "nowhere", tmp_path) == Allowed()
+
+
+@pytest.mark.parametrize(
+    ("ours", "quota", "ranks", "device", "status", "said", "remedy"),
+    [
+        (16, None, 8, "cpu", "ok", "16 cores", ""),
+        (4, None, 4, "cpu", "ok", "4 of 16 cores", ""),
+        (16, 8.0, 2, "cuda", "warn", "16 cores, with the time of 8", "--cpuset-cpus"),
+        (4, 8.0, 2, "cpu", "ok", "4 of 16 cores", ""),
+        (4, None, 8, "cpu", "warn", "4 of 16 cores for 8 ranks", "at most 4 ranks"),
+        (1, None, 2, "cpu", "warn", "1 of 16 cores for 2 ranks", "more cores"),
+        (4, None, 8, "cuda", "ok", "4 of 16 cores", ""),
+    ],
+)
+def test_cores(
+    ours: int, quota: float | None, ranks: int, device: Device, status: str, said: str, remedy: str
+) -> None:
+    """Of the machine, those of this process; a quota below them stops ranks in mid-step."""
+    check(capacity.cores(16, ours, Allowed(cores=quota), ranks, device), status, said, remedy)
+
+
+def test_memory() -> None:
+    """What is free, or allowed, and whether it does for so many ranks."""
+    none = Allowed()
+    check(capacity.memory(64 * GIB, 32 * GIB, none, 8), "ok", "32 of 64 GiB free")
+    check(capacity.memory(64 * GIB, 3 * GIB, none, 8), "warn", "3 of 64 GiB free", "want 8 GiB")
+    for limit, status in ((16, "ok"), (4, "warn")):
+        found = capacity.memory(64 * GIB, 32 * GIB, Allowed(memory_bytes=limit * GIB), 8)
+        check(found, status, f"free, {limit} GiB allowed by the control group")
+    found = capacity.memory(64 * GIB, 32 * GIB, Allowed(memory_bytes=2 * 64 * GIB), 8)
+    assert "allowed" not in found.found
+
+
+def test_shared_memory() -> None:
+    """It must be writable; below 1 GiB NCCL's ranks may fill it, gloo's have no use for it."""
+    small = Space(place="/dev/shm", total_bytes=2**26, free_bytes=2**25)
+    check(limits.shared_memory(small, 8, "cuda"), "warn", "32 MiB of 64 MiB free", "--shm-size")
+    check(limits.shared_memory(small, 1, "cuda"), "ok", "32 MiB of 64 MiB free")
+    check(limits.shared_memory(small, 8, "cpu"), "ok", "free")
+    large = Space(place="/dev/shm", total_bytes=16 * GIB, free_bytes=8 * GIB)
+    check(limits.shared_memory(large, 8, "cuda"), "ok", "8 GiB of 16 GiB free")
+    closed = Space(place="/dev/shm", why_not="Read-only file system")
+    check(limits.shared_memory(closed, 2, "cpu"), "fail", "Read-only", "--shm-size")
+
+
+def test_folders() -> None:
+    """They must be writable, and have some room."""
+    wide = Space(place="/data", total_bytes=64 * GIB, free_bytes=8 * GIB)
+    tight = Space(place="/data", total_bytes=64 * GIB, free_bytes=GIB // 2)
+    closed = Space(place="/data", why_not="Permission denied")
+    check(limits.folder("this folder", wide), "ok", "8 GiB free in /data")
+    check(limits.folder("this folder", tight), "warn", "512 MiB free in /data", "make room")
+    check(limits.folder("this folder", closed), "fail", "cannot write to /data: Perm", "--out")
+    check(limits.folder("temporary", closed), "fail", "cannot write to /data", "TMPDIR")
+
+
+def test_a_folder_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written is taken away again; a place that is none says why."""
+    found = limits.space(tmp_path)
+    assert (found.why_not, 0 < found.free_bytes <= found.total_bytes) == ("", True)
+    assert list(tmp_path.iterdir()) == []
+    assert limits.space(tmp_path / "nowhere").why_not == "No such file or directory"
+    assert limits.temporary().place == tempfile.gettempdir()
+
+    def none() -> NoReturn:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    assert limits.temporary().why_not == "No usable temporary directory found"
+
+
+def test_open_files() -> None:
+    """As many as ranks may want, which grows with their number."""
+    check(limits.open_files(1024, 8), "ok", "1,024")
+    check(limits.open_files(256, 8), "warn", "256, and a rank of 8", "ulimit -n 384")
+    check(limits.open_files(None, 1024), "ok", "no limit")
+    assert limits.soft_limit(resource.RLIMIT_NOFILE) in (
+        None,
+        resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    )
+
+
+def test_locked_memory(tmp_path: Path) -> None:
+    """A limit matters where there is InfiniBand."""
+    check(limits.locked_memory(2**23, []), "ok", "8 MiB; there is no InfiniBand")
+    check(limits.locked_memory(2**23, ["mlx5_0"]), "warn", "too little for mlx5_0", "ulimit -l")
+    check(limits.locked_memory(None, ["mlx5_0"]), "ok", "no limit")
+    for name in ("mlx5_1", "mlx5_0"):
+        (tmp_path / "ib" / name).mkdir(parents=True)
+    assert limits.infiniband(tmp_path / "ib") == ["mlx5_0", "mlx5_1"]
+    assert limits.infiniband(tmp_path / "none") == []
+
+
+THERE = {"lo": ["127.0.0.1", "::1"], "eth0": ["10.0.0.5"]}
+
+
+@pytest.mark.parametrize(
+    ("addresses", "chosen", "status", "said", "remedy"),
+    [
+        (["10.0.0.5"], "", "ok", "box is 10.0.0.5", ""),
+        (["127.0.1.1"], "", "ok", "127.0.1.1: good for one machine", ""),
+        (["::1%lo"], "", "ok", "good for one machine", ""),
+        (["192.168.7.7"], "", "warn", "192.168.7.7, which is no address of this", "/etc/hosts"),
+        ([], "", "warn", "box does not resolve;", "/etc/hosts"),
+        (None, "", "warn", "does not resolve in 5 s", "GLOO_SOCKET_IFNAME"),
+        ([], "eth0", "ok", "gloo listens on eth0", ""),
+        ([], "lo,eth0", "ok", "gloo listens on lo,eth0", ""),
+        ([], "eth7", "fail", "there is no 'eth7'", "choose of lo, eth0"),
+    ],
+)
+def test_the_host_name(
+    addresses: list[str] | None, chosen: str, status: str, said: str, remedy: str
+) -> None:
+    """It should lead to this machine; an interface that is chosen must be there."""
+    check(network.host_name("box", addresses, THERE, chosen, "cpu"), status, said, remedy)
+
+
+def test_a_host_name_that_matters_less() -> None:
+    """An interface of gloo's is a warning on GPUs; where none are told nothing is held against."""
+    found = network.host_name("box", [], THERE, "eth7", "cuda")
+    check(found, "warn", "there is no 'eth7'", "choose of")
+    check(network.host_name("box", [], {}, "eth7", "cpu"), "ok", "gloo listens on eth7")
+    check(network.host_name("box", ["10.9.9.9"], {}, "", "cpu"), "ok", "box is 10.9.9.9")
+
+
+def test_names_are_resolved_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer, no answer, and a resolver that takes longer than one waits."""
+    assert "127.0.0.1" in (network.addresses_of("127.0.0.1") or [])
+    assert "127.0.0.1" in [one for of_one in network.interfaces().values() for one in of_one]
+
+    def unknown(*_: object, **__: object) -> NoReturn:
+        raise socket.gaierror("no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    assert network.addresses_of("nobody") == []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(0.2) or [])
+    assert network.addresses_of("slow", timeout_s=0.01) is None
+
+
+def test_variables_are_told() -> None:
+    """Those that matter, secrets hidden; what spoils figures is a warning, unless it is off."""
+    told = network.settings({"NCCL_DEBUG": "INFO", "TORCH_TOKEN": "hunter2", "SLURM_JOB_ID": "7"})
+    check(told, "ok", "NCCL_DEBUG=INFO, TORCH_TOKEN=(hidden)")
+    assert "hunter2" not in told.found
+    assert "SLURM" not in told.found
+    check(network.settings({"HOME": "/root"}), "ok", "none that matter")
+    spoilt = {"CUDA_LAUNCH_BLOCKING": "1", "NCCL_P2P_DISABLE": "0", "SPBENCH_FAULT": "x"}
+    found = network.settings(spoilt)
+    check(found, "warn", "CUDA_LAUNCH_BLOCKING=1", "unset CUDA_LAUNCH_BLOCKING SPBENCH_FAULT,")
+
+
+def test_others_at_work() -> None:
+    """On a CPU more than a tenth of the cores is a warning that names who; on GPUs it is told."""
+    busy = Load(cores=8, busy_cores=1.26, average=2.0, busiest=[("make (7)", 1.2)])
+    said = "others use 1.3 of 8 cores, load average 2.0"
+    check(noise.quiet(busy, "cpu"), "warn", said, "end it or wait: make (7) 1.2;")
+    check(noise.quiet(busy, "cuda"), "ok", said)
+    check(noise.quiet(Load(cores=8, busy_cores=0.5), "cpu"), "ok", "others use 0.5 of 8 cores")
+    check(noise.quiet(Load(cores=1, busy_cores=0.9), "cpu"), "warn", "of 1 core", "wait until")
+
+
+def test_who_is_at_work_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process's cores are counted and it is named; our own are left out."""
+    shares = {os.getpid(): 50.0, 2: 120.0, 3: 1.0}
+
+    class Process:
+        def __init__(self, pid: int | None = None) -> None:
+            self.pid = pid or os.getpid()
+
+        def cpu_percent(self) -> float:
+            if self.pid == 4:
+                raise psutil.NoSuchProcess(4)
+            return shares[self.pid]
+
+        def name(self) -> str:
+            return f"p{self.pid}"
+
+    monkeypatch.setattr(psutil, "Process", Process)
+    everyone = [Process(pid) for pid in (2, 3, 4, os.getpid())]
+    monkeypatch.setattr(psutil, "process_iter", lambda: everyone)
+    monkeypatch.setattr(psutil, "cpu_percent", lambda: 50.0)
+    monkeypatch.setattr(psutil, "cpu_count", lambda: 4)
+    found = noise.load(lambda _: None)
+    assert (found.cores, found.busy_cores) == (4, pytest.approx(1.5))
+    assert list(found.busiest) == [("p2 (2)", pytest.approx(1.2))]

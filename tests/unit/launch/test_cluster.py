@@ -1,0 +1,143 @@
+"""Several nodes: who is one, what they are called, which ranks are where."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from spbench.cli.cluster_options import cluster_of, first_host
+from spbench.errors import Failure
+from spbench.launch.cluster import (
+    Cluster,
+    Member,
+    differing,
+    placement,
+    placement_of,
+    roster_of,
+    source_digest,
+    spread,
+)
+
+HERE = "127.0.0.1"
+SLURM = {
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_NODELIST": "localhost,elsewhere",
+    "SLURM_JOB_ID": "7042",
+}
+
+
+def member(node: int, **versions: str) -> Member:
+    return Member(node=node, host=f"node-{node}", versions={"torch": "2.13"} | versions)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "per_node", "counts"),
+    [(4, 2, [2, 2]), (3, 2, [2, 1]), (2, 2, [2]), (1, 8, [1]), (8, 8, [8]), (9, 8, [8, 1])],
+)
+def test_one_node_is_full_before_the_next(ranks: int, per_node: int, counts: list[int]) -> None:
+    """So a group that fits into a node is inside one."""
+    assert spread(ranks, per_node, 2) == counts
+
+
+def test_which_ranks_are_where() -> None:
+    """In the order of the nodes, one rank or a range."""
+    assert placement([2, 1], ["a", "b"]) == "a 0-1, b 2"
+    assert placement_of(["a", "a", "b", "a"]) == "a 0-1, b 2, a 3"
+
+
+def test_a_roster_names_who_is_missing_and_what_differs() -> None:
+    """With where they were to come, and what would help."""
+    cluster = Cluster(nodes=3, node=0, head="node-0", port=29400, wait_s=5.0)
+    missing = roster_of(cluster, [member(0), member(2)])
+    assert missing.why_not.startswith("node 1 of 3 did not come within 5 s; there: 0 (node-0), 2")
+    assert "node-0:29400" in missing.why_not
+    alone = roster_of(cluster, [member(0)])
+    assert alone.why_not.startswith("nodes 1, 2 of 3 did not come")
+    other = roster_of(cluster, [member(0), member(1), member(2, torch="2.11")])
+    assert other.why_not == (
+        "node 2 (node-2) has torch 2.11, node 0 (node-0) has 2.13; install the same everywhere, "
+        "and give the same command"
+    )
+    assert roster_of(cluster, [member(2), member(0), member(1)]).hosts == [
+        "node-0",
+        "node-1",
+        "node-2",
+    ]
+    assert differing([("a", {"x": "1"}), ("b", {})]).startswith("b has x none, a has 1")
+
+
+def test_code_that_differs_has_another_digest(tmp_path: Path) -> None:
+    """A file that is changed, renamed or new."""
+    (tmp_path / "a.py").write_text("1\n")
+    first = source_digest(tmp_path)
+    (tmp_path / "b.txt").write_text("no code\n")
+    assert source_digest(tmp_path) == first
+    (tmp_path / "a.py").write_text("2\n")
+    second = source_digest(tmp_path)
+    (tmp_path / "a.py").rename(tmp_path / "c.py")
+    assert len({first, second, source_digest(tmp_path)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("hosts", "first"),
+    [
+        ("gpu[03-07,11],cpu1", "gpu03"),
+        ("gpu[3,5]", "gpu3"),
+        ("a,b", "a"),
+        ("node-7", "node-7"),
+        ("rack1-n[01-02]-ib", "rack1-n01-ib"),
+        ("c[1-2]n[3,4],d", "c1n3"),
+    ],
+)
+def test_the_first_of_slurms_nodes(hosts: str, first: str) -> None:
+    """In its short form of lists."""
+    assert first_host(hosts) == first
+
+
+def test_under_srun_nothing_needs_to_be_said() -> None:
+    """Nodes, this one's number, the head and a port of the job come from Slurm; flags beat it."""
+    found = cluster_of(None, None, None, 300.0, SLURM)
+    assert found is not None
+    assert (found.nodes, found.node, found.head, found.port) == (2, 1, "localhost", 29442)
+    told = cluster_of(2, 0, f"{HERE}:1234", 300.0, SLURM)
+    assert told is not None
+    assert (told.node, told.port) == (0, 1234)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"SLURM_NNODES": "2", "SLURM_NODEID": "0"},
+        SLURM | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NUM_NODES": "1"},
+        SLURM | {"RANK": "1", "WORLD_SIZE": "2"},
+    ],
+)
+def test_a_machine_alone(environ: dict[str, str]) -> None:
+    """Also in a batch script outside srun, in a step of one task, and for torchrun's ranks."""
+    assert cluster_of(None, None, None, 300.0, environ) is None
+
+
+def test_what_does_not_go_together() -> None:
+    """Named with its value, and what would work."""
+    with pytest.raises(Failure, match=r"8 tasks on 2 nodes.*--ntasks-per-node=1"):
+        cluster_of(None, None, None, 1.0, SLURM | {"SLURM_STEP_NUM_TASKS": "8"})
+    with pytest.raises(Failure, match="under torchrun"):
+        cluster_of(2, 0, HERE, 1.0, {"RANK": "0", "WORLD_SIZE": "2"})
+    with pytest.raises(Failure, match="none of its addresses"):
+        cluster_of(2, 0, "192.0.2.1", 1.0, {})
+    with pytest.raises(Failure, match=r"needs --node-rank on each: 0 on 192\.0\.2\.1, 1 to 2"):
+        cluster_of(3, None, "192.0.2.1", 1.0, {})
+
+
+def test_without_a_number_the_head_is_node_0_and_the_other_node_1() -> None:
+    """Where there are but two."""
+    first = cluster_of(2, None, socket.gethostname(), 1.0, {})
+    second = cluster_of(2, None, "192.0.2.1:5", 1.0, {})
+    assert first is not None and second is not None
+    assert (first.node, first.port) == (0, 29400)
+    assert (second.node, second.port) == (1, 5)

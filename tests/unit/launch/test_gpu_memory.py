@@ -1,0 +1,87 @@
+"""What killed processes leave on a GPU, and what the kernel tells of its own kills."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spbench.launch.deadlines import Deadlines
+from spbench.launch.gpu_memory import TOLERANCE_BYTES, GpuMemory, memory_back, oom_kills
+from spbench.launch.launcher import Ended, LauncherError
+from spbench.launch.local import LocalLauncher
+from spbench.sweep.plan import Request, every, job_of, plan
+from spbench.workload.case import QUICK
+from spbench.workload.catalogue import find
+
+GIB = 2**30
+
+
+def readings(*of_gpus: list[int]) -> Iterator[list[int]]:
+    yield from of_gpus
+    while True:
+        yield of_gpus[-1]
+
+
+def test_memory_that_comes_back_is_waited_for() -> None:
+    """A little more than before is somebody else's."""
+    slept: list[float] = []
+    used = readings([9 * GIB, GIB], [3 * GIB, GIB], [GIB + TOLERANCE_BYTES, GIB])
+    assert memory_back(lambda: next(used), [GIB, GIB], 10.0, slept.append) is None
+    assert len(slept) == 2
+
+
+def test_memory_that_stays_is_named() -> None:
+    """Which GPU, how much, and what to do; after the time that was given."""
+    slept: list[float] = []
+    why = memory_back(lambda: [GIB, 5 * GIB], [GIB, GIB], 10.0, slept.append)
+    assert why is not None
+    assert why.startswith("4,096 MiB of GPU 1 are still held 10 s after its ranks were killed")
+    assert "nvidia-smi" in why and "--out" in why
+    assert sum(slept) == 10.0
+
+
+def test_what_does_not_answer_is_no_proof() -> None:
+    """A driver that is gone after the kill."""
+    why = memory_back(lambda: [], [GIB], 2.0, lambda _: None)
+    assert why is not None and why.startswith("NVML tells no longer")
+
+
+def test_the_kernels_kills_are_counted(tmp_path: Path) -> None:
+    """From whatever tells of them; what does not, counts none."""
+    events, vmstat = tmp_path / "memory.events", tmp_path / "vmstat"
+    events.write_text("low 0\noom 3\noom_kill 2\n")
+    vmstat.write_text("nr_free_pages 7\noom_kill 1\n")
+    assert oom_kills([events, vmstat]) == 3
+    vmstat.write_bytes(b"\xff\xfe")
+    assert oom_kills([tmp_path / "none", vmstat]) == 0
+    assert oom_kills() >= 0
+
+
+def test_a_hung_launch_that_leaves_memory_ends_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked at before the next launch, not after each."""
+    used = [GIB]
+    name = "spbench.launch.gpu_memory.memory_back"
+    monkeypatch.setattr(name, lambda now, before: f"{now()} {before}")
+    memory = GpuMemory(lambda: list(used))
+    launcher = LocalLauncher(tmp_path / "launcher.log", gpu_memory=memory)
+    work = find("axes-2d", "verify")
+    (cell,) = plan(Request(combinations=every(work, ["dsp"], [2]), device="cpu", effort=QUICK))
+    job = job_of(cell.case, Deadlines(launch_s=60.0, hang_s=1.5))
+    try:
+        fine = launcher.run(job, tmp_path / "fine")
+        assert fine.ok
+        environment = {"SPBENCH_FAULT": "hang@rank0:init"}
+        hung = launcher.run(job.model_copy(update={"environment": environment}), tmp_path / "hung")
+        assert isinstance(hung, Ended) and hung.hung
+        used[0] = 5 * GIB
+        with pytest.raises(LauncherError, match=f"\\[{5 * GIB}\\] \\[{GIB}\\]"):
+            launcher.run(job, tmp_path / "next")
+        beside = LocalLauncher(tmp_path / "beside.log", gpu_memory=memory)
+        with pytest.raises(LauncherError, match=f"\\[{5 * GIB}\\] \\[{GIB}\\]"):
+            beside.run(job, tmp_path / "the other side's")
+    finally:
+        launcher.close()

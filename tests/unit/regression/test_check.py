@@ -1,0 +1,500 @@
+"""How a check measures: in stages, both sides in turn, and another commit's code for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from helpers.example_rows import rows
+
+import spbench
+from spbench.analysis.compare import Comparison
+from spbench.analysis.compare_runs import between
+from spbench.analysis.findings import METRICS, Finding, Margins, Metric
+from spbench.analysis.verdict import ALPHA, Judgement
+from spbench.errors import DONE, REGRESSION, USAGE
+from spbench.launch.deadlines import Deadlines
+from spbench.regression.alternate import Side, in_turn
+from spbench.regression.base_accepts import willing
+from spbench.regression.check import EFFORT, case_of
+from spbench.regression.checkout import CheckoutError, checked_out, work_tree
+from spbench.regression.measurement import Limits, Sides
+from spbench.regression.sequential import SHARES, in_stages
+from spbench.results.reading import read_rows
+from spbench.results.record import Record
+from spbench.results.sample import Status
+from spbench.sweep.plan import Cell
+from spbench.workload.case import QUICK, Case, Effort
+from spbench.workload.catalogue import find
+
+CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
+MARGINS = Margins(time=0.03)
+Asked = list[tuple[list[int], list[str] | None]]
+"""Launches, and of which cases; None: of all."""
+
+
+@dataclass
+class FakeBench:
+    """Two sides whose times are known beforehand; what was measured is kept."""
+
+    before: Mapping[str, list[float]]
+    after: Mapping[str, list[float]]
+    old: dict[str, Any] = field(default_factory=dict)
+    new: dict[str, Any] = field(default_factory=dict)
+    metrics: Sequence[Metric] = METRICS
+    kept: int | None = None
+    """Launches of the first side, if it is not measured."""
+    asked: Asked = field(default_factory=list)
+
+    def measure(self, launches: Iterable[int], only: Iterable[str] | None = None) -> None:
+        self.asked.append((list(launches), None if only is None else list(only)))
+
+    def findings(self) -> list[Finding]:
+        there: dict[str, int] = {}
+        for launches, only in self.asked:
+            for name in self.before if only is None else only:
+                there[name] = there.get(name, 0) + len(launches)
+        old = {"git_commit": "base"} | self.old
+        sides = [
+            [
+                row
+                for name, n in there.items()
+                for row in rows(name, side[name][: kept or n], session=where, **more)
+            ]
+            for side, more, kept, where in (
+                (self.before, old, self.kept, "kept" if self.kept else "s"),
+                (self.after, self.new, None, "s"),
+            )
+        ]
+        return between(*sides, MARGINS, metrics=self.metrics)
+
+    def stored(self) -> Mapping[str, int] | None:
+        return None if self.kept is None else dict.fromkeys(self.before, self.kept)
+
+    def judgement(self) -> Judgement:
+        return in_stages(self, 5, MARGINS, lambda _: None)
+
+
+FLAT = [100.0, 100.2, 99.8, 100.1, 99.9] * 6
+SLOW = [ms * 1.1 for ms in (*FLAT[1:], FLAT[0])]
+
+
+def test_what_passes_is_measured_once() -> None:
+    """A first launch of each, then the others."""
+    bench = FakeBench({"a": FLAT}, {"a": FLAT})
+    assert bench.judgement().of("fail") == []
+    assert bench.asked == [([0], None), ([1, 2, 3, 4], ["a"])]
+
+
+def test_what_would_fail_is_measured_again_and_judged_on_all() -> None:
+    """Only the case in doubt."""
+    bench = FakeBench({"a": FLAT, "b": FLAT}, {"a": SLOW, "b": FLAT})
+    judgement = bench.judgement()
+    assert bench.asked[2:] == [([5, 6, 7, 8, 9], ["a"])]
+    (failed,) = judgement.of("fail")
+    assert failed.comparison is not None
+    assert (failed.strategy, failed.comparison.launches) == ("a", 10)
+
+
+def test_a_false_alarm_is_taken_back() -> None:
+    """Five slow launches by chance, and then five that are not."""
+    bench = FakeBench({"a": FLAT}, {"a": [*SLOW[:5], *FLAT[5:]]})
+    assert bench.judgement().of("fail") == []
+
+
+def test_what_stays_open_is_measured_until_it_is_settled() -> None:
+    """About 4 % slower, half of the launches by much and half by little: up to twenty of each."""
+    rough = [ms * (1.04 + 0.06 * (-1) ** i) for i, ms in enumerate(FLAT)]
+    bench = FakeBench({"a": FLAT}, {"a": rough})
+    bench.judgement()
+    launches = [launch for of_stage, _ in bench.asked for launch in of_stage]
+    assert launches == list(range(len(launches)))
+    assert len(bench.asked) > 3 and len(launches) <= 20
+
+
+@pytest.mark.parametrize(("kept", "stages"), [(1, 1), (2, 1), (3, 2)])
+def test_a_baseline_that_is_too_short_is_not_measured_against(kept: int, stages: int) -> None:
+    """However often this side is, there would be no interval: bytes and memory are judged."""
+    bench = FakeBench({"a": FLAT}, {"a": FLAT}, kept=kept)
+    judgement = bench.judgement()
+    assert len(bench.asked) == stages
+    said = {one.metric: one.reason for one in judgement.of("undecided")}
+    if kept < 3:
+        have = "1 launch of a side" if kept == 1 else "1 launch against 2"
+        assert said == {"time": f"{have}; an interval takes 3 of each"}
+
+
+@dataclass
+class GivenBench:
+    """Cases of which each look finds a given probability, in parts of ``ALPHA``."""
+
+    p: Mapping[str, Sequence[float]]
+    """By case, for each number of launches: 5, 10, 15, 20."""
+    launches: dict[str, int] = field(default_factory=dict)
+
+    def measure(self, launches: Iterable[int], only: Iterable[str] | None = None) -> None:
+        for name in self.p if only is None else only:
+            self.launches[name] = self.launches.get(name, 0) + len(list(launches))
+
+    def findings(self) -> list[Finding]:
+        return [
+            Finding(
+                case=name,
+                panel="",
+                strategy=name,
+                ranks=2,
+                metric="time",
+                verdict="slower",
+                comparison=Comparison(
+                    verdict="slower", high=1.1, p_slower=p[self.launches[name] // 6] * ALPHA
+                ),
+            )
+            for name, p in self.p.items()
+        ]
+
+    def stored(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("p", "launches", "fails"),
+    [
+        ((0.01, 0.24, 9, 9), 10, True),
+        ((0.01, 0.26, 0.24, 9), 15, True),
+        ((0.01, 0.26, 0.26, 0.49), 20, True),
+        ((0.01, 0.26, 0.26, 0.51), 20, False),
+        ((0.99, 0.99, 0.99, 0.99), 20, False),
+    ],
+)
+def test_looks_share_the_error(p: tuple[float, ...], launches: int, fails: bool) -> None:
+    """The first spends nothing, then a quarter, a quarter and a half: all of it, and no more."""
+    bench = GivenBench({"a": p})
+    judgement = in_stages(bench, 5, MARGINS, lambda _: None)
+    assert (bench.launches["a"], bool(judgement.of("fail"))) == (launches, fails)
+
+
+def test_what_has_failed_stays_failed() -> None:
+    """It is not measured again, and no later look at another case asks for more."""
+    told: list[int] = []
+    bench = GivenBench({"a": (0.01, 0.12, 9, 9), "b": (9, 9, 9, 9)})
+    judgement = in_stages(bench, 5, MARGINS, told.append)
+    assert (bench.launches, told) == ({"a": 10, "b": 20}, [2, 1, 1])
+    assert [one.case for one in judgement.of("fail")] == ["a"]
+    assert sorted(SHARES) == [*SHARES] and sum(SHARES) == 1.0
+
+
+@pytest.mark.parametrize("launches", [1, 2])
+def test_few_launches_are_measured_up_to_four_times_too(launches: int) -> None:
+    """Below three there is no interval, and no verdict."""
+    bench = FakeBench({"a": FLAT}, {"a": SLOW})
+    judgement = in_stages(bench, launches, MARGINS, lambda _: None)
+    assert judgement.of("fail")
+    assert 3 <= sum(len(of_stage) for of_stage, _ in bench.asked) <= 4 * launches
+
+
+@pytest.mark.parametrize(
+    ("metrics", "gpu"), [(("volume",), "a GPU"), (("time", "volume"), "another GPU")]
+)
+def test_what_no_launch_would_tell_is_not_launched(metrics: tuple[Metric, ...], gpu: str) -> None:
+    """Bytes are known after one, and times of another GPU never."""
+    bench = FakeBench({"a": FLAT}, {"a": FLAT}, {"gpu": "a GPU"}, {"gpu": gpu}, metrics)
+    bench.judgement()
+    assert bench.asked == [([0], None)]
+
+
+@pytest.mark.parametrize(("old", "new"), [("ok", "wrong_result"), ("crash", "ok"), ("oom", "oom")])
+def test_a_case_that_fails_on_a_side_is_launched_once(old: str, new: str) -> None:
+    """Its time has nothing to be compared with."""
+    bench = FakeBench({"a": FLAT}, {"a": FLAT}, {"status": old}, {"status": new})
+    assert bench.judgement().timed == []
+    assert bench.asked == [([0], None)]
+
+
+class Order:
+    """Stands in for a Sweep; says which side ran what, in order."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self.log = name, log
+
+    def run(self, cells: list[Cell], started: Any) -> Iterable[Record]:
+        for cell in cells:
+            started(cell.case)
+            self.log.append(f"{self.name}{cell.case.launch}")
+            (record,) = rows("dsp", [1.0], case=cell.case.key)
+            yield replace(record, launch=cell.case.launch)
+
+
+def test_sides_take_turns_and_neither_always_follows() -> None:
+    """A B, then B A."""
+    log: list[str] = []
+    sides = [Side(name=name, sweep=Order(name, log)) for name in "AB"]  # type: ignore[arg-type]
+    cells = [
+        Cell(case=CASE.model_copy(update={"launch": launch}), why_not=None) for launch in range(3)
+    ]
+    seen = [side.name for side, _ in in_turn(sides, cells, lambda *_: None)]
+    assert log == ["A0", "B0", "B1", "A1", "A2", "B2"]
+    assert seen == list("ABBAAB")
+
+
+class Renewed(Order):
+    """Says when its launcher is closed."""
+
+    @property
+    def launcher(self) -> SimpleNamespace:
+        return SimpleNamespace(close=lambda: self.log.append(f"{self.name} closed"))
+
+
+def test_launchers_are_renewed_behind_each_pair() -> None:
+    """Not between the two: the second's end would fall into the first's steps."""
+    log: list[str] = []
+    sides = [Side(name=name, sweep=Renewed(name, log), renews=True) for name in "AB"]  # type: ignore[arg-type]
+    cells = [
+        Cell(case=CASE.model_copy(update={"launch": launch}), why_not=None) for launch in range(2)
+    ]
+    list(in_turn(sides, cells, lambda *_: None))
+    closed = ["A closed", "B closed"]
+    assert log == ["A0", "B0", *closed, "B1", "A1", *reversed(closed)]
+
+
+class Failing(Order):
+    """Its first tries of one launch, a few of them, end otherwise than with ok."""
+
+    def __init__(
+        self, name: str, log: list[str], launch: int, status: Status, tries: int = 1
+    ) -> None:
+        super().__init__(name, log)
+        self.failing, self.status, self.tries = f"{name}{launch}", status, tries
+
+    def run(self, cells: list[Cell], started: Any) -> Iterable[Record]:
+        for record in super().run(cells, started):
+            fails = self.log[-1] == self.failing and self.log.count(self.failing) <= self.tries
+            yield replace(record, status=self.status) if fails else record
+
+
+@pytest.mark.parametrize(
+    ("side", "launch", "status", "tries", "again"),
+    [
+        ("A", 0, "crash", 1, ["A0", "B0"]),
+        ("B", 0, "hang", 1, ["A0", "B0"]),
+        ("B", 1, "comm_error", 1, ["B1", "A1"]),
+        ("A", 1, "timeout", 9, ["B1", "A1"]),
+        ("A", 0, "oom", 1, []),
+        ("B", 0, "wrong_result", 1, []),
+    ],
+)
+def test_what_may_be_chance_is_tried_once_more(
+    tmp_path: Path, side: str, launch: int, status: Status, tries: int, again: list[str]
+) -> None:
+    """Once, with the other side's launch of that round; what would come again is left as it is."""
+    log: list[str] = []
+    sweeps: list[Any] = [
+        Failing(name, log, launch, status, tries) if name == side else Order(name, log)
+        for name in "AB"
+    ]
+    sides = [Side(name=sweep.name, sweep=sweep) for sweep in sweeps]
+    limits = Limits(margins=MARGINS, metrics=METRICS, launches=5, deadlines=Deadlines())
+    Sides(folder=tmp_path, sides=sides, cases=[CASE], limits=limits).measure(range(2))
+    assert log == ["A0", "B0", "B1", "A1", *again]
+
+
+def git(folder: Path, *words: str) -> str:
+    name = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+    done = subprocess.run(
+        ["git", "-C", str(folder), *name, *words], check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A git repository with this spbench in it, committed once."""
+    folder = tmp_path / "repository"
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(spbench.__file__).parent, folder / "spbench", ignore=ignore)
+    configs = Path(spbench.__file__).parents[1] / "configs"
+    shutil.copytree(configs, folder / "configs")
+    git(folder.parent, "init", "-q", str(folder))
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "first")
+    return folder
+
+
+def test_a_commit_is_checked_out_whole(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also from a subfolder, as it was committed; and gone afterwards."""
+    file = repository / "spbench" / "__init__.py"
+    was = file.read_text()
+    file.write_text(was + "\nchanged = True\n")
+    monkeypatch.chdir(repository / "spbench" / "judge")
+    with checked_out("HEAD") as base:
+        assert (base.tree / "spbench" / "__init__.py").read_text() == was
+        assert base.environment()["PYTHONPATH"].split(os.pathsep)[0] == str(base.tree)
+        assert base.commit == git(repository, "rev-parse", "HEAD") == work_tree().commit
+    assert not base.tree.exists()
+    assert work_tree().tree.resolve() == repository.resolve()
+
+
+def test_a_checkout_leaves_the_repository_as_it_is(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is staged stays staged, and a link that leads elsewhere stops nothing."""
+    (repository / "link").symlink_to("/nowhere/at/all")
+    git(repository, "add", "link")
+    git(repository, "commit", "-q", "-m", "a link")
+    (repository / "new.py").write_text("staged = True\n")
+    git(repository, "add", "new.py")
+    before = git(repository, "status", "--porcelain")
+    monkeypatch.chdir(repository)
+    with checked_out("HEAD") as base:
+        assert (base.tree / "link").is_symlink()
+        assert not (base.tree / "new.py").exists()
+    assert git(repository, "status", "--porcelain") == before == "A  new.py"
+
+
+@pytest.mark.parametrize("revision", ["no-such-branch", "--help", "HEAD~9"])
+def test_a_revision_that_is_none(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, revision: str
+) -> None:
+    """And the commonest reason: a CI that fetches the latest commit alone."""
+    monkeypatch.chdir(repository)
+    with pytest.raises(CheckoutError, match="fetch-depth: 0"), checked_out(revision):
+        pass
+
+
+def test_a_commit_without_packages_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code at hand would run in its place, and be compared with itself."""
+    git(tmp_path, "init", "-q", ".")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "empty")
+    monkeypatch.chdir(tmp_path)
+    with checked_out("HEAD") as base, pytest.raises(CheckoutError, match="no Python package"):
+        base.environment()
+    (tmp_path / "README").write_text("code elsewhere\n")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "-m", "a file")
+    with checked_out("HEAD") as base, pytest.raises(CheckoutError, match="no Python package"):
+        base.environment()
+
+
+def test_code_that_is_installed_is_not_compared_with_itself(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package of tests at the top is one, and holds nothing that is measured."""
+    modules = ["no.such.module", "spbench", "spbench.strategies.dsp"]
+    monkeypatch.chdir(repository)
+    with checked_out("HEAD") as base:
+        base.check_own(modules)
+    other = tmp_path / "other"
+    (other / "tests").mkdir(parents=True)
+    (other / "tests" / "__init__.py").touch()
+    git(tmp_path, "init", "-q", "other")
+    git(other, "add", "-A")
+    git(other, "commit", "-q", "-m", "first")
+    monkeypatch.chdir(other)
+    with checked_out("HEAD") as base, pytest.raises(CheckoutError, match=r"run the same code.*dsp"):
+        base.check_own(modules)
+
+
+SMALL = ["-w", "earthformer-small", "--set", "depth=1", "-s", "ulysses", "--device", "cpu"]
+
+
+def check(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """The command with the spbench of ``folder``, as its user would have installed it."""
+    return subprocess.run(
+        [sys.executable, "-m", "spbench", *words],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(folder)} | environ,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+CALL = "            return attend_by_heads(q, k, v, scores, shard, comm)\n"
+HEADS = "Shard.even(q.dim() - 2, q.shape[-2], comm.size)"
+EDITED = (CALL, f"            comm.switch(q, before=shard, after={HEADS})\n{CALL}")
+"""The queries sent once more, for nothing."""
+
+
+def test_a_strategy_that_sends_more_than_its_base_is_caught(repository: Path) -> None:
+    """One all-to-all more in a work tree: exit 4 naming strategy, phase and bytes."""
+    words = ["check", "--base-ref", "HEAD", *SMALL, "--metrics", "volume"]
+    same = check(repository, *words, "--out", "same")
+    assert same.returncode == DONE, same.stderr
+    assert same.stdout.splitlines()[-1] == "passed: 1 case"
+    file = repository / "spbench" / "strategies" / "ulysses.py"
+    text = file.read_text()
+    assert text.count(EDITED[0]) == 1
+    file.write_text(text.replace(*EDITED))
+    done = check(repository, *words, "--out", "more")
+    assert done.returncode == REGRESSION, done.stderr
+    assert "ulysses on 2 ranks: broke: wrong_result" in done.stdout
+    assert "all_to_all sent" in done.stdout and "bytes in forward, predicted" in done.stdout
+    rounds = [
+        {record.round for record in read_rows(repository / "same" / side).records}
+        for side in ("base", "now")
+    ]
+    assert rounds[0] == rounds[1] != set()
+    (counted,) = read_rows(repository / "same" / "now").records
+    assert counted.iterations == 1, "no time is judged"
+
+
+WHY_NOT = "    def why_not_along(self"
+REFUSING = """    def why_not(self, workload: Workload, ranks: int) -> str | None:
+        return "it no longer likes this shape"
+
+"""
+
+
+def test_a_strategy_that_declines_what_its_base_runs_broke(repository: Path) -> None:
+    """Also where such cells are to be left out; what both decline is left out as ever."""
+    file = repository / "spbench" / "strategies" / "ulysses.py"
+    text = file.read_text()
+    assert text.count(WHY_NOT) == 1
+    file.write_text(text.replace(WHY_NOT, REFUSING + WHY_NOT))
+    words = ["check", "--base-ref", "HEAD", *SMALL, "--metrics", "volume"]
+    done = check(repository, *words, "--skip-invalid", "--out", "one")
+    assert done.returncode == REGRESSION, done.stderr
+    assert "broke: skipped. it no longer likes this shape" in done.stdout
+    (ran,) = read_rows(repository / "one" / "base").records
+    (declined,) = read_rows(repository / "one" / "now").records
+    assert (ran.status, declined.status) == ("ok", "skipped")
+    told = json.loads((repository / "one" / "base" / "run.json").read_text())["git"]
+    assert told == {"commit": git(repository, "rev-parse", "HEAD"), "dirty": False}
+    git(repository, "commit", "-q", "-a", "-m", "it declines")
+    both = check(repository, *words, "--out", "two")
+    assert both.returncode == USAGE and "it no longer likes this shape" in both.stderr
+    assert not (repository / "two").exists()
+
+
+def test_what_a_tree_would_run(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It speaks for itself; one that cannot be asked runs nothing that is declined here."""
+    monkeypatch.chdir(repository)
+    unknown = CASE.model_copy(update={"strategy": "nobody"})
+    too_many = CASE.model_copy(update={"strategy": "ulysses", "ranks": 999})
+    tree = work_tree()
+    assert willing(tree, [unknown, CASE, too_many]) == [CASE]
+    (repository / "spbench" / "strategies" / "registry.py").unlink()
+    assert willing(tree, [CASE]) == []
+    assert willing(tree, []) == []
+
+
+def test_a_baseline_is_measured_again_as_it_was() -> None:
+    """What run.json tells of the effort counts if it is that of the rows."""
+    known = CASE.model_copy(update={"effort": EFFORT})
+    told = {"key": CASE.key, "why_not": None, **known.model_dump(mode="json", by_alias=True)}
+    assert EFFORT.label == "30 s, none silent"
+    assert case_of(told, "30 s, none silent").effort == EFFORT
+    assert case_of(told, "quick").effort == QUICK
+    for blank in ("", "full"):
+        assert case_of(told, blank).effort == Effort()

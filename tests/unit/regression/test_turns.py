@@ -1,0 +1,335 @@
+"""Launches that take turns, block by block: real sockets, threads in place of ranks."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from spbench.launch.deadlines import Deadlines
+from spbench.launch.local import LocalLauncher
+from spbench.regression import alternate, memory_for_two
+from spbench.regression.alternate import Side, in_turn
+from spbench.regression.turn_server import Referee, Seat
+from spbench.results.cgroup import Allowed
+from spbench.results.store import Store
+from spbench.sweep.plan import Cell
+from spbench.sweep.sweep import Sweep
+from spbench.worker.turn_client import VARIABLE, Turns
+from spbench.workload.case import Case, Effort
+from spbench.workload.catalogue import find
+
+FIXED = Effort(min_warmup=5, max_warmup=5, min_iterations=10, max_iterations=10)
+"""Step 9 is the first timed one, 10 the first silent one, which only barriers tell of."""
+CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu", effort=FIXED)
+SOON_S = 20.0
+TIDY_S = 0.01
+
+
+@pytest.fixture
+def referee() -> Iterator[Referee]:
+    with Referee() as made:
+        yield made
+
+
+def joined(seat: Seat, ranks: int = 1, alive: Callable[[], None] = lambda: None) -> Turns:
+    made = Turns.of(seat.environment, ranks, alive)
+    assert made is not None
+    return made
+
+
+def until(seen: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SOON_S
+    while not seen():
+        assert time.monotonic() < deadline
+        time.sleep(TIDY_S / 10)
+
+
+def end(turns: Turns) -> None:
+    """As the end of its process does."""
+    turns._line.close()
+
+
+class Launch:
+    """Ranks of one side that run so many blocks each, and say when they begin and end."""
+
+    def __init__(self, name: str, seat: Seat, ranks: int, blocks: int, log: list[str]) -> None:
+        self.name, self.seat, self.log, self.blocks = name, seat, log, blocks
+        seat.expect()
+        self.threads = [
+            threading.Thread(target=self.rank, args=(ranks,), daemon=True) for _ in range(ranks)
+        ]
+
+    def start(self) -> None:
+        for thread in self.threads:
+            thread.start()
+
+    def rank(self, ranks: int) -> None:
+        turns = joined(self.seat, ranks)
+        for _ in range(self.blocks):
+            turns.take()
+            self.log.append(f"{self.name}(")
+            time.sleep(TIDY_S)
+            self.log.append(f"{self.name})")
+        end(turns)
+
+    def join(self) -> None:
+        for thread in self.threads:
+            thread.join(SOON_S)
+            assert not thread.is_alive()
+
+
+def test_without_a_referee_there_are_no_turns(tmp_path: Path) -> None:
+    """Nobody asked for them, or nobody is there any more: the launch runs by itself."""
+    assert Turns.of({}, 2, lambda: None) is None
+    assert Turns.of({VARIABLE: str(tmp_path / "gone")}, 2, lambda: None) is None
+    with Referee() as referee:
+        turns = joined(referee.seats[0])
+        referee.seats[1].expect()
+    turns.take()
+    turns.take()
+
+
+def test_blocks_of_two_launches_alternate(referee: Referee) -> None:
+    """All ranks of one, then all of the other; who has more to do goes on alone."""
+    log: list[str] = []
+    first = Launch("A", referee.seats[0], 2, 3, log)
+    second = Launch("B", referee.seats[1], 3, 5, log)
+    first.start()
+    until(lambda: referee.seats[0].waits)
+    assert log == []
+    second.start()
+    first.join()
+    second.join()
+    order = [word[0] for word in log]
+    begins = {"A": 4, "B": 6}  # words of a block: two for each rank
+    blocks = []
+    while order:
+        name = order[0]
+        assert order[: begins[name]] == [name] * begins[name]
+        del order[: begins[name]]
+        blocks.append(name)
+    assert "".join(blocks) == "ABABABBB"
+    assert [seat.turns for seat in referee.seats] == [2, 3]  # right behind the other's
+
+
+def test_a_launch_that_never_asks_is_waited_for_until_it_has_ended(referee: Referee) -> None:
+    """Code that knows no turns; or a launch whose gate fails."""
+    log: list[str] = []
+    first = Launch("A", referee.seats[0], 1, 2, log)
+    referee.seats[1].expect()
+    first.start()
+    until(lambda: referee.seats[0].waits)
+    time.sleep(TIDY_S)
+    assert log == []
+    assert referee.seats[0].waited_s > 0
+    referee.seats[1].leave()
+    first.join()
+    assert log == ["A(", "A)"] * 2
+    assert referee.seats[0].turns == 0
+
+
+def test_a_rank_that_dies_in_its_turn_holds_nobody_up(referee: Referee) -> None:
+    """Its end of the line closes with it."""
+    log: list[str] = []
+    dying = referee.seats[0]
+    dying.expect()
+    other = Launch("B", referee.seats[1], 1, 2, log)
+    turns = joined(dying)
+    thread = threading.Thread(target=turns.take)
+    thread.start()
+    other.start()
+    until(lambda: not thread.is_alive())
+    assert len(log) <= 2
+    end(turns)
+    other.join()
+
+
+def test_a_turn_that_hangs_ends_the_turns() -> None:
+    """The other goes on; once both have left, turns are taken again."""
+    with Referee() as referee:
+        for _ in range(2):
+            log: list[str] = []
+            referee.seats[0].expect()
+            referee.seats[0].hangs = lambda: True
+            hung = joined(referee.seats[0])
+            other = Launch("B", referee.seats[1], 1, 2, log)
+            thread = threading.Thread(target=hung.take)
+            thread.start()
+            other.start()
+            until(lambda thread=thread: not thread.is_alive())  # type: ignore[misc]
+            other.join()
+            assert log == ["B(", "B)"] * 2
+            end(hung)
+            for seat in referee.seats:
+                seat.leave()
+
+
+def test_who_waits_is_alive(referee: Referee, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that nobody takes it for hung."""
+    monkeypatch.setattr("spbench.worker.turn_client.LOOK_S", TIDY_S)
+    called: list[int] = []
+    for seat in referee.seats:
+        seat.expect()
+    turns = joined(referee.seats[0], alive=lambda: called.append(1))
+    thread = threading.Thread(target=turns.take)
+    thread.start()
+    until(lambda: len(called) > 2)
+    referee.seats[1].leave()
+    thread.join(SOON_S)
+    assert not thread.is_alive()
+
+
+class Watched:
+    """Stands in for a Sweep whose one rank takes turns; its launcher looks at the seat."""
+
+    def __init__(self, name: str, seat: Seat, log: list[str], *, asks: bool = True) -> None:
+        self.name, self.seat, self.log, self.asks = name, seat, log, asks
+
+    def run(self, cells: list[Cell], started: Any) -> Iterator[str]:
+        started(cells[0].case)
+        self.log.append(f"{self.name} starts")
+        if self.asks:
+            turns = joined(self.seat)
+            thread = threading.Thread(target=lambda: [turns.take(), turns.take(), end(turns)])
+            thread.start()
+            while thread.is_alive():
+                self.seat.look()
+                time.sleep(TIDY_S / 10)
+        self.log.append(f"{self.name} ends")
+        yield self.name
+
+
+def order_of(
+    referee: Referee,
+    log: list[str],
+    asks: dict[str, bool],
+    apart: Callable[[Case], None] = lambda _: None,
+) -> list[str]:
+    made = [
+        Side(name=name, sweep=Watched(name, seat, log, asks=asks[name]), seat=seat)  # type: ignore[arg-type]
+        for name, seat in zip("AB", referee.seats, strict=True)
+    ]
+    cells = [
+        Cell(case=CASE.model_copy(update={"launch": launch}), why_not=None) for launch in range(2)
+    ]
+    ran = in_turn(made, cells, lambda *_: None, apart)
+    return [f"{side.name}{record}" for side, record in ran]
+
+
+def test_the_second_launch_comes_while_the_first_waits(referee: Referee) -> None:
+    """Both in each place once; records of both, each with its own side."""
+    log: list[str] = []
+    assert order_of(referee, log, {"A": True, "B": True}) == ["AA", "BB", "BB", "AA"]
+    assert log == [
+        *("A starts", "B starts", "B ends", "A ends"),
+        *("B starts", "A starts", "A ends", "B ends"),
+    ]
+
+
+def test_an_end_that_is_seen_late_makes_no_launch_longer(referee: Referee) -> None:
+    """Who watches the first launch is busy with the second when the first ends."""
+    first, second = referee.seats
+
+    def meanwhile() -> None:
+        end(turns)
+        until(lambda: not first.lines)
+        time.sleep(10 * TIDY_S)
+
+    first.expect(meanwhile)
+    second.expect()
+    turns = joined(first)
+    turns._line.sendall(b"1\n")
+    until(lambda: first.waits)
+    first.look()
+    assert first.waited_s >= 10 * TIDY_S
+    first.expect()
+    assert first.waited_s == 0.0
+
+
+def test_code_that_knows_no_turns_is_followed_or_follows(referee: Referee) -> None:
+    """One launch behind the other, whichever of them it is."""
+    log: list[str] = []
+    assert order_of(referee, log, {"A": False, "B": True}) == ["AA", "BB", "BB", "AA"]
+    assert log == [
+        *("A starts", "A ends", "B starts", "B ends"),
+        *("B starts", "A starts", "A ends", "B ends"),
+    ]
+
+
+def test_without_memory_for_two_they_follow_each_other(
+    referee: Referee, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first does not wait for what does not come; and somebody is told."""
+    log: list[str] = []
+    apart: list[Case] = []
+    monkeypatch.setattr(alternate, "has_memory_for_another", lambda: False)
+    ran = order_of(referee, log, {"A": True, "B": True}, apart.append)
+    assert ran == ["AA", "BB", "BB", "AA"]
+    assert [case.launch for case in apart] == [0, 1]
+    assert log == [
+        *("A starts", "A ends", "B starts", "B ends"),
+        *("B starts", "B ends", "A starts", "A ends"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("free", "limit", "fits"),
+    [(25, None, True), (23, None, False), (99, 45, True), (99, 43, False)],
+)
+def test_whether_there_is_memory_for_two(
+    monkeypatch: pytest.MonkeyPatch, free: int, limit: int | None, fits: bool
+) -> None:
+    """What two processes held at their peaks and a fifth more, on the machine and of its limit."""
+    ours = SimpleNamespace(children=lambda recursive: [SimpleNamespace(pid=1)] * 2)
+    monkeypatch.setattr(psutil, "Process", lambda: ours)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
+    monkeypatch.setattr(memory_for_two, "_peak_bytes", lambda pid: 10 * pid)
+    monkeypatch.setattr(memory_for_two, "allowed", lambda: Allowed(memory_bytes=limit))
+    assert memory_for_two.has_memory_for_another() == fits
+
+
+def test_the_peak_of_a_process() -> None:
+    """At least what it holds now; of one that has gone nothing."""
+    assert memory_for_two._peak_bytes(os.getpid()) >= psutil.Process().memory_info().rss // 2
+    assert memory_for_two._peak_bytes(2**31 - 1) == 0
+
+
+@pytest.mark.parametrize("fault", ["", "hang@rank1:step10"])
+def test_real_launches_take_turns(
+    referee: Referee, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """The first is there still when the second starts. Where it hangs in its turn the second has
+    its steps nevertheless, and the row of the first says which rank it was."""
+    monkeypatch.setattr(alternate, "has_memory_for_another", lambda: True)
+    seen: list[tuple[str, bool]] = []
+    before = set(psutil.Process().children())
+    made = []
+    for name, seat, planted in zip("AB", referee.seats, (fault, ""), strict=True):
+        store = Store(tmp_path / name)
+        log = tmp_path / name / "logs" / "launcher.log"
+        launcher = LocalLauncher(log, {"SPBENCH_FAULT": planted}, seat=seat)
+        deadlines = Deadlines(hang_s=4.0)
+        sweep = Sweep(store=store, launcher=launcher, run_id=name, session="s", deadlines=deadlines)
+        made.append(Side(name=name, sweep=sweep, seat=seat, renews=True))
+
+    def started(side: Side, _: Case) -> None:
+        seen.append((side.name, referee.seats[0].waits))
+
+    records = [one for _, one in in_turn(made, [Cell(case=CASE, why_not=None)], started)]
+    assert set(psutil.Process().children()) <= before
+    assert seen == [("A", False), ("B", True)]
+    first, second = records
+    assert (first.run_id, second.run_id) == ("A", "B")
+    assert (first.status, second.status) == ("hang" if fault else "ok", "ok"), first.reason
+    assert not fault or "rank 1 stopped in step 10" in first.reason
+    assert second.step_ms is not None and second.step_ms > 0
+    assert second.launch_s is not None and second.launch_s > 0
+    assert fault or all(one.turns is not None and one.turns > 1 for one in records)

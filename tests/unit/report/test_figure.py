@@ -1,0 +1,148 @@
+"""Sheets of panels: nothing is clipped, nothing overlaps, and there are never too many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from spbench.analysis.compare_strategies import side_by_side
+from spbench.report.plots import plots
+from spbench.report.plots.figure import PANELS, STYLE, Sheet
+from spbench.report.plots.figure import draw as draw_sheet
+from spbench.results.iterations import append_samples
+from spbench.results.record import Record
+from spbench.results.sample import Sample
+from spbench.workload.case import Case
+from spbench.workload.catalogue import find
+
+CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
+STRATEGIES = ["dsp", "ulysses", "megatron-sp", "rsa", "rsa:reduce-scatter"]
+
+
+def record(strategy: str, **more: Any) -> Record:
+    known = {"run_id": "a run", "started_utc": "now", "status": "ok", "torch": "9.9"}
+    made = replace(Record.of_case(CASE, **known), strategy=strategy, **more)
+    where = f"{made.workload} {made.axes} {strategy} {made.world_size}"
+    return replace(made, case=where.replace(",", ""))
+
+
+def a_run(shapes: int, ranks: Sequence[int] = (2, 4), large: float = 1.0) -> list[Record]:
+    """Two launches of each strategy on shapes of long names; one of them runs out of memory."""
+    figures: dict[str, Any] = {"step_ms": 10.0 * large, "tokens_per_s": 1e5 * large}
+    figures |= {"compute_ms": 8.0 * large, "exposed_comm_ms": 2.0 * large}
+    figures |= {"peak_allocated_bytes": int(2e9 * large)}
+    for phase in ("forward", "backward", "gradients"):
+        figures |= {f"sent_bytes_{phase}": int(1e7 * large)}
+        figures |= {f"predicted_bytes_{phase}": int(1e7 * large)}
+    return [
+        record(
+            strategy,
+            workload="a-workload-of-a-long-name-small heads=16",
+            axes=f"time={shape + 1}xheight=64xwidth=64",
+            world_size=n,
+            launch=launch,
+            **({"status": "wrong_result"} if strategy == "megatron-sp" and n == 4 else figures),
+        )
+        for shape in range(shapes)
+        for n in ranks
+        for launch in range(2)
+        for strategy in STRATEGIES
+    ]
+
+
+def with_samples(folder: Path, records: Sequence[Record], outlier: float = 1.0) -> Path:
+    """The iterations that a rank of each record may have seen; each one's last is an outlier."""
+    for one in records:
+        if one.step_ms is not None:
+            steps = [one.step_ms * (1 + 0.001 * (i % 5)) for i in range(9)]
+            steps.append(one.step_ms * outlier)
+            append_samples(
+                folder,
+                one,
+                [Sample(rank=r, status="ok", step_ms=steps) for r in range(one.world_size)],
+            )
+    return folder
+
+
+def texts(figure: Figure) -> list[Text]:
+    axes = [ax for ax in figure.axes if ax.get_visible()]
+    found = [*figure.texts, *(text for one in figure.legends for text in one.get_texts())]
+    for ax in axes:
+        found += [*ax.texts, ax.xaxis.label, ax.yaxis.label, ax.title, ax._left_title]  # type: ignore[attr-defined]
+        for axis in (ax.xaxis, ax.yaxis):
+            low, high = axis.get_view_interval()
+            found += [
+                tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high
+            ]
+    return [text for text in found if text.get_text() and text.get_visible()]
+
+
+def sheets(folder: Path, records: list[Record], page: int = 1) -> dict[str, Sheet]:
+    return dict(plots.page_of(side_by_side(records), records, folder, page).sheets)
+
+
+@pytest.mark.parametrize("large", [1e-3, 1.0, 3e5])
+@pytest.mark.parametrize("shapes", [1, 2, 4, 12])
+def test_nothing_is_clipped_and_nothing_overlaps(tmp_path: Path, shapes: int, large: float) -> None:
+    """Long names, wrong results, small and large figures, few panels and many."""
+    records = a_run(shapes, large=large)
+    for name, sheet in sheets(with_samples(tmp_path, records, outlier=3.0), records).items():
+        with mpl.rc_context(STYLE):  # type: ignore[arg-type]
+            figure = draw_sheet(sheet)
+            figure.canvas.draw()
+        page = figure.bbox
+        boxes = {text: text.get_window_extent() for text in texts(figure)}
+        for text, box in boxes.items():
+            inside = page.x0 <= box.x0 and box.x1 <= page.x1
+            assert inside and page.y0 <= box.y0 and box.y1 <= page.y1, (name, text)
+        for (one, a), (other, b) in combinations(boxes.items(), 2):
+            apart = a.x1 <= b.x0 + 1 or b.x1 <= a.x0 + 1 or a.y1 <= b.y0 + 1 or b.y1 <= a.y0 + 1
+            assert apart, (name, one, other)
+        plt.close(figure)
+
+
+def test_a_large_run_has_pages(tmp_path: Path) -> None:
+    """Each of at most 12 panels; together they hold every panel once."""
+    records = a_run(2 * PANELS + 1, ranks=(2,))
+    with_samples(tmp_path, records)
+    for figure in (*plots.DRAWINGS, "launches"):
+        seen = [
+            title
+            for page in (1, 2, 3)
+            for name, sheet in sheets(tmp_path, records, page).items()
+            if name == f"{figure}-page{page}".removesuffix("-page1")
+            for title in sheet.panels
+        ]
+        assert len(seen) == len(set(seen)) == 2 * PANELS + 1
+    made = plots.page_of(side_by_side(records), records, tmp_path, 3)
+    assert max(len(sheet.panels) for sheet in made.sheets.values()) == 1
+    assert made.remarks == [
+        "drawn are panels 25 to 25 of 25, panels of launches 25 to 25 of 25; "
+        "others with --page (1 to 3), or choose with --workload, --strategy, --gpus"
+    ]
+    with pytest.raises(ValueError, match="--page 4: the last page is 3"):
+        sheets(tmp_path, records, 4)
+
+
+def test_twelve_panels_are_one_page(tmp_path: Path) -> None:
+    """Nothing is left out, so nothing is said."""
+    records = a_run(PANELS, ranks=(2,))
+    made = plots.page_of(side_by_side(records), records, tmp_path)
+    assert (list(made.sheets), made.remarks) == ([*plots.DRAWINGS, "ratios"], [])
+
+
+def test_colours_in_the_legend_are_of_the_strategies_on_the_sheet(tmp_path: Path) -> None:
+    """Each once, in the order in which they ran."""
+    made = sheets(tmp_path, a_run(3))
+    shown = {name: sheet.strategies for name, sheet in made.items()}
+    assert shown.pop("ratios") == ()  # its rows are labelled
+    assert {tuple(strategies) for strategies in shown.values()} == {tuple(STRATEGIES)}

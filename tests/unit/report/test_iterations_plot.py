@@ -1,0 +1,203 @@
+"""The trace: every iteration in order of time, outliers ringed and none left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PathCollection
+from matplotlib.colors import to_hex
+from test_figure import with_samples
+
+from spbench.analysis.compare_strategies import side_by_side
+from spbench.report.plots import plots
+from spbench.report.plots.bars import colour
+from spbench.report.plots.iterations_plot import HALF_ROW, cases_by_panel, launch_rows, outliers
+from spbench.results.iterations import Traces
+from spbench.results.record import Record
+from spbench.workload.case import Case
+from spbench.workload.catalogue import find
+
+CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
+
+
+def record(strategy: str = "dsp", launch: int = 0, **more: Any) -> Record:
+    known = {"run_id": "a run", "started_utc": "now", "status": "ok", "step_ms": 10.0}
+    made = replace(Record.of_case(CASE, **known), strategy=strategy, case=strategy)
+    return replace(made, launch=launch, **more)
+
+
+def traces(*launches: tuple[Record, list[float]]) -> Traces:
+    """The first rank is the slower one throughout."""
+    return Traces(
+        ms={
+            (one.case, one.launch): {("timed", 0): ms, ("timed", 1): [0.9 * x for x in ms]}
+            for one, ms in launches
+        }
+    )
+
+
+@pytest.fixture
+def ax() -> Iterator[Axes]:
+    figure, made = plt.subplots()
+    yield made
+    plt.close(figure)
+
+
+def dots(ax: Axes, shown: str) -> list[tuple[float, float]]:
+    """Where the dots of a colour stand, from left to right."""
+    found = [one for one in ax.collections if isinstance(one, PathCollection)]
+    return [
+        (float(x), float(y))
+        for one in found
+        if len(one.get_facecolor()) and to_hex(one.get_facecolor()[0]) == shown.lower()  # type: ignore[index,arg-type]
+        for x, y in one.get_offsets()  # type: ignore[union-attr]
+    ]
+
+
+def rings(ax: Axes) -> int:
+    found = [one for one in ax.collections if isinstance(one, PathCollection)]
+    return sum(len(one.get_offsets()) for one in found if not len(one.get_facecolor()))  # type: ignore[arg-type]
+
+
+def draw(ax: Axes, records: list[Record], found: Traces) -> None:
+    (cases,) = cases_by_panel(records).values()
+    launch_rows(ax, cases, found)
+
+
+def test_iterations_stand_in_order_of_time(ax: Axes) -> None:
+    """Launch after launch, whatever the order of their rows; slower is higher."""
+    records = [record(launch=1), record(launch=0)]
+    draw(ax, records, traces((records[0], [10.0, 10.1]), (records[1], [9.9, 10.0, 10.1])))
+    found = dots(ax, colour("dsp"))
+    assert [int(x) for x, _ in found] == [0, 0, 0, 1, 1]
+    assert [x for x, _ in found] == sorted(x for x, _ in found)
+    assert found[0][1] < found[1][1] < found[2][1]
+    assert all(abs(y) <= HALF_ROW for _, y in found)
+
+
+def test_outliers_are_ringed_and_none_is_removed(ax: Axes) -> None:
+    """What the scale does not reach stands at the edge of its row, with its figure."""
+    one, other = record(), record("rsa")
+    usual = [10.0, 10.1, 9.9, 10.05, 9.95, 10.0]
+    draw(ax, [one, other], traces((one, [*usual, 25.0]), (other, usual)))
+    assert len(dots(ax, colour("dsp"))) == 7
+    assert len(dots(ax, colour("rsa"))) == 6
+    assert rings(ax) == 1
+    assert dots(ax, colour("dsp"))[-1][1] == HALF_ROW
+    assert [text.get_text() for text in ax.texts if "+" in text.get_text()] == ["+150%"]
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert labels == ["dsp\n10 ms", "rsa\n10 ms"]
+
+
+def test_an_outlier_is_so_by_the_median_absolute_deviation() -> None:
+    """Five of its scaled deviations; figures that are equal but for rounding have none."""
+    usual = np.array([9.0, 10.0, 11.0] * 5)
+    edge = 10 + 5 * 1.4826
+    assert outliers(np.append(usual, [edge - 0.01, edge + 0.01])).tolist()[-2:] == [False, True]
+    assert not outliers(np.array([1.00001, 1.0, 1.0, 1.0])).any()
+    assert outliers(np.array([1.01, 1.0, 1.0, 1.0])).tolist() == [True, False, False, False]
+
+
+def test_rows_of_a_panel_have_one_scale(ax: Axes) -> None:
+    """A quiet case is flat beside a noisy one; each is about its own step time."""
+    one, other = record(), record("rsa")
+    found = traces((one, [10.0, 10.01, 9.99, 10.0]), (other, [50.0, 60.0, 40.0, 50.0]))
+    draw(ax, [one, other], found)
+    flat = [y for _, y in dots(ax, colour("dsp"))]
+    wide = [y + 1 for _, y in dots(ax, colour("rsa"))]
+    assert max(map(abs, flat)) < 0.05 * max(map(abs, wide))
+
+
+def test_a_launch_without_samples_says_why(ax: Axes) -> None:
+    """Its status, or that its samples are lost; with a rank lost the slowest is not known."""
+    records = [record(), record(launch=1, status="timeout"), record(launch=2), record(launch=3)]
+    found = traces((records[0], [10.0, 10.1]), (records[2], [10.0]))
+    del found.ms["dsp", 2]["timed", 1]
+    draw(ax, records, found)
+    said = [text.get_text() for text in ax.texts]
+    assert said[:3] == ["timeout", "no samples", "no samples"]
+    assert len(dots(ax, colour("dsp"))) == 2
+
+
+def test_nothing_but_lost_samples_is_drawn(ax: Axes) -> None:
+    """A row that says so, with the step time that is known."""
+    draw(ax, [record()], Traces())
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["dsp\n10 ms"]
+    assert [text.get_text() for text in ax.texts][:1] == ["no samples"]
+
+
+def test_a_row_without_a_time_has_no_dots(ax: Axes) -> None:
+    """Whatever samples it has: there is nothing that they could be near to."""
+    draw(ax, [record(step_ms=None)], traces((record(), [10.0, 10.1])))
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["dsp\n- ms"]
+    assert not dots(ax, colour("dsp"))
+
+
+def test_a_line_is_at_the_step_time_of_the_row(ax: Axes) -> None:
+    """And not at a statistic of the samples that another version of spbench would take."""
+    found = traces((record(), [10.0, 10.0, 10.2, 11.0]))
+    draw(ax, [record(step_ms=10.2)], found)
+    drawn = [
+        float(y)
+        for one in ax.collections
+        if isinstance(one, LineCollection) and len(one.get_segments()) == 1
+        for _, y in one.get_segments()[0]
+    ]
+    assert drawn == [dots(ax, colour("dsp"))[2][1]] * 2
+
+
+def test_a_share_shows_what_it_computed(ax: Axes) -> None:
+    """It has one rank, and no step."""
+    share = record(kind="one_gpu_share", world_size=8, step_ms=None, compute_ms=1.5)
+    draw(ax, [share], Traces(ms={("dsp", 0): {("silent", 0): [1.0, 2.0]}}))
+    assert len(dots(ax, colour("dsp"))) == 2
+
+
+def test_panels_are_by_workload_then_ranks() -> None:
+    """Other workloads of one name are not mixed, and a case that never ran has no row."""
+    records = [
+        record(world_size=4),
+        record(world_size=2),
+        record(world_size=2, workload_key="else"),
+        record("rsa", status="oom", world_size=2),
+        record("rsa", status="oom", world_size=16),
+    ]
+    panels = cases_by_panel(records)
+    assert [list(cases) for cases in panels.values()] == [["dsp"], ["dsp"], ["dsp"]]
+    assert [title.splitlines()[1] for title in panels] == ["2 ranks", "4 ranks", "2 ranks"]
+
+
+def test_no_panel_is_lost_to_another_of_its_name() -> None:
+    """Workloads of one name, on CPU and CUDA, in full and quick: a panel each, told apart."""
+    records = [
+        record(workload_key=key, device=device, effort=effort)
+        for key in ("one", "other")
+        for device in ("cpu", "cuda")
+        for effort in ("full", "quick")
+    ]
+    panels = cases_by_panel(records)
+    assert [[one] for one in records] == [list(cases["dsp"]) for cases in panels.values()]
+    assert "workload other, cuda, quick" in list(panels)[-1].splitlines()[0]
+
+
+def test_it_is_drawn_where_there_are_samples(tmp_path: Path) -> None:
+    """Beside the other figures; what is lost of the samples is said."""
+    records = [record(strategy, launch) for strategy in ("dsp", "rsa") for launch in range(2)]
+    before = plots.page_of(side_by_side(records), records, tmp_path)
+    assert "launches" not in before.sheets
+    with_samples(tmp_path, records)
+    whole = plots.page_of(side_by_side(records), records, tmp_path)
+    assert whole.remarks == []
+    paths = list(plots.draw_all(whole, tmp_path / "plots"))
+    assert [path.name for path in paths[-2:]] == ["launches.png", "launches.svg"]
+    data = (tmp_path / "samples.csv.gz").read_bytes()
+    (tmp_path / "samples.csv.gz").write_bytes(data[:-20])
+    torn = plots.page_of(side_by_side(records), records, tmp_path)
+    assert torn.remarks == ["samples.csv.gz is torn or damaged in 1 place"]

@@ -1,0 +1,295 @@
+"""Figures: each as PNG and SVG, failed cases labelled, one colour for a strategy everywhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.patches import Rectangle
+
+from spbench.analysis.compare_strategies import Line, side_by_side
+from spbench.report.plots import bars as look
+from spbench.report.plots import panels, plots
+from spbench.report.plots.forest import ratios
+from spbench.results.record import Record
+from spbench.strategies.registry import BUILT_IN
+from spbench.workload.case import Case
+from spbench.workload.catalogue import find
+
+CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
+MIB = 2**20
+
+
+def record(strategy: str = "dsp", **more: Any) -> Record:
+    known = {"run_id": "a run", "started_utc": "now", "status": "ok", "torch": "9.9"}
+    return replace(Record.of_case(CASE, **known), strategy=strategy, **more)
+
+
+def measured(strategy: str, step_ms: float, **more: Any) -> Record:
+    figures: dict[str, Any] = {"step_ms": step_ms, "tokens_per_s": 1e6 / step_ms}
+    figures |= {"compute_ms": step_ms * 0.75, "exposed_comm_ms": step_ms * 0.25}
+    figures |= {"peak_allocated_bytes": 64 * MIB}
+    for phase, count in (("forward", 3), ("backward", 6), ("gradients", 1)):
+        figures |= {f"sent_bytes_{phase}": count * MIB, f"predicted_bytes_{phase}": count * MIB}
+    return record(strategy, **figures | more)
+
+
+RUN = [
+    measured("dsp", 10.0),
+    measured("dsp", 12.0, launch=1),
+    measured("ulysses", 20.0),
+    record("megatron-sp", status="oom", reason="rank 0: no memory"),
+    measured("dsp", 6.0, world_size=4),
+    record("rsa:reduce-scatter", status="skipped", world_size=4),
+]
+
+Drawing = Callable[[Axes, Sequence[Line]], None]
+DRAWINGS: list[Drawing] = [drawing for drawing, _ in plots.DRAWINGS.values()]
+
+
+def draw(records: list[Record], folder: Path, page: int = 1) -> list[Path]:
+    made = plots.page_of(side_by_side(records), records, folder, page)
+    return list(plots.draw_all(made, folder))
+
+
+@pytest.fixture
+def ax() -> Iterator[Axes]:
+    figure, made = plt.subplots()
+    yield made
+    plt.close(figure)
+
+
+def bars(ax: Axes, shown: str) -> list[tuple[float, float]]:
+    """Where the bars of a colour end, and where they begin."""
+    found = [patch for patch in ax.patches if to_hex(patch.get_facecolor()) == shown.lower()]
+    return [(one.get_y() + one.get_height(), one.get_y()) for one in found]  # type: ignore[attr-defined]
+
+
+def test_every_figure_is_written_twice(tmp_path: Path) -> None:
+    """PNG and SVG of each, into a folder that is made; strategies, run and failures are named."""
+    folder = tmp_path / "deep" / "plots"
+    paths = draw(RUN, folder)
+    names = ("throughput", "memory", "sent_bytes", "step_split", "ratios")
+    assert [path.name for path in paths] == [
+        f"{n}.{kind}" for n in names for kind in ("png", "svg")
+    ]
+    assert sorted(folder.iterdir()) == sorted(paths)
+    for path in paths:
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(b"\x89PNG")
+            continue
+        ElementTree.parse(path)
+        text = path.read_text()
+        failed = () if path.stem == "ratios" else ("megatron-sp", "oom", "skipped")
+        for said in ("dsp", "run a run", "torch 9.9", "axes-2d", *failed):
+            assert f"{said}" in text
+    assert plt.get_fignums() == []
+
+
+def test_a_run_in_which_nothing_worked_is_drawn(tmp_path: Path) -> None:
+    """Failed cases alone, also of several workloads and kinds, do not raise."""
+    failed = [
+        record(status="crash", reason="x"),
+        record("rsa", status="timeout", workload="other"),
+        record("rsa", status="wrong_result", kind="one_gpu_share"),
+    ]
+    paths = draw(failed, tmp_path)
+    assert all(path.stat().st_size > 1000 for path in paths)
+    assert "one gpu share" in (tmp_path / "memory.svg").read_text()
+
+
+@pytest.mark.parametrize("draw", DRAWINGS)
+def test_a_failed_case_is_hatched_and_labelled(ax: Axes, draw: Drawing) -> None:
+    """Its status stands where its bar would, in place of a bar of no height."""
+    draw(ax, side_by_side([measured("dsp", 5.0), record("rsa", status="oom")]))
+    assert "oom" in [text.get_text() for text in ax.texts]
+    assert len([patch for patch in ax.patches if patch.get_hatch() == "xxx"]) == 1
+    assert bars(ax, look.colour("rsa")) == []
+    assert bars(ax, look.colour("dsp"))
+
+
+def test_what_was_not_measured_is_no_zero(ax: Axes) -> None:
+    """A case that is ok and has no figure says so."""
+    panels.memory(ax, side_by_side([record()]))
+    assert [text.get_text() for text in ax.texts] == ["not measured"]
+
+
+def test_throughput_is_of_the_median_launch(ax: Axes) -> None:
+    """The bar is the median, the whisker reaches from the slowest to the fastest launch."""
+    panels.throughput(ax, side_by_side(RUN[:2]))
+    ((top, _),) = bars(ax, look.colour("dsp"))
+    (whisker,) = ax.collections
+    low, high = whisker.get_paths()[0].vertices[:, 1]  # type: ignore[union-attr]
+    assert low == pytest.approx(top * 11 / 12)
+    assert high == pytest.approx(top * 11 / 10)
+
+
+def test_one_launch_has_no_whisker(ax: Axes) -> None:
+    """One launch knows no spread."""
+    panels.throughput(ax, side_by_side(RUN[:1]))
+    assert len(ax.collections) == 0
+
+
+def test_equal_launches_have_a_whisker_of_no_length(ax: Axes) -> None:
+    """Rounding does not make it negative, which could not be drawn."""
+    same = {"tokens_per_s": 15027.7}
+    panels.throughput(ax, side_by_side([measured("dsp", 11.4, launch=i, **same) for i in range(3)]))
+    assert len(ax.collections) == 1
+
+
+def test_sent_bytes_stand_on_each_other_with_their_prediction(ax: Axes) -> None:
+    """Phases are stacked; the ticks are the predictions of the phases up to them."""
+    panels.sent_bytes(ax, side_by_side([measured("dsp", 5.0)]))
+    assert bars(ax, look.colour("dsp")) == [(3.0, 0.0), (9.0, 3.0), (10.0, 9.0)]
+    (lines,) = ax.collections
+    ticks = [float(one[0][1]) for one in lines.get_segments()]  # type: ignore[attr-defined]
+    assert ticks == [3.0, 9.0, 10.0]
+
+
+def test_a_share_has_predictions_without_bars(ax: Axes) -> None:
+    """Nothing was sent, so nothing is stacked; what would be sent is marked."""
+    silent = {f"sent_bytes_{phase}": None for phase in ("forward", "backward", "gradients")}
+    panels.sent_bytes(ax, side_by_side([measured("dsp", 5.0, kind="one_gpu_share", **silent)]))
+    assert bars(ax, look.colour("dsp")) == []
+    (lines,) = ax.collections
+    assert len(lines.get_segments()) == 3  # type: ignore[attr-defined]
+
+
+def test_communication_stands_on_computation(ax: Axes) -> None:
+    """Together they are the step; overlap that hides more than all is drawn as none."""
+    hidden = {"exposed_comm_ms": -0.5}
+    panels.step_split(ax, side_by_side([measured("dsp", 8.0), measured("rsa", 8.0, **hidden)]))
+    exposed = [
+        (patch.get_y(), patch.get_height())  # type: ignore[attr-defined]
+        for patch in ax.patches
+        if patch.get_hatch() == "////"
+    ]
+    assert exposed == [(6.0, 2.0), (6.0, 0.0)]
+
+
+def test_a_strategy_has_its_colour_everywhere(ax: Axes) -> None:
+    """It does not depend on which others are drawn, nor on their order."""
+    lines = side_by_side([measured("rsa", 5.0), measured("dsp", 6.0)])
+    for draw in DRAWINGS:
+        draw(ax, lines[::-1])
+        draw(ax, lines[:1])
+        assert bars(ax, look.colour("rsa"))
+    assert look.colour("rsa:reduce-scatter") == look.colour("rsa:reduce-scatter")
+
+
+def test_colours_can_be_told_apart() -> None:
+    """Every built-in strategy has a colour of its own, none near another or near white."""
+    assert set(look.COLOURS) == set(BUILT_IN)
+    shown = [*look.COLOURS.values(), *look.MORE_COLOURS, "#FFFFFF"]
+    for one, other in combinations(map(to_rgb, shown), 2):
+        assert sum(abs(a - b) for a, b in zip(one, other, strict=True)) > 0.3
+
+
+def test_bars_do_not_cover_each_other(ax: Axes) -> None:
+    """Strategies stand side by side in the cluster of their number of ranks."""
+    panels.memory(ax, side_by_side(RUN))
+    spans = sorted((one.get_x(), one.get_x() + one.get_width()) for one in ax.patches)  # type: ignore[attr-defined]
+    assert len(spans) == 5
+    assert all(left[1] < right[0] for left, right in pairwise(spans))
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["2", "4"]
+
+
+def test_the_caption_says_where_figures_come_from() -> None:
+    """Run, device, torch, dtype, and whether there is a spread between launches."""
+    text = plots.caption(RUN, side_by_side(RUN))
+    for said in ("run a run", "cpu", "torch 9.9", "float32", "train", "range of two launches"):
+        assert said in text
+    assert "one launch: no spread" in plots.caption(RUN[:1], side_by_side(RUN[:1]))
+    assert "Some GPU" in plots.caption([replace(RUN[0], gpu="Some GPU")], [])
+    mixed = side_by_side([*RUN, *(measured("ulysses", 5.0, launch=n) for n in range(3))])
+    assert "95 % intervals; of two launches their range" in plots.caption(RUN, mixed)
+
+
+def test_drawing_needs_no_torch() -> None:
+    """A laptop without torch can draw what a cluster measured."""
+    code = "import sys, spbench.report.plots.plots; sys.exit('torch' in sys.modules)"
+    root = Path(plots.__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, check=False, timeout=60)
+    assert done.returncode == 0
+
+
+def test_a_sheet_that_fails_ends_the_drawing(tmp_path: Path) -> None:
+    """As on a full disk: what was not begun is not drawn, in processes of their own, either."""
+    code = """
+import sys
+from pathlib import Path
+import psutil
+from spbench.report.plots.at_once import save_all
+from spbench.report.plots.figure import Sheet
+
+def fails(ax):
+    raise OSError(28, "No space left on device")
+
+def sheet(i):
+    draw = fails if i == 7 else lambda ax: ax.plot([1, 2])
+    return Sheet(heading="heading", panels={"panel": draw}, caption="caption")
+
+psutil.cpu_count = lambda: 2
+folder = Path(sys.argv[1])
+try:
+    list(save_all({folder / str(i): sheet(i) for i in range(8)}))
+except OSError as error:
+    print(error.strerror, sorted(path.name for path in folder.iterdir()))
+"""
+    root = Path(plots.__file__).parents[3]
+    words = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(words, cwd=root, check=False, timeout=60, capture_output=True, text=True)
+    assert done.stdout.startswith("No space left on device"), done.stderr
+    assert "0.png" not in done.stdout
+
+
+def compared(*steps: float, strategy: str = "ulysses", **more: Any) -> list[Record]:
+    """Launches beside three of dsp, all in the same rounds."""
+    cases = {"dsp": (10.0, 10.1, 9.9), strategy: steps}
+    return [
+        measured(name, ms, launch=i, round=f"r{i}", **more)
+        for name, times in cases.items()
+        for i, ms in enumerate(times)
+    ]
+
+
+def test_a_ratio_has_its_interval_and_the_band_its_margin(ax: Axes) -> None:
+    """A filled dot with a line through it; the reference has no row."""
+    lines = side_by_side(compared(12.0, 12.2, 11.9))
+    ratios(ax, lines, margin=0.05)
+    found = lines[1].to_reference
+    assert found is not None
+    interval, dots = ax.collections
+    (ends,) = interval.get_paths()  # type: ignore[attr-defined]
+    assert list(ends.vertices[:, 0]) == [found.low, found.high]  # type: ignore[index]
+    assert list(dots.get_offsets()[0]) == [found.ratio, 0.0]  # type: ignore[index]
+    assert to_hex(dots.get_facecolor()[0]) == look.COLOURS["ulysses"].lower()  # type: ignore[index]
+    (band,) = (patch for patch in ax.patches if isinstance(patch, Rectangle))
+    assert (band.get_x(), band.get_x() + band.get_width()) == pytest.approx((1 / 1.05, 1.05))
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["ulysses, 2"]
+
+
+def test_what_is_not_told_apart_is_hollow(ax: Axes) -> None:
+    """And two launches have a dot without a line."""
+    ratios(ax, side_by_side(compared(10.0, 12.0, 9.0)))
+    assert to_hex(ax.collections[-1].get_facecolor()[0]) == "#ffffff"  # type: ignore[index]
+    ax.clear()
+    ratios(ax, side_by_side(compared(12.0, 12.1)))
+    assert len(ax.collections) == 1
+
+
+def test_a_run_of_one_strategy_has_no_ratios(tmp_path: Path) -> None:
+    """There is nothing to compare it with."""
+    names = [path.stem for path in draw([measured("dsp", 10.0)], tmp_path)]
+    assert "ratios" not in names
+    assert "ratios" in [path.stem for path in draw(compared(12.0, 12.1), tmp_path)]

@@ -1,0 +1,62 @@
+"""What a run says of each launch: figures, what disturbed it, and where its time went."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spbench.report.progress import Screen, header
+from spbench.results.record import Record
+from spbench.workload.case import Case
+from spbench.workload.catalogue import find
+
+CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
+ROW = Record.of_case(CASE, run_id="r", started_utc="now", status="ok")
+GOOD = replace(ROW, step_ms=12.0, output_error=0.0, launch_s=4.0, steps_s=3.25)
+SPENT = {"start": 0.25, "gate": 1.0, "end": 0.5}
+
+
+def said(folder: Path, capsys: pytest.CaptureFixture[str], *records: Record, **how: bool) -> str:
+    """What stands behind the header, without the stamps; of the first record time is known."""
+    with Screen(folder, [CASE] * len(records), **how) as screen:
+        capsys.readouterr()
+        for i, record in enumerate(records):
+            screen.started(CASE)
+            if i == 0:
+                screen.went(SPENT)
+            screen.finished(record)
+        lines = capsys.readouterr().err.splitlines()
+    return "\n".join(line.partition(" ")[2] for line in lines)
+
+
+def test_where_the_time_of_a_launch_went(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each phase and what was beyond steps; of a crash the whole alone; if asked for."""
+    crash = replace(ROW, status="crash", reason="rank 1 was ended by SIGKILL", launch_s=0.5)
+    skipped = replace(ROW, status="skipped", reason="8 heads")
+    assert said(tmp_path, capsys, GOOD, crash, skipped, verbose=True).splitlines()[1:] == [
+        "  took 4.00 s: start 0.25, gate 1.00, end 0.50; 0.75 s beyond its steps",
+        "dsp on 2: crash: rank 1 was ended by SIGKILL",
+        "  took 0.50 s",
+        "dsp on 2: skipped: 8 heads",
+    ]
+    assert "took" not in said(tmp_path, capsys, GOOD, crash)
+
+
+def test_what_disturbed_a_launch_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Below its figures, at once, whether or not more was asked for."""
+    noisy = replace(GOOD, noisy="others used 0.9 of 2 cores")
+    assert said(tmp_path, capsys, noisy).endswith("\n  noisy: others used 0.9 of 2 cores")
+
+
+def test_a_share_is_not_said_to_send() -> None:
+    """It is one process, whatever the number of ranks."""
+    share = CASE.model_copy(update={"kind": "one_gpu_share"})
+    assert "on one rank's share of 2 ranks; cpu, nothing is sent, torch " in header([share])[-1]
+    assert "on 2 ranks; cpu, gloo, torch " in header([CASE])[-1]
+    assert "on 2 ranks; cpu, gloo, torch " in header([share, CASE])[-1]

@@ -1,0 +1,255 @@
+"""What is printed: figures in three digits, blanks as dashes, failures in words."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spbench.analysis.compare_strategies import Line, side_by_side
+from spbench.report import strategy_table, tables, units
+from spbench.report.table_width import Grid
+from spbench.results.record import Record
+from spbench.sweep.verification import Verdict
+from spbench.workload.case import Case
+from spbench.workload.catalogue import find
+
+CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
+
+
+def record(strategy: str = "dsp", **more: Any) -> Record:
+    known = {"run_id": "a run", "started_utc": "now", "status": "ok"}
+    return replace(Record.of_case(CASE, **known), strategy=strategy, **more)
+
+
+MEASURED = record(
+    step_ms=12.345,
+    tokens_per_s=1_234_567.0,
+    compute_ms=10.0,
+    exposed_comm_ms=2.345,
+    peak_allocated_bytes=3 * 2**20,
+    sent_bytes_forward=2**20,
+    sent_bytes_backward=0,
+    predicted_bytes_forward=2**21,
+    output_error=1e-7,
+    gradient_error=3e-6,
+    tolerance=1e-4,
+)
+OOM = record("rsa", status="oom", reason="rank 1: no 3 GiB, [bold]see log[/bold]")
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def printed(lines: list[Line], width: int = 200, stream: io.StringIO | None = None) -> list[str]:
+    """The table of each panel, as a terminal of that width would choose its columns."""
+    columns, panels = strategy_table.comparison(lines, width)
+    texts = []
+    for title, rows in panels.items():
+        into = stream or io.StringIO()
+        tables.show_table(tables.console(into), title, Grid(columns=columns, rows=rows))
+        texts.append(into.getvalue())
+    return texts
+
+
+def row_of(text: str, strategy: str) -> list[str]:
+    (found,) = [line.split() for line in text.splitlines() if line.split()[:1] == [strategy]]
+    return found
+
+
+def test_a_measured_line() -> None:
+    """Each figure in its unit, and the larger of the gate's errors."""
+    (text,) = printed(side_by_side([MEASURED]))
+    cells = "dsp 2 12.3 - 1.00x 1.23M 10 2.35 3 1 0 - 3.0e-06"
+    assert row_of(text, "dsp") == cells.split()
+
+
+def test_a_failed_line_has_its_status_and_no_figures() -> None:
+    """The status stands where the time would; the rest is blank."""
+    (text,) = printed(side_by_side([MEASURED, OOM]))
+    assert row_of(text, "rsa") == ["rsa", "2", "oom", *["-"] * 10]
+
+
+def test_a_range_needs_launches() -> None:
+    """With two launches there is one, with one there is none."""
+    lines = side_by_side([record(step_ms=1.0), record(launch=1, step_ms=2.0)])
+    (text,) = printed(lines)
+    assert "1..2*" in row_of(text, "dsp")
+
+
+def test_a_wrong_result_says_so_beside_its_error() -> None:
+    """The error that was found, and WRONG."""
+    (line,) = side_by_side([replace(MEASURED, status="wrong_result")])
+    assert strategy_table.gate_cell(line) == "3.0e-06 WRONG"
+    (line,) = side_by_side([record()])
+    assert strategy_table.gate_cell(line) == "-"
+
+
+def test_workloads_and_kinds_have_tables_of_their_own() -> None:
+    """A share is named as one, and its bytes are the predicted ones."""
+    share = replace(MEASURED, kind="one_gpu_share", step_ms=None, sent_bytes_forward=None)
+    other = replace(MEASURED, workload="other")
+    made = printed(side_by_side([MEASURED, share, other]))
+    titles = [text.splitlines()[0] for text in made]
+    assert [title.split()[0] for title in titles] == ["axes-2d", "axes-2d", "other"]
+    assert ["share" in title for title in titles] == [False, True, False]
+    assert row_of(made[1], "dsp")[9] == "2"
+
+
+def test_failures_are_sentences() -> None:
+    """Strategy, ranks, status and reason of what did not finish, and of nothing else."""
+    partly = [record("ulysses", step_ms=1.0), record("ulysses", launch=1, status="crash")]
+    said = strategy_table.failures(side_by_side([MEASURED, OOM, *partly]))
+    assert said == [
+        "rsa on 2 ranks: oom. rank 1: no 3 GiB, [bold]see log[/bold]",
+        "ulysses on 2 ranks: 1 of 2 launches: crash. ",
+    ]
+
+
+def test_failures_of_several_workloads_name_theirs() -> None:
+    """Where one table is not all there is, a sentence says which one it is about."""
+    other = replace(OOM, batch=7)
+    said = strategy_table.failures(side_by_side([MEASURED, OOM, other]))
+    assert [one.split("): ")[0].rpartition("batch ")[2][0] for one in said] == ["1", "7"]
+
+
+def test_the_comparison_shows_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Below the tables, word for word and in one line, brackets and all."""
+    long = replace(OOM, reason="rank 1: " + "very " * 60 + "long [/] reason")
+    strategy_table.show_comparison(side_by_side([MEASURED, long]))
+    out, err = capsys.readouterr()
+    assert f"rsa on 2 ranks: oom. {long.reason}" in out.splitlines()
+    assert err == ""
+
+
+def lines_for_screens() -> list[Line]:
+    return side_by_side([MEASURED, OOM, record("x" * 50, step_ms=1.0)])
+
+
+def test_no_escape_codes_outside_a_terminal() -> None:
+    """Plain aligned text, whatever the environment's width is; long names are not cut."""
+    for text in printed(lines_for_screens()):
+        assert "\x1b" not in text
+        assert "x" * 50 in text
+
+
+@pytest.mark.parametrize("columns", [40, 80, 300])
+def test_a_narrow_terminal_does_not_break(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    """No line is wider than the terminal, no strategy's name is cut, and no case is missing."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    (made,) = printed(side_by_side([MEASURED, OOM]), columns, Terminal())
+    text = STYLED.sub("", made)
+    assert max(map(len, text.splitlines())) <= columns
+    assert row_of(text, "dsp")
+    assert row_of(text, "rsa")
+
+
+STYLED = re.compile(r"\x1b\[[0-9;]*m")
+COLOURED = re.compile(r"\x1b\[(?:\d+;)*[349]\d")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "codes"), [("NO_COLOR", "1", COLOURED), ("TERM", "dumb", STYLED)]
+)
+def test_no_colours_where_none_are_wanted(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, codes: re.Pattern[str]
+) -> None:
+    """NO_COLOR gets no colours, a dumb terminal no codes at all."""
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv(name, value)
+    (text,) = printed(side_by_side([MEASURED]), stream=Terminal())
+    assert codes.search(text) is None
+
+
+def verdict(**more: Any) -> Verdict:
+    known: dict[str, Any] = {
+        "strategy": "dsp",
+        "workload": "axes-2d",
+        "ranks": 2,
+        "dtype": "float32",
+        "sharpness": 1.0,
+        "outcome": "passed",
+        "reason": "",
+        "output_error": 1e-7,
+        "gradient_error": 2e-7,
+        "tolerance": 1e-4,
+    }
+    return Verdict(**known | more)
+
+
+def test_verdicts_are_counted_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line for a strategy, the worst of its errors; what did not pass in words below."""
+    tables.show_verdicts(
+        [
+            verdict(),
+            verdict(outcome="WRONG", reason="rank 1: off", output_error=0.5, sharpness=8.0),
+            verdict(outcome="declined", reason="too short", output_error=None),
+        ]
+    )
+    out = capsys.readouterr().out
+    cells = "dsp float32 2 1 1 1 5.0e-01 2.0e-07 1.0e-04"
+    assert row_of(out.split("\ndsp on")[0], "dsp") == cells.split()
+    assert "dsp on 2 ranks, axes-2d (logits x 64): WRONG: rank 1: off" in out
+    assert "dsp on 2 ranks, axes-2d: declined: too short" in out
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (units.milliseconds(None), "-"),
+        (units.milliseconds(0.01234), "0.0123"),
+        (units.milliseconds(999.4), "999"),
+        (units.milliseconds(999.7), "1,000"),
+        (units.milliseconds(12345.6), "12,346"),
+        (units.milliseconds(-2.0), "-2"),
+        (units.mebibytes(None), "-"),
+        (units.mebibytes(0), "0"),
+        (units.mebibytes(2**19), "0.5"),
+        (units.mebibytes(999.7 * 2**20), "1,000"),
+        (units.mebibytes(2**41), "2,097,152"),
+        (units.count_of(None), "-"),
+        (units.count_of(0), "0"),
+        (units.count_of(999.7), "1k"),
+        (units.count_of(999_999), "1M"),
+        (units.count_of(1.31e15), "1.31P"),
+        (units.ratio(None), "-"),
+        (units.ratio(1.005), "1.00x"),
+        (units.error(0.0), "0.0e+00"),
+        (units.error(None), "-"),
+        (units.seconds(59.6), "1 min 0 s"),
+        (units.seconds(3.2), "3 s"),
+    ],
+)
+def test_figures_as_people_read_them(shown: str, text: str) -> None:
+    """Three digits, the next unit in time, a dash where nothing was measured."""
+    assert shown == text
+
+
+@given(st.floats(min_value=1e-3, max_value=1e17))
+def test_no_figure_is_written_with_an_exponent(value: float) -> None:
+    """From a microsecond up, times, sizes and counts are plain numbers."""
+    shown = [units.milliseconds(value), units.mebibytes(value * 2**20), units.count_of(value)]
+    assert [text for text in shown if "e+" in text] == []
+
+
+def test_a_plain_table_is_the_folded_one_where_both_fit() -> None:
+    """To the letter, but for blanks at the ends of lines."""
+    columns = ("strategy", "ranks", "步")
+    cells = [["dsp", "2", "1.5"], ["megatron-sp", "16", "-"]]
+    plain, folded = io.StringIO(), io.StringIO()
+    grid = Grid(columns=columns, rows=cells)
+    tables.show_table(tables.console(plain), "a title", grid)
+    tables.console(folded).print(tables.table(grid, "a title"))
+    trimmed = [[line.rstrip() for line in text.getvalue().splitlines()] for text in (plain, folded)]
+    assert trimmed[0] == trimmed[1]

@@ -1,0 +1,371 @@
+"""runs.csv from other hands: spreadsheets, other versions, joined files; what is said of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spbench.results.csv_header import REQUIRED
+from spbench.results.read_rows import Rows
+from spbench.results.reading import ResultsError, read_rows
+from spbench.results.record import COLUMNS, Record, column_types
+from spbench.results.store import Store
+from spbench.workload.case import Case
+from spbench.workload.catalogue import find
+
+CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
+
+
+def record(**more: Any) -> Record:
+    known = {"run_id": "a run", "started_utc": "2030-01-01T00:00:00Z", "status": "ok"}
+    return replace(Record.of_case(CASE, **known), **more)
+
+
+RUN = [
+    record(step_ms=1.5, compute_ms=1.25, exposed_comm_ms=-0.25, sent_bytes_forward=2**40),
+    record(launch=1, step_ms=2.5, output_error=0.0, p2p_bytes=0, reason="no, never"),
+    record(launch=2, status="crash", reason='rank 1: "quoted", and; more', log="logs/x"),
+]
+
+
+def as_csv(records: list[Record], columns: tuple[str, ...] = COLUMNS, **form: Any) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", **form)
+    writer.writeheader()
+    writer.writerows(asdict(one) for one in records)
+    return text.getvalue()
+
+
+def read(folder: Path, content: str | bytes) -> Rows:
+    path = folder / "runs.csv"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return read_rows(path)
+
+
+def said(rows: Rows) -> str:
+    return "\n".join(rows.remarks("it"))
+
+
+def floats_everywhere(content: str) -> str:
+    """As pandas writes columns of integers that have blanks."""
+    header, *lines = csv.reader(io.StringIO(content))
+    whole = [column_types()[name] is int for name in header]
+    text = io.StringIO()
+    csv.writer(text).writerows(
+        [f"{cell}.0" if is_int and cell else cell for is_int, cell in zip(whole, line, strict=True)]
+        for line in lines
+    )
+    return ",".join(header) + "\n" + text.getvalue()
+
+
+SAVED_AGAIN = {
+    "as it was": as_csv(RUN),
+    "line feeds": as_csv(RUN, lineterminator="\n"),
+    "carriage returns": as_csv(RUN, lineterminator="\r"),
+    "byte order mark": "\ufeff" + as_csv(RUN),
+    "all quoted": as_csv(RUN, quoting=csv.QUOTE_ALL),
+    "semicolons": as_csv(RUN, delimiter=";"),
+    "decimal commas": as_csv(RUN, delimiter=";").replace("1.5;", "1,5;").replace("2.5;", "2,5;"),
+    "tabs": as_csv(RUN, delimiter="\t"),
+    "whole floats": floats_everywhere(as_csv(RUN)),
+    "blank lines": as_csv(RUN).replace("\r\n", "\r\n\r\n\n") + "\n\n",
+    "blank cells below": as_csv(RUN) + "," * (len(COLUMNS) - 1) + "\r\n",
+    "other order": as_csv(RUN, tuple(reversed(COLUMNS))),
+    "a column of one's own": "\n".join(f"{line},mine" for line in as_csv(RUN).splitlines()),
+    "spaces in the header": as_csv(RUN).replace(",", " , ", len(COLUMNS) - 1),
+    "spaces everywhere": as_csv(RUN[:1]).replace(",", " ,\t ") + as_csv(RUN[1:]),
+    "joined": as_csv(RUN[:1]) + as_csv(RUN[1:]),
+    "joined with marks": "\ufeff" + as_csv(RUN[:1]) + "\ufeff" + as_csv(RUN[1:]),
+    "joined, quoted, with marks": "".join(
+        "\ufeff" + as_csv([one], quoting=csv.QUOTE_ALL) for one in RUN
+    ),
+}
+
+
+@pytest.mark.parametrize("how", SAVED_AGAIN)
+def test_a_file_that_was_saved_again_is_read(tmp_path: Path, how: str) -> None:
+    """Whatever program wrote it: all rows, exact figures, and nothing to remark."""
+    rows = read(tmp_path, SAVED_AGAIN[how])
+    assert rows.records == RUN
+    assert rows.remarks("it") == []
+
+
+@pytest.mark.parametrize("how", SAVED_AGAIN)
+def test_a_run_is_resumed_in_a_file_that_was_saved_again(tmp_path: Path, how: str) -> None:
+    """A new row fits the delimiter and the order of the columns that it finds."""
+    (tmp_path / "runs.csv").write_text(SAVED_AGAIN[how], newline="")
+    more = record(launch=7, step_ms=3.5, reason="a, b; c\td")
+    with Store(tmp_path) as store:
+        store.append(more)
+    rows = read_rows(tmp_path)
+    assert rows.records == [*RUN, more]
+    assert rows.damaged == 0
+
+
+def test_rounded_digits_are_no_count(tmp_path: Path) -> None:
+    """Bytes are exact; what a spreadsheet has shortened is no longer, and the row says so."""
+    content = as_csv(RUN).replace(str(2**40), "1.09951E+12")
+    rows = read(tmp_path, content)
+    assert rows.records == RUN[1:]
+    assert said(rows) == "1 row of it is left out: sent_bytes_forward out of sense (line 2)"
+
+
+def test_a_row_that_stands_there_twice_counts_once(tmp_path: Path) -> None:
+    """Even where the second is written in another way; it is said."""
+    rows = read(tmp_path, as_csv([*RUN, RUN[0]]) + as_csv([RUN[1]], tuple(reversed(COLUMNS))))
+    assert rows.records == RUN
+    assert rows.damaged == 0
+    assert "it: a header again in line 6; it holds for the rows below it" in said(rows)
+    assert "2 rows of it repeat others and are not counted again" in said(rows)
+    again = read(tmp_path, as_csv([RUN[0], RUN[0]]))
+    assert said(again) == "1 row of it repeats one above it and is not counted again"
+
+
+def test_two_files_one_behind_the_other(tmp_path: Path) -> None:
+    """Each is read by its own header, also of another version or delimiter; so is a new row."""
+    older = tuple(name for name in COLUMNS if name not in ("mfu", "effort"))
+    content = as_csv(RUN[:1]) + as_csv(RUN[1:2], older) + as_csv(RUN[2:], older, delimiter=";")
+    rows = read(tmp_path, content)
+    assert rows.records == [RUN[0], *(replace(one, effort="") for one in RUN[1:])]
+    assert rows.damaged == 0
+    more = record(launch=7, effort="quick", mfu=0.5)
+    with Store(tmp_path) as store:
+        store.append(more)
+    assert read_rows(tmp_path).records == [*rows.records, more]
+
+
+def test_many_joined_files_are_one_remark(tmp_path: Path) -> None:
+    """How many headers differ from the one above them, each name that looks strange once."""
+    older = tuple(name for name in COLUMNS if name not in ("mfu", "effort"))
+    runs = [as_csv([record(launch=i)]) for i in range(300)]
+    assert said(read(tmp_path, "".join(runs))) == ""
+    runs[1::2] = [as_csv([record(launch=i)], older) for i in range(1, 300, 2)]
+    renamed = "".join(runs).replace(",compute_ms,", ",computed_ms,")
+    rows = read(tmp_path, renamed)
+    assert (len(rows.records), rows.damaged) == (300, 0)
+    assert rows.remarks("it") == [
+        "it: another header in 299 places, first in line 3; each holds for the rows below it",
+        "it: no column 'compute_ms'; 'computed_ms' looks like it",
+    ]
+
+
+def test_a_header_without_rows_is_no_remark(tmp_path: Path) -> None:
+    """As a torn one, below which a full one was written."""
+    torn = ",".join(COLUMNS)[: ",".join(COLUMNS).index("step_ms_p10") + 9]
+    rows = read(tmp_path, as_csv(RUN[:1]) + torn + "\n" + as_csv(RUN[1:]))
+    assert (rows.records, rows.remarks("it")) == (RUN, [])
+
+
+def test_a_stranger_is_named_once(tmp_path: Path) -> None:
+    """For the column that it is most like, although others are missing that it is like too."""
+    gone = ("step_ms", "step_ms_p90", "peak_reserved_bytes")
+    columns = tuple(name for name in COLUMNS if name not in gone)
+    rows = read(tmp_path, as_csv(RUN, columns).replace(",step_ms_p10,", ",steps_ms_p10,", 1))
+    assert said(rows) == "it: no column 'step_ms_p10'; 'steps_ms_p10' looks like it"
+
+
+def test_rows_above_the_header_are_counted(tmp_path: Path) -> None:
+    """As where the first lines were lost, or a line was put before it."""
+    header, *lines = as_csv(RUN).splitlines()
+    rows = read(tmp_path, "\n".join([lines[0], header, *lines[1:]]))
+    assert rows.records == RUN[1:]
+    assert said(rows) == "1 row of it is left out: no header above (line 1)"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("strategy", "stratgy", "no column 'strategy'; 'stratgy' looks like it (lines 2, 3, 4)"),
+        ("status", "x", "no column 'status' (lines 2, 3, 4)"),
+        ("world_size", "case", "column 'case' stands there twice, no column 'world_size' (lines"),
+    ],
+)
+def test_a_missing_column_is_named(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    """With the one that looks like it; no row can be used, and none is written behind them."""
+    rows = read(tmp_path, as_csv(RUN).replace(f",{old},", f",{new},", 1))
+    assert rows.records == []
+    assert expected in said(rows)
+    with pytest.raises(ResultsError, match=r"column .*; move it away, or use another --out"):
+        Store(tmp_path).__enter__()
+
+
+def test_a_renamed_figure_is_said(tmp_path: Path) -> None:
+    """Rows stay without it; columns of an older or newer version are no cause for a remark."""
+    rows = read(tmp_path, as_csv(RUN).replace(",compute_ms,", ",computed_ms,", 1))
+    assert rows.records == [replace(one, compute_ms=None) for one in RUN]
+    assert said(rows) == "it: no column 'compute_ms'; 'computed_ms' looks like it"
+
+
+def test_a_status_of_a_newer_version_is_named(tmp_path: Path) -> None:
+    """What it means is not known, so its figures are not shown as good ones."""
+    rows = read(tmp_path, as_csv([*RUN, record(launch=5, status="preempted")]))
+    assert rows.records == RUN
+    expected = "1 row of it is left out: status 'preempted' is not known to this version (line 5)"
+    assert said(rows) == expected
+
+
+def test_many_kinds_of_damage_are_said_in_one_line(tmp_path: Path) -> None:
+    """The most frequent first, with where they stand."""
+    lines = as_csv(RUN).splitlines()
+    bad = [replace(RUN[0], **{name: -1}) for name in ("step_ms", "batch", "p2p_bytes")]
+    rows = read(tmp_path, "\n".join([*lines, *5 * ["torn"], *as_csv(bad).splitlines()[1:]]))
+    assert said(rows) == (
+        "8 rows of it are left out: more or fewer cells than the header (lines 5, 6, 7 and 2 more)"
+        "; step_ms out of sense (line 10); batch out of sense (line 11); and more"
+    )
+
+
+FIGURES = [name for name, kind in column_types().items() if kind is not str]
+
+
+NEGATIVE_TOO = "exposed_comm_ms gpu_temperature_c"
+ZERO_TOO = """launch iterations warmup tflops_per_rank mfu
+peak_allocated_bytes peak_reserved_bytes device_used_bytes host_rss_bytes
+sent_bytes_forward sent_bytes_backward sent_bytes_gradients
+predicted_bytes_forward predicted_bytes_backward predicted_bytes_gradients
+all_to_all_bytes all_gather_bytes reduce_scatter_bytes all_reduce_bytes p2p_bytes
+output_error gradient_error tolerance load_average others_cores
+gpu_clock_mhz gpu_power_w gpu_neighbours launch_s steps_s turns"""
+POSITIVE = """schema_version batch world_size sp_size dp_size step_ms step_ms_p10 step_ms_p90
+samples_per_s tokens_per_s tokens_per_s_per_rank compute_ms"""
+
+
+def test_what_each_figure_may_be_is_known() -> None:
+    """A new column is put into one of the three lists."""
+    assert sorted(f"{NEGATIVE_TOO} {ZERO_TOO} {POSITIVE}".split()) == sorted(FIGURES)
+
+
+@pytest.mark.parametrize("column", FIGURES)
+def test_a_figure_out_of_sense_is_damage(tmp_path: Path, column: str) -> None:
+    """Negative, zero where one divides by it, or beyond reason; its least value is read."""
+    for value in (-1, 0, 1, 10**40):
+        one = replace(RUN[1], **{column: value})
+        rows = read(tmp_path, as_csv([RUN[0], one]))
+        least = -1 if column in NEGATIVE_TOO.split() else 0 if column in ZERO_TOO.split() else 1
+        if least <= value < 10**30:
+            assert (rows.records, rows.damaged) == ([RUN[0], one], 0)
+        else:
+            assert rows.left_out == {f"{column} out of sense": [3]}
+
+
+@pytest.mark.parametrize("column", FIGURES)
+@pytest.mark.parametrize("value", ["nan", "inf", "-Infinity"])
+def test_what_is_no_number_was_not_measured(tmp_path: Path, column: str, value: str) -> None:
+    """Blank, as NaN of a spreadsheet; without what a row needs it is left out."""
+    rows = read(tmp_path, as_csv([replace(RUN[1], **{column: value})]))
+    assert rows.left_out == ({f"{column} blank": [2]} if column in REQUIRED else {})
+    assert rows == read(tmp_path, as_csv([replace(RUN[1], **{column: ""})]))
+    not_said = 1 if column in ("schema_version", "dp_size") else None
+    assert all(getattr(one, column) == not_said for one in rows.records)
+
+
+@pytest.mark.parametrize("column", ["launch", "p2p_bytes", "step_ms", "exposed_comm_ms"])
+@pytest.mark.parametrize(
+    "value",
+    ["1_5", "\u0661\u0665", "\uff11", "1e999", "-1e999", "0x1", "1 5", "nano", "1.5.5", "e5", "."],
+)
+def test_only_plain_numbers_are_figures(tmp_path: Path, column: str, value: str) -> None:
+    """Python takes more for one, and what is too large for a float for infinite."""
+    rows = read(tmp_path, as_csv([replace(RUN[1], **{column: value})]))
+    assert rows.left_out == {f"{column} out of sense": [2]}
+
+
+@pytest.mark.parametrize("value", ["15", "+15", "15.", "15.00", "015"])
+def test_a_plain_number_is_read_however_it_is_written(tmp_path: Path, value: str) -> None:
+    """With a sign, a point, zeros, as a count and as a time; an exponent in a time alone."""
+    one = replace(RUN[1], warmup=value, step_ms=value)  # type: ignore[arg-type]
+    assert read(tmp_path, as_csv([one])).records == [replace(RUN[1], warmup=15, step_ms=15.0)]
+    one = replace(RUN[1], step_ms=".15E+02")  # type: ignore[arg-type]
+    assert read(tmp_path, as_csv([one])).records == [replace(RUN[1], step_ms=15.0)]
+
+
+@pytest.mark.parametrize("column", REQUIRED)
+def test_bytes_that_are_no_text_are_damage_in_what_names_a_row(tmp_path: Path, column: str) -> None:
+    """Another strategy or case would stand there; a reason that is hurt stays readable."""
+    known = str(getattr(RUN[1], column))
+    hurt = as_csv([replace(RUN[1], **{column: known + "#"})]).encode().replace(b"#", b"\xc3")
+    rows = read(tmp_path, hurt)
+    assert (rows.records, rows.damaged) == ([], 1)
+    rows = read(tmp_path, as_csv(RUN[1:2]).encode().replace(b"never", b"nev\xc3r"))
+    assert rows.records == [replace(RUN[1], reason="no, nev\ufffdr")]
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", "\0" * 99, as_csv([])])
+def test_nothing_to_read_is_no_damage(tmp_path: Path, content: str) -> None:
+    """Empty, blank, or a header alone."""
+    rows = read(tmp_path, content)
+    assert (rows.records, said(rows)) == ([], "")
+
+
+def sound(found: Record) -> bool:
+    """Whether every figure is of its column's type and finite, and every text a text."""
+    values = {name: getattr(found, name) for name in COLUMNS}
+    figures = {name: values.pop(name) for name in FIGURES}
+    return all(isinstance(value, str) for value in values.values()) and all(
+        value is None or (isinstance(value, column_types()[name]) and abs(value) < 1e31)
+        for name, value in figures.items()
+    )
+
+
+BYTES = {how: content.encode() for how, content in SAVED_AGAIN.items()}
+JOINED = (as_csv(RUN) + as_csv(RUN, tuple(reversed(COLUMNS)), delimiter=";")).encode()
+
+
+@settings(max_examples=400)
+@given(
+    st.sampled_from([JOINED, *BYTES.values()]),
+    st.lists(
+        st.tuples(
+            st.floats(0, 1),
+            st.one_of(
+                st.binary(max_size=8), st.sampled_from([b",", b";", b'"', b"\n", b"-", b"9"])
+            ),
+            st.integers(0, 40),
+        ),
+        max_size=6,
+    ),
+)
+def test_any_bytes_are_read(
+    tmp_path_factory: pytest.TempPathFactory,
+    content: bytes,
+    damage: list[tuple[float, bytes, int]],
+) -> None:
+    """Bytes put in, taken out and changed, anywhere: nothing raises, and figures make sense."""
+    for where, put, gone in damage:
+        at = round(where * len(content))
+        content = content[:at] + put + content[at + gone :]
+    rows = read(tmp_path_factory.mktemp("bytes"), content)
+    assert all(map(sound, rows.records))
+    assert all(remark.isprintable() for remark in rows.remarks("it"))
+    assert bool(rows.damaged) == any("left out" in remark for remark in rows.remarks("it"))
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=400))
+def test_noise_is_read(tmp_path_factory: pytest.TempPathFactory, noise: bytes) -> None:
+    """Before, between and behind rows: they are found, and the noise is counted."""
+    folder = tmp_path_factory.mktemp("noise")
+    header, *lines = [line.encode() for line in as_csv(RUN).splitlines()]
+    assert read(folder, noise).records == []
+    rows = read(folder, b"\n".join([header, lines[0], noise, *lines[1:]]))
+    assert rows.records == RUN
+
+
+def test_runs_that_were_joined_are_said(tmp_path: Path) -> None:
+    """Two good launches of one number: only the last can count, as where one is a retry."""
+    first, again = record(round="a.0"), record(round="b.0", step_ms=9.0)
+    rows = read(tmp_path, as_csv([first, again]))
+    assert rows.latest() == [again]
+    assert rows.remarks("it") == [
+        "1 row of it has the case and launch of a later one, which counts instead; files of "
+        "several runs are compared apart"
+    ]
+    failed = replace(first, status="crash", reason="why")
+    assert read(tmp_path, as_csv([failed, again])).remarks("it") == []

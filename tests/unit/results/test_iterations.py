@@ -1,0 +1,234 @@
+"""samples.csv.gz: every iteration, whatever was torn, changed or written behind it."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spbench.results.iterations import SAMPLE_COLUMNS, Traces, append_samples, read_samples_csv
+from spbench.results.record import Record
+from spbench.results.sample import Sample
+from spbench.results.store import Store
+from spbench.workload.case import Case
+from spbench.workload.catalogue import find
+
+CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
+TIMES = {0: [[1.25, 2.5, 3.0], [1.5, 2.25, 4.0]], 1: [[5.0, 6.0], [7.0, 5.5]], 2: [[8.0], [9.0]]}
+"""By launch and rank."""
+
+
+def record(launch: int = 0, **more: Any) -> Record:
+    known = {"run_id": "a run", "started_utc": "2030-01-01T00:00:00Z", "status": "ok"}
+    return replace(Record.of_case(CASE, **known), launch=launch, **more)
+
+
+def samples(launch: int) -> list[Sample]:
+    return [
+        Sample(rank=rank, status="ok", step_ms=times, compute_ms=[0.5])
+        for rank, times in enumerate(TIMES[launch])
+    ]
+
+
+def written(folder: Path, launches: list[int]) -> bytes:
+    for launch in launches:
+        append_samples(folder, record(launch), samples(launch))
+    return (folder / "samples.csv.gz").read_bytes()
+
+
+def steps(traces: Traces, launch: int, case: str = CASE.key) -> list[list[float]]:
+    by_rank = traces.ms.get((case, launch), {})
+    return [times for (name, _), times in by_rank.items() if name == "timed"]
+
+
+def read(folder: Path, data: bytes) -> Traces:
+    (folder / "samples.csv.gz").write_bytes(data)
+    return read_samples_csv(folder)
+
+
+def test_every_iteration_comes_back(tmp_path: Path) -> None:
+    """By launch, pass and rank; an iteration is as long as its slowest rank."""
+    written(tmp_path, [0, 1, 2])
+    found = read_samples_csv(tmp_path)
+    assert {launch: steps(found, launch) for launch in TIMES} == TIMES
+    assert (found.torn, found.damaged) == (0, 0)
+    assert found.slowest((CASE.key, 0), "timed", 2) == [1.5, 2.5, 4.0]
+    assert found.slowest((CASE.key, 0), "silent", 2) == [0.5]
+    assert found.slowest((CASE.key, 0), "timed", 3) == []
+    assert found.slowest((CASE.key, 9), "timed", 2) == []
+
+
+def test_only_the_cases_that_are_asked_for(tmp_path: Path) -> None:
+    """A large file is not all kept."""
+    written(tmp_path, [0])
+    append_samples(tmp_path, record(case="other"), samples(1))
+    assert list(read_samples_csv(tmp_path, {"other"}).ms) == [("other", 0)]
+    assert list(read_samples_csv(tmp_path, {CASE.key}).ms) == [(CASE.key, 0)]
+    assert len(read_samples_csv(tmp_path).ms) == 2
+
+
+@pytest.mark.parametrize("make", [lambda path: None, Path.touch, Path.mkdir])
+def test_without_samples_there_are_none(tmp_path: Path, make: Any) -> None:
+    """Missing, empty, or no file at all; an empty one gets its header."""
+    make(tmp_path / "samples.csv.gz")
+    assert read_samples_csv(tmp_path) == Traces()
+    if not (tmp_path / "samples.csv.gz").is_dir():
+        written(tmp_path, [1])
+        with gzip.open(tmp_path / "samples.csv.gz", "rt") as file:
+            assert file.readline().strip() == ",".join(SAMPLE_COLUMNS)
+
+
+def test_a_launch_without_samples_adds_nothing(tmp_path: Path) -> None:
+    """Skipped or failed, or of ranks that timed nothing: no byte is written."""
+    with Store(tmp_path) as store:
+        store.append(record(status="skipped"))
+        store.append(record(1, status="oom"), [Sample(rank=0, status="oom")])
+        assert not (tmp_path / "samples.csv.gz").exists()
+        store.append(record(2), samples(2))
+        size_bytes = (tmp_path / "samples.csv.gz").stat().st_size
+        store.append(record(3, status="skipped"))
+    assert (tmp_path / "samples.csv.gz").stat().st_size == size_bytes
+
+
+def test_a_file_torn_anywhere_is_written_on(tmp_path: Path) -> None:
+    """Killed at any byte: whole launches before the tear, the torn one's beginning, what follows.
+
+    Nothing of it is another figure than was measured.
+    """
+    first = written(tmp_path, [0])
+    both = written(tmp_path, [1])
+    seen = set()
+    for length in range(len(both)):
+        (tmp_path / "samples.csv.gz").write_bytes(both[:length])
+        with Store(tmp_path) as store:
+            store.append(record(2), samples(2))
+        found = read_samples_csv(tmp_path)
+        assert steps(found, 2) == TIMES[2]
+        for launch in (0, 1):
+            for had, now in zip(TIMES[launch], steps(found, launch), strict=False):
+                assert had[: len(now)] == now
+        if length >= len(first):
+            assert steps(found, 0) == TIMES[0]
+        assert found.damaged == 0
+        assert found.torn == (length not in (0, len(first)))
+        seen.add((len(steps(found, 0)), len(steps(found, 1))))
+    assert {(0, 0), (2, 0), (2, 2)} <= seen
+
+
+def test_a_launch_that_was_measured_again(tmp_path: Path) -> None:
+    """Its last figures count, also where the first attempt was torn, and never a mixture."""
+    whole = written(tmp_path, [0])
+    again = record(0), [samples(1)[0]]
+    append_samples(tmp_path, *again)
+    assert steps(read_samples_csv(tmp_path), 0) == [TIMES[1][0]]
+    (tmp_path / "samples.csv.gz").write_bytes(whole[:-12])
+    append_samples(tmp_path, record(0), samples(1))
+    assert steps(read_samples_csv(tmp_path), 0) == TIMES[1]
+
+
+def test_a_torn_second_attempt_leaves_the_first(tmp_path: Path) -> None:
+    """Torn at any byte, nothing of the first is lost or mixed with the second."""
+    first = written(tmp_path, [0])
+    append_samples(tmp_path, record(0), samples(1))
+    both = (tmp_path / "samples.csv.gz").read_bytes()
+    for length in range(len(first), len(both)):
+        assert steps(read(tmp_path, both[:length]), 0) == TIMES[0]
+    assert steps(read(tmp_path, both), 0) == TIMES[1]
+    assert steps(read(tmp_path, both + b"noise"), 0) == TIMES[1]
+
+
+def test_ranks_with_different_numbers_of_iterations_have_no_slowest(tmp_path: Path) -> None:
+    """As where a launch is torn: the iterations that are left would be compared with nothing."""
+    text = "c,0,timed,0,0,1.5\nc,0,timed,0,1,2.5\nc,0,timed,1,0,1.5\n"
+    found = read(tmp_path, gzip.compress(text.encode()))
+    assert found.slowest(("c", 0), "timed", 2) == []
+
+
+def test_a_member_with_a_wrong_checksum_is_left_out(tmp_path: Path) -> None:
+    """Any of its figures may be wrong; the others stay."""
+    first, data = len(written(tmp_path, [0])), bytearray(written(tmp_path, [1]))
+    data[first + 30] ^= 4
+    found = read(tmp_path, bytes(data))
+    assert (steps(found, 0), steps(found, 1), found.torn) == (TIMES[0], [], 1)
+
+
+def test_a_file_that_was_packed_again(tmp_path: Path) -> None:
+    """One member in place of several, by another program; zeros at its end."""
+    data = gzip.compress(gzip.decompress(written(tmp_path, [0, 1])), mtime=0)
+    found = read(tmp_path, data + b"\0" * 100)
+    assert (steps(found, 0), steps(found, 1), found.torn) == (TIMES[0], TIMES[1], 0)
+
+
+@pytest.mark.parametrize("time_s", [0x69000000, 0x69020000, 0x69FF0400, 0x69212223])
+def test_whatever_time_a_member_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, time_s: int
+) -> None:
+    """An older version wrote time and name: what is torn in them takes nothing of what follows."""
+    monkeypatch.setattr("gzip.time.time", lambda: time_s)
+    texts = [f"c,{i},timed,0,0,{i + 1}\n".encode() for i in range(2)]
+    paths = [tmp_path / f"{i}.gz" for i in range(2)]
+    for path, text in zip(paths, texts, strict=True):
+        with gzip.open(path, "wb") as file:
+            file.write(text)
+    first, second = (path.read_bytes() for path in paths)
+    for length in range(len(first)):
+        assert read(tmp_path, first[:length] + second).ms["c", 1] == {("timed", 0): [2.0]}
+
+
+def test_a_member_that_holds_what_looks_like_another(tmp_path: Path) -> None:
+    """It is read to its own end, also before a torn one."""
+    lines = [b"c,0,timed,0,0,1.5", gzip.compress(b"")[:10], b"c,0,timed,0,1,2.5", b""]
+    data = gzip.compress(b"\n".join(lines), compresslevel=0)
+    found = read(tmp_path, data + written(tmp_path, [0])[:-9])
+    assert found.ms["c", 0] == {("timed", 0): [1.5, 2.5]}
+    assert (steps(found, 0), found.torn, found.damaged) == (TIMES[0], 1, 1)
+
+
+def test_lines_that_are_no_sample_are_counted(tmp_path: Path) -> None:
+    """Too short, no number, no time, or an iteration of which the one before is missing."""
+    lines = ["c,0,timed,0,0,1.5", "c,0,timed", "c,0,timed,0,1,x", "c,0,timed,0,1,nan"]
+    lines += ["c,0,timed,0,1,-1", "c,0,timed,0,2,1.5", "c,0,timed,0,1,2.5", ""]
+    found = read(tmp_path, gzip.compress("\n".join(lines).encode()))
+    assert found.ms == {("c", 0): {("timed", 0): [1.5, 2.5]}}
+    assert found.damaged == 5
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=6), st.integers(0, 30)), max_size=5))
+def test_any_bytes_are_read(
+    tmp_path_factory: pytest.TempPathFactory, damage: list[tuple[float, bytes, int]]
+) -> None:
+    """Bytes put in and taken out anywhere: nothing raises, and what is read was measured."""
+    folder = tmp_path_factory.mktemp("bytes")
+    data = written(folder, [0, 1, 2])
+    for where, put, gone in damage:
+        at = round(where * len(data))
+        data = data[:at] + put + data[at + gone :]
+    found = read(folder, data)
+    for times in (one for launch in found.ms.values() for one in launch.values()):
+        assert all(math.isfinite(ms) and ms > 0 for ms in times)
+    for launch, known in TIMES.items():
+        assert all(times in ([], *known) or found.torn for times in steps(found, launch))
+
+
+@given(st.binary(max_size=300))
+def test_noise_is_read(tmp_path_factory: pytest.TempPathFactory, noise: bytes) -> None:
+    """Alone, and before a launch that is then found."""
+    folder = tmp_path_factory.mktemp("noise")
+    assert read(folder, noise).ms == {}
+    (folder / "samples.csv.gz").write_bytes(noise)
+    append_samples(folder, record(2), samples(2))
+    assert steps(read_samples_csv(folder), 2) == TIMES[2]
+
+
+@pytest.mark.parametrize("ms", ["1e-200", "1e200", "1e-7", "inf", "0"])
+def test_what_no_step_takes_is_damage(tmp_path: Path, ms: str) -> None:
+    """Its ratio to another would be no number."""
+    found = read(tmp_path, gzip.compress(f"c,0,timed,0,0,1.5\nc,0,timed,0,1,{ms}\n".encode()))
+    assert (found.ms, found.damaged) == ({("c", 0): {("timed", 0): [1.5]}}, 1)

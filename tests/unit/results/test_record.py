@@ -1,0 +1,191 @@
+"""Rows: their columns, and how the samples of the ranks become figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spbench.results.record import COLUMNS, SCHEMA_VERSION, Record, column_types
+from spbench.results.sample import Sample
+from spbench.sweep.peak_flops import known_peak
+from spbench.sweep.row_figures import largest, measured, slowest
+from spbench.workload.case import Case
+from spbench.workload.catalogue import find
+from spbench.workload.flops import step_flops
+
+PROMISED = """
+run_id started_utc case strategy workload axes batch dtype mode checkpointing device backend kind
+world_size sp_size dp_size launch status reason step_ms step_ms_p10 step_ms_p90 iterations warmup
+samples_per_s tokens_per_s tokens_per_s_per_rank tflops_per_rank mfu compute_ms exposed_comm_ms
+peak_allocated_bytes peak_reserved_bytes device_used_bytes host_rss_bytes sent_bytes_forward
+sent_bytes_backward sent_bytes_gradients predicted_bytes_forward predicted_bytes_backward
+predicted_bytes_gradients all_to_all_bytes all_gather_bytes reduce_scatter_bytes all_reduce_bytes
+p2p_bytes output_error gradient_error tolerance torch cuda nccl gpu git_commit gated_on log
+workload_key environment effort round stopped_by noisy load_average others_cores gpu_clock_mhz
+gpu_power_w gpu_temperature_c gpu_throttle gpu_neighbours hardware collectives launch_s steps_s
+"""
+
+
+def case(**more: Any) -> Case:
+    fields = {"workload": find("axes-2d", "verify"), "strategy": "dsp", "ranks": 2, "device": "cpu"}
+    return Case.model_validate(fields | more)
+
+
+def sample(rank: int = 0, **more: Any) -> Sample:
+    return Sample.model_validate({"rank": rank, "status": "ok", "backend": "gloo"} | more)
+
+
+def test_columns_only_grow_at_the_end() -> None:
+    """The promised columns stand first, in their order, behind the version of the schema."""
+    promised = PROMISED.split()
+    assert COLUMNS[: len(promised) + 1] == ("schema_version", *promised)
+    assert len(set(COLUMNS)) == len(COLUMNS)
+    assert SCHEMA_VERSION == 4
+
+
+def test_every_column_has_a_plain_type() -> None:
+    """Counts are whole, times and rates are floats, the rest is text."""
+    types = column_types()
+    assert set(types) == set(COLUMNS)
+    assert set(types.values()) == {int, float, str}
+    assert {types[name] for name in COLUMNS if name.endswith("_bytes")} == {int}
+    assert {types[name] for name in COLUMNS if name.endswith("_ms")} == {float}
+    assert (types["launch"], types["status"], types["mfu"]) == (int, str, float)
+
+
+def test_a_row_before_anything_ran_is_blank() -> None:
+    """Of a case alone nothing is measured, and nothing measured is 0."""
+    row = Record.of_case(case(), run_id="r", started_utc="now", status="skipped")
+    assert (row.case, row.strategy, row.workload) == (case().key, "dsp", "axes-2d")
+    assert (row.axes, row.world_size, row.sp_size, row.dp_size) == ("time=8xspace=16", 2, 2, 1)
+    numbers = [name for name, kind in column_types().items() if kind is float]
+    assert {getattr(row, name) for name in numbers} == {None}
+    assert (row.sent_bytes_forward, row.iterations, row.p2p_bytes) == (None, None, None)
+
+
+def test_each_iteration_takes_as_long_as_its_slowest_rank() -> None:
+    """Ranks are not pooled; ranks without times are left out."""
+    assert slowest([[1.0, 5.0, 3.0], [2.0, 4.0, 3.5]]) == [2.0, 5.0, 3.5]
+    assert slowest([None, [1.0]]) == [1.0]
+    assert slowest([None, None]) == []
+
+
+def test_ranks_must_have_timed_equally_often() -> None:
+    """A rank with fewer iterations is a defect, not something to cut down to."""
+    with pytest.raises(ValueError, match="shorter"):
+        slowest([[1.0, 2.0], [1.0]])
+
+
+def test_the_largest_over_the_ranks() -> None:
+    """Blanks do not count, zero does."""
+    assert largest([None, 3, 7.5, None]) == 7.5
+    assert largest([0, None]) == 0
+    assert largest([None]) is None
+
+
+def test_figures_of_a_launch() -> None:
+    """Typical step of the slowest ranks, rates from it, bytes of the rank that sends most."""
+    sent = [{"forward": 10, "backward": 20, "gradients": 0}] * 2
+    ops = {"all_to_all": 30, "all_gather": 0, "reduce_scatter": 0, "all_reduce": 0, "p2p": 0}
+    samples = [
+        sample(
+            rank,
+            step_ms=[9.0 + rank, 10.0 + rank, 11.0 + rank],
+            compute_ms=[6.0, 7.0 - rank, 8.0],
+            peak_allocated_bytes=100 - rank,
+            sent_by_phase={**sent[rank], "forward": 10 + rank},
+            predicted_by_phase=sent[rank],
+            sent_by_op=ops,
+            warmup=4,
+            output_error=0.0,
+            gradient_error=1e-7 * (1 + rank),
+            tolerance=1e-4,
+        )
+        for rank in range(2)
+    ]
+    found = measured(case(), samples, peak_tflops=2.0)
+    assert (found["step_ms"], found["iterations"], found["warmup"]) == (11.0, 3, 4)
+    assert found["step_ms_p10"] == pytest.approx(10.2)
+    assert found["step_ms_p90"] == pytest.approx(11.8)
+    assert found["compute_ms"] == 7.0
+    assert found["exposed_comm_ms"] == 4.0
+    work = case().workload
+    assert found["samples_per_s"] == pytest.approx(1e3 / 11)
+    assert found["tokens_per_s"] == pytest.approx(work.tokens * 1e3 / 11)
+    assert found["tokens_per_s_per_rank"] == pytest.approx(found["tokens_per_s"] / 2)
+    assert found["tflops_per_rank"] == pytest.approx(step_flops(work) / 0.011 / 2 / 1e12)
+    assert found["mfu"] == pytest.approx(found["tflops_per_rank"] / 2)
+    assert (found["peak_allocated_bytes"], found["peak_reserved_bytes"]) == (100, None)
+    assert (found["sent_bytes_forward"], found["sent_bytes_gradients"]) == (11, 0)
+    assert (found["predicted_bytes_forward"], found["all_to_all_bytes"]) == (10, 30)
+    assert (found["output_error"], found["gradient_error"]) == (0.0, 2e-7)
+    assert found.keys() <= set(COLUMNS)
+
+
+def test_how_a_launch_was_measured() -> None:
+    """What stopped it, the calls of the busiest rank, rank 0's steps, and the conditions."""
+    calm = {"host": "a", "cores": 2, "wall_s": 4.0, "busy_s": 8.0, "cpu_s": 3.5}
+    samples = [
+        sample(
+            rank,
+            step_ms=[9.0],
+            stopped_by="precision",
+            steps_s=3.0 + rank,
+            collectives={"forward.all_to_all": 2 + rank, "gradients.all_reduce": 1},
+            conditions=calm | {"hardware": "a CPU x2", "load_average": 1.5 + rank},
+        )
+        for rank in range(2)
+    ]
+    found = measured(case(), samples, peak_tflops=None)
+    assert (found["stopped_by"], found["steps_s"]) == ("precision", 3.0)
+    assert found["collectives"] == "forward.all_to_all=3 gradients.all_reduce=1"
+    assert (found["hardware"], found["load_average"]) == ("a CPU x2", 2.5)
+    assert (found["others_cores"], found["noisy"]) == (0.25, "others used 0.2 of 2 cores")
+    assert found.keys() <= set(COLUMNS)
+
+
+def test_without_silent_steps_what_is_exposed_is_blank() -> None:
+    """And the rest is there."""
+    found = measured(case(), [sample(step_ms=[4.0, 5.0])], peak_tflops=None)
+    assert (found["step_ms"], found["iterations"]) == (4.5, 2)
+    assert "compute_ms" not in found
+
+
+def test_one_iteration_has_itself_as_spread() -> None:
+    """No quantiles of a single figure, and no MFU without a peak."""
+    found = measured(case(), [sample(step_ms=[4.0])], peak_tflops=None)
+    assert (found["step_ms_p10"], found["step_ms_p90"]) == (4.0, 4.0)
+    assert found["mfu"] is None
+    assert "exposed_comm_ms" not in found
+
+
+def test_a_share_has_no_step() -> None:
+    """Silent passes alone give computation, and leave steps, rates and bytes blank."""
+    found = measured(case(), [sample(compute_ms=[5.0, 6.0, 7.0])], peak_tflops=None)
+    assert (found["compute_ms"], found["iterations"]) == (6.0, 3)
+    for name in ("step_ms", "tokens_per_s", "exposed_comm_ms", "sent_bytes_forward"):
+        assert found.get(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "peak"),
+    [
+        ("NVIDIA H200", "bfloat16", 989.0),
+        ("NVIDIA H100 PCIe", "float16", 756.0),
+        ("NVIDIA GB200", "bfloat16", 2500.0),
+        ("NVIDIA H100 80GB HBM3", "bfloat16", 989.0),
+        ("NVIDIA A100-SXM4-80GB", "bfloat16", 312.0),
+        ("NVIDIA A100-PCIE-40GB", "bfloat16", 312.0),
+        ("NVIDIA GeForce RTX 4090", "float16", 165.2),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "float16", None),
+        ("NVIDIA H100 NVL", "bfloat16", None),
+        ("NVIDIA H800 PCIe", "bfloat16", None),
+        ("NVIDIA H200", "float32", None),
+        ("Some other GPU", "bfloat16", None),
+    ],
+)
+def test_known_peaks(name: str, dtype: str, peak: float | None) -> None:
+    """16-bit rates by product name; what is not known has none."""
+    assert known_peak([{"name": name}], dtype) == peak
+    assert known_peak([], dtype) is None

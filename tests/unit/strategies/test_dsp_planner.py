@@ -1,0 +1,215 @@
+"""DSP's planner: never a byte more than brute force, never the attended axis, late switches."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from spbench.strategies.dsp import DSP
+from spbench.strategies.registry import load
+from spbench.workload.block import Attention, Sublayer
+from spbench.workload.catalogue import find
+from spbench.workload.load import with_settings
+from spbench.workload.sharding import shard_sizes
+from spbench.workload.workload import Workload
+
+AXES = ("a", "b", "c", "d")
+STACKS = 2000
+
+
+@st.composite
+def stacks(draw: st.DrawFn) -> tuple[Workload, int]:
+    """Up to 4 axes of any length and up to 8 sublayers, with the ranks that share them.
+
+    Attention along one axis, over some joined, over all joined; grouped queries.
+    """
+    names = AXES[: draw(st.integers(2, 4))]
+    axes = {name: draw(st.integers(2, 9)) for name in names}
+    joined = st.lists(st.sampled_from(names), min_size=2, max_size=len(names), unique=True)
+    kinds = st.one_of(
+        st.sampled_from([*({"attention": name} for name in names), {"mlp": 1.0}]),
+        joined.map(lambda some: {"attention": some}),
+        st.just({"attention": list(names)}),
+    )
+    length, depth = draw(st.sampled_from([(1, 4), (2, 4), (3, 2), (4, 2), (5, 1), (8, 1)]))
+    key_heads = draw(st.sampled_from([1, 3, 6]))
+    work = Workload.model_validate(
+        {
+            "name": "stack",
+            "axes": axes,
+            "hidden": 12,
+            "heads": 6,
+            "kv_heads": key_heads,
+            "depth": depth,
+            "block": draw(st.lists(kinds, min_size=length, max_size=length)),
+            "mode": draw(st.sampled_from(["train", "forward"])),
+            "checkpointing": draw(st.sampled_from(["none", "full"])),
+        }
+    )
+    return work, draw(st.integers(2, 4))
+
+
+def brute_force(work: Workload, ranks: int) -> tuple[float, dict[tuple[str, ...], float]]:
+    """The fewest bytes that are waited for over all layouts, and those of each layout.
+
+    Each transfer counts as much as its own busiest rank sends. Written down anew: each switch
+    once forward and once backward, once more under checkpointing unless it leads into a block;
+    heads shared out likewise.
+    """
+    train, again = work.mode == "train", work.checkpointing == "full"
+    choices = [allowed(sublayer, work, ranks) for sublayer in work.stack]
+    grids = np.meshgrid(*[np.arange(len(each)) for each in choices], indexing="ij")
+    total = np.zeros(grids[0].shape)
+    for i, sublayer in enumerate(work.stack):
+        inside = np.array([of_heads(sublayer, work, axis, ranks) for axis in choices[i]])
+        total += inside[grids[i]]
+        if not i:
+            continue
+        moves = np.zeros((len(choices[i - 1]), len(choices[i])))
+        for (m, a), (n, b) in itertools.product(enumerate(choices[i - 1]), enumerate(choices[i])):
+            if a != b:
+                there, back = one_switch(work, a, b, ranks), one_switch(work, b, a, ranks)
+                repeated = again and i % len(work.block) != 0
+                moves[m, n] = there + train * (back + repeated * there)
+        total += moves[grids[i - 1], grids[i]]
+    layouts = itertools.product(*choices)
+    return float(total.min()), dict(zip(layouts, total.ravel(), strict=True))
+
+
+def allowed(sublayer: Sublayer, work: Workload, ranks: int) -> list[str]:
+    joins_all = set(sublayer.attended) == set(work.axes)
+    return [
+        axis
+        for axis, length in work.axes.items()
+        if length >= ranks and (joins_all or axis not in sublayer.attended)
+    ]
+
+
+def one_switch(work: Workload, before: str, after: str, ranks: int) -> float:
+    """The busiest rank's part of M, but for what stays with it."""
+    held, kept = (shard_sizes(work.axes[axis], ranks) for axis in (before, after))
+    whole = work.axes[before] * work.axes[after]
+    M = work.activation_bytes
+    return max(h * (sum(kept) - k) / whole * M for h, k in zip(held, kept, strict=True))
+
+
+def of_heads(sublayer: Sublayer, work: Workload, axis: str, ranks: int) -> float:
+    """q, k and v to the ranks' heads, the result back; and all of it backward."""
+    if axis not in sublayer.attended:
+        return 0.0
+    group = work.heads // work.key_heads
+    queries = shard_sizes(work.heads, ranks)
+    whole_groups = [group * count for count in shard_sizes(work.key_heads, ranks)]
+    if min(whole_groups) and max(whole_groups) == max(queries):
+        queries = tuple(whole_groups)
+    starts = [sum(queries[:rank]) for rank in range(ranks)]
+    keys = [
+        len({head // group for head in range(start, start + count)})
+        for start, count in zip(starts, queries, strict=True)
+    ]
+    held, length = shard_sizes(work.axes[axis], ranks), work.axes[axis]
+    one_head = work.activation_bytes / length / work.heads  # of one position of the axis
+    to_heads = [
+        h * (sum(queries) - q + 2 * (sum(keys) - k))
+        for h, q, k in zip(held, queries, keys, strict=True)
+    ]
+    back_q = [q * (length - h) for h, q in zip(held, queries, strict=True)]
+    there_q = [h * (sum(queries) - q) for h, q in zip(held, queries, strict=True)]
+    from_heads = [(q + 2 * k) * (length - h) for h, q, k in zip(held, queries, keys, strict=True)]
+    forward = one_head * (max(to_heads) + max(back_q))
+    backward = one_head * (max(there_q) + max(from_heads))
+    if work.mode == "forward":
+        return forward
+    return forward + backward + (forward if work.checkpointing == "full" else 0.0)
+
+
+@settings(max_examples=STACKS, deadline=None)
+@given(stacks())
+def test_never_a_byte_more_than_brute_force(case: tuple[Workload, int]) -> None:
+    """Of all layouts that never shard the attended axis, none sends less."""
+    work, ranks = case
+    assume(DSP().why_not(work, ranks) is None)
+    layout = DSP().layout(work, ranks)
+    least, every = brute_force(work, ranks)
+    assert every[layout] <= least * (1 + 1e-12)
+    counted = sum(max(t.sent) for t in DSP().traffic(work, ranks) if t.phase != "gradients")
+    assert float(counted) == pytest.approx(every[layout], rel=1e-12)
+
+
+def switches(layout: tuple[str, ...]) -> int:
+    return sum(a != b for a, b in itertools.pairwise(layout))
+
+
+def test_two_switches_a_layer_less_the_last() -> None:
+    """time/space: one switch to each attention, none before the first, none after the last."""
+    work = find("dsp-720m")
+    layout = load("dsp").layout(work, 8)
+    assert switches(layout) == 2 * work.depth - 1
+    assert layout[:8] == ("time", "space", "space", "space") * 2
+
+
+@pytest.mark.parametrize("rounds", [2, 4, 10])
+@pytest.mark.parametrize("name", ["earthformer", "axial-weather"])
+def test_three_axes_need_one_and_a_half_switches_a_round(name: str, rounds: int) -> None:
+    """K/(K-1) switches a round of K axes."""
+    work = find(name)
+    axes = "{" + ", ".join(f"{axis}: 12" for axis in work.axes) + "}"
+    layout = load("dsp").layout(with_settings(work, [f"axes={axes}", f"depth={rounds}"]), 4)
+    assert switches(layout) == 3 * rounds // 2 - 1
+
+
+def test_switches_come_as_late_as_they_can() -> None:
+    """After the attention, whatever runs on any shard stays on the one at hand."""
+    work = find("open-sora-1.2-480p")
+    assert load("dsp").layout(work, 2)[:6] == ("time",) * 3 + ("space",) * 3
+
+
+def test_short_axes_are_not_sharded() -> None:
+    """With 16 ranks and 13 time steps the planner gets by with height and width."""
+    layout = load("dsp").layout(find("earthformer"), 16)
+    assert set(layout) == {"height", "width"}
+
+
+def test_one_axis_is_not_enough() -> None:
+    """DSP says that it needs a second sequence axis; embedded strategies work."""
+    for name in ("bert-base", "gpt-7b", "llama3-8b"):
+        why = load("dsp").why_not(find(name), 2)
+        assert why is not None
+        assert "second sequence axis" in why
+        assert all(load(s).why_not(find(name), 2) is None for s in ("ulysses", "megatron-sp"))
+
+
+def test_all_axes_joined_leave_nothing_to_shard() -> None:
+    """Full 3D attention and nothing else: DSP declines and says why."""
+    why = load("dsp").why_not(find("hunyuan-like"), 8)
+    assert why is not None
+    assert "joins time, height, width, which leaves no axis to shard" in why
+
+
+def test_joint_attention_among_others_shares_its_heads() -> None:
+    """A mixed stack runs: axial sublayers by switching, the joint one by heads, and says so."""
+    work, dsp = find("mixed", "verify"), load("dsp")
+    assert dsp.why_not(work, 4) is None
+    assert "heads are shared out" in dsp.notes(work, 4)
+    assert not dsp.notes(find("dsp-720m"), 4)
+    layout = dsp.layout(work, 4)
+    for sublayer, axis in zip(work.stack, layout, strict=True):
+        joint = isinstance(sublayer, Attention) and len(sublayer.axes) == len(work.axes)
+        sent = dsp.sublayer_traffic(sublayer, work, axis, 4)[0]
+        assert bool(sent) == joint
+        assert joint or axis not in sublayer.attended
+    why = dsp.why_not(work.model_copy(update={"heads": 2, "kv_heads": 2}), 4)
+    assert why is not None
+    assert "2 heads give 2 of 4 ranks nothing to do" in why
+
+
+def test_timesformer_on_eight_ranks() -> None:
+    """8 frames fit 8 ranks, 196 patches and 12 heads do not divide: nobody declines."""
+    work = find("timesformer")
+    for name in ("dsp", "ulysses", "megatron-sp", "rsa"):
+        assert load(name).why_not(work, 8) is None
+    assert set(load("dsp").layout(work, 8)) == {"time", "space"}

@@ -1,0 +1,66 @@
+"""Strategies by name and option, and what is said of those that do not exist."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from spbench.strategies.registry import UnknownStrategyError, check_name, load, places
+
+ROOT = Path(__file__).parents[3] / "spbench"
+
+
+def test_options_become_fields() -> None:
+    """A bare flag is true, a value is parsed as the type of its default."""
+    assert load("rsa:reduce-scatter") == load("rsa:reduce-scatter=true")
+    assert load("rsa:reduce-scatter=false") == load("rsa")
+    both = load("ulysses:every-attention:shard-axis=time")
+    assert (both.every_attention, both.shard_axis) == (True, "time")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("dps", "Did you mean 'dsp'"),
+        ("rsa:reduce-scater", "Did you mean 'reduce-scatter'"),
+        ("dsp:x", "Its options are none"),
+        ("rsa:reduce-scatter=maybe", "a flag"),
+        ("ulysses:shard-axis", "needs a value"),
+        ("", "unknown strategy ''"),
+    ],
+)
+def test_mistakes_are_explained(text: str, said: str) -> None:
+    """The nearest valid name or value is named."""
+    with pytest.raises(UnknownStrategyError, match=said):
+        load(text)
+
+
+def test_known_names_are_known() -> None:
+    """Every registered name passes the check that loads nothing."""
+    for name in places():
+        check_name(f"{name}:whatever")
+
+
+def test_strategy_files_stay_short() -> None:
+    """No file of the strategies, nor of what they are made of, is longer than 130 lines."""
+    for room in ("strategies", "layers"):
+        for path in set((ROOT / room).glob("*.py")) - {ROOT / "strategies" / "describe.py"}:
+            assert len(path.read_text().splitlines()) <= 130, path.name
+
+
+def test_nothing_outside_branches_on_a_name() -> None:
+    """No room but the registry and the plots' colours has a strategy's name as a text."""
+    allowed = {ROOT / "strategies" / "registry.py", ROOT / "report" / "plots" / "bars.py"}
+    for path in set(ROOT.rglob("*.py")) - allowed:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert node.value not in places(), f"{path}:{node.lineno}"
+
+
+def test_the_model_knows_no_strategy() -> None:
+    """spbench/model/ imports the strategies' seams and no strategy, in code or in words."""
+    for path in (ROOT / "model").glob("*.py"):
+        text = path.read_text().lower()
+        assert not any(name in text for name in ("dsp", "ulysses", "megatron", "rsa"))

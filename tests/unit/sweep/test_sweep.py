@@ -1,0 +1,657 @@
+"""A sweep over a launcher that replays rank files: every outcome becomes the right row."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spbench.launch.deadlines import Deadlines
+from spbench.launch.launcher import Ended
+from spbench.results.reading import read_rows
+from spbench.results.record import Record
+from spbench.results.sample import Sample, sample_path
+from spbench.results.store import Store
+from spbench.sweep.plan import Cell, Request, every, job_of, plan, turned
+from spbench.sweep.sweep import Sweep, folder_name, new_folder, still_to_do
+from spbench.workload.case import QUICK, Case, Combination, Effort
+from spbench.workload.catalogue import find
+from spbench.workload.job import Job
+
+WORK = find("axes-2d", "verify")
+SENT = {"forward": 10, "backward": 20, "gradients": 30}
+OPS = {"all_to_all": 30, "all_gather": 0, "reduce_scatter": 0, "all_reduce": 30, "p2p": 0}
+FIGURES: dict[str, Any] = {
+    "step_ms": [10.0, 12.0, 11.0],
+    "compute_ms": [7.0, 7.0, 7.0],
+    "sent_by_phase": SENT,
+    "predicted_by_phase": SENT,
+    "sent_by_op": OPS,
+    "output_error": 1e-8,
+    "gradient_error": 1e-7,
+    "tolerance": 1e-4,
+    "gated_on": "axes-2d",
+    "device_name": "a GPU",
+    "versions": {"torch": "9.9", "nccl": "2.2"},
+}
+
+
+def good(rank: int, **more: Any) -> Sample:
+    return Sample(rank=rank, status="ok", backend="gloo", **FIGURES | more)
+
+
+def bad(rank: int, status: str, at_s: float | None = None, reason: str = "why") -> Sample:
+    known = {"rank": rank, "status": status, "reason": reason, "failed_at_s": at_s}
+    return Sample.model_validate(known)
+
+
+@dataclass
+class Replay:
+    """Writes the files that ranks would have written, and says how they ended."""
+
+    ended: Ended
+    files: Sequence[Sample | bytes | None]
+    """For each rank a sample, other content, or no file at all."""
+
+    def run(self, job: Job, folder: Path) -> Ended:
+        for rank, content in enumerate(self.files):
+            if isinstance(content, Sample):
+                sample_path(folder, rank).write_text(content.model_dump_json())
+            elif content is not None:
+                sample_path(folder, rank).write_bytes(content)
+        return self.ended
+
+
+OK = Replay(Ended(ok=True), [good(0), good(1)])
+
+
+@dataclass
+class FakeLauncher:
+    """Replays one outcome for each job; ``Replay`` or an exception to raise."""
+
+    script: list[Replay | type[BaseException]]
+    jobs: list[Job] = field(default_factory=list)
+
+    def announce(self, jobs: Sequence[Job]) -> None:
+        """Nothing to prepare."""
+
+    def run(self, job: Job, folder: Path) -> Ended:
+        job.write(folder)
+        self.jobs.append(job)
+        outcome = self.script[len(self.jobs) - 1]
+        if isinstance(outcome, Replay):
+            return outcome.run(job, folder)
+        raise outcome
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+def cells(*strategies: str, **more: Any) -> list[Cell]:
+    asked = every(more.pop("workload", WORK), strategies or ("dsp",), more.pop("ranks", [2]))
+    return plan(Request(combinations=asked, **{"device": "cpu", "effort": QUICK} | more))
+
+
+def sweep(
+    folder: Path, launcher: FakeLauncher, todo: list[Cell], started: list[Case] | None = None
+) -> list[Record]:
+    """Runs ``todo``; each record is on disk when it is handed out."""
+    records = []
+    with Store(folder) as store:
+        run = Sweep(
+            store=store,
+            launcher=launcher,
+            run_id="a run",
+            session="a session",
+            deadlines=Deadlines(launch_s=7.0),
+            git_commit="abc",
+            peak_tflops=lambda _: 1.0,
+            now=lambda: datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC),
+        )
+        for record in run.run(todo, (started if started is not None else []).append):
+            assert read_rows(folder).records[-1] == record
+            records.append(record)
+    return records
+
+
+def one(folder: Path, ended: Ended, *files: Sample | bytes | None) -> Record:
+    """The row of a single case on two ranks."""
+    (record,) = sweep(folder, FakeLauncher([Replay(ended, files)]), cells())
+    return record
+
+
+def outcome(record: Record) -> tuple[str, str]:
+    return record.status, record.reason
+
+
+def test_a_good_launch_is_a_row_of_figures(tmp_path: Path) -> None:
+    """Status ok, the slowest rank's time, what was sent, and where it ran."""
+    record = one(tmp_path, Ended(ok=True), good(0), good(1, step_ms=[13.0, 9.0, 11.0]))
+    assert outcome(record) == ("ok", "")
+    assert (record.step_ms, record.compute_ms, record.exposed_comm_ms) == (12.0, 7.0, 5.0)
+    assert (record.sent_bytes_backward, record.predicted_bytes_backward) == (20, 20)
+    assert (record.all_to_all_bytes, record.p2p_bytes) == (30, 0)
+    assert (record.torch, record.cuda, record.nccl, record.gpu) == ("9.9", "", "2.2", "a GPU")
+    assert (record.run_id, record.git_commit, record.log) == ("a run", "abc", "")
+    assert (record.started_utc, record.gated_on) == ("2030-01-02T03:04:05Z", "axes-2d")
+    assert record.round == "a session.0"
+    assert record.launch_s is not None and 0 <= record.launch_s < 5
+    assert record.mfu == record.tflops_per_rank
+    assert (tmp_path / "samples.csv.gz").exists()
+
+
+def test_variables_of_all_ranks_are_in_the_row(tmp_path: Path) -> None:
+    """A rank may be the only one that tells of a variable, or has another value of it."""
+    one_rank = one(tmp_path / "a", Ended(ok=True), good(0), good(1, environment={"A": "1"}))
+    assert one_rank.environment == "A=1"
+    files = [good(0, environment={"A": "1", "B": "2"}), good(1, environment={"B": "2", "A": "3"})]
+    assert one(tmp_path / "b", Ended(ok=True), *files).environment == "A=1 B=2 A=3"
+
+
+FAULTS: dict[str, tuple[Replay, str, str]] = {
+    "killed": (
+        Replay(Ended(ok=False, rank=1, exitcode=-9), [good(0), None]),
+        "crash",
+        "rank 1 was ended by SIGKILL",
+    ),
+    "segfault": (
+        Replay(Ended(ok=False, rank=0, exitcode=-11), [None, None]),
+        "crash",
+        "rank 0 was ended by SIGSEGV",
+    ),
+    "a signal without a name": (
+        Replay(Ended(ok=False, rank=0, exitcode=-40), [None, None]),
+        "crash",
+        "rank 0 was ended by signal 40",
+    ),
+    "an exit code": (
+        Replay(Ended(ok=False, rank=1, exitcode=7), [None, None]),
+        "crash",
+        "rank 1 ended with exit code 7 and left no result",
+    ),
+    "the launcher itself": (
+        Replay(Ended(ok=False, exitcode=-9), [None, None]),
+        "crash",
+        "the launcher was ended by SIGKILL",
+    ),
+    "died after its result": (
+        Replay(Ended(ok=False, rank=1, exitcode=-6), [good(0), good(1)]),
+        "crash",
+        "rank 1 was ended by SIGABRT",
+    ),
+    "no file": (Replay(Ended(ok=True), [good(0), None]), "crash", "rank 1 left no result"),
+    "half a file": (
+        Replay(Ended(ok=True), [good(0).model_dump_json()[:40].encode(), good(1)]),
+        "crash",
+        "rank 0 left no result",
+    ),
+    "a file of noise": (
+        Replay(Ended(ok=True), [good(0), b"\xff\xfe\x00{"]),
+        "crash",
+        "rank 1 left no result",
+    ),
+    "out of memory": (
+        Replay(Ended(ok=False, rank=1, exitcode=1), [None, bad(1, "oom", 5.0, "no 3 GiB")]),
+        "oom",
+        "rank 1: no 3 GiB",
+    ),
+    "out of memory, and its echo": (
+        Replay(
+            Ended(ok=False, rank=0, exitcode=1),
+            [bad(0, "comm_error", 1.0, "connection closed"), bad(1, "oom", 2.0)],
+        ),
+        "oom",
+        "rank 1: why",
+    ),
+    "the first of two": (
+        Replay(
+            Ended(ok=False, rank=0, exitcode=1), [bad(0, "crash", 9.0, "late"), bad(1, "oom", 8.0)]
+        ),
+        "oom",
+        "rank 1: why",
+    ),
+    "one that knows no time": (
+        Replay(
+            Ended(ok=False, rank=0, exitcode=1),
+            [bad(0, "wrong_result", None, "another's"), bad(1, "wrong_result", 8.0, "its own")],
+        ),
+        "wrong_result",
+        "rank 1: its own",
+    ),
+    "killed, and its echo": (
+        Replay(Ended(ok=False, rank=1, exitcode=-9), [bad(0, "comm_error", 1.0), None]),
+        "crash",
+        "rank 1 was ended by SIGKILL",
+    ),
+    "nothing but a broken connection": (
+        Replay(
+            Ended(ok=False, rank=0, exitcode=1),
+            [bad(0, "comm_error", 2.0), bad(1, "comm_error", 1.0, "reset")],
+        ),
+        "comm_error",
+        "rank 1: reset",
+    ),
+    "too slow": (
+        Replay(Ended(ok=False, timed_out=True), [None, None]),
+        "timeout",
+        "not done after 7 s; --timeout sets the deadline",
+    ),
+    "too slow, and broken when ended": (
+        Replay(Ended(ok=False, timed_out=True), [bad(0, "comm_error", 9.0), None]),
+        "timeout",
+        "not done after 7 s; --timeout sets the deadline",
+    ),
+    "hung": (
+        Replay(Ended(ok=False, hung="rank 1 stopped in joining", hung_ranks=[1], still_s=200), []),
+        "hang",
+        "rank 1 stopped in joining; nothing moved for 200 s (--hang-after sets the limit). Their "
+        "stacks are in their logs",
+    ),
+    "hung when it was done": (
+        Replay(Ended(ok=False, hung="rank 0 stopped in leaving", still_s=4), [good(0), good(1)]),
+        "hang",
+        "rank 0 stopped in leaving; nothing moved for 4 s (--timeout sets the limit). Their "
+        "stacks are in their logs",
+    ),
+    "out of memory, and then the others hung": (
+        Replay(Ended(ok=False, hung="rank 0 stopped"), [None, bad(1, "oom", 5.0)]),
+        "oom",
+        "rank 1: why",
+    ),
+    "a node that is lost": (
+        Replay(Ended(ok=False, lost=True, why="node 1 (b) is gone"), [bad(0, "comm_error"), None]),
+        "comm_error",
+        "node 1 (b) is gone",
+    ),
+    "on several nodes": (
+        Replay(Ended(ok=False, rank=1, exitcode=-9, hosts={0: "a", 1: "b"}), [good(0), None]),
+        "crash",
+        "rank 1 (b) was ended by SIGKILL",
+    ),
+    "killed by the kernel": (
+        Replay(Ended(ok=False, rank=1, exitcode=-9, starved=True), [good(0), None]),
+        "host_oom",
+        "rank 1 was killed by the kernel, which was out of memory",
+    ),
+    "never started": (
+        Replay(Ended(ok=False, why="OSError: no more processes"), [None, None]),
+        "crash",
+        "the ranks could not be started: OSError: no more processes",
+    ),
+    "out of memory while the others waited": (
+        Replay(Ended(ok=False, timed_out=True), [None, bad(1, "oom", 5.0)]),
+        "oom",
+        "rank 1: why",
+    ),
+    "a group that an earlier case broke": (
+        Replay(Ended(ok=False, group_lost=True), [None, None]),
+        "skipped",
+        "an earlier case broke the process group that was joined",
+    ),
+    "more bytes than predicted": (
+        Replay(Ended(ok=True), [good(0), good(1, sent_by_phase={**SENT, "forward": 11})]),
+        "wrong_result",
+        "rank 1 sent {'forward': 11, 'backward': 20, 'gradients': 30}, predicted "
+        "{'forward': 10, 'backward': 20, 'gradients': 30}",
+    ),
+    "nothing sent at all": (
+        Replay(Ended(ok=True), [good(0, sent_by_phase=dict.fromkeys(SENT, 0)), good(1)]),
+        "wrong_result",
+        "rank 0 sent {'forward': 0, 'backward': 0, 'gradients': 0}, predicted "
+        "{'forward': 10, 'backward': 20, 'gradients': 30}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_a_row_that_says_why(tmp_path: Path, name: str) -> None:
+    """Each has its status, names the rank that failed first, leaves figures blank and a log."""
+    replay, status, reason = FAULTS[name]
+    record = one(tmp_path, replay.ended, *replay.files)
+    assert outcome(record) == (status, reason)
+    assert (record.step_ms, record.tokens_per_s, record.peak_allocated_bytes) == (None, None, None)
+    # What was sent is known where it was counted, and was wrong.
+    assert (record.sent_bytes_forward is not None) == (
+        status == "wrong_result" and "sent" in reason
+    )
+    where = f"logs/{folder_name(cells()[0].case)}/logs"
+    assert record.log == ("" if replay.ended.group_lost else where)
+    assert read_rows(tmp_path).records == [record]
+
+
+def test_a_wrong_result_keeps_its_proof(tmp_path: Path) -> None:
+    """The errors of the gate are in the row, the largest over the ranks; times are not."""
+    wrong = {"status": "wrong_result", "reason": "q.weight differs", "failed_at_s": 1.0}
+    proof = {"output_error": 0.25, "gradient_error": 0.5, "tolerance": 1e-4}
+    files = [
+        Sample(rank=0, status="wrong_result", reason="another rank", **proof | {"output_error": 0}),
+        Sample.model_validate({"rank": 1} | wrong | proof),
+    ]
+    record = one(tmp_path, Ended(ok=True), *files)
+    assert outcome(record) == ("wrong_result", "rank 1: q.weight differs")
+    assert (record.output_error, record.gradient_error, record.tolerance) == (0.25, 0.5, 1e-4)
+    assert record.step_ms is None
+
+
+def test_a_sweep_goes_on_after_a_fault(tmp_path: Path) -> None:
+    """Rows come in the order of the cells, and each case was announced before it ran."""
+    crash, _, _ = FAULTS["killed"]
+    started: list[Case] = []
+    todo = cells("dsp", "ulysses", "rsa")
+    records = sweep(tmp_path, FakeLauncher([OK, crash, OK]), todo, started)
+    assert [(r.strategy, r.status) for r in records] == [
+        ("dsp", "ok"),
+        ("ulysses", "crash"),
+        ("rsa", "ok"),
+    ]
+    assert started == [cell.case for cell in todo]
+    assert read_rows(tmp_path).records == records
+
+
+def test_what_cannot_run_is_skipped_without_a_start(tmp_path: Path) -> None:
+    """The strategy's own reason is in the row; no launcher is asked."""
+    launcher = FakeLauncher([])
+    (record,) = sweep(tmp_path, launcher, cells("ulysses", ranks=[16]))
+    assert record.status == "skipped"
+    assert "8 heads give 8 of 16 ranks nothing to do" in record.reason
+    assert (launcher.jobs, record.log) == ([], "")
+
+
+def test_a_round_is_a_launch_of_a_session(tmp_path: Path) -> None:
+    """Equal for what ran in one pass, be it ok or not; samples name it too."""
+    crash, _, _ = FAULTS["killed"]
+    todo = cells("dsp", "rsa", launches=2)
+    records = sweep(tmp_path, FakeLauncher([OK, crash, OK, OK]), todo)
+    assert [one.round for one in records] == [f"a session.{launch}" for launch in (0, 0, 1, 1)]
+
+
+def test_it_is_told_where_the_time_went(tmp_path: Path) -> None:
+    """Before the record is handed out: from start to end, as rank 0 saw it; nothing of a crash."""
+    phases = {"gate": 1.0, "memory": 0.5}
+    told = good(0, began_s=time.time() + 0.25, phases_s=phases, steps_s=1.25)
+    went: list[Mapping[str, float]] = []
+    crash, _, _ = FAULTS["killed"]
+    with Store(tmp_path) as store:
+        run = Sweep(
+            store=store,
+            launcher=FakeLauncher([Replay(Ended(ok=True), [told, good(1)]), crash, OK]),
+            run_id="a run",
+            session="a session",
+            deadlines=Deadlines(launch_s=7.0),
+            went=went.append,
+        )
+        for count, record in enumerate(run.run(cells("dsp", "rsa", "ulysses"), lambda _: None)):
+            assert len(went) == count + 1
+            assert record.steps_s == (1.25 if count == 0 else None)
+            assert record.launch_s is not None
+            if count == 0:
+                assert sum(went[0].values()) == pytest.approx(record.launch_s)
+    assert list(went[0]) == ["start", "gate", "memory", "end"]
+    assert went[0] | phases == went[0]
+    assert went[0]["start"] == pytest.approx(0.25, abs=0.2)
+    assert went[1:] == [{}, {}]
+
+
+def test_a_share_is_one_process(tmp_path: Path) -> None:
+    """One file is all there is to wait for, whatever group it claims; sent bytes stay blank."""
+    silent = {"step_ms": None, "sent_by_phase": None, "sent_by_op": None}
+    launcher = FakeLauncher([Replay(Ended(ok=True), [good(0, **silent)])])
+    (record,) = sweep(tmp_path, launcher, cells("dsp", ranks=[8], kind="one_gpu_share"))
+    assert outcome(record) == ("ok", "")
+    assert (record.world_size, launcher.jobs[0].processes) == (8, 1)
+    assert (record.step_ms, record.compute_ms, record.sent_bytes_forward) == (None, 7.0, None)
+    assert record.predicted_bytes_forward == 10
+
+
+def test_an_interrupt_is_a_row_and_goes_on_up(tmp_path: Path) -> None:
+    """Finished rows stay, the case under way is 'interrupted', and nothing later starts."""
+    launcher = FakeLauncher([OK, KeyboardInterrupt, OK])
+    with pytest.raises(KeyboardInterrupt):
+        sweep(tmp_path, launcher, cells("dsp", "ulysses", "rsa"))
+    assert len(launcher.jobs) == 2
+    statuses = [(r.strategy, r.status) for r in read_rows(tmp_path).records]
+    assert statuses == [("dsp", "ok"), ("ulysses", "interrupted")]
+
+
+def test_a_defect_of_our_own_is_not_hidden(tmp_path: Path) -> None:
+    """An exception that is no interrupt leaves no row and comes out as it is."""
+    with pytest.raises(ZeroDivisionError):
+        sweep(tmp_path, FakeLauncher([ZeroDivisionError]), cells())
+    assert not (tmp_path / "runs.csv").exists()
+
+
+def test_a_resumed_run_redoes_only_what_is_not_ok(tmp_path: Path) -> None:
+    """ok rows are skipped; failed, interrupted and missing ones run, and their last row counts."""
+    crash, _, _ = FAULTS["killed"]
+    todo = cells("dsp", "ulysses", "rsa", "megatron-sp")
+    with pytest.raises(KeyboardInterrupt):
+        sweep(tmp_path, FakeLauncher([OK, crash, KeyboardInterrupt]), todo)
+    rest = still_to_do(todo, read_rows(tmp_path).records)
+    assert [cell.case.strategy for cell in rest] == ["ulysses", "rsa", "megatron-sp"]
+    sweep(tmp_path, FakeLauncher([OK, OK, OK]), rest)
+    latest = read_rows(tmp_path).latest()
+    assert [r.status for r in latest] == ["ok"] * 4
+    assert len(read_rows(tmp_path).records) == 6
+    assert still_to_do(todo, read_rows(tmp_path).records) == []
+
+
+def test_a_quick_row_is_done_for_a_quick_run_alone(tmp_path: Path) -> None:
+    """A full run measures it again; a quick one takes what is there, full or of before."""
+    quick, full = cells(effort=QUICK), cells(effort=Effort())
+    sweep(tmp_path, FakeLauncher([OK]), quick)
+    done = read_rows(tmp_path).latest()
+    assert (still_to_do(quick, done), still_to_do(full, done)) == ([], full)
+    sweep(tmp_path, FakeLauncher([OK]), full)
+    done = read_rows(tmp_path).latest()
+    assert [row.effort for row in done] == ["full"]
+    assert (still_to_do(quick, done), still_to_do(full, done)) == ([], [])
+    of_before = [replace(row, effort="") for row in done]
+    assert (still_to_do(quick, of_before), still_to_do(full, of_before)) == ([], [])
+
+
+def test_a_quick_launch_more_does_not_hide_a_full_run(tmp_path: Path) -> None:
+    """Interrupted behind three full launches: they are still shown, and none is redone."""
+    full = cells(launches=3, effort=Effort())
+    sweep(tmp_path, FakeLauncher([OK] * 3), full)
+    before = read_rows(tmp_path).latest()
+    quick = cells(launches=4, effort=QUICK)
+    rest = still_to_do(quick, read_rows(tmp_path).records)
+    assert [cell.case.launch for cell in rest] == [3]
+    with pytest.raises(KeyboardInterrupt):
+        sweep(tmp_path, FakeLauncher([KeyboardInterrupt]), rest)
+    rows = read_rows(tmp_path)
+    assert rows.latest() == before
+    assert [row.effort for row in before] == ["full"] * 3
+    assert still_to_do(full, rows.records) == []
+    assert still_to_do(quick, rows.records) == rest
+
+
+def test_another_length_does_not_redo_a_case(tmp_path: Path) -> None:
+    """How long it is measured is no part of a case; another launch or shape is."""
+    sweep(tmp_path, FakeLauncher([OK]), cells(effort=Effort()))
+    done = read_rows(tmp_path).latest()
+    slower = QUICK.model_copy(update={"seconds": 9.0})
+    assert still_to_do(cells(effort=slower), done) == []
+    assert [cell.case.launch for cell in still_to_do(cells(launches=3), done)] == [1, 2]
+    assert len(still_to_do(cells(workload=WORK.model_copy(update={"batch": 2})), done)) == 1
+
+
+def test_a_job_asks_for_what_the_case_needs(tmp_path: Path) -> None:
+    """Ranks, deadline and case arrive in job.json; variables are set on CUDA alone."""
+    launcher = FakeLauncher([OK])
+    (cell,) = cells()
+    sweep(tmp_path, launcher, [cell])
+    written = Job.read(tmp_path / "logs" / folder_name(cell.case))
+    assert written == launcher.jobs[0]
+    assert (written.ranks, written.timeout_s, written.case) == (2, 7.0, cell.case)
+    assert job_of(cell.case, Deadlines()).environment == {}
+    on_cuda = cell.case.model_copy(update={"strategy": "megatron-sp", "device": "cuda"})
+    assert job_of(on_cuda, Deadlines()).environment == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+
+def test_names_of_folders(tmp_path: Path) -> None:
+    """Safe anywhere, different for different cases and launches; a taken name gets a number."""
+    odd = cells("rsa:reduce-scatter")[0].case
+    assert folder_name(odd).startswith("rsa-reduce-scatter-2-")
+    assert folder_name(odd).endswith("-launch0")
+    other = odd.model_copy(update={"seed": 1})
+    assert len({folder_name(case) for case in (odd, other)}) == 2
+    for expected in ("run", "run-2", "run-3"):
+        folder = new_folder(tmp_path, "run")
+        assert folder == tmp_path / expected
+        folder.mkdir()
+
+
+def test_launches_are_interleaved() -> None:
+    """All strategies once, in the order given, before any of them a second time."""
+    order = [
+        (c.case.launch, c.case.ranks, c.case.strategy) for c in cells("dsp", "rsa", launches=3)
+    ]
+    assert order[:2] == [(0, 2, "dsp"), (0, 2, "rsa")]
+    assert [launch for launch, _, _ in order] == [0, 0, 1, 1, 2, 2]
+    assert all({s for _, _, s in order[i : i + 2]} == {"dsp", "rsa"} for i in (0, 2, 4))
+
+
+def test_the_seed_decides_the_order_of_later_launches() -> None:
+    """The same seed gives the same order; of the three that begin, any may be the second."""
+    names = ("dsp", "ulysses", "rsa")
+
+    def orders(seed: int) -> list[str]:
+        return [cell.case.strategy for cell in cells(*names, launches=4, seed=seed)]
+
+    assert orders(1) == orders(1)
+    assert {orders(seed)[3] for seed in range(20)} == {"ulysses", "rsa"}
+    assert {orders(seed)[9] for seed in range(20)} == set(names)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_each_case_has_each_place_equally_often(count: int) -> None:
+    """In as many rounds as there are cases; and turned, each precedes each other equally often."""
+    names = "ABCDE"[:count]
+    for seed in range(5):
+        rounds = [turned(names, launch, seed) for launch in range(2 * count)]
+        assert rounds[0] == list(names)
+        for cycle in (rounds[:count], rounds[count:]):
+            assert all(sorted(place) == list(names) for place in zip(*cycle, strict=True))
+        before = Counter(pair for order in rounds for pair in combinations(order, 2))
+        assert set(before.values()) <= {count}
+
+
+def test_fewer_rounds_than_cases_are_not_balanced() -> None:
+    """Three launches of four strategies: each misses one place."""
+    places = zip(*[turned("ABCD", launch, 0) for launch in range(3)], strict=True)
+    assert [len(set(place)) for place in places] == [3] * 4
+
+
+def test_two_cases_take_the_first_place_in_turn() -> None:
+    """A B, B A, and the other way round again."""
+    assert {"".join(turned("AB", launch, 0)) for launch in (0, 1)} == {"AB", "BA"}
+
+
+def test_each_workload_and_number_of_ranks_stays_together() -> None:
+    """Launch by launch; in each, strategies of one place follow each other, however asked for."""
+    other = WORK.model_copy(update={"batch": 7})
+    asked = [*every(WORK, ["dsp", "rsa"], [2, 3]), *every(other, ["dsp", "rsa"], [2])]
+    late = Combination(workload=WORK, strategy="ulysses", ranks=2)
+    found = plan(Request(combinations=[*asked, late], device="cpu", effort=QUICK, launches=3))
+    cases = [cell.case for cell in found]
+    assert [case.launch for case in cases] == [0] * 7 + [1] * 7 + [2] * 7
+    places = [(case.workload.batch, case.ranks) for case in cases]
+    assert places == ([(WORK.batch, 2)] * 3 + [(WORK.batch, 3)] * 2 + [(7, 2)] * 2) * 3
+    first = [case.strategy for case in cases[:7]]
+    assert first == ["dsp", "rsa", "ulysses", "dsp", "rsa", "dsp", "rsa"]
+
+
+def test_what_a_gpu_can_do_depends_on_the_case(tmp_path: Path) -> None:
+    """Two dtypes in one sweep have two peaks."""
+    asked = [
+        Combination(workload=WORK.model_copy(update={"dtype": d}), strategy="dsp", ranks=2)
+        for d in ("float32", "bfloat16")
+    ]
+    todo = plan(Request(combinations=asked, device="cpu", effort=QUICK))
+    with Store(tmp_path) as store:
+        run = Sweep(
+            store=store,
+            launcher=FakeLauncher([OK, OK]),
+            run_id="a run",
+            session="a session",
+            deadlines=Deadlines(launch_s=7.0),
+            peak_tflops=lambda case: 1.0 if case.workload.dtype == "bfloat16" else None,
+        )
+        records = list(run.run(todo, lambda _: None))
+    assert [record.mfu is None for record in records] == [True, False]
+
+
+OOM = Replay(Ended(ok=False, rank=1, exitcode=1), [None, bad(1, "oom", 5.0)])
+
+
+def larger(**sizes: Any) -> list[Cell]:
+    return cells("dsp", workload=WORK.model_copy(update=sizes))
+
+
+def test_what_is_larger_than_an_oom_case_is_not_tried(tmp_path: Path) -> None:
+    """Nor further launches of it; what is smaller, on more ranks, or another strategy's is."""
+    first = cells("dsp", launches=2)
+    todo = [
+        first[0],
+        *larger(batch=WORK.batch + 1),
+        *larger(depth=WORK.depth + 1, batch=WORK.batch + 1),
+        *cells("dsp", ranks=[4]),
+        *cells("ulysses"),
+        *larger(hidden=WORK.hidden * 2, batch=WORK.batch + 1),
+        first[1],
+    ]
+    launcher = FakeLauncher([OOM, OK, OK, OK])
+    records = sweep(tmp_path, launcher, todo)
+    assert [record.status for record in records] == [
+        "oom", "skipped", "skipped", "crash", "ok", "ok", "skipped",
+    ]  # fmt: skip
+    assert records[1].reason.startswith("larger than an oom case (")
+    assert records[6].reason == "out of memory in launch 1 already"
+    assert len(launcher.jobs) == 4
+
+
+def test_a_case_that_can_never_run_is_skipped_once(tmp_path: Path) -> None:
+    """A resume does not repeat the row; another reason is another row."""
+    (cell,) = cells("dsp")
+    declined = Cell(case=cell.case, why_not="no axis is left")
+    done = sweep(tmp_path, FakeLauncher([]), [declined])
+    assert still_to_do([declined], done) == []
+    assert still_to_do([cell], done) == [cell]
+    other = Cell(case=cell.case, why_not="another reason")
+    assert still_to_do([other], done) == [other]
+
+
+def test_the_time_of_all_launches(tmp_path: Path) -> None:
+    """No launch begins when it is up; each gets no more than what is left, and one that it ends
+    is 'interrupted'."""
+    now = [100.0]
+
+    class Slow(FakeLauncher):
+        def run(self, job: Job, folder: Path) -> Ended:
+            now[0] += 40.0
+            return super().run(job, folder)
+
+    launcher = Slow([OK, Replay(Ended(ok=False, timed_out=True), [None, None])])
+    with Store(tmp_path) as store:
+        run = Sweep(
+            store=store,
+            launcher=launcher,
+            run_id="a run",
+            session="a session",
+            deadlines=Deadlines(launch_s=50.0, sweep_s=70.0),
+            monotonic_s=lambda: now[0],
+        )
+        records = list(run.run(cells(launches=3), lambda _: None))
+    assert [(record.status, record.reason[:11]) for record in records] == [
+        ("ok", ""),
+        ("interrupted", "the time of"),
+    ]
+    assert [job.timeout_s for job in launcher.jobs] == [50.0, 30.0]

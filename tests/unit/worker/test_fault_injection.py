@@ -1,0 +1,204 @@
+"""Planted faults: what is understood, what is refused, and that they do what they say."""
+
+from __future__ import annotations
+
+import math
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+
+from spbench.errors import USAGE, Failure
+from spbench.sweep.fault_check import check_hits
+from spbench.worker.fault_injection import VARIABLE, Fault
+from spbench.workload.case import COUNTED, Case, Kind
+from spbench.workload.catalogue import find
+
+
+class FakeTime:
+    """Seconds that pass in a step, and a little with each look at the clock."""
+
+    def __init__(self, step_s: float) -> None:
+        self.now, self.step_s = 0.0, step_s
+        self.synchronised = 0
+
+    def step(self) -> None:
+        self.now += self.step_s
+
+    def synchronise(self) -> None:
+        self.synchronised += 1
+
+    def now_s(self) -> float:
+        self.now += 1e-6
+        return self.now
+
+
+def test_a_slow_rank_is_read() -> None:
+    """Kind, rank and share; nothing is planted where nothing is asked for."""
+    fault = Fault.of({VARIABLE: "slow@rank1:5%"})
+    assert fault == Fault(text="slow@rank1:5%", kind="slow", rank=1, share=0.05)
+    assert fault.environment == {"SPBENCH_FAULT": "slow@rank1:5%"}
+    assert Fault.parse("slow@rank12:0.5%").share == pytest.approx(0.005)
+    assert Fault.of({}) is None
+    assert Fault.of({VARIABLE: ""}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("slow", "is not KIND@rankR:WHERE"),
+        ("slow@rank:5%", "is not KIND@rankR:WHERE"),
+        ("slow@1:5%", "is not KIND@rankR:WHERE"),
+        ("slow@rank-1:5%", "is not KIND@rankR:WHERE"),
+        ("slow@rank1:", "is not KIND@rankR:WHERE"),
+        ("slow@rank1:5% ", "is not KIND@rankR:WHERE"),
+        ("slow@rank1:5", "says '5', which is no percentage"),
+        ("slow@rank1:-5%", "says '-5%', which is no percentage"),
+        ("slow@rank1:nan%", "says 'nan%', which is no percentage"),
+        ("slow@rank1:step3", "says 'step3', which is no percentage"),
+        (
+            "melt@rank1:step3",
+            "has no kind of fault, 'melt'; there is slow, oom, raise, exit, kill,",
+        ),
+        ("kill@rank1:5%", "says '5%', which is neither init, teardown nor stepS"),
+        ("kill@rank1:step", "says 'step', which is neither init, teardown nor stepS"),
+        ("kill@rank1:step-1", "says 'step-1', which is neither init, teardown nor stepS"),
+        ("nan@rank1:step3", "says 'step3', but numbers are compared in step0 alone"),
+        ("corrupt@rank1:init", "says 'init', but numbers are compared in step0 alone"),
+        ("mismatch@rank1:init", "says 'init', but collectives are called in steps alone"),
+        ("slow@rank\u0661:5%", "is not KIND@rankR:WHERE"),
+    ],
+)
+def test_a_fault_that_is_not_understood(text: str, why: str) -> None:
+    """The variable, its value, what is wrong with it and what would work."""
+    with pytest.raises(ValueError) as caught:
+        Fault.parse(text)
+    said = str(caught.value)
+    assert said.startswith(f"SPBENCH_FAULT={text!r} {why}")
+    assert said.endswith("; SPBENCH_FAULT=slow@rank1:5% or kill@rank1:step3 would work")
+
+
+def cases(*ranks: int, kind: Kind = "measured") -> list[Case]:
+    work = find("axes-2d", "verify")
+    return [
+        Case(workload=work, strategy="dsp", ranks=count, device="cpu", kind=kind) for count in ranks
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rank", "of_cases", "works"),
+    [
+        (4, cases(2, 4), "rank 4, which no case has; rank0 to rank3 would work"),
+        (1, cases(1), "rank 1, which no case has; rank0 would work"),
+        (1, cases(8, kind="one_gpu_share"), "rank 1, which no case has; rank0 would work"),
+    ],
+)
+def test_a_fault_that_hits_nobody_is_refused(rank: int, of_cases: list[Case], works: str) -> None:
+    """The variable, its value and what would work; one rank less is a hit in some case."""
+    with pytest.raises(Failure) as caught:
+        check_hits(Fault.parse(f"slow@rank{rank}:5%"), of_cases)
+    assert str(caught.value) == f"SPBENCH_FAULT='slow@rank{rank}:5%' names {works}"
+    assert caught.value.code == USAGE
+    check_hits(Fault.parse(f"slow@rank{rank - 1}:5%"), of_cases)
+
+
+def test_a_fault_in_a_step_that_never_comes_is_refused() -> None:
+    """Where only bytes and memory are counted there are five."""
+    (counted,) = cases(2)
+    counted = counted.model_copy(update={"effort": COUNTED})
+    with pytest.raises(Failure, match="more than 5 steps; step0 to step4 can be named"):
+        check_hits(Fault.parse("kill@rank1:step5"), [counted])
+    check_hits(Fault.parse("kill@rank1:step4"), [counted])
+    check_hits(Fault.parse("kill@rank1:step5"), [counted, *cases(2)])
+
+
+def test_without_a_case_there_is_nobody_to_hit() -> None:
+    """Refused too; without a fault nothing is."""
+    with pytest.raises(Failure, match="no case can run, so it hits nobody"):
+        check_hits(Fault.parse("slow@rank0:5%"), [])
+    check_hits(None, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "value", "said"),
+    [
+        (["run", "-g", "2"], "slow@rank2:5%", "names rank 2, which no case has; rank0 to rank1"),
+        (["run", "-g", "4", "--share"], "slow@rank1:5%", "names rank 1, which no case has; rank0"),
+        (["check", "--base-ref", "HEAD"], "slow@rank9:5%", "names rank 9, which no case has"),
+        (
+            ["check", "--base-ref", "HEAD", "-g", "2,999", "--skip-invalid"],
+            "slow@rank2:5%",
+            "no case",
+        ),
+        (["verify"], "slow@rank1", "is not KIND@rankR:WHERE"),
+        (["verify"], "slow@rank1:5%", "verify measures nothing; leave it out, or use run"),
+    ],
+)
+def test_commands_refuse_a_fault_that_would_not_show(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str], value: str, said: str
+) -> None:
+    """With exit code 2, before anything is written."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(VARIABLE, value)
+    name, *flags = words
+    command = import_module(f"spbench.cli.{name}_command").command
+    asked = [] if name == "verify" else ["-w", "earthformer-small", "-s", "dsp"]
+    with pytest.raises(Failure) as caught:
+        command.main([*flags, *asked, "--device", "cpu"], standalone_mode=False)
+    assert caught.value.code == USAGE
+    assert f"SPBENCH_FAULT={value!r}" in str(caught.value) and said in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("step_s", [0.4, 0.002])
+def test_each_step_takes_that_much_longer(step_s: float) -> None:
+    """The device has finished before."""
+    fake = FakeTime(step_s)
+    slow = Fault.parse("slow@rank1:10%").planted(fake.step, 1, fake.synchronise, fake.now_s)
+    slow()
+    assert fake.now == pytest.approx(1.1 * step_s, abs=1e-5)
+    assert fake.synchronised == 1
+
+
+def test_other_ranks_run_as_ever() -> None:
+    """Their step is the very same."""
+    fake = FakeTime(1.0)
+    assert Fault.parse("slow@rank1:10%").planted(fake.step, 0, fake.synchronise) == fake.step
+
+
+def test_on_a_real_clock() -> None:
+    """A step of 20 ms takes 40, and what the machine takes besides."""
+    slow = Fault.parse("slow@rank0:100%").planted(lambda: time.sleep(0.02), 0, lambda: None)
+    start = time.perf_counter()
+    slow()
+    assert time.perf_counter() - start >= 0.04
+
+
+def test_a_fault_strikes_in_its_place_alone() -> None:
+    """Another rank, another step, another kind: nothing."""
+    raises = Fault.parse("raise@rank1:step3")
+    for rank, place in ((0, "step3"), (1, "step2"), (1, "init"), (1, "teardown")):
+        raises.strike(rank, place)
+    with pytest.raises(RuntimeError, match="planted by SPBENCH_FAULT"):
+        raises.strike(1, "step3")
+    with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 2\.00 GiB"):
+        Fault.parse("oom@rank0:init").strike(0, "init")
+    assert raises.tampered(1, 1.5) == 1.5
+    assert raises.planted(lambda: None, 1, lambda: None)() is None
+
+
+def test_a_collective_too_many_is_the_callers() -> None:
+    """It has the group."""
+    called: list[int] = []
+    Fault.parse("mismatch@rank1:step3").strike(1, "step3", lambda: called.append(1))
+    assert called == [1]
+
+
+def test_wrong_numbers_are_wrong_on_one_rank() -> None:
+    """Twice as large, or none at all; and strike is no matter of theirs."""
+    corrupt, nan = Fault.parse("corrupt@rank1:step0"), Fault.parse("nan@rank1:step0")
+    assert (corrupt.tampered(0, 1.5), corrupt.tampered(1, 1.5)) == (1.5, 3.0)
+    assert math.isnan(nan.tampered(1, 1.5))
+    corrupt.strike(1, "step0")

@@ -1,0 +1,382 @@
+"""What a rank notes of its machine, and what disturbs a launch: all that it may, no more."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NoReturn, final
+
+import psutil
+import pynvml
+import pytest
+import torch
+
+from spbench.comm.group import ShareOfGroup
+from spbench.results.conditions import Conditions, as_columns
+from spbench.worker import machine_load
+from spbench.worker.gpu_state import Gpu
+from spbench.worker.machine_load import Machine, hardware
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+QUIET: dict[str, Any] = {"host": "a", "cores": 8, "wall_s": 10.0, "busy_s": 20.0, "cpu_s": 10.0}
+GPU: dict[str, Any] = {
+    "gpu_clock_mhz": 1980.0,
+    "gpu_power_w": 500.0,
+    "gpu_temperature_c": 50.0,
+    "gpu_throttle": [],
+    "gpu_processes": 1,
+    "hardware": "NVIDIA H200 140 GiB 700 W",
+}
+
+
+@final
+class Alone(ShareOfGroup):  # type: ignore[misc]
+    """One rank that tells when it meets the others, of which there are none."""
+
+    def __init__(self, device: torch.device = CPU, met: Callable[[], object] = lambda: None):
+        super().__init__(device, 1)
+        self.barrier = met  # type: ignore[assignment]
+
+
+def ranks(*of_each: dict[str, Any], **of_all: Any) -> list[Conditions]:
+    return [Conditions.model_validate(of_all | one) for one in of_each]
+
+
+def test_our_own_ranks_are_no_others() -> None:
+    """20 core-seconds in 10 s, all of them ours: a quiet machine."""
+    found = as_columns("cpu", ranks(QUIET, QUIET))
+    assert (found["others_cores"], found["noisy"]) == (0.0, "")
+
+
+def test_work_of_others_makes_a_cpu_launch_noisy() -> None:
+    """From a tenth of the machine's cores on; on CUDA it is recorded and means nothing."""
+    for busy_s, noisy in ((27.9, ""), (29.0, "others used 0.9 of 8 cores")):
+        found = as_columns("cpu", ranks(QUIET | {"busy_s": busy_s}, QUIET))
+        assert found["others_cores"] == pytest.approx((busy_s - 20) / 10)
+        assert found["noisy"] == noisy
+    found = as_columns("cuda", ranks(QUIET | {"busy_s": 50.0}, QUIET))
+    assert (found["others_cores"], found["noisy"]) == (3.0, "")
+
+
+@pytest.mark.parametrize(("busy_s", "others"), [(19.0, 0.0), (9.9, None), (0.0, None)])
+def test_more_of_our_own_than_the_machine_counted(busy_s: float, others: float | None) -> None:
+    """A little is the grain of two clocks, and no negative cores; much is not known, not 0."""
+    found = as_columns("cpu", ranks(QUIET | {"busy_s": busy_s}, QUIET | {"busy_s": busy_s}))
+    assert (found["others_cores"], found["noisy"]) == (others, "")
+
+
+def test_a_short_window_tells_nothing_of_others() -> None:
+    """Below half a second ticks of 10 ms decide: no figure, and never noisy."""
+    for wall_s, others in ((0.49, None), (0.5, 8.0)):
+        found = as_columns("cpu", ranks(QUIET | {"wall_s": wall_s, "busy_s": 14.0}))
+        assert found["others_cores"] == others
+        assert bool(found["noisy"]) == (others is not None)
+
+
+def test_the_host_that_is_taken_most_of_counts() -> None:
+    """By the share of its cores; ranks are taken off the time of their own host alone."""
+    small = QUIET | {"host": "b", "busy_s": 15.0, "cores": 4}
+    large = QUIET | {"host": "c", "busy_s": 110.0, "cpu_s": 100.0, "cores": 192}
+    for of_ranks in (ranks(QUIET, QUIET, small, large), ranks(large, small, QUIET, QUIET)):
+        found = as_columns("cpu", of_ranks)
+        assert found["others_cores"] == pytest.approx(0.5)
+        assert found["noisy"] == "others used 0.5 of 4 cores"
+
+
+def test_another_launchs_turn_is_no_work_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what it takes of the cores nor its time is part of what was seen."""
+    looks = iter([(0.0, 0.0, 0.0), (5.0, 10.0, 5.0), (25.0, 50.0, 5.0), (30.0, 60.0, 10.0)])
+    names = ("wall_s", "busy_s", "cpu_s")
+    monkeypatch.setattr(machine_load, "_times", lambda: dict(zip(names, next(looks), strict=True)))
+    machine = Machine(Alone())
+    with machine.elsewhere():
+        pass
+    found = machine.seen()
+    assert [getattr(found, name) for name in names] == [10.0, 20.0, 10.0]
+
+
+def test_what_is_not_known_is_blank() -> None:
+    """A rank that noted nothing, or none at all: no figure, and no noise."""
+    for of_ranks in ([], [Conditions()], ranks(QUIET, QUIET | {"cpu_s": None})):
+        found = as_columns("cpu", of_ranks)
+        assert (found["noisy"], found["gpu_clock_mhz"], found["load_average"]) == ("", None, None)
+        assert found["gpu_neighbours"] is None
+    assert as_columns("cpu", [Conditions()])["others_cores"] is None
+
+
+def test_a_rank_that_noted_nothing_keeps_its_number() -> None:
+    """What is told of the others names them as they are; cores of others are not known."""
+    hot = ranks(QUIET | {"gpu": "y", "busy_s": 90.0, "gpu_throttle": ["thermal slowdown"]})
+    found = as_columns("cpu", [None, *hot])
+    assert found["noisy"] == "gpu 1 throttled: thermal slowdown"
+    assert found["others_cores"] is None
+    assert as_columns("cpu", [None])["hardware"] == ""
+
+
+def test_figures_of_gpus() -> None:
+    """Lowest clock, highest power and temperature; each kind of hardware once."""
+    hot = {"gpu_clock_mhz": 1200.0, "gpu_power_w": 300.0, "gpu_temperature_c": 88.0}
+    found = as_columns("cuda", ranks({"gpu": "x"}, {"gpu": "y"} | hot, **GPU))
+    assert (found["gpu_clock_mhz"], found["gpu_power_w"]) == (1200.0, 500.0)
+    assert (found["gpu_temperature_c"], found["gpu_neighbours"], found["noisy"]) == (88.0, 0, "")
+    assert found["hardware"] == "NVIDIA H200 140 GiB 700 W"
+    two = ranks({"hardware": "one"}, {"hardware": "other"}, {"hardware": "one"})
+    assert as_columns("cuda", two)["hardware"] == "one, other"
+
+
+def test_throttling_makes_noise_but_for_the_power_cap() -> None:
+    """The cap is recorded; heat, brakes and hardware slowdown are named with their GPU."""
+    capped = {"gpu_throttle": ["power cap"]}
+    hot = {"gpu_throttle": ["power cap", "hardware slowdown", "thermal slowdown"]}
+    quiet = as_columns("cuda", ranks(capped | {"gpu": "x"}, {"gpu": "y"}, **GPU))
+    assert (quiet["gpu_throttle"], quiet["noisy"]) == ("power cap", "")
+    found = as_columns("cuda", ranks(capped | {"gpu": "x"}, hot | {"gpu": "y"}, **GPU))
+    assert found["gpu_throttle"] == "power cap, hardware slowdown, thermal slowdown"
+    assert found["noisy"] == "gpu 1 throttled: hardware slowdown, thermal slowdown"
+
+
+def test_processes_of_others_on_a_gpu_make_noise() -> None:
+    """All but our own ranks, of which several may share a GPU."""
+    crowded = ranks({"gpu": "x", "gpu_processes": 2}, {"gpu": "y", "gpu_processes": 3}, **GPU)
+    found = as_columns("cuda", crowded)
+    assert found["gpu_neighbours"] == 2
+    assert found["noisy"] == "1 other process on gpu 0; 2 other processes on gpu 1"
+    shared = as_columns("cuda", ranks(*[{"gpu": "x", "gpu_processes": 2}] * 2, **GPU))
+    assert (shared["gpu_neighbours"], shared["noisy"]) == (0, "")
+
+
+def test_a_list_of_processes_without_ours_tells_nothing() -> None:
+    """Neighbours are not known, which is not 0; what another GPU tells still counts."""
+    hidden = ranks({"gpu": "x", "gpu_processes": 0}, **GPU)
+    assert as_columns("cuda", hidden)["gpu_neighbours"] is None
+    half = ranks(*[{"gpu": "x", "gpu_processes": 1}] * 2, **GPU)
+    assert as_columns("cuda", half)["gpu_neighbours"] is None
+    both = as_columns("cuda", [*hidden, *ranks({"gpu": "y", "gpu_processes": 2}, **GPU)])
+    assert (both["gpu_neighbours"], both["noisy"]) == (1, "1 other process on gpu 1")
+
+
+def test_an_older_or_newer_rank_file_is_read() -> None:
+    """What it says besides is left alone."""
+    assert Conditions.model_validate({"host": "a", "humidity": 0.4}).host == "a"
+
+
+def test_a_rank_sees_its_own_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wall time, its own core-seconds, and those of the machine with what was stolen."""
+    seconds = {"user": 5.0, "nice": 1.0, "system": 2.0, "idle": 9.0, "steal": 1.0, "guest": 5.0}
+    later = {name: 2 * value for name, value in seconds.items()}
+    answers = iter([SimpleNamespace(**seconds), SimpleNamespace(**later)])
+    monkeypatch.setattr(psutil, "cpu_times", lambda: next(answers))
+    machine = Machine(Alone())
+    end_s = time.process_time() + 0.05
+    while time.process_time() < end_s:
+        pass
+    found = machine.seen()
+    assert found.busy_s == 9.0
+    assert found.cpu_s is not None and 0.05 <= found.cpu_s < 1.0
+    assert found.wall_s is not None and found.wall_s >= 0.04
+    assert (found.cores, found.gpu_clock_mhz) == (psutil.cpu_count(), None)
+    assert found.load_average is not None and found.host
+
+
+def test_ranks_meet_before_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that all of them see the same seconds."""
+    order: list[str] = []
+
+    def look() -> SimpleNamespace:
+        order.append("look")
+        return SimpleNamespace(user=1.0)
+
+    monkeypatch.setattr(psutil, "cpu_times", look)
+    Machine(Alone(met=lambda: order.append("meet"))).seen()
+    assert order == ["meet", "look"] * 2
+
+
+def test_hardware_stays_the_same() -> None:
+    """The processor, and how many cores this process may use."""
+    said = hardware(CPU, None)
+    assert said == hardware(CPU, None)
+    assert said.endswith(f" x{len(os.sched_getaffinity(0))}")
+
+
+@pytest.fixture
+def one_gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """As torch and NVML tell of one GPU; an answer that is an exception is raised."""
+    known = SimpleNamespace(uuid="1-2", name="NVIDIA H200", total_memory=140 * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: known)
+    answers: dict[str, Any] = {
+        "nvmlInit": None,
+        "nvmlShutdown": None,
+        "nvmlDeviceGetHandleByUUID": "handle",
+        "nvmlDeviceGetClockInfo": 1980,
+        "nvmlDeviceGetPowerUsage": 512_300,
+        "nvmlDeviceGetTemperature": 61,
+        "nvmlDeviceGetCurrentClocksThrottleReasons": 0,
+        "nvmlDeviceGetComputeRunningProcesses": ["us", "them"],
+        "nvmlDeviceGetPowerManagementLimit": 700_000,
+    }
+
+    def answer(name: str) -> Any:
+        def given(*_: object) -> Any:
+            answers["calls"].append(name)
+            if isinstance(answers[name], Exception):
+                raise answers[name]
+            return answers[name]
+
+        return given
+
+    for name in answers:
+        monkeypatch.setattr(pynvml, name, answer(name))
+    answers["calls"] = []
+    return answers
+
+
+def gpu_state(looks: int = 1) -> dict[str, Any]:
+    """Of a GPU that is looked at before, and after so many timed blocks."""
+    gpu = Gpu(CUDA)
+    for _ in range(looks):
+        gpu.look()
+    return gpu.state()
+
+
+def test_a_gpu_is_asked_for_its_state(one_gpu: dict[str, Any]) -> None:
+    """Clock, power, temperature, processes; power in watts."""
+    assert gpu_state() == {
+        "gpu": "GPU-1-2",
+        "gpu_clock_mhz": 1980,
+        "gpu_power_w": 512.3,
+        "gpu_temperature_c": 61,
+        "gpu_throttle": [],
+        "gpu_processes": 2,
+    }
+    machine = Machine(Alone(CUDA))
+    machine.look()
+    seen = machine.seen()
+    assert seen.hardware == "NVIDIA H200 140 GiB 700 W"
+    assert (seen.gpu_power_w, seen.gpu_processes) == (512.3, 2)
+
+
+@pytest.mark.parametrize(
+    ("bits", "said"),
+    [
+        (pynvml.nvmlClocksThrottleReasonGpuIdle, []),
+        (pynvml.nvmlClocksThrottleReasonApplicationsClocksSetting, []),
+        (pynvml.nvmlClocksThrottleReasonSwPowerCap, ["power cap"]),
+        (pynvml.nvmlClocksThrottleReasonHwSlowdown, ["hardware slowdown"]),
+        (pynvml.nvmlClocksThrottleReasonSwThermalSlowdown, ["software thermal slowdown"]),
+        (pynvml.nvmlClocksThrottleReasonHwThermalSlowdown, ["thermal slowdown"]),
+        (pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown, ["power brake"]),
+        (0x04 | 0x40 | 0x01, ["power cap", "thermal slowdown"]),
+    ],
+)
+def test_reasons_of_a_slower_clock(one_gpu: dict[str, Any], bits: int, said: list[str]) -> None:
+    """By NVML's own constants; an idle GPU is not throttled."""
+    one_gpu["nvmlDeviceGetCurrentClocksThrottleReasons"] = bits
+    assert gpu_state()["gpu_throttle"] == said
+
+
+def test_what_a_gpu_does_not_tell_is_blank(one_gpu: dict[str, Any]) -> None:
+    """One answer that fails leaves the others; without NVML there is none, and no error."""
+    unsupported = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    one_gpu["nvmlDeviceGetPowerUsage"] = one_gpu["nvmlDeviceGetPowerManagementLimit"] = unsupported
+    machine = Machine(Alone(CUDA))
+    machine.look()
+    found = machine.seen()
+    assert (found.gpu_power_w, found.gpu_temperature_c) == (None, 61)
+    assert found.hardware == "NVIDIA H200 140 GiB"
+    one_gpu["nvmlDeviceGetHandleByUUID"] = unsupported
+    assert gpu_state() == {"gpu": "GPU-1-2"}
+    one_gpu["nvmlInit"] = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+    assert gpu_state() == {"gpu": "GPU-1-2"}
+
+
+def test_a_gpu_is_looked_at_while_it_works(one_gpu: dict[str, Any]) -> None:
+    """What happens in the second of three blocks is seen; what an idle GPU tells before the
+    first and after the last is not."""
+    clock, power, bits, listed = (
+        "nvmlDeviceGetClockInfo",
+        "nvmlDeviceGetPowerUsage",
+        "nvmlDeviceGetCurrentClocksThrottleReasons",
+        "nvmlDeviceGetComputeRunningProcesses",
+    )
+    busy = {clock: 1900, power: 650_000, bits: 0x04, listed: ["us"]}
+    event = {clock: 1200, power: 300_000, bits: 0x40, listed: ["us", "them"]}
+    idle = {clock: 345, power: 90_000, bits: 0x80, listed: ["us"]}
+    one_gpu |= idle
+    machine = Machine(Alone(CUDA))
+    for state in (busy, event, busy):
+        one_gpu |= state
+        machine.look()
+    one_gpu |= idle
+    found = machine.seen()
+    assert (found.gpu_clock_mhz, found.gpu_power_w, found.gpu_processes) == (1200, 650.0, 2)
+    assert found.gpu_throttle == ["power cap", "thermal slowdown"]
+
+
+def test_without_a_timed_block_nothing_is_told_of_a_load(one_gpu: dict[str, Any]) -> None:
+    """Only who else is there."""
+    assert gpu_state(looks=0) == {"gpu": "GPU-1-2", "gpu_processes": 2}
+
+
+def test_nvml_is_opened_once_and_closed_once(one_gpu: dict[str, Any]) -> None:
+    """Before anything is timed, and after all looks."""
+    gpu = Gpu(CUDA)
+    opened = one_gpu["calls"].count("nvmlInit"), one_gpu["calls"].count("nvmlShutdown")
+    one_gpu["calls"].clear()
+    gpu.look()
+    assert "nvmlInit" not in one_gpu["calls"]
+    assert "nvmlDeviceGetHandleByUUID" not in one_gpu["calls"]
+    gpu.state()
+    assert (opened, one_gpu["calls"].count("nvmlShutdown")) == ((1, 0), 1)
+
+
+def refuse(*_: object) -> NoReturn:
+    raise RuntimeError("not here")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "blank"),
+    [
+        (os, "getloadavg", {"load_average"}),
+        (psutil, "cpu_times", {"busy_s"}),
+        (psutil, "cpu_count", {"cores"}),
+        (time, "process_time", {"cpu_s"}),
+        (machine_load, "cpu_name", set()),
+        (os, "sched_getaffinity", set()),
+        (machine_load, "_host", {"host"}),
+    ],
+)
+def test_a_fact_that_fails_is_blank_and_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, blank: set[str]
+) -> None:
+    """All the others are told; what is blank of the hardware leaves its other words."""
+    monkeypatch.setattr(owner, name, refuse)
+    found = Machine(Alone()).seen()
+    facts = ("load_average", "busy_s", "cores", "cpu_s", "host", "wall_s", "hardware")
+    assert {fact for fact in facts if getattr(found, fact) in (None, "")} == blank
+
+
+def test_where_processes_cannot_be_tied_to_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All cores count; the attribute itself is missing there."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert hardware(CPU, None).endswith(f" x{os.cpu_count()}")
+
+
+def test_without_any_of_it_a_gpu_runs_too(
+    one_gpu: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No pynvml at all, and a torch that does not tell what the GPU is."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert Machine(Alone(CUDA)).seen().gpu_processes is None
+    monkeypatch.setattr(torch.cuda, "get_device_properties", refuse)
+    assert Machine(Alone(CUDA)).seen().hardware == ""
+
+
+def test_an_answer_of_another_kind_stops_nothing(one_gpu: dict[str, Any]) -> None:
+    """Then nothing is known."""
+    one_gpu["nvmlDeviceGetTemperature"] = "warm"
+    machine = Machine(Alone(CUDA))
+    machine.look()
+    assert machine.seen() == Conditions()

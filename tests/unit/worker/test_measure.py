@@ -1,0 +1,180 @@
+"""The order in which a rank measures, and that ranks of different speed stay together.
+
+Real steps of ranks that are threads, with a clock of their own for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import re
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, final
+
+import pytest
+import torch
+
+from spbench.comm.fake import Silent
+from spbench.comm.group import Group
+from spbench.comm.threaded import Meeting, Threads, run_ranks
+from spbench.results.conditions import Conditions
+from spbench.strategies.registry import load
+from spbench.worker import measure as measuring
+from spbench.worker.observer import Ledger
+from spbench.worker.step import Links, Step
+from spbench.worker.timer import Stopwatch
+from spbench.worker.turn_client import Turns
+from spbench.workload.case import Case, Effort
+from spbench.workload.catalogue import find
+
+WAIT_S = 10.0
+"""Ranks that do different things wait for each other in vain."""
+
+
+@final
+class ThreadGroup(Group):
+    """Ranks that are threads."""
+
+    backend = "threads"
+
+    def __init__(self, rank: int, meetings: Sequence[Meeting]) -> None:
+        first, second, self.meeting = meetings
+        super().__init__(torch.device("cpu"), Threads(rank, first), Threads(rank, second))
+
+    def _largest(self, values: Sequence[float]) -> list[float]:
+        def take(shown: list[Any]) -> list[float]:
+            return [max(column) for column in zip(*shown, strict=True)]
+
+        return self.meeting.exchange(self.rank, list(values), take)  # type: ignore[arg-type]
+
+    def _meet(self) -> None:
+        self.meeting.exchange(self.rank, [], lambda _: None)
+
+    def gather_text(self, text: str) -> list[str]:
+        raise AssertionError("nobody is to ask for this here")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def measured(
+    ranks: int,
+    effort: Effort,
+    clock_of: Callable[[int], Iterator[float]],
+    turns: Turns | None = None,
+) -> list[dict[str, Any]]:
+    """What ``measure`` finds on each of the ranks, whose clocks say what ``clock_of`` gives."""
+    case = Case(
+        workload=find("axes-2d", "verify"), strategy="dsp", ranks=ranks, device="cpu", effort=effort
+    )
+    meetings = [Meeting(ranks, WAIT_S) for _ in range(3)]
+
+    def rank_main(transport: Threads) -> dict[str, Any]:
+        clock = clock_of(transport.rank)
+        group = ThreadGroup(transport.rank, meetings)
+        ledger = Ledger(lambda: next(clock))
+        links = Links(strategy=group.strategy, gradients=group.gradients)
+        return measuring.measure(case, load(case.strategy), group, links, ledger, None, turns)
+
+    return run_ranks(ranks, rank_main)
+
+
+def steady(rank: int) -> Iterator[float]:
+    """10 ms between any two looks."""
+    return itertools.count(0.0, 0.01)
+
+
+@pytest.fixture
+def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A letter for each thing that is done: S a step, s a silent one, x an exchange of times,
+    t a turn, m the first look at the machine, l a later one, e the last."""
+    done: list[str] = []
+    real = Step.__call__
+
+    def step(self: Step, *args: Any) -> Any:
+        both = (self.comm.transport, self.gradient_comm.transport)
+        silent = [isinstance(transport, Silent) for transport in both]
+        done.append("s" if all(silent) else "?" if any(silent) else "S")
+        return real(self, *args)
+
+    class Machine:
+        def __init__(self, group: Group) -> None:
+            done.append("m")
+
+        def look(self) -> None:
+            done.append("l")
+
+        def elsewhere(self) -> contextlib.nullcontext[None]:
+            return contextlib.nullcontext()
+
+        def seen(self) -> Conditions:
+            done.append("e")
+            return Conditions()
+
+    exchange = ThreadGroup._largest
+
+    def largest(self: ThreadGroup, values: Sequence[float]) -> list[float]:
+        done.append("x")
+        return exchange(self, values)
+
+    monkeypatch.setattr(Step, "__call__", step)
+    monkeypatch.setattr(ThreadGroup, "_largest", largest)
+    monkeypatch.setattr(measuring, "Machine", Machine)
+    return done
+
+
+def test_silent_blocks_are_silent_and_looks_in_their_place(order: list[str]) -> None:
+    """Two steps for memory, warm-up, the first look; then blocks of two: timed, a look at once,
+    the exchange, silent. Not a step of a silent block sends, and not one of a timed one does not.
+    """
+    (found,) = measured(1, Effort(min_iterations=20, max_iterations=20), steady)
+    assert re.fullmatch(r"SS(Sx)+sm(SSlxss){10}e", "".join(order)), "".join(order)
+    assert (len(found["step_ms"]), len(found["compute_ms"])) == (20, 20)
+
+
+def test_without_silent_steps_there_are_none(order: list[str]) -> None:
+    """Neither in warm-up nor in turn."""
+    effort = Effort(min_iterations=20, max_iterations=20, silent=False)
+    (found,) = measured(1, effort, steady)
+    assert re.fullmatch(r"SS(Sx)+m(SSlx){10}e", "".join(order)), "".join(order)
+    assert found["compute_ms"] is None
+
+
+@pytest.mark.parametrize(("step_s", "steps"), [(0.01, 10), (0.2, 2), (0.4, 1), (3.0, 1)])
+def test_turns_are_half_a_second_or_a_step(order: list[str], step_s: float, steps: int) -> None:
+    """With another launch; a tenth of what is planned at most, here ten of a hundred."""
+    effort = Effort(min_iterations=100, max_iterations=100, seconds=1e3, silent=False)
+    turns = Turns(socket.socket(), 1, lambda: None)
+    turns.take = lambda: order.append("t")  # type: ignore[method-assign]
+    measured(1, effort, lambda _: itertools.count(0.0, step_s), turns)
+    turn = f"t{'S' * steps}lx"
+    assert re.fullmatch(f"SS(Sx)+m({turn}){{{100 // steps}}}e", "".join(order)), "".join(order)
+
+
+def test_ranks_of_different_speed_stop_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of one size, as many, for one reason: what the slowest rank's times say. By its own
+    times the first rank would take blocks twice as large, and be content with the first."""
+    blocks: dict[int, list[int]] = {0: [], 1: []}
+    real = Stopwatch.time
+
+    def noted(self: Stopwatch, step: Callable[[], object], steps: int) -> list[float]:
+        blocks[self.group.rank].append(steps)
+        return real(self, step, steps)
+
+    def clock_of(rank: int) -> Iterator[float]:
+        scatter = random.Random(rank)
+        return itertools.accumulate(
+            0.02 if rank == 0 else scatter.uniform(0.02, 0.06) for _ in itertools.count()
+        )
+
+    monkeypatch.setattr(Stopwatch, "time", noted)
+    fast, slow = measured(2, Effort(seconds=2.0), clock_of)
+    assert blocks[0] == blocks[1]
+    assert len(set(blocks[0])) == 1 and len(blocks[0]) > 2
+    assert blocks[0][0] < 10
+    assert fast["stopped_by"] == slow["stopped_by"]
+    assert fast["warmup"] == slow["warmup"]
+    assert fast["step_ms"] == pytest.approx([20.0] * len(fast["step_ms"]))
+    assert max(slow["step_ms"]) > 30.0

@@ -1,0 +1,46 @@
+"""The tracker of live storages against allocations that are known."""
+
+from __future__ import annotations
+
+import torch
+
+from spbench.worker.memory import LiveStorages, measure
+
+MIB = 2**20
+
+
+def test_peak_of_known_allocations() -> None:
+    """Two of three megabytes live at once, then one: the peak is two."""
+    with LiveStorages([]) as tracker:
+        first = torch.empty(MIB, dtype=torch.uint8)
+        second = torch.empty(MIB, dtype=torch.uint8)
+        del first
+        third = torch.empty(MIB, dtype=torch.uint8)
+        del second, third
+    assert tracker.peak_bytes == 2 * MIB
+    assert tracker.live_bytes == 0
+
+
+def test_views_share_a_storage() -> None:
+    """A view allocates nothing; small storages are rounded up to 512 bytes."""
+    with LiveStorages([]) as tracker:
+        x = torch.empty(100, dtype=torch.uint8)
+        views = [x[:50], x.view(10, 10), x.t()]
+    assert len(views) == 3
+    assert tracker.peak_bytes == 512
+
+
+def test_backward_is_seen() -> None:
+    """Gradients and what autograd keeps count, as does what was there before."""
+    weight = torch.nn.Parameter(torch.ones(256, 256))
+    x = torch.ones(256, 256)
+    size = 256 * 256 * 4
+
+    def step() -> None:
+        weight.grad = None
+        (x @ weight).relu().sum().backward()
+
+    found = measure(step, [weight, x], torch.device("cpu"))
+    assert 4 * size < found.peak_allocated_bytes < 7 * size
+    assert found.peak_reserved_bytes is None
+    assert found.host_rss_bytes > 0

@@ -1,0 +1,188 @@
+"""The one model that everything is compared with, against another one written down naively.
+
+Position by position over explicit lists of what attends to what, from the same weights: a
+mistake that all strategies share would pass every other test.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from spbench.comm.fake import Silent
+from spbench.model import inputs
+from spbench.model.inputs import Inputs
+from spbench.worker.reference import OneDevice
+from spbench.worker.step import Links, Step
+from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
+from spbench.workload.catalogue import find, names
+from spbench.workload.load import with_settings
+from spbench.workload.workload import Workload
+
+Weights = dict[str, Tensor]
+EPS = 1e-6
+
+
+@pytest.mark.parametrize("name", names("verify"))
+def test_the_model_computes_what_its_workload_says(name: str) -> None:
+    """Every kind of sublayer, norm, position and modulation, in float64."""
+    work = with_settings(find(name, "verify"), ["dtype=float64", "mode=forward"])
+    alone = Links(strategy=Silent(0, 1), gradients=Silent(0, 1))
+    model = Step(work, OneDevice(), alone, torch.device("cpu")).model
+    given = inputs.seeded(work, seed=0).map(lambda x: x.double())
+    with torch.no_grad():
+        found, wanted = model(given), naive(work, dict(model.named_parameters()), given)
+    assert torch.linalg.vector_norm(found - wanted) < 1e-12 * torch.linalg.vector_norm(wanted)
+
+
+def naive(work: Workload, weights: Weights, given: Inputs) -> Tensor:
+    """The whole model on positions in one list, (B, positions, H)."""
+    places = list(itertools.product(*(range(n) for n in work.axes.values())))
+    x = given.x.flatten(1, -2)
+    for i, axis in enumerate(work.axes):
+        if work.position_of(axis) == "learned":
+            x = x + weights[f"positions.tables.{axis}"][[place[i] for place in places]]
+    modulated = [
+        work.modulation != "none" and not isinstance(sublayer, CrossAttention)
+        for sublayer in work.block
+    ]
+    for i, sublayer in enumerate(work.stack):
+        at, mine = i % len(work.block), f"residuals.{i}."
+        part = {name.removeprefix(mine): w for name, w in weights.items() if name.startswith(mine)}
+        if modulated[at]:
+            condition = projected(work, weights, given, places, sum(modulated))
+            shift, scale, gate = (condition[:, :, sum(modulated[:at])] + part["norm.table"]).unbind(
+                2
+            )
+            normed = norm(x, work) * (1 + scale) + shift
+        else:
+            normed, gate = norm(x, work, part["norm.weight"], part.get("norm.bias")), 1
+        inside = {k.removeprefix("sublayer."): w for k, w in part.items() if "sublayer." in k}
+        x = x + gate * sublayer_of(sublayer, work, inside, normed, given, places)
+    x = norm(x, work, weights["norm.weight"], weights.get("norm.bias"))
+    out = x @ weights["final.weight"].T + weights["final.bias"]
+    return out.view(work.batch, *work.axes.values(), -1)
+
+
+def projected(
+    work: Workload, weights: Weights, given: Inputs, places: list[tuple[int, ...]], count: int
+) -> Tensor:
+    condition = given.condition
+    if work.modulation == "per_time":
+        time = list(work.axes).index("time")
+        condition = condition[:, [place[time] for place in places]]
+    else:
+        condition = condition[:, None].expand(-1, len(places), -1)
+    flat = F.silu(condition) @ weights["conditioning.weight"].T + weights["conditioning.bias"]
+    return flat.view(work.batch, len(places), count, 3, work.hidden)
+
+
+def norm(
+    x: Tensor, work: Workload, weight: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
+    centred = x - x.mean(-1, keepdim=True) if work.norm == "layer" else x
+    out = centred / (centred.square().mean(-1, keepdim=True) + EPS).sqrt()
+    out = out if weight is None else out * weight
+    return out if bias is None else out + bias
+
+
+def rms(x: Tensor) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + EPS).sqrt()
+
+
+def sublayer_of(
+    sublayer: Sublayer,
+    work: Workload,
+    weights: Weights,
+    x: Tensor,
+    given: Inputs,
+    places: list[tuple[int, ...]],
+) -> Tensor:
+    match sublayer:
+        case Mlp():
+            wide = x @ weights["up.weight"].T + weights["up.bias"]
+            gate, value = wide[..., : wide.shape[-1] // 2], wide[..., wide.shape[-1] // 2 :]
+            gated = sublayer.activation == "swiglu"
+            wide = F.silu(gate) * value if gated else F.gelu(wide, approximate="tanh")
+            return wide @ weights["down.weight"].T + weights["down.bias"]
+        case CrossAttention():
+            context = given.context[:, : sublayer.length]
+            q, kv = heads_of(x, weights, "q"), heads_of(context, weights, "kv")
+            k, v = kv[:, :, : q.shape[2]], kv[:, :, q.shape[2] :]
+            seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool)
+            attended = torch.stack([attend(*one, seen) for one in zip(q, k, v, strict=True)])
+        case Attention():
+            attended = self_attention(sublayer, work, weights, x, given, places)
+    return torch.einsum("bpzd,hzd->bph", attended, weights["out.weight"]) + weights["out.bias"]
+
+
+def heads_of(x: Tensor, weights: Weights, name: str) -> Tensor:
+    return torch.einsum("bph,zdh->bpzd", x, weights[f"{name}.weight"]) + weights[f"{name}.bias"]
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, bias: Tensor | None = None) -> Tensor:
+    scores = torch.einsum("pzd,kzd->zpk", q, k) / math.sqrt(q.shape[-1])
+    scores = scores if bias is None else scores + bias
+    return torch.einsum("zpk,kzd->pzd", scores.masked_fill(~seen, -math.inf).softmax(-1), v)
+
+
+def self_attention(
+    one: Attention,
+    work: Workload,
+    weights: Weights,
+    x: Tensor,
+    given: Inputs,
+    places: list[tuple[int, ...]],
+) -> Tensor:
+    qkv, keys = heads_of(x, weights, "qkv"), work.key_heads
+    q, k, v = qkv[:, :, : work.heads], qkv[:, :, work.heads : -keys], qkv[:, :, -keys:]
+    if work.qk_norm:
+        q, k = (
+            y
+            / (y.square().mean(-1, keepdim=True) + EPS).sqrt()
+            * weights[f"norm.{which}_norm.weight"]
+            for y, which in ((q, "q"), (k, "k"))
+        )
+    q, k = turned(one, work, q, places), turned(one, work, k, places)
+    k, v = (y.repeat_interleave(work.heads // keys, 2) for y in (k, v))
+    order = list(work.axes)
+    inner = [i for i, axis in enumerate(order) if axis in one.axes]
+    together: dict[tuple[int, ...], list[int]] = {}
+    for p, place in enumerate(places):  # in tensor order, so each list is one sequence in order
+        outer = tuple(n for i, n in enumerate(place) if i not in inner)
+        together.setdefault(outer, []).append(p)
+    out = torch.zeros_like(q)
+    for b, group in itertools.product(range(work.batch), together.values()):
+        mine_k, mine_v, bias = k[b, group], v[b, group], None
+        seen = torch.ones(len(group), len(group), dtype=torch.bool)
+        seen = seen.tril() if one.causal else seen
+        if one.projection:
+            along_k, along_v = weights["projection"].reshape(2, one.projection, -1)
+            mine_k = torch.einsum("ps,szd->pzd", along_k, mine_k)
+            mine_v = torch.einsum("ps,szd->pzd", along_v, mine_v)
+            seen = torch.ones(len(group), one.projection, dtype=torch.bool)
+        if one.pair_bias:
+            bias = torch.einsum("ijc,zc->zij", given.pairs[one.axes[0]][b], weights["bias.weight"])
+        out[b, group] = attend(q[b, group], mine_k, mine_v, seen, bias)
+    return out
+
+
+def turned(one: Attention, work: Workload, x: Tensor, places: list[tuple[int, ...]]) -> Tensor:
+    """Number i and number i + D/2 of a head, turned by place x 10000^(-pair / pairs)."""
+    axes = [axis for axis in work.axes if axis in one.axes and work.position_of(axis) == "rotary"]
+    half, out, pair = work.head_dim // 2, x.clone(), 0
+    for i, axis in enumerate(axes):
+        pairs = half // len(axes) + (i < half % len(axes))
+        for j in range(pairs):
+            for p, place in enumerate(places):
+                angle = place[list(work.axes).index(axis)] * 10_000.0 ** (-j / pairs)
+                a, b = x[:, p, :, pair], x[:, p, :, pair + half]
+                out[:, p, :, pair] = a * math.cos(angle) - b * math.sin(angle)
+                out[:, p, :, pair + half] = a * math.sin(angle) + b * math.cos(angle)
+            pair += 1
+    return out

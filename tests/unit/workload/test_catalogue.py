@@ -1,0 +1,230 @@
+"""The YAML files in configs/: each loads, says where it comes from, and has an honest twin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spbench.workload import catalogue
+from spbench.workload.block import Attention, Sublayer
+from spbench.workload.catalogue import configs, find, names
+from spbench.workload.flops import forward_flops
+from spbench.workload.load import load_file
+from spbench.workload.sharding import shard_sizes
+from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.yaml_lines import WorkloadError
+
+LARGE = [name for name in names() if not name.endswith("-small")]
+FILES = sorted(
+    path.relative_to(configs()).as_posix()
+    for path in configs().rglob("*.y*ml")
+    if path.parent.name != "sweeps"  # test_sweep_file.py has those
+)
+
+# (axes kept or divided by, hidden divided by, layers), as the twin's own source says.
+CLAIMED: dict[str, tuple[dict[str, float], int, int]] = {
+    "axial-weather": ({"level": 1, "lat": 15, "lon": 15}, 16, 2),
+    "bert-base": ({"sequence": 4}, 8, 2),
+    "bert-base-linformer": ({"sequence": 112}, 8, 2),
+    "bert-large": ({"sequence": 4}, 8, 2),
+    "dsp-3b": ({"time": 4, "space": 4}, 8, 1),
+    "dsp-720m": ({"time": 8, "space": 8}, 6, 2),
+    "earthformer": ({"time": 1, "height": 4, "width": 4}, 4, 2),
+    "evoformer-msa": ({"row": 8, "column": 8}, 4, 2),
+    "evoformer-pair": ({"row": 8, "column": 8}, 4, 2),
+    "gpt-7b": ({"sequence": 16}, 32, 2),
+    "hunyuan-like": ({"time": 6.6, "height": 6.6, "width": 6.6}, 16, 2),
+    "latte-1": ({"time": 4, "space": 4}, 6, 2),
+    "llama3-8b": ({"sequence": 256}, 32, 2),
+    "open-sora-1.0": ({"time": 8, "space": 8}, 9, 2),
+    "open-sora-1.2-480p": ({"time": 5, "space": 5}, 6, 2),
+    "open-sora-1.2-720p": ({"time": 15, "space": 15}, 18, 2),
+    "open-sora-plan-65": ({"time": 1, "space": 1}, 36, 2),
+    "prithvi-wxc": ({"window": 6, "token": 6}, 20, 2),
+    "timesformer": ({"time": 1, "space": 1}, 8, 2),
+}
+# What the batch is divided by, where it is.
+BATCH = {"bert-base": 8, "bert-base-linformer": 2, "bert-large": 4, "timesformer": 8}
+# Twins whose source says that axes keep their remainders, modulo what.
+REMAINDERS = {
+    "axial-weather": (2, 3, 4, 8),
+    "open-sora-1.2-480p": (2, 3, 4, 8),
+    "open-sora-1.2-720p": (2, 4, 8),
+}
+# Twins large enough to time with; all others are for proofs on many ranks as well.
+FOR_TIMING = {"dsp-3b", "dsp-720m", "latte-1", "open-sora-1.2-480p", "open-sora-plan-65"}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_file_loads_and_has_a_source(file: str) -> None:
+    """Whatever else lies in configs/ is a workload named as its file, with its source."""
+    work = load_file(configs() / file)
+    assert work.name == Path(file).stem
+    assert len(work.source) > 20
+    assert work.version == 1
+
+
+def test_the_catalogue_is_complete() -> None:
+    """Both folders of workloads are listed, and every large workload has claims to check here."""
+    listed = [f"{kind}/{name}.yaml" for kind in ("verify", "workloads") for name in names(kind)]
+    assert sorted(listed) == FILES
+    assert set(CLAIMED) == set(LARGE)
+    assert set(names()) == {*LARGE, *(f"{name}-small" for name in LARGE)}
+
+
+def form(sublayer: Sublayer) -> dict[str, Any]:
+    """All of a sublayer, with sizes that shrink in a twin as whether there are any."""
+    data = sublayer.model_dump(by_alias=True)
+    shrinks = {"cross_attention", "projection", "pair_bias"} & set(data)
+    return data | {key: data[key] is not None for key in shrinks}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_twin_is_of_the_same_kind(name: str) -> None:
+    """The same axes in the same order and the same block, and it trains on a CPU."""
+    large, small = find(name), find(f"{name}-small")
+    assert list(small.axes) == list(large.axes)
+    assert [form(one) for one in small.block] == [form(one) for one in large.block]
+    for key in ("norm", "qk_norm", "positions", "modulation", "mode"):
+        assert getattr(small, key) == getattr(large, key)
+    assert small.heads * large.key_heads == large.heads * small.key_heads
+    assert small.dtype == "float32"
+    assert small.source.startswith(name)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_twin_is_as_small_as_it_says(name: str) -> None:
+    """Axes, width and layers are the fractions that its source claims."""
+    large, small = find(name), find(f"{name}-small")
+    divisors, width, layers = CLAIMED[name]
+    parts = {axis: n / divisors[axis] for axis, n in large.axes.items()}
+    assert {axis: round(part) for axis, part in parts.items()} == small.axes
+    assert ("rounded" in small.source) == any(part % 1 for part in parts.values())
+    assert (small.hidden * width, small.depth) == (large.hidden, layers)
+    assert small.batch * BATCH.get(name, 1) == large.batch
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_twin_is_small(name: str) -> None:
+    """A step takes seconds at most, and 4 ranks find a head and a position each."""
+    small = find(f"{name}-small")
+    assert forward_flops(small) <= (15e9 if name in FOR_TIMING else 2e9)
+    assert min(*small.axes.values(), small.key_heads) >= 4
+    assert small.hidden >= 32
+    if name not in FOR_TIMING:
+        assert all(score_bytes(small, one) < 100e6 for one in small.attentions)
+
+
+def score_bytes(work: Workload, attention: Attention) -> int:
+    """Of one attention's scores in float64, in which strategies are proved."""
+    keys = attention.projection or work.length(attention)
+    return work.batch * work.tokens * keys * work.heads * DTYPE_BYTES["float64"]
+
+
+def test_remainders_are_as_claimed() -> None:
+    """An axis with the same remainder leaves the same uneven shards."""
+    for name, ranks in REMAINDERS.items():
+        large, small = find(name), find(f"{name}-small")
+        *most, last = ranks
+        assert f"modulo {', '.join(map(str, most))} and {last}" in small.source
+        for axis, length in large.axes.items():
+            assert all(small.axes[axis] % n == length % n for n in ranks)
+    said = {name for name in LARGE if "modulo" in find(f"{name}-small").source}
+    assert said == set(REMAINDERS)
+
+
+@pytest.mark.parametrize(
+    ("name", "axis", "length"),
+    [
+        ("axial-weather", "level", 13),
+        ("earthformer", "time", 13),
+        ("open-sora-plan-65", "time", 17),
+    ],
+)
+def test_13_and_17_divide_by_nothing(name: str, axis: str, length: int) -> None:
+    """Nor do they in the twin: some rank of 2 to 8 always holds less than another."""
+    for twin in (find(name), find(f"{name}-small")):
+        assert twin.axes[axis] == length
+        assert all(len(set(shard_sizes(length, ranks))) == 2 for ranks in range(2, 9))
+
+
+def test_what_each_twin_is_there_for() -> None:
+    """12 heads and 196 positions on 8 ranks, 32 query and 8 key heads, odd time and height."""
+    for end in ("", "-small"):
+        timesformer, llama = find(f"timesformer{end}"), find(f"llama3-8b{end}")
+        assert timesformer.heads % 8 and timesformer.axes["space"] % 8
+        assert (llama.heads, llama.key_heads) == (32, 8)
+        assert find(f"gpt-7b{end}").heads == 32
+        video = find(f"hunyuan-like{end}")
+        assert [length % 2 for length in video.axes.values()] == [1, 1, 0]
+        assert video.heads == 24
+
+
+def test_row_wise_attention_of_the_evoformer_has_the_pair_bias() -> None:
+    """Within a row it goes along the columns, the residues, and there are pairs of those."""
+    alone, paired = find("evoformer-msa"), find("evoformer-pair")
+    assert paired.pairs == {"column": 128}
+    assert [one.axes for one in paired.attentions] == [("column",), ("row",)]
+    without = [one.model_copy(update={"pair_bias": None}) for one in paired.attentions]
+    assert tuple(without) == alone.attentions
+    assert (paired.axes, paired.hidden, paired.depth) == (alone.axes, alone.hidden, alone.depth)
+
+
+def test_heads_are_shared_unevenly_where_claimed() -> None:
+    """4 heads on 3 ranks are 2, 1 and 1."""
+    assert shard_sizes(find("open-sora-plan-65-small").heads, 3) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_paper_sizes(name: str) -> None:
+    """None is a toy, and one departs from bfloat16 only where its paper states no precision."""
+    work = find(name)
+    unstated = "the precision is not stated there, float32 is ours" in work.source
+    assert work.dtype == ("float32" if unstated else "bfloat16")
+    assert work.batch * work.tokens >= 8192
+    assert work.hidden >= 256
+
+
+def test_shapes_to_verify_cover_what_can_go_wrong() -> None:
+    """Uneven axes, every modulation, both modes, recomputation, two and three axes."""
+    works = [find(name, "verify") for name in names("verify")]
+    assert {len(work.axes) for work in works} >= {2, 3}
+    assert {work.modulation for work in works} == {"none", "per_sample", "per_time"}
+    assert {work.mode for work in works} == {"train", "forward"}
+    assert {work.checkpointing for work in works} == {"none", "full"}
+    assert any(length % 2 and length % 3 for work in works for length in work.axes.values())
+
+
+def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path, or a name that ends in .yaml, is a file; any other name is of the catalogue."""
+    text = (configs() / "verify" / "axes-2d.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert find("mine.yaml") == find("./mine.yaml") == find(str(tmp_path / "mine.yaml"))
+    assert find("mine.yaml") == find("axes-2d", "verify")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("dsp-720", "unknown workload 'dsp-720'. Did you mean 'dsp-720m'"),
+        ("zzz", "unknown workload 'zzz'. Known: axial-weather"),
+        ("none.yaml", "none.yaml: No such file"),
+    ],
+)
+def test_an_unknown_workload_is_said_with_the_nearest(name: str, said: str) -> None:
+    """A slip gets a suggestion, a file its reason."""
+    with pytest.raises(WorkloadError, match=said):
+        find(name)
+
+
+def test_an_installed_package_uses_its_own_configs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """configs/ inside the package comes before the checkout's."""
+    assert configs().name == "configs"
+    monkeypatch.setattr(catalogue, "PACKAGED", tmp_path)
+    assert configs() == tmp_path
+    assert names() == []

@@ -1,0 +1,137 @@
+"""Parameters and operations by formula, held against the real model and torch's own counter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from spbench.comm.collectives import Collectives
+from spbench.comm.fake import Silent
+from spbench.model.transformer import Transformer
+from spbench.worker.reference import OneDevice
+from spbench.worker.step import Links, Step
+from spbench.workload.catalogue import find, names
+from spbench.workload.flops import forward_flops, parameters, step_flops
+from spbench.workload.workload import Workload
+
+SMALL = [find(name) for name in names() if name.endswith("-small")]
+PAPERS = [find(name) for name in names() if not name.endswith("-small")]
+VERIFY = [find(name, "verify") for name in names("verify")]
+
+
+def by_name(works: list[Workload]) -> list[object]:
+    return [pytest.param(work, id=work.name) for work in works]
+
+
+def one_step(work: Workload) -> Step:
+    alone = Links(strategy=Silent(0, 1), gradients=Silent(0, 1))
+    return Step(work, OneDevice(), alone, torch.device("cpu"))
+
+
+def run(step: Step) -> Tensor:
+    return step(*step.random_inputs())
+
+
+@pytest.mark.parametrize("work", by_name(SMALL + VERIFY))
+def test_parameters_are_those_of_the_model(work: Workload) -> None:
+    """The formula is exact for every workload that is small enough to build."""
+    model = one_step(work).model
+    assert parameters(work).total == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("work", by_name(PAPERS))
+def test_parameters_of_the_papers_models(work: Workload) -> None:
+    """Exact for the large ones too, built without memory."""
+    with torch.device("meta"):
+        model = Transformer(work, OneDevice(), Collectives(Silent(0, 1)))
+    assert parameters(work).total == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(("name", "count"), [("dsp-720m", 720e6), ("dsp-3b", 3e9)])
+def test_models_are_as_large_as_their_names_say(name: str, count: float) -> None:
+    """Within 6 %: the paper's embeddings are not part of a workload, its modulation is."""
+    assert parameters(find(name)).total == pytest.approx(count, rel=0.06)
+
+
+@pytest.mark.parametrize("work", by_name(SMALL + VERIFY))
+def test_cut_and_replicated_parameters(work: Workload) -> None:
+    """What may be cut grows with depth alone; weights of projections are most of it."""
+    one, three = (parameters(work.model_copy(update={"depth": n})) for n in (1, 3))
+    assert three.cuttable == 3 * one.cuttable
+    assert one.total == one.cuttable + one.replicated
+    assert one.cuttable >= 2 * work.hidden * work.hidden  # queries and the way out, at least
+
+
+@pytest.mark.parametrize("work", by_name(VERIFY))
+def test_forward_operations_are_those_that_torch_counts(work: Workload) -> None:
+    """Equal to FlopCounterMode's count where attention is plain matrix products, mask or not."""
+    step = one_step(work.model_copy(update={"mode": "forward"}))
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        run(step)
+    assert forward_flops(without_masks(work)) == counter.get_total_flops()
+
+
+def without_masks(work: Workload) -> Workload:
+    block = [s.model_copy(update={"causal": False} if s.attended else {}) for s in work.block]
+    return work.model_copy(update={"block": tuple(block)})
+
+
+def test_a_mask_leaves_half_of_the_scores() -> None:
+    """Position i sees i + 1 positions: (length + 1) / 2 on average, in both products."""
+    work = find("causal", "verify")
+    scores = 4 * work.batch * work.depth * work.hidden
+    seen = sum(i + 1 for i in range(work.tokens))
+    saved = scores * (work.tokens**2 - seen)
+    assert forward_flops(without_masks(work)) - forward_flops(work) == saved
+
+
+@pytest.mark.parametrize("work", by_name(VERIFY))
+def test_a_training_step_is_three_forwards(work: Workload) -> None:
+    """Backward counts twice; recomputation does not count, nor does a mode without backward."""
+    assert step_flops(work) == forward_flops(work) * (3 if work.mode == "train" else 1)
+
+
+@pytest.mark.parametrize("name", ["attention-only", "axes-3d-uneven"])
+def test_backward_is_twice_the_forward_as_torch_counts(name: str) -> None:
+    """Torch counts 3 x forward, less the gradient of the condition, which nobody asks for."""
+    work = find(name, "verify")
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        run(one_step(work))
+    modulated = sum("mlp" in one or "attention" in one for one in dumped(work))
+    not_asked_for = 0
+    if work.modulation != "none":
+        not_asked_for = 2 * work.batch * work.hidden * 3 * modulated * work.hidden
+    assert counter.get_total_flops() == step_flops(work) - not_asked_for
+
+
+def dumped(work: Workload) -> list[dict[str, object]]:
+    block: list[dict[str, object]] = work.model_dump(by_alias=True)["block"]
+    return block
+
+
+def test_operations_grow_as_they_should() -> None:
+    """Twice the batch is twice the work; a longer attended axis costs more than its tokens."""
+    work = find("axes-2d", "verify")
+    assert forward_flops(work.model_copy(update={"batch": 2})) == 2 * forward_flops(work)
+    alone = find("attention-only", "verify")
+    longer = alone.model_copy(update={"axes": {"time": 8, "space": 24}})
+    assert forward_flops(longer) > 2 * forward_flops(alone)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("bert-base", 12 * 7_087_872),
+        ("bert-large", 24 * 12_596_224),
+        ("gpt-7b", 32 * 12 * 4096**2),
+        ("llama3-8b", 8_030_261_248 - 2 * 128_256 * 4096),
+    ],
+)
+def test_language_models_are_as_large_as_published(name: str, count: int) -> None:
+    """Within 0.1 %, embeddings aside: ours end in a projection; Llama has no biases, ours has."""
+    work = find(name)
+    learned = sum(n for axis, n in work.axes.items() if work.position_of(axis) == "learned")
+    assert parameters(work).total - learned * work.hidden == pytest.approx(count, rel=1e-3)

@@ -1,0 +1,133 @@
+"""Predicted bytes against the formulas of the papers."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spbench.strategies.registry import load
+from spbench.workload.catalogue import find
+from spbench.workload.load import with_settings
+from spbench.workload.sharding import shard_sizes
+from spbench.workload.traffic import Transfer, by_op, by_phase, count
+from spbench.workload.workload import Workload
+
+RANKS = st.integers(1, 9)
+
+
+def one_layer(ranks: int, **settings: object) -> Workload:
+    """A time/space layer whose axes and heads divide by ``ranks``; attention and mlp twice."""
+    work = find("axes-2d", "verify")
+    block = "[{attention: space}, {mlp: 4}, {attention: time}, {mlp: 4}]"
+    fields = {
+        "axes": f"{{time: {2 * ranks}, space: {3 * ranks}}}",
+        "heads": ranks,
+        "hidden": 4 * ranks,
+        "depth": 1,
+        "block": block,
+    }
+    return with_settings(work, [f"{k}={v}" for k, v in (fields | settings).items()])
+
+
+def sent(strategy: str, work: Workload, ranks: int) -> dict[str, int]:
+    return by_phase(count(load(strategy).traffic(work, ranks), 0))
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_volumes_of_a_layer(ranks: int) -> None:
+    """Forward: DSP 2M/N (less its last switch), Ulysses 4M/N, RSA 2M, Megatron-SP 8M, times f."""
+    work = one_layer(ranks)
+    M, f = work.activation_bytes, Fraction(ranks - 1, ranks)
+    assert sent("dsp", work, ranks)["forward"] == f * M / ranks
+    assert sent("dsp", work.model_copy(update={"depth": 5}), ranks)["forward"] == 9 * f * M / ranks
+    assert sent("ulysses", work, ranks)["forward"] == 4 * f * M / ranks
+    assert sent("ulysses:every-attention", work, ranks)["forward"] == 8 * f * M / ranks
+    assert sent("rsa", work, ranks)["forward"] == 2 * f * M
+    assert sent("megatron-sp", work, ranks)["forward"] == 8 * f * M
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_volumes_of_a_backward(ranks: int) -> None:
+    """Backward: Ulysses as forward, RSA 6M or 4M, Megatron-SP 12M or 8M, times f."""
+    work = one_layer(ranks)
+    M, f = work.activation_bytes, Fraction(ranks - 1, ranks)
+    assert sent("dsp", work, ranks)["backward"] == f * M / ranks
+    assert sent("ulysses", work, ranks)["backward"] == 4 * f * M / ranks
+    assert sent("rsa", work, ranks)["backward"] == 6 * f * M
+    assert sent("rsa:reduce-scatter", work, ranks)["backward"] == 4 * f * M
+    assert sent("megatron-sp", work, ranks)["backward"] == 12 * f * M
+    assert sent("megatron-sp:keep-input", work, ranks)["backward"] == 8 * f * M
+
+
+def test_small_twin_of_the_paper_model() -> None:
+    """dsp-720m-small: DSP to Ulysses 1 to 2 but for the saved last switch; Megatron-SP 8M."""
+    work, ranks = find("dsp-720m-small"), 4
+    M, f = work.activation_bytes, Fraction(3, 4)
+    layers = work.depth
+    assert sent("dsp", work, ranks)["forward"] == (2 * layers - 1) * f * M / ranks
+    assert sent("ulysses", work, ranks)["forward"] == 4 * layers * f * M / ranks
+    assert sent("rsa", work, ranks)["forward"] == 2 * layers * f * M
+    assert sent("megatron-sp", work, ranks)["forward"] == 8 * layers * f * M
+
+
+def test_forward_mode_sends_nothing_back() -> None:
+    """Inference has neither a backward nor a gradient phase."""
+    for name in ("dsp", "ulysses", "megatron-sp", "rsa"):
+        found = sent(name, one_layer(4, mode="forward"), 4)
+        assert found["forward"] > 0
+        assert found["backward"] == found["gradients"] == 0
+
+
+def test_cut_weights_need_no_sum() -> None:
+    """Replicated weights pay 2f x their bytes; Megatron-SP only for norms, biases and the like."""
+    work, ranks = find("dsp-720m-small"), 2
+    whole = sent("dsp", work, ranks)["gradients"]
+    assert whole == sent("rsa", work, ranks)["gradients"]
+    assert sent("megatron-sp", work, ranks)["gradients"] < whole / 5
+
+
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=8), st.integers(1, 40))
+def test_nothing_is_lost_on_the_way(sizes: list[int], unit: int) -> None:
+    """All ranks together send each position to every other rank once in a gather, and so on."""
+    whole = unit * sum(sizes)
+    n = len(sizes)
+    gather = Transfer.all_gather(whole, tuple(sizes))
+    scatter = Transfer.reduce_scatter(whole, tuple(sizes))
+    ring = Transfer.ring(whole, tuple(sizes))
+    assert sum(gather.sent) == sum(scatter.sent) == sum(ring.sent) == (n - 1) * whole
+
+
+@given(RANKS, st.integers(1, 50), st.integers(1, 50), st.integers(1, 9))
+def test_a_switch_sends_all_but_what_stays(ranks: int, a: int, b: int, unit: int) -> None:
+    """What rank r holds, less the part of it that stays on rank r."""
+    before, after = shard_sizes(a, ranks), shard_sizes(b, ranks)
+    there = Transfer.all_to_all(a * b * unit, before, after)
+    back = Transfer.all_to_all(a * b * unit, after, before)
+    for rank in range(ranks):
+        stays = before[rank] * after[rank] * unit
+        assert there.sent[rank] == before[rank] * b * unit - stays
+        assert back.sent[rank] == a * after[rank] * unit - stays
+    assert sum(there.sent) == sum(back.sent)
+
+
+def test_one_rank_sends_nothing() -> None:
+    """Every collective over one rank is free."""
+    for transfer in (
+        Transfer.all_to_all(24, (4,), (6,)),
+        Transfer.all_gather(24, (4,)),
+        Transfer.reduce_scatter(24, (4,)),
+        Transfer.ring(24, (4,)),
+        Transfer.all_reduce(24, 1),
+    ):
+        assert transfer.sent == (0,)
+        assert count([transfer], 0) == {}
+
+
+def test_fractions_are_rounded_once() -> None:
+    """Three all-reduces of 4 bytes over 3 ranks are 16 bytes, not 3 x 5."""
+    transfers = [Transfer.all_reduce(4, 3).during("gradients")] * 3
+    assert by_phase(count(transfers, 0))["gradients"] == 16
+    assert by_op(count(transfers, 0))["all_reduce"] == 16

@@ -1,0 +1,380 @@
+"""Validation says no if and only if a rank would fail, have nothing to do, or be somebody else.
+
+Configurations are drawn that nobody wrote down. Where nothing is said against one, all ranks pass
+the gate and each has something to do. Where something is, a rank that is asked all the same says
+the same, and without it one of these would be true: a rank raises, is wrong, or holds nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import torch
+from helpers.gate_on_threads import prove, why_wrong
+from helpers.in_process import inside
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from test_conformance import variants
+
+from spbench.comm.fake import Silent
+from spbench.comm.group import ShareOfGroup
+from spbench.errors import USAGE
+from spbench.launch.local import LocalLauncher
+from spbench.model.inputs import seeded
+from spbench.results.sample import Sample
+from spbench.strategies.base import Strategy
+from spbench.strategies.fixed_axis import Embedded
+from spbench.strategies.registry import load
+from spbench.sweep.plan import Request, plan
+from spbench.worker.main import work as work_of_rank
+from spbench.worker.reference import OneDevice, one_device
+from spbench.worker.step import Links, Step
+from spbench.workload import workload as workload_module
+from spbench.workload.block import Mlp
+from spbench.workload.case import QUICK, Case, Combination
+from spbench.workload.job import Job
+from spbench.workload.sharding import shard_sizes
+from spbench.workload.workload import Workload
+
+AXES = ("time", "height", "width")
+NO_AXIS = "room"
+CPU = torch.device("cpu")
+
+
+@st.composite
+def sublayers(draw: st.DrawFn, names: tuple[str, ...]) -> dict[str, Any]:
+    """One of a block, now and then of an axis that is not there, with any speciality."""
+    kind = draw(st.sampled_from(["attention", "attention", "cross", "mlp"]))
+    if kind == "cross":
+        heads = draw(st.sampled_from([{}, {}, {"heads": draw(st.integers(1, 6))}]))
+        return {"cross_attention": draw(st.integers(1, 5)), **heads}
+    if kind == "mlp":
+        activation = draw(st.sampled_from(["gelu", "swiglu"]))
+        return {"mlp": draw(st.sampled_from([0.01, 0.2, 0.5, 1.0, 2.3])), "activation": activation}
+    one_of = st.sampled_from([*names * 12, NO_AXIS])
+    specials = [{}, {}, {}, {"causal": True}, {"projection": 3}, {"pair_bias": 2}]
+    special = draw(st.sampled_from([*specials, {"causal": True, "pair_bias": 3}]))
+    axes = draw(st.lists(one_of, min_size=1, max_size=len(names), unique=True))
+    return {"attention": axes, **special}
+
+
+@st.composite
+def fields(draw: st.DrawFn) -> dict[str, Any]:
+    """Of a workload, most of which fit together."""
+    names = AXES[: draw(st.integers(1, 3))]
+    heads = draw(st.integers(1, 8))
+    fitting = st.sampled_from([heads * size for size in (4, 6, 3)])
+    return {
+        "name": "any",
+        "axes": {name: draw(st.integers(1, 12)) for name in names},
+        "hidden": draw(st.one_of(*[fitting] * 6, st.integers(1, 40))),
+        "heads": heads,
+        "kv_heads": draw(st.sampled_from([None] * 3 + [1, heads, draw(st.integers(1, 8))])),
+        "depth": draw(st.integers(1, 2)),
+        "block": draw(st.lists(sublayers(names), min_size=1, max_size=3)),
+        "norm": draw(st.sampled_from(["layer", "rms"])),
+        "qk_norm": draw(st.booleans()),
+        "positions": draw(
+            st.sampled_from(["none", "none", "learned", "rotary", {NO_AXIS: "none"}])
+        ),
+        "modulation": draw(st.sampled_from(["none", "per_sample", "per_time"])),
+        "batch": draw(st.integers(1, 2)),
+        "dtype": draw(st.sampled_from(["float64"] * 4 + ["float32", "bfloat16", "float16"])),
+        "mode": draw(st.sampled_from(["train", "train", "forward"])),
+        "checkpointing": draw(st.sampled_from(["none", "full"])),
+    }
+
+
+@st.composite
+def strategies(draw: st.DrawFn) -> str:
+    """With options, now and then an axis that is not there."""
+    name = draw(st.sampled_from(variants()))
+    axis = draw(st.sampled_from(["", "", "", *AXES, NO_AXIS]))
+    return f"{name}:shard-axis={axis}" if axis and isinstance(load(name), Embedded) else name
+
+
+def said_of(workload: Workload, strategy: str, ranks: int) -> tuple[Case, str | None]:
+    """The case, and what validation has against it before any process starts."""
+    asked = Combination(workload=workload, strategy=strategy, ranks=ranks)
+    (cell,) = plan(Request(combinations=[asked], device="cpu", effort=QUICK))
+    return cell.case, cell.why_not
+
+
+@contextmanager
+def unasked(strategy: Strategy) -> Iterator[None]:
+    """Inside, the strategy has nothing against anything."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("misfit", "why_not", "why_not_along"):
+            if hasattr(strategy, name):
+                patch.setattr(type(strategy), name, lambda *_: None)
+        yield
+
+
+def without_validation(workload: Workload, strategy: Strategy, ranks: int) -> str:
+    """What is true of a case if it is run all the same."""
+    with unasked(strategy):
+        try:
+            if why_wrong(prove(workload, strategy, ranks)):
+                return "wrong"
+        except Exception as error:
+            return f"raises {type(error).__name__}"
+        if somebody_idles(workload, strategy, ranks):
+            return "idle"
+        return "somebody else" if is_ulysses(workload, strategy, ranks) else "fine"
+
+
+def somebody_idles(workload: Workload, strategy: Strategy, ranks: int) -> bool:
+    """Whether a rank holds no position, or of some weights that are cut no column."""
+    axes = set(strategy.layout(workload, ranks))
+    held = [strategy.shard(workload, axis, ranks).sizes for axis in axes]
+    if strategy.cuts_weights:
+        mlps = [one for one in workload.block if isinstance(one, Mlp)]
+        held += [shard_sizes(workload.columns(one), ranks) for one in mlps]
+    return any(0 in sizes for sizes in held)
+
+
+def is_ulysses(workload: Workload, strategy: Strategy, ranks: int) -> bool:
+    """Whether it sends what Ulysses sends, to the byte, and so compares nothing."""
+    (axis,) = set(strategy.layout(workload, ranks))
+    other = load(f"ulysses:shard-axis={axis}")
+    return strategy.traffic(workload, ranks) == other.traffic(workload, ranks)
+
+
+def test_no_means_no_and_yes_means_yes() -> None:
+    """For workloads, strategies, options and numbers of ranks of any kind."""
+    seen: Counter[str] = Counter()
+
+    @settings(max_examples=400, suppress_health_check=list(HealthCheck))
+    @given(fields(), strategies(), st.integers(1, 8))
+    def each(data: dict[str, Any], strategy: str, ranks: int) -> None:
+        try:
+            workload = Workload.model_validate(data)
+        except ValidationError:
+            seen["no workload"] += 1
+            return
+        chosen = load(strategy)
+        case, why_not = said_of(workload, strategy, ranks)
+        if why_not is None:
+            seen["runs"] += 1
+            assert not why_wrong(prove(workload, chosen, ranks))
+            assert not somebody_idles(workload, chosen, ranks)
+            return
+        told = work_of_rank(Job(ranks=ranks, device="cpu", case=case), ShareOfGroup(CPU, ranks))
+        sample = Sample.model_validate_json(told)
+        assert (sample.status, sample.reason) == ("skipped", why_not)
+        truth = without_validation(workload, chosen, ranks)
+        assert truth != "fine", why_not
+        assert truth != "somebody else" or "leaves no axis" in why_not or "second" in why_not
+        seen[truth.split()[0]] += 1
+
+    each()
+    assert seen["runs"] >= 50, seen
+    assert seen["no workload"] >= 60, seen
+    assert min(seen["raises"], seen["idle"], seen["somebody"]) >= 2, seen
+
+
+MODEL = "run -w dsp-720m-small --device cpu"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("-g 0", "'0' is not a number of ranks; write 1,2,4"),
+        ("-g -1", "'-1' is not a number of ranks; write 1,2,4"),
+        ("-g 99999999", "too many processes for one machine; use 1 to 1024"),
+        ("-g 32 -s ulysses", "16 heads give 16 of 32 ranks nothing to do; use 1 to 16"),
+        ("-g 9 -s dsp", "no axis has 9 positions to shard while space is attended"),
+        ("-g 9 -s rsa:shard-axis=time", "8 positions of time give some ranks nothing; use 1 to 8"),
+        (
+            "-s rsa:shard-axis=room",
+            "there is no axis 'room' to shard; shard-axis may be auto, time",
+        ),
+        ("--set heads=0", "heads is 0: input should be greater than 0"),
+        ("--set heads=-8", "heads is -8: input should be greater than 0"),
+        ("--set heads=7", "heads that fit: 1, 2, 3, 4, 6, 8"),
+        ("--set heads=99999999999", "heads is 99999999999: input should be less than"),
+        ("--set kv_heads=3", "kv_heads that fit: 1, 2, 4, 8"),
+        ("--set hidden=0", "hidden is 0: input should be greater than 0"),
+        ("--set hidden=1", "use 4 or more"),
+        ("--set depth=1001", "depth is 1001: input should be less than or equal to 1000"),
+        ("--set batch=0", "batch is 0: input should be greater than 0"),
+        ("--set axes.time=0", "axes.time is 0: input should be greater than 0"),
+        ("--set axes.time=-3", "axes.time is -3: input should be greater than 0"),
+        ("--set axes.time=99999999999", "axes.time is 99999999999: input should be less than"),
+        ("--set axes={}", "axes is {}: write names with their lengths, as in {time: 16"),
+        ("--dtype float8", "it may be 'float32', 'float64', 'bfloat16' or 'float16'"),
+        ("--dtype 32", "it may be 'float32', 'float64', 'bfloat16' or 'float16'"),
+        ("--set mode=backward", "it may be 'train' or 'forward'"),
+    ],
+)
+def test_what_does_not_fit_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, said: str
+) -> None:
+    """Exit 2 with values that would work, before a folder is made or a process started."""
+
+    def started(*_: object) -> NoReturn:
+        raise AssertionError("ranks would be started")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(LocalLauncher, "__init__", started)
+    done = inside(*MODEL.split(), *words.split())
+    assert (done.code, done.out) == (USAGE, "")
+    assert said in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "axes": {"time": 4, "space": 6},
+    "hidden": 24,
+    "heads": 4,
+    "depth": 1,
+    "block": [{"attention": "space"}, {"attention": "time"}, {"mlp": 2}],
+    "dtype": "float64",
+    "batch": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "more", "truth"),
+    [
+        ("ulysses", 3, {"heads": 2}, "raises ValueError"),
+        ("ulysses:every-attention", 3, {"heads": 2}, "raises ValueError"),
+        ("ulysses:shard-axis=time", 5, {"heads": 8}, "idle"),
+        ("ulysses:shard-axis=room", 2, {}, "raises KeyError"),
+        ("megatron-sp", 3, {"kv_heads": 2}, "raises ZeroDivisionError"),
+        (
+            "megatron-sp",
+            5,
+            {"heads": 8, "block": [{"attention": "space"}, {"cross_attention": 3, "heads": 4}]},
+            "raises RuntimeError",
+        ),
+        ("megatron-sp", 6, {"heads": 8, "block": [{"attention": "space"}, {"mlp": 0.2}]}, "idle"),
+        ("megatron-sp", 7, {"heads": 8}, "idle"),
+        ("rsa", 7, {}, "raises RuntimeError"),
+        ("rsa:reduce-scatter", 7, {}, "raises RuntimeError"),
+        ("dsp", 5, {}, "raises ValueError"),
+        ("dsp", 2, {"axes": {"space": 6}, "block": [{"attention": "space"}]}, "somebody else"),
+        ("dsp", 2, {"block": [{"attention": ["space", "time"]}, {"mlp": 2}]}, "somebody else"),
+        (
+            "dsp",
+            3,
+            {"heads": 2, "block": [{"attention": ["space", "time"]}, {"attention": "time"}]},
+            "raises ValueError",
+        ),
+    ],
+)
+def test_what_each_refusal_is_for(
+    strategy: str, ranks: int, more: dict[str, Any], truth: str
+) -> None:
+    """Each reason that a strategy has, and what would be true without it."""
+    workload = Workload.model_validate(SMALL | more)
+    _, why_not = said_of(workload, strategy, ranks)
+    assert why_not is not None
+    assert without_validation(workload, load(strategy), ranks) == truth
+
+
+def unchecked(data: dict[str, Any]) -> Workload:
+    """A workload whose fields need not fit together."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workload_module, "check", lambda _: None)
+        return Workload.model_validate(data)
+
+
+TIME, BOTH = {"attention": "time"}, {"attention": ["time", "space"]}
+T_AXIS = {"axes": {"t": 4, "space": 6}, "block": [{"attention": "space"}]}
+
+
+@pytest.mark.parametrize(
+    ("said", "more"),
+    [
+        ("not a multiple of kv_heads 3", {"kv_heads": 3}),
+        ("needs an axis named time", T_AXIS | {"modulation": "per_time"}),
+        ("mlp ratio 0.01 leaves no columns", {"block": [TIME, {"mlp": 0.01}]}),
+        ("attention over unknown axis 'room'", {"block": [{"attention": NO_AXIS}]}),
+        ("joins axis 'time' with itself", {"block": [{"attention": ["time", "time"]}]}),
+        ("both projection and pair_bias", {"block": [TIME | {"projection": 3, "pair_bias": 3}]}),
+        ("pair_bias needs one attended axis", {"block": [BOTH | {"pair_bias": 3}]}),
+        (
+            "one axis has one pair tensor",
+            {"block": [TIME | {"pair_bias": 3}, TIME | {"pair_bias": 2}]},
+        ),
+        ("a head of 3 numbers cannot", {"hidden": 12, "positions": "rotary"}),
+        ("a head of 2 numbers cannot", {"hidden": 8, "positions": "rotary", "block": [BOTH]}),
+    ],
+)
+def test_a_workload_that_cannot_be_computed(said: str, more: dict[str, Any]) -> None:
+    """It is refused, and one device alone fails at it."""
+    with pytest.raises(ValidationError, match=said):
+        Workload.model_validate(SMALL | more)
+    with pytest.raises((RuntimeError, ValueError, ZeroDivisionError)):
+        one_device(unchecked(SMALL | more), CPU)
+
+
+@pytest.mark.parametrize(
+    ("said", "more", "strategy"),
+    [
+        ("not a multiple of heads 5", {"heads": 5}, "dsp"),
+        (
+            "not a multiple of the cross_attention's heads 5",
+            {"block": [{"cross_attention": 3, "heads": 5}, TIME]},
+            "dsp",
+        ),
+        ("both causal and pair_bias", {"block": [TIME | {"causal": True, "pair_bias": 3}]}, "rsa"),
+        (
+            "which another attention masks causal",
+            {"block": [TIME | {"pair_bias": 3}, TIME | {"causal": True}]},
+            "rsa:shard-axis=time",
+        ),
+    ],
+)
+def test_a_workload_that_some_strategy_gets_wrong(
+    said: str, more: dict[str, Any], strategy: str
+) -> None:
+    """It is refused for all; the gate would refuse it, or its bytes, for some."""
+    with pytest.raises(ValidationError, match=said):
+        Workload.model_validate(SMALL | more)
+    assert why_wrong(prove(unchecked(SMALL | more), load(strategy), 2))
+
+
+@pytest.mark.parametrize(("hidden", "norm"), [(1, "rms"), (2, "layer")])
+def test_a_norm_of_one_or_two_numbers(hidden: int, norm: str) -> None:
+    """It is refused, as nothing comes through the last one: gradients are but rounding."""
+    data = SMALL | {"hidden": hidden, "heads": 1, "norm": norm}
+    with pytest.raises(ValidationError, match=f"hidden {hidden}: a norm of so few .* use 4 or"):
+        Workload.model_validate(data)
+    tiny = one_device(unchecked(data), CPU).exact["gradient of the input"]
+    good = one_device(unchecked(data | {"hidden": 4}), CPU).exact["gradient of the input"]
+    assert tiny.abs().median() < 1e-3 * good.abs().median()
+
+
+def test_a_field_that_would_be_without_effect() -> None:
+    """Positions of an axis that is not there: it is refused, as it was meant for another."""
+    more = {"positions": {NO_AXIS: "rotary"}}
+    with pytest.raises(ValidationError, match="positions of unknown axis 'room'"):
+        Workload.model_validate(SMALL | more)
+    asked = one_device(unchecked(SMALL | more), CPU).exact["output"]
+    assert torch.equal(asked, one_device(unchecked(SMALL), CPU).exact["output"])
+
+
+@pytest.mark.parametrize(("projection", "sees"), [({}, False), ({"projection": 3}, True)])
+def test_a_mask_over_projected_keys_hides_nothing(projection: dict[str, int], sees: bool) -> None:
+    """It is refused, as a position would see those behind it; the mask alone keeps them apart."""
+    data = SMALL | {"block": [TIME | {"causal": True} | projection]}
+    workload = unchecked(data)
+    if sees:
+        with pytest.raises(ValidationError, match="both causal and projection"):
+            Workload.model_validate(data)
+    alone = Links(strategy=Silent(0, 1), gradients=Silent(0, 1))
+    step = Step(workload, OneDevice(), alone, CPU)
+    whole = seeded(workload, seed=0).map(lambda x: x.to(torch.float64))
+    mine = whole.part(step.first, step.pairs, step.comm).requiring_grad(True)
+    step.model(mine)[:, 0].sum().backward()
+    assert mine.x.grad is not None
+    assert bool(mine.x.grad[:, 1:].any()) == sees

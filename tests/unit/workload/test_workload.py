@@ -1,0 +1,209 @@
+"""Workloads and cases as data: what is refused, what is derived, what a key depends on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from spbench.workload.block import Attention, CrossAttention, Mlp
+from spbench.workload.case import QUICK, Case
+from spbench.workload.validate import LEAST_HIDDEN
+from spbench.workload.workload import Workload
+
+LENGTHS = st.integers(1, 5000)
+PLAIN: dict[str, Any] = {
+    "name": "plain",
+    "axes": {"time": 8, "space": 12},
+    "hidden": 48,
+    "heads": 6,
+    "depth": 3,
+    "block": [{"attention": "space"}, {"attention": "time"}, {"cross_attention": 9}, {"mlp": 2.5}],
+}
+
+
+def workload(**more: Any) -> Workload:
+    return Workload.model_validate(PLAIN | more)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("version", 2),
+        ("name", ""),
+        ("name", 5),
+        ("axes", {}),
+        ("axes", {"time": 0, "space": 4}),
+        ("axes", {"time": 2.0, "space": 4}),
+        ("hidden", -48),
+        ("hidden", "48"),
+        ("hidden", 2**40),
+        ("heads", 0),
+        ("heads", True),
+        ("depth", 0),
+        ("depth", 10**6),
+        ("batch", 0),
+        ("block", []),
+        ("block", [{"attention": 5}]),
+        ("block", [{"cross_attention": 0}]),
+        ("block", [{"mlp": 0}]),
+        ("block", [{"mlp": float("nan")}]),
+        ("block", [{"mlp": float("inf")}]),
+        ("block", [{"mlp": 1e308}]),
+        ("block", [{"pool": 2}]),
+        ("block", [{"mlp": 4, "attention": "time"}]),
+        ("modulation", "per_space"),
+        ("dtype", "float8"),
+        ("mode", "training"),
+        ("checkpointing", True),
+        ("colour", "red"),
+    ],
+)
+def test_fields_out_of_range_are_refused(field: str, value: object) -> None:
+    """Zero, negative, huge, the wrong type or an unknown word never becomes a workload."""
+    with pytest.raises(ValidationError):
+        workload(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"heads": 5}, "heads that fit: 1, 2, 3, 4, 6, 8, 12, 16, 24, 48"),
+        ({"block": [{"attention": "width"}]}, "unknown axis 'width'; the axes are time, space"),
+        (
+            {"axes": {"space": 4}, "block": [{"mlp": 4}], "modulation": "per_time"},
+            "needs an axis named time",
+        ),
+        ({"block": [{"mlp": 0.01}]}, "leaves no columns of 48"),
+    ],
+)
+def test_what_does_not_fit_together_says_what_would(more: dict[str, Any], said: str) -> None:
+    """The message names the values, and the valid ones where they can be listed."""
+    with pytest.raises(ValidationError, match=said):
+        workload(**more)
+
+
+def test_a_workload_cannot_be_changed() -> None:
+    """Fields are frozen; another workload is made by copying."""
+    with pytest.raises(ValidationError):
+        workload().depth = 4  # type: ignore[misc]
+
+
+def test_what_is_derived() -> None:
+    """Sizes that strategies and the model go by, computed by hand here."""
+    work = workload(batch=2, dtype="bfloat16")
+    assert [one.axes for one in work.attentions] == [("space",), ("time",)]
+    assert work.stack == work.block * 3
+    assert work.block == (
+        Attention(axes=("space",)),
+        Attention(axes=("time",)),
+        CrossAttention(length=9),
+        Mlp(ratio=2.5),
+    )
+    assert (work.head_dim, work.tokens, work.context_tokens) == (8, 96, 9)
+    assert work.activation_bytes == 2 * 96 * 48 * 2
+    assert (work.dim("time"), work.dim("space")) == (1, 2)
+    assert workload(block=[{"mlp": 4}]).context_tokens == 0
+
+
+@pytest.mark.parametrize(("hidden", "channels"), [(1152, 32), (2048, 56), (48, 8), (288, 8)])
+def test_out_channels(hidden: int, channels: int) -> None:
+    """36 times fewer than hidden, as 1152 gives 32, and never fewer than 8."""
+    assert workload(hidden=hidden, heads=2).out_channels == channels
+
+
+@pytest.mark.parametrize(("ratio", "columns"), [(4, 192), (2.5, 120), (2.6, 125), (0.011, 1)])
+def test_columns_of_an_mlp(ratio: float, columns: int) -> None:
+    """The ratio times hidden, to the nearest whole column."""
+    work = workload(block=[{"mlp": ratio}])
+    (mlp,) = work.block
+    assert isinstance(mlp, Mlp)
+    assert work.columns(mlp) == columns
+
+
+@given(LENGTHS, LENGTHS, st.integers(1, 16), st.integers(1, 64), st.integers(1, 40))
+def test_a_twin_keeps_what_makes_shards_uneven(
+    time: int, space: int, heads: int, head_dim: int, ranks: int
+) -> None:
+    """Reduced axes have the same remainder modulo ranks, heads their number; all is smaller."""
+    assume(heads * head_dim >= LEAST_HIDDEN)
+    work = workload(axes={"time": time, "space": space}, heads=heads, hidden=heads * head_dim)
+    twin = work.reduced(ranks)
+    assert Workload.model_validate(twin.model_dump(by_alias=True)) == twin
+    for axis, length in work.axes.items():
+        assert twin.axes[axis] % ranks == length % ranks
+        assert twin.axes[axis] <= min(length, 3 * ranks)
+        assert (twin.axes[axis] >= ranks) == (length >= ranks)
+    assert twin.heads == work.heads
+    assert twin.head_dim == min(8, work.head_dim)
+    assert twin.depth == 2
+    assert [type(s) for s in twin.block] == [type(s) for s in work.block]
+    assert twin.context_tokens <= 7
+
+
+def case(**more: Any) -> Case:
+    fields = {"workload": workload(), "strategy": "dsp", "ranks": 4, "device": "cpu"}
+    return Case.model_validate(fields | more)
+
+
+def test_a_key_ignores_how_often_and_how_long() -> None:
+    """The launch, the effort and the workload's source leave the key as it is."""
+    same = [case(launch=3), case(effort=QUICK), case(workload=workload(source="a paper"))]
+    assert {one.key for one in same} == {case().key}
+    assert len(case().key) == 16
+    assert int(case().key, 16) >= 0
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"strategy": "dsp:x"},
+        {"ranks": 5},
+        {"device": "cuda"},
+        {"kind": "one_gpu_share"},
+        {"seed": 1},
+    ],
+)
+def test_a_key_tells_cases_apart(more: dict[str, Any]) -> None:
+    """Strategy, ranks, device, kind and seed are part of it."""
+    assert case(**more).key != case().key
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"name": "other"},
+        {"axes": {"time": 8, "space": 13}},
+        {"axes": {"time": 8, "room": 12, "space": 12}},
+        {"hidden": 96},
+        {"heads": 3},
+        {"depth": 2},
+        {"block": PLAIN["block"][::-1]},
+        {"modulation": "per_time"},
+        {"batch": 2},
+        {"dtype": "float64"},
+        {"mode": "forward"},
+        {"checkpointing": "full"},
+    ],
+)
+def test_a_key_depends_on_every_field_of_the_workload(more: dict[str, Any]) -> None:
+    """Each field that decides what is computed gives another key."""
+    fields = set(Workload.model_fields) - {"version", "source"}
+    assert more.keys() <= fields
+    assert case(workload=workload(**more)).key != case().key
+
+
+def test_a_key_survives_writing_and_reading() -> None:
+    """4 and 4.0, a mapping and a model: the same workload has the same key."""
+    read = Case.model_validate_json(case().model_dump_json(by_alias=True))
+    assert read.key == case().key
+    whole = [workload(block=[{"mlp": ratio}]) for ratio in (4, 4.0)]
+    assert case(workload=whole[0]).key == case(workload=whole[1]).key
+
+
+def test_a_label_names_strategy_and_ranks() -> None:
+    """For the line that says what is under way."""
+    assert case().label == "dsp on 4"
