@@ -23,9 +23,8 @@ from spbench.sweep.fault_check import refuse_fault
 from spbench.sweep.on_each_size import on_each
 from spbench.sweep.plan import check_options
 from spbench.sweep.verification import Verdict, checks_for, run_checks
-from spbench.workload.case import Device
+from spbench.workload.case import Check, Device, Job
 from spbench.workload.catalogue import find, names
-from spbench.workload.job import Check, Job
 from spbench.workload.load import with_settings
 from spbench.workload.workload import Workload
 

@@ -15,7 +15,7 @@ from spbench.launch.local import LocalLauncher
 from spbench.launch.wire_checks import WireVerdict, run_wire_checks
 from spbench.report.wire_table import show_wire
 from spbench.sweep.on_each_size import on_each
-from spbench.workload.job import Check
+from spbench.workload.case import Check
 from spbench.workload.workload import Workload
 
 

@@ -14,8 +14,7 @@ from spbench.launch.local import read_samples
 from spbench.results.collective_result import Exchanged
 from spbench.results.sample import Sample, sample_path
 from spbench.text import counted
-from spbench.workload.case import Device
-from spbench.workload.job import Job
+from spbench.workload.case import Device, Job
 
 FAILED = {
     "cuda": "NCCL_DEBUG=INFO spbench doctor lets NCCL say what it tries, in these logs; "

@@ -44,7 +44,7 @@ from spbench.launch.launcher import Ended
 from spbench.launch.shutdown import GRACE_S, end_ranks
 from spbench.results.sample import write_atomically
 from spbench.worker.main import run_job
-from spbench.workload.job import Job
+from spbench.workload.case import Job
 
 LOOK_S = 0.1
 EXIT_S = 10.0

@@ -15,7 +15,7 @@ from spbench.launch.interfaces import bind_gloo_towards, is_loopback
 from spbench.launch.launcher import Ended
 from spbench.results.heartbeat import pulses_of
 from spbench.results.sample import write_atomically
-from spbench.workload.job import Job
+from spbench.workload.case import Job
 
 ECHO_S = 3.0
 """After one node has failed, for the others' ranks to notice by themselves and tell."""

@@ -18,7 +18,7 @@ from spbench.launch.agent import LOOK_S, launch
 from spbench.launch.cluster import Cluster, Member, Roster, meeting
 from spbench.launch.interfaces import bind_gloo_towards
 from spbench.results.heartbeat import tell_pulses
-from spbench.workload.job import Job
+from spbench.workload.case import Job
 
 BEAT_S = 1.0
 LOG_BYTES = 20_000

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from pydantic import BaseModel
 
-from spbench.workload.job import Job
+from spbench.workload.case import Job
 
 
 class LauncherError(Exception):

@@ -23,7 +23,7 @@ from spbench.launch.shutdown import GRACE_S, STACKS_S
 from spbench.regression.turn_server import Seat
 from spbench.results.heartbeat import pulse_folder, read_pulse
 from spbench.results.sample import Sample, sample_path
-from spbench.workload.job import Job
+from spbench.workload.case import Job
 
 POLL_S = 0.02
 STOPPED_S = STACKS_S + 2 * GRACE_S + 10.0

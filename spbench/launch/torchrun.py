@@ -22,7 +22,7 @@ from spbench.launch.cluster import differing, versions_here
 from spbench.launch.failure_notices import Notices
 from spbench.launch.launcher import Ended
 from spbench.results.sample import Sample, sample_path, write_atomically
-from spbench.workload.job import Job
+from spbench.workload.case import Job
 
 if TYPE_CHECKING:
     from spbench.comm.group import Group

@@ -11,7 +11,7 @@ from spbench.launch import namespace
 from spbench.launch.launcher import Launcher
 from spbench.results.wire_result import WIRED, Wired
 from spbench.sweep.verification import RanksFailedError, read_found
-from spbench.workload.job import Check, Job
+from spbench.workload.case import Check, Job
 
 MOST = 1.02
 OVERHEAD_BYTES = 100

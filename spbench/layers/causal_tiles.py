@@ -14,7 +14,7 @@ Rows are this rank's folded queries, columns all keys in rank order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -23,8 +23,23 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spbench.layers.tile import Tile, merged
 from spbench.workload.sharding import Shard, runs_of, shard_sizes
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Scores to compute: local rows, columns in rank order, and whether some are masked."""
+
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    masked: bool
+
+
+class Slices(NamedTuple):
+    """A tile as slices of the scores."""
+
+    rows: slice
+    columns: slice
 
 
 class _Stretch(NamedTuple):
@@ -108,3 +123,20 @@ class Band:
             own = torch.cat([torch.arange(a, a + n, device=device) for a, n in runs])
             place = (place[:, None] * length + own).flatten()
         return place
+
+
+def merged(tiles: list[Tile]) -> list[Tile]:
+    """Unmasked neighbours as one: fewer and larger products."""
+    found: list[Tile] = []
+    for tile in tiles:
+        if found and not (found[-1].masked or tile.masked):
+            last = found[-1]
+            (row, rows), (column, columns) = last.rows, last.columns
+            if last.columns == tile.columns and row + rows == tile.rows[0]:
+                found[-1] = replace(last, rows=(row, rows + tile.rows[1]))
+                continue
+            if last.rows == tile.rows and column + columns == tile.columns[0]:
+                found[-1] = replace(last, columns=(column, columns + tile.columns[1]))
+                continue
+        found.append(tile)
+    return found

@@ -15,8 +15,7 @@ from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.head_shares import share_groups, share_heads
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard, Sizes, shard_sizes
-from spbench.workload.step_traffic import Traffic
-from spbench.workload.traffic import Transfer
+from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
 

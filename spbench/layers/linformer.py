@@ -13,8 +13,7 @@ from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, fold, kernel, project, unfold
 from spbench.workload.block import Attention
 from spbench.workload.sharding import Shard
-from spbench.workload.step_traffic import Traffic
-from spbench.workload.traffic import Transfer
+from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
 

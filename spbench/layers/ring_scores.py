@@ -16,9 +16,7 @@ import torch
 from torch import Tensor
 
 from spbench.layers.attention import Scores, fold, unfold
-from spbench.layers.causal_tiles import Band
-from spbench.layers.in_place import add_product_
-from spbench.layers.tile import Slices, Tile
+from spbench.layers.causal_tiles import Band, Slices, Tile
 from spbench.workload.sharding import Shard
 
 
@@ -125,3 +123,18 @@ class Rows:
     def bias_gradient(self, d_scores: Tensor) -> Tensor:
         summed = d_scores.unflatten(0, (self.q_shape[0], -1, self.key_heads)).sum(1)
         return summed.unflatten(2, (-1, self.group)).permute(0, 2, 4, 1, 3).flatten(3)
+
+
+def add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """``total`` (b, m, n) += left (b, m, k) right (b, k, n), which may be less precise."""
+    if total.dtype == left.dtype:
+        total.baddbmm_(left, right)
+    else:
+        total += left @ right
+
+
+def softmax_backward_(grad: Tensor, weights: Tensor) -> Tensor:
+    """The gradient of what softmax was taken of, in place of that of its result."""
+    into = torch.ops.aten._softmax_backward_data.out
+    scores: Tensor = into(grad, weights, -1, weights.dtype, grad_input=grad)
+    return scores

@@ -32,8 +32,7 @@ from spbench.layers.pair_bias import gather_traffic, gathered
 from spbench.workload.block import Sublayer
 from spbench.workload.flops import is_modulated, parameters
 from spbench.workload.sharding import Shard
-from spbench.workload.step_traffic import Traffic, switch
-from spbench.workload.traffic import Transfer
+from spbench.workload.traffic import Traffic, Transfer, switch
 from spbench.workload.workload import DTYPE_BYTES, Workload
 
 Layout = tuple[str, ...]

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from spbench.strategies.registry import UnknownStrategyError, load
 from spbench.workload.block import Attention
-from spbench.workload.step_traffic import switch
-from spbench.workload.traffic import Op, Transfer, by_busiest
+from spbench.workload.traffic import Op, Transfer, by_busiest, switch
 from spbench.workload.workload import Workload
 
 if TYPE_CHECKING:

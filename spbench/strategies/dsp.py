@@ -28,7 +28,7 @@ from spbench.strategies.base import Layout, Strategy
 from spbench.strategies.refusals import heads_why_not, nothing_to_switch, too_short
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard
-from spbench.workload.step_traffic import Traffic, bytes_in_a_step, switch
+from spbench.workload.traffic import Traffic, bytes_in_a_step, switch
 from spbench.workload.workload import Workload
 
 Cost = tuple[float, float]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import final
 
 from spbench.strategies.base import Layout, Strategy
-from spbench.workload.step_traffic import bytes_in_a_step
+from spbench.workload.traffic import bytes_in_a_step
 from spbench.workload.workload import Workload
 
 AUTO = "auto"

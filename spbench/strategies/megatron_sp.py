@@ -29,8 +29,7 @@ from spbench.strategies.fixed_axis import Embedded
 from spbench.strategies.refusals import cut_why_not
 from spbench.workload.block import Sublayer
 from spbench.workload.sharding import Shard, shard_sizes
-from spbench.workload.step_traffic import Traffic
-from spbench.workload.traffic import Transfer
+from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
 

@@ -24,7 +24,7 @@ from spbench.strategies.fixed_axis import Embedded
 from spbench.strategies.refusals import heads_why_not
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard
-from spbench.workload.step_traffic import Traffic
+from spbench.workload.traffic import Traffic
 from spbench.workload.workload import Workload
 
 

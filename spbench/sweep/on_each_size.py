@@ -14,7 +14,7 @@ from spbench.errors import SOME_FAILED, Failure
 from spbench.launch.launcher import Launcher
 from spbench.sweep.verification import RanksFailedError
 from spbench.text import counted
-from spbench.workload.job import Check
+from spbench.workload.case import Check
 
 T = TypeVar("T")
 

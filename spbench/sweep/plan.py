@@ -12,8 +12,7 @@ from typing import TypeVar
 
 from spbench.launch.deadlines import Deadlines
 from spbench.strategies.registry import load
-from spbench.workload.case import Case, Combination, Device, Effort, Kind
-from spbench.workload.job import Job
+from spbench.workload.case import Case, Combination, Device, Effort, Job, Kind
 from spbench.workload.workload import Workload
 
 T = TypeVar("T")

@@ -11,8 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from spbench.launch.launcher import Ended, Launcher
 from spbench.results.sample import CHECKED, Checked, Sample, sample_path
-from spbench.workload.case import Device
-from spbench.workload.job import Check, Job
+from spbench.workload.case import Check, Device, Job
 from spbench.workload.workload import Workload
 
 T = TypeVar("T")

@@ -33,8 +33,7 @@ from spbench.worker.parent_death import die_with_parent
 from spbench.worker.turn_client import Turns
 from spbench.worker.verify import verify_all
 from spbench.worker.wire_counts import wire_all
-from spbench.workload.case import Case
-from spbench.workload.job import Job
+from spbench.workload.case import Case, Job
 
 ECHO_S = 0.5
 """A broken connection is mostly the echo of another rank's death, which is to be seen first."""

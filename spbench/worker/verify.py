@@ -13,7 +13,7 @@ from spbench.worker.gate import run_gate
 from spbench.worker.observer import Ledger
 from spbench.worker.reduced_workload import comparable
 from spbench.worker.reference import Reference, one_device
-from spbench.workload.job import Check
+from spbench.workload.case import Check
 from spbench.workload.workload import Workload
 
 

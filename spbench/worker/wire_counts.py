@@ -20,7 +20,7 @@ from spbench.strategies.registry import load
 from spbench.worker.case_life import watched
 from spbench.worker.reduced_workload import comparable
 from spbench.worker.step import Step
-from spbench.workload.job import Check
+from spbench.workload.case import Check
 from spbench.workload.traffic import Count
 
 WARM_UP = 2

@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, Self
 
-from spbench.workload.sharding import Sizes
+from spbench.workload.sharding import Sizes, shard_sizes
+from spbench.workload.workload import Workload
 
 Op = Literal["all_to_all", "all_gather", "reduce_scatter", "all_reduce", "p2p"]
 Phase = Literal["forward", "backward", "gradients"]
@@ -101,6 +102,10 @@ class Transfer:
         return replace(self, phase=phase)
 
 
+Traffic = tuple[list[Transfer], list[Transfer]]
+"""What one sublayer sends in forward and in backward."""
+
+
 def count(transfers: Iterable[Transfer], rank: int) -> Count:
     """What ``rank`` sends in all of them; operations that move nothing are left out."""
     total: Count = {}
@@ -130,3 +135,21 @@ def by_busiest(transfers: Sequence[Transfer], ranks: int) -> dict[str, int]:
     """For each phase the bytes of the rank that sends most in it, as a row of runs.csv has it."""
     every = [by_phase(count(transfers, rank)) for rank in range(ranks)]
     return {phase: max(one[phase] for one in every) for phase in PHASES}
+
+
+def switch(workload: Workload, before: str, after: str, ranks: int) -> Transfer:
+    """The all-to-all that moves the activation's sharding from one axis to another."""
+    sizes = (shard_sizes(workload.axes[axis], ranks) for axis in (before, after))
+    return Transfer.all_to_all(workload.activation_bytes, *sizes)
+
+
+def bytes_in_a_step(
+    workload: Workload, forward: list[Transfer], backward: list[Transfer], *, repeated: bool = True
+) -> float:
+    """What a step waits for: of each transfer the bytes of its own busiest rank, in training
+    backward too, and, if it is ``repeated`` under checkpointing, forward again."""
+    if workload.mode == "forward":
+        backward = []
+    elif workload.checkpointing == "full" and repeated:
+        backward = forward + backward
+    return float(sum(max(transfer.sent) for transfer in forward + backward))

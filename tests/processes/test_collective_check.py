@@ -20,7 +20,7 @@ from spbench.launch.local import Ended, LocalLauncher
 from spbench.results.collective_result import Exchange, Exchanged
 from spbench.results.sample import Sample, sample_path
 from spbench.worker.collective_check import EXCHANGES, Example, difference, exchange_all, rates
-from spbench.workload.job import Job
+from spbench.workload.case import Job
 from spbench.workload.traffic import OPS
 
 WAIT_S = 10.0

@@ -19,9 +19,8 @@ from spbench.results.store import Store
 from spbench.sweep.plan import Request, every, plan
 from spbench.sweep.sweep import Sweep
 from spbench.worker.fault_injection import VARIABLE
-from spbench.workload.case import QUICK
+from spbench.workload.case import QUICK, Job
 from spbench.workload.catalogue import find
-from spbench.workload.job import Job
 
 PLANTED = RuntimeError.__name__ + ": planted by SPBENCH_FAULT"
 STACK = r'File ".*fault\.py", line \d+ in _hang'

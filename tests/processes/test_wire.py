@@ -32,8 +32,8 @@ from spbench.sweep.on_each_size import on_each
 from spbench.sweep.verification import RanksFailedError
 from spbench.worker import wire_counts
 from spbench.worker.wire_counts import Reading, loopback, wire_all
+from spbench.workload.case import Check, Job
 from spbench.workload.catalogue import find
-from spbench.workload.job import Check, Job
 
 ROOT = Path(__file__).parents[2]
 MIB = 2**20

@@ -14,8 +14,7 @@ from spbench.layers.attention import Scores
 from spbench.strategies.ulysses import Ulysses
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard
-from spbench.workload.step_traffic import Traffic
-from spbench.workload.traffic import Transfer
+from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
 

@@ -21,9 +21,8 @@ from spbench.results.sample import Sample, sample_path
 from spbench.results.store import Store
 from spbench.sweep.plan import Cell, Request, every, job_of, plan, turned
 from spbench.sweep.sweep import Sweep, folder_name, new_folder, still_to_do
-from spbench.workload.case import QUICK, Case, Combination, Effort
+from spbench.workload.case import QUICK, Case, Combination, Effort, Job
 from spbench.workload.catalogue import find
-from spbench.workload.job import Job
 
 WORK = find("axes-2d", "verify")
 SENT = {"forward": 10, "backward": 20, "gradients": 30}

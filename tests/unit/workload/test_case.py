@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from spbench.results.sample import Sample
-from spbench.workload.case import QUICK, Case, Effort
+from spbench.workload.case import QUICK, Case, Check, Effort, Job
 from spbench.workload.catalogue import find, names
-from spbench.workload.job import Check, Job
 from spbench.workload.workload import Workload
 
 

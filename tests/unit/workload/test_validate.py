@@ -37,8 +37,7 @@ from spbench.worker.reference import OneDevice, one_device
 from spbench.worker.step import Links, Step
 from spbench.workload import workload as workload_module
 from spbench.workload.block import Mlp
-from spbench.workload.case import QUICK, Case, Combination
-from spbench.workload.job import Job
+from spbench.workload.case import QUICK, Case, Combination, Job
 from spbench.workload.sharding import shard_sizes
 from spbench.workload.workload import Workload
 
