@@ -11,7 +11,7 @@ import click
 from spbench.analysis.findings import METRICS, Margins, Metric
 from spbench.analysis.verdict import MAX_SLOWDOWN, Judgement
 from spbench.cli import options
-from spbench.cli.percent import Percent
+from spbench.cli.options import Percent
 from spbench.cli.selection import NAMES as SELECTING
 from spbench.cli.selection import Selection, selection_options
 from spbench.errors import Failure

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import click
 
-from spbench.cli.duration import Duration
+from spbench.cli.options import Duration
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import PORT, Cluster
 from spbench.launch.interfaces import is_here, resolves
-from spbench.launch.joined_ranks import joined
+from spbench.launch.torchrun import joined_ranks
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_PORT = 65535
@@ -73,7 +73,7 @@ def cluster_of(
     environ: Mapping[str, str],
 ) -> Cluster | None:
     """None: a single machine. Raises Failure for what does not go together, or leads nowhere."""
-    slurm = None if joined(environ) is not None else _of_slurm(environ)
+    slurm = None if joined_ranks(environ) is not None else _of_slurm(environ)
     nodes = nnodes or (slurm.nodes if slurm else 1)
     if nodes == 1:
         given = {"--node-rank": node_rank, "--rdzv-endpoint": endpoint}
@@ -81,7 +81,7 @@ def cluster_of(
             if value is not None and nnodes is None:
                 raise Failure(f"{flag} {value} needs --nnodes: {EXAMPLE}")
         return None
-    if joined(environ) is not None:
+    if joined_ranks(environ) is not None:
         raise Failure("--nnodes under torchrun, which has started the ranks already; leave it out")
     if endpoint is None and slurm is None:
         raise Failure(f"--nnodes {nodes} needs --rdzv-endpoint: {EXAMPLE}")

@@ -14,7 +14,7 @@ from spbench.analysis.compare_runs import between
 from spbench.analysis.compare_strategies import side_by_side
 from spbench.analysis.findings import Margins
 from spbench.cli import options
-from spbench.cli.percent import Percent
+from spbench.cli.options import Percent
 from spbench.errors import CANNOT_JUDGE, DONE, Failure
 from spbench.report.run_table import show_findings
 from spbench.report.strategy_table import show_comparison

@@ -12,7 +12,7 @@ from spbench.cli import options
 from spbench.doctor.diagnosis import Asked
 from spbench.doctor.examine import Patient, examine
 from spbench.errors import DONE, UNFIT, Failure
-from spbench.launch.joined_ranks import joined
+from spbench.launch.torchrun import joined_ranks
 from spbench.report.doctor_table import show_diagnoses
 from spbench.results.nvml import ask, visible
 from spbench.sweep import devices
@@ -38,7 +38,7 @@ def command(gpus: int | None, timeout: float, device: Asked, as_json: bool) -> i
     line is ok, warn (figures may suffer) or fail (runs would fail, or be wrong), the last two
     with what to do. Exit code 6 if any failed.
     """
-    if joined() is not None:
+    if joined_ranks() is not None:
         raise Failure("doctor starts its ranks itself; call it without torchrun, on each machine")
     patient = _patient(gpus, timeout, device)
     found = examine(patient, lambda sentence: click.echo(sentence, err=True))

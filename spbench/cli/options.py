@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from spbench.cli.duration import Duration
 from spbench.results.baselines import BASELINES
 
 F = TypeVar("F", bound=Callable[..., Any])
+UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+MOST_S = 100 * UNITS_S["d"]
+BARE = 0.1
+"""Without a sign nobody means more than this by a fraction, or less by a percentage."""
 
 
 class Positive(click.FloatRange):
@@ -27,6 +31,48 @@ class Positive(click.FloatRange):
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
+class Duration(click.types.FloatParamType):
+    """Seconds, or with a unit; above 0."""
+
+    name = "TIME"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", str(value).strip(), re.ASCII)
+        seconds = float(found[1]) * UNITS_S[found[2]] if found else math.nan
+        if seconds > MOST_S:
+            most = f"{MOST_S / UNITS_S['d']:.0f}d"
+            self.fail(f"{value!r} is longer than {most}, which is the most", param, ctx)
+        if not seconds > 0:
+            self.fail(
+                f"{value!r} is no length of time above 0; write 90, 90s, 90m, 2h or 1d", param, ctx
+            )
+        return seconds
+
+
+class Percent(click.types.FloatParamType):
+    """From 0 to 100 %; kept as a fraction. A bare 3, or 0.5, could mean either, and is refused."""
+
+    name = "percent"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        text = str(value).strip()
+        bare = text.removesuffix("%").strip()
+        try:
+            number = float(bare) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            number = math.nan
+        most = 1.0 if text.endswith("%") else BARE
+        if not 0 <= number <= most:
+            self.fail(f"{value!r} is not a share; write 3% or 0.03, up to 100%", param, ctx)
         return number
 
 

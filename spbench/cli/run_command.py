@@ -13,7 +13,7 @@ import click
 from spbench.analysis.compare_strategies import side_by_side
 from spbench.cli import options
 from spbench.cli.cluster_options import nodes_options
-from spbench.cli.duration import Duration
+from spbench.cli.options import Duration
 from spbench.cli.selection import Selection, selection_options
 from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.launch.cluster import Cluster

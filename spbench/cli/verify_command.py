@@ -13,16 +13,15 @@ from spbench.cli import options
 from spbench.cli.selection import DEFAULT_WORKLOAD
 from spbench.cli.wire import refuse_wire, verify_wire
 from spbench.errors import DONE, SOME_FAILED, Failure
-from spbench.launch.joined_ranks import joined
 from spbench.launch.local import LocalLauncher
-from spbench.launch.torchrun import JoinedLauncher
+from spbench.launch.torchrun import JoinedLauncher, joined_ranks
 from spbench.report.tables import show_verdicts
+from spbench.results.sample import VerifyResult
 from spbench.strategies.registry import UnknownStrategyError
 from spbench.sweep import devices
 from spbench.sweep.fault_check import refuse_fault
-from spbench.sweep.on_each_size import on_each
 from spbench.sweep.plan import check_options
-from spbench.sweep.verification import Verdict, checks_for, run_checks
+from spbench.sweep.verification import checks_for, on_each, run_checks
 from spbench.workload.case import Check, Device, Job
 from spbench.workload.catalogue import find, names
 from spbench.workload.load import with_settings
@@ -115,10 +114,10 @@ def _shapes(workloads: Sequence[str], small: bool, default: Sequence[str]) -> li
 
 def _verify(
     checks: list[Check], ranks: list[int], device: Device, timeout_s: float
-) -> list[Verdict] | None:
+) -> list[VerifyResult] | None:
     """Every check on every number of ranks; None on a rank that is not the first."""
     one_of_many: JoinedLauncher | None = None
-    if joined() is not None:
+    if joined_ranks() is not None:
         job = Job(ranks=ranks[0], device=device, checks=checks, timeout_s=timeout_s)
         one_of_many = JoinedLauncher(job)
         if not one_of_many.is_first:
@@ -132,7 +131,7 @@ def _verify(
     )
 
 
-def _shown(verdicts: list[Verdict] | None, *, as_json: bool) -> int:
+def _shown(verdicts: list[VerifyResult] | None, *, as_json: bool) -> int:
     """All of them, and how it went."""
     if verdicts is None:
         return DONE

@@ -10,11 +10,11 @@ import click
 
 from spbench.errors import DONE, SOME_FAILED, UNFIT, Failure
 from spbench.launch import namespace
-from spbench.launch.joined_ranks import joined
 from spbench.launch.local import LocalLauncher
+from spbench.launch.torchrun import joined_ranks
 from spbench.launch.wire_checks import WireVerdict, run_wire_checks
 from spbench.report.wire_table import show_wire
-from spbench.sweep.on_each_size import on_each
+from spbench.sweep.verification import on_each
 from spbench.workload.case import Check
 from spbench.workload.workload import Workload
 
@@ -26,7 +26,7 @@ def refuse_wire(device: str) -> None:
             "--device cuda: NCCL's bytes pass no network interface of this machine; "
             "--wire looks at gloo's, so leave --device out, or use cpu"
         )
-    if joined() is not None:
+    if joined_ranks() is not None:
         raise Failure(
             "--wire starts ranks of its own, in a network namespace that they share with nobody; "
             "it cannot join those of torchrun (RANK and WORLD_SIZE are set), start it by itself"

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, final
 
+from spbench.errors import Failure
 from spbench.launch.cluster import differing, versions_here
 from spbench.launch.failure_notices import Notices
 from spbench.launch.launcher import Ended
@@ -33,10 +34,10 @@ ECHO_S = 12.0
 """A rank that merely heard of a failure stays so long: its end would make torchrun end rank 0."""
 
 
-def joined_ranks(environ: Mapping[str, str]) -> int | None:
-    """WORLD_SIZE, if this process is one rank of a launch under way.
+def joined_ranks(environ: Mapping[str, str] = os.environ) -> int | None:
+    """WORLD_SIZE, if this process is one rank of a launch that somebody else started; else None.
 
-    Raises ValueError with the variable that holds no such number.
+    Raises Failure for a variable that does not hold such a number.
     """
     if "RANK" not in environ or "WORLD_SIZE" not in environ:
         return None
@@ -55,7 +56,7 @@ def _number(environ: Mapping[str, str], name: str, least: int, most: int | None)
         if found >= least and (most is None or found <= most):
             return found
     works = f"from {least} on" if most is None else f"from {least} to {most}"
-    raise ValueError(
+    raise Failure(
         f"{name}={text!r} is not a whole number {works}; torchrun or srun set it, "
         f"or unset RANK and WORLD_SIZE to start ranks here"
     )

@@ -20,9 +20,8 @@ from functools import partial
 from spbench.regression.memory_for_two import has_memory_for_another
 from spbench.regression.turn_server import Seat
 from spbench.results.record import Record
-from spbench.sweep.plan import Cell
 from spbench.sweep.sweep import Sweep
-from spbench.workload.case import Case
+from spbench.workload.case import Case, Cell
 
 
 @dataclass(frozen=True, kw_only=True)

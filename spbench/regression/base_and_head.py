@@ -23,9 +23,8 @@ from spbench.results.environment import environment
 from spbench.results.reading import ResultsError
 from spbench.results.store import Store
 from spbench.sweep.output_folder import new_session, resolved
-from spbench.sweep.plan import Cell
 from spbench.sweep.sweep import Sweep
-from spbench.workload.case import COUNTED
+from spbench.workload.case import COUNTED, Cell
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from spbench.analysis.intervals import LEAST_LAUNCHES
 from spbench.analysis.power import quiet_launches
 from spbench.analysis.verdict import Judgement, judged
 from spbench.errors import CANNOT_JUDGE, Failure
-from spbench.launch.joined_ranks import joined
+from spbench.launch.torchrun import joined_ranks
 from spbench.regression.base_accepts import willing
 from spbench.regression.base_and_head import Code, opened_sides
 from spbench.regression.checkout import Checkout, CheckoutError, checked_out, work_tree
@@ -26,11 +26,11 @@ from spbench.strategies.registry import UnknownStrategyError, module_of
 from spbench.sweep.devices import choose_device, why_not_here
 from spbench.sweep.fault_check import said_fault
 from spbench.sweep.output_folder import Destination
-from spbench.sweep.plan import Cell, Request, cells_of, check_options
+from spbench.sweep.plan import Request, cells_of, check_options
 from spbench.sweep.request import Asked, checked_cells, declined
 from spbench.text import counted
 from spbench.worker.fault_injection import VARIABLE
-from spbench.workload.case import COUNTED, QUICK, Case, Device, Effort
+from spbench.workload.case import COUNTED, QUICK, Case, Cell, Device, Effort
 
 EFFORT = Effort(silent=False, seconds=30.0, precision=0.005, max_warmup=6)
 """Of two sides that are both measured here: no verdict needs steps without communication, and
@@ -185,7 +185,7 @@ def _leave_out(gone: Sequence[Cell], request: Request, cells: Sequence[Cell], as
 
 
 def _new_folder(out: Path | None, title: str) -> Path:
-    if joined() is not None:
+    if joined_ranks() is not None:
         raise Failure("check starts its ranks itself; call it without torchrun")
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Failure(f"--out {out} is there already; a check is one measurement, in a new folder")

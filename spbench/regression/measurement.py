@@ -20,9 +20,9 @@ from spbench.results.find_run import traces_of
 from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.results.sample import Status
-from spbench.sweep.plan import Cell, cells_of
+from spbench.sweep.plan import cells_of
 from spbench.text import counted
-from spbench.workload.case import Case
+from spbench.workload.case import Case, Cell
 
 PERHAPS_CHANCE: tuple[Status, ...] = ("crash", "comm_error", "hang", "timeout")
 """Wrong results and want of memory come again."""

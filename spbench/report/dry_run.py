@@ -16,8 +16,8 @@ from spbench.report.progress import in_a_line
 from spbench.report.table_width import Grid, fewer
 from spbench.report.text_columns import sentence
 from spbench.strategies.registry import load
-from spbench.sweep.plan import Cell
 from spbench.text import counted
+from spbench.workload.case import Cell
 
 LABEL, NARROWEST = 16, 40
 """Columns of a field's name, and of a line that fields are broken for."""

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from spbench.report import units
 from spbench.report.table_width import Grid, fewer, fitting, left_out, taken
-from spbench.sweep.verification import Verdict
+from spbench.results.sample import VerifyResult
 from spbench.text import counted
 
 PLAIN_WIDTH = 200
@@ -110,9 +110,9 @@ def _aligned(cells: Sequence[str], widths: Sequence[int], words: Collection[int]
     return f" {'   '.join(padded)} "
 
 
-def show_verdicts(verdicts: Sequence[Verdict]) -> None:
+def show_verdicts(verdicts: Sequence[VerifyResult]) -> None:
     """One line for each strategy, dtype and ranks: the worst of its checks. Then the rest."""
-    cases: dict[tuple[str, str, int], list[Verdict]] = {}
+    cases: dict[tuple[str, str, int], list[VerifyResult]] = {}
     for verdict in verdicts:
         cases.setdefault((verdict.strategy, verdict.dtype, verdict.ranks), []).append(verdict)
     rows = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -89,6 +90,23 @@ class Checked(BaseModel):
 
 CHECKED = TypeAdapter(list[Checked])
 """What one rank writes after a job of checks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyResult:
+    """One check on one number of ranks: the largest error of any rank."""
+
+    strategy: str
+    workload: str
+    ranks: int
+    dtype: str
+    sharpness: float
+    outcome: str
+    """passed, WRONG or declined."""
+    reason: str
+    output_error: float | None
+    gradient_error: float | None
+    tolerance: float | None
 
 
 def sample_path(folder: Path, rank: int) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spbench.errors import Failure
-from spbench.launch.joined_ranks import joined
+from spbench.launch.torchrun import joined_ranks
 from spbench.results.environment import gpus as gpus_here
 from spbench.strategies.registry import UnknownStrategyError, named
 from spbench.workload.case import Device
@@ -42,7 +42,7 @@ def parse_ranks(
     text: str | None, device: Device, *, share: bool = False, nodes: int = 1
 ) -> list[int]:
     """Numbers of ranks, each once, that this machine and its like can start."""
-    started = joined()
+    started = joined_ranks()
     if text is None:
         return [started or nodes * (len(visible_gpus()) if device == "cuda" else 2)]
     found: list[int] = []
@@ -60,7 +60,7 @@ def parse_ranks(
 
 def why_not_here(ranks: int, device: Device, *, share: bool = False, nodes: int = 1) -> str | None:
     """Why this machine, and its like, cannot start so many ranks, with what would work; or None."""
-    started = joined()
+    started = joined_ranks()
     if started is not None:
         if ranks == started:
             return None

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from spbench.errors import Failure
 from spbench.results.lock import LOCK
-from spbench.sweep.plan import Cell
 from spbench.sweep.sweep import new_folder
+from spbench.workload.case import Cell
 
 BEGUN = {LOCK, "logs"}
 """What a run makes before it writes run.json: a folder that holds nothing else may be a run's."""

@@ -11,9 +11,9 @@ from click.core import ParameterSource
 from spbench.errors import Failure
 from spbench.strategies.registry import UnknownStrategyError, named
 from spbench.sweep import devices
-from spbench.sweep.plan import Cell, Request, check_options, every, plan
+from spbench.sweep.plan import Request, check_options, every, plan
 from spbench.text import counted
-from spbench.workload.case import Combination
+from spbench.workload.case import Cell, Combination
 from spbench.workload.sweep_file import load_sweep
 from spbench.workload.sweep_schema import LAUNCHES
 from spbench.workload.workload import Workload

@@ -19,11 +19,10 @@ from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster, placement, placement_of, spread
 from spbench.launch.deadlines import Deadlines
 from spbench.launch.gpu_memory import GpuMemory
-from spbench.launch.joined_ranks import joined
 from spbench.launch.launcher import Launcher, LauncherError
 from spbench.launch.local import LocalLauncher
 from spbench.launch.process import AgentProcess
-from spbench.launch.torchrun import JoinedLauncher
+from spbench.launch.torchrun import JoinedLauncher, joined_ranks
 from spbench.report.progress import Screen
 from spbench.results.environment import environment
 from spbench.results.reading import ResultsError, read_rows
@@ -33,9 +32,10 @@ from spbench.results.store import Store
 from spbench.sweep.devices import visible_gpus
 from spbench.sweep.output_folder import Destination, new_session, resolved
 from spbench.sweep.peak_flops import known_peak
-from spbench.sweep.plan import Cell, job_of
+from spbench.sweep.plan import job_of
 from spbench.sweep.sweep import Sweep, still_to_do
 from spbench.worker.fault_injection import Fault
+from spbench.workload.case import Cell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ def measure(plan: Plan) -> list[Record] | None:
         return None
     if os.environ.get("RANK", "0") == "0":
         plan.destination.check()  # before other ranks wait for this one
-    one_of_many = _joined(plan) if joined() is not None else None
+    one_of_many = _joined(plan) if joined_ranks() is not None else None
     if one_of_many is not None and not one_of_many.is_first:
         one_of_many.follow()
         return None

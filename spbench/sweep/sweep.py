@@ -17,10 +17,9 @@ from spbench.launch.local import read_samples
 from spbench.results.record import Record
 from spbench.results.sample import Sample
 from spbench.results.store import Store
-from spbench.sweep.plan import Cell, job_of
+from spbench.sweep.plan import job_of, too_large
 from spbench.sweep.row import facts_of, spent
-from spbench.sweep.too_large import too_large
-from spbench.workload.case import Case
+from spbench.workload.case import Case, Cell
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import click
 from pydantic import TypeAdapter, ValidationError
 
+from spbench.errors import SOME_FAILED, Failure
 from spbench.launch.launcher import Ended, Launcher
-from spbench.results.sample import CHECKED, Checked, Sample, sample_path
+from spbench.results.sample import CHECKED, Checked, Sample, VerifyResult, sample_path
+from spbench.text import counted
 from spbench.workload.case import Check, Device, Job
 from spbench.workload.workload import Workload
 
@@ -26,23 +30,6 @@ SHARP_SHAPES = ("attention-only", "causal-only")
 
 class RanksFailedError(Exception):
     """Ranks ended before they had gone through their checks."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """One check on one number of ranks: the worst that any rank found."""
-
-    strategy: str
-    workload: str
-    ranks: int
-    dtype: str
-    sharpness: float
-    outcome: str
-    """passed, WRONG or declined."""
-    reason: str
-    output_error: float | None
-    gradient_error: float | None
-    tolerance: float | None
 
 
 def checks_for(strategies: Sequence[str], workloads: Sequence[Workload]) -> list[Check]:
@@ -70,7 +57,7 @@ def run_checks(
     launcher: Launcher,
     folder: Path,
     timeout_s: float,
-) -> list[Verdict]:
+) -> list[VerifyResult]:
     """All checks in one start of ``ranks``. Raises RanksFailedError with the first reason."""
     hang_s = min(HANG_S, timeout_s)
     job = Job(ranks=ranks, device=device, checks=list(checks), timeout_s=timeout_s, hang_s=hang_s)
@@ -78,8 +65,37 @@ def run_checks(
     ended = launcher.run(job, folder)
     by_rank = [read_found(CHECKED, folder, ended, rank) for rank in range(ranks)]
     return [
-        _verdict(check, ranks, [found[i] for found in by_rank]) for i, check in enumerate(checks)
+        _result(check, ranks, [found[i] for found in by_rank]) for i, check in enumerate(checks)
     ]
+
+
+def on_each(
+    ranks: Sequence[int],
+    checks: Sequence[Check],
+    make: Callable[[Path], Launcher],
+    run: Callable[[int, Launcher, Path], list[T]],
+) -> list[T]:
+    """What ``run`` finds with each number of ranks, in a folder of its own, all in one list.
+
+    ``make`` gives the launcher, whose log lies at the path. Raises Failure if ranks fail.
+    """
+    # The logs are worth keeping only if ranks fail, and then the message says where they are.
+    folder = Path(tempfile.mkdtemp(prefix="spbench-verify-"))
+    launcher = make(folder / "launcher.log")
+    found: list[T] = []
+    keep = False
+    try:
+        for size in ranks:
+            click.echo(f"{counted(len(checks), 'check')} on {counted(size, 'rank')}", err=True)
+            found += run(size, launcher, folder / f"{size}-ranks")
+    except RanksFailedError as error:
+        keep = True
+        raise Failure(str(error), SOME_FAILED) from None
+    finally:
+        launcher.close()
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    return found
 
 
 def read_found(kind: TypeAdapter[list[T]], folder: Path, ended: Ended, rank: int) -> list[T]:
@@ -98,7 +114,7 @@ def read_found(kind: TypeAdapter[list[T]], folder: Path, ended: Ended, rank: int
         raise RanksFailedError(f"rank {rank}: {sample.reason}; logs are in {folder}") from None
 
 
-def _verdict(check: Check, ranks: int, found: Sequence[Checked]) -> Verdict:
+def _result(check: Check, ranks: int, found: Sequence[Checked]) -> VerifyResult:
     wrong = next((f"rank {i}: {one.wrong}" for i, one in enumerate(found) if one.wrong), "")
     declined = found[0].declined
 
@@ -106,7 +122,7 @@ def _verdict(check: Check, ranks: int, found: Sequence[Checked]) -> Verdict:
         values = [value for one in found if (value := getattr(one, name)) is not None]
         return max(values, default=None)
 
-    return Verdict(
+    return VerifyResult(
         strategy=check.strategy,
         workload=found[0].gated_on or check.workload.name,
         ranks=ranks,

@@ -98,6 +98,14 @@ class Case(Frozen):
         return f"{self.strategy} on {self.ranks}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A case of the sweep, and why it cannot run, if it cannot."""
+
+    case: Case
+    why_not: str | None
+
+
 def _stated(workload: Workload, without: set[str]) -> dict[str, Any]:
     """What differs from the defaults: a key outlives new fields that are left alone.
 

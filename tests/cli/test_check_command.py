@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from helpers.example_rows import CASE, rows
 
 from spbench.cli.main import cli
-from spbench.cli.percent import Percent
+from spbench.cli.options import Percent
 from spbench.errors import CANNOT_JUDGE, DONE, REGRESSION, UNFIT, USAGE, Failure
 from spbench.report import tables
 from spbench.results.record import Record

@@ -8,7 +8,7 @@ import sys
 import pytest
 from helpers.in_process import inside
 
-from spbench.errors import USAGE
+from spbench.errors import USAGE, Failure
 from spbench.launch.torchrun import joined_ranks
 
 
@@ -41,7 +41,7 @@ BAD = [
 @pytest.mark.parametrize(("name", "value", "works"), BAD)
 def test_a_damaged_variable_is_refused_by_name(name: str, value: str, works: str) -> None:
     """With its value and what would work."""
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(Failure) as caught:
         joined_ranks(GOOD | {name: value})
     assert str(caught.value).startswith(f"{name}={value!r} is not a whole number {works}; ")
     assert "unset RANK and WORLD_SIZE to start ranks here" in str(caught.value)

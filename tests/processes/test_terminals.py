@@ -24,8 +24,8 @@ from test_cli import ROOT, record, spbench
 from spbench.errors import DONE, READER_GONE, UNFIT
 from spbench.report import tables
 from spbench.results.reading import read_rows
+from spbench.results.sample import VerifyResult
 from spbench.results.store import Store
-from spbench.sweep.verification import Verdict
 
 COMMANDS = {
     "compare": "compare",
@@ -187,7 +187,7 @@ def test_narrower_than_anything_that_can_be_drawn(
 
 def test_verdicts_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """What verify shows: names, ranks and what passed stay longest."""
-    verdict = Verdict(
+    verdict = VerifyResult(
         strategy="megatron-sp:keep-input",
         workload="axes-2d",
         ranks=2,

@@ -28,8 +28,7 @@ from spbench.report.wire_table import show_wire
 from spbench.results.sample import Sample, sample_path
 from spbench.results.wire_result import WIRED, Wired
 from spbench.strategies.registry import BUILT_IN, load
-from spbench.sweep.on_each_size import on_each
-from spbench.sweep.verification import RanksFailedError
+from spbench.sweep.verification import RanksFailedError, on_each
 from spbench.worker import wire_counts
 from spbench.worker.wire_counts import Reading, loopback, wire_all
 from spbench.workload.case import Check, Job

@@ -32,8 +32,7 @@ from spbench.regression.sequential import SHARES, in_stages
 from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.results.sample import Status
-from spbench.sweep.plan import Cell
-from spbench.workload.case import QUICK, Case, Effort
+from spbench.workload.case import QUICK, Case, Cell, Effort
 from spbench.workload.catalogue import find
 
 CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")

@@ -20,10 +20,9 @@ from spbench.regression.alternate import Side, in_turn
 from spbench.regression.turn_server import Referee, Seat
 from spbench.results.cgroup import Allowed
 from spbench.results.store import Store
-from spbench.sweep.plan import Cell
 from spbench.sweep.sweep import Sweep
 from spbench.worker.turn_client import VARIABLE, Turns
-from spbench.workload.case import Case, Effort
+from spbench.workload.case import Case, Cell, Effort
 from spbench.workload.catalogue import find
 
 FIXED = Effort(min_warmup=5, max_warmup=5, min_iterations=10, max_iterations=10)

@@ -15,7 +15,7 @@ from spbench.analysis.compare_strategies import Line, side_by_side
 from spbench.report import strategy_table, tables, units
 from spbench.report.table_width import Grid
 from spbench.results.record import Record
-from spbench.sweep.verification import Verdict
+from spbench.results.sample import VerifyResult
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
 
@@ -172,7 +172,7 @@ def test_no_colours_where_none_are_wanted(
     assert codes.search(text) is None
 
 
-def verdict(**more: Any) -> Verdict:
+def verdict(**more: Any) -> VerifyResult:
     known: dict[str, Any] = {
         "strategy": "dsp",
         "workload": "axes-2d",
@@ -185,7 +185,7 @@ def verdict(**more: Any) -> Verdict:
         "gradient_error": 2e-7,
         "tolerance": 1e-4,
     }
-    return Verdict(**known | more)
+    return VerifyResult(**known | more)
 
 
 def test_verdicts_are_counted_and_explained(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,9 +19,9 @@ from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.results.sample import Sample, sample_path
 from spbench.results.store import Store
-from spbench.sweep.plan import Cell, Request, every, job_of, plan, turned
+from spbench.sweep.plan import Request, every, job_of, plan, turned
 from spbench.sweep.sweep import Sweep, folder_name, new_folder, still_to_do
-from spbench.workload.case import QUICK, Case, Combination, Effort, Job
+from spbench.workload.case import QUICK, Case, Cell, Combination, Effort, Job
 from spbench.workload.catalogue import find
 
 WORK = find("axes-2d", "verify")
