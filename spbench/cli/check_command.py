@@ -15,7 +15,7 @@ from spbench.cli.options import Percent
 from spbench.cli.selection import NAMES as SELECTING
 from spbench.cli.selection import Selection, selection_options
 from spbench.errors import Failure
-from spbench.launch.deadlines import Deadlines
+from spbench.launch.launcher import Deadlines
 from spbench.regression.check import against_baseline, against_commit, against_run
 from spbench.regression.measurement import Limits
 from spbench.regression.outcome import Export, check_writable, tell

@@ -17,7 +17,7 @@ from spbench.cli.options import Duration
 from spbench.cli.selection import Selection, selection_options
 from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.launch.cluster import Cluster
-from spbench.launch.deadlines import Deadlines
+from spbench.launch.launcher import Deadlines
 from spbench.report.dry_run import show_plan
 from spbench.report.strategy_table import show_comparison
 from spbench.results.find_run import reference_of

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from spbench.doctor.diagnosis import Diagnosis, fail, ok, skipped
-from spbench.launch.deadlines import Deadlines
-from spbench.launch.failure_cause import conclude
-from spbench.launch.launcher import Ended, Launcher
+from spbench.launch.failure_cause import status_and_cause
+from spbench.launch.launcher import Deadlines, Launcher, LaunchResult
 from spbench.launch.local import read_samples
 from spbench.results.collective_result import Exchanged
 from spbench.results.sample import Sample, sample_path
@@ -57,7 +56,6 @@ def check_exchanges(
     """One start of two or more ranks. Returns within little more than ``timeout_s``."""
     check = f"{ranks} ranks"
     job = Job(ranks=ranks, device=device, collectives=True, timeout_s=timeout_s)
-    launcher.announce([job])
     ended = launcher.run(job, folder)
     found = [one for rank in range(ranks) if (one := _read(sample_path(folder, rank)))]
     status, reason = _status(ended, found, job, folder)
@@ -77,10 +75,10 @@ def _read(path: Path) -> Exchanged | None:
     return None
 
 
-def _status(ended: Ended, found: list[Exchanged], job: Job, folder: Path) -> tuple[str, str]:
+def _status(ended: LaunchResult, found: list[Exchanged], job: Job, folder: Path) -> tuple[str, str]:
     deadlines = Deadlines(launch_s=job.timeout_s, hang_s=job.hang_s)
     done = [Sample(rank=one.rank, status="ok") for one in found]
-    return conclude(ended, [*done, *read_samples(job, folder)], job.ranks, deadlines)
+    return status_and_cause(ended, [*done, *read_samples(job, folder)], job.ranks, deadlines)
 
 
 def _named(ranks: Sequence[int]) -> str:

@@ -40,7 +40,7 @@ from torch.distributed.launcher import api as launcher_api
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from spbench.launch.gpu_memory import oom_kills
-from spbench.launch.launcher import Ended
+from spbench.launch.launcher import LaunchResult
 from spbench.launch.shutdown import GRACE_S, end_ranks
 from spbench.results.sample import write_atomically
 from spbench.worker.main import run_job
@@ -63,7 +63,7 @@ def launch(
     processes: int,
     nodes: int = 1,
     meeting: dict[str, Any] | None = None,
-) -> Ended:
+) -> LaunchResult:
     """Starts this node's ranks of ``folder``'s job and waits for them; how they ended.
 
     ``stop`` is asked ten times a second whether they are to be ended.
@@ -73,14 +73,14 @@ def launch(
     stopper.start()
     try:
         elastic_launch(_config(folder, processes, nodes, meeting), run_job)(str(folder))
-        ended = Ended(ok=True)
+        ended = LaunchResult(ok=True)
     except ChildFailedError as failed:
         rank, first = failed.get_first_failure()
-        ended = Ended(ok=False, rank=rank, exitcode=first.exitcode)
+        ended = LaunchResult(ok=False, rank=rank, exitcode=first.exitcode)
     except SignalException as ending:  # ours: its ranks have ended
         sys.exit(128 + ending.sigval)
     except Exception as error:  # ranks that never came to be: no port, no process, no rendezvous
-        ended = Ended(ok=False, why=f"{type(error).__name__}: {error}")
+        ended = LaunchResult(ok=False, why=f"{type(error).__name__}: {error}")
     finally:
         over.set()
         stopper.join()

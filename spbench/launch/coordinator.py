@@ -12,7 +12,7 @@ from spbench.comm.kv_store import Board
 from spbench.launch.agent import LOOK_S, launch
 from spbench.launch.cluster import Cluster, Member, Roster, meeting, roster_of
 from spbench.launch.interfaces import bind_gloo_towards, is_loopback
-from spbench.launch.launcher import Ended
+from spbench.launch.launcher import LaunchResult
 from spbench.results.heartbeat import pulses_of
 from spbench.results.sample import write_atomically
 from spbench.workload.case import Job
@@ -67,7 +67,7 @@ class Head:
                 bind_gloo_towards(member.address, self.cluster.port)
                 return
 
-    def _launch(self, number: int, folder: Path) -> Ended:
+    def _launch(self, number: int, folder: Path) -> LaunchResult:
         job = Job.read(folder)
         counts = job.nodes or [job.processes]
         others = list(range(1, len(counts)))
@@ -91,14 +91,14 @@ class Head:
             self.board.post(f"stop/{number}", "")
         return self._gather(number, mine, others, folder)
 
-    def _wait_for(self, what: str, others: list[int], number: int) -> Ended | None:
+    def _wait_for(self, what: str, others: list[int], number: int) -> LaunchResult | None:
         """Until each of these nodes has posted it; how it ends if one is lost before."""
         for node in others:
             while self.board.read(f"{what}/{node}") is None:
                 if node in self._lost(number):
                     host, silent_s = self.roster.hosts[node], self.cluster.silence_s
                     why = f"node {node} ({host}) has not answered for {silent_s:g} s"
-                    return Ended(ok=False, lost=True, why=why)
+                    return LaunchResult(ok=False, lost=True, why=why)
                 time.sleep(LOOK_S / 2)
         return None
 
@@ -132,7 +132,9 @@ class Head:
                 lost.append(node)
         return [one for one in lost if self.beats.read(f"done/{number}/{one}") is None]
 
-    def _gather(self, number: int, mine: Ended, others: list[int], folder: Path) -> Ended:
+    def _gather(
+        self, number: int, mine: LaunchResult, others: list[int], folder: Path
+    ) -> LaunchResult:
         """What all nodes' ranks wrote, into this node's folder; the ending that explains most."""
         absent = self._wait_for(f"done/{number}", others, number)
         if absent is not None:
@@ -144,7 +146,7 @@ class Head:
                 place = (pulses_of(folder) or folder) if name.endswith(".pulse") else folder
                 (place / name).parent.mkdir(parents=True, exist_ok=True)
                 (place / name).write_bytes(content.encode("latin-1"))
-            endings[node] = Ended.model_validate(done["ended"])
+            endings[node] = LaunchResult.model_validate(done["ended"])
         failed = [node for node, ended in endings.items() if not ended.ok]
 
         def explains(node: int) -> tuple[bool, bool, bool]:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from spbench.launch.deadlines import Deadlines
-from spbench.launch.launcher import Ended
+from spbench.launch.launcher import Deadlines, LaunchResult
 from spbench.results.sample import Sample, Status
 
 TIME_IS_UP = "the time of all launches together was up; --max-time sets it"
 
 
-def conclude(
-    ended: Ended, samples: Sequence[Sample], processes: int, deadlines: Deadlines
+def status_and_cause(
+    ended: LaunchResult, samples: Sequence[Sample], processes: int, deadlines: Deadlines
 ) -> tuple[Status, str]:
     """``deadlines``: those that this launch had."""
     if ended.group_lost:
@@ -42,13 +41,13 @@ def conclude(
     return "ok", ""
 
 
-def who(rank: int, ended: Ended) -> str:
+def who(rank: int, ended: LaunchResult) -> str:
     """rank 3, and of several machines on which."""
     host = ended.hosts.get(rank)
     return f"rank {rank} ({host})" if host else f"rank {rank}"
 
 
-def blamed(ended: Ended, samples: Sequence[Sample]) -> int | None:
+def rank_to_blame(ended: LaunchResult, samples: Sequence[Sample]) -> int | None:
     """The rank in whose log to look; None if no rank is to blame."""
     failed = [sample for sample in samples if sample.status != "ok"]
     if failed and not all(sample.status == "comm_error" for sample in failed):
@@ -58,7 +57,7 @@ def blamed(ended: Ended, samples: Sequence[Sample]) -> int | None:
     return ended.rank if ended.rank is not None else next((one.rank for one in failed), None)
 
 
-def _stopped(ended: Ended, deadlines: Deadlines) -> tuple[Status, str] | None:
+def _stopped(ended: LaunchResult, deadlines: Deadlines) -> tuple[Status, str] | None:
     """Of a launch that somebody had to end."""
     if ended.lost:
         return "comm_error", ended.why
@@ -78,7 +77,7 @@ def _blame(sample: Sample) -> tuple[bool, float]:
     return sample.status == "comm_error", known
 
 
-def _death(ended: Ended, silent: Sequence[int]) -> tuple[Status, str]:
+def _death(ended: LaunchResult, silent: Sequence[int]) -> tuple[Status, str]:
     if ended.ok:
         return "crash", f"{who(silent[0], ended)} left no result"
     name = "the launcher" if ended.rank is None else who(ended.rank, ended)

@@ -16,7 +16,7 @@ STARTING_S = 60.0
 
 
 @final
-class Watch:
+class HangDetector:
     """Looks at most every 0.2 s; ``still_s`` counts from the last change that was seen."""
 
     def __init__(

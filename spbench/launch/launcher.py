@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -11,11 +12,21 @@ from pydantic import BaseModel
 from spbench.workload.case import Job
 
 
+@dataclass(frozen=True, kw_only=True)
+class Deadlines:
+    """When to give up a launch, a launch that stands still, and all launches together."""
+
+    launch_s: float = 600.0
+    hang_s: float = 180.0
+    """The longest time in which no rank makes progress."""
+    sweep_s: float = math.inf
+
+
 class LauncherError(Exception):
     """No further launch would make sense here: why, and what would help."""
 
 
-class Ended(BaseModel):
+class LaunchResult(BaseModel):
     """How a launch ended, apart from what its ranks wrote."""
 
     ok: bool
@@ -49,10 +60,7 @@ class Ended(BaseModel):
 class Launcher(Protocol):
     """Starts the ranks of one job after another."""
 
-    def announce(self, jobs: Sequence[Job]) -> None:
-        """Which jobs will be run, in this order, before the first of them."""
-
-    def run(self, job: Job, folder: Path) -> Ended:
+    def run(self, job: Job, folder: Path) -> LaunchResult:
         """Returns when every rank has ended; their files are then in ``folder``.
 
         Raises LauncherError where no launch is possible any more.

@@ -16,8 +16,8 @@ from typing import final
 
 from spbench.launch.cluster import Cluster, Roster, spread
 from spbench.launch.gpu_memory import GpuMemory
-from spbench.launch.hang_detector import Watch, least_far
-from spbench.launch.launcher import Ended, LauncherError
+from spbench.launch.hang_detector import HangDetector, least_far
+from spbench.launch.launcher import LauncherError, LaunchResult
 from spbench.launch.process import AgentProcess
 from spbench.launch.shutdown import GRACE_S, STACKS_S
 from spbench.regression.turn_server import Seat
@@ -62,9 +62,6 @@ class LocalLauncher:
         self.roster = Roster()
         self.per_node = 0
 
-    def announce(self, jobs: Sequence[Job]) -> None:
-        """Nothing to prepare."""
-
     def meet(self, ranks: int, *, on_gpus: bool) -> Roster:
         """Waits for the other nodes, which are to take up to so many ranks: each the same number,
         or as many as the node that has fewest GPUs. Raises LauncherError if one does not come, or
@@ -92,7 +89,7 @@ class LocalLauncher:
                 )
         return self.roster
 
-    def run(self, job: Job, folder: Path) -> Ended:
+    def run(self, job: Job, folder: Path) -> LaunchResult:
         self._check_fit()
         if self._cluster is not None:
             nodes = spread(job.processes, self.per_node, self._cluster.nodes)
@@ -134,17 +131,17 @@ class LocalLauncher:
         if why_not is not None:
             raise LauncherError(why_not)
 
-    def _watch(self, folder: Path, pulses: Path, job: Job) -> Ended:
+    def _watch(self, folder: Path, pulses: Path, job: Job) -> LaunchResult:
         deadline = time.monotonic() + job.timeout_s
         here = job.nodes[0] if job.nodes else job.processes
-        watch = Watch(pulses, range(here), from_start=bool(job.nodes))
+        watch = HangDetector(pulses, range(here), from_start=bool(job.nodes))
         if self._seat is not None:
             self._seat.hangs = lambda: watch.still_s() > job.hang_s
         while not (folder / "exit.json").exists():
             if not self._agent.runs:
                 exitcode, why = self._agent.exitcode, self._agent.last_words()
                 self._agent.end(now=True)
-                return Ended(ok=False, exitcode=exitcode, why=why)
+                return LaunchResult(ok=False, exitcode=exitcode, why=why)
             if self._seat is not None:
                 self._seat.look()
             still_s = watch.still_s()
@@ -155,12 +152,14 @@ class LocalLauncher:
                 if told is not None and told.lost:
                     return told
                 if still_s < min(job.hang_s, job.timeout_s / 2):
-                    return Ended(ok=False, timed_out=True)
+                    return LaunchResult(ok=False, timed_out=True)
                 places = {rank: read_pulse(pulses, rank) for rank in range(job.processes)}
                 behind, where = least_far(places)
-                return Ended(ok=False, hung=where, hung_ranks=behind, still_s=still_s)
+                return LaunchResult(ok=False, hung=where, hung_ranks=behind, still_s=still_s)
             time.sleep(POLL_S)
-        return _told(folder) or Ended(ok=False, why="its launcher left a file that says nothing")
+        return _told(folder) or LaunchResult(
+            ok=False, why="its launcher left a file that says nothing"
+        )
 
     def _stop(self, folder: Path) -> None:
         """Ends the ranks, and the launcher too if that does not help."""
@@ -173,10 +172,10 @@ class LocalLauncher:
             time.sleep(POLL_S)
 
 
-def _told(folder: Path) -> Ended | None:
+def _told(folder: Path) -> LaunchResult | None:
     """What the launcher says of how it ended."""
     with contextlib.suppress(OSError, ValueError):
-        return Ended.model_validate_json((folder / "exit.json").read_text(encoding="utf-8"))
+        return LaunchResult.model_validate_json((folder / "exit.json").read_text(encoding="utf-8"))
     return None
 
 

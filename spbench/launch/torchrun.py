@@ -14,14 +14,14 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, final
 
 from spbench.errors import Failure
 from spbench.launch.cluster import differing, versions_here
 from spbench.launch.failure_notices import Notices
-from spbench.launch.launcher import Ended
+from spbench.launch.launcher import LaunchResult
 from spbench.results.sample import Sample, sample_path, write_atomically
 from spbench.workload.case import Job
 
@@ -35,9 +35,9 @@ ECHO_S = 12.0
 
 
 def joined_ranks(environ: Mapping[str, str] = os.environ) -> int | None:
-    """WORLD_SIZE, if this process is one rank of a launch that somebody else started; else None.
+    """How many ranks the launch has that this process is one of; None outside a launch.
 
-    Raises Failure for a variable that does not hold such a number.
+    Raises Failure that names the variable whose value is not such a number.
     """
     if "RANK" not in environ or "WORLD_SIZE" not in environ:
         return None
@@ -105,9 +105,6 @@ class JoinedLauncher:
     def is_first(self) -> bool:
         return self.group.rank == 0
 
-    def announce(self, jobs: Sequence[Job]) -> None:
-        """Nothing to prepare: each job is told as it comes."""
-
     def follow(self) -> None:
         """Every other rank: takes part in each job that rank 0 tells of, and writes nothing."""
         with tempfile.TemporaryDirectory() as folder:
@@ -115,12 +112,12 @@ class JoinedLauncher:
                 self.run(Job.model_validate_json(text), Path(folder))
         self._leave()
 
-    def run(self, job: Job, folder: Path) -> Ended:
+    def run(self, job: Job, folder: Path) -> LaunchResult:
         from spbench.worker.failure import failure
         from spbench.worker.main import work
 
         if self._lost:
-            return Ended(ok=False, group_lost=True)
+            return LaunchResult(ok=False, group_lost=True)
         try:
             if self.is_first:
                 self.group.gather_text(job.model_dump_json(by_alias=True, exclude_defaults=True))
@@ -138,7 +135,7 @@ class JoinedLauncher:
             folder.mkdir(parents=True, exist_ok=True)
             for other, written in enumerate(texts):
                 write_atomically(sample_path(folder, other), written)
-        return Ended(ok=True, hosts=self._named_hosts())
+        return LaunchResult(ok=True, hosts=self._named_hosts())
 
     def close(self) -> None:
         """Tells the others that there are no more jobs."""
@@ -152,7 +149,7 @@ class JoinedLauncher:
                 self.fault.strike(self.group.rank, "teardown")
             self.group.close()
 
-    def _broken(self, job: Job, folder: Path, words: Sample | None) -> Ended:
+    def _broken(self, job: Job, folder: Path, words: Sample | None) -> LaunchResult:
         """Rank 0: what all ranks said, and how it ended. The others leave their words and go."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the row is to be written first
         self._lost = True
@@ -162,7 +159,7 @@ class JoinedLauncher:
         folder.mkdir(parents=True, exist_ok=True)
         for sample in [*([words] if words else []), *heard]:
             write_atomically(sample_path(folder, sample.rank), sample.model_dump_json())
-        ended = Ended(ok=False, rank=0, exitcode=1, hosts=self._named_hosts())
+        ended = LaunchResult(ok=False, rank=0, exitcode=1, hosts=self._named_hosts())
         if any(
             one.status not in ("ok", "comm_error") for one in [*heard, *([words] if words else [])]
         ):

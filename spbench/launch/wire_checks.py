@@ -51,7 +51,6 @@ def run_wire_checks(
     Raises RanksFailedError with the first reason, and where they were in this process's.
     """
     job = Job(ranks=ranks, device="cpu", checks=list(checks), wire=True, timeout_s=timeout_s)
-    launcher.announce([job])
     ended = launcher.run(job, folder)
     by_rank = [read_found(WIRED, folder, ended, rank) for rank in range(ranks)]
     return [

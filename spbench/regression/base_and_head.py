@@ -13,9 +13,8 @@ from pathlib import Path
 import click
 
 from spbench.errors import UNFIT, Failure
-from spbench.launch.deadlines import Deadlines
 from spbench.launch.gpu_memory import GpuMemory
-from spbench.launch.launcher import LauncherError
+from spbench.launch.launcher import Deadlines, LauncherError
 from spbench.launch.local import LocalLauncher
 from spbench.regression.alternate import Side
 from spbench.regression.turn_server import Referee, Seat

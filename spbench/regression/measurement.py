@@ -12,7 +12,7 @@ from spbench.analysis.comparable import matched
 from spbench.analysis.compare_runs import between
 from spbench.analysis.findings import Finding, Margins, Metric
 from spbench.analysis.verdict import Judgement
-from spbench.launch.deadlines import Deadlines
+from spbench.launch.launcher import Deadlines
 from spbench.regression.alternate import Side, in_turn
 from spbench.regression.sequential import in_stages
 from spbench.report.progress import Screen

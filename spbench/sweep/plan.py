@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from spbench.launch.deadlines import Deadlines
+from spbench.launch.launcher import Deadlines
 from spbench.strategies.registry import load
 from spbench.text import counted
 from spbench.workload.case import Case, Cell, Combination, Device, Effort, Job, Kind

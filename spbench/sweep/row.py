@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from spbench.launch.cluster import placement_of
-from spbench.launch.launcher import Ended
+from spbench.launch.launcher import LaunchResult
 from spbench.results.conditions import as_columns
 from spbench.results.sample import Sample, Status
 from spbench.results.step_time import typical
@@ -16,7 +16,7 @@ from spbench.workload.flops import step_flops
 
 
 def facts_of(
-    case: Case, ended: Ended, samples: Sequence[Sample], status: Status, peak: float | None
+    case: Case, ended: LaunchResult, samples: Sequence[Sample], status: Status, peak: float | None
 ) -> dict[str, Any]:
     """Where it ran; figures if it is ok, and of a failed gate those that exist.
 

@@ -17,9 +17,8 @@ import click
 
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster, placement, placement_of, spread
-from spbench.launch.deadlines import Deadlines
 from spbench.launch.gpu_memory import GpuMemory
-from spbench.launch.launcher import Launcher, LauncherError
+from spbench.launch.launcher import Deadlines, Launcher, LauncherError
 from spbench.launch.local import LocalLauncher
 from spbench.launch.process import AgentProcess
 from spbench.launch.torchrun import JoinedLauncher, joined_ranks
@@ -146,8 +145,6 @@ def _sweep(plan: Plan, store: Store, launcher: Launcher) -> list[Record]:
     try:
         placed = _met(plan, launcher)
         store.write_run(_asked(plan, store) | facts)
-        jobs = [job_of(cell.case, plan.deadlines) for cell in todo if cell.why_not is None]
-        launcher.announce(jobs)
         with Screen(
             store.folder,
             [cell.case for cell in todo],

@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from spbench.launch.deadlines import Deadlines
-from spbench.launch.failure_cause import TIME_IS_UP, blamed, conclude
-from spbench.launch.launcher import Launcher
+from spbench.launch.failure_cause import TIME_IS_UP, rank_to_blame, status_and_cause
+from spbench.launch.launcher import Deadlines, Launcher
 from spbench.launch.local import read_samples
 from spbench.results.record import Record
 from spbench.results.sample import Sample
@@ -78,7 +77,7 @@ class Sweep:
         launch_s = time.monotonic() - start_s - ended.waited_s
         samples = read_samples(job, folder)
         self.went(spent(samples, launched_s, launch_s))
-        status, reason = conclude(ended, samples, job.processes, own)
+        status, reason = status_and_cause(ended, samples, job.processes, own)
         of_sweep = own.launch_s < self.deadlines.launch_s and ended.still_s < own.hang_s
         if status in ("timeout", "hang") and of_sweep:
             status, reason = "interrupted", TIME_IS_UP
@@ -88,7 +87,7 @@ class Sweep:
         facts |= {"status": status, "reason": reason, "launch_s": launch_s}
         facts |= {"turns": ended.turns or None}
         if status != "ok" and not ended.group_lost:
-            facts["log"] = self._log(folder, blamed(ended, samples))
+            facts["log"] = self._log(folder, rank_to_blame(ended, samples))
         return self._row(cell.case, started_utc, **facts), samples if status == "ok" else []
 
     def _log(self, folder: Path, rank: int | None) -> str:

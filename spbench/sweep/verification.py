@@ -12,7 +12,7 @@ import click
 from pydantic import TypeAdapter, ValidationError
 
 from spbench.errors import SOME_FAILED, Failure
-from spbench.launch.launcher import Ended, Launcher
+from spbench.launch.launcher import Launcher, LaunchResult
 from spbench.results.sample import CHECKED, Checked, Sample, VerifyResult, sample_path
 from spbench.text import counted
 from spbench.workload.case import Check, Device, Job
@@ -61,7 +61,6 @@ def run_checks(
     """All checks in one start of ``ranks``. Raises RanksFailedError with the first reason."""
     hang_s = min(HANG_S, timeout_s)
     job = Job(ranks=ranks, device=device, checks=list(checks), timeout_s=timeout_s, hang_s=hang_s)
-    launcher.announce([job])
     ended = launcher.run(job, folder)
     by_rank = [read_found(CHECKED, folder, ended, rank) for rank in range(ranks)]
     return [
@@ -98,7 +97,7 @@ def on_each(
     return found
 
 
-def read_found(kind: TypeAdapter[list[T]], folder: Path, ended: Ended, rank: int) -> list[T]:
+def read_found(kind: TypeAdapter[list[T]], folder: Path, ended: LaunchResult, rank: int) -> list[T]:
     """What a rank wrote of its checks. Raises RanksFailedError with what it wrote instead."""
     path = sample_path(folder, rank)
     try:

@@ -16,7 +16,7 @@ from spbench.comm.packing import Parts
 from spbench.comm.threaded import Meeting, Threads, run_ranks
 from spbench.comm.transport import Handle
 from spbench.doctor.rank_collectives import check_exchanges, try_sizes
-from spbench.launch.local import Ended, LocalLauncher
+from spbench.launch.local import LaunchResult, LocalLauncher
 from spbench.results.collective_result import Exchange, Exchanged
 from spbench.results.sample import Sample, sample_path
 from spbench.worker.collective_check import EXCHANGES, Example, difference, exchange_all, rates
@@ -150,14 +150,12 @@ def test_rates_are_bytes_sent_over_the_best_time() -> None:
 class Played:
     """Stands in for ranks: writes the files that they would leave."""
 
-    def __init__(self, ended: Ended, *said: str) -> None:
+    def __init__(self, ended: LaunchResult, *said: str) -> None:
         self.ended, self.said = ended, said
         self.jobs: list[Job] = []
 
-    def announce(self, jobs: Sequence[Job]) -> None:
-        self.jobs += jobs
-
-    def run(self, job: Job, folder: Path) -> Ended:
+    def run(self, job: Job, folder: Path) -> LaunchResult:
+        self.jobs.append(job)
         for rank, text in enumerate(self.said):
             folder.mkdir(parents=True, exist_ok=True)
             if text:
@@ -178,7 +176,7 @@ def last_words(rank: int, status: Any, reason: str) -> str:
     return Sample(rank=rank, status=status, reason=reason, failed_at_s=1.0).model_dump_json()
 
 
-FINE = Ended(ok=True)
+FINE = LaunchResult(ok=True)
 
 
 def test_all_is_well(tmp_path: Path) -> None:
@@ -210,7 +208,7 @@ def test_wrong_numbers_are_named_by_rank(tmp_path: Path, device: Any, remedy: st
 
 def test_ranks_that_hang(tmp_path: Path) -> None:
     """Which, in what, and where the logs are; more seconds may be all it needs."""
-    hung = Ended(ok=False, hung="rank 2 stopped in ring", hung_ranks=[2], still_s=5.0)
+    hung = LaunchResult(ok=False, hung="rank 2 stopped in ring", hung_ranks=[2], still_s=5.0)
     found = check_exchanges(3, "cuda", Played(hung), tmp_path, 7.0)
     assert found.status == "fail"
     assert found.found.startswith("hang: rank 2 stopped in ring; nothing moved for 5 s")
@@ -222,12 +220,12 @@ def test_ranks_that_hang(tmp_path: Path) -> None:
 def test_ranks_that_die(tmp_path: Path) -> None:
     """The first one's last words, or how it ended; in neither case more seconds would help."""
     words = last_words(1, "comm_error", "no connection to 10.0.0.5")
-    ended = Ended(ok=False, rank=1, exitcode=1)
+    ended = LaunchResult(ok=False, rank=1, exitcode=1)
     found = check_exchanges(2, "cpu", Played(ended, "", words), tmp_path, 7.0)
     assert found.status == "fail"
     assert "comm_error: rank 1: no connection to 10.0.0.5" in found.found
     assert "GLOO_SOCKET_IFNAME=lo" in found.remedy
-    ended = Ended(ok=False, rank=0, exitcode=-9)
+    ended = LaunchResult(ok=False, rank=0, exitcode=-9)
     found = check_exchanges(2, "cpu", Played(ended), tmp_path / "other", 7.0)
     assert "crash: rank 0 was ended by SIGKILL" in found.found
     assert "stderr.log" in found.remedy
@@ -237,7 +235,7 @@ def test_ranks_that_die(tmp_path: Path) -> None:
 def test_all_are_not_waited_for_where_two_fail(tmp_path: Path) -> None:
     """The larger start is skipped with a word of why, and nothing is said of it as it begins."""
     told: list[str] = []
-    played = Played(Ended(ok=False, timed_out=True))
+    played = Played(LaunchResult(ok=False, timed_out=True))
     found = try_sizes([2, 8], "cpu", played, tmp_path, 7.0, told.append)
     assert [one.check for one in found] == ["2 ranks", "8 ranks"]
     assert [one.status for one in found] == ["fail", "skipped"]

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from spbench.launch.deadlines import Deadlines
+from spbench.launch.launcher import Deadlines
 from spbench.launch.local import LocalLauncher
 from spbench.launch.process import AgentProcess
 from spbench.results.reading import read_rows

@@ -11,8 +11,7 @@ import psutil
 import pytest
 from helpers.spbench_process import PATHS, alive
 
-from spbench.launch.deadlines import Deadlines
-from spbench.launch.launcher import Ended
+from spbench.launch.launcher import Deadlines, LaunchResult
 from spbench.launch.local import LocalLauncher
 from spbench.results.record import Record
 from spbench.results.store import Store
@@ -58,10 +57,7 @@ class Planting:
     faults: list[str]
     left: list[int] = field(default_factory=list)
 
-    def announce(self, jobs: list[Job]) -> None:
-        self.inner.announce(jobs)
-
-    def run(self, job: Job, folder: Path) -> Ended:
+    def run(self, job: Job, folder: Path) -> LaunchResult:
         environment = {VARIABLE: self.faults[len(self.left)]}
         ended = self.inner.run(job.model_copy(update={"environment": environment}), folder)
         ranks = [

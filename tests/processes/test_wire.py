@@ -21,7 +21,7 @@ from spbench.comm.threaded import Meeting, Threads, run_ranks
 from spbench.comm.transport import Transport
 from spbench.errors import SOME_FAILED, UNFIT, USAGE, Failure
 from spbench.launch import namespace
-from spbench.launch.launcher import Ended, Launcher
+from spbench.launch.launcher import Launcher, LaunchResult
 from spbench.launch.local import LocalLauncher
 from spbench.launch.wire_checks import WireVerdict, judged, run_wire_checks
 from spbench.report.wire_table import show_wire
@@ -111,10 +111,8 @@ class ThreadLauncher:
     def __init__(self, kernel: FakeKernel) -> None:
         self.kernel, self.jobs = kernel, list[Job]()
 
-    def announce(self, jobs: Sequence[Job]) -> None:
-        self.jobs += jobs
-
-    def run(self, job: Job, folder: Path) -> Ended:
+    def run(self, job: Job, folder: Path) -> LaunchResult:
+        self.jobs.append(job)
         meetings = [Meeting(job.ranks, 10.0) for _ in range(3)]
         folder.mkdir(parents=True)
 
@@ -126,7 +124,7 @@ class ThreadLauncher:
             sample_path(folder, transport.rank).write_bytes(WIRED.dump_json(found))
 
         run_ranks(job.ranks, rank_main)
-        return Ended(ok=True)
+        return LaunchResult(ok=True)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -255,11 +253,11 @@ class WritesAs(ThreadLauncher):
         super().__init__(FakeKernel())
         self.text = text
 
-    def run(self, job: Job, folder: Path) -> Ended:
+    def run(self, job: Job, folder: Path) -> LaunchResult:
         folder.mkdir(parents=True)
         for rank in range(job.ranks):
             sample_path(folder, rank).write_text(self.text)
-        return Ended(ok=False, rank=0, exitcode=1)
+        return LaunchResult(ok=False, rank=0, exitcode=1)
 
 
 def test_ranks_that_share_their_network_prove_nothing(tmp_path: Path) -> None:

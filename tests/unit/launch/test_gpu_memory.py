@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spbench.launch.deadlines import Deadlines
 from spbench.launch.gpu_memory import TOLERANCE_BYTES, GpuMemory, memory_back, oom_kills
-from spbench.launch.launcher import Ended, LauncherError
+from spbench.launch.launcher import Deadlines, LauncherError, LaunchResult
 from spbench.launch.local import LocalLauncher
 from spbench.sweep.plan import Request, every, job_of, plan
 from spbench.workload.case import QUICK
@@ -76,7 +75,7 @@ def test_a_hung_launch_that_leaves_memory_ends_the_sweep(
         assert fine.ok
         environment = {"SPBENCH_FAULT": "hang@rank0:init"}
         hung = launcher.run(job.model_copy(update={"environment": environment}), tmp_path / "hung")
-        assert isinstance(hung, Ended) and hung.hung
+        assert isinstance(hung, LaunchResult) and hung.hung
         used[0] = 5 * GIB
         with pytest.raises(LauncherError, match=f"\\[{5 * GIB}\\] \\[{GIB}\\]"):
             launcher.run(job, tmp_path / "next")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spbench.launch.hang_detector import Watch, least_far
+from spbench.launch.hang_detector import HangDetector, least_far
 from spbench.results.heartbeat import Place, Pulse, pulse_path, read_pulse
 
 
@@ -36,8 +36,8 @@ def test_a_pulse_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_silence_is_counted_from_the_last_change(tmp_path: Path) -> None:
     """Of any rank; before the first pulse there is nothing to count, unless it is told to."""
     now = [0.0]
-    watch = Watch(tmp_path, range(2), lambda: now[0])
-    strict = Watch(tmp_path, range(2), lambda: now[0], from_start=True)
+    watch = HangDetector(tmp_path, range(2), lambda: now[0])
+    strict = HangDetector(tmp_path, range(2), lambda: now[0], from_start=True)
     now[0] = 70.0
     assert (watch.still_s(), strict.still_s()) == (0.0, 10.0)
     pulses = [Pulse(pulse_path(tmp_path, rank)) for rank in range(2)]

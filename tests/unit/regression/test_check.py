@@ -22,7 +22,7 @@ from spbench.analysis.compare_runs import between
 from spbench.analysis.findings import METRICS, Finding, Margins, Metric
 from spbench.analysis.verdict import ALPHA, Judgement
 from spbench.errors import DONE, REGRESSION, USAGE
-from spbench.launch.deadlines import Deadlines
+from spbench.launch.launcher import Deadlines
 from spbench.regression.alternate import Side, in_turn
 from spbench.regression.base_accepts import willing
 from spbench.regression.check import EFFORT, case_of

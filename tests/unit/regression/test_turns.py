@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from spbench.launch.deadlines import Deadlines
+from spbench.launch.launcher import Deadlines
 from spbench.launch.local import LocalLauncher
 from spbench.regression import alternate, memory_for_two
 from spbench.regression.alternate import Side, in_turn

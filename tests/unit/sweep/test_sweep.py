@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from spbench.launch.deadlines import Deadlines
-from spbench.launch.launcher import Ended
+from spbench.launch.launcher import Deadlines, LaunchResult
 from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.results.sample import Sample, sample_path
@@ -55,11 +54,11 @@ def bad(rank: int, status: str, at_s: float | None = None, reason: str = "why") 
 class Replay:
     """Writes the files that ranks would have written, and says how they ended."""
 
-    ended: Ended
+    ended: LaunchResult
     files: Sequence[Sample | bytes | None]
     """For each rank a sample, other content, or no file at all."""
 
-    def run(self, job: Job, folder: Path) -> Ended:
+    def run(self, job: Job, folder: Path) -> LaunchResult:
         for rank, content in enumerate(self.files):
             if isinstance(content, Sample):
                 sample_path(folder, rank).write_text(content.model_dump_json())
@@ -68,7 +67,7 @@ class Replay:
         return self.ended
 
 
-OK = Replay(Ended(ok=True), [good(0), good(1)])
+OK = Replay(LaunchResult(ok=True), [good(0), good(1)])
 
 
 @dataclass
@@ -78,10 +77,7 @@ class FakeLauncher:
     script: list[Replay | type[BaseException]]
     jobs: list[Job] = field(default_factory=list)
 
-    def announce(self, jobs: Sequence[Job]) -> None:
-        """Nothing to prepare."""
-
-    def run(self, job: Job, folder: Path) -> Ended:
+    def run(self, job: Job, folder: Path) -> LaunchResult:
         job.write(folder)
         self.jobs.append(job)
         outcome = self.script[len(self.jobs) - 1]
@@ -120,7 +116,7 @@ def sweep(
     return records
 
 
-def one(folder: Path, ended: Ended, *files: Sample | bytes | None) -> Record:
+def one(folder: Path, ended: LaunchResult, *files: Sample | bytes | None) -> Record:
     """The row of a single case on two ranks."""
     (record,) = sweep(folder, FakeLauncher([Replay(ended, files)]), cells())
     return record
@@ -132,7 +128,7 @@ def outcome(record: Record) -> tuple[str, str]:
 
 def test_a_good_launch_is_a_row_of_figures(tmp_path: Path) -> None:
     """Status ok, the slowest rank's time, what was sent, and where it ran."""
-    record = one(tmp_path, Ended(ok=True), good(0), good(1, step_ms=[13.0, 9.0, 11.0]))
+    record = one(tmp_path, LaunchResult(ok=True), good(0), good(1, step_ms=[13.0, 9.0, 11.0]))
     assert outcome(record) == ("ok", "")
     assert (record.step_ms, record.compute_ms, record.exposed_comm_ms) == (12.0, 7.0, 5.0)
     assert (record.sent_bytes_backward, record.predicted_bytes_backward) == (20, 20)
@@ -148,62 +144,62 @@ def test_a_good_launch_is_a_row_of_figures(tmp_path: Path) -> None:
 
 def test_variables_of_all_ranks_are_in_the_row(tmp_path: Path) -> None:
     """A rank may be the only one that tells of a variable, or has another value of it."""
-    one_rank = one(tmp_path / "a", Ended(ok=True), good(0), good(1, environment={"A": "1"}))
+    one_rank = one(tmp_path / "a", LaunchResult(ok=True), good(0), good(1, environment={"A": "1"}))
     assert one_rank.environment == "A=1"
     files = [good(0, environment={"A": "1", "B": "2"}), good(1, environment={"B": "2", "A": "3"})]
-    assert one(tmp_path / "b", Ended(ok=True), *files).environment == "A=1 B=2 A=3"
+    assert one(tmp_path / "b", LaunchResult(ok=True), *files).environment == "A=1 B=2 A=3"
 
 
 FAULTS: dict[str, tuple[Replay, str, str]] = {
     "killed": (
-        Replay(Ended(ok=False, rank=1, exitcode=-9), [good(0), None]),
+        Replay(LaunchResult(ok=False, rank=1, exitcode=-9), [good(0), None]),
         "crash",
         "rank 1 was ended by SIGKILL",
     ),
     "segfault": (
-        Replay(Ended(ok=False, rank=0, exitcode=-11), [None, None]),
+        Replay(LaunchResult(ok=False, rank=0, exitcode=-11), [None, None]),
         "crash",
         "rank 0 was ended by SIGSEGV",
     ),
     "a signal without a name": (
-        Replay(Ended(ok=False, rank=0, exitcode=-40), [None, None]),
+        Replay(LaunchResult(ok=False, rank=0, exitcode=-40), [None, None]),
         "crash",
         "rank 0 was ended by signal 40",
     ),
     "an exit code": (
-        Replay(Ended(ok=False, rank=1, exitcode=7), [None, None]),
+        Replay(LaunchResult(ok=False, rank=1, exitcode=7), [None, None]),
         "crash",
         "rank 1 ended with exit code 7 and left no result",
     ),
     "the launcher itself": (
-        Replay(Ended(ok=False, exitcode=-9), [None, None]),
+        Replay(LaunchResult(ok=False, exitcode=-9), [None, None]),
         "crash",
         "the launcher was ended by SIGKILL",
     ),
     "died after its result": (
-        Replay(Ended(ok=False, rank=1, exitcode=-6), [good(0), good(1)]),
+        Replay(LaunchResult(ok=False, rank=1, exitcode=-6), [good(0), good(1)]),
         "crash",
         "rank 1 was ended by SIGABRT",
     ),
-    "no file": (Replay(Ended(ok=True), [good(0), None]), "crash", "rank 1 left no result"),
+    "no file": (Replay(LaunchResult(ok=True), [good(0), None]), "crash", "rank 1 left no result"),
     "half a file": (
-        Replay(Ended(ok=True), [good(0).model_dump_json()[:40].encode(), good(1)]),
+        Replay(LaunchResult(ok=True), [good(0).model_dump_json()[:40].encode(), good(1)]),
         "crash",
         "rank 0 left no result",
     ),
     "a file of noise": (
-        Replay(Ended(ok=True), [good(0), b"\xff\xfe\x00{"]),
+        Replay(LaunchResult(ok=True), [good(0), b"\xff\xfe\x00{"]),
         "crash",
         "rank 1 left no result",
     ),
     "out of memory": (
-        Replay(Ended(ok=False, rank=1, exitcode=1), [None, bad(1, "oom", 5.0, "no 3 GiB")]),
+        Replay(LaunchResult(ok=False, rank=1, exitcode=1), [None, bad(1, "oom", 5.0, "no 3 GiB")]),
         "oom",
         "rank 1: no 3 GiB",
     ),
     "out of memory, and its echo": (
         Replay(
-            Ended(ok=False, rank=0, exitcode=1),
+            LaunchResult(ok=False, rank=0, exitcode=1),
             [bad(0, "comm_error", 1.0, "connection closed"), bad(1, "oom", 2.0)],
         ),
         "oom",
@@ -211,97 +207,108 @@ FAULTS: dict[str, tuple[Replay, str, str]] = {
     ),
     "the first of two": (
         Replay(
-            Ended(ok=False, rank=0, exitcode=1), [bad(0, "crash", 9.0, "late"), bad(1, "oom", 8.0)]
+            LaunchResult(ok=False, rank=0, exitcode=1),
+            [bad(0, "crash", 9.0, "late"), bad(1, "oom", 8.0)],
         ),
         "oom",
         "rank 1: why",
     ),
     "one that knows no time": (
         Replay(
-            Ended(ok=False, rank=0, exitcode=1),
+            LaunchResult(ok=False, rank=0, exitcode=1),
             [bad(0, "wrong_result", None, "another's"), bad(1, "wrong_result", 8.0, "its own")],
         ),
         "wrong_result",
         "rank 1: its own",
     ),
     "killed, and its echo": (
-        Replay(Ended(ok=False, rank=1, exitcode=-9), [bad(0, "comm_error", 1.0), None]),
+        Replay(LaunchResult(ok=False, rank=1, exitcode=-9), [bad(0, "comm_error", 1.0), None]),
         "crash",
         "rank 1 was ended by SIGKILL",
     ),
     "nothing but a broken connection": (
         Replay(
-            Ended(ok=False, rank=0, exitcode=1),
+            LaunchResult(ok=False, rank=0, exitcode=1),
             [bad(0, "comm_error", 2.0), bad(1, "comm_error", 1.0, "reset")],
         ),
         "comm_error",
         "rank 1: reset",
     ),
     "too slow": (
-        Replay(Ended(ok=False, timed_out=True), [None, None]),
+        Replay(LaunchResult(ok=False, timed_out=True), [None, None]),
         "timeout",
         "not done after 7 s; --timeout sets the deadline",
     ),
     "too slow, and broken when ended": (
-        Replay(Ended(ok=False, timed_out=True), [bad(0, "comm_error", 9.0), None]),
+        Replay(LaunchResult(ok=False, timed_out=True), [bad(0, "comm_error", 9.0), None]),
         "timeout",
         "not done after 7 s; --timeout sets the deadline",
     ),
     "hung": (
-        Replay(Ended(ok=False, hung="rank 1 stopped in joining", hung_ranks=[1], still_s=200), []),
+        Replay(
+            LaunchResult(ok=False, hung="rank 1 stopped in joining", hung_ranks=[1], still_s=200),
+            [],
+        ),
         "hang",
         "rank 1 stopped in joining; nothing moved for 200 s (--hang-after sets the limit). Their "
         "stacks are in their logs",
     ),
     "hung when it was done": (
-        Replay(Ended(ok=False, hung="rank 0 stopped in leaving", still_s=4), [good(0), good(1)]),
+        Replay(
+            LaunchResult(ok=False, hung="rank 0 stopped in leaving", still_s=4), [good(0), good(1)]
+        ),
         "hang",
         "rank 0 stopped in leaving; nothing moved for 4 s (--timeout sets the limit). Their "
         "stacks are in their logs",
     ),
     "out of memory, and then the others hung": (
-        Replay(Ended(ok=False, hung="rank 0 stopped"), [None, bad(1, "oom", 5.0)]),
+        Replay(LaunchResult(ok=False, hung="rank 0 stopped"), [None, bad(1, "oom", 5.0)]),
         "oom",
         "rank 1: why",
     ),
     "a node that is lost": (
-        Replay(Ended(ok=False, lost=True, why="node 1 (b) is gone"), [bad(0, "comm_error"), None]),
+        Replay(
+            LaunchResult(ok=False, lost=True, why="node 1 (b) is gone"),
+            [bad(0, "comm_error"), None],
+        ),
         "comm_error",
         "node 1 (b) is gone",
     ),
     "on several nodes": (
-        Replay(Ended(ok=False, rank=1, exitcode=-9, hosts={0: "a", 1: "b"}), [good(0), None]),
+        Replay(
+            LaunchResult(ok=False, rank=1, exitcode=-9, hosts={0: "a", 1: "b"}), [good(0), None]
+        ),
         "crash",
         "rank 1 (b) was ended by SIGKILL",
     ),
     "killed by the kernel": (
-        Replay(Ended(ok=False, rank=1, exitcode=-9, starved=True), [good(0), None]),
+        Replay(LaunchResult(ok=False, rank=1, exitcode=-9, starved=True), [good(0), None]),
         "host_oom",
         "rank 1 was killed by the kernel, which was out of memory",
     ),
     "never started": (
-        Replay(Ended(ok=False, why="OSError: no more processes"), [None, None]),
+        Replay(LaunchResult(ok=False, why="OSError: no more processes"), [None, None]),
         "crash",
         "the ranks could not be started: OSError: no more processes",
     ),
     "out of memory while the others waited": (
-        Replay(Ended(ok=False, timed_out=True), [None, bad(1, "oom", 5.0)]),
+        Replay(LaunchResult(ok=False, timed_out=True), [None, bad(1, "oom", 5.0)]),
         "oom",
         "rank 1: why",
     ),
     "a group that an earlier case broke": (
-        Replay(Ended(ok=False, group_lost=True), [None, None]),
+        Replay(LaunchResult(ok=False, group_lost=True), [None, None]),
         "skipped",
         "an earlier case broke the process group that was joined",
     ),
     "more bytes than predicted": (
-        Replay(Ended(ok=True), [good(0), good(1, sent_by_phase={**SENT, "forward": 11})]),
+        Replay(LaunchResult(ok=True), [good(0), good(1, sent_by_phase={**SENT, "forward": 11})]),
         "wrong_result",
         "rank 1 sent {'forward': 11, 'backward': 20, 'gradients': 30}, predicted "
         "{'forward': 10, 'backward': 20, 'gradients': 30}",
     ),
     "nothing sent at all": (
-        Replay(Ended(ok=True), [good(0, sent_by_phase=dict.fromkeys(SENT, 0)), good(1)]),
+        Replay(LaunchResult(ok=True), [good(0, sent_by_phase=dict.fromkeys(SENT, 0)), good(1)]),
         "wrong_result",
         "rank 0 sent {'forward': 0, 'backward': 0, 'gradients': 0}, predicted "
         "{'forward': 10, 'backward': 20, 'gradients': 30}",
@@ -333,7 +340,7 @@ def test_a_wrong_result_keeps_its_proof(tmp_path: Path) -> None:
         Sample(rank=0, status="wrong_result", reason="another rank", **proof | {"output_error": 0}),
         Sample.model_validate({"rank": 1} | wrong | proof),
     ]
-    record = one(tmp_path, Ended(ok=True), *files)
+    record = one(tmp_path, LaunchResult(ok=True), *files)
     assert outcome(record) == ("wrong_result", "rank 1: q.weight differs")
     assert (record.output_error, record.gradient_error, record.tolerance) == (0.25, 0.5, 1e-4)
     assert record.step_ms is None
@@ -380,7 +387,7 @@ def test_it_is_told_where_the_time_went(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         run = Sweep(
             store=store,
-            launcher=FakeLauncher([Replay(Ended(ok=True), [told, good(1)]), crash, OK]),
+            launcher=FakeLauncher([Replay(LaunchResult(ok=True), [told, good(1)]), crash, OK]),
             run_id="a run",
             session="a session",
             deadlines=Deadlines(launch_s=7.0),
@@ -401,7 +408,7 @@ def test_it_is_told_where_the_time_went(tmp_path: Path) -> None:
 def test_a_share_is_one_process(tmp_path: Path) -> None:
     """One file is all there is to wait for, whatever group it claims; sent bytes stay blank."""
     silent = {"step_ms": None, "sent_by_phase": None, "sent_by_op": None}
-    launcher = FakeLauncher([Replay(Ended(ok=True), [good(0, **silent)])])
+    launcher = FakeLauncher([Replay(LaunchResult(ok=True), [good(0, **silent)])])
     (record,) = sweep(tmp_path, launcher, cells("dsp", ranks=[8], kind="one_gpu_share"))
     assert outcome(record) == ("ok", "")
     assert (record.world_size, launcher.jobs[0].processes) == (8, 1)
@@ -588,7 +595,7 @@ def test_what_a_gpu_can_do_depends_on_the_case(tmp_path: Path) -> None:
     assert [record.mfu is None for record in records] == [True, False]
 
 
-OOM = Replay(Ended(ok=False, rank=1, exitcode=1), [None, bad(1, "oom", 5.0)])
+OOM = Replay(LaunchResult(ok=False, rank=1, exitcode=1), [None, bad(1, "oom", 5.0)])
 
 
 def larger(**sizes: Any) -> list[Cell]:
@@ -634,11 +641,11 @@ def test_the_time_of_all_launches(tmp_path: Path) -> None:
     now = [100.0]
 
     class Slow(FakeLauncher):
-        def run(self, job: Job, folder: Path) -> Ended:
+        def run(self, job: Job, folder: Path) -> LaunchResult:
             now[0] += 40.0
             return super().run(job, folder)
 
-    launcher = Slow([OK, Replay(Ended(ok=False, timed_out=True), [None, None])])
+    launcher = Slow([OK, Replay(LaunchResult(ok=False, timed_out=True), [None, None])])
     with Store(tmp_path) as store:
         run = Sweep(
             store=store,
