@@ -27,7 +27,7 @@ import torch.multiprocessing as mp
 
 from spbench.comm.group import ProcessGroup
 from spbench.strategies.registry import load
-from spbench.worker.step import Links, Step
+from spbench.worker.step import Step
 from spbench.worker.timer import Stopwatch
 from spbench.workload.catalogue import find
 
@@ -75,8 +75,8 @@ def rank_main(
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
     group = ProcessGroup(torch.device("cpu"), 120.0)
     group.warm()
-    links = Links(strategy=group.strategy, gradients=group.gradients)
-    step = Step(find(workload), load(strategy), links, group.device, seed=None)
+    transports = group.transports
+    step = Step(find(workload), load(strategy), transports, group.device, seed=None)
     inputs, cotangent = step.random_inputs()
     watch = Stopwatch(group=group, now_s=time.perf_counter)
 

@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from spbench.comm.group import ShareOfGroup
 from spbench.layers.attention import prefer_fastest
 from spbench.strategies.registry import load
-from spbench.worker.step import DTYPES, Links, Step
+from spbench.worker.step import DTYPES, Step
 from spbench.workload.catalogue import find
 from spbench.workload.flops import step_flops
 from spbench.workload.load import with_settings
@@ -59,8 +59,8 @@ def kind_of(kernel: str) -> str:
 def report(work: Workload, strategy: str, ranks: int, flop_per_s: float) -> None:
     device = torch.device("cuda", 0)
     group = ShareOfGroup(device, ranks)
-    links = Links(strategy=group.strategy, gradients=group.gradients)
-    step = Step(work, load(strategy), links, device, seed=None)
+    transports = group.transports
+    step = Step(work, load(strategy), transports, device, seed=None)
     inputs, cotangent = step.random_inputs()
     step_ms = ms_of(lambda: step(inputs, cotangent), 5)
     began_s = time.perf_counter()

@@ -73,7 +73,7 @@ def rank_main(
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
     group = ProcessGroup(torch.device("cpu"), 120.0)
     group.warm()
-    comm = Collectives(group.strategy)
+    comm = Collectives(group.transports.strategy)
     here = Shard.even(before, SHAPE[before], ranks)
     there = Shard.even(after, SHAPE[after], ranks)
     x = comm.take(torch.randn(SHAPE), here).contiguous()

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from spbench.comm.packing import Parts, incoming, outgoing, pack, unpacked
-from spbench.comm.transport import Done, Handle, Transport
+from spbench.comm.transport import Done, Handle, Transport, Transports
 
 
 @final
-class Silent(Transport):
+class SilentTransport(Transport):
     """Claims a rank of a group."""
 
     def __init__(self, rank: int, size: int) -> None:
@@ -101,3 +101,7 @@ class Silent(Transport):
         if noise is None or noise.numel() < part.numel():
             noise = self._noise[part.dtype] = torch.randn(part.numel(), dtype=part.dtype)
         return noise[: part.numel()].view(part.shape)
+
+
+def silent_transports(rank: int, size: int) -> Transports:
+    return Transports(strategy=SilentTransport(rank, size), gradients=SilentTransport(rank, size))

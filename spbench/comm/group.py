@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 from spbench.comm.collectives import Collectives
-from spbench.comm.fake import Silent
-from spbench.comm.nccl_gloo import Gloo, Nccl
-from spbench.comm.transport import Transport
+from spbench.comm.fake import silent_transports
+from spbench.comm.nccl_gloo import GlooTransport, NcclTransport
+from spbench.comm.transport import Transports
 from spbench.workload.sharding import Shard
 
 
@@ -27,19 +27,19 @@ class Group(ABC):
 
     backend: str
 
-    def __init__(self, device: torch.device, strategy: Transport, gradients: Transport) -> None:
-        self.device, self.strategy, self.gradients = device, strategy, gradients
+    def __init__(self, device: torch.device, transports: Transports) -> None:
+        self.device, self.transports = device, transports
         self.on_meeting: Callable[[], None] = lambda: None
         """Called before each ``barrier`` and ``largest``: all that tells how far a rank has come
         behind its last transfer, or in a silent step."""
 
     @property
     def rank(self) -> int:
-        return self.strategy.rank
+        return self.transports.strategy.rank
 
     @property
     def size(self) -> int:
-        return self.strategy.size
+        return self.transports.strategy.size
 
     def synchronise(self) -> None:
         """Wait for this rank's device."""
@@ -84,8 +84,8 @@ class ProcessGroup(Group):
         world = dist.group.WORLD
         second = dist.new_group(timeout=timeout, device_id=eager)
         assert world is not None and second is not None
-        network = Nccl if device.type == "cuda" else Gloo
-        super().__init__(device, network(world), network(second))
+        network = NcclTransport if device.type == "cuda" else GlooTransport
+        super().__init__(device, Transports(strategy=network(world), gradients=network(second)))
         self._one = torch.zeros(1, device=device)
 
     def _largest(self, values: Sequence[float]) -> list[float]:
@@ -105,7 +105,7 @@ class ProcessGroup(Group):
 
     def warm(self) -> None:
         """Each kind of collective once on each group, so that none allocates later."""
-        for transport in (self.strategy, self.gradients):
+        for transport in (self.transports.strategy, self.transports.gradients):
             mine, whole = self._one.clone(), torch.zeros(self.size, device=self.device)
             parts, apart = whole.split(1), torch.zeros_like(whole).split(1)
             transport.all_to_all([[p] for p in apart], [[p] for p in parts], 0).wait()
@@ -129,7 +129,7 @@ class ShareOfGroup(Group):
     backend = "fake"
 
     def __init__(self, device: torch.device, size: int) -> None:
-        super().__init__(device, Silent(0, size), Silent(0, size))
+        super().__init__(device, silent_transports(0, size))
 
     def _largest(self, values: Sequence[float]) -> list[float]:
         return list(values)

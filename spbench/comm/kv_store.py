@@ -15,16 +15,16 @@ _kept: set[int] = set()
 """Ports of boards that this process keeps, or has kept."""
 
 
-class BoardError(Exception):
+class KeyValueStoreError(Exception):
     """The one who keeps the board does not answer."""
 
 
 @final
-class Board:
+class KeyValueStore:
     """One connection to it. A thread that must not wait for another has its own."""
 
     def __init__(self, host: str, port: int, *, keeps: bool = False, wait_s: float = 60.0) -> None:
-        """``keeps``: it lives in this process. Port 0: any that is free. Raises BoardError."""
+        """``keeps``: the store lives in this process. Port 0: any free one."""
         self.host, self._wait_s = host, wait_s
         self._store = self._open(port, keeps)
         self.port = self._store.port
@@ -47,31 +47,31 @@ class Board:
                 multi_tenant=True,
             )
         except (RuntimeError, ValueError) as error:  # torch's DistError is a RuntimeError
-            raise BoardError(str(error).strip().split("\n")[0]) from None
+            raise KeyValueStoreError(str(error).strip().split("\n")[0]) from None
 
-    def another(self) -> Board:
+    def another(self) -> KeyValueStore:
         """A second connection to the same board."""
-        return Board(self.host, self.port, wait_s=self._wait_s)
+        return KeyValueStore(self.host, self.port, wait_s=self._wait_s)
 
     def post(self, name: str, text: str) -> None:
-        """Raises BoardError."""
+        """Raises KeyValueStoreError."""
         try:
             self._store.set(name, text)
         except RuntimeError as error:
-            raise BoardError(str(error)) from None
+            raise KeyValueStoreError(str(error)) from None
 
     def claim(self, name: str, text: str) -> str:
-        """Posts it if nothing stands there; what stands there now. Raises BoardError."""
+        """Posts it if nothing stands there; what stands there now. Raises KeyValueStoreError."""
         try:
             return self._store.compare_set(name, "", text).decode()
         except RuntimeError as error:
-            raise BoardError(str(error)) from None
+            raise KeyValueStoreError(str(error)) from None
 
     def read(self, name: str) -> str | None:
-        """None while nobody has posted it. Raises BoardError."""
+        """None while nobody has posted it. Raises KeyValueStoreError."""
         try:
             if not self._store.check([name]):
                 return None
             return self._store.get(name).decode()
         except RuntimeError as error:
-            raise BoardError(str(error)) from None
+            raise KeyValueStoreError(str(error)) from None

@@ -10,7 +10,7 @@ refuses uneven shards (figures: docs/decisions/0004).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import final
+from typing import Any, final
 
 import torch
 import torch.distributed as dist
@@ -19,9 +19,22 @@ from torch import Tensor
 from spbench.comm.packing import Parts, incoming, outgoing, pack, unpacked
 from spbench.comm.transport import Handle, Transport
 
-# torch 2.13 renames these two and deprecates the old names.
-_all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+# torch 2.13 renames these two and deprecates the old names; a torch that was built without
+# torch.distributed has neither.
+_all_gather_single: Any = getattr(
+    dist, "all_gather_single", getattr(dist, "all_gather_into_tensor", None)
+)
+_reduce_scatter_single: Any = getattr(
+    dist, "reduce_scatter_single", getattr(dist, "reduce_scatter_tensor", None)
+)
+
+
+def available_backends() -> list[str]:
+    """Those of gloo and nccl that this torch was built with."""
+    if not dist.is_available():
+        return []
+    built = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
+    return [name for name, is_built in built.items() if is_built]
 
 
 @final
@@ -41,7 +54,7 @@ class Several:
             act()
 
 
-class Network(Transport):
+class ProcessGroupTransport(Transport):
     """A torch process group."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -68,7 +81,7 @@ class Network(Transport):
 
 
 @final
-class Nccl(Network):
+class NcclTransport(ProcessGroupTransport):
     """CUDA tensors over NVLink, PCIe or the network."""
 
     def _all_to_all(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
@@ -108,7 +121,7 @@ class Nccl(Network):
 
 
 @final
-class Gloo(Network):
+class GlooTransport(ProcessGroupTransport):
     """CPU tensors over sockets."""
 
     def _all_to_all(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 @final
-class Meeting:
+class ThreadRendezvous:
     """Where the threads of one group show each other tensors, one round at a time."""
 
     def __init__(self, size: int, timeout_s: float = 900.0) -> None:
@@ -47,10 +47,10 @@ class Meeting:
 
 
 @final
-class Threads(Transport):
-    """One thread's place in a ``Meeting``."""
+class ThreadTransport(Transport):
+    """One thread's place in a ``ThreadRendezvous``."""
 
-    def __init__(self, rank: int, meeting: Meeting) -> None:
+    def __init__(self, rank: int, meeting: ThreadRendezvous) -> None:
         super().__init__(rank, meeting.size)
         self.meeting = meeting
 
@@ -93,16 +93,16 @@ class Threads(Transport):
         return Done()
 
 
-def run_ranks(size: int, rank_main: Callable[[Threads], T]) -> list[T]:
+def run_rank_threads(size: int, rank_main: Callable[[ThreadTransport], T]) -> list[T]:
     """``rank_main`` on ``size`` threads at once; their results by rank.
 
     The first failure is raised, after every thread has ended.
     """
-    meeting = Meeting(size)
+    meeting = ThreadRendezvous(size)
 
     def run(rank: int) -> T:
         try:
-            return rank_main(Threads(rank, meeting))
+            return rank_main(ThreadTransport(rank, meeting))
         except BaseException:
             meeting.abort()
             raise

@@ -8,8 +8,10 @@ of whole tensors on either side; whether they are packed on the way is the wire'
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol, final
 
@@ -116,6 +118,31 @@ class Transport(ABC):
 
     @abstractmethod
     def _shift(self, received: Tensor, sent: Tensor) -> Handle: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transports:
+    """The two groups of one rank: the strategy's own, and one for the gradient all-reduce."""
+
+    strategy: Transport
+    gradients: Transport
+    on_step: Callable[[], None] = lambda: None
+    """Called as each step begins."""
+
+    def reset(self) -> None:
+        self.strategy.reset()
+        self.gradients.reset()
+
+    def sent(self) -> Count:
+        """Bytes sent since the last reset, of both."""
+        total = dict(self.strategy.sent)
+        for key, sent in self.gradients.sent.items():
+            total[key] = total.get(key, 0) + sent
+        return total
+
+    def calls(self) -> dict[tuple[Phase, Op], int]:
+        """Collectives since the last reset that sent something, of both."""
+        return Counter(self.strategy.calls) + Counter(self.gradients.calls)
 
 
 def _nbytes(parts: Parts) -> int:

@@ -11,7 +11,7 @@ import warnings
 
 import torch
 
-from spbench.comm.backends import backends
+from spbench.comm.nccl_gloo import available_backends
 from spbench.doctor.torch_facts import TorchFacts
 from spbench.results.safe_query import told
 
@@ -24,7 +24,7 @@ def torch_facts(device: str) -> TorchFacts:
         version=str(torch.__version__),
         cuda=torch.version.cuda or "",
         nccl="" if version is None else ".".join(map(str, version)),
-        backends=backends(),
+        backends=available_backends(),
         gpus=gpus,
         troubles=troubles,
     )

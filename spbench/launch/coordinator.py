@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 from typing import final
 
-from spbench.comm.kv_store import Board
+from spbench.comm.kv_store import KeyValueStore
 from spbench.launch.agent import LOOK_S, launch
 from spbench.launch.cluster import Cluster, Member, Roster, meeting, roster_of
 from spbench.launch.interfaces import bind_gloo_towards, is_loopback
 from spbench.launch.launcher import LaunchResult
-from spbench.results.heartbeat import pulses_of
+from spbench.results.heartbeat import find_heartbeats
 from spbench.results.sample import write_atomically
 from spbench.workload.case import Job
 
@@ -27,7 +27,7 @@ class Head:
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
-        self.board = Board(cluster.head, cluster.port, keeps=True, wait_s=cluster.wait_s)
+        self.board = KeyValueStore(cluster.head, cluster.port, keeps=True, wait_s=cluster.wait_s)
         self.beats = self.board.another()
         self.heard: dict[int, tuple[str | None, float]] = {}
         self.roster = Roster()
@@ -72,7 +72,7 @@ class Head:
         counts = job.nodes or [job.processes]
         others = list(range(1, len(counts)))
         # Held until the launch is over; elastic's own store in this process is the same one.
-        port = Board(self.cluster.head, 0, keeps=True)
+        port = KeyValueStore(self.cluster.head, 0, keeps=True)
         facts = {"job": job.model_dump_json(by_alias=True), "port": port.port}
         self.board.post(f"job/{number}", json.dumps(facts))
         self.heard = {node: (None, time.monotonic()) for node in others}
@@ -143,7 +143,7 @@ class Head:
         for node in others:
             done = json.loads(self.board.read(f"done/{number}/{node}") or "")
             for name, content in done["files"].items():
-                place = (pulses_of(folder) or folder) if name.endswith(".pulse") else folder
+                place = (find_heartbeats(folder) or folder) if name.endswith(".pulse") else folder
                 (place / name).parent.mkdir(parents=True, exist_ok=True)
                 (place / name).write_bytes(content.encode("latin-1"))
             endings[node] = LaunchResult.model_validate(done["ended"])

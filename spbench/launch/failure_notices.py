@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self, final
 from spbench.results.sample import Sample
 
 if TYPE_CHECKING:
-    from spbench.comm.kv_store import Board
+    from spbench.comm.kv_store import KeyValueStore
 
 BEAT_S = 2.0
 WAIT_S = 3.0
@@ -26,7 +26,7 @@ WAIT_S = 3.0
 class Notices:
     """One rank's access. Ranks on ``hosts`` of their own tell by a thread that their host lives."""
 
-    def __init__(self, board: Board, rank: int, hosts: Sequence[str]) -> None:
+    def __init__(self, board: KeyValueStore, rank: int, hosts: Sequence[str]) -> None:
         self._board, self._rank, self.hosts = board, rank, hosts
         first_there = hosts.index(hosts[rank]) == rank
         if first_there and len(set(hosts)) > 1:
@@ -35,21 +35,21 @@ class Notices:
     @classmethod
     def over(cls, environ: Mapping[str, str], rank: int, hosts: Sequence[str]) -> Self | None:
         """Over the store that the variables of the launch name; None if it cannot be had."""
-        from spbench.comm.kv_store import Board, BoardError
+        from spbench.comm.kv_store import KeyValueStore, KeyValueStoreError
 
         try:
-            board = Board(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), wait_s=10.0)
+            board = KeyValueStore(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), wait_s=10.0)
             return cls(board, rank, hosts)
-        except (BoardError, KeyError, ValueError):
+        except (KeyValueStoreError, KeyError, ValueError):
             return None
 
     def leave(self, words: Sample) -> None:
         """Best effort: who cannot be reached is told nothing."""
-        from spbench.comm.kv_store import BoardError
+        from spbench.comm.kv_store import KeyValueStoreError
 
         try:
             self._board.post(f"spbench/words/{self._rank}", words.model_dump_json())
-        except BoardError:
+        except KeyValueStoreError:
             return
 
     def words(self, wait_s: float = WAIT_S) -> list[Sample]:
@@ -81,21 +81,21 @@ class Notices:
         ]
 
     def _read(self, name: str) -> str | None:
-        from spbench.comm.kv_store import BoardError
+        from spbench.comm.kv_store import KeyValueStoreError
 
         try:
             return self._board.read(name)
-        except BoardError:
+        except KeyValueStoreError:
             return None
 
-    def _beat(self, board: Board) -> None:
-        from spbench.comm.kv_store import BoardError
+    def _beat(self, board: KeyValueStore) -> None:
+        from spbench.comm.kv_store import KeyValueStoreError
 
         number = 0
         while True:
             try:
                 board.post(f"spbench/beat/{self._rank}", f"{os.getpid()} {number}")
-            except BoardError:
+            except KeyValueStoreError:
                 return
             number += 1
             time.sleep(BEAT_S)

@@ -13,11 +13,11 @@ from typing import Any, NoReturn
 
 import psutil
 
-from spbench.comm.kv_store import Board, BoardError
+from spbench.comm.kv_store import KeyValueStore, KeyValueStoreError
 from spbench.launch.agent import LOOK_S, launch
 from spbench.launch.cluster import Cluster, Member, Roster, meeting
 from spbench.launch.interfaces import bind_gloo_towards
-from spbench.results.heartbeat import tell_pulses
+from spbench.results.heartbeat import point_to_heartbeats
 from spbench.workload.case import Job
 
 BEAT_S = 1.0
@@ -27,7 +27,7 @@ UNFIT = 6
 
 def follow(cluster: Cluster, folder: Path) -> None:
     """Every other node: takes part in what node 0 announces, until it says that it is over."""
-    board = Board(cluster.head, cluster.port, wait_s=cluster.wait_s)
+    board = KeyValueStore(cluster.head, cluster.port, wait_s=cluster.wait_s)
     bind_gloo_towards(cluster.head, cluster.port)
     me = Member.here(cluster)
     there = Member.model_validate_json(board.claim(f"node/{me.node}", me.model_dump_json()))
@@ -50,13 +50,13 @@ def follow(cluster: Cluster, folder: Path) -> None:
 
 
 def _take_part(
-    cluster: Cluster, board: Board, number: int, facts: dict[str, Any], folder: Path
+    cluster: Cluster, board: KeyValueStore, number: int, facts: dict[str, Any], folder: Path
 ) -> None:
     job = Job.model_validate_json(facts["job"])
     if cluster.node >= len(job.nodes):
         return
     job.write(folder)
-    tell_pulses(folder, folder)
+    point_to_heartbeats(folder, folder)
     ears = board.another()
     board.post(f"here/{number}/{cluster.node}", "")
     ended = launch(
@@ -74,11 +74,11 @@ def _take_part(
     board.post(f"done/{number}/{cluster.node}", json.dumps(told))
 
 
-def _is_to_stop(board: Board, number: int) -> bool:
+def _is_to_stop(board: KeyValueStore, number: int) -> bool:
     """When node 0 says so, or says nothing any more."""
     try:
         return board.read(f"stop/{number}") is not None
-    except BoardError:
+    except KeyValueStoreError:
         return True
 
 
@@ -92,7 +92,7 @@ def _logs(folder: Path, first: int) -> dict[str, str]:
     return found
 
 
-def _beat_for_ever(cluster: Cluster, board: Board) -> None:
+def _beat_for_ever(cluster: Cluster, board: KeyValueStore) -> None:
     """One thread tells node 0 that this node lives, another sees whether it still can."""
     answered = [time.monotonic()]
 
@@ -102,7 +102,7 @@ def _beat_for_ever(cluster: Cluster, board: Board) -> None:
             try:
                 board.post(f"beat/{cluster.node}", str(number))
                 board.read("over")  # waits for an answer, which post does not
-            except BoardError:
+            except KeyValueStoreError:
                 return
             answered[0] = time.monotonic()
             number += 1

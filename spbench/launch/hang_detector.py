@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import final
 
-from spbench.results.heartbeat import Place, read_pulse
+from spbench.results.heartbeat import RankPosition, read_heartbeat
 from spbench.text import counted
 
 LOOK_S = 0.2
@@ -32,14 +32,14 @@ class HangDetector:
         self._folder, self._ranks, self._now_s = folder, ranks, now_s
         self._from_start = from_start
         self._looked_s = self._changed_s = now_s()
-        self.places: dict[int, Place | None] = dict.fromkeys(ranks)
+        self.places: dict[int, RankPosition | None] = dict.fromkeys(ranks)
 
     def still_s(self) -> float:
         """Seconds since any rank was seen to move."""
         now = self._now_s()
         if now - self._looked_s >= LOOK_S:
             self._looked_s = now
-            places = {rank: read_pulse(self._folder, rank) for rank in self._ranks}
+            places = {rank: read_heartbeat(self._folder, rank) for rank in self._ranks}
             if places != self.places:
                 self.places, self._changed_s = places, now
         still_s = now - self._changed_s
@@ -48,7 +48,7 @@ class HangDetector:
         return max(0.0, still_s - STARTING_S) if self._from_start else 0.0
 
 
-def least_far(places: dict[int, Place | None]) -> tuple[list[int], str]:
+def least_far(places: dict[int, RankPosition | None]) -> tuple[list[int], str]:
     """The ranks that got least far, and where they and the others stand, in a sentence.
 
     A rank that has ended hangs no longer; ranks that have not begun are the least far of all.
@@ -69,7 +69,7 @@ def least_far(places: dict[int, Place | None]) -> tuple[list[int], str]:
     return behind, said
 
 
-def _progress(place: Place | None) -> tuple[int, int, int]:
+def _progress(place: RankPosition | None) -> tuple[int, int, int]:
     return (-1, 0, 0) if place is None else place.progress
 
 

@@ -21,7 +21,7 @@ from spbench.launch.launcher import LauncherError, LaunchResult
 from spbench.launch.process import AgentProcess
 from spbench.launch.shutdown import GRACE_S, STACKS_S
 from spbench.regression.turn_server import Seat
-from spbench.results.heartbeat import pulse_folder, read_pulse
+from spbench.results.heartbeat import heartbeat_folder, read_heartbeat
 from spbench.results.sample import Sample, sample_path
 from spbench.workload.case import Job
 
@@ -95,7 +95,7 @@ class LocalLauncher:
             nodes = spread(job.processes, self.per_node, self._cluster.nodes)
             job = job.model_copy(update={"nodes": nodes})
         _make_room(job, folder)
-        with pulse_folder(folder) as pulses:
+        with heartbeat_folder(folder) as pulses:
             self._agent.start()
             self._agent.say(str(folder.resolve()))
             self._idle = False
@@ -153,7 +153,7 @@ class LocalLauncher:
                     return told
                 if still_s < min(job.hang_s, job.timeout_s / 2):
                     return LaunchResult(ok=False, timed_out=True)
-                places = {rank: read_pulse(pulses, rank) for rank in range(job.processes)}
+                places = {rank: read_heartbeat(pulses, rank) for rank in range(job.processes)}
                 behind, where = least_far(places)
                 return LaunchResult(ok=False, hung=where, hung_ranks=behind, still_s=still_s)
             time.sleep(POLL_S)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spbench.comm.kv_store import BoardError
+from spbench.comm.kv_store import KeyValueStoreError
 from spbench.launch.agent import be_brief
 from spbench.launch.cluster import Cluster
 from spbench.launch.coordinator import Head
@@ -35,7 +35,7 @@ def main(cluster_json: str, folder: str) -> None:
             Head(cluster, Path(folder)).run()
         else:
             follow(cluster, Path(folder))
-    except BoardError as error:
+    except KeyValueStoreError as error:
         where = f"{cluster.head}:{cluster.port}"
         if cluster.is_head and "EADDRINUSE" in str(error):
             give_up(f"port {cluster.port} is taken: another node 0? Give the endpoint another port")

@@ -25,12 +25,12 @@ OUTSIDE = ("starting", "joining", "leaving", "ended")
 """Without steps."""
 
 
-def pulse_path(folder: Path, rank: int) -> Path:
+def heartbeat_path(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.pulse"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class RankPosition:
     """How far a rank has come."""
 
     pid: int
@@ -62,7 +62,7 @@ class Place:
 
 
 @final
-class Pulse:
+class Heartbeat:
     """The rank's side. Without a path nobody looks, and nothing is written."""
 
     def __init__(self, path: Path | None = None) -> None:
@@ -111,7 +111,7 @@ class Pulse:
 
 
 @contextmanager
-def pulse_folder(folder: Path) -> Iterator[Path]:
+def heartbeat_folder(folder: Path) -> Iterator[Path]:
     """Where the pulses of the launch in ``folder`` are, while it lasts.
 
     In memory if the system has such a place, since a page of a disk's file may make a rank wait. A
@@ -119,28 +119,30 @@ def pulse_folder(folder: Path) -> Iterator[Path]:
     """
     where = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="spbench-pulses-", dir=where) as pulses:
-        tell_pulses(folder, Path(pulses))
+        point_to_heartbeats(folder, Path(pulses))
         yield Path(pulses)
 
 
-def tell_pulses(folder: Path, pulses: Path) -> None:
+def point_to_heartbeats(folder: Path, pulses: Path) -> None:
     (folder / "pulses").write_text(str(pulses), encoding="utf-8")
 
 
-def pulses_of(folder: Path) -> Path | None:
+def find_heartbeats(folder: Path) -> Path | None:
     """Where the pulses of the launch in ``folder`` are to be; None: nobody looks at them."""
     with contextlib.suppress(OSError):
         return Path((folder / "pulses").read_text(encoding="utf-8"))
     return None
 
 
-def read_pulse(folder: Path, rank: int) -> Place | None:
+def read_heartbeat(folder: Path, rank: int) -> RankPosition | None:
     """None: the rank has not begun."""
     try:
         pid, beats, phases, steps, transfers, phase = LAYOUT.unpack(
-            pulse_path(folder, rank).read_bytes()
+            heartbeat_path(folder, rank).read_bytes()
         )
     except (OSError, struct.error):
         return None
     text = phase.rstrip(b"\0").decode(errors="replace")
-    return Place(pid=pid, phase=text, beats=beats, phases=phases, steps=steps, transfers=transfers)
+    return RankPosition(
+        pid=pid, phase=text, beats=beats, phases=phases, steps=steps, transfers=transfers
+    )

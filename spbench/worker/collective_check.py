@@ -100,7 +100,10 @@ def exchange_all(group: Group, tell: Callable[[str], None] = lambda _: None) -> 
     ``tell`` is told of each before it begins, so that one that hangs can be named.
     """
     found: list[Exchange] = []
-    for whose, transport in (("strategy", group.strategy), ("gradients", group.gradients)):
+    for whose, transport in (
+        ("strategy", group.transports.strategy),
+        ("gradients", group.transports.gradients),
+    ):
         comm = Collectives(transport)
         for even in (True, False):
             for op, run in EXCHANGES.items():
@@ -128,7 +131,7 @@ def difference(came: Tensor, wanted: Tensor) -> str:
 
 def rates(group: Group, now_s: Callable[[], float] = time.perf_counter) -> dict[str, float]:
     """Bytes that this rank sends in a second, by operation: the best of three tries."""
-    transport = group.strategy
+    transport = group.transports.strategy
     length = LARGE_BYTES // 4 // group.size
     sent, received = (torch.zeros(length * group.size, device=group.device) for _ in range(2))
     gone, come = ([[part] for part in whole.split(length)] for whole in (sent, received))

@@ -24,12 +24,13 @@ import torch
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.transport import Transports
 from spbench.layers.linear import part_of
 from spbench.model.inputs import gradient_name
 from spbench.strategies.base import Strategy
-from spbench.worker.observer import Ledger
+from spbench.worker.observer import PhaseTimes
 from spbench.worker.reference import Reference, run_seeded
-from spbench.worker.step import Links, Step
+from spbench.worker.step import Step
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Count, count
 
@@ -52,7 +53,7 @@ class Error:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class GateResult:
     """What one rank found: the errors nearest to their tolerance, and the bytes."""
 
     output: Error
@@ -86,25 +87,25 @@ class Outcome:
 
 def run_gate(
     strategy: Strategy,
-    links: Links,
+    transports: Transports,
     device: torch.device,
     reference: Reference,
-    ledger: Ledger | None = None,
+    ledger: PhaseTimes | None = None,
     tampered: Callable[[Tensor], Tensor] = lambda output: output,
-) -> Outcome:
+) -> GateResult:
     """Compare this rank's part of a step with one device's. Every rank must call it.
 
     ``tampered``: the output as a planted fault hands it out.
     """
     workload = reference.workload
     step = Step(
-        workload, strategy, links, device, seed=reference.seed, sharpness=reference.sharpness
+        workload, strategy, transports, device, seed=reference.seed, sharpness=reference.sharpness
     )
-    links.reset()
+    transports.reset()
     mine = run_seeded(step, reference.seed, step.dtype, ledger)
     mine["output"] = tampered(mine["output"])
     parts = _parts(step)
-    comm = Collectives(links.strategy)
+    comm = Collectives(transports.strategy)
 
     floor = _noise(reference)
 
@@ -132,10 +133,10 @@ def run_gate(
         for name, got in mine.items()
     ]
     gradients = [error for error in errors if error.name != "output"]
-    return Outcome(
+    return GateResult(
         output=next(error for error in errors if error.name == "output"),
         gradient=max(gradients, key=lambda error: error.excess, default=None),
-        sent=links.sent(),
+        sent=transports.sent(),
         predicted=count(strategy.traffic(workload, step.ranks), step.rank),
     )
 

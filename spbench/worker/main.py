@@ -10,7 +10,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -21,19 +20,18 @@ import torch
 
 from spbench.comm.group import Group, ProcessGroup, ShareOfGroup
 from spbench.layers.attention import prefer_fastest
-from spbench.results.heartbeat import Pulse, pulse_path, pulses_of
-from spbench.results.sample import CHECKED, Sample, sample_path, write_atomically
+from spbench.results.heartbeat import Heartbeat, find_heartbeats, heartbeat_path
+from spbench.results.sample import CHECKED, sample_path, write_atomically
 from spbench.results.wire_result import WIRED
-from spbench.strategies.registry import load
-from spbench.worker.case_life import live_case
 from spbench.worker.collective_check import exchange_all
 from spbench.worker.failure import failure
 from spbench.worker.fault_injection import Fault
 from spbench.worker.parent_death import die_with_parent
-from spbench.worker.turn_client import Turns
+from spbench.worker.run_case import refused, run_case
+from spbench.worker.turn_client import TurnClient
 from spbench.worker.verify import verify_all
 from spbench.worker.wire_counts import wire_all
-from spbench.workload.case import Case, Job
+from spbench.workload.case import Job
 
 ECHO_S = 0.5
 """A broken connection is mostly the echo of another rank's death, which is to be seen first."""
@@ -49,11 +47,11 @@ def run_job(folder: str) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     place = Path(folder)
     rank = int(os.environ["RANK"])
-    pulse, fault = Pulse(), None
+    pulse, fault = Heartbeat(), None
     try:
         job = Job.read(place)
-        if (pulses := pulses_of(place)) is not None:
-            pulse = Pulse(pulse_path(pulses, rank))
+        if (pulses := find_heartbeats(place)) is not None:
+            pulse = Heartbeat(heartbeat_path(pulses, rank))
         os.environ.update(job.environment)
         fault = Fault.of(os.environ)
         _strike(fault, rank, "init")
@@ -105,9 +103,9 @@ def connect(job: Job, patience_s: float | None = None) -> Group:
     return group
 
 
-def with_turns(job: Job, group: Group, pulse: Pulse) -> Turns | None:
+def with_turns(job: Job, group: Group, pulse: Heartbeat) -> TurnClient | None:
     """All ranks' lines to the referee, if there is one; none where any of them has none."""
-    turns = Turns.of(os.environ, job.processes, pulse.beat)
+    turns = TurnClient.of(os.environ, job.processes, pulse.beat)
     (missing,) = group.largest([float(turns is None)])
     return None if missing else turns
 
@@ -116,53 +114,16 @@ def work(
     job: Job,
     group: Group,
     fault: Fault | None = None,
-    pulse: Pulse | None = None,
-    turns: Turns | None = None,
+    pulse: Heartbeat | None = None,
+    turns: TurnClient | None = None,
 ) -> str:
     """Whatever the job asks of this rank; what its file will hold."""
     if job.case is not None:
         declined = refused(job.case, group.rank)
         return (declined or run_case(job.case, group, fault, pulse, turns)).model_dump_json()
     if job.collectives:
-        tell = (pulse or Pulse()).phase
+        tell = (pulse or Heartbeat()).phase
         return exchange_all(group, tell).model_dump_json()
     if job.wire:
         return WIRED.dump_json(wire_all(job.checks, group, pulse)).decode()
     return CHECKED.dump_json(verify_all(job.checks, group, pulse)).decode()
-
-
-def refused(case: Case, rank: int) -> Sample | None:
-    """Of a case that its strategy declines: it is no rank's to try, whoever asks for it."""
-    strategy = load(case.strategy)
-    why_not = strategy.misfit(case.workload) or strategy.why_not(case.workload, case.ranks)
-    if why_not is None:
-        return None
-    return Sample(rank=rank, status="skipped", reason=why_not)
-
-
-def run_case(
-    case: Case,
-    group: Group,
-    fault: Fault | None = None,
-    pulse: Pulse | None = None,
-    turns: Turns | None = None,
-) -> Sample:
-    """The case's sample, with what the rank knows of its device and libraries."""
-    torch.manual_seed(case.seed + group.rank)
-    sample = live_case(case, group, fault, pulse, turns)
-    is_cuda = group.device.type == "cuda"
-    versions = {"torch": str(torch.__version__)}
-    if is_cuda:
-        nccl = ".".join(map(str, torch.cuda.nccl.version()))
-        versions |= {"cuda": torch.version.cuda or "", "nccl": nccl}
-    return sample.model_copy(
-        update={
-            "host": socket.gethostname(),
-            "device_name": torch.cuda.get_device_name(group.device) if is_cuda else "cpu",
-            "versions": versions,
-            "environment": {
-                name: os.environ.get(name, "") for name in load(case.strategy).environment
-            }
-            | ({} if fault is None else fault.environment),
-        }
-    )

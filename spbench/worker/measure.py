@@ -15,16 +15,17 @@ import torch
 from torch import Tensor
 
 from spbench.comm.group import Group, ShareOfGroup
+from spbench.comm.transport import Transports
 from spbench.model.inputs import Inputs
 from spbench.strategies.base import Strategy
 from spbench.worker import memory
 from spbench.worker.fault_injection import Fault
 from spbench.worker.machine_load import Machine
-from spbench.worker.observer import Ledger
+from spbench.worker.observer import PhaseTimes
 from spbench.worker.sampling import sample
-from spbench.worker.step import Links, Step
+from spbench.worker.step import Step
 from spbench.worker.timer import WINDOW, Stopwatch
-from spbench.worker.turn_client import TURN_S, Turns
+from spbench.worker.turn_client import TURN_S, TurnClient
 from spbench.workload.case import Case, Effort
 from spbench.workload.traffic import by_call, by_op, by_phase
 
@@ -33,10 +34,10 @@ def measure(
     case: Case,
     strategy: Strategy,
     group: Group,
-    links: Links,
-    ledger: Ledger,
+    transports: Transports,
+    ledger: PhaseTimes,
     fault: Fault | None = None,
-    turns: Turns | None = None,
+    turns: TurnClient | None = None,
 ) -> dict[str, Any]:
     """Fields of the rank's Sample; where its time goes is in the ``ledger``.
 
@@ -45,14 +46,14 @@ def measure(
     if group.device.type == "cuda":
         torch.cuda.empty_cache()  # what the gate left behind is not the step's
     with ledger.phase("memory"):
-        whole = Step(case.workload, strategy, links, group.device, seed=None)
+        whole = Step(case.workload, strategy, transports, group.device, seed=None)
         inputs, cotangent = whole.random_inputs()
 
         def step() -> None:
             whole(inputs, cotangent)
 
         there = [*whole.model.parameters(), *inputs.tensors, cotangent]
-        found = _remember(step, links, there, group, ledger)
+        found = _remember(step, transports, there, group, ledger)
     if fault is not None:
         step = fault.planted(step, group.rank, group.synchronise)
     return found | _time(step, whole, inputs, case.effort, group, ledger, turns)
@@ -64,8 +65,8 @@ def _time(
     inputs: Inputs,
     effort: Effort,
     group: Group,
-    ledger: Ledger,
-    turns: Turns | None,
+    ledger: PhaseTimes,
+    turns: TurnClient | None,
 ) -> dict[str, Any]:
     """Warm-up, then both passes; of a share the one that it has, since it never sends."""
     watch = Stopwatch(group=group, now_s=ledger.now_s)
@@ -110,21 +111,25 @@ def _time(
 
 
 def _remember(
-    step: Callable[[], None], links: Links, there: list[Tensor], group: Group, ledger: Ledger
+    step: Callable[[], None],
+    transports: Transports,
+    there: list[Tensor],
+    group: Group,
+    ledger: PhaseTimes,
 ) -> dict[str, Any]:
     """What one step takes of memory and, but for a share, what it sends."""
     with ledger.step(group.device):
         step()  # every kind of transfer and kernel once, before memory is read
-    links.reset()
+    transports.reset()
     with ledger.step(group.device):
         found = asdict(memory.measure(step, there, group.device))
     if isinstance(group, ShareOfGroup):
         return found
-    sent = links.sent()
+    sent = transports.sent()
     return found | {
         "sent_by_phase": by_phase(sent),
         "sent_by_op": by_op(sent),
-        "collectives": by_call(links.calls()),
+        "collectives": by_call(transports.calls()),
     }
 
 

@@ -16,7 +16,7 @@ import torch
 
 
 @final
-class Ledger:
+class PhaseTimes:
     """Fills up as the rank goes along."""
 
     def __init__(

@@ -12,18 +12,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
+import psutil
 import torch
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
-from spbench.comm.fake import Silent
+from spbench.comm.fake import silent_transports
+from spbench.comm.group import Group
 from spbench.model import inputs
 from spbench.model.init_weights import named_tensor
 from spbench.strategies.base import Layout, Strategy
-from spbench.worker.observer import Ledger
-from spbench.worker.step import Links, Step
-from spbench.workload.workload import Workload
+from spbench.worker.observer import PhaseTimes
+from spbench.worker.step import Step
+from spbench.workload.flops import forward_flops, parameters
+from spbench.workload.workload import DTYPE_BYTES, Workload
 
+GATE_FLOPS = {"cpu": 5e10, "cuda": 5e13}
+"""Forward operations up to which a workload is compared whole rather than as its twin."""
+GATE_MEMORY_SHARE = {"cpu": 0.5, "cuda": 0.3}
+"""Of what is free."""
+LIVE_ACTIVATIONS = 16
+"""Activations that autograd keeps of one sublayer, at the most; scores come on top."""
 FINER = {"bfloat16": "float32", "float16": "float32"}
 FINER_WHERE_SHARP = FINER | {"float32": "float64"}
 
@@ -61,13 +70,13 @@ def one_device(
     *,
     seed: int = 0,
     sharpness: float = 1.0,
-    ledger: Ledger | None = None,
+    ledger: PhaseTimes | None = None,
 ) -> Reference:
     """Runs the whole workload on ``device`` alone, a second time where finer is exact."""
     finer = (FINER_WHERE_SHARP if sharpness > 1.0 else FINER).get(workload.dtype)
 
     def run(dtype: str) -> Named:
-        alone = Links(strategy=Silent(0, 1), gradients=Silent(0, 1))
+        alone = silent_transports(0, 1)
         same = workload.model_copy(update={"dtype": dtype})
         step = Step(same, OneDevice(), alone, device, seed=seed, sharpness=sharpness)
         if ledger is not None:
@@ -97,10 +106,10 @@ def _tell(step: Step, alive: Callable[[], None]) -> None:
 
 
 def run_seeded(
-    step: Step, seed: int, rounded_to: torch.dtype, ledger: Ledger | None = None
+    step: Step, seed: int, rounded_to: torch.dtype, ledger: PhaseTimes | None = None
 ) -> Named:
     """One step from the seeded whole inputs: this rank's output and gradients by name."""
-    comm = Collectives(step.links.strategy)
+    comm = Collectives(step.transports.strategy)
 
     def rounded(whole: Tensor) -> Tensor:
         return whole.to(step.device, rounded_to).to(step.dtype)
@@ -110,7 +119,7 @@ def run_seeded(
     shape = (step.workload.batch, *step.workload.axes.values(), step.workload.out_channels)
     cotangent = rounded(named_tensor("cotangent", shape, seed))
     part = comm.take(cotangent, step.last).contiguous()
-    with (ledger or Ledger()).step(step.device):
+    with (ledger or PhaseTimes()).step(step.device):
         out = step(mine, part)
     found = {"output": out, **mine.gradients}
     if step.train:
@@ -118,3 +127,40 @@ def run_seeded(
             assert parameter.grad is not None, f"{name} has no gradient"
             found[f"gradient of {name}"] = parameter.grad
     return found
+
+
+def workload_to_compare(workload: Workload, group: Group) -> Workload:
+    """``workload``, or its reduced twin if it is too large for any rank's device alone."""
+    (too_large,) = group.largest([float(not _fits(workload, group))])
+    return workload.reduced(group.size) if too_large else workload
+
+
+def _fits(workload: Workload, group: Group) -> bool:
+    """Whether each rank can run the whole model alone, beside its own part of it."""
+    if forward_flops(workload) > GATE_FLOPS[group.device.type]:
+        return False
+    needed, share = _needed_bytes(workload, group), GATE_MEMORY_SHARE[group.device.type]
+    if group.device.type == "cuda":
+        return needed < share * torch.cuda.mem_get_info(group.device)[0]
+    # Processes of one machine share its memory.
+    return needed * group.size < share * psutil.virtual_memory().available
+
+
+def _needed_bytes(workload: Workload, group: Group) -> float:
+    """What one rank holds at the most: one device's step, then its own part of another.
+
+    Kernels that keep no scores take no bias that has a gradient; on CUDA they have no float64,
+    and no grouped queries in float32.
+    """
+    size = max(4, DTYPE_BYTES[workload.dtype])  # the reference of 16 bits runs in 32
+    tokens, part = workload.batch * workload.tokens, 1 + 1 / group.size
+    activations = len(workload.stack) * LIVE_ACTIVATIONS * tokens * workload.hidden
+    scores, grouped = 0.0, workload.key_heads != workload.heads
+    for one in workload.attentions:
+        slow = group.device.type == "cuda" and (workload.dtype == "float64" or grouped)
+        keeps = slow or one.pair_bias
+        square = tokens * workload.length(one) * workload.heads
+        scores += 2 * workload.depth * square * (part if keeps else 1 / group.size)
+    pairs = sum(workload.axes[axis] ** 2 * channels for axis, channels in workload.pairs.items())
+    kept = activations * part + scores + 2 * workload.batch * pairs
+    return size * (kept + 4 * parameters(workload).total)

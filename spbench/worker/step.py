@@ -6,19 +6,17 @@ input is a leaf whose gradient is wanted, as the output of a patch embedding wou
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import final
 
 import torch
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
-from spbench.comm.fake import Silent
+from spbench.comm.fake import silent_transports
 from spbench.comm.gradient_buckets import GradientSum
-from spbench.comm.transport import Transport
+from spbench.comm.transport import Transports
 from spbench.layers.linear import part_of
 from spbench.model import inputs
 from spbench.model.init_weights import fill_weights, load_weights
@@ -26,7 +24,6 @@ from spbench.model.inputs import Inputs
 from spbench.model.transformer import Transformer
 from spbench.strategies.base import Strategy
 from spbench.workload.sharding import Shard
-from spbench.workload.traffic import Count, Op, Phase
 from spbench.workload.workload import Workload
 
 DTYPES = {
@@ -37,31 +34,6 @@ DTYPES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Links:
-    """The groups of one rank: the strategy's own, and one for the gradient all-reduce."""
-
-    strategy: Transport
-    gradients: Transport
-    on_step: Callable[[], None] = lambda: None
-    """Called as each step begins."""
-
-    def reset(self) -> None:
-        self.strategy.reset()
-        self.gradients.reset()
-
-    def sent(self) -> Count:
-        """Bytes sent since the last reset, of both."""
-        total = dict(self.strategy.sent)
-        for key, sent in self.gradients.sent.items():
-            total[key] = total.get(key, 0) + sent
-        return total
-
-    def calls(self) -> dict[tuple[Phase, Op], int]:
-        """Collectives since the last reset that sent something, of both."""
-        return Counter(self.strategy.calls) + Counter(self.gradients.calls)
-
-
 @final
 class Step:
     """A model on this rank's shard, and how to run it once."""
@@ -70,21 +42,19 @@ class Step:
         self,
         workload: Workload,
         strategy: Strategy,
-        links: Links,
+        transports: Transports,
         device: torch.device,
         *,
         seed: int | None = 0,
         sharpness: float = 1.0,
     ) -> None:
         """``seed`` gives the same weights to every strategy; None: any, made on the device."""
-        self.workload, self.links, self.device = workload, links, device
+        self.workload, self.transports, self.device = workload, transports, device
         self.dtype = DTYPES[workload.dtype]
         self.train = workload.mode == "train"
-        self.comm = Collectives(links.strategy)
+        self.comm = Collectives(transports.strategy)
         self.rank, self.ranks = self.comm.rank, self.comm.size
-        self.silent = Links(
-            strategy=Silent(self.rank, self.ranks), gradients=Silent(self.rank, self.ranks)
-        )
+        self.silent = silent_transports(self.rank, self.ranks)
         with device:
             model = Transformer(workload, strategy, self.comm).to(self.dtype)
         if seed is None:
@@ -93,7 +63,7 @@ class Step:
             load_weights(model, self.rank, seed, sharpness)
         self.model = model.requires_grad_(self.train)
         replicated = [p for p in self.model.parameters() if part_of(p) is None]
-        self.gradient_comm = Collectives(links.gradients)
+        self.gradient_comm = Collectives(transports.gradients)
         self.gradients = GradientSum(replicated, self.gradient_comm) if self.train else None
 
     @property
@@ -114,8 +84,8 @@ class Step:
         try:
             yield
         finally:
-            self.comm.transport = self.links.strategy
-            self.gradient_comm.transport = self.links.gradients
+            self.comm.transport = self.transports.strategy
+            self.gradient_comm.transport = self.transports.gradients
 
     @property
     def pairs(self) -> dict[str, Shard]:
@@ -135,7 +105,7 @@ class Step:
     def __call__(self, mine: Inputs, cotangent: Tensor) -> Tensor:
         """The output's shard. In training every ``.grad``, of inputs too, is the step's own."""
         out: Tensor
-        self.links.on_step()
+        self.transports.on_step()
         if self.gradients is None:
             with torch.no_grad():
                 out = self.model(mine)
@@ -143,7 +113,7 @@ class Step:
         mine.forget_gradients()
         self.model.zero_grad(set_to_none=True)
         out = self.model(mine)
-        with self.links.strategy.phase("backward"):
+        with self.transports.strategy.phase("backward"):
             out.backward(cotangent)
         self.gradients.finish()
         return out.detach()

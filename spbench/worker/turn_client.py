@@ -25,7 +25,7 @@ would be spent on what the other side left in the caches."""
 
 
 @final
-class Turns:
+class TurnClient:
     """One rank's line to the referee."""
 
     def __init__(self, line: socket.socket, ranks: int, alive: Callable[[], None]) -> None:

@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spbench.comm.group import Group
-from spbench.results.heartbeat import Pulse
+from spbench.results.heartbeat import Heartbeat
 from spbench.results.sample import Checked
 from spbench.strategies.registry import load
-from spbench.worker.case_life import watched
 from spbench.worker.gate import run_gate
-from spbench.worker.observer import Ledger
-from spbench.worker.reduced_workload import comparable
-from spbench.worker.reference import Reference, one_device
+from spbench.worker.observer import PhaseTimes
+from spbench.worker.reference import Reference, one_device, workload_to_compare
+from spbench.worker.run_case import watched
 from spbench.workload.case import Check
 from spbench.workload.workload import Workload
 
 
-def verify_all(checks: Sequence[Check], group: Group, pulse: Pulse | None = None) -> list[Checked]:
+def verify_all(
+    checks: Sequence[Check], group: Group, pulse: Heartbeat | None = None
+) -> list[Checked]:
     """Every check in order, on all ranks together; what this rank found.
 
     One device's answer is kept for the checks that follow on the same workload.
     """
-    pulse = pulse or Pulse()
+    pulse = pulse or Heartbeat()
     links = watched(group, pulse)
     found: list[Checked] = []
     reference: Reference | None = None
@@ -34,10 +35,10 @@ def verify_all(checks: Sequence[Check], group: Group, pulse: Pulse | None = None
         if declined:
             found.append(Checked(declined=declined))
             continue
-        workload = comparable(check.workload, group)
+        workload = workload_to_compare(check.workload, group)
         if reference is None or not _answers(reference, check, workload):
             reference = None  # freed before the next one is made
-            ledger = Ledger(alive=pulse.beat)
+            ledger = PhaseTimes(alive=pulse.beat)
             sharp = check.sharpness
             reference = one_device(workload, group.device, sharpness=sharp, ledger=ledger)
         outcome = run_gate(strategy, links, group.device, reference)

@@ -14,11 +14,11 @@ from fractions import Fraction
 from pathlib import Path
 
 from spbench.comm.group import Group
-from spbench.results.heartbeat import Pulse
+from spbench.results.heartbeat import Heartbeat
 from spbench.results.wire_result import Wired
 from spbench.strategies.registry import load
-from spbench.worker.case_life import watched
-from spbench.worker.reduced_workload import comparable
+from spbench.worker.reference import workload_to_compare
+from spbench.worker.run_case import watched
 from spbench.worker.step import Step
 from spbench.workload.case import Check
 from spbench.workload.traffic import Count
@@ -68,21 +68,21 @@ def _line(file: Path, begin: str, place: int) -> str:
 def wire_all(
     checks: Sequence[Check],
     group: Group,
-    pulse: Pulse | None = None,
+    pulse: Heartbeat | None = None,
     counters: Callable[[], Reading] = loopback,
 ) -> list[Wired]:
     """Every check in order, on all ranks together; what this rank found."""
-    pulse = pulse or Pulse()
+    pulse = pulse or Heartbeat()
     return [_wire(check, group, pulse, counters) for check in checks]
 
 
-def _wire(check: Check, group: Group, pulse: Pulse, counters: Callable[[], Reading]) -> Wired:
+def _wire(check: Check, group: Group, pulse: Heartbeat, counters: Callable[[], Reading]) -> Wired:
     pulse.phase(f"{check.strategy} on {check.workload.name}")
     strategy, work = load(check.strategy), check.workload
     declined = strategy.misfit(work) or strategy.why_not(work, group.size)
     if declined:
         return Wired(declined=declined)
-    work = comparable(work, group)
+    work = workload_to_compare(work, group)
     links = watched(group, pulse)
     step = Step(work, strategy, links, group.device, seed=None)
     inputs, cotangent = step.random_inputs()

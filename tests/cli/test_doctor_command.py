@@ -15,7 +15,7 @@ from test_diagnoses import CPU_BUILD, CUDA_BUILD, fake_nvml
 from test_tables import STYLED, Terminal
 
 from spbench.cli import doctor_command
-from spbench.comm.backends import backends
+from spbench.comm.nccl_gloo import available_backends
 from spbench.doctor import examine as examining
 from spbench.doctor import torch_report as probing
 from spbench.doctor.diagnosis import Diagnosis, fail, ok, skipped, warn
@@ -169,7 +169,7 @@ def test_what_torch_says_of_itself() -> None:
     found = probing.torch_facts("cpu")
     assert (found.version, found.cuda) == (torch.__version__, torch.version.cuda or "")
     assert (found.gpus, found.troubles) == (0, [])
-    assert found.backends == backends()
+    assert found.backends == available_backends()
     assert "gloo" in found.backends
 
 

@@ -9,12 +9,13 @@ import pytest
 import torch
 from helpers.gate_on_threads import prove, why_wrong
 
-from spbench.comm.threaded import Meeting, Threads, run_ranks
+from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
+from spbench.comm.transport import Transports
 from spbench.launch.local import LocalLauncher
 from spbench.model.inputs import seeded
 from spbench.strategies.registry import load, places
 from spbench.sweep.verification import checks_for, run_checks
-from spbench.worker.step import Links, Step
+from spbench.worker.step import Step
 from spbench.workload.catalogue import find, names
 from spbench.workload.load import with_settings
 from spbench.workload.workload import Workload
@@ -168,9 +169,11 @@ def test_two_models_at_once(strategy: str) -> None:
     shapes = [find("axes-2d-uneven", "verify"), find("checkpointed", "verify")]
     cpu, ranks = torch.device("cpu"), 3
 
-    def gradients(order: list[int], transport: Threads, second: Threads) -> list[torch.Tensor]:
-        links = Links(strategy=transport, gradients=second)
-        steps = [Step(shape, load(strategy), links, cpu, seed=1) for shape in shapes]
+    def gradients(
+        order: list[int], transport: ThreadTransport, second: ThreadTransport
+    ) -> list[torch.Tensor]:
+        transports = Transports(strategy=transport, gradients=second)
+        steps = [Step(shape, load(strategy), transports, cpu, seed=1) for shape in shapes]
         xs, outs = [], []
         for step in steps:
             mine = seeded(step.workload, seed=2).part(step.first, step.pairs, step.comm)
@@ -186,8 +189,10 @@ def test_two_models_at_once(strategy: str) -> None:
         return [p.grad for p in steps[0].model.parameters() if p.grad is not None] + [xs[0].grad]
 
     def run(order: list[int]) -> list[list[torch.Tensor]]:
-        meeting = Meeting(ranks)
-        return run_ranks(ranks, lambda t: gradients(order, t, Threads(t.rank, meeting)))
+        meeting = ThreadRendezvous(ranks)
+        return run_rank_threads(
+            ranks, lambda t: gradients(order, t, ThreadTransport(t.rank, meeting))
+        )
 
     for alone, together in zip(run([0]), run([1, 0]), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))

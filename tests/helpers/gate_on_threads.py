@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from spbench.comm.threaded import Meeting, Threads, run_ranks
+from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
+from spbench.comm.transport import Transports
 from spbench.strategies.base import Strategy
-from spbench.worker.gate import Outcome, run_gate
+from spbench.worker.gate import GateResult, run_gate
 from spbench.worker.reference import Reference, one_device
-from spbench.worker.step import Links
 from spbench.workload.workload import Workload
 
 CPU = torch.device("cpu")
@@ -18,19 +18,21 @@ MOST_KEPT = 200
 
 def prove(
     workload: Workload, strategy: Strategy, ranks: int, *, seed: int = 0, sharpness: float = 1.0
-) -> list[Outcome]:
+) -> list[GateResult]:
     """What every rank's gate found."""
-    second = Meeting(ranks)
+    second = ThreadRendezvous(ranks)
     reference = _reference(workload, seed, sharpness)
 
-    def rank_main(transport: Threads) -> Outcome:
-        links = Links(strategy=transport, gradients=Threads(transport.rank, second))
-        return run_gate(strategy, links, CPU, reference)
+    def rank_main(transport: ThreadTransport) -> GateResult:
+        transports = Transports(
+            strategy=transport, gradients=ThreadTransport(transport.rank, second)
+        )
+        return run_gate(strategy, transports, CPU, reference)
 
-    return run_ranks(ranks, rank_main)
+    return run_rank_threads(ranks, rank_main)
 
 
-def why_wrong(outcomes: list[Outcome]) -> str:
+def why_wrong(outcomes: list[GateResult]) -> str:
     """The first rank's complaint, or an empty text if every rank is content."""
     return next((wrong for outcome in outcomes if (wrong := outcome.why_wrong())), "")
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from spbench.comm.collectives import Collectives
 from spbench.comm.group import ProcessGroup
 from spbench.strategies.registry import load, places
-from spbench.worker.step import Links, Step
+from spbench.worker.step import Step
 from spbench.workload.catalogue import find
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Transfer, by_op, count
@@ -59,14 +59,14 @@ def check_network(rank: int, ranks: int, folder: str) -> None:
     found["collectives"] = _collectives(group)
     for name in places():
         work = find("axes-2d-uneven", "verify")
-        links = Links(strategy=group.strategy, gradients=group.gradients)
-        step = Step(work, load(name), links, group.device)
+        transports = group.transports
+        step = Step(work, load(name), transports, group.device)
         inputs = step.random_inputs()
         step(*inputs)
-        links.reset()
+        transports.reset()
         with SentOverC10d(rank, ranks) as seen:
             step(*inputs)
-        counted = sum(float(n) for n in links.sent().values())
+        counted = sum(float(n) for n in transports.sent().values())
         predicted = sum(float(n) for n in count(load(name).traffic(work, ranks), rank).values())
         found["steps"][name] = {"seen": seen.sent, "counted": counted, "predicted": predicted}
     found["largest"] = group.largest([rank, -rank])
@@ -76,11 +76,11 @@ def check_network(rank: int, ranks: int, folder: str) -> None:
 
 
 def _collectives(group: ProcessGroup) -> dict[str, bool]:
-    comm = Collectives(group.strategy)
+    comm = Collectives(group.transports.strategy)
     x = torch.arange(2 * 7 * 5 * 3, dtype=torch.float64).view(2, 7, 5, 3)
     shard, other = Shard.even(1, 7, comm.size), Shard.even(2, 5, comm.size)
     mine = comm.take(x, shard).contiguous()
-    group.strategy.reset()
+    group.transports.strategy.reset()
     (switched,) = comm.switch(mine, before=shard, after=other)
     gathered = comm.all_gather(mine, shard)
     scattered = comm.reduce_scatter(x * (comm.rank + 1), shard)
@@ -101,5 +101,5 @@ def _collectives(group: ProcessGroup) -> dict[str, bool]:
         "reduce_scatter": torch.equal(scattered, comm.take(x, shard) * weights),
         "all_reduce": torch.equal(total, x * comm.size),
         "ring": torch.equal(torch.cat([ring[r] for r in range(comm.size)], 1), x),
-        "counted": by_op(group.strategy.sent) == by_op(count(expected, comm.rank)),
+        "counted": by_op(group.transports.strategy.sent) == by_op(count(expected, comm.rank)),
     }

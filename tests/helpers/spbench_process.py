@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from spbench.results.heartbeat import pulses_of, read_pulse
+from spbench.results.heartbeat import find_heartbeats, read_heartbeat
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = Path(__file__).parent / "plugins"
@@ -62,9 +62,9 @@ def until_ranks_step(out: Path, run: subprocess.Popen[str], within_s: float = 60
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline and run.poll() is None:
         for place in out.glob("logs/*"):
-            pulses = pulses_of(place)
+            pulses = find_heartbeats(place)
             for rank in range(4):
-                found = None if pulses is None else read_pulse(pulses, rank)
+                found = None if pulses is None else read_heartbeat(pulses, rank)
                 if found is not None and found.steps:
                     return
         time.sleep(0.05)

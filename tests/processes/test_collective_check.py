@@ -13,8 +13,8 @@ from torch import Tensor
 
 from spbench.comm.group import Group
 from spbench.comm.packing import Parts
-from spbench.comm.threaded import Meeting, Threads, run_ranks
-from spbench.comm.transport import Handle
+from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
+from spbench.comm.transport import Handle, Transports
 from spbench.doctor.rank_collectives import check_exchanges, try_sizes
 from spbench.launch.local import LaunchResult, LocalLauncher
 from spbench.results.collective_result import Exchange, Exchanged
@@ -31,11 +31,12 @@ RATES = {"all_reduce": 2.5e9, "all_to_all": 1e9}
 class ThreadGroup(Group):
     """Ranks that are threads."""
 
-    def __init__(self, strategy: Threads, gradients: Threads) -> None:
-        super().__init__(torch.device("cpu"), strategy, gradients)
+    def __init__(self, strategy: ThreadTransport, gradients: ThreadTransport) -> None:
+        transports = Transports(strategy=strategy, gradients=gradients)
+        super().__init__(torch.device("cpu"), transports)
 
     def _meet(self) -> None:
-        self.strategy.meeting.exchange(self.rank, [], lambda _: None)  # type: ignore[attr-defined]
+        self.transports.strategy.meeting.exchange(self.rank, [], lambda _: None)  # type: ignore[attr-defined]
 
     def _largest(self, values: Sequence[float]) -> list[float]:
         raise AssertionError("nobody is to ask for this here")
@@ -49,15 +50,15 @@ class ThreadGroup(Group):
 
 def exchanged(ranks: int, told: list[str] | None = None) -> list[Exchanged]:
     """What each of so many ranks finds; ``told`` is what rank 0 said before each exchange."""
-    second = Meeting(ranks, WAIT_S)
+    second = ThreadRendezvous(ranks, WAIT_S)
 
-    def rank_main(transport: Threads) -> Exchanged:
-        group = ThreadGroup(transport, Threads(transport.rank, second))
+    def rank_main(transport: ThreadTransport) -> Exchanged:
+        group = ThreadGroup(transport, ThreadTransport(transport.rank, second))
         if told is None or transport.rank:
             return exchange_all(group)
         return exchange_all(group, told.append)
 
-    return run_ranks(ranks, rank_main)
+    return run_rank_threads(ranks, rank_main)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -96,9 +97,9 @@ def test_examples_are_what_they_should_be() -> None:
 @pytest.mark.parametrize("broken", ["_all_to_all", "_all_gather", "_reduce_scatter", "_all_reduce"])
 def test_a_rank_that_gets_wrong_numbers(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     """It alone says so, and of the broken collective alone."""
-    right = getattr(Threads, broken)
+    right = getattr(ThreadTransport, broken)
 
-    def wrong(transport: Threads, received: Any, *rest: Any) -> Handle:
+    def wrong(transport: ThreadTransport, received: Any, *rest: Any) -> Handle:
         handle: Handle = right(transport, received, *rest)
         if transport.rank == 1:
             target = received
@@ -107,7 +108,7 @@ def test_a_rank_that_gets_wrong_numbers(monkeypatch: pytest.MonkeyPatch, broken:
             target.view(-1)[0] += 1
         return handle
 
-    monkeypatch.setattr(Threads, broken, wrong)
+    monkeypatch.setattr(ThreadTransport, broken, wrong)
     good, bad = exchanged(2)
     assert not any(one.wrong for one in good.exchanges)
     named = {one.name.partition(" ")[0] for one in bad.exchanges if one.wrong}
@@ -118,10 +119,10 @@ def test_a_rank_that_gets_wrong_numbers(monkeypatch: pytest.MonkeyPatch, broken:
 def test_data_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that holds the right numbers of the exchange before does not look right."""
 
-    def nothing(transport: Threads, received: Parts, sent: Tensor, run_dim: int) -> Handle:
+    def nothing(transport: ThreadTransport, received: Parts, sent: Tensor, run_dim: int) -> Handle:
         return transport.all_reduce(torch.zeros(1))
 
-    monkeypatch.setattr(Threads, "_all_gather", nothing)
+    monkeypatch.setattr(ThreadTransport, "_all_gather", nothing)
     for one in exchanged(2):
         wrong = [exchange.name for exchange in one.exchanges if exchange.wrong]
         assert len([name for name in wrong if name.startswith("all_gather")]) == 4
@@ -139,11 +140,11 @@ def test_differences_in_words() -> None:
 def test_rates_are_bytes_sent_over_the_best_time() -> None:
     """Of 16 MiB on two ranks each sends 16 MiB in an all-reduce, and half in an all-to-all."""
 
-    def rank_main(transport: Threads) -> dict[str, float]:
+    def rank_main(transport: ThreadTransport) -> dict[str, float]:
         ticks = itertools.accumulate(itertools.cycle([1.0, 2.0, 1.0, 0.5]))
         return rates(ThreadGroup(transport, transport), lambda: next(ticks))
 
-    for found in run_ranks(2, rank_main):
+    for found in run_rank_threads(2, rank_main):
         assert found == {"all_reduce": 2**24 / 0.5, "all_to_all": 2**23 / 0.5}
 
 

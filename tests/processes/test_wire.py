@@ -17,7 +17,7 @@ from helpers.gate_on_threads import prove, why_wrong
 from test_measure import ThreadGroup
 
 from spbench.cli.wire import exit_code, refuse_wire, verify_wire
-from spbench.comm.threaded import Meeting, Threads, run_ranks
+from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import Transport
 from spbench.errors import SOME_FAILED, UNFIT, USAGE, Failure
 from spbench.launch import namespace
@@ -113,17 +113,17 @@ class ThreadLauncher:
 
     def run(self, job: Job, folder: Path) -> LaunchResult:
         self.jobs.append(job)
-        meetings = [Meeting(job.ranks, 10.0) for _ in range(3)]
+        meetings = [ThreadRendezvous(job.ranks, 10.0) for _ in range(3)]
         folder.mkdir(parents=True)
 
-        def rank_main(transport: Threads) -> None:
+        def rank_main(transport: ThreadTransport) -> None:
             group = ThreadGroup(transport.rank, meetings)
-            self.kernel.watch(group.strategy)
-            self.kernel.watch(group.gradients)
+            self.kernel.watch(group.transports.strategy)
+            self.kernel.watch(group.transports.gradients)
             found = wire_all(job.checks, group, counters=self.kernel.read)
             sample_path(folder, transport.rank).write_bytes(WIRED.dump_json(found))
 
-        run_ranks(job.ranks, rank_main)
+        run_rank_threads(job.ranks, rank_main)
         return LaunchResult(ok=True)
 
     def close(self) -> None:

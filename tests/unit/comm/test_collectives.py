@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spbench.comm.collectives import Collectives
-from spbench.comm.fake import Silent
+from spbench.comm.fake import SilentTransport
 from spbench.comm.gradient_buckets import GradientSum
 from spbench.comm.packing import as_flat, pack, unpacked
-from spbench.comm.threaded import Threads, run_ranks
+from spbench.comm.threaded import ThreadTransport, run_rank_threads
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Transfer, count
 
@@ -36,7 +36,7 @@ def test_switch_reshards(shape: tuple[int, ...], ranks: int, other_way: bool) ->
     first, second = Shard.even(1, shape[1], ranks), Shard.even(2, shape[2], ranks)
     before, after = (second, first) if other_way else (first, second)
 
-    def rank_main(transport: Threads) -> None:
+    def rank_main(transport: ThreadTransport) -> None:
         comm = Collectives(transport)
         mine = comm.take(x, before).contiguous().requires_grad_()
         (switched,) = comm.switch(mine, before=before, after=after)
@@ -48,7 +48,7 @@ def test_switch_reshards(shape: tuple[int, ...], ranks: int, other_way: bool) ->
         back = Transfer.all_to_all(x.nbytes, after.sizes, before.sizes)
         assert transport.sent == count([there, back], comm.rank)
 
-    run_ranks(ranks, rank_main)
+    run_rank_threads(ranks, rank_main)
 
 
 @settings(max_examples=15)
@@ -58,13 +58,13 @@ def test_tensors_travel_together(shape: tuple[int, ...], ranks: int) -> None:
     before, after = Shard.even(1, shape[1], ranks), Shard.even(2, shape[2], ranks)
     xs = [whole_tensor((*shape[:3], width)) for width in (shape[3], 2, 5)]
 
-    def rank_main(transport: Threads) -> None:
+    def rank_main(transport: ThreadTransport) -> None:
         comm = Collectives(transport)
         found = comm.switch(*(comm.take(x, before) for x in xs), before=before, after=after)
         assert all(torch.equal(y, comm.take(x, after)) for x, y in zip(xs, found, strict=True))
         assert sum(transport.calls.values()) == (1 if transport.sent else 0)
 
-    run_ranks(ranks, rank_main)
+    run_rank_threads(ranks, rank_main)
 
 
 @settings(max_examples=20)
@@ -78,7 +78,7 @@ def test_gather_and_scatter_are_each_others_backward(
     parts = [whole_tensor(shape) * (rank + 1) for rank in range(ranks)]
     total = torch.stack(parts).sum(0)
 
-    def rank_main(transport: Threads) -> None:
+    def rank_main(transport: ThreadTransport) -> None:
         comm = Collectives(transport)
         mine = comm.take(x, shard).contiguous().requires_grad_()
         gathered = comm.all_gather(mine, shard)
@@ -98,7 +98,7 @@ def test_gather_and_scatter_are_each_others_backward(
         ]
         assert transport.sent == count(pair * 2, comm.rank)
 
-    run_ranks(ranks, rank_main)
+    run_rank_threads(ranks, rank_main)
 
 
 @settings(max_examples=15)
@@ -108,7 +108,7 @@ def test_ring_shows_every_block_once(shape: tuple[int, ...], ranks: int, dim: in
     x = whole_tensor(shape)
     shard = Shard.even(dim, shape[dim], ranks)
 
-    def rank_main(transport: Threads) -> None:
+    def rank_main(transport: ThreadTransport) -> None:
         comm = Collectives(transport)
         owners = []
         for owner, block in comm.ring(comm.take(x, shard), shard):
@@ -118,7 +118,7 @@ def test_ring_shows_every_block_once(shape: tuple[int, ...], ranks: int, dim: in
         assert sorted(owners) == list(range(ranks))
         assert transport.sent == count([Transfer.ring(x.nbytes, shard.sizes)], comm.rank)
 
-    run_ranks(ranks, rank_main)
+    run_rank_threads(ranks, rank_main)
 
 
 def test_outermost_dims_are_not_copied() -> None:
@@ -181,7 +181,7 @@ def test_neighbours_in_memory_are_not_one_tensor() -> None:
 def test_gradient_sum(bucket_bytes: int) -> None:
     """However it is cut into buckets, each gradient is the sum over the ranks, step after step."""
 
-    def rank_main(transport: Threads) -> None:
+    def rank_main(transport: ThreadTransport) -> None:
         weights = [torch.nn.Parameter(torch.ones(n)) for n in (3, 4, 5)]
         summed = GradientSum(weights, Collectives(transport), bucket_bytes)
         for step in (1.0, 2.0):
@@ -199,12 +199,12 @@ def test_gradient_sum(bucket_bytes: int) -> None:
         assert set(transport.sent) == {("gradients", "all_reduce")}
         assert round(transport.sent["gradients", "all_reduce"]) == 2 * 2 * 12 * 4 * 2 / 3
 
-    run_ranks(3, rank_main)
+    run_rank_threads(3, rank_main)
 
 
 def test_silent_counts_but_keeps_shapes() -> None:
     """Silent collectives give finite data of the right shape and count what would be sent."""
-    comm = Collectives(Silent(1, 4))
+    comm = Collectives(SilentTransport(1, 4))
     before, after = Shard.even(1, 9, 4), Shard.even(2, 7, 4)
     x = torch.randn(2, before.sizes[1], 7, 3)
     (switched,) = comm.switch(x, before=before, after=after)
@@ -217,11 +217,11 @@ def test_silent_counts_but_keeps_shapes() -> None:
 def test_a_failing_rank_fails_the_others() -> None:
     """The first real error is raised, not the waiting of the others for it."""
 
-    def rank_main(transport: Threads) -> None:
+    def rank_main(transport: ThreadTransport) -> None:
         if transport.rank == 1:
             raise ZeroDivisionError("rank 1")
         Collectives(transport).all_gather(torch.ones(1, 2), Shard.even(1, 6, 3))
 
     with pytest.raises(ZeroDivisionError, match="rank 1"):
-        run_ranks(3, rank_main)
+        run_rank_threads(3, rank_main)
     assert threading.active_count() < 20

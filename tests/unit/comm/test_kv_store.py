@@ -8,7 +8,7 @@ import sys
 import pytest
 from helpers.spbench_process import ROOT
 
-from spbench.comm.kv_store import Board, BoardError
+from spbench.comm.kv_store import KeyValueStore, KeyValueStoreError
 from spbench.launch import namespace
 
 MISSING = namespace.why_not()
@@ -19,11 +19,11 @@ from spbench.launch import namespace
 namespace.enter()
 with open("/proc/sys/net/ipv4/ip_local_port_range", "w") as ports:
     ports.write("40000 40031")
-from spbench.comm.kv_store import Board
+from spbench.comm.kv_store import KeyValueStore
 seen = []
 for _ in range(16):
-    first = Board("127.0.0.1", 0, keeps=True)
-    second = Board("127.0.0.1", first.port, keeps=True)
+    first = KeyValueStore("127.0.0.1", 0, keeps=True)
+    second = KeyValueStore("127.0.0.1", first.port, keeps=True)
     first.claim("a", "text")
     assert second.read("a") == "text"
     seen.append(first.port)
@@ -44,7 +44,7 @@ def test_a_port_that_was_a_closed_boards() -> None:
 
 def test_texts_by_name() -> None:
     """Read by all; the first who claims a name has it; what nobody posted is None."""
-    kept = Board("127.0.0.1", 0, keeps=True)
+    kept = KeyValueStore("127.0.0.1", 0, keeps=True)
     other = kept.another()
     assert other.read("a") is None
     other.post("a", "text")  # goes off by itself; a claim has come back
@@ -53,5 +53,5 @@ def test_texts_by_name() -> None:
 
 
 def test_nobody_at_the_port() -> None:
-    with pytest.raises(BoardError):
-        Board("127.0.0.1", 1, wait_s=1.0)
+    with pytest.raises(KeyValueStoreError):
+        KeyValueStore("127.0.0.1", 1, wait_s=1.0)

@@ -7,30 +7,32 @@ from pathlib import Path
 import pytest
 
 from spbench.launch.hang_detector import HangDetector, least_far
-from spbench.results.heartbeat import Place, Pulse, pulse_path, read_pulse
+from spbench.results.heartbeat import Heartbeat, RankPosition, heartbeat_path, read_heartbeat
 
 
-def place(phase: str, steps: int = 0, transfers: int = 0) -> Place:
+def place(phase: str, steps: int = 0, transfers: int = 0) -> RankPosition:
     phases = ["starting", "joining", "gate", "warm-up", "leaving", "ended"].index(phase) + 1
-    return Place(pid=1, phase=phase, beats=1, phases=phases, steps=steps, transfers=transfers)
+    return RankPosition(
+        pid=1, phase=phase, beats=1, phases=phases, steps=steps, transfers=transfers
+    )
 
 
 def test_a_pulse_is_read_as_it_was_written(tmp_path: Path) -> None:
     """Phase, steps and transfers of the step; a rank that has not begun has none."""
-    assert read_pulse(tmp_path, 1) is None
-    pulse = Pulse(pulse_path(tmp_path, 1))
+    assert read_heartbeat(tmp_path, 1) is None
+    pulse = Heartbeat(heartbeat_path(tmp_path, 1))
     pulse.phase("gate")
     pulse.step()
     pulse.transfer()
     pulse.transfer()
-    found = read_pulse(tmp_path, 1)
+    found = read_heartbeat(tmp_path, 1)
     assert found is not None
     assert (found.phase, found.steps, found.transfers) == ("gate", 1, 2)
     assert str(found) == "step 0 (gate), 2 transfers into it"
     pulse.step()
-    assert str(read_pulse(tmp_path, 1)) == "step 1 (gate)"
-    pulse_path(tmp_path, 1).write_bytes(b"torn")
-    assert read_pulse(tmp_path, 1) is None
+    assert str(read_heartbeat(tmp_path, 1)) == "step 1 (gate)"
+    heartbeat_path(tmp_path, 1).write_bytes(b"torn")
+    assert read_heartbeat(tmp_path, 1) is None
 
 
 def test_silence_is_counted_from_the_last_change(tmp_path: Path) -> None:
@@ -40,7 +42,7 @@ def test_silence_is_counted_from_the_last_change(tmp_path: Path) -> None:
     strict = HangDetector(tmp_path, range(2), lambda: now[0], from_start=True)
     now[0] = 70.0
     assert (watch.still_s(), strict.still_s()) == (0.0, 10.0)
-    pulses = [Pulse(pulse_path(tmp_path, rank)) for rank in range(2)]
+    pulses = [Heartbeat(heartbeat_path(tmp_path, rank)) for rank in range(2)]
     now[0] = 71.0
     assert (watch.still_s(), strict.still_s()) == (0.0, 0.0)
     now[0] = 75.0
@@ -71,7 +73,9 @@ def test_silence_is_counted_from_the_last_change(tmp_path: Path) -> None:
         ({0: place("ended")}, [], "every rank had ended"),
     ],
 )
-def test_who_got_least_far(places: dict[int, Place | None], behind: list[int], said: str) -> None:
+def test_who_got_least_far(
+    places: dict[int, RankPosition | None], behind: list[int], said: str
+) -> None:
     """Named with where it stood, and where the others did."""
     found, sentence = least_far(places)
     assert found == behind

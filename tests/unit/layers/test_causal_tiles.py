@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from spbench.comm.threaded import Meeting, Threads, run_ranks
+from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
+from spbench.comm.transport import Transports
 from spbench.layers.causal_tiles import Band
 from spbench.strategies.registry import load
-from spbench.worker.step import Links, Step
+from spbench.worker.step import Step
 from spbench.workload.catalogue import find
 from spbench.workload.load import with_settings
 from spbench.workload.sharding import Shard
@@ -111,12 +112,14 @@ def test_whichever_joined_axis_is_sharded_half_is_left_out(axes: str) -> None:
 def test_counted_operations_of_a_causal_ring_are_balanced(ranks: int) -> None:
     """What torch counts of a whole training step's products: 5 % at the most above the mean."""
     work = with_settings(find("gpt-7b-small"), ["depth=1"])
-    second = Meeting(ranks)
+    second = ThreadRendezvous(ranks)
     lock = threading.Lock()
 
-    def operations(transport: Threads) -> int:
-        links = Links(strategy=transport, gradients=Threads(transport.rank, second))
-        step = Step(work, load("rsa"), links, CPU)
+    def operations(transport: ThreadTransport) -> int:
+        transports = Transports(
+            strategy=transport, gradients=ThreadTransport(transport.rank, second)
+        )
+        step = Step(work, load("rsa"), transports, CPU)
         mine, cotangent = step.random_inputs()
         with lock:  # entering the mode patches modules
             counter = FlopCounterMode(display=False)
@@ -124,7 +127,7 @@ def test_counted_operations_of_a_causal_ring_are_balanced(ranks: int) -> None:
             step(mine, cotangent)
         return counter.get_total_flops()
 
-    counted = run_ranks(ranks, operations)
+    counted = run_rank_threads(ranks, operations)
     assert max(counted) <= 1.05 * sum(counted) / ranks
 
 

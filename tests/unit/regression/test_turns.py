@@ -21,7 +21,7 @@ from spbench.regression.turn_server import Referee, Seat
 from spbench.results.cgroup import Allowed
 from spbench.results.store import Store
 from spbench.sweep.sweep import Sweep
-from spbench.worker.turn_client import VARIABLE, Turns
+from spbench.worker.turn_client import VARIABLE, TurnClient
 from spbench.workload.case import Case, Cell, Effort
 from spbench.workload.catalogue import find
 
@@ -38,8 +38,8 @@ def referee() -> Iterator[Referee]:
         yield made
 
 
-def joined(seat: Seat, ranks: int = 1, alive: Callable[[], None] = lambda: None) -> Turns:
-    made = Turns.of(seat.environment, ranks, alive)
+def joined(seat: Seat, ranks: int = 1, alive: Callable[[], None] = lambda: None) -> TurnClient:
+    made = TurnClient.of(seat.environment, ranks, alive)
     assert made is not None
     return made
 
@@ -51,7 +51,7 @@ def until(seen: Callable[[], bool]) -> None:
         time.sleep(TIDY_S / 10)
 
 
-def end(turns: Turns) -> None:
+def end(turns: TurnClient) -> None:
     """As the end of its process does."""
     turns._line.close()
 
@@ -87,8 +87,8 @@ class Launch:
 
 def test_without_a_referee_there_are_no_turns(tmp_path: Path) -> None:
     """Nobody asked for them, or nobody is there any more: the launch runs by itself."""
-    assert Turns.of({}, 2, lambda: None) is None
-    assert Turns.of({VARIABLE: str(tmp_path / "gone")}, 2, lambda: None) is None
+    assert TurnClient.of({}, 2, lambda: None) is None
+    assert TurnClient.of({VARIABLE: str(tmp_path / "gone")}, 2, lambda: None) is None
     with Referee() as referee:
         turns = joined(referee.seats[0])
         referee.seats[1].expect()

@@ -16,16 +16,17 @@ from typing import Any, final
 import pytest
 import torch
 
-from spbench.comm.fake import Silent
+from spbench.comm.fake import SilentTransport
 from spbench.comm.group import Group
-from spbench.comm.threaded import Meeting, Threads, run_ranks
+from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
+from spbench.comm.transport import Transports
 from spbench.results.conditions import Conditions
 from spbench.strategies.registry import load
 from spbench.worker import measure as measuring
-from spbench.worker.observer import Ledger
-from spbench.worker.step import Links, Step
+from spbench.worker.observer import PhaseTimes
+from spbench.worker.step import Step
 from spbench.worker.timer import Stopwatch
-from spbench.worker.turn_client import Turns
+from spbench.worker.turn_client import TurnClient
 from spbench.workload.case import Case, Effort
 from spbench.workload.catalogue import find
 
@@ -39,9 +40,12 @@ class ThreadGroup(Group):
 
     backend = "threads"
 
-    def __init__(self, rank: int, meetings: Sequence[Meeting]) -> None:
+    def __init__(self, rank: int, meetings: Sequence[ThreadRendezvous]) -> None:
         first, second, self.meeting = meetings
-        super().__init__(torch.device("cpu"), Threads(rank, first), Threads(rank, second))
+        transports = Transports(
+            strategy=ThreadTransport(rank, first), gradients=ThreadTransport(rank, second)
+        )
+        super().__init__(torch.device("cpu"), transports)
 
     def _largest(self, values: Sequence[float]) -> list[float]:
         def take(shown: list[Any]) -> list[float]:
@@ -63,22 +67,22 @@ def measured(
     ranks: int,
     effort: Effort,
     clock_of: Callable[[int], Iterator[float]],
-    turns: Turns | None = None,
+    turns: TurnClient | None = None,
 ) -> list[dict[str, Any]]:
     """What ``measure`` finds on each of the ranks, whose clocks say what ``clock_of`` gives."""
     case = Case(
         workload=find("axes-2d", "verify"), strategy="dsp", ranks=ranks, device="cpu", effort=effort
     )
-    meetings = [Meeting(ranks, WAIT_S) for _ in range(3)]
+    meetings = [ThreadRendezvous(ranks, WAIT_S) for _ in range(3)]
 
-    def rank_main(transport: Threads) -> dict[str, Any]:
+    def rank_main(transport: ThreadTransport) -> dict[str, Any]:
         clock = clock_of(transport.rank)
         group = ThreadGroup(transport.rank, meetings)
-        ledger = Ledger(lambda: next(clock))
-        links = Links(strategy=group.strategy, gradients=group.gradients)
-        return measuring.measure(case, load(case.strategy), group, links, ledger, None, turns)
+        ledger = PhaseTimes(lambda: next(clock))
+        transports = group.transports
+        return measuring.measure(case, load(case.strategy), group, transports, ledger, None, turns)
 
-    return run_ranks(ranks, rank_main)
+    return run_rank_threads(ranks, rank_main)
 
 
 def steady(rank: int) -> Iterator[float]:
@@ -95,7 +99,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def step(self: Step, *args: Any) -> Any:
         both = (self.comm.transport, self.gradient_comm.transport)
-        silent = [isinstance(transport, Silent) for transport in both]
+        silent = [isinstance(transport, SilentTransport) for transport in both]
         done.append("s" if all(silent) else "?" if any(silent) else "S")
         return real(self, *args)
 
@@ -146,7 +150,7 @@ def test_without_silent_steps_there_are_none(order: list[str]) -> None:
 def test_turns_are_half_a_second_or_a_step(order: list[str], step_s: float, steps: int) -> None:
     """With another launch; a tenth of what is planned at most, here ten of a hundred."""
     effort = Effort(min_iterations=100, max_iterations=100, seconds=1e3, silent=False)
-    turns = Turns(socket.socket(), 1, lambda: None)
+    turns = TurnClient(socket.socket(), 1, lambda: None)
     turns.take = lambda: order.append("t")  # type: ignore[method-assign]
     measured(1, effort, lambda _: itertools.count(0.0, step_s), turns)
     turn = f"t{'S' * steps}lx"

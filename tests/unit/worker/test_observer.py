@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spbench.worker.observer import Ledger
+from spbench.worker.observer import PhaseTimes
 
 CPU = torch.device("cpu")
 
@@ -23,7 +23,7 @@ class FakeTime:
 def test_phases_have_their_seconds_and_steps_are_added_up() -> None:
     """In order; a phase is as long as all that is in it, and steps are so much of that."""
     time = FakeTime()
-    ledger = Ledger(lambda: time.now_s)
+    ledger = PhaseTimes(lambda: time.now_s)
     with ledger.phase("gate"):
         time.passes(1.0)
         with ledger.step(CPU):
@@ -48,7 +48,7 @@ def test_a_step_lasts_until_the_device_is_done(monkeypatch: pytest.MonkeyPatch) 
         time.passes(3.0)
 
     monkeypatch.setattr(torch.cuda, "synchronize", wait)
-    ledger = Ledger(lambda: time.now_s)
+    ledger = PhaseTimes(lambda: time.now_s)
     with ledger.step(torch.device("cuda", 0)):
         time.passes(1.0)
     assert (ledger.steps_s, waited) == (4.0, [torch.device("cuda", 0)])

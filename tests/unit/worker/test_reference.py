@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from spbench.comm.fake import Silent
+from spbench.comm.fake import silent_transports
 from spbench.model import inputs
 from spbench.model.inputs import Inputs
 from spbench.worker.reference import OneDevice
-from spbench.worker.step import Links, Step
+from spbench.worker.step import Step
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.catalogue import find, names
 from spbench.workload.load import with_settings
@@ -32,7 +32,7 @@ EPS = 1e-6
 def test_the_model_computes_what_its_workload_says(name: str) -> None:
     """Every kind of sublayer, norm, position and modulation, in float64."""
     work = with_settings(find(name, "verify"), ["dtype=float64", "mode=forward"])
-    alone = Links(strategy=Silent(0, 1), gradients=Silent(0, 1))
+    alone = silent_transports(0, 1)
     model = Step(work, OneDevice(), alone, torch.device("cpu")).model
     given = inputs.seeded(work, seed=0).map(lambda x: x.double())
     with torch.no_grad():

@@ -9,10 +9,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from spbench.comm.collectives import Collectives
-from spbench.comm.fake import Silent
+from spbench.comm.fake import SilentTransport, silent_transports
 from spbench.model.transformer import Transformer
 from spbench.worker.reference import OneDevice
-from spbench.worker.step import Links, Step
+from spbench.worker.step import Step
 from spbench.workload.catalogue import find, names
 from spbench.workload.flops import forward_flops, parameters, step_flops
 from spbench.workload.workload import Workload
@@ -27,7 +27,7 @@ def by_name(works: list[Workload]) -> list[object]:
 
 
 def one_step(work: Workload) -> Step:
-    alone = Links(strategy=Silent(0, 1), gradients=Silent(0, 1))
+    alone = silent_transports(0, 1)
     return Step(work, OneDevice(), alone, torch.device("cpu"))
 
 
@@ -46,7 +46,7 @@ def test_parameters_are_those_of_the_model(work: Workload) -> None:
 def test_parameters_of_the_papers_models(work: Workload) -> None:
     """Exact for the large ones too, built without memory."""
     with torch.device("meta"):
-        model = Transformer(work, OneDevice(), Collectives(Silent(0, 1)))
+        model = Transformer(work, OneDevice(), Collectives(SilentTransport(0, 1)))
     assert parameters(work).total == sum(p.numel() for p in model.parameters())
 
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from test_conformance import variants
 
-from spbench.comm.fake import Silent
+from spbench.comm.fake import silent_transports
 from spbench.comm.group import ShareOfGroup
 from spbench.errors import USAGE
 from spbench.launch.local import LocalLauncher
@@ -34,7 +34,7 @@ from spbench.strategies.registry import load
 from spbench.sweep.plan import Request, plan
 from spbench.worker.main import work as work_of_rank
 from spbench.worker.reference import OneDevice, one_device
-from spbench.worker.step import Links, Step
+from spbench.worker.step import Step
 from spbench.workload import workload as workload_module
 from spbench.workload.block import Mlp
 from spbench.workload.case import QUICK, Case, Combination, Job
@@ -370,7 +370,7 @@ def test_a_mask_over_projected_keys_hides_nothing(projection: dict[str, int], se
     if sees:
         with pytest.raises(ValidationError, match="both causal and projection"):
             Workload.model_validate(data)
-    alone = Links(strategy=Silent(0, 1), gradients=Silent(0, 1))
+    alone = silent_transports(0, 1)
     step = Step(workload, OneDevice(), alone, CPU)
     whole = seeded(workload, seed=0).map(lambda x: x.to(torch.float64))
     mine = whole.part(step.first, step.pairs, step.comm).requiring_grad(True)
