@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy import stats
 
-from spbench.analysis.compare_runs import between
+from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.findings import Finding, Margins
 from spbench.analysis.intervals import LEAST_LAUNCHES, quantile
 from spbench.regression.sequential import in_stages
@@ -69,7 +69,7 @@ def apart(rows: list[Record], name: str) -> list[Record]:
 
 def verdict(before: list[Record], after: list[Record]) -> str:
     """What ``spbench compare A B`` says, with its margin of 2 %."""
-    (time,) = (one for one in between(before, after) if one.metric == "time")
+    (time,) = (one for one in compare_runs(before, after) if one.metric == "time")
     return time.verdict
 
 
@@ -107,7 +107,7 @@ class Simulated:
         return launches(self.rng, count, factor, self.noise, first=first, case=case)
 
     def findings(self) -> list[Finding]:
-        return between(self.before, self.after, CHECK)
+        return compare_runs(self.before, self.after, CHECK)
 
     def stored(self) -> Mapping[str, int] | None:
         quiet = Counter(row.case for row in self.before if not row.noisy)

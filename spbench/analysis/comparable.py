@@ -1,13 +1,18 @@
-"""Which rows of two runs are of one case.
+"""Which rows may be compared: rows of one case, of the same hardware, and in one panel.
 
-By the key of the case where both sides have it; else by what is computed, on how many ranks and
-by which strategy. The device and the seed are then left out: another device is a reason not to
-compare a case, and no other case.
+- ``matched``: cases of two runs, by key where both have it, else by what is computed, on how many
+  ranks and by which strategy. Device and seed are left out then: another device is a reason not to
+  compare a case, and not another case.
+- ``mismatch``: times of different GPUs, or of different versions of torch, say nothing about a
+  change of the code. A field that is blank on one side is not known there, and stops nothing.
+- ``panel_key``: what strategies must share to stand side by side, and ``panel_titles`` in words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 
 from spbench.results.record import Record
 
@@ -68,3 +73,102 @@ def _computes(record: Record) -> tuple[object, ...]:
         record.world_size,
         record.strategy,
     )
+
+
+LIBRARIES = ("device", "backend", "gpu", "torch", "cuda", "nccl")
+"""What the memory of a step depends on, besides the code."""
+HARDWARE = (*LIBRARIES, "hardware", "ranks_by_node", "effort", "statistic")
+"""What its time depends on: links between machines, and a quick launch warms up for less."""
+
+
+def mismatch(
+    before: Iterable[Record], after: Iterable[Record], fields: Sequence[str] = HARDWARE
+) -> str:
+    """What differs, in words; blank if the two may be compared.
+
+    Launches of one side that differ among themselves are not to be compared with anything.
+    """
+    both = list(before), list(after)
+    kinds = {kind for side in both for kind in map(attrgetter(*fields), side)}
+    if len(kinds) <= 1:
+        return ""  # as nearly always, and much sooner known
+    old, new = (_facts(side, fields) for side in both)
+    said = []
+    for name in fields:
+        mixed = next((side[name] for side in (new, old) if len(side[name]) > 1), None)
+        if mixed:
+            said.append(f"launches with {_word(name)} {_listed(mixed)} in one case")
+        elif old[name] and new[name] and old[name] != new[name]:
+            said.append(f"{_word(name)} {_listed(new[name])}, was {_listed(old[name])}")
+    return "; ".join(said)
+
+
+def _facts(records: Iterable[Record], fields: Sequence[str]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {name: set() for name in fields}
+    for record in records:
+        for name in fields:
+            if value := getattr(record, name):
+                found[name].add(value)
+    return found
+
+
+def _word(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _listed(values: set[str]) -> str:
+    return " and ".join(sorted(values))
+
+
+PanelKey = tuple[str, str, int, str, str, str, str, str, str, int]
+"""What two cases must share to stand side by side: a panel, and a number of ranks."""
+
+
+def panel_key(record: Record) -> PanelKey:
+    return (
+        f"{record.workload} {record.workload_key}",
+        record.axes,
+        record.batch,
+        record.dtype,
+        record.mode,
+        record.checkpointing,
+        record.device,
+        record.kind,
+        record.effort_label,
+        record.world_size,
+    )
+
+
+def panel_title(record: Record) -> str:
+    """A title for what stands side by side, the number of ranks apart."""
+    axes = re.sub(r"(?<=\d)x", " x ", record.axes).replace("=", " ")
+    words = [axes, f"batch {record.batch}", record.dtype, record.mode]
+    if record.checkpointing != "none":
+        words.append("checkpointed")
+    if record.kind != "measured":
+        words.append(record.kind.replace("_", " "))
+    return f"{record.workload} ({', '.join(words)})"
+
+
+def panel_titles(records: Iterable[Record]) -> dict[PanelKey, str]:
+    """A title for each group; panels of one name are told apart by what they differ in."""
+    panels: dict[PanelKey, tuple[str, tuple[str, str, str]]] = {}
+    alike: dict[str, set[tuple[str, str, str]]] = {}
+    for record in records:
+        panel, apart = panel_title(record), _apart(record)
+        panels[panel_key(record)] = panel, apart
+        alike.setdefault(panel, set()).add(apart)
+    return {group: _title(panel, apart, alike[panel]) for group, (panel, apart) in panels.items()}
+
+
+def _apart(record: Record) -> tuple[str, str, str]:
+    """What panels of one name may differ in, in words."""
+    key = f"workload {record.workload_key}" if record.workload_key else ""
+    return key, record.device, "" if record.effort_label == "full" else record.effort
+
+
+def _title(panel: str, apart: tuple[str, ...], alike: set[tuple[str, str, str]]) -> str:
+    words = [
+        word for i, word in enumerate(apart) if word and len({other[i] for other in alike}) > 1
+    ]
+    return " ".join([panel, ", ".join(words)]).rstrip()

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from spbench.analysis.fingerprint import mismatch
+from spbench.analysis.comparable import mismatch
 from spbench.analysis.intervals import LEAST_LAUNCHES, Ratio, paired_rounds, ratio
 from spbench.analysis.paired_steps import Both, in_turns
 from spbench.results.record import Record
@@ -131,7 +131,7 @@ def times(records: Sequence[Record]) -> dict[str, float]:
     return found
 
 
-def would_tell(needs: int | None, counts: tuple[int, int], *, is_paired: bool) -> str:
+def launches_in_words(needs: int | None, counts: tuple[int, int], *, is_paired: bool) -> str:
     """What there is, before and after, and how much would be enough."""
     each = "" if is_paired else " of each"
     enough = f"about {needs:,}{each} would tell" if needs else "a verdict would take over 1,000"
@@ -156,7 +156,7 @@ def _judged(
         reason = f"{_there_are(counts)}; an interval takes {LEAST_LAUNCHES} of each"
     elif verdict == "inconclusive":
         needs = _needed(found, margin)
-        reason = would_tell(needs, counts, is_paired=found.is_paired)
+        reason = launches_in_words(needs, counts, is_paired=found.is_paired)
     low, high = found.interval() if found.launches >= LEAST_LAUNCHES else (None, None)
     return Comparison(
         verdict=verdict,

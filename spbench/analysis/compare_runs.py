@@ -8,20 +8,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from spbench.analysis import sent_volume
-from spbench.analysis.case_status import status
-from spbench.analysis.comparable import matched
+from spbench.analysis.comparable import LIBRARIES, matched, mismatch, panel_key, panel_titles
 from spbench.analysis.compare import compare_times, times
-from spbench.analysis.findings import METRICS, USUAL, Finding, Margins, Metric
-from spbench.analysis.fingerprint import LIBRARIES, mismatch
+from spbench.analysis.findings import (
+    METRICS,
+    USUAL,
+    Finding,
+    Margins,
+    Metric,
+    compare_status,
+    sent_by_both,
+    volume_difference,
+)
 from spbench.analysis.paired_steps import Both
-from spbench.analysis.panel_groups import group_of, titles
 from spbench.results.record import Record
 
 SAME_LAUNCHES = "both sides are the same launches"
 
 
-def between(
+def compare_runs(
     before: Iterable[Record],
     after: Iterable[Record],
     margins: Margins = USUAL,
@@ -35,10 +40,10 @@ def between(
     ``traces``: iterations of launches that took turns (see ``paired_steps.py``).
     """
     every = [list(before), list(after)]
-    panels = titles(record for side in every for record in side)
+    panels = panel_titles(record for side in every for record in side)
     found: list[Finding] = []
     for old, new in matched(*every):
-        here = [status(old, new)]
+        here = [compare_status(old, new)]
         if old and new:
             more = _not_in(old, new)
             here += [
@@ -51,7 +56,7 @@ def between(
             replace(
                 finding,
                 case=one.case,
-                panel=panels[group_of(one)],
+                panel=panels[panel_key(one)],
                 strategy=one.strategy,
                 ranks=one.world_size,
             )
@@ -112,10 +117,10 @@ def _volume(before: Sequence[Record], after: Sequence[Record]) -> list[Finding]:
     """Also of launches that were wrong now, if they were to send something else: it tells why."""
     if not _ok(before):
         return []
-    was, now = sent_volume.both(before, after)
+    was, now = sent_by_both(before, after)
     if was is None or now is None:
         return _unless_lost("volume", was is not None, after)
-    reason = sent_volume.difference(before, after)
+    reason = volume_difference(before, after)
     if not reason and not _ok(after):
         return []  # what was to be sent is the same; what was sent is not known to be
     verdict = "changed" if reason else "same"

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from spbench.analysis.case_status import ended
+from spbench.analysis.comparable import PanelKey, panel_key, panel_titles
 from spbench.analysis.compare import MARGIN, Comparison, compare_times, launches_that_count, times
-from spbench.analysis.panel_groups import Group, group_of, titles
-from spbench.analysis.sent_volume import PHASES
+from spbench.analysis.findings import failed_launches
 from spbench.analysis.summary import Figure, figure, median
 from spbench.results.record import Record
+from spbench.workload.traffic import PHASES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class Line:
         return asdict(self) | {"speedup": self.speedup}
 
 
-def side_by_side(
+def compare_strategies(
     records: Iterable[Record], reference: str | None = None, margin: float = MARGIN
 ) -> list[Line]:
     """A line for each case; the reference is the first strategy that ran unless named.
@@ -80,18 +80,18 @@ def side_by_side(
 
     Raises ValueError if no case has the strategy that is named as the reference.
     """
-    groups: dict[Group, dict[str, list[Record]]] = {}
+    groups: dict[PanelKey, dict[str, list[Record]]] = {}
     ran: list[str] = []
     order: dict[str, None] = {}
     for record in records:
         ran += [record.strategy] if record.status != "skipped" else []
         order[record.strategy] = None
-        groups.setdefault(group_of(record), {}).setdefault(record.strategy, []).append(record)
+        groups.setdefault(panel_key(record), {}).setdefault(record.strategy, []).append(record)
     if reference is not None and reference not in order:
         known = ", ".join(order)
         raise ValueError(f"no case of strategy {reference!r} to compare with; there are {known}")
     chosen = reference or next(iter(ran), "")
-    said = titles(found[-1] for group in groups.values() for found in group.values())
+    said = panel_titles(found[-1] for group in groups.values() for found in group.values())
     panels = list(dict.fromkeys(group[:-1] for group in groups))
     ordered = sorted(groups, key=lambda group: (panels.index(group[:-1]), group[-1]))
     return [
@@ -192,7 +192,7 @@ def _reason(records: Sequence[Record], good: Sequence[Record]) -> str:
     failed = [record for record in records if record.status != "ok"]
     if failed:
         worst = _cause(failed)
-        said.append(f"{ended(worst.status, records)}. {worst.reason}")
+        said.append(f"{failed_launches(worst.status, records)}. {worst.reason}")
     noisy = [record for record in records if record.status == "ok" and record.noisy]
     if noisy:
         kept = "left out" if all(not record.noisy for record in good) else "too many to leave out"

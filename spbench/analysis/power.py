@@ -12,20 +12,19 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from spbench.analysis.comparable import mismatch
 from spbench.analysis.compare import times
-from spbench.analysis.fingerprint import mismatch
 from spbench.analysis.intervals import LEAST_LAUNCHES, error_of, exp, freedom_of, quantile
-from spbench.analysis.verdict import ALPHA, MAX_SLOWDOWN
-from spbench.regression.sequential import LAUNCHES, SHARES
+from spbench.analysis.verdict import ALPHA, LAUNCHES, MAX_SLOWDOWN, MOST_TIMES, SHARES
 from spbench.results.record import Record
 
-MOST_OF_CHECK = LAUNCHES * (1 + len(SHARES))
-FOUND = 0.9
+MOST_OF_CHECK = LAUNCHES * MOST_TIMES
+POWER = 0.9
 """So often it is found, over baselines and checks that are like these."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Findable:
+class DetectableSlowdown:
     """The case of a baseline in which a slowdown is hardest to find."""
 
     record: Record
@@ -49,7 +48,7 @@ def quiet_launches(records: Iterable[Record]) -> Counter[str]:
     return found
 
 
-def hardest(records: Iterable[Record]) -> Findable | None:
+def hardest_case(records: Iterable[Record]) -> DetectableSlowdown | None:
     """Over the cases that have an interval, for a check with its usual limits; None: there is none.
 
     Only quiet launches count, as in a check against launches that ran apart from it.
@@ -68,19 +67,19 @@ def hardest(records: Iterable[Record]) -> Findable | None:
     return max(every, key=lambda one: one.slowdown, default=None)
 
 
-def _of(record: Record, ms: Sequence[float], alpha: float) -> Findable:
+def _of(record: Record, ms: Sequence[float], alpha: float) -> DetectableSlowdown:
     spread = statistics.stdev(map(math.log, ms))
-    return Findable(
+    return DetectableSlowdown(
         record=record,
         launches=len(ms),
         spread=spread,
-        slowdown=slowdown_found(spread, len(ms), MOST_OF_CHECK, alpha),
-        with_more=slowdown_found(spread, MOST_OF_CHECK, MOST_OF_CHECK, alpha),
+        slowdown=detectable_slowdown(spread, len(ms), MOST_OF_CHECK, alpha),
+        with_more=detectable_slowdown(spread, MOST_OF_CHECK, MOST_OF_CHECK, alpha),
     )
 
 
-def slowdown_found(spread: float, kept: int, launches: int, alpha: float) -> float:
-    """The slowdown that fails ``FOUND`` of checks with the usual limit, as 0.1 for 10 %.
+def detectable_slowdown(spread: float, kept: int, launches: int, alpha: float) -> float:
+    """The slowdown that fails ``POWER`` of checks with the usual limit, as 0.1 for 10 %.
 
     ``kept`` launches of the baseline and ``launches`` of the check differ by ``spread``, the
     standard deviation of their logarithms, which each side estimates (Welch). ``alpha``:
@@ -91,5 +90,5 @@ def slowdown_found(spread: float, kept: int, launches: int, alpha: float) -> flo
 
     alike, counts = (1.0, 1.0), (kept, launches)
     freedom = freedom_of(alike, counts)
-    away = float(nctdtrinc(freedom, 1 - FOUND, quantile(freedom, 1 - alpha)))
+    away = float(nctdtrinc(freedom, 1 - POWER, quantile(freedom, 1 - alpha)))
     return (1 + MAX_SLOWDOWN) * exp(away * spread * error_of(alike, counts)) - 1

@@ -11,16 +11,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from spbench.analysis.compare import Comparison, would_tell
+from spbench.analysis.compare import Comparison, launches_in_words
 from spbench.analysis.findings import Finding, Margins
 from spbench.analysis.intervals import CONFIDENCE, holm
 
-Outcome = Literal["pass", "fail", "undecided"]
+Grade = Literal["pass", "fail", "undecided"]
 MAX_SLOWDOWN = 0.03
 """Of a check, unless told otherwise."""
 ALPHA = (1 - CONFIDENCE) / 2
 """One-sided, for all cases and looks of a check together: a single case that is judged once fails
 just when its interval is beyond the margin."""
+LAUNCHES = 5
+"""Launches of each case and version that a check starts with, unless told otherwise."""
+SHARES = (1 / 4, 1 / 4, 1 / 2)
+"""Shares of ``ALPHA`` that the looks at two, three and four times the launches may spend. The first
+look spends nothing: whatever would fail by it is looked at again. The last spends most: what is
+still open by then is near the margin. No look spends less than the one before it, so what has
+failed and is not measured again fails again."""
+MOST_TIMES = 1 + len(SHARES)
+"""A check measures a case at most so many times as often as it was asked to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +37,7 @@ class Graded:
     """A finding, and what it means for the check."""
 
     finding: Finding
-    outcome: Outcome
+    grade: Grade
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +46,8 @@ class Judgement:
 
     graded: list[Graded]
 
-    def of(self, outcome: Outcome) -> list[Finding]:
-        return [one.finding for one in self.graded if one.outcome == outcome]
+    def of(self, grade: Grade) -> list[Finding]:
+        return [one.finding for one in self.graded if one.grade == grade]
 
     @property
     def findings(self) -> list[Finding]:
@@ -56,7 +65,7 @@ class Judgement:
         figures = [one for one in self.findings if one.metric != "status"]
         return not any(one.verdict in apart for one in self.findings) and bool(figures)
 
-    def is_told(self, *, strict: bool) -> bool:
+    def is_decided(self, *, strict: bool) -> bool:
         """Whether it fails or passes: ``strict`` does not pass what is open."""
         if self.of("fail"):
             return True
@@ -92,13 +101,13 @@ def _slower(findings: Sequence[Finding], alpha: float) -> set[int]:
 
 def _graded(finding: Finding, is_slower: bool, margins: Margins, alpha: float) -> Graded:
     if finding.verdict in ("not comparable", "missing"):
-        return Graded(finding=finding, outcome="undecided")
+        return Graded(finding=finding, grade="undecided")
     if finding.comparison is not None:
         return _graded_time(finding, finding.comparison, is_slower, margins.time, alpha)
     fails = finding.verdict == ("broke" if finding.metric == "status" else "changed")
     if finding.metric == "memory":
         fails = finding.ratio is not None and finding.ratio > 1 + margins.memory
-    return Graded(finding=finding, outcome="fail" if fails else "pass")
+    return Graded(finding=finding, grade="fail" if fails else "pass")
 
 
 def _open(finding: Finding, found: Comparison, margin: float, alpha: float) -> Finding:
@@ -108,7 +117,7 @@ def _open(finding: Finding, found: Comparison, margin: float, alpha: float) -> F
         return finding
     share = alpha if found.estimate.value > 1 + margin else ALPHA
     needs = found.estimate.launches_needed(1 + margin, 1 - share)
-    reason = would_tell(needs, found.counts, is_paired=found.paired)
+    reason = launches_in_words(needs, found.counts, is_paired=found.paired)
     if finding.verdict == "slower":
         reason = f"beyond the margin by itself, but not for its share of the error: {reason}"
     found = replace(found, needs=needs, reason=reason)
@@ -119,9 +128,9 @@ def _graded_time(
     finding: Finding, found: Comparison, is_slower: bool, margin: float, alpha: float
 ) -> Graded:
     if is_slower:
-        return Graded(finding=replace(finding, verdict="slower"), outcome="fail")
+        return Graded(finding=replace(finding, verdict="slower"), grade="fail")
     if found.is_noisy or found.high is None or found.high > 1 + margin:
-        return Graded(finding=_open(finding, found, margin, alpha), outcome="undecided")
+        return Graded(finding=_open(finding, found, margin, alpha), grade="undecided")
     if finding.verdict == "inconclusive":  # between faster and the same: good enough
         finding = replace(finding, verdict="not slower", reason="")
-    return Graded(finding=finding, outcome="pass")
+    return Graded(finding=finding, grade="pass")

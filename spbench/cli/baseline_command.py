@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from spbench.analysis.compare_strategies import side_by_side
+from spbench.analysis.compare_strategies import compare_strategies
 from spbench.analysis.intervals import LEAST_LAUNCHES
-from spbench.analysis.power import hardest, quiet_launches
+from spbench.analysis.power import hardest_case, quiet_launches
 from spbench.cli import options
 from spbench.errors import UNFIT, Failure
 from spbench.report.power_text import findable_in_words
@@ -76,7 +76,7 @@ def set_command(name: str, run: Path | None, force: bool, replace: bool, baselin
             f"time takes {LEAST_LAUNCHES} or more ('spbench run --launches 5').",
             err=True,
         )
-    for sentence in findable_in_words(hardest(records)):
+    for sentence in findable_in_words(hardest_case(records)):
         click.echo(sentence)
 
 
@@ -158,7 +158,7 @@ def show_command(name: str, baselines: Path, as_json: bool) -> None:
     """The figures of the baseline NAME, strategies side by side."""
     folder = find_baseline(name, baselines)
     records = records_of(folder)
-    lines = side_by_side(records, reference_of(folder, records))
+    lines = compare_strategies(records, reference_of(folder, records))
     if as_json:
         click.echo(json.dumps([line.as_data() for line in lines], indent=2))
         return

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from spbench.analysis.findings import METRICS, Margins, Metric
-from spbench.analysis.verdict import MAX_SLOWDOWN, Judgement
+from spbench.analysis.verdict import LAUNCHES, MAX_SLOWDOWN, Judgement
 from spbench.cli import options
 from spbench.cli.options import Percent
 from spbench.cli.selection import NAMES as SELECTING
@@ -19,7 +19,6 @@ from spbench.launch.launcher import Deadlines
 from spbench.regression.check import against_baseline, against_commit, against_run
 from spbench.regression.measurement import Limits
 from spbench.regression.outcome import Export, check_writable, tell
-from spbench.regression.sequential import LAUNCHES
 from spbench.report.exports import junit, markdown
 from spbench.sweep import devices
 from spbench.sweep.fault_check import planted_fault

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from spbench.analysis.compare import MARGIN
-from spbench.analysis.compare_runs import between
-from spbench.analysis.compare_strategies import side_by_side
+from spbench.analysis.compare_runs import compare_runs
+from spbench.analysis.compare_strategies import compare_strategies
 from spbench.analysis.findings import Margins
 from spbench.cli import options
 from spbench.cli.options import Percent
@@ -75,7 +75,7 @@ def command(
     found = find_run(runs[0] if runs else None, baselines)
     records = records_of(found)
     try:
-        lines = side_by_side(records, reference or reference_of(found, records), margin)
+        lines = compare_strategies(records, reference or reference_of(found, records), margin)
     except ValueError as error:
         raise Failure(str(error)) from None
     if as_json:
@@ -102,7 +102,7 @@ def _against(
     before, after = map(records_of, found)
     traces = traces_of(found[0], before), traces_of(found[1], after)
     margins = Margins(time=margin)
-    findings = between(before, after, margins, allow_mismatch=allow_mismatch, traces=traces)
+    findings = compare_runs(before, after, margins, allow_mismatch=allow_mismatch, traces=traces)
     if as_json:
         click.echo(json.dumps([asdict(one) | {"ratio": one.ratio} for one in findings], indent=2))
     else:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from spbench.analysis.compare_strategies import side_by_side
+from spbench.analysis.compare_strategies import compare_strategies
 from spbench.cli import options
 from spbench.cli.row_selection import chosen
 from spbench.errors import UNFIT, Failure
@@ -56,7 +56,9 @@ def command(
     beside = home / "plots" if home.is_dir() else home.with_name(f"{home.stem}-plots")
     folder = out or (RESULTS / f"baseline-{home.name}" / "plots" if is_kept else beside)
     try:
-        asked = page_of(side_by_side(records, reference_of(found, records)), records, home, page)
+        asked = page_of(
+            compare_strategies(records, reference_of(found, records)), records, home, page
+        )
     except ValueError as error:
         raise Failure(str(error)) from None
     for remark in asked.remarks:

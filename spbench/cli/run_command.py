@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from spbench.analysis.compare_strategies import side_by_side
+from spbench.analysis.compare_strategies import compare_strategies
 from spbench.cli import options
 from spbench.cli.cluster_options import nodes_options
 from spbench.cli.options import Duration
@@ -138,4 +138,4 @@ def _show(records: Sequence[Record], folder: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(record) for record in records], indent=2))
     else:
-        show_comparison(side_by_side(records, reference_of(folder, records)))
+        show_comparison(compare_strategies(records, reference_of(folder, records)))

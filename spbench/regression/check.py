@@ -8,17 +8,16 @@ from typing import Any
 
 import click
 
-from spbench.analysis.compare_runs import between
+from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.intervals import LEAST_LAUNCHES
 from spbench.analysis.power import quiet_launches
-from spbench.analysis.verdict import Judgement, judged
+from spbench.analysis.verdict import MOST_TIMES, Judgement, judged
 from spbench.errors import CANNOT_JUDGE, Failure
 from spbench.launch.torchrun import joined_ranks
 from spbench.regression.base_accepts import willing
 from spbench.regression.base_and_head import Code, opened_sides
 from spbench.regression.checkout import Checkout, CheckoutError, checked_out, work_tree
 from spbench.regression.measurement import Limits, Sides
-from spbench.regression.sequential import MOST_TIMES
 from spbench.results.find_run import find_baseline, find_run, records_of
 from spbench.results.record import Record
 from spbench.results.run_json import read_run
@@ -42,7 +41,7 @@ def against_run(name: str, baselines: Path, run: Path, limits: Limits) -> Judgem
     """Rows that are there already: nothing is measured."""
     before = records_of(find_baseline(name, baselines))
     after = records_of(find_run(run, baselines))
-    findings = between(before, after, limits.margins, metrics=limits.metrics)
+    findings = compare_runs(before, after, limits.margins, metrics=limits.metrics)
     return judged(findings, limits.margins)
 
 

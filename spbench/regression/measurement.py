@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from spbench.analysis.comparable import matched
-from spbench.analysis.compare_runs import between
+from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.findings import Finding, Margins, Metric
 from spbench.analysis.verdict import Judgement
 from spbench.launch.launcher import Deadlines
@@ -86,10 +86,10 @@ class Sides:
         measured = [read_rows(folder).latest() for folder in folders]
         margins, metrics = self.limits.margins, self.limits.metrics
         if len(measured) < 2:
-            return between(self.known, measured[0], margins, metrics=metrics)
+            return compare_runs(self.known, measured[0], margins, metrics=metrics)
         before, after = measured
         traces = traces_of(folders[0], before), traces_of(folders[1], after)
-        return between(before, after, margins, metrics=metrics, traces=traces)
+        return compare_runs(before, after, margins, metrics=metrics, traces=traces)
 
     def stored(self) -> Mapping[str, int] | None:
         if len(self.sides) > 1:

@@ -45,7 +45,7 @@ def tell(
 def exit_code(judgement: Judgement, *, strict: bool) -> int:
     if judgement.of("fail"):
         return REGRESSION
-    return DONE if judgement.is_told(strict=strict) else CANNOT_JUDGE
+    return DONE if judgement.is_decided(strict=strict) else CANNOT_JUDGE
 
 
 def check_writable(file: Path) -> None:
@@ -60,7 +60,7 @@ def check_writable(file: Path) -> None:
 
 def _as_data(judgement: Judgement, said: str, code: int) -> dict[str, object]:
     findings = [
-        asdict(one.finding) | {"ratio": one.finding.ratio, "outcome": one.outcome}
+        asdict(one.finding) | {"ratio": one.finding.ratio, "outcome": one.grade}
         for one in judgement.graded
     ]
     return {"summary": said, "exit_code": code, "findings": findings}

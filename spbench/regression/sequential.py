@@ -13,17 +13,7 @@ from typing import Protocol
 
 from spbench.analysis.findings import Finding, Margins
 from spbench.analysis.intervals import LEAST_LAUNCHES
-from spbench.analysis.verdict import Graded, Judgement, is_timed, judged
-
-LAUNCHES = 5
-"""Of each case and side, unless told otherwise."""
-SHARES = (1 / 4, 1 / 4, 1 / 2)
-"""Of ``ALPHA``, that looks at two, three and four times the launches may spend. The first look
-spends nothing: whatever would fail by it is looked at again. The last spends most: what is still
-open by then is near the margin. None spends less than the one before, so what has failed and is not
-measured again fails again."""
-MOST_TIMES = 1 + len(SHARES)
-"""The launches that were asked for, at most."""
+from spbench.analysis.verdict import SHARES, Graded, Judgement, is_timed, judged
 
 
 class Bench(Protocol):
@@ -78,11 +68,11 @@ def _among(
 
 
 def _would_fail(one: Graded) -> bool:
-    return one.outcome == "fail" and is_timed(one.finding)
+    return one.grade == "fail" and is_timed(one.finding)
 
 
 def _is_open(one: Graded) -> bool:
-    return one.outcome == "undecided" and is_timed(one.finding)
+    return one.grade == "undecided" and is_timed(one.finding)
 
 
 def _lacks_launches(one: Graded) -> bool:

@@ -41,7 +41,7 @@ def junit(judgement: Judgement, against: str, said: str, *, strict: bool) -> str
         for one in judgement.graded
     ]
     is_red = any(kind in ("failure", "error") for _, _, kind, _ in tests)
-    if not is_red and not judgement.is_told(strict=strict):
+    if not is_red and not judgement.is_decided(strict=strict):
         tests.append(("spbench check", "all cases", "error", said))
     kinds = [kind for _, _, kind, _ in tests]
     name = _printable(f"spbench check against {against}: {said}")
@@ -63,9 +63,9 @@ def _title(finding: Finding) -> str:
 
 def _kind(graded: Graded) -> str:
     """What stays open is skipped; what nothing can be compared with is an error."""
-    if graded.outcome == "pass":
+    if graded.grade == "pass":
         return ""
-    if graded.outcome == "fail":
+    if graded.grade == "fail":
         return "failure"
     return "error" if graded.finding.verdict in ("missing", "not comparable") else "skipped"
 

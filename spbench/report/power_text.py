@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spbench.analysis.power import MOST_OF_CHECK, Findable
+from spbench.analysis.power import MOST_OF_CHECK, DetectableSlowdown
 from spbench.analysis.verdict import MAX_SLOWDOWN
 from spbench.report.units import percent
 from spbench.text import counted
@@ -13,7 +13,7 @@ WORTH_MORE = 0.8
 """More launches are advised where they find a slowdown that is so much smaller."""
 
 
-def findable_in_words(found: Findable | None) -> Iterator[str]:
+def findable_in_words(found: DetectableSlowdown | None) -> Iterator[str]:
     """What a check finds in the hardest case, and whether more launches would find less."""
     if found is None:
         return

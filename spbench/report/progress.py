@@ -12,13 +12,13 @@ from typing import Self
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from spbench.analysis.panel_groups import panel_of
-from spbench.analysis.sent_volume import PHASES
+from spbench.analysis.comparable import panel_title
 from spbench.report import tables, units
 from spbench.results.environment import package_version
 from spbench.results.record import Record
 from spbench.text import counted
 from spbench.workload.case import Case
+from spbench.workload.traffic import PHASES
 from spbench.workload.workload import Workload
 
 
@@ -122,7 +122,7 @@ class Screen:
             said = f"{record.status}: {record.reason}"
         launch = f" launch {record.launch + 1}" if self.launches > 1 else ""
         where = f"{side}: " if side else ""
-        where += f"{panel_of(record)}, " if self.several else ""
+        where += f"{panel_title(record)}, " if self.several else ""
         self._say(f"{where}{record.strategy} on {record.world_size}{launch}: {said}")
         if record.log:
             self._say(f"  log: {self.folder / record.log}")

@@ -17,8 +17,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
+from spbench.analysis.comparable import PanelKey, panel_key, panel_titles
 from spbench.analysis.compare import launches_that_count
-from spbench.analysis.panel_groups import Group, group_of, titles
 from spbench.report import units
 from spbench.report.plots.bars import colour
 from spbench.results.iterations import Traces
@@ -40,11 +40,11 @@ Cases = Mapping[str, Sequence[Record]]
 
 def cases_by_panel(records: Iterable[Record]) -> dict[str, Cases]:
     """By title, in order; a case of which no launch was measured has no row."""
-    found: dict[Group, dict[str, list[Record]]] = {}
+    found: dict[PanelKey, dict[str, list[Record]]] = {}
     for record in records:
-        found.setdefault(group_of(record), {}).setdefault(record.strategy, []).append(record)
+        found.setdefault(panel_key(record), {}).setdefault(record.strategy, []).append(record)
     first = list(dict.fromkeys(group[:-1] for group in found))
-    named = titles(next(iter(cases.values()))[0] for cases in found.values())
+    named = panel_titles(next(iter(cases.values()))[0] for cases in found.values())
     panels: dict[str, Cases] = {}
     for group in sorted(found, key=lambda group: (first.index(group[:-1]), group[-1])):
         cases = {

@@ -13,9 +13,8 @@ import pytest
 from helpers.example_rows import rows
 
 from spbench.analysis.intervals import ratio
-from spbench.analysis.power import FOUND, MOST_OF_CHECK, hardest, slowdown_found
-from spbench.analysis.verdict import ALPHA, MAX_SLOWDOWN
-from spbench.regression.sequential import SHARES
+from spbench.analysis.power import MOST_OF_CHECK, POWER, detectable_slowdown, hardest_case
+from spbench.analysis.verdict import ALPHA, MAX_SLOWDOWN, SHARES
 
 LAST = ALPHA * SHARES[-1]
 
@@ -28,12 +27,12 @@ def launches(count: int, spread: float) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("kept", "launched", "often"), [(3, 20, 0.85), (5, 20, FOUND), (20, 20, FOUND), (5, 5, FOUND)]
+    ("kept", "launched", "often"), [(3, 20, 0.85), (5, 20, POWER), (20, 20, POWER), (5, 5, POWER)]
 )
 def test_nine_in_ten_checks_find_it(kept: int, launched: int, often: float) -> None:
     """Drawn a thousand times, both sides anew: fewer find one that is a third smaller."""
     chance = random.Random(1)
-    slowdown = slowdown_found(0.05, kept, launched, LAST)
+    slowdown = detectable_slowdown(0.05, kept, launched, LAST)
 
     def found(truth: float) -> float:
         times = 0
@@ -51,10 +50,10 @@ def test_nine_in_ten_checks_find_it(kept: int, launched: int, often: float) -> N
 
 def test_more_launches_find_less_and_nothing_within_the_limit() -> None:
     """Of launches that all took the same the limit itself is found."""
-    by_launches = [slowdown_found(0.05, kept, 20, LAST) for kept in (3, 4, 5, 10, 20, 100)]
+    by_launches = [detectable_slowdown(0.05, kept, 20, LAST) for kept in (3, 4, 5, 10, 20, 100)]
     assert by_launches == sorted(by_launches, reverse=True)
     assert by_launches[-1] > MAX_SLOWDOWN
-    assert slowdown_found(0.0, 5, 20, LAST) == pytest.approx(MAX_SLOWDOWN)
+    assert detectable_slowdown(0.0, 5, 20, LAST) == pytest.approx(MAX_SLOWDOWN)
 
 
 def side(strategy: str, times: Sequence[float], **more: Any) -> list[Any]:
@@ -64,13 +63,13 @@ def side(strategy: str, times: Sequence[float], **more: Any) -> list[Any]:
 def test_the_hardest_case_is_told() -> None:
     """Its launches differ most; several cases share the error."""
     steady, shaky = side("dsp", launches(5, 0.01)), side("rsa", launches(5, 0.06))
-    found = hardest([*steady, *shaky])
+    found = hardest_case([*steady, *shaky])
     assert found is not None
     assert (found.record, found.launches) == (shaky[-1], 5)
     assert found.spread == pytest.approx(0.06)
-    assert found.slowdown == slowdown_found(found.spread, 5, MOST_OF_CHECK, LAST / 2)
-    assert found.with_more == slowdown_found(found.spread, 20, MOST_OF_CHECK, LAST / 2)
-    alone = hardest(shaky)
+    assert found.slowdown == detectable_slowdown(found.spread, 5, MOST_OF_CHECK, LAST / 2)
+    assert found.with_more == detectable_slowdown(found.spread, 20, MOST_OF_CHECK, LAST / 2)
+    alone = hardest_case(shaky)
     assert alone is not None
     assert alone.slowdown < found.slowdown
 
@@ -78,26 +77,26 @@ def test_the_hardest_case_is_told() -> None:
 def test_quiet_launches_alone_count() -> None:
     """As in a check against launches that ran apart: with too few there is no verdict on time."""
     loud = rows("dsp", [150.0, 90.0, 80.0], session="b", noisy="a neighbour")
-    found = hardest([*side("dsp", launches(5, 0.01)), *loud])
+    found = hardest_case([*side("dsp", launches(5, 0.01)), *loud])
     assert found is not None
     assert (found.launches, found.spread) == (5, pytest.approx(0.01))
-    assert hardest([*side("dsp", [100.0, 101.0]), *loud]) is None
+    assert hardest_case([*side("dsp", [100.0, 101.0]), *loud]) is None
 
 
 def test_launches_that_cannot_be_compared_have_no_figure() -> None:
     """Of other hardware among themselves; a case that is too short still shares the error."""
     mixed = [*side("rsa", launches(3, 0.1)), *rows("rsa", [90.0], session="b", gpu="another")]
     mixed[0] = replace(mixed[0], gpu="one")
-    assert hardest(mixed) is None
+    assert hardest_case(mixed) is None
     good = side("dsp", launches(5, 0.01))
-    with_short = hardest([*good, *side("rsa", [100.0])])
+    with_short = hardest_case([*good, *side("rsa", [100.0])])
     assert with_short is not None
-    assert with_short.slowdown == slowdown_found(with_short.spread, 5, MOST_OF_CHECK, LAST / 2)
+    assert with_short.slowdown == detectable_slowdown(with_short.spread, 5, MOST_OF_CHECK, LAST / 2)
 
 
 def test_a_spread_beyond_reason_is_no_error() -> None:
     """As in a file that was damaged; a float holds it, or it is infinite."""
-    found = hardest(side("dsp", [1e-29, 1.0, 1e29]))
+    found = hardest_case(side("dsp", [1e-29, 1.0, 1e29]))
     assert found is not None
     assert found.slowdown > 1e100
 
@@ -106,4 +105,4 @@ def test_a_spread_beyond_reason_is_no_error() -> None:
 def test_two_launches_have_no_interval(count: int) -> None:
     """Nor has a case without a time."""
     failed = side("rsa", [100.0] * 5, status="oom")
-    assert hardest([*side("dsp", [100.0, 101.0][:count]), *failed]) is None
+    assert hardest_case([*side("dsp", [100.0, 101.0][:count]), *failed]) is None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from helpers.example_rows import row, rows
 
-from spbench.analysis.compare_runs import between
+from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.findings import Margins
 from spbench.analysis.verdict import Judgement, judged
 from spbench.results.record import Record
@@ -22,12 +22,12 @@ def side(factor: float = 1.0, strategy: str = "dsp", **more: Any) -> list[Record
 
 
 def judge(before: list[Record], after: list[Record]) -> Judgement:
-    return judged(between(before, after, CHECK), CHECK)
+    return judged(compare_runs(before, after, CHECK), CHECK)
 
 
-def outcome(before: list[Record], after: list[Record], metric: str) -> str:
+def grade(before: list[Record], after: list[Record], metric: str) -> str:
     (found,) = (one for one in judge(before, after).graded if one.finding.metric == metric)
-    return found.outcome
+    return found.grade
 
 
 @pytest.mark.parametrize(
@@ -36,28 +36,28 @@ def outcome(before: list[Record], after: list[Record], metric: str) -> str:
 )
 def test_time_fails_beyond_the_margin(factor: float, wanted: str) -> None:
     """With its whole interval; within the margin, or faster, it passes."""
-    assert outcome(side(), side(factor), "time") == wanted
+    assert grade(side(), side(factor), "time") == wanted
 
 
 def test_noise_leaves_time_undecided() -> None:
     """A disturbed run neither fails nor passes."""
     noisy = side(1.5, session="t", noisy="a neighbour")
-    assert outcome(side(), noisy, "time") == "undecided"
+    assert grade(side(), noisy, "time") == "undecided"
     noisy = side(1.0, session="t", noisy="a neighbour")
-    assert outcome(side(), noisy, "time") == "undecided"
+    assert grade(side(), noisy, "time") == "undecided"
 
 
 @pytest.mark.parametrize(("bytes_now", "wanted"), [(8, "pass"), (9, "fail"), (7, "fail")])
 def test_bytes_fail_on_any_difference(bytes_now: int, wanted: str) -> None:
     """Fewer too: whoever meant it makes a new baseline."""
-    assert outcome(side(), side(sent_bytes_forward=bytes_now), "volume") == wanted
+    assert grade(side(), side(sent_bytes_forward=bytes_now), "volume") == wanted
 
 
 @pytest.mark.parametrize(("peak", "wanted"), [(1010, "pass"), (1011, "fail"), (500, "pass")])
 def test_memory_fails_when_it_grows(peak: int, wanted: str) -> None:
     """By more than 1 %; less is welcome."""
     before, after = side(peak_allocated_bytes=1000), side(peak_allocated_bytes=peak)
-    assert outcome(before, after, "memory") == wanted
+    assert grade(before, after, "memory") == wanted
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_memory_fails_when_it_grows(peak: int, wanted: str) -> None:
 )
 def test_a_case_that_breaks_fails(before: str, after: str, wanted: str) -> None:
     """One that was broken before is nobody's regression."""
-    assert outcome([row(status=before)], [row(status=after)], "status") == wanted
+    assert grade([row(status=before)], [row(status=after)], "status") == wanted
 
 
 def test_a_missing_case_cannot_be_judged() -> None:
@@ -123,7 +123,7 @@ def test_between_faster_and_the_same_is_good_enough() -> None:
     """Not slower, beyond doubt: it passes, and is not called inconclusive."""
     found = judge(side(), rows("dsp", [97.0, 96.0, 98.0, 97.5, 96.5], sent_bytes_forward=8))
     (time,) = (one for one in found.graded if one.finding.metric == "time")
-    assert (time.finding.verdict, time.outcome) == ("not slower", "pass")
+    assert (time.finding.verdict, time.grade) == ("not slower", "pass")
 
 
 def test_a_case_that_is_new_judges_nothing() -> None:

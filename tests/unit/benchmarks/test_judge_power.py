@@ -11,9 +11,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from spbench.analysis.power import FOUND, MOST_OF_CHECK, slowdown_found
-from spbench.analysis.verdict import ALPHA
-from spbench.regression.sequential import LAUNCHES, SHARES
+from spbench.analysis.power import MOST_OF_CHECK, POWER, detectable_slowdown
+from spbench.analysis.verdict import ALPHA, LAUNCHES, SHARES
 
 PATH = Path(__file__).parents[3] / "benchmarks" / "judge_power.py"
 
@@ -43,14 +42,14 @@ def test_what_a_baseline_is_said_to_find(power: ModuleType, cases: int, count: i
     noise = power.Noise(between=0.05)
     spread = (noise.between**2 + power.WITHIN**2 / power.ITERATIONS) ** 0.5
     launched = MOST_OF_CHECK * count // LAUNCHES
-    slowdown = slowdown_found(spread, count, launched, ALPHA * SHARES[-1] / cases)
+    slowdown = detectable_slowdown(spread, count, launched, ALPHA * SHARES[-1] / cases)
     rng = np.random.default_rng(1)
 
     def found(factor: float) -> float:
         one = partial(power.fails, rng, factor, noise, cases=cases, count=count, is_stored=True)
         return float(power.rate(100, one))
 
-    assert found(1 + slowdown) == pytest.approx(FOUND, abs=0.09)
+    assert found(1 + slowdown) == pytest.approx(POWER, abs=0.09)
     assert found(1 + slowdown / 2) < 0.7
 
 

@@ -18,9 +18,9 @@ from helpers.example_rows import rows
 
 import spbench
 from spbench.analysis.compare import Comparison
-from spbench.analysis.compare_runs import between
+from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.findings import METRICS, Finding, Margins, Metric
-from spbench.analysis.verdict import ALPHA, Judgement
+from spbench.analysis.verdict import ALPHA, SHARES, Judgement
 from spbench.errors import DONE, REGRESSION, USAGE
 from spbench.launch.launcher import Deadlines
 from spbench.regression.alternate import Side, in_turn
@@ -28,7 +28,7 @@ from spbench.regression.base_accepts import willing
 from spbench.regression.check import EFFORT, case_of
 from spbench.regression.checkout import CheckoutError, checked_out, work_tree
 from spbench.regression.measurement import Limits, Sides
-from spbench.regression.sequential import SHARES, in_stages
+from spbench.regression.sequential import in_stages
 from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.results.sample import Status
@@ -74,7 +74,7 @@ class FakeBench:
                 (self.after, self.new, None, "s"),
             )
         ]
-        return between(*sides, MARGINS, metrics=self.metrics)
+        return compare_runs(*sides, MARGINS, metrics=self.metrics)
 
     def stored(self) -> Mapping[str, int] | None:
         return None if self.kept is None else dict.fromkeys(self.before, self.kept)

@@ -15,7 +15,7 @@ from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_hex
 from test_figure import with_samples
 
-from spbench.analysis.compare_strategies import side_by_side
+from spbench.analysis.compare_strategies import compare_strategies
 from spbench.report.plots import plots
 from spbench.report.plots.bars import colour
 from spbench.report.plots.iterations_plot import HALF_ROW, cases_by_panel, launch_rows, outliers
@@ -190,14 +190,14 @@ def test_no_panel_is_lost_to_another_of_its_name() -> None:
 def test_it_is_drawn_where_there_are_samples(tmp_path: Path) -> None:
     """Beside the other figures; what is lost of the samples is said."""
     records = [record(strategy, launch) for strategy in ("dsp", "rsa") for launch in range(2)]
-    before = plots.page_of(side_by_side(records), records, tmp_path)
+    before = plots.page_of(compare_strategies(records), records, tmp_path)
     assert "launches" not in before.sheets
     with_samples(tmp_path, records)
-    whole = plots.page_of(side_by_side(records), records, tmp_path)
+    whole = plots.page_of(compare_strategies(records), records, tmp_path)
     assert whole.remarks == []
     paths = list(plots.draw_all(whole, tmp_path / "plots"))
     assert [path.name for path in paths[-2:]] == ["launches.png", "launches.svg"]
     data = (tmp_path / "samples.csv.gz").read_bytes()
     (tmp_path / "samples.csv.gz").write_bytes(data[:-20])
-    torn = plots.page_of(side_by_side(records), records, tmp_path)
+    torn = plots.page_of(compare_strategies(records), records, tmp_path)
     assert torn.remarks == ["samples.csv.gz is torn or damaged in 1 place"]
