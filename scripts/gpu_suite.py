@@ -24,6 +24,7 @@ from spbench.results.record import Record
 from spbench.workload.catalogue import find
 from spbench.workload.flops import parameters, step_flops
 from spbench.workload.load import with_settings
+from spbench.workload.traffic import PHASES
 from spbench.workload.workload import DTYPE_BYTES, Workload
 
 FLOP_PER_S = 4e14
@@ -38,7 +39,6 @@ BLOCK_ACTIVATIONS = 40
 GATE_FAILED = 3
 NOTHING_RAN = 6
 WRONG = "WRONG"
-PHASES = ("forward", "backward", "gradients")
 GATES = ("verify-float64.json", "verify-float32.json", "verify-bfloat16.json")
 
 

@@ -30,7 +30,7 @@ from spbench.sweep.plan import Request
 from spbench.sweep.request import checked_cells
 from spbench.sweep.run import Plan, measure
 from spbench.sweep.sweep import still_to_do
-from spbench.workload.case import QUICK, Effort
+from spbench.workload.case import QUICK, MeasurementBudget
 from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 
 
@@ -98,7 +98,7 @@ def command(
         device=where,
         kind="one_gpu_share" if share else "measured",
         launches=asked.launches,
-        effort=QUICK if quick else Effort(),
+        effort=QUICK if quick else MeasurementBudget(),
         seed=seed,
     )
     cells = checked_cells(

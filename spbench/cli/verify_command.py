@@ -22,7 +22,7 @@ from spbench.sweep import devices
 from spbench.sweep.fault_check import refuse_fault
 from spbench.sweep.plan import check_options
 from spbench.sweep.verification import checks_for, on_each, run_checks
-from spbench.workload.case import Check, Device, Job
+from spbench.workload.case import Device, GateCheck, Job
 from spbench.workload.catalogue import find, names
 from spbench.workload.load import with_settings
 from spbench.workload.workload import Workload
@@ -113,7 +113,7 @@ def _shapes(workloads: Sequence[str], small: bool, default: Sequence[str]) -> li
 
 
 def _verify(
-    checks: list[Check], ranks: list[int], device: Device, timeout_s: float
+    checks: list[GateCheck], ranks: list[int], device: Device, timeout_s: float
 ) -> list[VerifyResult] | None:
     """Every check on every number of ranks; None on a rank that is not the first."""
     one_of_many: JoinedLauncher | None = None

@@ -15,7 +15,7 @@ from spbench.launch.torchrun import joined_ranks
 from spbench.launch.wire_checks import WireVerdict, run_wire_checks
 from spbench.report.wire_table import show_wire
 from spbench.sweep.verification import on_each
-from spbench.workload.case import Check
+from spbench.workload.case import GateCheck
 from spbench.workload.workload import Workload
 
 
@@ -47,7 +47,7 @@ def verify_wire(
     missing = namespace.why_not()
     if missing is not None:
         raise Failure(f"--wire: {missing}", UNFIT)
-    checks = [Check(workload=work, strategy=one) for work in workloads for one in strategies]
+    checks = [GateCheck(workload=work, strategy=one) for work in workloads for one in strategies]
     verdicts = on_each(
         ranks,
         checks,

@@ -11,7 +11,7 @@ from spbench.launch import namespace
 from spbench.launch.launcher import Launcher
 from spbench.results.wire_result import WIRED, Wired
 from spbench.sweep.verification import RanksFailedError, read_found
-from spbench.workload.case import Check, Job
+from spbench.workload.case import GateCheck, Job
 
 MOST = 1.02
 OVERHEAD_BYTES = 100
@@ -44,7 +44,7 @@ class WireVerdict:
 
 
 def run_wire_checks(
-    checks: Sequence[Check], ranks: int, launcher: Launcher, folder: Path, timeout_s: float
+    checks: Sequence[GateCheck], ranks: int, launcher: Launcher, folder: Path, timeout_s: float
 ) -> list[WireVerdict]:
     """All checks in one start of ``ranks``, which ``launcher`` starts in a namespace of their own.
 
@@ -58,7 +58,7 @@ def run_wire_checks(
     ]
 
 
-def _verdict(check: Check, ranks: int, found: Sequence[Wired]) -> WireVerdict:
+def _verdict(check: GateCheck, ranks: int, found: Sequence[Wired]) -> WireVerdict:
     first, dtype = found[0], check.workload.dtype
     if first.wire_bytes is None or first.wire_packets is None or first.resent_segments is None:
         return WireVerdict(

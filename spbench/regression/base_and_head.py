@@ -52,7 +52,7 @@ def opened_sides(
     with ExitStack() as stack:
         sides = []
         try:
-            timed = any(case.effort != COUNTED for case in cases)
+            timed = any(case.budget != COUNTED for case in cases)
             take_turns = len(codes) > 1 and all(case.device == "cpu" for case in cases)
             seats = _seats(stack) if take_turns else [None] * len(codes)
             memory = GpuMemory.of(cases)

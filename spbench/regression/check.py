@@ -29,9 +29,9 @@ from spbench.sweep.plan import Request, cells_of, check_options
 from spbench.sweep.request import Asked, checked_cells, declined
 from spbench.text import counted
 from spbench.worker.fault_injection import VARIABLE
-from spbench.workload.case import COUNTED, QUICK, Case, Cell, Device, Effort
+from spbench.workload.case import COUNTED, QUICK, Case, Cell, Device, MeasurementBudget
 
-EFFORT = Effort(silent=False, seconds=30.0, precision=0.005, max_warmup=6)
+EFFORT = MeasurementBudget(silent=False, seconds=30.0, precision=0.005, max_warmup=6)
 """Of two sides that are both measured here: no verdict needs steps without communication, and
 what launches differ by is mostly the noise of their iterations. Six that agree to 1 % by chance
 would end one side's turns (docs/decisions/0017)."""
@@ -113,9 +113,9 @@ def _cases_of(kept: Path, records: Sequence[Record]) -> list[Case]:
 def case_of(told: Mapping[str, Any], effort: str) -> Case:
     """As it was measured; its run.json may tell of an attempt after that, with another effort."""
     case = Case.model_validate({k: v for k, v in told.items() if k not in ("key", "why_not")})
-    if case.effort.label == (effort or "full"):
+    if case.budget.label == (effort or "full"):
         return case
-    return case.model_copy(update={"effort": QUICK if effort == "quick" else Effort()})
+    return case.model_copy(update={"budget": QUICK if effort == "quick" else MeasurementBudget()})
 
 
 def against_commit(

@@ -18,10 +18,10 @@ from spbench.report.text_columns import sentence
 from spbench.strategies.registry import load
 from spbench.text import counted
 from spbench.workload.case import Cell
+from spbench.workload.traffic import PHASES
 
 LABEL, NARROWEST = 16, 40
 """Columns of a field's name, and of a line that fields are broken for."""
-PHASES = ("forward", "backward", "gradients")
 COLUMNS = ("strategy", "ranks", "launch", "sharded axes", "fwd MiB", "bwd MiB", "grad MiB")
 SPARE = ("sharded axes", "grad MiB", "bwd MiB")
 """What goes where not all fits, behind the launches."""

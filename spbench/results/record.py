@@ -163,7 +163,7 @@ class Record:
             sp_size=case.ranks,
             launch=case.launch,
             workload_key=case.workload_key,
-            effort=case.effort.label,
+            effort=case.budget.label,
             **more,
         )
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 from spbench.launch.launcher import Deadlines
 from spbench.strategies.registry import load
 from spbench.text import counted
-from spbench.workload.case import Case, Cell, Combination, Device, Effort, Job, Kind
+from spbench.workload.case import Case, Cell, Combination, Device, Job, Kind, MeasurementBudget
 from spbench.workload.workload import Workload
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ class Request:
     device: Device
     kind: Kind = "measured"
     launches: int = 1
-    effort: Effort
+    effort: MeasurementBudget
     seed: int = 0
 
 
@@ -55,7 +55,7 @@ def plan(request: Request) -> list[Cell]:
             device=request.device,
             kind=request.kind,
             seed=request.seed,
-            effort=request.effort,
+            budget=request.effort,
         )
         for one in request.combinations
     ]

@@ -132,7 +132,7 @@ def still_to_do(cells: Sequence[Cell], done: Sequence[Record]) -> list[Cell]:
         for cell in cells
         if not any(
             (cell.case.key, cell.case.launch, effort) in finished
-            for effort in (cell.case.effort.label, "full")
+            for effort in (cell.case.budget.label, "full")
         )
     ]
 

@@ -15,7 +15,7 @@ from spbench.errors import SOME_FAILED, Failure
 from spbench.launch.launcher import Launcher, LaunchResult
 from spbench.results.sample import CHECKED, Checked, Sample, VerifyResult, sample_path
 from spbench.text import counted
-from spbench.workload.case import Check, Device, Job
+from spbench.workload.case import Device, GateCheck, Job
 from spbench.workload.workload import Workload
 
 T = TypeVar("T")
@@ -32,13 +32,13 @@ class RanksFailedError(Exception):
     """Ranks ended before they had gone through their checks."""
 
 
-def checks_for(strategies: Sequence[str], workloads: Sequence[Workload]) -> list[Check]:
+def checks_for(strategies: Sequence[str], workloads: Sequence[Workload]) -> list[GateCheck]:
     """Every strategy on every workload, the sharp shapes a second time with sharp logits.
 
     Workload by workload, since all strategies are compared with the same answer.
     """
     return [
-        Check(workload=work, strategy=strategy, sharpness=sharpness)
+        GateCheck(workload=work, strategy=strategy, sharpness=sharpness)
         for work in workloads
         for sharpness in _sharpnesses(work)
         for strategy in strategies
@@ -51,7 +51,7 @@ def _sharpnesses(work: Workload) -> tuple[float, ...]:
 
 
 def run_checks(
-    checks: Sequence[Check],
+    checks: Sequence[GateCheck],
     ranks: int,
     device: Device,
     launcher: Launcher,
@@ -70,7 +70,7 @@ def run_checks(
 
 def on_each(
     ranks: Sequence[int],
-    checks: Sequence[Check],
+    checks: Sequence[GateCheck],
     make: Callable[[Path], Launcher],
     run: Callable[[int, Launcher, Path], list[T]],
 ) -> list[T]:
@@ -113,7 +113,7 @@ def read_found(kind: TypeAdapter[list[T]], folder: Path, ended: LaunchResult, ra
         raise RanksFailedError(f"rank {rank}: {sample.reason}; logs are in {folder}") from None
 
 
-def _result(check: Check, ranks: int, found: Sequence[Checked]) -> VerifyResult:
+def _result(check: GateCheck, ranks: int, found: Sequence[Checked]) -> VerifyResult:
     wrong = next((f"rank {i}: {one.wrong}" for i, one in enumerate(found) if one.wrong), "")
     declined = found[0].declined
 

@@ -26,7 +26,7 @@ from spbench.worker.sampling import sample
 from spbench.worker.step import Step
 from spbench.worker.timer import WINDOW, Stopwatch
 from spbench.worker.turn_client import TURN_S, TurnClient
-from spbench.workload.case import Case, Effort
+from spbench.workload.case import Case, MeasurementBudget
 from spbench.workload.traffic import by_call, by_op, by_phase
 
 
@@ -56,14 +56,14 @@ def measure(
         found = _remember(step, transports, there, group, ledger)
     if fault is not None:
         step = fault.planted(step, group.rank, group.synchronise)
-    return found | _time(step, whole, inputs, case.effort, group, ledger, turns)
+    return found | _time(step, whole, inputs, case.budget, group, ledger, turns)
 
 
 def _time(
     step: Callable[[], None],
     whole: Step,
     inputs: Inputs,
-    effort: Effort,
+    effort: MeasurementBudget,
     group: Group,
     ledger: PhaseTimes,
     turns: TurnClient | None,

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from spbench.workload.case import Effort
+from spbench.workload.case import MeasurementBudget
 
 BLOCKS = 10
 """Planned; the last medians of the warm-up say how many steps that makes a block."""
@@ -48,7 +48,7 @@ def sample(
     timed: Block,
     silent: Block | None,
     largest: Callable[[Sequence[float]], list[float]],
-    effort: Effort,
+    effort: MeasurementBudget,
     typical_ms: float,
     block_s: float = math.inf,
 ) -> Sampled:
@@ -71,13 +71,13 @@ def sample(
     return Sampled(timed_ms=timed_ms, silent_ms=silent_ms, stopped_by=reason)
 
 
-def planned(typical_ms: float, effort: Effort) -> int:
+def planned(typical_ms: float, effort: MeasurementBudget) -> int:
     """How many steps fill ``seconds``, between the least and the most allowed."""
     wanted = round(effort.seconds * 1e3 / max(typical_ms, 1e-6))
     return min(max(wanted, effort.min_iterations), effort.max_iterations)
 
 
-def stop(slowest_ms: Sequence[float], effort: Effort) -> StoppedBy | None:
+def stop(slowest_ms: Sequence[float], effort: MeasurementBudget) -> StoppedBy | None:
     """What ends the sampling after these steps; None: nothing yet."""
     if len(slowest_ms) >= effort.max_iterations:
         return "iterations"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import final
 
 from spbench.comm.group import Group
-from spbench.workload.case import Effort
+from spbench.workload.case import MeasurementBudget
 
 STEADY = 0.02
 WINDOW = 3
@@ -38,7 +38,7 @@ class Stopwatch:
         self.spent_s += took_s
         return took_s * 1e3
 
-    def warm_up(self, step: Callable[[], object], effort: Effort) -> list[float]:
+    def warm_up(self, step: Callable[[], object], effort: MeasurementBudget) -> list[float]:
         """Until the last two medians of three agree within 2 %, or a cap. Slowest rank's ms.
 
         At the earliest after ``min_warmup`` steps, at the latest after ``max_warmup`` or,

@@ -12,12 +12,12 @@ from spbench.worker.gate import run_gate
 from spbench.worker.observer import PhaseTimes
 from spbench.worker.reference import Reference, one_device, workload_to_compare
 from spbench.worker.run_case import watched
-from spbench.workload.case import Check
+from spbench.workload.case import GateCheck
 from spbench.workload.workload import Workload
 
 
 def verify_all(
-    checks: Sequence[Check], group: Group, pulse: Heartbeat | None = None
+    checks: Sequence[GateCheck], group: Group, pulse: Heartbeat | None = None
 ) -> list[Checked]:
     """Every check in order, on all ranks together; what this rank found.
 
@@ -54,5 +54,5 @@ def verify_all(
     return found
 
 
-def _answers(reference: Reference, check: Check, workload: Workload) -> bool:
+def _answers(reference: Reference, check: GateCheck, workload: Workload) -> bool:
     return reference.workload == workload and reference.sharpness == check.sharpness

@@ -20,7 +20,7 @@ from spbench.strategies.registry import load
 from spbench.worker.reference import workload_to_compare
 from spbench.worker.run_case import watched
 from spbench.worker.step import Step
-from spbench.workload.case import Check
+from spbench.workload.case import GateCheck
 from spbench.workload.traffic import Count
 
 WARM_UP = 2
@@ -66,7 +66,7 @@ def _line(file: Path, begin: str, place: int) -> str:
 
 
 def wire_all(
-    checks: Sequence[Check],
+    checks: Sequence[GateCheck],
     group: Group,
     pulse: Heartbeat | None = None,
     counters: Callable[[], Reading] = loopback,
@@ -76,7 +76,9 @@ def wire_all(
     return [_wire(check, group, pulse, counters) for check in checks]
 
 
-def _wire(check: Check, group: Group, pulse: Heartbeat, counters: Callable[[], Reading]) -> Wired:
+def _wire(
+    check: GateCheck, group: Group, pulse: Heartbeat, counters: Callable[[], Reading]
+) -> Wired:
     pulse.phase(f"{check.strategy} on {check.workload.name}")
     strategy, work = load(check.strategy), check.workload
     declined = strategy.misfit(work) or strategy.why_not(work, group.size)

@@ -21,7 +21,7 @@ Kind = Literal["measured", "one_gpu_share"]
 Device = Literal["cuda", "cpu"]
 
 
-class Effort(Frozen):
+class MeasurementBudget(Frozen):
     """How long a rank warms up and measures."""
 
     min_warmup: PositiveInt = 3
@@ -39,7 +39,7 @@ class Effort(Frozen):
     @property
     def label(self) -> str:
         """Times of two efforts are not compared: what runs between the steps might change them."""
-        named = {QUICK: "quick", COUNTED: "counted", Effort(): "full"}
+        named = {QUICK: "quick", COUNTED: "counted", MeasurementBudget(): "full"}
         return named.get(self, f"{self.seconds:g} s{'' if self.silent else ', none silent'}")
 
     @property
@@ -49,8 +49,10 @@ class Effort(Frozen):
         return 3 + self.max_warmup + self.max_iterations + silent
 
 
-QUICK = Effort(max_warmup=5, min_iterations=3, max_iterations=20, seconds=0.5)
-COUNTED = Effort(silent=False, min_warmup=1, max_warmup=1, min_iterations=1, max_iterations=1)
+QUICK = MeasurementBudget(max_warmup=5, min_iterations=3, max_iterations=20, seconds=0.5)
+COUNTED = MeasurementBudget(
+    silent=False, min_warmup=1, max_warmup=1, min_iterations=1, max_iterations=1
+)
 """Where no time is judged: memory and bytes are counted before the timed steps."""
 
 
@@ -75,13 +77,16 @@ class Case(Frozen):
     kind: Kind = "measured"
     seed: NonNegativeInt = 0
     launch: NonNegativeInt = 0
-    effort: Effort = Field(default_factory=Effort)
+    budget: MeasurementBudget = Field(
+        default_factory=MeasurementBudget, validation_alias="effort", serialization_alias="effort"
+    )
+    """``effort`` in job.json and in the columns of results."""
 
     @property
     def key(self) -> str:
         """16 hexadecimal digits; equal for cases that ask for the same thing."""
         resolved = self.model_dump(
-            mode="json", by_alias=True, exclude={"launch", "effort", "workload"}
+            mode="json", by_alias=True, exclude={"launch", "budget", "workload"}
         )
         resolved["workload"] = _stated(self.workload, {"source"})
         text = json.dumps(resolved, sort_keys=True)
@@ -120,7 +125,7 @@ def _stated(workload: Workload, without: set[str]) -> dict[str, Any]:
     return stated
 
 
-class Check(Frozen):
+class GateCheck(Frozen):
     """One run of the gate: a strategy on a workload, with the logits this much sharper."""
 
     workload: Workload
@@ -134,7 +139,7 @@ class Job(Frozen):
     ranks: PositiveInt
     device: Device
     case: Case | None = None
-    checks: list[Check] = Field(default_factory=list)
+    checks: list[GateCheck] = Field(default_factory=list)
     collectives: bool = False
     """Whether ranks are to send each other known numbers."""
     wire: bool = False

@@ -31,7 +31,7 @@ from spbench.strategies.registry import BUILT_IN, load
 from spbench.sweep.verification import RanksFailedError, on_each
 from spbench.worker import wire_counts
 from spbench.worker.wire_counts import Reading, loopback, wire_all
-from spbench.workload.case import Check, Job
+from spbench.workload.case import GateCheck, Job
 from spbench.workload.catalogue import find
 
 ROOT = Path(__file__).parents[2]
@@ -136,7 +136,7 @@ def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def verdicts(folder: Path, strategies: Sequence[str], ranks: int, name: str) -> list[WireVerdict]:
-    checks = [Check(workload=find(name, "verify"), strategy=one) for one in strategies]
+    checks = [GateCheck(workload=find(name, "verify"), strategy=one) for one in strategies]
     launcher = ThreadLauncher(FakeKernel())
     found = run_wire_checks(checks, ranks, launcher, folder / "ranks", 60.0)
     assert [(job.wire, job.ranks) for job in launcher.jobs] == [(True, ranks)]
@@ -264,7 +264,7 @@ def test_ranks_that_share_their_network_prove_nothing(tmp_path: Path) -> None:
     """Their interface counts what others send, too."""
     facts = {"wire_bytes": 1, "wire_packets": 1, "resent_segments": 0, "counted_bytes": 1}
     found = Wired(**facts, namespace=namespace.current())
-    check = Check(workload=find("axes-2d", "verify"), strategy="dsp")
+    check = GateCheck(workload=find("axes-2d", "verify"), strategy="dsp")
     launcher = WritesAs(WIRED.dump_json([found]).decode())
     with pytest.raises(RanksFailedError, match="is that of all others here"):
         run_wire_checks([check], 2, launcher, tmp_path / "a", 1.0)
@@ -275,7 +275,7 @@ def test_ranks_that_share_their_network_prove_nothing(tmp_path: Path) -> None:
 
 def test_a_wire_job_comes_back(tmp_path: Path) -> None:
     """Through job.json; other jobs do not state that they are none."""
-    check = Check(workload=find("axes-2d", "verify"), strategy="dsp")
+    check = GateCheck(workload=find("axes-2d", "verify"), strategy="dsp")
     for is_wire in (True, False):
         sent = Job(ranks=2, device="cpu", checks=[check], wire=is_wire)
         sent.write(tmp_path)
@@ -515,7 +515,7 @@ def test_a_launcher_that_gets_no_namespace_starts_no_rank(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
     log = tmp_path / "launcher.log"
     launcher = LocalLauncher(log, namespace.ENVIRONMENT, into=namespace.INTO)
-    check = Check(workload=find("axes-2d", "verify"), strategy="dsp")
+    check = GateCheck(workload=find("axes-2d", "verify"), strategy="dsp")
     with pytest.raises(RanksFailedError, match="left nothing"):
         run_wire_checks([check], 2, launcher, tmp_path / "ranks", 30.0)
     launcher.close()

@@ -32,7 +32,7 @@ from spbench.regression.sequential import in_stages
 from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.results.sample import Status
-from spbench.workload.case import QUICK, Case, Cell, Effort
+from spbench.workload.case import QUICK, Case, Cell, MeasurementBudget
 from spbench.workload.catalogue import find
 
 CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
@@ -490,10 +490,10 @@ def test_what_a_tree_would_run(repository: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_baseline_is_measured_again_as_it_was() -> None:
     """What run.json tells of the effort counts if it is that of the rows."""
-    known = CASE.model_copy(update={"effort": EFFORT})
+    known = CASE.model_copy(update={"budget": EFFORT})
     told = {"key": CASE.key, "why_not": None, **known.model_dump(mode="json", by_alias=True)}
     assert EFFORT.label == "30 s, none silent"
-    assert case_of(told, "30 s, none silent").effort == EFFORT
-    assert case_of(told, "quick").effort == QUICK
+    assert case_of(told, "30 s, none silent").budget == EFFORT
+    assert case_of(told, "quick").budget == QUICK
     for blank in ("", "full"):
-        assert case_of(told, blank).effort == Effort()
+        assert case_of(told, blank).budget == MeasurementBudget()

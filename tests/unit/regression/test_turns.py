@@ -22,10 +22,10 @@ from spbench.results.cgroup import Allowed
 from spbench.results.store import Store
 from spbench.sweep.sweep import Sweep
 from spbench.worker.turn_client import VARIABLE, TurnClient
-from spbench.workload.case import Case, Cell, Effort
+from spbench.workload.case import Case, Cell, MeasurementBudget
 from spbench.workload.catalogue import find
 
-FIXED = Effort(min_warmup=5, max_warmup=5, min_iterations=10, max_iterations=10)
+FIXED = MeasurementBudget(min_warmup=5, max_warmup=5, min_iterations=10, max_iterations=10)
 """Step 9 is the first timed one, 10 the first silent one, which only barriers tell of."""
 CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu", effort=FIXED)
 SOON_S = 20.0

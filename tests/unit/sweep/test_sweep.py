@@ -20,7 +20,7 @@ from spbench.results.sample import Sample, sample_path
 from spbench.results.store import Store
 from spbench.sweep.plan import Request, every, job_of, plan, turned
 from spbench.sweep.sweep import Sweep, folder_name, new_folder, still_to_do
-from spbench.workload.case import QUICK, Case, Cell, Combination, Effort, Job
+from spbench.workload.case import QUICK, Case, Cell, Combination, Job, MeasurementBudget
 from spbench.workload.catalogue import find
 
 WORK = find("axes-2d", "verify")
@@ -450,7 +450,7 @@ def test_a_resumed_run_redoes_only_what_is_not_ok(tmp_path: Path) -> None:
 
 def test_a_quick_row_is_done_for_a_quick_run_alone(tmp_path: Path) -> None:
     """A full run measures it again; a quick one takes what is there, full or of before."""
-    quick, full = cells(effort=QUICK), cells(effort=Effort())
+    quick, full = cells(effort=QUICK), cells(effort=MeasurementBudget())
     sweep(tmp_path, FakeLauncher([OK]), quick)
     done = read_rows(tmp_path).latest()
     assert (still_to_do(quick, done), still_to_do(full, done)) == ([], full)
@@ -464,7 +464,7 @@ def test_a_quick_row_is_done_for_a_quick_run_alone(tmp_path: Path) -> None:
 
 def test_a_quick_launch_more_does_not_hide_a_full_run(tmp_path: Path) -> None:
     """Interrupted behind three full launches: they are still shown, and none is redone."""
-    full = cells(launches=3, effort=Effort())
+    full = cells(launches=3, effort=MeasurementBudget())
     sweep(tmp_path, FakeLauncher([OK] * 3), full)
     before = read_rows(tmp_path).latest()
     quick = cells(launches=4, effort=QUICK)
@@ -481,7 +481,7 @@ def test_a_quick_launch_more_does_not_hide_a_full_run(tmp_path: Path) -> None:
 
 def test_another_length_does_not_redo_a_case(tmp_path: Path) -> None:
     """How long it is measured is no part of a case; another launch or shape is."""
-    sweep(tmp_path, FakeLauncher([OK]), cells(effort=Effort()))
+    sweep(tmp_path, FakeLauncher([OK]), cells(effort=MeasurementBudget()))
     done = read_rows(tmp_path).latest()
     slower = QUICK.model_copy(update={"seconds": 9.0})
     assert still_to_do(cells(effort=slower), done) == []

@@ -107,7 +107,7 @@ def test_a_fault_that_hits_nobody_is_refused(rank: int, of_cases: list[Case], wo
 def test_a_fault_in_a_step_that_never_comes_is_refused() -> None:
     """Where only bytes and memory are counted there are five."""
     (counted,) = cases(2)
-    counted = counted.model_copy(update={"effort": COUNTED})
+    counted = counted.model_copy(update={"budget": COUNTED})
     with pytest.raises(Failure, match="more than 5 steps; step0 to step4 can be named"):
         check_hits(Fault.parse("kill@rank1:step5"), [counted])
     check_hits(Fault.parse("kill@rank1:step4"), [counted])

@@ -27,7 +27,7 @@ from spbench.worker.observer import PhaseTimes
 from spbench.worker.step import Step
 from spbench.worker.timer import Stopwatch
 from spbench.worker.turn_client import TurnClient
-from spbench.workload.case import Case, Effort
+from spbench.workload.case import Case, MeasurementBudget
 from spbench.workload.catalogue import find
 
 WAIT_S = 10.0
@@ -65,7 +65,7 @@ class ThreadGroup(Group):
 
 def measured(
     ranks: int,
-    effort: Effort,
+    effort: MeasurementBudget,
     clock_of: Callable[[int], Iterator[float]],
     turns: TurnClient | None = None,
 ) -> list[dict[str, Any]]:
@@ -133,14 +133,14 @@ def test_silent_blocks_are_silent_and_looks_in_their_place(order: list[str]) -> 
     """Two steps for memory, warm-up, the first look; then blocks of two: timed, a look at once,
     the exchange, silent. Not a step of a silent block sends, and not one of a timed one does not.
     """
-    (found,) = measured(1, Effort(min_iterations=20, max_iterations=20), steady)
+    (found,) = measured(1, MeasurementBudget(min_iterations=20, max_iterations=20), steady)
     assert re.fullmatch(r"SS(Sx)+sm(SSlxss){10}e", "".join(order)), "".join(order)
     assert (len(found["step_ms"]), len(found["compute_ms"])) == (20, 20)
 
 
 def test_without_silent_steps_there_are_none(order: list[str]) -> None:
     """Neither in warm-up nor in turn."""
-    effort = Effort(min_iterations=20, max_iterations=20, silent=False)
+    effort = MeasurementBudget(min_iterations=20, max_iterations=20, silent=False)
     (found,) = measured(1, effort, steady)
     assert re.fullmatch(r"SS(Sx)+m(SSlx){10}e", "".join(order)), "".join(order)
     assert found["compute_ms"] is None
@@ -149,7 +149,7 @@ def test_without_silent_steps_there_are_none(order: list[str]) -> None:
 @pytest.mark.parametrize(("step_s", "steps"), [(0.01, 10), (0.2, 2), (0.4, 1), (3.0, 1)])
 def test_turns_are_half_a_second_or_a_step(order: list[str], step_s: float, steps: int) -> None:
     """With another launch; a tenth of what is planned at most, here ten of a hundred."""
-    effort = Effort(min_iterations=100, max_iterations=100, seconds=1e3, silent=False)
+    effort = MeasurementBudget(min_iterations=100, max_iterations=100, seconds=1e3, silent=False)
     turns = TurnClient(socket.socket(), 1, lambda: None)
     turns.take = lambda: order.append("t")  # type: ignore[method-assign]
     measured(1, effort, lambda _: itertools.count(0.0, step_s), turns)
@@ -174,7 +174,7 @@ def test_ranks_of_different_speed_stop_together(monkeypatch: pytest.MonkeyPatch)
         )
 
     monkeypatch.setattr(Stopwatch, "time", noted)
-    fast, slow = measured(2, Effort(seconds=2.0), clock_of)
+    fast, slow = measured(2, MeasurementBudget(seconds=2.0), clock_of)
     assert blocks[0] == blocks[1]
     assert len(set(blocks[0])) == 1 and len(blocks[0]) > 2
     assert blocks[0][0] < 10

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import binom
 
 from spbench.worker.sampling import Sampled, half_width, planned, sample, stop
-from spbench.workload.case import Effort
+from spbench.workload.case import MeasurementBudget
 
 
 def alone(values: Sequence[float]) -> list[float]:
@@ -19,28 +19,30 @@ def alone(values: Sequence[float]) -> list[float]:
     return list(values)
 
 
-def sampled(step_ms: Callable[[], float], effort: Effort, typical_ms: float) -> Sampled:
+def sampled(step_ms: Callable[[], float], effort: MeasurementBudget, typical_ms: float) -> Sampled:
     return sample(lambda n: [step_ms() for _ in range(n)], None, alone, effort, typical_ms)
 
 
 @pytest.mark.parametrize(("typical_ms", "wanted"), [(10.0, 200), (100.0, 30), (5000.0, 5)])
 def test_planned_steps_fill_the_time(typical_ms: float, wanted: int) -> None:
     """Between the least and the most allowed."""
-    assert planned(typical_ms, Effort()) == wanted
+    assert planned(typical_ms, MeasurementBudget()) == wanted
 
 
 def test_equal_times_are_known_at_once() -> None:
     """Six are the fewest that have a 95 % interval; blocks are a tenth of what was planned."""
-    found = sampled(lambda: 20.0, Effort(), 20.0)
+    found = sampled(lambda: 20.0, MeasurementBudget(), 20.0)
     assert (found.stopped_by, len(found.timed_ms), found.silent_ms) == ("precision", 15, [])
-    assert len(sampled(lambda: 100.0, Effort(), 100.0).timed_ms) == 6
-    assert len(sampled(lambda: 900.0, Effort(), 900.0).timed_ms) == 5  # out of time before
+    assert len(sampled(lambda: 100.0, MeasurementBudget(), 100.0).timed_ms) == 6
+    assert (
+        len(sampled(lambda: 900.0, MeasurementBudget(), 900.0).timed_ms) == 5
+    )  # out of time before
 
 
 def test_scattered_times_fill_the_time() -> None:
     """30 steps of 100 ms in ten blocks: no more than the seconds, and a block."""
     scatter = random.Random(0)
-    found = sampled(lambda: scatter.uniform(50, 150), Effort(), 100.0)
+    found = sampled(lambda: scatter.uniform(50, 150), MeasurementBudget(), 100.0)
     assert found.stopped_by == "seconds"
     assert 3000 <= sum(found.timed_ms) <= 3000 + 3 * 150
 
@@ -48,14 +50,14 @@ def test_scattered_times_fill_the_time() -> None:
 def test_many_short_steps_end_at_the_most_allowed() -> None:
     """Exactly there, though blocks do not divide it."""
     scatter = random.Random(0)
-    found = sampled(lambda: scatter.uniform(1, 3), Effort(max_iterations=47), 2.0)
+    found = sampled(lambda: scatter.uniform(1, 3), MeasurementBudget(max_iterations=47), 2.0)
     assert (found.stopped_by, len(found.timed_ms)) == ("iterations", 47)
 
 
 @pytest.mark.parametrize(("precision", "reason"), [(0.1, "precision"), (0.001, "iterations")])
 def test_the_wanted_precision_decides(precision: float, reason: str) -> None:
     """The same noise is soon known to 10 %, and never to 0.1 %."""
-    effort = Effort(precision=precision, seconds=100.0)
+    effort = MeasurementBudget(precision=precision, seconds=100.0)
     scatter = random.Random(1)
     found = sampled(lambda: scatter.gauss(100, 10), effort, 100.0)
     assert found.stopped_by == reason
@@ -64,7 +66,7 @@ def test_the_wanted_precision_decides(precision: float, reason: str) -> None:
 
 def test_a_moment_is_not_precise() -> None:
     """Equal times end the sampling after a tenth of the seconds, not before."""
-    effort = Effort(seconds=3.0)
+    effort = MeasurementBudget(seconds=3.0)
     assert stop([29.0] * 10, effort) is None
     assert stop([30.5] * 10, effort) == "precision"
 
@@ -81,7 +83,7 @@ def test_one_launch_is_less_precise_than_it_looks() -> None:
             away = 0.8 * away + 0.6 * rng.gauss(0, 0.02)
             return 50 * (1 + away)
 
-        found = sampled(step_ms, Effort(), 50.0)
+        found = sampled(step_ms, MeasurementBudget(), 50.0)
         return statistics.median(found.timed_ms) if found.stopped_by == "precision" else None
 
     launches = [median for _ in range(2000) if (median := median_of_a_launch()) is not None]
@@ -91,7 +93,7 @@ def test_one_launch_is_less_precise_than_it_looks() -> None:
 
 def test_the_least_number_of_steps_is_kept() -> None:
     """Whatever the time says: the median of one is none."""
-    effort = Effort(seconds=0.001, min_iterations=5)
+    effort = MeasurementBudget(seconds=0.001, min_iterations=5)
     assert stop([100.0] * 4, effort) is None
     assert stop([100.0] * 5, effort) == "seconds"
 
@@ -99,7 +101,7 @@ def test_the_least_number_of_steps_is_kept() -> None:
 def test_timed_and_silent_blocks_take_turns() -> None:
     """As many silent steps as timed ones, in as many blocks."""
     order: list[str] = []
-    effort = Effort(max_iterations=5, min_iterations=5, precision=1e-9)
+    effort = MeasurementBudget(max_iterations=5, min_iterations=5, precision=1e-9)
     times = iter(range(1, 100))
 
     def run(name: str) -> Callable[[int], list[float]]:
@@ -121,7 +123,7 @@ def test_the_slowest_rank_decides_for_all() -> None:
     def largest(mine: Sequence[float]) -> list[float]:
         return [max(one, scatter.uniform(50, 150)) for one in mine]
 
-    found = sample(lambda n: [10.0] * n, None, largest, Effort(), 100.0)
+    found = sample(lambda n: [10.0] * n, None, largest, MeasurementBudget(), 100.0)
     assert found.stopped_by == "seconds"
     assert set(found.timed_ms) == {10.0}
 
@@ -167,5 +169,5 @@ def test_blocks_take_no_longer_than_a_turn(typical_ms: float, block_s: float, st
         blocks.append(count)
         return [scatter.uniform(0.5, 1.5) * typical_ms for _ in range(count)]
 
-    sample(timed, None, alone, Effort(), typical_ms, block_s)
+    sample(timed, None, alone, MeasurementBudget(), typical_ms, block_s)
     assert blocks[0] == steps

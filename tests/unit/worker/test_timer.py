@@ -9,7 +9,7 @@ import torch
 
 from spbench.comm.group import ShareOfGroup
 from spbench.worker.timer import Stopwatch
-from spbench.workload.case import Effort
+from spbench.workload.case import MeasurementBudget
 
 
 class FakeTime:
@@ -32,21 +32,21 @@ def watch(time: FakeTime) -> Stopwatch:
 def test_warm_up_ends_when_steady() -> None:
     """Slow first steps are warm-up; it ends once two medians of three agree within 2 %."""
     time = FakeTime([500, 90, 60, 50, 50, 50, 50])
-    assert len(watch(time).warm_up(time.step, Effort())) == 6
+    assert len(watch(time).warm_up(time.step, MeasurementBudget())) == 6
 
 
 def test_warm_up_is_at_least_three_and_capped() -> None:
     """A machine that never settles costs max_warmup steps; a steady one at least four."""
     time = FakeTime([10 * 1.5**i for i in range(30)])
-    assert len(watch(time).warm_up(time.step, Effort(seconds=100.0))) == 12
+    assert len(watch(time).warm_up(time.step, MeasurementBudget(seconds=100.0))) == 12
     steady = FakeTime([10.0])
-    assert len(watch(steady).warm_up(steady.step, Effort())) == 4
+    assert len(watch(steady).warm_up(steady.step, MeasurementBudget())) == 4
 
 
 def test_long_steps_do_not_warm_up_for_ever() -> None:
     """Past the least number of steps, twice the wanted seconds are enough."""
     time = FakeTime([9000.0, 8000.0, 7000.0, 6000.0])
-    assert len(watch(time).warm_up(time.step, Effort(seconds=1.0))) == 3
+    assert len(watch(time).warm_up(time.step, MeasurementBudget(seconds=1.0))) == 3
 
 
 def test_times_are_the_steps_alone() -> None:

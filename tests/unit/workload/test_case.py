@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spbench.results.sample import Sample
-from spbench.workload.case import QUICK, Case, Check, Effort, Job
+from spbench.workload.case import QUICK, Case, GateCheck, Job, MeasurementBudget
 from spbench.workload.catalogue import find, names
 from spbench.workload.workload import Workload
 
@@ -23,7 +23,7 @@ def job(workload: Workload, **more: Any) -> Job:
 def test_every_job_comes_back(tmp_path: Path, kind: str) -> None:
     """Through job.json and through a joined group, aliases and all."""
     for name in names(kind):
-        for effort in (Effort(), QUICK, Effort(silent=False, precision=0.5)):
+        for effort in (MeasurementBudget(), QUICK, MeasurementBudget(silent=False, precision=0.5)):
             sent = job(find(name, kind), effort=effort, launch=2)
             sent.write(tmp_path)
             assert Job.read(tmp_path) == sent
@@ -35,7 +35,7 @@ def test_every_job_comes_back(tmp_path: Path, kind: str) -> None:
 def test_checks_come_back(tmp_path: Path) -> None:
     """A list of them, with and without a sharpness of their own."""
     work = find("axes-2d", "verify")
-    checks = [Check(workload=work, strategy="dsp", sharpness=s) for s in (1.0, 8.0)]
+    checks = [GateCheck(workload=work, strategy="dsp", sharpness=s) for s in (1.0, 8.0)]
     sent = Job(ranks=3, device="cpu", checks=checks, environment={"A": "1"})
     sent.write(tmp_path)
     assert Job.read(tmp_path) == sent
@@ -47,14 +47,14 @@ def test_defaults_are_not_sent(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "job.json").read_text())
     assert written.keys() == {"ranks", "device", "case", "timeout_s"}
     assert written["case"].keys() == {"workload", "strategy", "ranks", "device"}
-    job(find("dsp-720m-small"), effort=Effort(silent=False)).write(tmp_path)
+    job(find("dsp-720m-small"), effort=MeasurementBudget(silent=False)).write(tmp_path)
     assert json.loads((tmp_path / "job.json").read_text())["case"]["effort"] == {"silent": False}
 
 
 def test_a_new_field_of_effort_does_not_change_a_case() -> None:
     """How long it is measured is no part of its key."""
     work = find("dsp-720m-small")
-    efforts = (Effort(), Effort(silent=False, precision=0.1), QUICK)
+    efforts = (MeasurementBudget(), MeasurementBudget(silent=False, precision=0.1), QUICK)
     keys = {one.case.key for e in efforts if (one := job(work, effort=e)).case}
     assert keys == {"09d76186bb34e554"}
 
