@@ -1,9 +1,8 @@
-"""Which parts of a score matrix a ring computes under a causal mask, and which it skips.
+"""The parts of a score matrix that a ring computes under a causal mask, and those it skips.
 
-A rank's queries attend to each rank's keys in turn. Under a mask, of the chunks that the two
-hold, a pair is computed whole, computed and masked (on the diagonal), or left out. With
-zigzag shards that is the same work on every rank: two chunk pairs of four for each of the
-others' keys, three for its own.
+A rank's queries meet each rank's keys in turn. Each pair of their chunks is computed whole,
+computed and masked (on the diagonal), or skipped. With zigzag shards that is the same work on
+every rank: two chunk pairs of four for the keys of each other rank, three for its own.
 
                  keys of an earlier rank    its own    keys of a later rank
     early chunk      x .                     \\ .            . .
@@ -14,6 +13,7 @@ Rows are this rank's folded queries, columns all keys in rank order.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -28,18 +28,12 @@ from spbench.workload.sharding import Shard, runs_of, shard_sizes
 
 @dataclass(frozen=True)
 class Tile:
-    """Scores to compute: local rows, columns in rank order, and whether some are masked."""
+    """Scores of one product, as (first, count) of this rank's rows and of all columns."""
 
     rows: tuple[int, int]
     columns: tuple[int, int]
     masked: bool
-
-
-class Slices(NamedTuple):
-    """A tile as slices of the scores."""
-
-    rows: slice
-    columns: slice
+    """Whether some of its keys come after their query."""
 
 
 class _Stretch(NamedTuple):
@@ -67,7 +61,7 @@ class Band:
         return prod(self.lengths) // self.shard.length
 
     def columns_of(self, owner: int) -> tuple[int, int]:
-        """Where the keys of ``owner`` are, as first column and number."""
+        """First column and number of columns of the keys of ``owner``."""
         return self.shard.offset(owner) * self._others, self.shard.sizes[owner] * self._others
 
     def tiles(self, owner: int) -> list[Tile]:
@@ -77,19 +71,16 @@ class Band:
             rows = self.shard.sizes[self.rank] * self._others
             return [Tile((0, rows), (start, count), masked=False)]
         pairs = product(self._stretches(self.rank), self._stretches(owner))
-        return merged(
-            [
-                Tile((q.at, q.length), (start + k.at, k.length), masked=k.end - 1 > q.first)
-                for q, k in pairs
-                if k.first < q.end
-            ]
+        return _merged(
+            Tile((q.at, q.length), (start + k.at, k.length), masked=k.end - 1 > q.first)
+            for q, k in pairs
+            if k.first < q.end
         )
 
     @cached_property
     def all_tiles(self) -> list[Tile]:
-        """Those of all owners."""
-        every = [tile for owner in range(len(self.shard.sizes)) for tile in self.tiles(owner)]
-        return merged(every)
+        """What to compute of this rank's queries with all keys."""
+        return _merged(tile for owner in range(len(self.shard.sizes)) for tile in self.tiles(owner))
 
     def hidden(self, tile: Tile, owner: int, device: torch.device) -> Tensor:
         """True where a key of ``owner`` comes after the query: (rows, columns)."""
@@ -99,21 +90,21 @@ class Band:
         return rows[:, None] < self._positions(owner, device).narrow(0, first, count)
 
     def _stretches(self, rank: int) -> list[_Stretch]:
-        """Runs of the outermost attended dim: those of the shard, or of what lies outside it.
+        """Runs of the outermost attended dim.
 
-        In the latter case every rank holds all of that dim, and so many stretches of it leave
-        out all but 1/32 of what is masked.
+        Where another dim is sharded, every rank holds all of the outermost one; cut into 16
+        stretches, all but 1/32 of what is masked is skipped.
         """
         outer = self.dims[0] == self.shard.dim
         count = self.lengths[0]
         runs = self.shard.runs[rank] if outer else runs_of(shard_sizes(count, min(count, 16)))
         span = prod(self.lengths[1:])
         held = span if outer else span * self.shard.sizes[rank] // self.shard.length
-        found, at = [], 0
+        stretches, at = [], 0
         for first, length in runs:
-            found.append(_Stretch(at, length * held, first * span, (first + length) * span))
+            stretches.append(_Stretch(at, length * held, first * span, (first + length) * span))
             at += length * held
-        return found
+        return stretches
 
     def _positions(self, rank: int, device: torch.device) -> Tensor:
         """The place of each of ``rank``'s folded positions in the whole sequence."""
@@ -125,18 +116,15 @@ class Band:
         return place
 
 
-def merged(tiles: list[Tile]) -> list[Tile]:
-    """Unmasked neighbours as one: fewer and larger products."""
-    found: list[Tile] = []
+def _merged(tiles: Iterable[Tile]) -> list[Tile]:
+    """Neighbours without a mask as one tile: fewer and larger products."""
+    merged: list[Tile] = []
     for tile in tiles:
-        if found and not (found[-1].masked or tile.masked):
-            last = found[-1]
-            (row, rows), (column, columns) = last.rows, last.columns
-            if last.columns == tile.columns and row + rows == tile.rows[0]:
-                found[-1] = replace(last, rows=(row, rows + tile.rows[1]))
-                continue
-            if last.rows == tile.rows and column + columns == tile.columns[0]:
-                found[-1] = replace(last, columns=(column, columns + tile.columns[1]))
-                continue
-        found.append(tile)
-    return found
+        last = merged[-1] if merged and not (merged[-1].masked or tile.masked) else None
+        if last and last.columns == tile.columns and sum(last.rows) == tile.rows[0]:
+            merged[-1] = replace(last, rows=(last.rows[0], last.rows[1] + tile.rows[1]))
+        elif last and last.rows == tile.rows and sum(last.columns) == tile.columns[0]:
+            merged[-1] = replace(last, columns=(last.columns[0], last.columns[1] + tile.columns[1]))
+        else:
+            merged.append(tile)
+    return merged

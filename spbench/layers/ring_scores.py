@@ -1,23 +1,30 @@
-"""One rank's queries as rows of scores, whatever the attended dims and groups of heads.
+"""One rank's queries as rows of scores, for any attended dims and any number of key heads.
 
-    q (B, *axes, Z, D)   ->  rows (b, s g, D)     the g queries of a key head together
-    k (B, *axes, Zkv, D) ->  keys (b, S, D)       every rank's, in rank order
-    scores                   (b, s g, S)
-with b = B x other axes x Zkv, and s of the S positions on this rank.
+    q (B, *axes, Z, D)   ->  rows (b, s g, D)     the g query heads of a key head together
+    k (B, *axes, Zkv, D) ->  keys (b, S, D)       of every rank, in rank order
+Scores are (b, s g, S), with b = B x other axes x Zkv, and s of the S positions on this rank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from spbench.layers.attention import Scores, fold, unfold
-from spbench.layers.causal_tiles import Band, Slices, Tile
+from spbench.layers.causal_tiles import Band, Tile
+from spbench.layers.in_place import add_product_
 from spbench.workload.sharding import Shard
+
+
+class Slices(NamedTuple):
+    """A tile as slices of the scores."""
+
+    rows: slice
+    columns: slice
 
 
 @final
@@ -44,7 +51,7 @@ class Rows:
 
     @cached_property
     def keys(self) -> Shard:
-        """Which of all folded keys each rank has."""
+        """How all folded keys, (b, S, D), are shared between the ranks."""
         owners = range(len(self.shard.sizes))
         return Shard.of_sizes(1, tuple(self.band.columns_of(owner)[1] for owner in owners))
 
@@ -58,7 +65,7 @@ class Rows:
         return unfold(grouped.transpose(2, 3).flatten(1, 2), self.q_shape, self.band.dims)
 
     def fold_keys(self, keys: Tensor) -> Tensor:
-        """This rank's, as they go round the ring: each rank's blocks are folded once, by itself."""
+        """This rank's keys as they go round the ring, folded once by the rank that holds them."""
         return fold(keys, self.band.dims).flatten(0, 1).contiguous()
 
     def unfold_keys(self, keys: Tensor) -> Tensor:
@@ -72,50 +79,48 @@ class Rows:
         return torch.cat(blocks, self.shard.dim)
 
     def tiles(self, owner: int) -> Iterator[tuple[Slices, slice]]:
-        """Scores to compute with the keys of ``owner``: where, and which of those keys."""
+        """Scores to compute with the keys of ``owner``, and which of those keys they take."""
         start, _ = self.band.columns_of(owner)
         for tile in self.band.tiles(owner):
             first = tile.columns[0] - start
             yield self._slices(tile), slice(first, first + tile.columns[1])
 
     def _slices(self, tile: Tile) -> Slices:
-        (row, rows), (column, columns) = tile.rows, tile.columns
-        g = self.group
+        (row, rows), (column, columns), g = tile.rows, tile.columns, self.group
         return Slices(slice(row * g, (row + rows) * g), slice(column, column + columns))
 
     def transposed_product(self, row: Tensor, right: Tensor) -> Tensor:
-        """(b, rows, S)^T times (b, rows, D), without what is masked anyway."""
+        """(b, rows, S)^T times (b, rows, D), without the tiles that are masked whole."""
         tiles = [self._slices(tile) for tile in self.band.all_tiles]
         if len(tiles) == 1:
             return row.transpose(1, 2) @ right
-        total = self.nothing(row, self.keys.length, right.shape[-1])
+        total = self.zeros(row, self.keys.length, right.shape[-1])
         for rows, columns in tiles:
             add_product_(total[:, columns], row[:, rows, columns].transpose(1, 2), right[:, rows])
         return total.to(row.dtype)
 
     def blank(self, left: Tensor, hidden: float) -> Tensor:
-        """Scores to be filled tile by tile; ``hidden`` where no tile lies."""
+        """Scores to be filled tile by tile; ``hidden`` outside of all tiles."""
         blank = left.new_empty(*left.shape[:2], self.keys.length)
         return blank.fill_(hidden) if self.band.causal else blank
 
-    def nothing(self, like: Tensor, *shape: int) -> Tensor:
-        """Zeros to add products to, in float32 at least."""
-        precise = torch.promote_types(like.dtype, torch.float32)
-        return like.new_zeros(like.shape[0], *shape, dtype=precise)
+    def zeros(self, like: Tensor, *shape: int) -> Tensor:
+        """Zeros (b, *shape) to add products to, in float32 at least."""
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        return like.new_zeros(like.shape[0], *shape, dtype=dtype)
 
     def mask_(self, scores: Tensor) -> Tensor:
-        """Minus infinity where a key comes after the query."""
+        """Writes minus infinity where a key comes after the query."""
         for owner in range(len(self.shard.sizes)):
             for tile in self.band.tiles(owner):
                 if tile.masked:
                     hidden = self.band.hidden(tile, owner, scores.device)
-                    rows, columns = self._slices(tile)
-                    part = scores[:, rows, columns].unflatten(1, (-1, self.group))
+                    part = scores[:, *self._slices(tile)].unflatten(1, (-1, self.group))
                     part.masked_fill_(hidden[:, None], -torch.inf)
         return scores
 
     def add_bias_(self, scores: Tensor, bias: Tensor) -> None:
-        """``bias`` (B, s, S, Z) of this rank's queries."""
+        """Adds the ``bias`` (B, s, S, Z) of this rank's queries."""
         grouped = bias.unflatten(-1, (self.key_heads, self.group)).permute(0, 3, 1, 4, 2)
         by_sample = scores.unflatten(0, (self.q_shape[0], -1, self.key_heads))
         by_sample += grouped.flatten(2, 3)[:, None]
@@ -123,18 +128,3 @@ class Rows:
     def bias_gradient(self, d_scores: Tensor) -> Tensor:
         summed = d_scores.unflatten(0, (self.q_shape[0], -1, self.key_heads)).sum(1)
         return summed.unflatten(2, (-1, self.group)).permute(0, 2, 4, 1, 3).flatten(3)
-
-
-def add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """``total`` (b, m, n) += left (b, m, k) right (b, k, n), which may be less precise."""
-    if total.dtype == left.dtype:
-        total.baddbmm_(left, right)
-    else:
-        total += left @ right
-
-
-def softmax_backward_(grad: Tensor, weights: Tensor) -> Tensor:
-    """The gradient of what softmax was taken of, in place of that of its result."""
-    into = torch.ops.aten._softmax_backward_data.out
-    scores: Tensor = into(grad, weights, -1, weights.dtype, grad_input=grad)
-    return scores

@@ -23,8 +23,9 @@ from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives, Pending
 from spbench.layers.attention import Scores
+from spbench.layers.in_place import add_product_, softmax_backward_
 from spbench.layers.linformer import attend_projected, projected_traffic
-from spbench.layers.ring_scores import Rows, add_product_, softmax_backward_
+from spbench.layers.ring_scores import Rows
 from spbench.strategies.fixed_axis import Embedded
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard
@@ -112,7 +113,7 @@ def _row(left: Tensor, ringed: Tensor, rows: Rows, comm: Collectives, hidden: fl
 
 def _row_times(row: Tensor, ringed: Tensor, rows: Rows, comm: Collectives) -> Tensor:
     """The sum over blocks, added up in float32 at least: (b, rows, D)."""
-    total = rows.nothing(row, row.shape[1], ringed.shape[-1])
+    total = rows.zeros(row, row.shape[1], ringed.shape[-1])
     for owner, block in comm.ring(ringed, rows.keys):
         for tile, within in rows.tiles(owner):
             add_product_(total[:, tile.rows], row[:, tile.rows, tile.columns], block[:, within])
