@@ -17,8 +17,8 @@ from spbench.cli.selection import Selection, selection_options
 from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines
 from spbench.regression.check import against_baseline, against_commit, against_run
-from spbench.regression.measurement import Limits
-from spbench.regression.outcome import Export, check_writable, tell
+from spbench.regression.check_report import Export, check_writable, report
+from spbench.regression.measurement import CheckOptions
 from spbench.report.exports import junit, markdown
 from spbench.sweep import devices
 from spbench.sweep.fault_check import planted_fault
@@ -103,7 +103,7 @@ def command(
     and looks; what would fail or stays open is measured again, up to four times the launches.
     Exit 5: cannot judge.
     """
-    limits = Limits(
+    limits = CheckOptions(
         margins=Margins(time=max_slowdown, memory=max_memory),
         metrics=_parse_metrics(metrics),
         launches=launches,
@@ -125,7 +125,7 @@ def command(
         _refuse(ctx, [*SELECTING, "device"], why)
         judgement = _with_baseline(ctx, baseline, baselines, run, limits, out)
     against = base_ref or str(baseline)
-    return tell(judgement, against, strict=strict, as_json=as_json, exports=exports)
+    return report(judgement, against, strict=strict, as_json=as_json, exports=exports)
 
 
 def _exports(
@@ -147,7 +147,7 @@ def _with_baseline(
     name: str,
     baselines: Path,
     run: Path | None,
-    limits: Limits,
+    limits: CheckOptions,
     out: Path | None,
 ) -> Judgement:
     if run is not None:

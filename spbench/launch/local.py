@@ -20,7 +20,7 @@ from spbench.launch.hang_detector import HangDetector, least_far
 from spbench.launch.launcher import LauncherError, LaunchResult
 from spbench.launch.process import AgentProcess
 from spbench.launch.shutdown import GRACE_S, STACKS_S
-from spbench.regression.turn_server import Seat
+from spbench.launch.turn_seat import Seat
 from spbench.results.heartbeat import heartbeat_folder, read_heartbeat
 from spbench.results.sample import Sample, sample_path
 from spbench.workload.case import Job
@@ -136,7 +136,7 @@ class LocalLauncher:
         here = job.nodes[0] if job.nodes else job.processes
         watch = HangDetector(pulses, range(here), from_start=bool(job.nodes))
         if self._seat is not None:
-            self._seat.hangs = lambda: watch.still_s() > job.hang_s
+            self._seat.watch(lambda: watch.still_s() > job.hang_s)
         while not (folder / "exit.json").exists():
             if not self._agent.runs:
                 exitcode, why = self._agent.exitcode, self._agent.last_words()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 YES, NO = "runs", "declines"
 
 
-def willing(tree: Checkout, cases: Iterable[Case]) -> list[Case]:
+def accepted_cases(tree: Checkout, cases: Iterable[Case]) -> list[Case]:
     """Those that ``tree`` would run; none of those that it cannot even read.
 
     Raises CheckoutError if it holds no package.

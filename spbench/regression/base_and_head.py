@@ -16,8 +16,9 @@ from spbench.errors import UNFIT, Failure
 from spbench.launch.gpu_memory import GpuMemory
 from spbench.launch.launcher import Deadlines, LauncherError
 from spbench.launch.local import LocalLauncher
-from spbench.regression.alternate import Side
-from spbench.regression.turn_server import Referee, Seat
+from spbench.launch.turn_seat import Seat
+from spbench.regression.alternate import Runner
+from spbench.regression.turn_server import TurnServer
 from spbench.results.environment import environment
 from spbench.results.reading import ResultsError
 from spbench.results.store import Store
@@ -40,9 +41,9 @@ class Code:
 
 
 @contextmanager
-def opened_sides(
+def open_runners(
     folder: Path, codes: Sequence[Code], cells: Sequence[Cell], deadlines: Deadlines
-) -> Iterator[list[Side]]:
+) -> Iterator[list[Runner]]:
     """A side for each; all share their rounds. Where times of two are judged their launchers are
     renewed (see ``regression/alternate.py``). Raises Failure where rows cannot be written, or
     memory of a GPU does not come back."""
@@ -72,12 +73,12 @@ def opened_sides(
                     git_commit=code.commit or facts["git"].get("commit", ""),
                 )
                 sides.append(
-                    Side(
+                    Runner(
                         name=code.name,
                         sweep=sweep,
                         seat=seat,
                         tries_all=code.is_base,
-                        renews=timed,
+                        renews_launcher=timed,
                     )
                 )
             yield sides
@@ -86,7 +87,7 @@ def opened_sides(
             raise Failure(str(error), UNFIT) from None
 
 
-def _shown_by(sides: Sequence[Side]) -> str:
+def _shown_by(sides: Sequence[Runner]) -> str:
     """The command that shows them."""
     return shlex.join(["spbench", "compare", *(str(side.sweep.store.folder) for side in sides)])
 
@@ -94,7 +95,7 @@ def _shown_by(sides: Sequence[Side]) -> str:
 def _seats(stack: ExitStack) -> Sequence[Seat | None]:
     """Where both sides' launches take turns; none where the system has no such sockets."""
     try:
-        return stack.enter_context(Referee()).seats
+        return stack.enter_context(TurnServer()).seats
     except OSError as error:
         click.echo(
             f"no socket in {tempfile.gettempdir()} ({error.strerror or error}): the two sides' "

@@ -14,10 +14,10 @@ from spbench.analysis.power import quiet_launches
 from spbench.analysis.verdict import MOST_TIMES, Judgement, judged
 from spbench.errors import CANNOT_JUDGE, Failure
 from spbench.launch.torchrun import joined_ranks
-from spbench.regression.base_accepts import willing
-from spbench.regression.base_and_head import Code, opened_sides
+from spbench.regression.base_accepts import accepted_cases
+from spbench.regression.base_and_head import Code, open_runners
 from spbench.regression.checkout import Checkout, CheckoutError, checked_out, work_tree
-from spbench.regression.measurement import Limits, Sides
+from spbench.regression.measurement import CheckOptions, LiveMeasurement
 from spbench.results.find_run import find_baseline, find_run, records_of
 from spbench.results.record import Record
 from spbench.results.run_json import read_run
@@ -37,32 +37,36 @@ what launches differ by is mostly the noise of their iterations. Six that agree 
 would end one side's turns (docs/decisions/0017)."""
 
 
-def against_run(name: str, baselines: Path, run: Path, limits: Limits) -> Judgement:
+def against_run(name: str, baselines: Path, run: Path, options: CheckOptions) -> Judgement:
     """Rows that are there already: nothing is measured."""
     before = records_of(find_baseline(name, baselines))
     after = records_of(find_run(run, baselines))
-    findings = compare_runs(before, after, limits.margins, metrics=limits.metrics)
-    return judged(findings, limits.margins)
+    findings = compare_runs(before, after, options.margins, metrics=options.metrics)
+    return judged(findings, options.margins)
 
 
-def against_baseline(name: str, baselines: Path, limits: Limits, out: Path | None) -> Judgement:
+def against_baseline(
+    name: str, baselines: Path, options: CheckOptions, out: Path | None
+) -> Judgement:
     """The baseline's cases, measured anew as it was measured."""
     kept = find_baseline(name, baselines)
     records = records_of(kept)
     cases = _cases_of(kept, records)
     said_fault(cases)
     folder = _new_folder(out, f"check-{name}")
-    if "time" in limits.metrics:
+    if "time" in options.metrics:
         _say_what_is_short(records)
-    cells = _planned(cases, limits)
-    with opened_sides(folder, [Code(name="now")], cells, limits.deadlines) as sides:
-        bench = Sides(folder=folder, sides=sides, cases=cases, limits=limits, known=records)
+    cells = _planned(cases, options)
+    with open_runners(folder, [Code(name="now")], cells, options.deadlines) as runners:
+        bench = LiveMeasurement(
+            folder=folder, runners=runners, cases=cases, options=options, known=records
+        )
         return bench.judge()
 
 
-def _planned(cases: Sequence[Case], limits: Limits) -> list[Cell]:
+def _planned(cases: Sequence[Case], options: CheckOptions) -> list[Cell]:
     """What is asked for; it takes one launch where no time is judged."""
-    return cells_of(cases, range(limits.launches if "time" in limits.metrics else 1), seed=0)
+    return cells_of(cases, range(options.launches if "time" in options.metrics else 1), seed=0)
 
 
 def _say_what_is_short(records: Sequence[Record]) -> None:
@@ -119,10 +123,10 @@ def case_of(told: Mapping[str, Any], effort: str) -> Case:
 
 
 def against_commit(
-    revision: str, asked: Asked, device: Device, limits: Limits, out: Path | None
+    revision: str, asked: Asked, device: Device, options: CheckOptions, out: Path | None
 ) -> Judgement:
     """A commit and the work tree, in turn."""
-    effort = EFFORT if "time" in limits.metrics else COUNTED
+    effort = EFFORT if "time" in options.metrics else COUNTED
     request = Request(combinations=asked.combinations, device=device, launches=1, effort=effort)
     cells = checked_cells(request, skip_invalid=True)
     said_fault([cell.case for cell in cells if cell.why_not is None])
@@ -146,11 +150,13 @@ def against_commit(
                 ),
                 Code(name="now", variables=here.environment(), commit=here.commit),
             ]
-            planned = _planned(cases, limits)
-            if "time" in limits.metrics:
-                _say_how_long(len(cases), limits.launches)
-            with opened_sides(folder, codes, planned, limits.deadlines) as sides:
-                return Sides(folder=folder, sides=sides, cases=cases, limits=limits).judge()
+            planned = _planned(cases, options)
+            if "time" in options.metrics:
+                _say_how_long(len(cases), options.launches)
+            with open_runners(folder, codes, planned, options.deadlines) as runners:
+                return LiveMeasurement(
+                    folder=folder, runners=runners, cases=cases, options=options
+                ).judge()
     except CheckoutError as error:
         raise Failure(f"--base-ref {revision}: {error}") from None
 
@@ -170,7 +176,7 @@ def _lost_since(base: Checkout, cells: Sequence[Cell]) -> list[Case]:
     """What strategies decline now and did not at ``base``: it is broken. What does not fit this
     machine fits it for neither."""
     unfit = [cell.case for cell in cells if cell.why_not is not None]
-    return willing(base, [one for one in unfit if not why_not_here(one.ranks, one.device)])
+    return accepted_cases(base, [one for one in unfit if not why_not_here(one.ranks, one.device)])
 
 
 def _leave_out(gone: Sequence[Cell], request: Request, cells: Sequence[Cell], asked: Asked) -> None:

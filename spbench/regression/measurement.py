@@ -13,7 +13,7 @@ from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.findings import Finding, Margins, Metric
 from spbench.analysis.verdict import Judgement
 from spbench.launch.launcher import Deadlines
-from spbench.regression.alternate import Side, in_turn
+from spbench.regression.alternate import Runner, run_alternately
 from spbench.regression.sequential import in_stages
 from spbench.report.progress import Screen
 from spbench.results.find_run import traces_of
@@ -29,7 +29,7 @@ PERHAPS_CHANCE: tuple[Status, ...] = ("crash", "comm_error", "hang", "timeout")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class CheckOptions:
     """What is judged, how strictly, and how often it is measured."""
 
     margins: Margins
@@ -39,13 +39,13 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sides:
+class LiveMeasurement:
     """One side that is measured against what is known, or two that take turns."""
 
     folder: Path
-    sides: Sequence[Side]
+    runners: Sequence[Runner]
     cases: Sequence[Case]
-    limits: Limits
+    options: CheckOptions
     known: Sequence[Record] = field(default_factory=list)
     """The first side's rows, where they are not measured here."""
 
@@ -63,14 +63,14 @@ class Sides:
         """Those of which a side failed for what may be chance."""
         failed: set[tuple[str, int]] = set()
         apart: list[Case] = []
-        shown = [cell.case for cell in cells for _ in self.sides]
+        shown = [cell.case for cell in cells for _ in self.runners]
         with Screen(self.folder, shown, goes_on=True) as screen:
 
-            def started(_: Side, case: Case) -> None:
+            def started(_: Runner, case: Case) -> None:
                 screen.started(case)
 
-            for side, record in in_turn(self.sides, cells, started, apart.append):
-                screen.finished(record, side.name if len(self.sides) > 1 else "")
+            for side, record in run_alternately(self.runners, cells, started, apart.append):
+                screen.finished(record, side.name if len(self.runners) > 1 else "")
                 if record.status in PERHAPS_CHANCE:
                     failed.add((record.case, record.launch))
         if apart:
@@ -82,9 +82,9 @@ class Sides:
         return [cell for cell in cells if (cell.case.key, cell.case.launch) in failed]
 
     def findings(self) -> list[Finding]:
-        folders = [side.sweep.store.folder for side in self.sides]
+        folders = [side.sweep.store.folder for side in self.runners]
         measured = [read_rows(folder).latest() for folder in folders]
-        margins, metrics = self.limits.margins, self.limits.metrics
+        margins, metrics = self.options.margins, self.options.metrics
         if len(measured) < 2:
             return compare_runs(self.known, measured[0], margins, metrics=metrics)
         before, after = measured
@@ -92,9 +92,9 @@ class Sides:
         return compare_runs(before, after, margins, metrics=metrics, traces=traces)
 
     def stored(self) -> Mapping[str, int] | None:
-        if len(self.sides) > 1:
+        if len(self.runners) > 1:
             return None
-        measured = read_rows(self.sides[0].sweep.store.folder).latest()
+        measured = read_rows(self.runners[0].sweep.store.folder).latest()
         return {
             new[-1].case: sum(one.status == "ok" and not one.noisy for one in old)
             for old, new in matched(self.known, measured)
@@ -107,4 +107,4 @@ class Sides:
         def in_doubt(cases: int) -> None:
             click.echo(f"{counted(cases, 'case')} in doubt: measured again", err=True)
 
-        return in_stages(self, self.limits.launches, self.limits.margins, in_doubt)
+        return in_stages(self, self.options.launches, self.options.margins, in_doubt)

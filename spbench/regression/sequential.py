@@ -16,7 +16,7 @@ from spbench.analysis.intervals import LEAST_LAUNCHES
 from spbench.analysis.verdict import SHARES, Graded, Judgement, is_timed, judged
 
 
-class Bench(Protocol):
+class Measurement(Protocol):
     """Where a check measures."""
 
     def measure(self, launches: Iterable[int], only: Iterable[str] | None = None) -> None:
@@ -30,7 +30,7 @@ class Bench(Protocol):
 
 
 def in_stages(
-    bench: Bench, launches: int, margins: Margins, in_doubt: Callable[[int], None]
+    bench: Measurement, launches: int, margins: Margins, in_doubt: Callable[[int], None]
 ) -> Judgement:
     """A first launch of each case shows what can be judged at all; then come the others of what can
     be timed; then as many again of the cases that would fail or stay open; and then of those that

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 import pytest
+from spbench.doctor.torch_facts import TorchFacts
 from test_cli import spbench
 from test_diagnoses import CPU_BUILD, CUDA_BUILD, fake_nvml
 from test_tables import STYLED, Terminal
@@ -21,7 +22,6 @@ from spbench.doctor import torch_report as probing
 from spbench.doctor.diagnosis import Diagnosis, fail, ok, skipped, warn
 from spbench.doctor.examine import Patient, examine
 from spbench.doctor.noise import Load
-from spbench.doctor.torch_facts import TorchFacts
 from spbench.doctor.torch_probe import probe
 from spbench.errors import DONE, UNFIT, USAGE, Failure
 from spbench.report import doctor_table, tables

@@ -16,12 +16,12 @@ from typing import Any, NoReturn
 import psutil
 import pynvml
 import pytest
+from spbench.doctor.torch_facts import TorchFacts
 
 from spbench.doctor import capacity, gpus, limits, network, noise, software
 from spbench.doctor.diagnosis import Asked, Diagnosis
 from spbench.doctor.limits import Space
 from spbench.doctor.noise import Load
-from spbench.doctor.torch_facts import TorchFacts
 from spbench.results.cgroup import Allowed, allowed
 from spbench.results.nvml import BETWEEN_SOCKETS, NVLINK, Answer, Seen, ask, visible
 from spbench.workload.case import Device

@@ -23,11 +23,11 @@ from spbench.analysis.findings import METRICS, Finding, Margins, Metric
 from spbench.analysis.verdict import ALPHA, SHARES, Judgement
 from spbench.errors import DONE, REGRESSION, USAGE
 from spbench.launch.launcher import Deadlines
-from spbench.regression.alternate import Side, in_turn
-from spbench.regression.base_accepts import willing
+from spbench.regression.alternate import Runner, run_alternately
+from spbench.regression.base_accepts import accepted_cases
 from spbench.regression.check import EFFORT, case_of
 from spbench.regression.checkout import CheckoutError, checked_out, work_tree
-from spbench.regression.measurement import Limits, Sides
+from spbench.regression.measurement import CheckOptions, LiveMeasurement
 from spbench.regression.sequential import in_stages
 from spbench.results.reading import read_rows
 from spbench.results.record import Record
@@ -235,11 +235,11 @@ class Order:
 def test_sides_take_turns_and_neither_always_follows() -> None:
     """A B, then B A."""
     log: list[str] = []
-    sides = [Side(name=name, sweep=Order(name, log)) for name in "AB"]  # type: ignore[arg-type]
+    sides = [Runner(name=name, sweep=Order(name, log)) for name in "AB"]  # type: ignore[arg-type]
     cells = [
         Cell(case=CASE.model_copy(update={"launch": launch}), why_not=None) for launch in range(3)
     ]
-    seen = [side.name for side, _ in in_turn(sides, cells, lambda *_: None)]
+    seen = [side.name for side, _ in run_alternately(sides, cells, lambda *_: None)]
     assert log == ["A0", "B0", "B1", "A1", "A2", "B2"]
     assert seen == list("ABBAAB")
 
@@ -255,11 +255,11 @@ class Renewed(Order):
 def test_launchers_are_renewed_behind_each_pair() -> None:
     """Not between the two: the second's end would fall into the first's steps."""
     log: list[str] = []
-    sides = [Side(name=name, sweep=Renewed(name, log), renews=True) for name in "AB"]  # type: ignore[arg-type]
+    sides = [Runner(name=name, sweep=Renewed(name, log), renews_launcher=True) for name in "AB"]  # type: ignore[arg-type]
     cells = [
         Cell(case=CASE.model_copy(update={"launch": launch}), why_not=None) for launch in range(2)
     ]
-    list(in_turn(sides, cells, lambda *_: None))
+    list(run_alternately(sides, cells, lambda *_: None))
     closed = ["A closed", "B closed"]
     assert log == ["A0", "B0", *closed, "B1", "A1", *reversed(closed)]
 
@@ -299,9 +299,10 @@ def test_what_may_be_chance_is_tried_once_more(
         Failing(name, log, launch, status, tries) if name == side else Order(name, log)
         for name in "AB"
     ]
-    sides = [Side(name=sweep.name, sweep=sweep) for sweep in sweeps]
-    limits = Limits(margins=MARGINS, metrics=METRICS, launches=5, deadlines=Deadlines())
-    Sides(folder=tmp_path, sides=sides, cases=[CASE], limits=limits).measure(range(2))
+    runners = [Runner(name=sweep.name, sweep=sweep) for sweep in sweeps]
+    options = CheckOptions(margins=MARGINS, metrics=METRICS, launches=5, deadlines=Deadlines())
+    measurement = LiveMeasurement(folder=tmp_path, runners=runners, cases=[CASE], options=options)
+    measurement.measure(range(2))
     assert log == ["A0", "B0", "B1", "A1", *again]
 
 
@@ -332,7 +333,7 @@ def test_a_commit_is_checked_out_whole(repository: Path, monkeypatch: pytest.Mon
     file = repository / "spbench" / "__init__.py"
     was = file.read_text()
     file.write_text(was + "\nchanged = True\n")
-    monkeypatch.chdir(repository / "spbench" / "judge")
+    monkeypatch.chdir(repository / "spbench" / "regression")
     with checked_out("HEAD") as base:
         assert (base.tree / "spbench" / "__init__.py").read_text() == was
         assert base.environment()["PYTHONPATH"].split(os.pathsep)[0] == str(base.tree)
@@ -482,10 +483,10 @@ def test_what_a_tree_would_run(repository: Path, monkeypatch: pytest.MonkeyPatch
     unknown = CASE.model_copy(update={"strategy": "nobody"})
     too_many = CASE.model_copy(update={"strategy": "ulysses", "ranks": 999})
     tree = work_tree()
-    assert willing(tree, [unknown, CASE, too_many]) == [CASE]
+    assert accepted_cases(tree, [unknown, CASE, too_many]) == [CASE]
     (repository / "spbench" / "strategies" / "registry.py").unlink()
-    assert willing(tree, [CASE]) == []
-    assert willing(tree, []) == []
+    assert accepted_cases(tree, [CASE]) == []
+    assert accepted_cases(tree, []) == []
 
 
 def test_a_baseline_is_measured_again_as_it_was() -> None:

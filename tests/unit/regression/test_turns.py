@@ -15,9 +15,10 @@ import pytest
 
 from spbench.launch.launcher import Deadlines
 from spbench.launch.local import LocalLauncher
-from spbench.regression import alternate, memory_for_two
-from spbench.regression.alternate import Side, in_turn
-from spbench.regression.turn_server import Referee, Seat
+from spbench.launch.turn_seat import Seat
+from spbench.regression import alternate
+from spbench.regression.alternate import Runner, run_alternately
+from spbench.regression.turn_server import TurnServer
 from spbench.results.cgroup import Allowed
 from spbench.results.store import Store
 from spbench.sweep.sweep import Sweep
@@ -33,8 +34,8 @@ TIDY_S = 0.01
 
 
 @pytest.fixture
-def referee() -> Iterator[Referee]:
-    with Referee() as made:
+def server() -> Iterator[TurnServer]:
+    with TurnServer() as made:
         yield made
 
 
@@ -85,24 +86,24 @@ class Launch:
             assert not thread.is_alive()
 
 
-def test_without_a_referee_there_are_no_turns(tmp_path: Path) -> None:
+def test_without_a_server_there_are_no_turns(tmp_path: Path) -> None:
     """Nobody asked for them, or nobody is there any more: the launch runs by itself."""
     assert TurnClient.of({}, 2, lambda: None) is None
     assert TurnClient.of({VARIABLE: str(tmp_path / "gone")}, 2, lambda: None) is None
-    with Referee() as referee:
-        turns = joined(referee.seats[0])
-        referee.seats[1].expect()
+    with TurnServer() as server:
+        turns = joined(server.seats[0])
+        server.seats[1].expect()
     turns.take()
     turns.take()
 
 
-def test_blocks_of_two_launches_alternate(referee: Referee) -> None:
+def test_blocks_of_two_launches_alternate(server: TurnServer) -> None:
     """All ranks of one, then all of the other; who has more to do goes on alone."""
     log: list[str] = []
-    first = Launch("A", referee.seats[0], 2, 3, log)
-    second = Launch("B", referee.seats[1], 3, 5, log)
+    first = Launch("A", server.seats[0], 2, 3, log)
+    second = Launch("B", server.seats[1], 3, 5, log)
     first.start()
-    until(lambda: referee.seats[0].waits)
+    until(lambda: server.seats[0].waits)
     assert log == []
     second.start()
     first.join()
@@ -116,31 +117,31 @@ def test_blocks_of_two_launches_alternate(referee: Referee) -> None:
         del order[: begins[name]]
         blocks.append(name)
     assert "".join(blocks) == "ABABABBB"
-    assert [seat.turns for seat in referee.seats] == [2, 3]  # right behind the other's
+    assert [seat.turns for seat in server.seats] == [2, 3]  # right behind the other's
 
 
-def test_a_launch_that_never_asks_is_waited_for_until_it_has_ended(referee: Referee) -> None:
+def test_a_launch_that_never_asks_is_waited_for_until_it_has_ended(server: TurnServer) -> None:
     """Code that knows no turns; or a launch whose gate fails."""
     log: list[str] = []
-    first = Launch("A", referee.seats[0], 1, 2, log)
-    referee.seats[1].expect()
+    first = Launch("A", server.seats[0], 1, 2, log)
+    server.seats[1].expect()
     first.start()
-    until(lambda: referee.seats[0].waits)
+    until(lambda: server.seats[0].waits)
     time.sleep(TIDY_S)
     assert log == []
-    assert referee.seats[0].waited_s > 0
-    referee.seats[1].leave()
+    assert server.seats[0].waited_s > 0
+    server.seats[1].leave()
     first.join()
     assert log == ["A(", "A)"] * 2
-    assert referee.seats[0].turns == 0
+    assert server.seats[0].turns == 0
 
 
-def test_a_rank_that_dies_in_its_turn_holds_nobody_up(referee: Referee) -> None:
+def test_a_rank_that_dies_in_its_turn_holds_nobody_up(server: TurnServer) -> None:
     """Its end of the line closes with it."""
     log: list[str] = []
-    dying = referee.seats[0]
+    dying = server.seats[0]
     dying.expect()
-    other = Launch("B", referee.seats[1], 1, 2, log)
+    other = Launch("B", server.seats[1], 1, 2, log)
     turns = joined(dying)
     thread = threading.Thread(target=turns.take)
     thread.start()
@@ -153,13 +154,13 @@ def test_a_rank_that_dies_in_its_turn_holds_nobody_up(referee: Referee) -> None:
 
 def test_a_turn_that_hangs_ends_the_turns() -> None:
     """The other goes on; once both have left, turns are taken again."""
-    with Referee() as referee:
+    with TurnServer() as server:
         for _ in range(2):
             log: list[str] = []
-            referee.seats[0].expect()
-            referee.seats[0].hangs = lambda: True
-            hung = joined(referee.seats[0])
-            other = Launch("B", referee.seats[1], 1, 2, log)
+            server.seats[0].expect()
+            server.seats[0].watch(lambda: True)
+            hung = joined(server.seats[0])
+            other = Launch("B", server.seats[1], 1, 2, log)
             thread = threading.Thread(target=hung.take)
             thread.start()
             other.start()
@@ -167,21 +168,21 @@ def test_a_turn_that_hangs_ends_the_turns() -> None:
             other.join()
             assert log == ["B(", "B)"] * 2
             end(hung)
-            for seat in referee.seats:
+            for seat in server.seats:
                 seat.leave()
 
 
-def test_who_waits_is_alive(referee: Referee, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_is_alive(server: TurnServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that nobody takes it for hung."""
     monkeypatch.setattr("spbench.worker.turn_client.LOOK_S", TIDY_S)
     called: list[int] = []
-    for seat in referee.seats:
+    for seat in server.seats:
         seat.expect()
-    turns = joined(referee.seats[0], alive=lambda: called.append(1))
+    turns = joined(server.seats[0], alive=lambda: called.append(1))
     thread = threading.Thread(target=turns.take)
     thread.start()
     until(lambda: len(called) > 2)
-    referee.seats[1].leave()
+    server.seats[1].leave()
     thread.join(SOON_S)
     assert not thread.is_alive()
 
@@ -207,39 +208,39 @@ class Watched:
 
 
 def order_of(
-    referee: Referee,
+    server: TurnServer,
     log: list[str],
     asks: dict[str, bool],
     apart: Callable[[Case], None] = lambda _: None,
 ) -> list[str]:
     made = [
-        Side(name=name, sweep=Watched(name, seat, log, asks=asks[name]), seat=seat)  # type: ignore[arg-type]
-        for name, seat in zip("AB", referee.seats, strict=True)
+        Runner(name=name, sweep=Watched(name, seat, log, asks=asks[name]), seat=seat)  # type: ignore[arg-type]
+        for name, seat in zip("AB", server.seats, strict=True)
     ]
     cells = [
         Cell(case=CASE.model_copy(update={"launch": launch}), why_not=None) for launch in range(2)
     ]
-    ran = in_turn(made, cells, lambda *_: None, apart)
+    ran = run_alternately(made, cells, lambda *_: None, apart)
     return [f"{side.name}{record}" for side, record in ran]
 
 
-def test_the_second_launch_comes_while_the_first_waits(referee: Referee) -> None:
+def test_the_second_launch_comes_while_the_first_waits(server: TurnServer) -> None:
     """Both in each place once; records of both, each with its own side."""
     log: list[str] = []
-    assert order_of(referee, log, {"A": True, "B": True}) == ["AA", "BB", "BB", "AA"]
+    assert order_of(server, log, {"A": True, "B": True}) == ["AA", "BB", "BB", "AA"]
     assert log == [
         *("A starts", "B starts", "B ends", "A ends"),
         *("B starts", "A starts", "A ends", "B ends"),
     ]
 
 
-def test_an_end_that_is_seen_late_makes_no_launch_longer(referee: Referee) -> None:
+def test_an_end_that_is_seen_late_makes_no_launch_longer(server: TurnServer) -> None:
     """Who watches the first launch is busy with the second when the first ends."""
-    first, second = referee.seats
+    first, second = server.seats
 
     def meanwhile() -> None:
         end(turns)
-        until(lambda: not first.lines)
+        until(lambda: not first.connections)
         time.sleep(10 * TIDY_S)
 
     first.expect(meanwhile)
@@ -253,10 +254,10 @@ def test_an_end_that_is_seen_late_makes_no_launch_longer(referee: Referee) -> No
     assert first.waited_s == 0.0
 
 
-def test_code_that_knows_no_turns_is_followed_or_follows(referee: Referee) -> None:
+def test_code_that_knows_no_turns_is_followed_or_follows(server: TurnServer) -> None:
     """One launch behind the other, whichever of them it is."""
     log: list[str] = []
-    assert order_of(referee, log, {"A": False, "B": True}) == ["AA", "BB", "BB", "AA"]
+    assert order_of(server, log, {"A": False, "B": True}) == ["AA", "BB", "BB", "AA"]
     assert log == [
         *("A starts", "A ends", "B starts", "B ends"),
         *("B starts", "A starts", "A ends", "B ends"),
@@ -264,13 +265,13 @@ def test_code_that_knows_no_turns_is_followed_or_follows(referee: Referee) -> No
 
 
 def test_without_memory_for_two_they_follow_each_other(
-    referee: Referee, monkeypatch: pytest.MonkeyPatch
+    server: TurnServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first does not wait for what does not come; and somebody is told."""
     log: list[str] = []
     apart: list[Case] = []
     monkeypatch.setattr(alternate, "has_memory_for_another", lambda: False)
-    ran = order_of(referee, log, {"A": True, "B": True}, apart.append)
+    ran = order_of(server, log, {"A": True, "B": True}, apart.append)
     assert ran == ["AA", "BB", "BB", "AA"]
     assert [case.launch for case in apart] == [0, 1]
     assert log == [
@@ -290,20 +291,20 @@ def test_whether_there_is_memory_for_two(
     ours = SimpleNamespace(children=lambda recursive: [SimpleNamespace(pid=1)] * 2)
     monkeypatch.setattr(psutil, "Process", lambda: ours)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
-    monkeypatch.setattr(memory_for_two, "_peak_bytes", lambda pid: 10 * pid)
-    monkeypatch.setattr(memory_for_two, "allowed", lambda: Allowed(memory_bytes=limit))
-    assert memory_for_two.has_memory_for_another() == fits
+    monkeypatch.setattr(alternate, "_peak_bytes", lambda pid: 10 * pid)
+    monkeypatch.setattr(alternate, "allowed", lambda: Allowed(memory_bytes=limit))
+    assert alternate.has_memory_for_another() == fits
 
 
 def test_the_peak_of_a_process() -> None:
     """At least what it holds now; of one that has gone nothing."""
-    assert memory_for_two._peak_bytes(os.getpid()) >= psutil.Process().memory_info().rss // 2
-    assert memory_for_two._peak_bytes(2**31 - 1) == 0
+    assert alternate._peak_bytes(os.getpid()) >= psutil.Process().memory_info().rss // 2
+    assert alternate._peak_bytes(2**31 - 1) == 0
 
 
 @pytest.mark.parametrize("fault", ["", "hang@rank1:step10"])
 def test_real_launches_take_turns(
-    referee: Referee, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+    server: TurnServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     """The first is there still when the second starts. Where it hangs in its turn the second has
     its steps nevertheless, and the row of the first says which rank it was."""
@@ -311,18 +312,18 @@ def test_real_launches_take_turns(
     seen: list[tuple[str, bool]] = []
     before = set(psutil.Process().children())
     made = []
-    for name, seat, planted in zip("AB", referee.seats, (fault, ""), strict=True):
+    for name, seat, planted in zip("AB", server.seats, (fault, ""), strict=True):
         store = Store(tmp_path / name)
         log = tmp_path / name / "logs" / "launcher.log"
         launcher = LocalLauncher(log, {"SPBENCH_FAULT": planted}, seat=seat)
         deadlines = Deadlines(hang_s=4.0)
         sweep = Sweep(store=store, launcher=launcher, run_id=name, session="s", deadlines=deadlines)
-        made.append(Side(name=name, sweep=sweep, seat=seat, renews=True))
+        made.append(Runner(name=name, sweep=sweep, seat=seat, renews_launcher=True))
 
-    def started(side: Side, _: Case) -> None:
-        seen.append((side.name, referee.seats[0].waits))
+    def started(side: Runner, _: Case) -> None:
+        seen.append((side.name, server.seats[0].waits))
 
-    records = [one for _, one in in_turn(made, [Cell(case=CASE, why_not=None)], started)]
+    records = [one for _, one in run_alternately(made, [Cell(case=CASE, why_not=None)], started)]
     assert set(psutil.Process().children()) <= before
     assert seen == [("A", False), ("B", True)]
     first, second = records

@@ -19,7 +19,7 @@ Export = Callable[[Judgement, str, str], str]
 """Of a judgement, against what, and what is said of it: a file's content."""
 
 
-def tell(
+def report(
     judgement: Judgement,
     against: str,
     *,
