@@ -13,11 +13,11 @@ from argparse import Namespace
 from dataclasses import asdict
 
 from arguments import parsed
-from crew import Crew
-from events import Agenda
-from listing import rows, table
-from machine import UNFIT, Failure, noted_signals, require_fit, say
+from link_events import Agenda
 from network import Lab, labs
+from node_commands import Crew
+from node_table import rows, table
+from system import UNFIT, Failure, noted_signals, require_fit, say
 
 
 def run(asked: Namespace) -> int:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from machine import Failure, ask, end_all
+from system import Failure, ask, end_all
 
 PREFIX = "netlab-"
 NAMESPACES = Path("/run/netns")

@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from events import Agenda
-from machine import say
+from link_events import Agenda
 from network import Lab
+from system import say
 
 GRACE_S = 10.0
 POLL_S = 0.02

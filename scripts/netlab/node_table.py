@@ -6,8 +6,8 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, fields
 
-from machine import Failure, ask, processes
 from network import Lab, address, on
+from system import Failure, ask, processes
 
 
 @dataclass(frozen=True, kw_only=True)

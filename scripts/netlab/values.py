@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from argparse import ArgumentTypeError
 
-from events import Event
+from link_events import Event
 from network import MOST_NODES
 
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-NETLAB = [sys.executable, str(SCRIPTS / "netlab.d")]
+NETLAB = [sys.executable, str(SCRIPTS / "netlab")]
 LAB = f"test-{os.getpid()}"
 MARK = f"{os.getpid()}.25"
 """Seconds that a test's processes sleep, by which they are known."""
@@ -223,7 +223,7 @@ def test_help_is_at_hand() -> None:
     """The script itself, on its own feet; each verb has help too."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
-        [SCRIPTS / "netlab", "--help"],
+        [SCRIPTS / "netlab.sh", "--help"],
         env=os.environ | {"PATH": path},
         capture_output=True,
         text=True,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from helpers.spbench_process import PATHS, ROOT, SMALL, finish, rows_of, start
 
-NETLAB = ROOT / "scripts" / "netlab"
+NETLAB = ROOT / "scripts" / "netlab.sh"
 MANY = (*SMALL, "-s", "dsp", "--launches", "60", "--hang-after", "8", "--out", "here")
 SPBENCH = (sys.executable, "-m", "spbench", "run")
 NODES = ("--nnodes", "{nodes}", "--node-rank", "{node}", "--rdzv-endpoint", "{head}:29400")
