@@ -9,8 +9,8 @@ from dataclasses import asdict
 import click
 
 from spbench.cli import options
-from spbench.doctor.diagnosis import Asked
-from spbench.doctor.examine import Patient, examine
+from spbench.doctor.diagnosis import DeviceChoice
+from spbench.doctor.examine import Examination, examine
 from spbench.errors import DONE, UNFIT, Failure
 from spbench.launch.torchrun import joined_ranks
 from spbench.report.doctor_table import show_diagnoses
@@ -31,7 +31,7 @@ from spbench.sweep import devices
 @options.lasting("--timeout", "120", "For torch to load, and for each start of ranks: 90, 90s, 2m.")
 @options.device_option
 @options.json_option
-def command(gpus: int | None, timeout: float, device: Asked, as_json: bool) -> int:
+def command(gpus: int | None, timeout: float, device: DeviceChoice, as_json: bool) -> int:
     """Say whether this machine is fit: software, GPUs, limits, noise, and ranks that try it.
 
     Two ranks, then all, go through every collective with numbers that are known beforehand. Each
@@ -49,7 +49,7 @@ def command(gpus: int | None, timeout: float, device: Asked, as_json: bool) -> i
     return UNFIT if any(one.status == "fail" for one in found) else DONE
 
 
-def _patient(gpus: int | None, timeout_s: float, device: Asked) -> Patient:
+def _patient(gpus: int | None, timeout_s: float, device: DeviceChoice) -> Examination:
     import pynvml
 
     driver = ask(pynvml)
@@ -58,7 +58,7 @@ def _patient(gpus: int | None, timeout_s: float, device: Asked) -> Patient:
         raise Failure(
             f"--gpus {gpus}: this machine has {len(here)}; use 1 to {len(here)}, or --device cpu"
         )
-    return Patient(
+    return Examination(
         asked=device,
         ranks=gpus,
         timeout_s=timeout_s,

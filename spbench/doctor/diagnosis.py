@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Status = Literal["ok", "warn", "fail", "skipped"]
-Asked = Literal["auto", "cuda", "cpu"]
+CheckStatus = Literal["ok", "warn", "fail", "skipped"]
+DeviceChoice = Literal["auto", "cuda", "cpu"]
 """The device that a user asks for."""
 
 
@@ -19,7 +19,7 @@ class Diagnosis:
     """What one check found."""
 
     check: str
-    status: Status
+    status: CheckStatus
     found: str
     remedy: str = ""
     """Blank where nothing is to be done."""

@@ -15,10 +15,9 @@ from pathlib import Path
 import psutil
 
 from spbench.doctor import capacity, gpus, limits, network, noise, software
-from spbench.doctor.diagnosis import Asked, Diagnosis, skipped
+from spbench.doctor.diagnosis import DeviceChoice, Diagnosis, skipped
 from spbench.doctor.rank_collectives import try_sizes
-from spbench.doctor.torch_facts import TorchFacts
-from spbench.doctor.torch_probe import probe
+from spbench.doctor.torch_probe import TorchFacts, probe
 from spbench.launch.local import LocalLauncher
 from spbench.results.cgroup import allowed
 from spbench.results.environment import package_version
@@ -33,10 +32,10 @@ NEEDED = ("torch", "gpus", "driver", "cuda", "nccl", "gloo", "temporary", "/dev/
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patient:
+class Examination:
     """What is to be examined, and how."""
 
-    asked: Asked
+    asked: DeviceChoice
     ranks: int | None
     """Of the check of all; None: as many as there are GPUs, or cores."""
     timeout_s: float
@@ -46,7 +45,7 @@ class Patient:
     """GPUs that ranks may use."""
 
 
-def examine(patient: Patient, say: Callable[[str], None]) -> list[Diagnosis]:
+def examine(patient: Examination, say: Callable[[str], None]) -> list[Diagnosis]:
     """Each diagnosis in order; ``say`` is told of what takes more than a moment."""
     version = package_version("torch")
     looks_at_gpus = patient.here and patient.asked != "cpu"
@@ -78,7 +77,7 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _gpus(patient: Patient, loaded: TorchFacts | str) -> list[Diagnosis]:
+def _gpus(patient: Examination, loaded: TorchFacts | str) -> list[Diagnosis]:
     here, driver = patient.here, patient.driver
     shown = patient.environ.get("CUDA_VISIBLE_DEVICES")
     found = [gpus.present(driver, here, patient.asked, shown)]
@@ -114,7 +113,7 @@ def _machine(environ: Mapping[str, str], ranks: int, device: Device) -> list[Dia
 
 
 def _ranks_together(
-    patient: Patient,
+    patient: Examination,
     found: Sequence[Diagnosis],
     ranks: int,
     device: Device,

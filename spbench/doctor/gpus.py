@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
-from spbench.doctor.diagnosis import Asked, Diagnosis, fail, ok, warn
+from spbench.doctor.diagnosis import DeviceChoice, Diagnosis, fail, ok, warn
 from spbench.results.nvml import BETWEEN_SOCKETS, NVLINK, Answer, Seen
 from spbench.text import counted
 
@@ -23,7 +23,9 @@ USED_BYTES = 2**28
 BUSY_PERCENT = 5
 
 
-def present(answer: Answer, here: Sequence[Seen], asked: Asked, shown: str | None) -> Diagnosis:
+def present(
+    answer: Answer, here: Sequence[Seen], asked: DeviceChoice, shown: str | None
+) -> Diagnosis:
     """The driver's GPUs, of which ``here`` are those that CUDA_VISIBLE_DEVICES (``shown``) leaves.
 
     A machine without any will do unless --device cuda was asked for.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from spbench.doctor.diagnosis import Asked, Diagnosis, fail, ok, skipped, warn
-from spbench.doctor.torch_facts import TorchFacts
+from spbench.doctor.diagnosis import DeviceChoice, Diagnosis, fail, ok, skipped, warn
+from spbench.doctor.torch_probe import TorchFacts
 from spbench.text import counted
 from spbench.workload.case import Device
 
@@ -47,7 +47,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", version.partition("+")[0])[:2]))
 
 
-def device_of(asked: Asked, gpus: int, loaded: TorchFacts | str) -> Device:
+def device_of(asked: DeviceChoice, gpus: int, loaded: TorchFacts | str) -> Device:
     """Where ranks are tried: with auto not on GPUs that this torch was not built for."""
     if asked != "auto":
         return asked
@@ -55,7 +55,7 @@ def device_of(asked: Asked, gpus: int, loaded: TorchFacts | str) -> Device:
     return "cuda" if gpus and not is_for_cpu else "cpu"
 
 
-def cuda(loaded: TorchFacts, gpus: int, asked: Asked) -> Diagnosis:
+def cuda(loaded: TorchFacts, gpus: int, asked: DeviceChoice) -> Diagnosis:
     """Whether torch can use all of the ``gpus`` that the driver shows, one or more."""
     here = counted(gpus, "GPU")
     if not loaded.cuda:

@@ -1,25 +1,49 @@
-"""Loads torch in a process of its own, to see whether that works."""
+"""Loads torch in a process of its own and reports what it can do on this machine.
+
+The parent calls ``probe``; the child is ``python -m spbench.doctor.torch_probe cuda|cpu``, which
+prints the facts as one line of JSON. A torch that lacks a library, or a driver that does not
+answer, then cannot take ``spbench doctor`` down with it. Only the child imports torch.
+"""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Sequence
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from spbench.doctor.torch_facts import TorchFacts
+from spbench.results.safe_query import told
 from spbench.workload.case import Device
 
-PROBE = (sys.executable, "-m", "spbench.doctor.torch_report")
+CHILD = (sys.executable, "-m", "spbench.doctor.torch_probe")
 
 
-def probe(device: Device, timeout_s: float, words: Sequence[str] = PROBE) -> TorchFacts | str:
-    """What torch says of itself, and with cuda of the GPUs; or why it cannot be asked."""
+class TorchFacts(BaseModel):
+    """What a torch that loads says of itself."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    version: str
+    cuda: str = ""
+    """The CUDA version that torch was built for; blank where it was built for the CPU alone."""
+    nccl: str = ""
+    """The version of NCCL."""
+    backends: list[str] = []
+    """Those of gloo and nccl that torch was built with."""
+    gpus: int = 0
+    """The number of GPUs that torch can use."""
+    troubles: list[str] = []
+    """Why torch cannot use GPUs, or what went wrong on some of them."""
+
+
+def probe(device: Device, timeout_s: float, command: Sequence[str] = CHILD) -> TorchFacts | str:
+    """What torch says of itself, and of the GPUs if ``device`` is cuda; or why it cannot say."""
     try:
         done = subprocess.run(
-            [*words, device],
+            [*command, device],
             capture_output=True,
             text=True,
             errors="replace",
@@ -28,19 +52,81 @@ def probe(device: Device, timeout_s: float, words: Sequence[str] = PROBE) -> Tor
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"it does not answer in {timeout_s:g} s"
+        return f"loading it takes longer than {timeout_s:g} s"
     if done.returncode < 0:
-        known = {one.value: one.name for one in signal.Signals}
-        return f"it was ended by {known.get(-done.returncode, f'signal {-done.returncode}')}"
+        known = {number.value: number.name for number in signal.Signals}
+        return f"loading it ended by {known.get(-done.returncode, f'signal {-done.returncode}')}"
     if done.returncode:
-        return _last_line(done.stderr) or f"it ended with exit code {done.returncode}"
+        return _last_line(done.stderr) or f"loading it ended with exit code {done.returncode}"
     try:
         return TorchFacts.model_validate_json(_last_line(done.stdout))
     except ValidationError:
-        return f"it said {_last_line(done.stdout)!r} in place of facts"
+        return f"instead of its facts it printed {_last_line(done.stdout)!r}"
 
 
 def _last_line(text: str) -> str:
-    """Of a traceback the error; above the facts a library may have printed anything."""
+    """The error of a traceback; or the facts, above which a library may have printed anything."""
     lines = text.strip().splitlines()
     return lines[-1].strip()[:300] if lines else ""
+
+
+def torch_facts(device: str) -> TorchFacts:
+    """Looks at GPUs only if ``device`` is cuda, since that takes seconds."""
+    import torch
+
+    from spbench.comm.nccl_gloo import available_backends
+
+    gpus, troubles = _usable_gpus() if device == "cuda" and torch.version.cuda else (0, [])
+    nccl = told(torch.cuda.nccl.version)
+    return TorchFacts(
+        version=str(torch.__version__),
+        cuda=torch.version.cuda or "",
+        nccl="" if nccl is None else ".".join(map(str, nccl)),
+        backends=available_backends(),
+        gpus=gpus,
+        troubles=troubles,
+    )
+
+
+def _usable_gpus() -> tuple[int, list[str]]:
+    """How many GPUs torch can use, and what is wrong with the others or with all."""
+    import torch
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if not torch.cuda.is_available():
+            return 0, [_why_none(caught)]
+    tried = [_trouble(index) for index in range(torch.cuda.device_count())]
+    return tried.count(""), [trouble for trouble in tried if trouble]
+
+
+def _why_none(caught: list[warnings.WarningMessage]) -> str:
+    """torch warns of a driver that it cannot use; otherwise initialising CUDA raises the reason."""
+    import torch
+
+    if caught:
+        return _first_line(caught[0].message)
+    try:
+        torch.cuda.init()
+    except Exception as error:
+        return _first_line(error)
+    return "torch finds no GPU"
+
+
+def _trouble(index: int) -> str:
+    """What a GPU answers to a first small sum; blank if that is right."""
+    import torch
+
+    try:
+        total = torch.ones(8, device=f"cuda:{index}").sum().item()
+    except Exception as error:
+        return f"GPU {index}: {_first_line(error)}"
+    return "" if total == 8 else f"GPU {index}: the sum of eight ones is {total:g}"
+
+
+def _first_line(message: Warning | Exception | str) -> str:
+    return str(message).strip().split("\n")[0][:300]
+
+
+if __name__ == "__main__":
+    print(torch_facts(sys.argv[1]).model_dump_json())

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 import pytest
-from spbench.doctor.torch_facts import TorchFacts
 from test_cli import spbench
 from test_diagnoses import CPU_BUILD, CUDA_BUILD, fake_nvml
 from test_tables import STYLED, Terminal
@@ -18,11 +17,11 @@ from test_tables import STYLED, Terminal
 from spbench.cli import doctor_command
 from spbench.comm.nccl_gloo import available_backends
 from spbench.doctor import examine as examining
-from spbench.doctor import torch_report as probing
+from spbench.doctor import torch_probe
 from spbench.doctor.diagnosis import Diagnosis, fail, ok, skipped, warn
-from spbench.doctor.examine import Patient, examine
+from spbench.doctor.examine import Examination, examine
 from spbench.doctor.noise import Load
-from spbench.doctor.torch_probe import probe
+from spbench.doctor.torch_probe import TorchFacts, probe
 from spbench.errors import DONE, UNFIT, USAGE, Failure
 from spbench.report import doctor_table, tables
 from spbench.results.nvml import Answer, ask
@@ -66,7 +65,7 @@ def test_the_doctor_where_torch_does_not_load(tmp_path: Path) -> None:
     assert "\x1b" not in done.out
 
 
-def patient(**more: Any) -> Patient:
+def patient(**more: Any) -> Examination:
     known: dict[str, Any] = {
         "asked": "auto",
         "ranks": 8,
@@ -75,7 +74,7 @@ def patient(**more: Any) -> Patient:
         "driver": NOBODY,
         "here": [],
     }
-    return Patient(**known | more)
+    return Examination(**known | more)
 
 
 @pytest.fixture
@@ -166,7 +165,7 @@ def test_what_torch_says_of_itself() -> None:
     """As a process of its own tells it, it is what is loaded here."""
     import torch
 
-    found = probing.torch_facts("cpu")
+    found = torch_probe.torch_facts("cpu")
     assert (found.version, found.cuda) == (torch.__version__, torch.version.cuda or "")
     assert (found.gpus, found.troubles) == (0, [])
     assert found.backends == available_backends()
@@ -188,20 +187,20 @@ def test_gpus_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch.cuda, "is_available", too_old)
-    found = probing.torch_facts("cuda")
+    found = torch_probe.torch_facts("cuda")
     assert (found.gpus, found.cuda) == (0, "12.8")
     assert found.troubles == ["The NVIDIA driver on your system is too old"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "init", broken)
-    assert probing.torch_facts("cuda").troubles == ["No CUDA GPUs are available"]
+    assert torch_probe.torch_facts("cuda").troubles == ["No CUDA GPUs are available"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     sums = {"cuda:0": torch.ones(8), "cuda:1": torch.ones(7)}
     monkeypatch.setattr(torch, "ones", lambda _, device: sums[device])
-    found = probing.torch_facts("cuda")
-    assert (found.gpus, found.troubles) == (1, ["GPU 1: eight ones sum up to 7"])
+    found = torch_probe.torch_facts("cuda")
+    assert (found.gpus, found.troubles) == (1, ["GPU 1: the sum of eight ones is 7"])
     del sums["cuda:0"]
-    assert probing.torch_facts("cuda").troubles[0].startswith("GPU 0: ")
+    assert torch_probe.torch_facts("cuda").troubles[0].startswith("GPU 0: ")
 
 
 def says(script: str) -> tuple[str, ...]:
@@ -212,10 +211,10 @@ def says(script: str) -> tuple[str, ...]:
     ("script", "why"),
     [
         ("import sys; sys.exit('ImportError: no such file')", "ImportError: no such file"),
-        ("raise SystemExit(3)", "it ended with exit code 3"),
-        ("import os; os.kill(os.getpid(), 11)", "it was ended by SIGSEGV"),
-        ("print('hello')", "it said 'hello' in place of facts"),
-        ("pass", "it said '' in place of facts"),
+        ("raise SystemExit(3)", "loading it ended with exit code 3"),
+        ("import os; os.kill(os.getpid(), 11)", "loading it ended by SIGSEGV"),
+        ("print('hello')", "instead of its facts it printed 'hello'"),
+        ("pass", "instead of its facts it printed ''"),
     ],
 )
 def test_a_torch_that_cannot_be_asked(script: str, why: str) -> None:
@@ -228,7 +227,7 @@ def test_a_torch_that_answers() -> None:
     text = CUDA_BUILD.model_dump_json()
     assert probe("cuda", 30.0, says(f"print('a library greets'); print({text!r})")) == CUDA_BUILD
     found = probe("cpu", 0.2, says("import time; time.sleep(30)"))
-    assert found == "it does not answer in 0.2 s"
+    assert found == "loading it takes longer than 0.2 s"
 
 
 @pytest.mark.parametrize(("status", "code"), [("ok", DONE), ("warn", DONE), ("fail", UNFIT)])

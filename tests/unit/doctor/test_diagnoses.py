@@ -16,12 +16,12 @@ from typing import Any, NoReturn
 import psutil
 import pynvml
 import pytest
-from spbench.doctor.torch_facts import TorchFacts
 
 from spbench.doctor import capacity, gpus, limits, network, noise, software
-from spbench.doctor.diagnosis import Asked, Diagnosis
+from spbench.doctor.diagnosis import DeviceChoice, Diagnosis
 from spbench.doctor.limits import Space
 from spbench.doctor.noise import Load
+from spbench.doctor.torch_probe import TorchFacts
 from spbench.results.cgroup import Allowed, allowed
 from spbench.results.nvml import BETWEEN_SOCKETS, NVLINK, Answer, Seen, ask, visible
 from spbench.workload.case import Device
@@ -86,7 +86,7 @@ def test_torch_must_be_there_and_load(
     ],
 )
 def test_where_ranks_are_tried(
-    asked: Asked, gpu_count: int, loaded: TorchFacts | str, device: Device
+    asked: DeviceChoice, gpu_count: int, loaded: TorchFacts | str, device: Device
 ) -> None:
     """As asked; with auto on GPUs, if torch was built for them."""
     assert software.device_of(asked, gpu_count, loaded) == device
@@ -103,7 +103,7 @@ def test_where_ranks_are_tried(
     ],
 )
 def test_torch_must_be_able_to_use_the_gpus(
-    loaded: TorchFacts, asked: Asked, status: str, said: str, remedy: str
+    loaded: TorchFacts, asked: DeviceChoice, status: str, said: str, remedy: str
 ) -> None:
     """A CPU build beside GPUs is a failure only where cuda was asked for."""
     check(software.cuda(loaded, 8, asked), status, said, remedy)
