@@ -16,7 +16,7 @@ from spbench.report.table_width import Grid
 from spbench.report.tables import console, show_fitting
 from spbench.results.find_run import all_runs
 from spbench.results.reading import ResultsError, read_rows
-from spbench.strategies.registry import SUMMARIES, named, places
+from spbench.strategies.registry import SUMMARIES, expand_names, places
 from spbench.workload.catalogue import find, names
 from spbench.workload.flops import parameters, step_flops
 from spbench.workload.sweep_file import load_sweep
@@ -136,17 +136,17 @@ def _sweeps() -> list[dict[str, Any]]:
     rows = []
     for name in names("sweeps"):
         try:
-            sweep = load_sweep(name, named)
+            sweep = load_sweep(name, expand_names)
         except WorkloadError as error:
             raise Failure(str(error)) from None
-        gpus = sorted({cell.ranks for cell in sweep.cells})
-        workloads = dict.fromkeys(cell.workload.name for cell in sweep.cells)
+        gpus = sorted({cell.ranks for cell in sweep.combinations})
+        workloads = dict.fromkeys(cell.workload.name for cell in sweep.combinations)
         rows.append(
             {
                 "sweep": name,
                 "workloads": ", ".join(workloads),
                 "gpus": ", ".join(map(str, gpus)),
-                "cells": len(sweep.cells),
+                "cells": len(sweep.combinations),
                 "launches": sweep.file.launches,
                 "source": sweep.file.source,
             }

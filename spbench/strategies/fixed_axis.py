@@ -18,7 +18,7 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embedded(Strategy, ABC):
+class FixedAxis(Strategy, ABC):
     """One axis stays sharded: the one that costs least, or the one that is asked for."""
 
     shard_axis: str = AUTO

@@ -25,7 +25,7 @@ from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.head_parallel import bias_of_groups, bias_traffic_by_groups
 from spbench.layers.linear import LinearSpec, empty_parameter, product
-from spbench.strategies.fixed_axis import Embedded
+from spbench.strategies.fixed_axis import FixedAxis
 from spbench.strategies.refusals import cut_why_not
 from spbench.workload.block import Sublayer
 from spbench.workload.sharding import Shard, shard_sizes
@@ -35,7 +35,7 @@ from spbench.workload.workload import Workload
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class MegatronSP(Embedded):
+class MegatronSP(FixedAxis):
     """``keep_input`` saves the gathered input for backward: fewer bytes, more memory."""
 
     keep_input: bool = False

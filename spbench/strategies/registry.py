@@ -66,7 +66,7 @@ def nearest(word: str, known: Sequence[str]) -> str:
     return f"{did_you_mean(word, known, cutoff=0.5)} ".lstrip()
 
 
-def named(texts: Sequence[str]) -> list[str]:
+def expand_names(texts: Sequence[str]) -> list[str]:
     """What texts such as ``dsp,rsa`` and ``all`` ask for, each once, in order. Loads nothing.
 
     Raises UnknownStrategyError.

@@ -26,7 +26,7 @@ from spbench.layers.attention import Scores
 from spbench.layers.in_place import add_product_, softmax_backward_
 from spbench.layers.linformer import attend_projected, projected_traffic
 from spbench.layers.ring_scores import Rows
-from spbench.strategies.fixed_axis import Embedded
+from spbench.strategies.fixed_axis import FixedAxis
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Traffic, Transfer
@@ -35,7 +35,7 @@ from spbench.workload.workload import Workload
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class RingSelfAttention(Embedded):
+class RingSelfAttention(FixedAxis):
     """``reduce_scatter`` sums dK and dV without handing every rank the whole of them."""
 
     reduce_scatter: bool = False

@@ -20,7 +20,7 @@ from torch import Tensor
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
 from spbench.layers.head_parallel import attend_by_heads, traffic_by_heads
-from spbench.strategies.fixed_axis import Embedded
+from spbench.strategies.fixed_axis import FixedAxis
 from spbench.strategies.refusals import heads_why_not
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard
@@ -30,7 +30,7 @@ from spbench.workload.workload import Workload
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Ulysses(Embedded):
+class Ulysses(FixedAxis):
     """``every_attention`` communicates in every attention, as a paper's baseline did."""
 
     every_attention: bool = False

@@ -9,10 +9,10 @@ from typing import Any
 from spbench.errors import Failure
 from spbench.launch.torchrun import joined_ranks
 from spbench.results.environment import gpus as gpus_here
-from spbench.strategies.registry import UnknownStrategyError, named
+from spbench.strategies.registry import UnknownStrategyError, expand_names
 from spbench.workload.case import Device
 from spbench.workload.catalogue import find
-from spbench.workload.load import overridden, overrides_of, titled
+from spbench.workload.load import overridden, overrides_of, with_settings_in_name
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_lines import WorkloadError
 
@@ -24,7 +24,7 @@ MAX_PROCESSES = 1024
 def parse_strategies(texts: Sequence[str]) -> list[str]:
     """Names with their options, each once, in the order given. Loads no strategy."""
     try:
-        return named(texts)
+        return expand_names(texts)
     except UnknownStrategyError as error:
         raise Failure(str(error)) from None
 
@@ -33,7 +33,7 @@ def choose_workload(name: str, settings: Sequence[str]) -> Workload:
     """The workload with its settings; what rows do not show in a column is in its name."""
     try:
         overrides = overrides_of(settings)
-        return titled(overridden(find(name), overrides), overrides)
+        return with_settings_in_name(overridden(find(name), overrides), overrides)
     except WorkloadError as error:
         raise Failure(str(error)) from None
 

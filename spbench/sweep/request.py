@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from spbench.errors import Failure
-from spbench.strategies.registry import UnknownStrategyError, named
+from spbench.strategies.registry import UnknownStrategyError, expand_names
 from spbench.sweep import devices
 from spbench.sweep.plan import Request, check_options, every, plan
 from spbench.text import counted
@@ -70,7 +70,7 @@ def by_file(ctx: click.Context, sweep: str, *, launches: int | None, skip_invali
         raise Failure(str(error)) from None
     return Asked(
         title=found.file.name,
-        combinations=found.cells,
+        combinations=found.combinations,
         launches=found.file.launches if launches is None else launches,
         skip_invalid=skip_invalid or found.file.skip_invalid,
         reference=found.file.reference,
@@ -80,7 +80,7 @@ def by_file(ctx: click.Context, sweep: str, *, launches: int | None, skip_invali
 
 def with_options(texts: Sequence[str]) -> list[str]:
     """As ``named``, and that they have their options: which alone takes loading them, and torch."""
-    found = named(texts)
+    found = expand_names(texts)
     check_options([name for name in found if ":" in name])
     return found
 

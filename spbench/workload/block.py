@@ -49,7 +49,7 @@ def _several(value: Any) -> Any:
     raise ValueError(f"attention is {value!r}: name an axis, or several as in [time, height]")
 
 
-class OneOf(Frozen):
+class BlockItem(Frozen):
     """An item of a block; it is written without what is left at its default."""
 
     @model_serializer(mode="wrap")
@@ -61,7 +61,7 @@ class OneOf(Frozen):
         return data
 
 
-class Attention(OneOf):
+class Attention(BlockItem):
     """Self-attention. ``heads``, ``kv_heads``, qk-norm and positions are the workload's.
 
     Joined axes form one sequence in tensor order, whatever the order here. At most one of
@@ -86,7 +86,7 @@ class Attention(OneOf):
         return self.axes
 
 
-class CrossAttention(OneOf):
+class CrossAttention(BlockItem):
     """Attention from every position to a context of ``length`` tokens."""
 
     length: Size = Field(alias="cross_attention")
@@ -98,7 +98,7 @@ class CrossAttention(OneOf):
         return ()
 
 
-class Mlp(OneOf):
+class Mlp(BlockItem):
     """Two linear layers, ``ratio`` times ``hidden`` wide; swiglu has a third, as its gate."""
 
     ratio: float = Field(alias="mlp", gt=0, le=1000)

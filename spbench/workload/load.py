@@ -17,9 +17,9 @@ from spbench.workload.block import SUBLAYERS
 from spbench.workload.validation_errors import nearest, unknown_key, validated
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_lines import (
-    Data,
-    Path_,
+    KeyPath,
     WorkloadError,
+    YamlData,
     parse,
     parse_mapping,
     read_mapping,
@@ -48,15 +48,15 @@ def load_text(text: str, where: str) -> Workload:
     return _loaded(parse_mapping(text, where, "a workload"))
 
 
-def _loaded(data: Data) -> Workload:
+def _loaded(data: YamlData) -> Workload:
     if data.value.keys() & {"workloads", "include"} and not data.value.keys() & {"block", "axes"}:
         raise WorkloadError(f"{data.at(())}: this is a sweep; use 'spbench run --sweep'")
     return validated(Workload, data, _of_block)
 
 
-def _of_block(error: Any) -> tuple[Path_, str | None]:
+def _of_block(error: Any) -> tuple[KeyPath, str | None]:
     """pydantic puts the chosen sublayer's tag behind its index: block, 3, mlp, mlp."""
-    path: Path_ = error["loc"]
+    path: KeyPath = error["loc"]
     if error["type"] in ("too_short", "tuple_type", "dict_type") and len(path) == 1:
         key = str(path[0])
         return (
@@ -102,7 +102,7 @@ class Override:
             shown = flow.removesuffix("...\n").strip()
         return f"{self.key}={shown}"
 
-    def refused(self, why: str) -> WorkloadError:
+    def error(self, why: str) -> WorkloadError:
         place = self.where if self.line is None else f"{self.where}:{self.line}"
         return WorkloadError(f"{place}: {why}")
 
@@ -131,13 +131,13 @@ def overridden(workload: Workload, overrides: Sequence[Override]) -> Workload:
     """
     data: dict[str, Any] = workload.model_dump(mode="python", by_alias=True)
     data["block"] = [dict(item) for item in data["block"]]
-    lines: dict[Path_, int] = {}
+    lines: dict[KeyPath, int] = {}
     for one in overrides:
         first, *inside = one.key.split(".")
         if first not in Workload.model_fields:
             if isinstance(data["axes"], dict) and first in data["axes"]:
-                raise one.refused(f"unknown key {first!r}. Did you mean 'axes.{first}'?")
-            raise one.refused(unknown_key(first, Workload))
+                raise one.error(f"unknown key {first!r}. Did you mean 'axes.{first}'?")
+            raise one.error(unknown_key(first, Workload))
         if one.line is not None:
             lines |= {(): one.line, (first, *inside): one.line}
         if not inside:
@@ -146,13 +146,13 @@ def overridden(workload: Workload, overrides: Sequence[Override]) -> Workload:
         if first == "positions":
             data[first] = _of_each_axis(data[first], data["axes"])
         if not isinstance(data[first], dict) or len(inside) > 1:
-            raise one.refused(f"{first!r} has no parts; write {first}=value")
+            raise one.error(f"{first!r} has no parts; write {first}=value")
         if inside[0] not in data[first]:
             hint = nearest(inside[0], list(data[first]))
-            raise one.refused(f"there is no axis {inside[0]!r}. {hint}")
+            raise one.error(f"there is no axis {inside[0]!r}. {hint}")
         data[first] = data[first] | {inside[0]: one.value}
     where = " ".join(dict.fromkeys(one.where for one in overrides))
-    return validated(Workload, Data(value=data, where=where, lines=lines), _of_block)
+    return validated(Workload, YamlData(value=data, where=where, lines=lines), _of_block)
 
 
 def _of_each_axis(positions: Any, axes: Any) -> Any:
@@ -164,7 +164,7 @@ def _of_each_axis(positions: Any, axes: Any) -> Any:
     return dict.fromkeys(axes, positions)
 
 
-def titled(workload: Workload, overrides: Sequence[Override]) -> Workload:
+def with_settings_in_name(workload: Workload, overrides: Sequence[Override]) -> Workload:
     """``workload`` with what no column of the results shows in its name."""
     shown = [one.text for one in overrides if one.key.split(".")[0] not in OWN_COLUMNS]
     return workload.model_copy(update={"name": " ".join([workload.name, *shown])})

@@ -20,40 +20,46 @@ from typing import Any
 from spbench.workload.case import Combination
 from spbench.workload.catalogue import find, path_of
 from spbench.workload.load import Override
-from spbench.workload.sweep_matrix import Spot, cells_of, check_once, check_reference, without
+from spbench.workload.sweep_matrix import (
+    SweepEntry,
+    candidates_of,
+    check_reference,
+    check_unique,
+    without_excluded,
+)
 from spbench.workload.sweep_schema import Include, SweepFile
 from spbench.workload.validation_errors import unknown_key, validated
 from spbench.workload.workload import Workload
-from spbench.workload.yaml_lines import Data, Path_, WorkloadError, read_mapping
+from spbench.workload.yaml_lines import KeyPath, WorkloadError, YamlData, read_mapping
 
 MAX_CELLS = 10_000
 
-Named = Callable[[Sequence[str]], list[str]]
+ExpandNames = Callable[[Sequence[str]], list[str]]
 """The strategies that texts such as 'all' ask for; raises ValueError for an unknown one.
 Strategies live on a floor above, so whoever loads a sweep says which there are."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepCells:
+class ExpandedSweep:
     """What a sweep file says, and its cells in the order of the file, each once."""
 
     file: SweepFile
-    cells: tuple[Combination, ...]
+    combinations: tuple[Combination, ...]
 
 
-def load_sweep(name_or_file: str, named: Named) -> SweepCells:
+def load_sweep(name_or_file: str, expand_names: ExpandNames) -> ExpandedSweep:
     """A sweep of the catalogue, or of a file of one's own. Raises WorkloadError."""
     path = path_of(name_or_file, "sweeps")
     data = read_mapping(path, "a sweep")
     if data.value.keys() & {"block", "axes"} and not data.value.keys() & {"workloads", "include"}:
         raise WorkloadError(f"{data.at(())}: this is a workload; use --workload")
     file = validated(SweepFile, data, _of_include)
-    reader = _Reader(file=file, data=data, folder=path.parent, named=named)
-    return SweepCells(file=file, cells=reader.cells())
+    reader = _Reader(file=file, data=data, folder=path.parent, expand_names=expand_names)
+    return ExpandedSweep(file=file, combinations=reader.combinations())
 
 
-def _of_include(error: Any) -> tuple[Path_, str | None]:
-    path: Path_ = error["loc"]
+def _of_include(error: Any) -> tuple[KeyPath, str | None]:
+    path: KeyPath = error["loc"]
     if path[0] == "include" and error["type"] == "extra_forbidden":
         return path, unknown_key(str(path[-1]), Include)
     return path, None
@@ -64,23 +70,23 @@ class _Reader:
     """Works out the cells of one file."""
 
     file: SweepFile
-    data: Data
+    data: YamlData
     folder: Path
-    named: Named
+    expand_names: ExpandNames
 
-    def cells(self) -> tuple[Combination, ...]:
+    def combinations(self) -> tuple[Combination, ...]:
         self._check_use()
         self._check_settings()
-        matrix = [cell for spot in self._matrix() for cell in cells_of(spot)]
-        included = [cell for spot in self._included() for cell in cells_of(spot)]
-        found = [*without(matrix, self.file.exclude, self.data), *included]
+        matrix = [cell for entry in self._matrix() for cell in candidates_of(entry)]
+        included = [cell for entry in self._included() for cell in candidates_of(entry)]
+        found = [*without_excluded(matrix, self.file.exclude, self.data), *included]
         if not found:
             raise self._error((), "every cell is excluded")
-        check_once(found, self.data)
+        check_unique(found, self.data)
         check_reference(self.file.reference, found, self.data)
         return tuple(cell.combination for cell in found)
 
-    def _matrix(self) -> Iterator[Spot]:
+    def _matrix(self) -> Iterator[SweepEntry]:
         file = self.file
         strategies = self._strategies(file.strategies, ("strategies",))
         sizes = [len(values) for values in file.matrix.values()]
@@ -93,10 +99,10 @@ class _Reader:
             for key, values in file.matrix.items()
         ]
         for i, text in enumerate(file.workloads):
-            path: Path_ = ("workloads", i)
+            path: KeyPath = ("workloads", i)
             work = self._workload(text, path)
             for chosen in itertools.product(*varied):
-                yield Spot(
+                yield SweepEntry(
                     text=text,
                     workload=work,
                     overrides=[*common, *chosen],
@@ -106,12 +112,12 @@ class _Reader:
                     place=self.data.at(path),
                 )
 
-    def _included(self) -> Iterator[Spot]:
+    def _included(self) -> Iterator[SweepEntry]:
         common = self._overrides(self.file.set, ("set",))
         for i, one in enumerate(self.file.include):
-            path: Path_ = ("include", i)
+            path: KeyPath = ("include", i)
             own = self._strategies(one.strategies, (*path, "strategies"))
-            yield Spot(
+            yield SweepEntry(
                 text=one.workload,
                 workload=self._workload(one.workload, (*path, "workload")),
                 overrides=[*common, *self._overrides(one.set, (*path, "set"))],
@@ -121,28 +127,28 @@ class _Reader:
                 place=self.data.at(path),
             )
 
-    def _workload(self, text: str, path: Path_) -> Workload:
+    def _workload(self, text: str, path: KeyPath) -> Workload:
         try:
             return find(text, folder=self.folder)
         except WorkloadError as error:
             raise self._error(path, str(error)) from None
 
-    def _strategies(self, texts: Sequence[str], path: Path_) -> list[str]:
+    def _strategies(self, texts: Sequence[str], path: KeyPath) -> list[str]:
         found: dict[str, None] = {}
         for i, text in enumerate(texts):
             try:
-                found |= dict.fromkeys(self.named([text]))
+                found |= dict.fromkeys(self.expand_names([text]))
             except ValueError as error:
                 raise self._error((*path, i), str(error)) from None
         return list(found)
 
-    def _overrides(self, settings: Mapping[str, Any], path: Path_) -> list[Override]:
+    def _overrides(self, settings: Mapping[str, Any], path: KeyPath) -> list[Override]:
         return [self._override(key, value, (*path, key)) for key, value in settings.items()]
 
-    def _override(self, key: str, value: Any, path: Path_) -> Override:
+    def _override(self, key: str, value: Any, path: KeyPath) -> Override:
         return Override(key=key, value=value, where=self.data.where, line=self.data.line(path))
 
-    def _error(self, path: Path_, said: str) -> WorkloadError:
+    def _error(self, path: KeyPath, said: str) -> WorkloadError:
         return WorkloadError(f"{self.data.at(path)}: {said}")
 
     def _check_use(self) -> None:
@@ -159,10 +165,10 @@ class _Reader:
 
     def _check_settings(self) -> None:
         """No setting undoes another one that is as general as itself."""
-        general: list[Path_] = [
+        general: list[KeyPath] = [
             (part, key) for part in ("set", "matrix") for key in getattr(self.file, part)
         ]
-        own: list[list[Path_]] = [
+        own: list[list[KeyPath]] = [
             [("include", i, "set", key) for key in one.set]
             for i, one in enumerate(self.file.include)
         ]

@@ -8,16 +8,16 @@ from typing import Any
 
 from spbench.text import counted
 from spbench.workload.case import Combination
-from spbench.workload.load import Override, overridden, titled
+from spbench.workload.load import Override, overridden, with_settings_in_name
 from spbench.workload.validation_errors import nearest
 from spbench.workload.workload import Workload
-from spbench.workload.yaml_lines import Data, Path_, WorkloadError, short
+from spbench.workload.yaml_lines import KeyPath, WorkloadError, YamlData, short
 
 NO_FACTS = ("version", "name", "source", "block", "axes")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spot:
+class SweepEntry:
     """A workload with its overrides, who shares it, and where the file says so."""
 
     text: str
@@ -26,20 +26,20 @@ class Spot:
     overrides: Sequence[Override]
     ranks: Sequence[int]
     strategies: Sequence[str]
-    path: Path_
+    path: KeyPath
     place: str
     """``file:line`` of the path."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class Candidate:
     """A combination, and what tells whether it is excluded or comes twice."""
 
     combination: Combination
     facts: Mapping[str, Any]
     resolved: str
     """The workload under its own name, whichever settings led to it."""
-    path: Path_
+    path: KeyPath
 
     @property
     def identity(self) -> tuple[str, str, int]:
@@ -50,29 +50,31 @@ class Cell:
         return f"{one.strategy} on {counted(one.ranks, 'rank')} of {one.workload.name}"
 
 
-def cells_of(spot: Spot) -> Iterator[Cell]:
+def candidates_of(entry: SweepEntry) -> Iterator[Candidate]:
     """Every number of ranks with every strategy. Raises WorkloadError."""
     try:
-        work = overridden(spot.workload, spot.overrides)
+        work = overridden(entry.workload, entry.overrides)
     except WorkloadError as error:
-        raise WorkloadError(f"{error} (in {spot.text})") from None
+        raise WorkloadError(f"{error} (in {entry.text})") from None
     fields = work.model_dump(mode="json", by_alias=True)
     known = {key: value for key, value in fields.items() if key not in NO_FACTS}
     known |= {f"axes.{axis}": length for axis, length in work.axes.items()}
-    shown, resolved = titled(work, spot.overrides), work.model_dump_json()
-    for ranks in spot.ranks:
-        for strategy in spot.strategies:
-            yield Cell(
+    shown, resolved = with_settings_in_name(work, entry.overrides), work.model_dump_json()
+    for ranks in entry.ranks:
+        for strategy in entry.strategies:
+            yield Candidate(
                 combination=Combination(
-                    workload=shown, strategy=strategy, ranks=ranks, place=spot.place
+                    workload=shown, strategy=strategy, ranks=ranks, place=entry.place
                 ),
-                facts={"workload": spot.text, "strategy": strategy, "gpus": ranks, **known},
+                facts={"workload": entry.text, "strategy": strategy, "gpus": ranks, **known},
                 resolved=resolved,
-                path=spot.path,
+                path=entry.path,
             )
 
 
-def without(cells: Sequence[Cell], excludes: Sequence[Mapping[str, Any]], data: Data) -> list[Cell]:
+def without_excluded(
+    cells: Sequence[Candidate], excludes: Sequence[Mapping[str, Any]], data: YamlData
+) -> list[Candidate]:
     """The cells that no exclude matches. Raises WorkloadError if one matches none."""
     gone: set[int] = set()
     for i, wanted in enumerate(excludes):
@@ -93,7 +95,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _why_no_match(
-    cells: Sequence[Cell], wanted: Mapping[str, Any], data: Data, path: Path_
+    cells: Sequence[Candidate], wanted: Mapping[str, Any], data: YamlData, path: KeyPath
 ) -> WorkloadError:
     """Blames a key that no cell has, then a value that no cell has, then all together."""
     for key, value in wanted.items():
@@ -111,9 +113,9 @@ def _why_no_match(
     return WorkloadError(f"{data.at(path)}: {said}")
 
 
-def check_once(cells: Sequence[Cell], data: Data) -> None:
+def check_unique(cells: Sequence[Candidate], data: YamlData) -> None:
     """Raises WorkloadError if two cells ask for the same thing."""
-    first: dict[tuple[str, str, int], Cell] = {}
+    first: dict[tuple[str, str, int], Candidate] = {}
     for cell in cells:
         earlier = first.setdefault(cell.identity, cell)
         if earlier is not cell:
@@ -121,7 +123,7 @@ def check_once(cells: Sequence[Cell], data: Data) -> None:
             raise WorkloadError(f"{data.at(cell.path)}: {said}")
 
 
-def check_reference(reference: str | None, cells: Sequence[Cell], data: Data) -> None:
+def check_reference(reference: str | None, cells: Sequence[Candidate], data: YamlData) -> None:
     """Raises WorkloadError if no cell has the strategy that others are to be compared with."""
     strategies = list(dict.fromkeys(cell.combination.strategy for cell in cells))
     if reference is not None and reference not in strategies:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from spbench.text import did_you_mean
 from spbench.workload.block import Attention, CrossAttention, Mlp
 from spbench.workload.validation_errors import MisfitError
-from spbench.workload.yaml_lines import Path_, short
+from spbench.workload.yaml_lines import KeyPath, short
 
 if TYPE_CHECKING:
     from spbench.workload.workload import Workload
@@ -66,7 +66,7 @@ def check(work: Workload) -> None:
         said = "modulation per_time needs an axis named time"
         raise MisfitError(said, ("modulation",), ("axes",))
     for i, sublayer in enumerate(work.block):
-        path: Path_ = ("block", i)
+        path: KeyPath = ("block", i)
         match sublayer:
             case Attention():
                 _check_attention(sublayer, work, path)
@@ -105,7 +105,7 @@ def _unknown(axis: str, work: Workload) -> str:
     return f"{known}. {did_you_mean(axis, list(work.axes))}".removesuffix(". ")
 
 
-def _check_attention(one: Attention, work: Workload, path: Path_) -> None:
+def _check_attention(one: Attention, work: Workload, path: KeyPath) -> None:
     for axis in one.axes:
         if axis not in work.axes:
             said = f"attention over unknown axis {_unknown(axis, work)}"
@@ -146,7 +146,7 @@ def _heads_that_turn(work: Workload) -> str:
     return f"heads that work: {', '.join(map(str, fits)) or 'none, give another hidden'}"
 
 
-def _check_pair_bias(one: Attention, work: Workload, path: Path_) -> None:
+def _check_pair_bias(one: Attention, work: Workload, path: KeyPath) -> None:
     if len(one.axes) > 1:
         said = f"pair_bias needs one attended axis, not {', '.join(one.axes)}"
         raise MisfitError(said, path)

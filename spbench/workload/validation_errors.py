@@ -10,11 +10,11 @@ from pydantic import ValidationError
 
 from spbench.text import did_you_mean
 from spbench.workload.block import Frozen
-from spbench.workload.yaml_lines import MOST_SHOWN, Data, Path_, WorkloadError, short
+from spbench.workload.yaml_lines import MAX_SHOWN, KeyPath, WorkloadError, YamlData, short
 
 M = TypeVar("M", bound=Frozen)
 
-Special = Callable[[Any], tuple[Path_, str | None]]
+Special = Callable[[Any], tuple[KeyPath, str | None]]
 """Of pydantic's error: the path to blame, and the sentence if a model has one of its own."""
 
 
@@ -31,12 +31,12 @@ OTHER_NAMES = {
 class MisfitError(ValueError):
     """Fields that do not fit together, and the paths of those to blame, the likeliest first."""
 
-    def __init__(self, said: str, *paths: Path_) -> None:
+    def __init__(self, said: str, *paths: KeyPath) -> None:
         super().__init__(said)
         self.paths = paths
 
 
-def validated(model: type[M], data: Data, special: Special) -> M:
+def validated(model: type[M], data: YamlData, special: Special) -> M:
     """``data`` as a model. Raises WorkloadError with the line of the offending key."""
     try:
         return model.model_validate(data.value)
@@ -50,9 +50,9 @@ def validated(model: type[M], data: Data, special: Special) -> M:
         raise WorkloadError(f"{data.at(path)}: {sentence or _said(first, path, model)}") from None
 
 
-def _said(error: Any, path: Path_, model: type[Frozen]) -> str:
+def _said(error: Any, path: KeyPath, model: type[Frozen]) -> str:
     name = ".".join(map(str, path)) or model.__name__.lower()
-    name = name if len(name) <= MOST_SHOWN else f"{name[: MOST_SHOWN - 3]}..."
+    name = name if len(name) <= MAX_SHOWN else f"{name[: MAX_SHOWN - 3]}..."
     match error["type"]:
         case "extra_forbidden":
             return unknown_key(str(path[-1]), model)

@@ -16,8 +16,8 @@ import yaml
 MAX_BYTES = 100_000
 MAX_DEPTH = 20  # the parser's time grows with the square of the nesting
 MAX_INTEGER = 2**63
-MOST_SHOWN = 60
-Path_ = tuple[str | int, ...]
+MAX_SHOWN = 60
+KeyPath = tuple[str | int, ...]
 
 
 class WorkloadError(ValueError):
@@ -25,32 +25,32 @@ class WorkloadError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data:
+class YamlData:
     """Plain data, and on which line each part of it was written."""
 
     value: Any
     where: str
     """Stands for the file in messages."""
-    lines: Mapping[Path_, int] = field(default_factory=dict)
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
 
-    def line(self, path: Path_) -> int | None:
+    def line(self, path: KeyPath) -> int | None:
         """Of the deepest part of ``path`` that was written; None if none was."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path)
 
-    def written(self, paths: Sequence[Path_]) -> Path_:
+    def written(self, paths: Sequence[KeyPath]) -> KeyPath:
         """The first of ``paths`` of which some part was written; else the first."""
         parts = ((path, path[:n]) for path in paths for n in range(1, len(path) + 1))
         return next((path for path, part in parts if part in self.lines), paths[0])
 
-    def at(self, path: Path_) -> str:
+    def at(self, path: KeyPath) -> str:
         """``file:line`` of ``path``."""
         line = self.line(path)
         return self.where if line is None else f"{self.where}:{line}"
 
 
-def read_mapping(path: Path, what: str) -> Data:
+def read_mapping(path: Path, what: str) -> YamlData:
     """The mapping that a file holds; ``what`` says what it should be, as in 'a workload'."""
     try:
         with path.open("rb") as file:
@@ -71,7 +71,7 @@ def read_mapping(path: Path, what: str) -> Data:
     return parse_mapping(text, str(path), what)
 
 
-def parse_mapping(text: str, where: str, what: str) -> Data:
+def parse_mapping(text: str, where: str, what: str) -> YamlData:
     """The mapping that a text holds."""
     data = parse(text, where)
     if not isinstance(data.value, dict):
@@ -80,9 +80,9 @@ def parse_mapping(text: str, where: str, what: str) -> Data:
     return data
 
 
-def parse(text: str, where: str) -> Data:
+def parse(text: str, where: str) -> YamlData:
     """Whatever a text holds."""
-    lines: dict[Path_, int] = {}
+    lines: dict[KeyPath, int] = {}
     try:
         _refuse_aliases_and_depth(text, where)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -96,7 +96,7 @@ def parse(text: str, where: str) -> Data:
         raise WorkloadError(
             f"{where}:{line}: not YAML: character U+{error.character:04X} is not allowed"
         ) from None
-    return Data(value=value, where=where, lines=lines)
+    return YamlData(value=value, where=where, lines=lines)
 
 
 def _refuse_aliases_and_depth(text: str, where: str) -> None:
@@ -111,7 +111,7 @@ def _refuse_aliases_and_depth(text: str, where: str) -> None:
             raise WorkloadError(f"{where}:{line}: nested more than {MAX_DEPTH} deep")
 
 
-def _value(node: yaml.Node, where: str, lines: dict[Path_, int], path: Path_) -> Any:
+def _value(node: yaml.Node, where: str, lines: dict[KeyPath, int], path: KeyPath) -> Any:
     """Plain data of a node; notes the line of each path, refuses a key given twice."""
     lines[path] = node.start_mark.line + 1
     if isinstance(node, yaml.SequenceNode):
@@ -146,6 +146,6 @@ def _scalar(node: yaml.Node, place: str) -> Any:
 
 
 def short(value: object) -> str:
-    """A value as messages show it, at most ``MOST_SHOWN`` characters."""
+    """A value as messages show it, at most ``MAX_SHOWN`` characters."""
     text = repr(value)
-    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."

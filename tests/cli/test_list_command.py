@@ -9,7 +9,7 @@ from test_tables import STYLED, Terminal
 
 from spbench.cli import list_command
 from spbench.report import tables
-from spbench.strategies.registry import named
+from spbench.strategies.registry import expand_names
 from spbench.text import counted
 from spbench.workload.catalogue import find, names
 from spbench.workload.sweep_file import load_sweep
@@ -79,4 +79,4 @@ def test_the_list_of_sweeps_keeps_its_cells(monkeypatch: pytest.MonkeyPatch) -> 
     assert text.splitlines()[1].split() == ["sweep", "workloads", "gpus", "cells"]
     for name in names("sweeps"):
         (line,) = [one for one in text.splitlines() if one.split()[:1] == [name]]
-        assert line.split()[-1] == str(len(load_sweep(name, named).cells))
+        assert line.split()[-1] == str(len(load_sweep(name, expand_names).combinations))

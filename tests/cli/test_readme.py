@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from spbench.launch import namespace
-from spbench.strategies.registry import named
+from spbench.strategies.registry import expand_names
 from spbench.workload.block import SUBLAYERS, Frozen
 from spbench.workload.catalogue import find
 from spbench.workload.load import load_text, with_settings
@@ -132,12 +132,12 @@ def test_the_sweeps_of_the_readme_and_the_docs_load(text: str, tmp_path: Path) -
     """With my-model.yaml beside them; what they include and exclude is in and out."""
     (tmp_path / "my-model.yaml").write_text(MODEL)
     (tmp_path / "my-sweep.yaml").write_text(text)
-    sweep = load_sweep(str(tmp_path / "my-sweep.yaml"), named)
-    asked = {(one.workload.name, one.workload.batch, one.ranks) for one in sweep.cells}
+    sweep = load_sweep(str(tmp_path / "my-sweep.yaml"), expand_names)
+    asked = {(one.workload.name, one.workload.batch, one.ranks) for one in sweep.combinations}
     assert ("my-video-model", 2, 4) in asked
     assert ("dsp-720m", 2, 8) in asked
     assert ("dsp-720m", 2, 4) not in asked
-    assert {one.workload.checkpointing for one in sweep.cells} == {"none"}
+    assert {one.workload.checkpointing for one in sweep.combinations} == {"none"}
     assert {(name, ranks) for name, _, ranks in asked if name == "latte-1"} == {("latte-1", 2)}
 
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spbench.strategies.registry import named, places
+from spbench.strategies.registry import expand_names, places
 from spbench.workload.case import Combination
 from spbench.workload.catalogue import configs, find, names
-from spbench.workload.sweep_file import MAX_CELLS, SweepCells, load_sweep
+from spbench.workload.sweep_file import MAX_CELLS, ExpandedSweep, load_sweep
 from spbench.workload.yaml_lines import WorkloadError
 
 VALID = """\
@@ -41,10 +41,10 @@ def changed(old: str, new: str) -> str:
     return VALID.replace(old, new)
 
 
-def loaded(folder: Path, text: str) -> SweepCells:
+def loaded(folder: Path, text: str) -> ExpandedSweep:
     path = folder / "sweep.yaml"
     path.write_text(text)
-    return load_sweep(str(path), named)
+    return load_sweep(str(path), expand_names)
 
 
 def cell(one: Combination) -> tuple[Any, ...]:
@@ -53,7 +53,7 @@ def cell(one: Combination) -> tuple[Any, ...]:
 
 
 def cells(folder: Path, text: str) -> list[tuple[Any, ...]]:
-    return [cell(one) for one in loaded(folder, text).cells]
+    return [cell(one) for one in loaded(folder, text).combinations]
 
 
 def test_cells_come_in_the_order_of_the_file(tmp_path: Path) -> None:
@@ -78,14 +78,14 @@ def test_what_else_a_file_says(tmp_path: Path) -> None:
     sweep = loaded(tmp_path, VALID)
     assert (sweep.file.name, sweep.file.launches, sweep.file.reference) == ("made-up", 3, "rsa")
     assert sweep.file.skip_invalid
-    assert {one.workload.checkpointing for one in sweep.cells} == {"none"}
+    assert {one.workload.checkpointing for one in sweep.combinations} == {"none"}
 
 
 def test_little_is_enough(tmp_path: Path) -> None:
     """One of each, without lists: all strategies, three launches, nothing skipped, no reference."""
     sweep = loaded(tmp_path, "name: a\nworkloads: dsp-720m\ngpus: 2\n")
-    assert [one.strategy for one in sweep.cells] == list(places())
-    assert [one.workload for one in sweep.cells] == [find("dsp-720m")] * len(places())
+    assert [one.strategy for one in sweep.combinations] == list(places())
+    assert [one.workload for one in sweep.combinations] == [find("dsp-720m")] * len(places())
     assert (sweep.file.launches, sweep.file.reference) == (3, None)
     assert not sweep.file.skip_invalid
 
@@ -124,7 +124,7 @@ gpus: 2
 set: {axes.time: 4, norm: rms}
 matrix: {depth: [1, 2], block: [[{attention: time}, {mlp: 4}]]}
 """
-    found = [one.workload.name for one in loaded(tmp_path, text).cells]
+    found = [one.workload.name for one in loaded(tmp_path, text).combinations]
     block = "block=[{attention: time}, {mlp: 4}]"
     assert found == [f"dsp-720m-small norm=rms depth={depth} {block}" for depth in (1, 2)]
 
@@ -167,8 +167,8 @@ def test_files_are_seen_from_the_sweep(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     (tmp_path / "sweep.yaml").write_text("name: a\nworkloads: mine.yaml\ngpus: 2\n")
-    found = load_sweep("../sweep.yaml", named)
-    assert {one.workload.name for one in found.cells} == {"axes-2d"}
+    found = load_sweep("../sweep.yaml", expand_names)
+    assert {one.workload.name for one in found.combinations} == {"axes-2d"}
 
 
 @pytest.mark.parametrize(
@@ -282,13 +282,13 @@ def test_a_sweep_has_an_end(tmp_path: Path) -> None:
 def test_an_unknown_sweep_is_said_with_the_nearest(tmp_path: Path) -> None:
     """A slip gets a suggestion, a file its reason."""
     with pytest.raises(WorkloadError, match=r"unknown sweep 'ci-smok'. Did you mean 'ci-smoke'"):
-        load_sweep("ci-smok", named)
+        load_sweep("ci-smok", expand_names)
     with pytest.raises(WorkloadError, match=r"'dsp-720m' is a workload; use --workload"):
-        load_sweep("dsp-720m", named)
+        load_sweep("dsp-720m", expand_names)
     with pytest.raises(WorkloadError, match=r"'ci-smoke' is a sweep; use 'spbench run --sweep'"):
         find("ci-smoke")
     with pytest.raises(WorkloadError, match=r"no.yaml: No such file"):
-        load_sweep(str(tmp_path / "no.yaml"), named)
+        load_sweep(str(tmp_path / "no.yaml"), expand_names)
 
 
 @st.composite
@@ -312,14 +312,14 @@ def test_a_damaged_file_raises_nothing_else(tmp_path: Path, content: str) -> Non
     except WorkloadError as error:
         assert re.match(re.escape(f"{tmp_path}/sweep.yaml") + r":\d+: \S", str(error)), str(error)
     else:
-        asked = [(one.workload.model_dump_json(), *cell(one)[3:]) for one in found.cells]
+        asked = [(one.workload.model_dump_json(), *cell(one)[3:]) for one in found.combinations]
         assert len(set(asked)) == len(asked) > 0
 
 
 @pytest.mark.parametrize("name", names("sweeps"))
 def test_every_sweep_of_the_catalogue_loads(name: str) -> None:
     """Named as its file, with its source; more than one launch where times are the point."""
-    sweep = load_sweep(name, named)
+    sweep = load_sweep(name, expand_names)
     assert sweep.file.name == name
     assert len(sweep.file.source) > 60
     assert sweep.file.launches == (1 if name == "ci-smoke" else 3)
@@ -354,20 +354,20 @@ DSP_PAPER = {
 @pytest.mark.parametrize("name", DSP_PAPER)
 def test_the_experiments_of_the_dsp_paper(name: str) -> None:
     """Its models, frames, batches and GPUs, with all four strategies, in its precision."""
-    sweep = load_sweep(name, named)
+    sweep = load_sweep(name, expand_names)
     strategies = ("dsp", "ulysses", "megatron-sp", "rsa")
-    assert [cell(one) for one in sweep.cells] == [
+    assert [cell(one) for one in sweep.combinations] == [
         (*p, s) for p in DSP_PAPER[name] for s in strategies
     ]
-    how = {(one.workload.dtype, one.workload.checkpointing) for one in sweep.cells}
+    how = {(one.workload.dtype, one.workload.checkpointing) for one in sweep.combinations}
     assert how == {("bfloat16", "full")}
 
 
 def test_the_experiments_of_the_ring_paper() -> None:
     """Length 512 while the batch grows; batch 64 and 16 while the length grows; 114K on 32."""
-    batches = load_sweep("rsa-max-batch", named).cells
+    batches = load_sweep("rsa-max-batch", expand_names).combinations
     assert {one.workload.axes["sequence"] for one in batches} == {512}
-    lengths = load_sweep("rsa-max-length", named).cells
+    lengths = load_sweep("rsa-max-length", expand_names).combinations
     assert {(one.workload.name, one.workload.batch) for one in lengths} == {
         ("bert-base", 64),
         ("bert-large", 16),
@@ -376,14 +376,14 @@ def test_the_experiments_of_the_ring_paper() -> None:
         assert {one.strategy for one in found} == {"rsa", "megatron-sp"}
         assert max(one.ranks for one in found) == 64
         assert {one.workload.name for one in found if one.ranks == 12} == {"bert-base"}
-    longest = load_sweep("rsa-upper-bound", named).cells[-1]
+    longest = load_sweep("rsa-upper-bound", expand_names).combinations[-1]
     assert (longest.ranks, longest.workload.batch, longest.strategy) == (32, 4, "rsa")
     assert longest.workload.axes["sequence"] == 114_688
 
 
 def test_the_smoke_test_is_small() -> None:
     """Small twins on 2 ranks with every strategy, once."""
-    sweep = load_sweep("ci-smoke", named)
-    assert {one.ranks for one in sweep.cells} == {2}
-    assert {one.strategy for one in sweep.cells} == {"dsp", "ulysses", "megatron-sp", "rsa"}
-    assert all(one.workload.name.endswith("-small") for one in sweep.cells)
+    sweep = load_sweep("ci-smoke", expand_names)
+    assert {one.ranks for one in sweep.combinations} == {2}
+    assert {one.strategy for one in sweep.combinations} == {"dsp", "ulysses", "megatron-sp", "rsa"}
+    assert all(one.workload.name.endswith("-small") for one in sweep.combinations)

@@ -29,7 +29,7 @@ from spbench.launch.local import LocalLauncher
 from spbench.model.inputs import seeded
 from spbench.results.sample import Sample
 from spbench.strategies.base import Strategy
-from spbench.strategies.fixed_axis import Embedded
+from spbench.strategies.fixed_axis import FixedAxis
 from spbench.strategies.registry import load
 from spbench.sweep.plan import Request, plan
 from spbench.worker.main import work as work_of_rank
@@ -95,7 +95,7 @@ def strategies(draw: st.DrawFn) -> str:
     """With options, now and then an axis that is not there."""
     name = draw(st.sampled_from(variants()))
     axis = draw(st.sampled_from(["", "", "", *AXES, NO_AXIS]))
-    return f"{name}:shard-axis={axis}" if axis and isinstance(load(name), Embedded) else name
+    return f"{name}:shard-axis={axis}" if axis and isinstance(load(name), FixedAxis) else name
 
 
 def said_of(workload: Workload, strategy: str, ranks: int) -> tuple[Case, str | None]:
