@@ -109,7 +109,7 @@ class Simulated:
     def findings(self) -> list[Finding]:
         return compare_runs(self.before, self.after, CHECK)
 
-    def stored(self) -> Mapping[str, int] | None:
+    def baseline_launches(self) -> Mapping[str, int] | None:
         quiet = Counter(row.case for row in self.before if not row.noisy)
         return quiet if self.kept else None
 

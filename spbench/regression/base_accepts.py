@@ -1,7 +1,7 @@
-"""What a strategy declines here and would run at another commit.
+"""Asks another commit's code which cases it would run that the present code declines.
 
-Only that commit's own code knows. It is asked in a process of its own, which runs this file with
-the other tree's packages, so what follows imports no more than a strategy's seams.
+Only that commit's strategies know. So this file also is a script, which runs with the other tree's
+packages; it therefore imports only a strategy's interface, which older trees have as well.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from spbench.workload.case import Case
 if TYPE_CHECKING:
     from spbench.regression.checkout import Checkout
 
-YES, NO = "runs", "declines"
+RUNS, DECLINES = "runs", "declines"
 
 
 def accepted_cases(tree: Checkout, cases: Iterable[Case]) -> list[Case]:
-    """Those that ``tree`` would run; none of those that it cannot even read.
+    """Those of ``cases`` that ``tree`` would run; none if its code is too old to answer.
 
-    Raises CheckoutError if it holds no package.
+    Raises CheckoutError if the tree has no packages.
     """
     cases = list(cases)
     if not cases:
         return []
-    lines = tree.ask(__file__, "".join(map(_line, cases)))
-    said = [line for line in lines if line in (YES, NO)]
-    if len(said) != len(cases):  # it is too old to be asked
+    lines = tree.run_script(__file__, "".join(map(_line, cases)))
+    answers = [line for line in lines if line in (RUNS, DECLINES)]
+    if len(answers) != len(cases):
         return []
-    return [case for case, answer in zip(cases, said, strict=True) if answer == YES]
+    return [case for case, answer in zip(cases, answers, strict=True) if answer == RUNS]
 
 
 def _line(case: Case) -> str:
-    """As ranks get it: what is left alone, a tree that does not know of it need not read."""
+    """The case as ranks get it, without defaults, which an older tree may not know."""
     return case.model_dump_json(by_alias=True, exclude_defaults=True) + "\n"
 
 
 def main() -> None:
     for line in sys.stdin:
-        print(YES if _runs(line) else NO)
+        print(RUNS if _would_run(line) else DECLINES)
 
 
-def _runs(line: str) -> bool:
-    """Whatever goes wrong here would go wrong in its ranks."""
+def _would_run(line: str) -> bool:
+    """Whatever raises here would also raise in that tree's ranks."""
     try:
         case = Case.model_validate_json(line)
         strategy = load(case.strategy)

@@ -1,4 +1,4 @@
-"""What a check says in the end: on stdout, into files, and as its exit code."""
+"""Reports the verdict of a check: on stdout, in files, and as an exit code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spbench.report import tables
 from spbench.report.run_table import headline, show_findings
 
 Export = Callable[[Judgement, str, str], str]
-"""Of a judgement, against what, and what is said of it: a file's content."""
+"""The content of a file, made of a judgement, what head was checked against, and the headline."""
 
 
 def report(
@@ -27,16 +27,16 @@ def report(
     as_json: bool,
     exports: Mapping[Path, Export],
 ) -> int:
-    """Shows it first, then writes the files: a full disk hides no regression."""
-    said, code = headline(judgement, strict=strict), exit_code(judgement, strict=strict)
+    """Prints first and writes files then: a full disk does not hide a regression."""
+    summary, code = headline(judgement, strict=strict), exit_code(judgement, strict=strict)
     if as_json:
-        click.echo(json.dumps(_as_data(judgement, said, code), indent=2))
+        click.echo(json.dumps(_as_data(judgement, summary, code), indent=2))
     else:
         show_findings(judgement.findings, against, "now")
-        tables.say(tables.console(), said)
+        tables.say(tables.console(), summary)
     for file, export in exports.items():
         try:
-            file.write_text(export(judgement, against, said), encoding="utf-8")
+            file.write_text(export(judgement, against, summary), encoding="utf-8")
         except OSError as error:
             raise Failure(f"cannot write to {file}: {error.strerror}", UNFIT) from None
     return code
@@ -49,7 +49,7 @@ def exit_code(judgement: Judgement, *, strict: bool) -> int:
 
 
 def check_writable(file: Path) -> None:
-    """Before anything is measured: a result that cannot be written is worth no hour."""
+    """Raises Failure before an hour is spent on a result that cannot be written."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -58,9 +58,9 @@ def check_writable(file: Path) -> None:
         raise Failure(f"cannot write to {file}", UNFIT)
 
 
-def _as_data(judgement: Judgement, said: str, code: int) -> dict[str, object]:
+def _as_data(judgement: Judgement, summary: str, code: int) -> dict[str, object]:
     findings = [
         asdict(one.finding) | {"ratio": one.finding.ratio, "outcome": one.grade}
         for one in judgement.graded
     ]
-    return {"summary": said, "exit_code": code, "findings": findings}
+    return {"summary": summary, "exit_code": code, "findings": findings}

@@ -1,4 +1,4 @@
-"""Another commit of the code at hand, in a folder of its own, and how ranks come to run it."""
+"""Checks out another commit into a folder of its own, for ranks to run."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ INSTEAD = (
 
 
 class CheckoutError(Exception):
-    """A revision that cannot be measured, and why."""
+    """The reason why a revision cannot be measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkout:
-    """A tree of code."""
+    """A folder that holds the code of a commit, perhaps with changes."""
 
     tree: Path
     commit: str
 
     def environment(self) -> Mapping[str, str]:
-        """Variables with which Python finds this tree's packages before any other's.
+        """Variables that make Python find this tree's packages before any other's.
 
-        Raises CheckoutError if it has none: another tree's code would run in its place.
+        Raises CheckoutError if the tree has no packages: installed code would run instead.
         """
         roots = [root for root in (self.tree, self.tree / "src") if _has_packages(root)]
         if not roots:
@@ -44,9 +44,9 @@ class Checkout:
         paths = [*map(str, roots), *([earlier] if earlier else [])]
         return {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
 
-    def ask(self, script: str, text: str) -> list[str]:
-        """The lines that a Python ``script`` prints when it reads ``text``, this tree's packages
-        first. Raises CheckoutError if it has none."""
+    def run_script(self, script: str, text: str) -> list[str]:
+        """Runs a Python ``script`` with this tree's packages and ``text`` as input, and returns the
+        lines that it prints. Raises CheckoutError if the tree has no packages."""
         done = subprocess.run(
             [sys.executable, script],
             input=text,
@@ -58,16 +58,16 @@ class Checkout:
         return done.stdout.splitlines()
 
     def check_own(self, modules: Iterable[str]) -> None:
-        """Raises CheckoutError if none of these modules is one of this tree's: then what is
-        installed, and the same for every tree, would be compared with itself."""
-        lines = self.ask(locate_modules.__file__, "".join(f"{one}\n" for one in modules))
-        mark = locate_modules.AT
-        places = [line.removeprefix(mark) for line in lines if line.startswith(mark)]
+        """Raises CheckoutError if none of these modules lies in this tree: then the installed code
+        would be compared with itself."""
+        lines = self.run_script(locate_modules.__file__, "".join(f"{name}\n" for name in modules))
+        mark = locate_modules.MARK
+        files = [line.removeprefix(mark) for line in lines if line.startswith(mark)]
         top = self.tree.resolve()
-        if places and not any(Path(one).resolve().is_relative_to(top) for one in places):
+        if files and not any(Path(file).resolve().is_relative_to(top) for file in files):
             raise CheckoutError(
-                f"both sides would run the same code, as installed in {places[-1]}: the commit has "
-                f"none of it at its top or under src/. {INSTEAD}"
+                f"base and head would run the same code, as installed in {files[-1]}: the commit "
+                f"has none of it at its top or under src/. {INSTEAD}"
             )
 
 
@@ -76,20 +76,20 @@ def _has_packages(root: Path) -> bool:
 
 
 def work_tree() -> Checkout:
-    """The tree that the current folder lies in, as it is now. Raises CheckoutError."""
+    """The repository around the current folder, as it is now. Raises CheckoutError."""
     top = _git("rev-parse", "--show-toplevel")
     return Checkout(tree=Path(top), commit=_commit("HEAD"))
 
 
 @contextmanager
 def checked_out(revision: str) -> Iterator[Checkout]:
-    """The tree of ``revision``, while the context lasts. Raises CheckoutError."""
+    """Checks out ``revision`` for as long as the context lasts. Raises CheckoutError."""
     commit = _commit(revision)
     with tempfile.TemporaryDirectory(prefix="spbench-base-") as folder:
         tree = Path(folder) / "tree"
         tree.mkdir()
-        # An index of its own: what is staged in the repository stays as it is. From the top,
-        # since in a subfolder git would write that alone.
+        # An index of its own leaves what is staged in the repository as it is. git runs at the
+        # top, since in a subfolder it would write that subfolder alone.
         from_top = ("-C", str(work_tree().tree))
         index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
         _git(*from_top, "read-tree", commit, variables=index)
@@ -98,13 +98,13 @@ def checked_out(revision: str) -> Iterator[Checkout]:
 
 
 def _commit(revision: str) -> str:
-    _git("rev-parse", "--git-dir")  # what is wrong with the repository, git says best
+    _git("rev-parse", "--git-dir")  # git explains best what is wrong with the repository
     try:
         return _git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     except CheckoutError as error:
         raise CheckoutError(
-            f"git finds no such commit ({error}). A shallow clone lacks most: fetch it ('git fetch "
-            f"origin BRANCH', or fetch-depth: 0 where a CI checks out); or give another"
+            f"git finds no such commit ({error}). A shallow clone lacks most commits: fetch it "
+            f"('git fetch origin BRANCH', or fetch-depth: 0 in CI), or give another commit"
         ) from None
 
 

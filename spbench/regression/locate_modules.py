@@ -1,6 +1,6 @@
-"""A script: where Python finds the modules that stdin names, a line each.
+"""A script that prints the file of each Python module named on stdin, one a line.
 
-It imports nothing of spbench, since the tree that it is asked about may hold another one.
+It runs with another commit's packages (``Checkout.run_script``), so it imports nothing of spbench.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
-AT = "at "
-"""Before each answer: packages on the way may print as well."""
+MARK = "at "
+"""Precedes each file, since packages that are imported on the way may print as well."""
 
 
 def main() -> None:
     for line in sys.stdin:
-        place = _place(line.strip())
-        if place is not None:
-            print(f"{AT}{place}")
+        file = _file_of(line.strip())
+        if file is not None:
+            print(f"{MARK}{file}")
 
 
-def _place(module: str) -> str | None:
-    """None where there is none, or where its packages fail: ranks will say why."""
+def _file_of(module: str) -> str | None:
+    """None where there is no such module, or its packages fail: ranks will say why."""
     try:
         spec = find_spec(module)
     except Exception:

@@ -1,10 +1,11 @@
-"""What a check measures: one side against what is known, or two that take turns."""
+"""What a check measures: head against known rows of a baseline, or base and head alternately."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import final
 
 import click
 
@@ -24,8 +25,8 @@ from spbench.sweep.plan import cells_of
 from spbench.text import counted
 from spbench.workload.case import Case, Cell
 
-PERHAPS_CHANCE: tuple[Status, ...] = ("crash", "comm_error", "hang", "timeout")
-"""Wrong results and want of memory come again."""
+RETRIED: tuple[Status, ...] = ("crash", "comm_error", "hang", "timeout")
+"""Failures that may be chance. Wrong results and exhausted memory would only come again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,20 +39,22 @@ class CheckOptions:
     deadlines: Deadlines
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class LiveMeasurement:
-    """One side that is measured against what is known, or two that take turns."""
+    """Launches for a check, made as its stages ask for them."""
 
     folder: Path
     runners: Sequence[Runner]
+    """Base and head; or head alone, against ``known``."""
     cases: Sequence[Case]
     options: CheckOptions
     known: Sequence[Record] = field(default_factory=list)
-    """The first side's rows, where they are not measured here."""
+    """The rows of the baseline, where base is not measured."""
 
     def measure(self, launches: Iterable[int], only: Iterable[str] | None = None) -> None:
-        """A launch that fails for what may be chance is tried once more, with the other side's of
-        its round: a port that was taken must neither fail the check nor hide what would."""
+        """Retries a launch once if its failure may be chance, with the other launch of its round: a
+        port that was taken must neither fail the check nor hide a regression."""
         keys = None if only is None else set(only)
         cases = [case for case in self.cases if keys is None or case.key in keys]
         failed = self._launch(cells_of(cases, launches, seed=0))
@@ -60,29 +63,30 @@ class LiveMeasurement:
             self._launch(failed)
 
     def _launch(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Those of which a side failed for what may be chance."""
+        """Returns the cells with a failure that may be chance, of base or of head."""
         failed: set[tuple[str, int]] = set()
-        apart: list[Case] = []
+        short_of_memory: list[Case] = []
         shown = [cell.case for cell in cells for _ in self.runners]
         with Screen(self.folder, shown, goes_on=True) as screen:
 
             def started(_: Runner, case: Case) -> None:
                 screen.started(case)
 
-            for side, record in run_alternately(self.runners, cells, started, apart.append):
-                screen.finished(record, side.name if len(self.runners) > 1 else "")
-                if record.status in PERHAPS_CHANCE:
+            records = run_alternately(self.runners, cells, started, short_of_memory.append)
+            for runner, record in records:
+                screen.finished(record, runner.name if len(self.runners) > 1 else "")
+                if record.status in RETRIED:
                     failed.add((record.case, record.launch))
-        if apart:
+        if short_of_memory:
             click.echo(
-                f"in {counted(len(apart), 'round')} there was no memory for the launches of both "
-                f"sides at once: they followed each other, and took no turns",
+                f"{counted(len(short_of_memory), 'round')}: not enough memory to launch base and "
+                f"head at the same time; they ran one after the other, without alternating steps",
                 err=True,
             )
         return [cell for cell in cells if (cell.case.key, cell.case.launch) in failed]
 
     def findings(self) -> list[Finding]:
-        folders = [side.sweep.store.folder for side in self.runners]
+        folders = [runner.sweep.store.folder for runner in self.runners]
         measured = [read_rows(folder).latest() for folder in folders]
         margins, metrics = self.options.margins, self.options.metrics
         if len(measured) < 2:
@@ -91,20 +95,20 @@ class LiveMeasurement:
         traces = traces_of(folders[0], before), traces_of(folders[1], after)
         return compare_runs(before, after, margins, metrics=metrics, traces=traces)
 
-    def stored(self) -> Mapping[str, int] | None:
+    def baseline_launches(self) -> Mapping[str, int] | None:
         if len(self.runners) > 1:
             return None
         measured = read_rows(self.runners[0].sweep.store.folder).latest()
         return {
-            new[-1].case: sum(one.status == "ok" and not one.noisy for one in old)
+            new[-1].case: sum(record.status == "ok" and not record.noisy for record in old)
             for old, new in matched(self.known, measured)
             if new
         }
 
     def judge(self) -> Judgement:
-        """Measures until there is a verdict, or four times the launches."""
+        """Measures until there is a verdict, or up to four times the launches."""
 
-        def in_doubt(cases: int) -> None:
+        def announce_doubt(cases: int) -> None:
             click.echo(f"{counted(cases, 'case')} in doubt: measured again", err=True)
 
-        return in_stages(self, self.options.launches, self.options.margins, in_doubt)
+        return in_stages(self, self.options.launches, self.options.margins, announce_doubt)

@@ -76,7 +76,7 @@ class FakeBench:
         ]
         return compare_runs(*sides, MARGINS, metrics=self.metrics)
 
-    def stored(self) -> Mapping[str, int] | None:
+    def baseline_launches(self) -> Mapping[str, int] | None:
         return None if self.kept is None else dict.fromkeys(self.before, self.kept)
 
     def judgement(self) -> Judgement:
@@ -160,7 +160,7 @@ class GivenBench:
             for name, p in self.p.items()
         ]
 
-    def stored(self) -> None:
+    def baseline_launches(self) -> None:
         return None
 
 
