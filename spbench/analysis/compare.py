@@ -134,13 +134,13 @@ def times(records: Sequence[Record]) -> dict[str, float]:
 def launches_in_words(needs: int | None, counts: tuple[int, int], *, is_paired: bool) -> str:
     """What there is, before and after, and how much would be enough."""
     each = "" if is_paired else " of each"
-    enough = f"about {needs:,}{each} would tell" if needs else "a verdict would take over 1,000"
-    return f"{_there_are(counts)}; {enough}"
+    enough = f"about {needs:,}{each}" if needs else "more than 1,000"
+    return f"{_there_are(counts)}; a verdict takes {enough}"
 
 
 def _there_are(counts: tuple[int, int]) -> str:
     before, after = counts
-    against = "of a side" if before == after else f"against {before}"
+    against = "of each" if before == after else f"against {before}"
     return f"{counted(after, 'launch')} {against}"
 
 
@@ -150,7 +150,7 @@ def _judged(
     verdict, needs, reason = verdict_of(found, margin), None, ""
     counts = len(sides[0]), len(sides[1])
     if noise:
-        verdict, reason = "inconclusive", f"too few launches were quiet: {noise}"
+        verdict, reason = "inconclusive", f"too many launches were disturbed: {noise}"
     elif verdict == "inconclusive" and found.launches < LEAST_LAUNCHES:
         needs = LEAST_LAUNCHES
         reason = f"{_there_are(counts)}; an interval takes {LEAST_LAUNCHES} of each"

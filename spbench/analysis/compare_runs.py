@@ -23,7 +23,7 @@ from spbench.analysis.findings import (
 from spbench.analysis.paired_steps import Both
 from spbench.results.record import Record
 
-SAME_LAUNCHES = "both sides are the same launches"
+SAME_LAUNCHES = "both runs hold the same launches"
 
 
 def compare_runs(

@@ -195,8 +195,9 @@ def _reason(records: Sequence[Record], good: Sequence[Record]) -> str:
         said.append(f"{failed_launches(worst.status, records)}. {worst.reason}")
     noisy = [record for record in records if record.status == "ok" and record.noisy]
     if noisy:
-        kept = "left out" if all(not record.noisy for record in good) else "too many to leave out"
-        said.append(f"{len(noisy)} of {len(records)} launches noisy, {kept}: {noisy[-1].noisy}")
+        is_left_out = all(not record.noisy for record in good)
+        effect = "left out" if is_left_out else "so the time is unreliable"
+        said.append(f"{len(noisy)} of {len(records)} launches noisy, {effect}: {noisy[-1].noisy}")
     return "; ".join(said)
 
 

@@ -60,7 +60,7 @@ def compare_status(before: Sequence[Record], after: Sequence[Record]) -> Finding
     """A launch that failed is the case's status: nobody can rely on the others. An earlier failure
     excuses none of another kind."""
     if not after:
-        return Finding(metric="status", verdict="missing", reason="there is no such case now")
+        return Finding(metric="status", verdict="missing", reason="this case was not measured now")
     if not before:
         return _status_of_new(_worst(after))
     known = {record.status for record in before}
@@ -99,7 +99,7 @@ def failed_launches(status: str, records: Sequence[Record]) -> str:
 
 def _status_of_new(record: Record) -> Finding:
     """What was not there, or not to be run, and fails now: no earlier failure excuses it."""
-    none_before = "there was no such case before"
+    none_before = "this case was not measured before"
     if record.status in ("ok", "skipped"):
         return Finding(metric="status", verdict="new", reason=none_before)
     reason = f"{record.status}, and {none_before}. {record.reason}"

@@ -119,7 +119,9 @@ def _open(finding: Finding, found: Comparison, margin: float, alpha: float) -> F
     needs = found.estimate.launches_needed(1 + margin, 1 - share)
     reason = launches_in_words(needs, found.counts, is_paired=found.paired)
     if finding.verdict == "slower":
-        reason = f"beyond the margin by itself, but not for its share of the error: {reason}"
+        reason = (
+            f"slower than the margin on its own, but not significantly among all cases: {reason}"
+        )
     found = replace(found, needs=needs, reason=reason)
     return replace(finding, verdict="inconclusive", reason=reason, comparison=found)
 

@@ -120,7 +120,7 @@ def headline(judgement: Judgement, *, strict: bool = False) -> str:
         return f"failed: {_listed([*what])}"
     if not judgement.is_comparable:
         return f"cannot judge: {_why_not_comparable(judgement.findings)}"
-    times = f"time open in {counted(len(open_), 'case')}"
+    times = f"time inconclusive in {counted(len(open_), 'case')}"
     if open_ and strict:
         return f"cannot judge: {times}"
     bare = len(cases - {one.case for one in judgement.findings if one.metric != "status"})

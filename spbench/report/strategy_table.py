@@ -104,7 +104,7 @@ def failures(lines: Sequence[Line]) -> list[str]:
 
 def ranking_sentences(lines: Sequence[Line]) -> list[str]:
     """A sentence for each panel and number of ranks on which two strategies or more were timed."""
-    said = []
+    sentences = []
     several = len({line.panel for line in lines}) > 1
     groups: dict[tuple[str, int], list[Line]] = {}
     for line in lines:
@@ -113,33 +113,37 @@ def ranking_sentences(lines: Sequence[Line]) -> list[str]:
     for (panel, ranks), timed in groups.items():
         if len(timed) > 1:
             where = f"{panel}: on" if several else "On"
-            said.append(f"{where} {counted(ranks, 'rank')} {_ranking(timed)}")
-    return said
+            sentences.append(f"{where} {counted(ranks, 'rank')} {_ranking(timed)}")
+    return sentences
 
 
 def _ranking(timed: Sequence[Line]) -> str:
     first, *others = sorted(timed, key=lambda line: (line.to_fastest is not None, line.time_ms))
-    what = "took least time" if first.kind == "measured" else "computed least"
-    least = f"{first.strategy} {what}"
-    said = [f"{line.strategy} {_longer(line.to_fastest)}" for line in others if line.to_fastest]
-    launches = min(line.to_fastest.launches for line in others if line.to_fastest)
-    alone = " (one launch: no spread between launches is known)" if launches == 1 else ""
-    return f"{least}; {', '.join(said)}{alone}"
+    compared = [(line.strategy, line.to_fastest) for line in others if line.to_fastest]
+    longer = ", ".join(f"{name} {_longer(comparison)}" for name, comparison in compared)
+    does = "is fastest" if first.kind == "measured" else "computes fastest"
+    is_single = min(comparison.launches for _, comparison in compared) == 1
+    note = " (no confidence interval: one launch)" if is_single else ""
+    return f"{first.strategy} {does}; {longer}{note}"
 
 
-def _longer(found: Comparison) -> str:
-    """How many times as long as the fastest."""
-    if found.ratio is None:
-        return f"is not comparable ({found.reason})"
-    span = f" ({found.low:.2f} to {found.high:.2f})" if found.low is not None else ""
-    took = f"{found.ratio:.2f} times as long{span}"
-    if found.verdict in ("slower", "faster") or found.launches == 1:
-        return took
-    if found.verdict == "same":
-        return f"the same, {took}"
-    return f"{took}, not told apart" + (
-        f" (about {counted(found.needs, 'launch')} would)" if found.needs else ""
-    )
+def _longer(comparison: Comparison) -> str:
+    """How many times as long as the fastest, the interval, and whether that is significant."""
+    if comparison.ratio is None:
+        return f"is not comparable ({comparison.reason})"
+    takes = f"takes {comparison.ratio:.2f}x as long"
+    if comparison.launches == 1:
+        return takes
+    notes = []
+    if comparison.low is not None:
+        notes.append(f"{comparison.low:.2f} to {comparison.high:.2f}")
+    if comparison.verdict == "same":
+        notes.append("the same within the margin")
+    elif comparison.verdict == "inconclusive":
+        needs = comparison.needs
+        would = f", about {counted(needs, 'launch')} would show one" if needs else ""
+        notes.append(f"no significant difference{would}")
+    return f"{takes} ({'; '.join(notes)})"
 
 
 def show_comparison(lines: Sequence[Line]) -> None:
@@ -150,7 +154,7 @@ def show_comparison(lines: Sequence[Line]) -> None:
         tables.show_table(out, panel, Grid(columns=columns, rows=rows))
     lacks = [name for name in FULL if name not in columns]
     ranges = any(one.step_ms and not one.step_ms.is_interval and one.launches > 1 for one in lines)
-    note = ["* two launches: their range, no interval"] if ranges else []
+    note = ["* two launches: their range, not a confidence interval"] if ranges else []
     note += [left_out(lacks)] if lacks else []
     for sentence in [*ranking_sentences(lines), *failures(lines), *note]:
         tables.say(out, sentence)

@@ -350,7 +350,7 @@ def test_a_check_that_cannot_judge() -> None:
     )
     done = spbench("check", "--baseline", "main", kept("half", side("b")))
     assert done.exit_code == CANNOT_JUDGE
-    assert "rsa on 2 ranks: missing: there is no such case now" in done.stdout
+    assert "rsa on 2 ranks: missing: this case was not measured now" in done.stdout
 
 
 def test_bytes_alone_may_be_checked_anywhere() -> None:
@@ -377,11 +377,11 @@ def test_what_stays_open_passes_unless_strict() -> None:
     done = checked(*after)
     assert (done.exit_code, done.stdout.splitlines()[-1]) == (
         DONE,
-        "passed: 2 cases, time open in 1 case",
+        "passed: 2 cases, time inconclusive in 1 case",
     )
     done = spbench("check", "--baseline", "main", "after", "--strict")
     assert done.exit_code == CANNOT_JUDGE
-    assert done.stdout.splitlines()[-1] == "cannot judge: time open in 1 case"
+    assert done.stdout.splitlines()[-1] == "cannot judge: time inconclusive in 1 case"
 
 
 def test_what_had_no_figures_before_is_counted() -> None:
@@ -549,7 +549,7 @@ def test_junit_is_red_where_the_exit_code_is() -> None:
         "5", "0", "1", "1",
     ]  # fmt: skip
     (said,) = (error.get("message") for error in suite.iter("error"))
-    assert said == "cannot judge: time open in 1 case"
+    assert said == "cannot judge: time inconclusive in 1 case"
     kept("broken", side("c", status="oom"))
     assert spbench("baseline", "set", "oom", "broken", "--force").exit_code == DONE
     done = spbench("check", "--baseline", "oom", "after", "--junit", "j.xml")

@@ -42,7 +42,7 @@ def test_inconclusive_says_what_it_would_take() -> None:
     found = compare_times(rows("a", FLAT), rows("a", times(1.024, spread=5.0)))
     assert found is not None and found.needs is not None
     assert found.verdict == "inconclusive" and found.needs > 5
-    assert found.reason == f"5 launches of a side; about {found.needs} would tell"
+    assert found.reason == f"5 launches of each; a verdict takes about {found.needs}"
 
 
 def test_a_single_launch_has_no_verdict() -> None:
@@ -50,7 +50,7 @@ def test_a_single_launch_has_no_verdict() -> None:
     found = compare_times(rows("a", [1.0]), rows("a", [2.0]))
     assert found is not None
     assert (found.verdict, found.low, found.needs) == ("inconclusive", None, 3)
-    assert found.reason == "1 launch of a side; an interval takes 3 of each"
+    assert found.reason == "1 launch of each; an interval takes 3 of each"
 
 
 def test_which_side_has_too_few_launches_is_said() -> None:
@@ -93,7 +93,7 @@ def test_a_noisy_run_by_itself_has_no_verdict() -> None:
     found = compare_times(rows("a", FLAT), noisy)
     assert found is not None
     assert (found.verdict, found.is_noisy, found.p_slower) == ("inconclusive", True, 1.0)
-    assert "too few launches were quiet: others used 1.0 of 2 cores" in found.reason
+    assert "too many launches were disturbed: others used 1.0 of 2 cores" in found.reason
 
 
 def test_noisy_launches_are_left_out() -> None:

@@ -307,7 +307,7 @@ def test_what_is_new_and_fails_broke() -> None:
         failing = row("rsa", status="wrong_result", reason="2.0 off")
         (found,) = [one for one in compare_runs(before, [*run(), failing]) if one.strategy == "rsa"]
         assert (found.verdict, found.after) == ("broke", "wrong_result")
-        assert found.reason == "wrong_result, and there was no such case before. 2.0 off"
+        assert found.reason == "wrong_result, and this case was not measured before. 2.0 off"
 
 
 def test_what_a_strategy_declines_now_broke() -> None:
@@ -362,7 +362,7 @@ def test_a_run_that_went_on_is_judged_by_what_is_new() -> None:
 def test_the_same_launches_on_both_sides_are_said() -> None:
     """They cannot differ."""
     found = only(compare_runs(run(), run()), "time")
-    assert (found.verdict, found.reason) == ("same", "both sides are the same launches")
+    assert (found.verdict, found.reason) == ("same", "both runs hold the same launches")
 
 
 def test_memory_of_another_gpu_is_shown_where_it_is_asked_for() -> None:

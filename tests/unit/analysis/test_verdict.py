@@ -99,7 +99,7 @@ def test_many_cases_ask_for_more_certainty() -> None:
     assert crowd.of("fail") == []
     (open_,) = crowd.of("undecided")
     assert (open_.strategy, open_.verdict) == ("dsp", "inconclusive")
-    assert "share of the error: 5 launches of a side; about" in open_.reason
+    assert "among all cases: 5 launches of each; a verdict takes about" in open_.reason
     assert open_.comparison is not None and open_.comparison.needs is not None
     enough = open_.comparison.needs // 5 + 1
     before, after = (side * enough for side in (STEPS, close))
@@ -115,8 +115,8 @@ def test_it_is_said_how_many_launches_each_side_has() -> None:
     spread = [ms * 1.04 + (-1) ** i * 5 for i, ms in enumerate(STEPS * 4)]
     found = judge(side(), rows("dsp", spread, session="t", sent_bytes_forward=8))
     (open_,) = found.of("undecided")
-    assert open_.reason.startswith("20 launches against 5; about ")
-    assert open_.reason.endswith(" of each would tell")
+    assert open_.reason.startswith("20 launches against 5; a verdict takes about ")
+    assert open_.reason.endswith(" of each")
 
 
 def test_between_faster_and_the_same_is_good_enough() -> None:

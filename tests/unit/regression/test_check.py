@@ -128,7 +128,7 @@ def test_a_baseline_that_is_too_short_is_not_measured_against(kept: int, stages:
     assert len(bench.asked) == stages
     said = {one.metric: one.reason for one in judgement.of("undecided")}
     if kept < 3:
-        have = "1 launch of a side" if kept == 1 else "1 launch against 2"
+        have = "1 launch of each" if kept == 1 else "1 launch against 2"
         assert said == {"time": f"{have}; an interval takes 3 of each"}
 
 
