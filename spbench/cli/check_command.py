@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
 from spbench.analysis.findings import METRICS, Margins, Metric
 from spbench.analysis.verdict import LAUNCHES, MAX_SLOWDOWN, Judgement
 from spbench.cli import options
-from spbench.cli.options import Percent
-from spbench.cli.selection import NAMES as SELECTING
-from spbench.cli.selection import Selection, selection_options
+from spbench.cli.selection import SELECTING, refuse_flags, request_of, selection_options
 from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines
 from spbench.regression.check import against_baseline, against_commit, against_run
 from spbench.regression.check_report import Export, check_writable, report
 from spbench.regression.measurement import CheckOptions
 from spbench.report.exports import junit, markdown
-from spbench.sweep import devices
 from spbench.sweep.fault_check import planted_fault
-from spbench.sweep.request import given
 from spbench.text import did_you_mean
 
 MOST_LAUNCHES = 100
@@ -36,14 +32,14 @@ JUDGED = METRICS[1:]
 @click.option("--base-ref", metavar="REV", help="Or a commit, measured in turn with this tree.")
 @click.option(
     "--max-slowdown",
-    type=Percent(),
+    type=options.Percent(),
     default=f"{MAX_SLOWDOWN:.0%}",
     show_default=True,
     help="A step may take so much longer.",
 )
 @click.option(
     "--max-memory",
-    type=Percent(),
+    type=options.Percent(),
     default="1%",
     show_default=True,
     help="A rank may hold so much more.",
@@ -74,6 +70,7 @@ JUDGED = METRICS[1:]
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     run: Path | None,
     baseline: str | None,
     base_ref: str | None,
@@ -85,12 +82,11 @@ def command(
     markdown_to: Path | None,
     junit_to: Path | None,
     baselines: Path,
-    selection: Selection,
-    device: str,
     timeout: float,
     hang_after: float,
     out: Path | None,
     as_json: bool,
+    **_: Any,
 ) -> int:
     """Fail on a regression: exit 4, and say which strategy, metric and phase.
 
@@ -115,14 +111,11 @@ def command(
     if base_ref is not None:
         if run is not None:
             raise Failure("--base-ref measures both sides itself; leave RUN out")
-        planted_fault()
-        where = devices.choose_device(device)
-        asked = selection.asked(ctx, where, 1)
-        judgement = against_commit(base_ref, asked, where, limits, out)
+        judgement = against_commit(base_ref, request_of(ctx), limits)
     else:
         assert baseline is not None
         why = "is for --base-ref; a baseline says itself which cases it has"
-        _refuse(ctx, [*SELECTING, "device"], why)
+        refuse_flags(ctx, [*SELECTING, "device"], why)
         judgement = _with_baseline(ctx, baseline, baselines, run, limits, out)
     against = base_ref or str(baseline)
     return report(judgement, against, strict=strict, as_json=as_json, exports=exports)
@@ -151,7 +144,7 @@ def _with_baseline(
     out: Path | None,
 ) -> Judgement:
     if run is not None:
-        _refuse(
+        refuse_flags(
             ctx,
             ("launches", "timeout", "hang_after", "out"),
             "is for measuring; RUN is judged as it is",
@@ -159,13 +152,6 @@ def _with_baseline(
         return against_run(name, baselines, run, limits)
     planted_fault()
     return against_baseline(name, baselines, limits, out)
-
-
-def _refuse(ctx: click.Context, names: Sequence[str], why: str) -> None:
-    """Raises Failure for a flag that was given and would have no effect."""
-    for name in names:
-        if flag := given(ctx, name):
-            raise Failure(f"{flag} {why}")
 
 
 def _parse_metrics(text: str) -> tuple[Metric, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -22,20 +20,7 @@ EXAMPLE = "--nnodes 2 --rdzv-endpoint HOST:29400, with --node-rank 0 on HOST and
 
 
 def nodes_options(function: F) -> F:
-    """Adds the flags; the command gets them as one argument, ``cluster``."""
-
-    @functools.wraps(function)
-    def command(
-        *args: Any,
-        nnodes: int | None,
-        node_rank: int | None,
-        rdzv_endpoint: str | None,
-        join_timeout: float,
-        **flags: Any,
-    ) -> Any:
-        cluster = cluster_of(nnodes, node_rank, rdzv_endpoint, join_timeout, os.environ)
-        return function(*args, cluster=cluster, **flags)
-
+    """Adds the flags that ``cluster_of`` takes."""
     options = (
         click.option(
             "--nnodes",
@@ -61,8 +46,8 @@ def nodes_options(function: F) -> F:
         ),
     )
     for option in reversed(options):
-        command = option(command)
-    return command  # type: ignore[return-value]
+        function = option(function)
+    return function
 
 
 def cluster_of(

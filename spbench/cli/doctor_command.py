@@ -15,7 +15,7 @@ from spbench.errors import DONE, UNFIT, Failure
 from spbench.launch.torchrun import joined_ranks
 from spbench.report.doctor_table import show_diagnoses
 from spbench.results.nvml import ask, visible
-from spbench.sweep import devices
+from spbench.sweep.devices import MAX_PROCESSES
 
 
 @click.command(
@@ -24,7 +24,7 @@ from spbench.sweep import devices
 @click.option(
     "-g",
     "--gpus",
-    type=click.IntRange(1, devices.MAX_PROCESSES),
+    type=click.IntRange(1, MAX_PROCESSES),
     metavar="N",
     help="Ranks that try every collective.  [default: all GPUs, or 2 to 8 by the cores of a CPU]",
 )

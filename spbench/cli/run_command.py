@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
 from spbench.analysis.compare_strategies import compare_strategies
 from spbench.cli import options
 from spbench.cli.cluster_options import nodes_options
-from spbench.cli.options import Duration
-from spbench.cli.selection import Selection, selection_options
-from spbench.errors import DONE, SOME_FAILED, Failure
-from spbench.launch.cluster import Cluster
-from spbench.launch.launcher import Deadlines
+from spbench.cli.selection import request_of, selection_options
+from spbench.errors import DONE, SOME_FAILED
 from spbench.report.dry_run import show_plan
 from spbench.report.strategy_table import show_comparison
 from spbench.results.find_run import reference_of
-from spbench.results.reading import read_rows
-from spbench.results.record import Record
-from spbench.sweep import devices
-from spbench.sweep.fault_check import planted_fault, said_fault
-from spbench.sweep.output_folder import Destination
-from spbench.sweep.plan import Request
-from spbench.sweep.request import checked_cells
-from spbench.sweep.run import Plan, measure
-from spbench.sweep.sweep import still_to_do
-from spbench.workload.case import QUICK, MeasurementBudget
+from spbench.sweep.fault_check import announce_fault
+from spbench.sweep.plan import cells
+from spbench.sweep.run import run
 from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 
 
@@ -46,7 +35,7 @@ from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 @options.hang_option
 @click.option(
     "--max-time",
-    type=Duration(),
+    type=options.Duration(),
     help="For all launches together; what is left can be resumed.  [default: no limit]",
 )
 @nodes_options
@@ -62,80 +51,31 @@ from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 @click.option("--dry-run", is_flag=True, help="Show the cells and their predicted bytes; run none.")
 @options.json_option
 @click.pass_context
-def command(
-    ctx: click.Context,
-    selection: Selection,
-    cluster: Cluster | None,
-    launches: int | None,
-    quick: bool,
-    timeout: float,
-    hang_after: float,
-    max_time: float | None,
-    device: str,
-    share: bool,
-    peak_tflops: float | None,
-    seed: int,
-    out: Path | None,
-    fresh: bool,
-    verbose: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
+def command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> int:
     """Prove, count and time strategies on a workload.
 
     Each strategy is first compared with one device: output, input gradient, every weight
     gradient, and the bytes it sends. Only then is it timed. Each launch is a row of runs.csv.
     """
-    planted_fault()
-    where = devices.choose_device(device)
-    launches = 1 if quick and launches is None else launches
-    if share and cluster is not None:
-        raise Failure("--share is one process; leave out --nnodes, or start it without srun")
-    nodes = 1 if cluster is None else cluster.nodes
-    asked = selection.asked(ctx, where, launches, share=share, nodes=nodes)
-    request = Request(
-        combinations=asked.combinations,
-        device=where,
-        kind="one_gpu_share" if share else "measured",
-        launches=asked.launches,
-        effort=QUICK if quick else MeasurementBudget(),
-        seed=seed,
-    )
-    cells = checked_cells(
-        request, skip_invalid=asked.skip_invalid, from_file=asked.from_file, nodes=nodes
-    )
-    fault = said_fault([cell.case for cell in cells if cell.why_not is None])
+    request = request_of(ctx)
+    planned = cells(request)
+    announce_fault(request.fault, planned)
     if dry_run:
-        show_plan(cells, as_json=as_json)
+        show_plan(planned, as_json=as_json)
         return DONE
-    destination = Destination(out, asked.title, fresh=fresh)
-    sweep_s = math.inf if max_time is None else max_time
-    plan = Plan(
-        cells=cells,
-        destination=destination,
-        deadlines=Deadlines(launch_s=timeout, hang_s=hang_after, sweep_s=sweep_s),
-        cluster=cluster,
-        peak_tflops=peak_tflops,
-        reference=asked.reference,
-        fault=fault,
-        verbose=verbose,
-    )
-    records = measure(plan)
-    if records is None:
+    finished = run(request, planned)
+    if finished is None:
         return DONE
-    _show(records, destination.folder, as_json)
-    statuses = {record.status for record in records}
-    if statuses == {"skipped"}:
-        said = "give other strategies, ranks or workloads"
-        click.echo(f"nothing was measured: every case was left out; {said}", err=True)
-        return SOME_FAILED
-    everything = read_rows(destination.folder).records
-    return SOME_FAILED if still_to_do(cells, everything) else DONE
-
-
-def _show(records: Sequence[Record], folder: Path, as_json: bool) -> None:
-    """The rows, or the strategies side by side."""
     if as_json:
-        click.echo(json.dumps([asdict(record) for record in records], indent=2))
+        click.echo(json.dumps([asdict(record) for record in finished.records], indent=2))
     else:
-        show_comparison(compare_strategies(records, reference_of(folder, records)))
+        reference = reference_of(finished.folder, finished.records)
+        show_comparison(compare_strategies(finished.records, reference))
+    if {record.status for record in finished.records} == {"skipped"}:
+        click.echo(
+            "nothing was measured: every case was left out; "
+            "give other strategies, ranks or workloads",
+            err=True,
+        )
+        return SOME_FAILED
+    return SOME_FAILED if finished.unfinished else DONE

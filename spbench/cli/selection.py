@@ -1,86 +1,162 @@
-"""The flags that choose cells, together: which strategies, on how many ranks, of what."""
+"""From the flags of ``run`` and ``check`` to a request: which strategies, ranks and workload."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from spbench.cli import options
-from spbench.sweep import devices
-from spbench.sweep.request import Asked, by_file, by_flags
-from spbench.workload.case import Device
+from spbench.cli.cluster_options import cluster_of
+from spbench.errors import Failure
+from spbench.launch.launcher import Deadlines
+from spbench.strategies.registry import expand_names
+from spbench.sweep.devices import choose_device, default_ranks, why_not_here
+from spbench.sweep.fault_check import planted_fault
+from spbench.sweep.request import Request, every, from_sweep_file
+from spbench.workload.case import QUICK, Device, MeasurementBudget
+from spbench.workload.catalogue import find
+from spbench.workload.load import overridden, overrides_of, with_settings_in_name
+from spbench.workload.sweep_schema import LAUNCHES
+from spbench.workload.workload import Workload
 
 DEFAULT_WORKLOAD = "dsp-720m-small"
+MAX_DIGITS = 9
+BESIDE_NO_SWEEP = ("strategies", "gpus", "workload", "settings", "dtype")
+"""Parameters that choose cells, as a sweep file does."""
+SELECTING = (*BESIDE_NO_SWEEP, "sweep", "skip_invalid")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Selection:
-    """What the flags said."""
-
-    strategies: Sequence[str]
-    gpus: str | None
-    workload: str
-    settings: Sequence[str]
-    dtype: str | None
-    sweep: str | None
-    skip_invalid: bool
-
-    def asked(
-        self,
-        ctx: click.Context,
-        device: Device,
-        launches: int | None,
-        *,
-        share: bool = False,
-        nodes: int = 1,
-    ) -> Asked:
-        """The cells; Failure for what does not exist or does not go together."""
-        if self.sweep is not None:
-            return by_file(ctx, self.sweep, launches=launches, skip_invalid=self.skip_invalid)
-        settings = [*self.settings, *([f"dtype={self.dtype}"] if self.dtype else [])]
-        return by_flags(
-            devices.parse_strategies(self.strategies),
-            devices.choose_workload(self.workload, settings),
-            devices.parse_ranks(self.gpus, device, share=share, nodes=nodes),
-            launches=launches,
-            skip_invalid=self.skip_invalid,
-        )
-
-
-NAMES = tuple(field.name for field in fields(Selection))
-
-
 def selection_options(function: F) -> F:
-    """Adds the flags; the command gets them as one argument, ``selection``."""
-
-    @functools.wraps(function)
-    def command(*args: Any, **flags: Any) -> Any:
-        selection = Selection(**{name: flags.pop(name) for name in NAMES})
-        return function(*args, selection=selection, **flags)
-
+    """Adds the flags that choose cells; ``request_of`` reads them from the context."""
     flags = (
         options.strategy_option,
         options.gpus_option,
         click.option(
-            "-w", "--workload", default=DEFAULT_WORKLOAD, show_default=True, metavar="NAME|FILE"
+            "-w",
+            "--workload",
+            default=DEFAULT_WORKLOAD,
+            show_default=True,
+            metavar="NAME|FILE",
+            help="A workload of the catalogue ('spbench list workloads'), or a YAML file.",
         ),
         options.settings_option,
         click.option("--dtype", help="Short for --set dtype=..."),
         click.option(
             "--sweep",
             metavar="NAME|FILE",
-            help="A file of cells, in place of -s, -g, -w and --set.",
+            help="A file that lists the cells, in place of -s, -g, -w and --set.",
         ),
         click.option(
             "--skip-invalid", is_flag=True, help="Leave out cells that cannot run, and say why."
         ),
     )
     for option in reversed(flags):
-        command = option(command)
-    return command  # type: ignore[return-value]
+        function = option(function)
+    return function
+
+
+def request_of(ctx: click.Context) -> Request:
+    """What the flags of the command ask for. Raises Failure for what does not go together."""
+    flags = ctx.params
+    fault = planted_fault()
+    device = choose_device(flags["device"])
+    cluster = None
+    if "nnodes" in flags:
+        nnodes, node_rank = flags["nnodes"], flags["node_rank"]
+        endpoint, wait_s = flags["rdzv_endpoint"], flags["join_timeout"]
+        cluster = cluster_of(nnodes, node_rank, endpoint, wait_s, os.environ)
+    share, quick = flags.get("share", False), flags.get("quick", False)
+    if share and cluster is not None:
+        raise Failure("--share is one process; leave out --nnodes, or start it without srun")
+    nodes = 1 if cluster is None else cluster.nodes
+    if flags["sweep"] is not None:
+        refuse_flags(
+            ctx,
+            BESIDE_NO_SWEEP,
+            "cannot be given with --sweep, whose file says which cells there are; "
+            "leave it out, or give a changed copy of the file",
+        )
+        request = from_sweep_file(flags["sweep"], device)
+    else:
+        request = _from_flags(flags, device, share=share, nodes=nodes)
+    launches = 1 if quick and flags["launches"] is None else flags["launches"]
+    max_time_s = flags.get("max_time")
+    return replace(
+        request,
+        kind="one_gpu_share" if share else "measured",
+        launches=request.launches if launches is None else launches,
+        budget=QUICK if quick else MeasurementBudget(),
+        seed=flags.get("seed", 0),
+        skip_invalid=flags["skip_invalid"] or request.skip_invalid,
+        deadlines=Deadlines(
+            launch_s=flags["timeout"],
+            hang_s=flags["hang_after"],
+            sweep_s=math.inf if max_time_s is None else max_time_s,
+        ),
+        cluster=cluster,
+        peak_tflops=flags.get("peak_tflops"),
+        fault=fault,
+        verbose=flags.get("verbose", False),
+        out=flags["out"],
+        fresh=flags.get("fresh", False),
+    )
+
+
+def _from_flags(flags: Mapping[str, Any], device: Device, *, share: bool, nodes: int) -> Request:
+    """One workload, every strategy on each number of ranks."""
+    settings = [*flags["settings"], *([f"dtype={flags['dtype']}"] if flags["dtype"] else [])]
+    strategies = expand_names(flags["strategies"])
+    workload = choose_workload(flags["workload"], settings)
+    ranks = parse_ranks(flags["gpus"], device, share=share, nodes=nodes)
+    return Request(
+        title=workload.name,
+        combinations=every(workload, strategies, ranks),
+        device=device,
+        launches=LAUNCHES,
+    )
+
+
+def choose_workload(name: str, settings: Sequence[str]) -> Workload:
+    """The workload with its settings; its name tells those that have no column in a row."""
+    overrides = overrides_of(settings)
+    return with_settings_in_name(overridden(find(name), overrides), overrides)
+
+
+def parse_ranks(
+    text: str | None, device: Device, *, share: bool = False, nodes: int = 1
+) -> list[int]:
+    """Numbers of ranks such as ``1,2,4``, each once. Raises Failure for what cannot be started."""
+    if text is None:
+        return [default_ranks(device, nodes=nodes)]
+    counts: list[int] = []
+    for part in text.split(","):
+        if not part.strip().isdecimal() or len(part) > MAX_DIGITS or int(part) < 1:
+            raise Failure(f"--gpus {text}: {part.strip()!r} is not a number of ranks; write 1,2,4")
+        if int(part) not in counts:
+            counts.append(int(part))
+    for count in sorted(counts, reverse=True):
+        why_not = why_not_here(count, device, share=share, nodes=nodes)
+        if why_not is not None:
+            raise Failure(f"--gpus {count}: {why_not}")
+    return counts
+
+
+def refuse_flags(ctx: click.Context, names: Sequence[str], why: str) -> None:
+    """Raises Failure for a parameter that was given, by a flag or by its variable."""
+    for param in ctx.command.params:
+        name = param.name or ""
+        if name not in names:
+            continue
+        match ctx.get_parameter_source(name):
+            case ParameterSource.COMMANDLINE:
+                raise Failure(f"{max(param.opts, key=len)} {why}")
+            case ParameterSource.ENVIRONMENT:
+                raise Failure(f"{ctx.auto_envvar_prefix}_{name.upper()} {why}")

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 import click
 
 from spbench.cli import options
-from spbench.errors import Failure
+from spbench.cli.selection import choose_workload
 from spbench.report.diagram.draw import show
 from spbench.report.diagram.layout import Picture
 from spbench.strategies.describe import lanes
-from spbench.strategies.registry import UnknownStrategyError
-from spbench.sweep import devices
+from spbench.strategies.registry import expand_names
 
 
 @click.command(
@@ -40,12 +39,10 @@ def command(
     For each strategy the axis that is sharded while each sublayer runs, and the bytes that
     the busiest rank sends. Nothing is run.
     """
-    chosen = devices.choose_workload(workload, settings)
-    names = devices.parse_strategies(strategies)
-    try:
-        picture = Picture(workload=chosen, ranks=ranks, lanes=lanes(chosen, names, ranks))
-    except UnknownStrategyError as error:
-        raise Failure(str(error)) from None
+    work = choose_workload(workload, settings)
+    picture = Picture(
+        workload=work, ranks=ranks, lanes=lanes(work, expand_names(strategies), ranks)
+    )
     if as_json:
         click.echo(json.dumps(picture.as_data(), indent=2, default=round))
     else:

@@ -10,19 +10,15 @@ from typing import Literal
 import click
 
 from spbench.cli import options
-from spbench.cli.selection import DEFAULT_WORKLOAD
+from spbench.cli.selection import DEFAULT_WORKLOAD, choose_workload, parse_ranks
 from spbench.cli.wire import refuse_wire, verify_wire
 from spbench.errors import DONE, SOME_FAILED, Failure
-from spbench.launch.local import LocalLauncher
-from spbench.launch.torchrun import JoinedLauncher, joined_ranks
 from spbench.report.tables import show_verdicts
 from spbench.results.sample import VerifyResult
-from spbench.strategies.registry import UnknownStrategyError
-from spbench.sweep import devices
+from spbench.strategies.registry import expand_names, load
+from spbench.sweep.devices import choose_device
 from spbench.sweep.fault_check import refuse_fault
-from spbench.sweep.plan import check_options
-from spbench.sweep.verification import checks_for, on_each, run_checks
-from spbench.workload.case import Device, GateCheck, Job
+from spbench.sweep.verification import checks_for, verify
 from spbench.workload.catalogue import find, names
 from spbench.workload.load import with_settings
 from spbench.workload.workload import Workload
@@ -80,19 +76,18 @@ def command(
     refuse_fault()
     if wire:
         refuse_wire(device)
-    chosen = devices.parse_strategies(strategies)
+    asked = expand_names(strategies)
     shapes = _shapes(workloads, small, [DEFAULT_WORKLOAD] if wire else [])
     settings = [f"dtype={dtype}"] if dtype else [] if wire else ["dtype=float64"]
     shapes = [with_settings(shape, settings) for shape in shapes]
-    where = devices.choose_device("cpu" if wire else device)
-    ranks = devices.parse_ranks(gpus, where)
-    try:
-        check_options(chosen)
-    except UnknownStrategyError as error:
-        raise Failure(str(error)) from None
+    where = choose_device("cpu" if wire else device)
+    ranks = parse_ranks(gpus, where)
+    for strategy in asked:
+        load(strategy)  # which raises for options that it does not have
     if wire:
-        return verify_wire(chosen, shapes, ranks, timeout, as_json=as_json)
-    return _shown(_verify(checks_for(chosen, shapes), ranks, where, timeout), as_json=as_json)
+        return verify_wire(asked, shapes, ranks, timeout, as_json=as_json)
+    results = verify(checks_for(asked, shapes), ranks, where, timeout)
+    return DONE if results is None else _show(results, as_json=as_json)
 
 
 def _shapes(workloads: Sequence[str], small: bool, default: Sequence[str]) -> list[Workload]:
@@ -109,39 +104,21 @@ def _shapes(workloads: Sequence[str], small: bool, default: Sequence[str]) -> li
     if small and (own := [name for name in chosen if not name.endswith(SMALL)]):
         known = [name for name in own if name not in large]
         raise Failure(f"{known[0]!r} has no -small twin; --small is for names of the catalogue")
-    return [devices.choose_workload(name, []) for name in dict.fromkeys(chosen)]
+    return [choose_workload(name, []) for name in dict.fromkeys(chosen)]
 
 
-def _verify(
-    checks: list[GateCheck], ranks: list[int], device: Device, timeout_s: float
-) -> list[VerifyResult] | None:
-    """Every check on every number of ranks; None on a rank that is not the first."""
-    one_of_many: JoinedLauncher | None = None
-    if joined_ranks() is not None:
-        job = Job(ranks=ranks[0], device=device, checks=checks, timeout_s=timeout_s)
-        one_of_many = JoinedLauncher(job)
-        if not one_of_many.is_first:
-            one_of_many.follow()
-            return None
-    return on_each(
-        ranks,
-        checks,
-        lambda log: one_of_many or LocalLauncher(log),
-        lambda size, launcher, place: run_checks(checks, size, device, launcher, place, timeout_s),
-    )
-
-
-def _shown(verdicts: list[VerifyResult] | None, *, as_json: bool) -> int:
-    """All of them, and how it went."""
-    if verdicts is None:
-        return DONE
+def _show(results: Sequence[VerifyResult], *, as_json: bool) -> int:
+    """Prints all results; the exit code."""
     if as_json:
-        click.echo(json.dumps([asdict(verdict) for verdict in verdicts], indent=2))
+        click.echo(json.dumps([asdict(result) for result in results], indent=2))
     else:
-        show_verdicts(verdicts)
-    outcomes = {verdict.outcome for verdict in verdicts}
+        show_verdicts(results)
+    outcomes = {result.outcome for result in results}
     if outcomes == {"declined"}:
-        said = "every check was declined; give other strategies, ranks or workloads"
-        click.echo(f"nothing was proved: {said}", err=True)
+        click.echo(
+            "nothing was proved: every check was declined; "
+            "give other strategies, ranks or workloads",
+            err=True,
+        )
         return SOME_FAILED
     return SOME_FAILED if "WRONG" in outcomes else DONE

@@ -22,7 +22,7 @@ from spbench.regression.turn_server import TurnServer
 from spbench.results.environment import environment
 from spbench.results.reading import ResultsError
 from spbench.results.store import Store
-from spbench.sweep.output_folder import new_session, resolved
+from spbench.sweep.output_folder import as_in_run_json, new_session
 from spbench.sweep.sweep import Sweep
 from spbench.workload.case import COUNTED, Cell
 
@@ -49,7 +49,7 @@ def open_runners(
     memory of a GPU does not come back."""
     session, facts = new_session(), environment()
     cases = [cell.case for cell in cells]
-    planned = [resolved(cell) for cell in cells]
+    planned = [as_in_run_json(cell) for cell in cells]
     with ExitStack() as stack:
         sides = []
         try:

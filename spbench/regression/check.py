@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,16 @@ from spbench.regression.measurement import CheckOptions, LiveMeasurement
 from spbench.results.find_run import find_baseline, find_run, records_of
 from spbench.results.record import Record
 from spbench.results.run_json import read_run
-from spbench.strategies.registry import UnknownStrategyError, module_of
+from spbench.strategies.registry import load, module_of
 from spbench.sweep.devices import choose_device, why_not_here
-from spbench.sweep.fault_check import said_fault
-from spbench.sweep.output_folder import Destination
-from spbench.sweep.plan import Request, cells_of, check_options
-from spbench.sweep.request import Asked, checked_cells, declined
+from spbench.sweep.fault_check import announce_fault, planted_fault
+from spbench.sweep.output_folder import output_folder
+from spbench.sweep.plan import cells as cells_for
+from spbench.sweep.plan import cells_of
+from spbench.sweep.request import Request, refusal
 from spbench.text import counted
 from spbench.worker.fault_injection import VARIABLE
-from spbench.workload.case import COUNTED, QUICK, Case, Cell, Device, MeasurementBudget
+from spbench.workload.case import COUNTED, QUICK, Case, Cell, MeasurementBudget
 
 EFFORT = MeasurementBudget(silent=False, seconds=30.0, precision=0.005, max_warmup=6)
 """Of two sides that are both measured here: no verdict needs steps without communication, and
@@ -52,11 +54,11 @@ def against_baseline(
     kept = find_baseline(name, baselines)
     records = records_of(kept)
     cases = _cases_of(kept, records)
-    said_fault(cases)
+    cells = _planned(cases, options)
+    announce_fault(planted_fault(), cells)
     folder = _new_folder(out, f"check-{name}")
     if "time" in options.metrics:
         _say_what_is_short(records)
-    cells = _planned(cases, options)
     with open_runners(folder, [Code(name="now")], cells, options.deadlines) as runners:
         bench = LiveMeasurement(
             folder=folder, runners=runners, cases=cases, options=options, known=records
@@ -91,8 +93,9 @@ def _cases_of(kept: Path, records: Sequence[Record]) -> list[Case]:
         )
     try:
         cases = [case_of(told[key], effort) for key, effort in wanted.items()]
-        check_options([case.strategy for case in cases])
-    except (ValueError, UnknownStrategyError) as error:
+        for case in cases:
+            load(case.strategy)  # which raises for options that it does not have
+    except ValueError as error:
         raise Failure(
             f"{kept} cannot be measured again by this version: {error}", CANNOT_JUDGE
         ) from None
@@ -122,23 +125,20 @@ def case_of(told: Mapping[str, Any], effort: str) -> Case:
     return case.model_copy(update={"budget": QUICK if effort == "quick" else MeasurementBudget()})
 
 
-def against_commit(
-    revision: str, asked: Asked, device: Device, options: CheckOptions, out: Path | None
-) -> Judgement:
+def against_commit(revision: str, request: Request, options: CheckOptions) -> Judgement:
     """A commit and the work tree, in turn."""
-    effort = EFFORT if "time" in options.metrics else COUNTED
-    request = Request(combinations=asked.combinations, device=device, launches=1, effort=effort)
-    cells = checked_cells(request, skip_invalid=True)
-    said_fault([cell.case for cell in cells if cell.why_not is None])
+    budget = EFFORT if "time" in options.metrics else COUNTED
+    cells = cells_for(replace(request, launches=1, budget=budget, skip_invalid=True))
+    announce_fault(request.fault, cells)
     try:
         with checked_out(revision) as base:
             here = work_tree()
             base.check_own(["spbench", *(module_of(cell.case.strategy) for cell in cells)])
             lost = _lost_since(base, cells)
             kept = [cell for cell in cells if cell.why_not is None or cell.case in lost]
-            _leave_out([cell for cell in cells if cell not in kept], request, cells, asked)
+            _leave_out([cell for cell in cells if cell not in kept], request, cells)
             cases = [cell.case for cell in kept]
-            folder = _new_folder(out, f"check-{revision}")
+            folder = _new_folder(request.out, f"check-{revision}")
             click.echo(f"base: {revision}, {base.commit[:12]}; now: the work tree", err=True)
             # A planted fault is planted in what is checked, not in what it is checked against.
             codes = [
@@ -179,10 +179,10 @@ def _lost_since(base: Checkout, cells: Sequence[Cell]) -> list[Case]:
     return accepted_cases(base, [one for one in unfit if not why_not_here(one.ranks, one.device)])
 
 
-def _leave_out(gone: Sequence[Cell], request: Request, cells: Sequence[Cell], asked: Asked) -> None:
+def _leave_out(gone: Sequence[Cell], request: Request, cells: Sequence[Cell]) -> None:
     """Raises Failure where nothing is left, or something is not to be left out."""
-    if gone and not asked.skip_invalid:
-        raise declined(request, gone[0], cells, from_file=asked.from_file)
+    if gone and not request.skip_invalid:
+        raise refusal(request, gone[0], cells)
     for cell in gone:
         click.echo(f"{cell.case.label} is left out: {cell.why_not}", err=True)
     if len(gone) == len(cells):
@@ -194,4 +194,4 @@ def _new_folder(out: Path | None, title: str) -> Path:
         raise Failure("check starts its ranks itself; call it without torchrun")
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Failure(f"--out {out} is there already; a check is one measurement, in a new folder")
-    return Destination(out, title).folder
+    return output_folder(out, title)

@@ -12,6 +12,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
+from spbench.errors import Failure
 from spbench.text import did_you_mean
 from spbench.workload.yaml_lines import short
 
@@ -35,7 +36,7 @@ SUMMARIES = {
 }
 
 
-class UnknownStrategyError(ValueError):
+class UnknownStrategyError(Failure, ValueError):
     """No strategy, or no option of it, has that name or takes that value."""
 
 

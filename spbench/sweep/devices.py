@@ -1,65 +1,35 @@
-"""What is meant by the flags that commands share: strategies, ranks, workload, device."""
+"""Which devices this machine has, and how many ranks it can start on them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
 from spbench.errors import Failure
 from spbench.launch.torchrun import joined_ranks
 from spbench.results.environment import gpus as gpus_here
-from spbench.strategies.registry import UnknownStrategyError, expand_names
 from spbench.workload.case import Device
-from spbench.workload.catalogue import find
-from spbench.workload.load import overridden, overrides_of, with_settings_in_name
-from spbench.workload.workload import Workload
-from spbench.workload.yaml_lines import WorkloadError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-MAX_DIGITS = 9
 MAX_PROCESSES = 1024
 
 
-def parse_strategies(texts: Sequence[str]) -> list[str]:
-    """Names with their options, each once, in the order given. Loads no strategy."""
-    try:
-        return expand_names(texts)
-    except UnknownStrategyError as error:
-        raise Failure(str(error)) from None
+def choose_device(wanted: str) -> Device:
+    """The device of ``--device``; ``auto`` is cuda where there is a GPU. Raises Failure."""
+    if wanted == "cpu" or (wanted == "auto" and not visible_gpus()):
+        return "cpu"
+    if not visible_gpus():
+        raise Failure(f"--device cuda: no GPU is visible here ({_hidden_by()}); use cpu")
+    return "cuda"
 
 
-def choose_workload(name: str, settings: Sequence[str]) -> Workload:
-    """The workload with its settings; what rows do not show in a column is in its name."""
-    try:
-        overrides = overrides_of(settings)
-        return with_settings_in_name(overridden(find(name), overrides), overrides)
-    except WorkloadError as error:
-        raise Failure(str(error)) from None
-
-
-def parse_ranks(
-    text: str | None, device: Device, *, share: bool = False, nodes: int = 1
-) -> list[int]:
-    """Numbers of ranks, each once, that this machine and its like can start."""
-    started = joined_ranks()
-    if text is None:
-        return [started or nodes * (len(visible_gpus()) if device == "cuda" else 2)]
-    found: list[int] = []
-    for part in text.split(","):
-        if not part.strip().isdecimal() or len(part) > MAX_DIGITS or int(part) < 1:
-            raise Failure(f"--gpus {text}: {part.strip()!r} is not a number of ranks; write 1,2,4")
-        if int(part) not in found:
-            found.append(int(part))
-    for count in sorted(found, reverse=True):
-        why_not = why_not_here(count, device, share=share, nodes=nodes)
-        if why_not is not None:
-            raise Failure(f"--gpus {count}: {why_not}")
-    return found
+def default_ranks(device: Device, *, nodes: int = 1) -> int:
+    """The ranks that torchrun started; else all GPUs of all nodes, or 2 a node on a CPU."""
+    return joined_ranks() or nodes * (len(visible_gpus()) if device == "cuda" else 2)
 
 
 def why_not_here(ranks: int, device: Device, *, share: bool = False, nodes: int = 1) -> str | None:
-    """Why this machine, and its like, cannot start so many ranks, with what would work; or None."""
+    """Why ``nodes`` machines like this one cannot start so many ranks, and what would work."""
     started = joined_ranks()
     if started is not None:
         if ranks == started:
@@ -74,9 +44,9 @@ def why_not_here(ranks: int, device: Device, *, share: bool = False, nodes: int 
     available = len(visible_gpus()) * nodes
     if ranks <= available:
         return None
-    hidden = f" ({_hidden_by()})" if VISIBLE in os.environ else ""
     if nodes > 1:
         return f"{nodes} machines like this one have {available} GPUs; use 1 to {available}"
+    hidden = f" ({_hidden_by()})" if VISIBLE in os.environ else ""
     return (
         f"this machine has {available} GPUs{hidden}; use 1 to {available}, --device cpu, "
         f"or --nnodes for several machines"
@@ -84,7 +54,7 @@ def why_not_here(ranks: int, device: Device, *, share: bool = False, nodes: int 
 
 
 def visible_gpus() -> list[dict[str, Any]]:
-    """The GPUs that CUDA would let a process of ours see."""
+    """The GPUs that CUDA would let a process that is started here see."""
     shown = os.environ.get(VISIBLE)
     here = gpus_here()
     if shown is None:
@@ -93,16 +63,7 @@ def visible_gpus() -> list[dict[str, Any]]:
     return here[: len(names)]
 
 
-def choose_device(asked: str) -> Device:
-    """cuda where there is a GPU, unless told otherwise."""
-    if asked == "cpu" or (asked == "auto" and not visible_gpus()):
-        return "cpu"
-    if not visible_gpus():
-        raise Failure(f"--device cuda: no GPU is visible here ({_hidden_by()}); use cpu")
-    return "cuda"
-
-
 def _hidden_by() -> str:
-    """Why a process of ours sees no GPU, or fewer than there are."""
+    """Why a process that is started here sees no GPU, or fewer than there are."""
     shown = os.environ.get(VISIBLE)
     return "nvidia-smi shows none" if shown is None else f"{VISIBLE} is {shown!r}"

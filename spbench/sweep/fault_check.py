@@ -12,7 +12,7 @@ import click
 
 from spbench.errors import Failure
 from spbench.worker.fault_injection import VARIABLE, WORKS, Fault
-from spbench.workload.case import Case
+from spbench.workload.case import Case, Cell
 
 
 def planted_fault() -> Fault | None:
@@ -49,14 +49,11 @@ def check_hits(fault: Fault | None, cases: Iterable[Case]) -> None:
     )
 
 
-def said_fault(cases: Iterable[Case]) -> Fault | None:
-    """What is planted in what is about to be measured, said on stderr. Raises Failure where it
-    hits none of these cases."""
-    fault = planted_fault()
-    check_hits(fault, cases)
+def announce_fault(fault: Fault | None, cells: Iterable[Cell]) -> None:
+    """Says on stderr which fault is planted. Raises Failure if no cell that can run has it."""
+    check_hits(fault, [cell.case for cell in cells if cell.why_not is None])
     if fault is not None:
         click.echo(f"{VARIABLE}={fault.text}: a fault is planted, and rows say so", err=True)
-    return fault
 
 
 def refuse_fault() -> None:

@@ -1,51 +1,29 @@
-"""From what was asked for to the cases to run: every combination, checked before any start.
+"""From a request to the cells to run: every launch of every combination, checked beforehand.
 
-Only what a strategy itself must say loads torch, here in ``plan``.
+Asking a strategy whether it can run a case imports torch.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TypeVar
 
 from spbench.launch.launcher import Deadlines
 from spbench.strategies.registry import load
-from spbench.text import counted
-from spbench.workload.case import Case, Cell, Combination, Device, Job, Kind, MeasurementBudget
-from spbench.workload.workload import Workload
+from spbench.sweep.devices import why_not_here
+from spbench.sweep.request import Request, refusal
+from spbench.workload.case import Case, Cell, Job
 
 T = TypeVar("T")
-SIZES = {"axes", "batch", "depth"}
-TEXTS = {"name", "source"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What a sweep is made of; each combination is a cell, each launch of it a case."""
+def cells(request: Request) -> list[Cell]:
+    """The cells of a request in the order of their running (see ``cells_of``).
 
-    combinations: Sequence[Combination]
-    device: Device
-    kind: Kind = "measured"
-    launches: int = 1
-    effort: MeasurementBudget
-    seed: int = 0
-
-
-def every(workload: Workload, strategies: Sequence[str], ranks: Sequence[int]) -> list[Combination]:
-    """All strategies on each number of ranks."""
-    return [
-        Combination(workload=workload, strategy=strategy, ranks=count)
-        for count in ranks
-        for strategy in strategies
-    ]
-
-
-def plan(request: Request) -> list[Cell]:
-    """The cells in the order of their running; see ``cells_of``.
-
-    Raises UnknownStrategyError for options that a strategy does not have.
+    Raises Failure for options that a strategy does not have, and for a cell that cannot run
+    unless such cells are to be skipped.
     """
     cases = [
         Case(
@@ -55,11 +33,21 @@ def plan(request: Request) -> list[Cell]:
             device=request.device,
             kind=request.kind,
             seed=request.seed,
-            budget=request.effort,
+            budget=request.budget,
         )
         for one in request.combinations
     ]
-    return cells_of(cases, range(request.launches), request.seed)
+    planned = cells_of(cases, range(request.launches), request.seed)
+    share = request.kind == "one_gpu_share"
+    why_nots = {
+        ranks: why_not_here(ranks, request.device, share=share, nodes=request.nodes)
+        for ranks in {case.ranks for case in cases}
+    }
+    planned = [replace(one, why_not=one.why_not or why_nots[one.case.ranks]) for one in planned]
+    first = next((one for one in planned if one.why_not is not None), None)
+    if first is not None and not request.skip_invalid:
+        raise refusal(request, first, planned)
+    return planned
 
 
 def cells_of(cases: Sequence[Case], launches: Iterable[int], seed: int) -> list[Cell]:
@@ -73,16 +61,17 @@ def cells_of(cases: Sequence[Case], launches: Iterable[int], seed: int) -> list[
     groups: dict[tuple[str, int], list[Case]] = {}
     for case in cases:
         groups.setdefault((case.workload.model_dump_json(), case.ranks), []).append(case)
-    cells = []
+    planned = []
     for launch in launches:
         for group in groups.values():
             for case in turned(group, launch, seed):
                 strategy = strategies[case.strategy]
                 misfit = strategy.misfit(case.workload)
                 why_not = misfit or strategy.why_not(case.workload, case.ranks)
-                one = case.model_copy(update={"launch": launch})
-                cells.append(Cell(case=one, why_not=why_not))
-    return cells
+                planned.append(
+                    Cell(case=case.model_copy(update={"launch": launch}), why_not=why_not)
+                )
+    return planned
 
 
 def turned(cases: Sequence[T], launch: int, seed: int) -> list[T]:
@@ -101,12 +90,6 @@ def turned(cases: Sequence[T], launch: int, seed: int) -> list[T]:
     return order[::-1] if cycle % 2 else order
 
 
-def check_options(strategies: Sequence[str]) -> None:
-    """Raises UnknownStrategyError if a strategy does not have the options that it is given."""
-    for text in strategies:
-        load(text)
-
-
 def job_of(case: Case, deadlines: Deadlines) -> Job:
     """The start of ranks that measures ``case``."""
     wanted = dict(load(case.strategy).environment) if case.device == "cuda" else {}
@@ -117,36 +100,4 @@ def job_of(case: Case, deadlines: Deadlines) -> Job:
         timeout_s=deadlines.launch_s,
         hang_s=deadlines.hang_s,
         environment=wanted,
-    )
-
-
-def too_large(case: Case, starved: Sequence[Case]) -> str | None:
-    """Why there is no memory for it either; None: that is not known."""
-    for other in starved:
-        if other.key == case.key:
-            return f"out of memory in launch {other.launch + 1} already"
-        if _is_larger(case, other):
-            axes = " x ".join(f"{name} {size}" for name, size in other.workload.axes.items())
-            return (
-                f"larger than an oom case ({axes}, batch {other.workload.batch}, depth "
-                f"{other.workload.depth} on {counted(other.ranks, 'rank')})"
-            )
-    return None
-
-
-def _is_larger(case: Case, other: Case) -> bool:
-    """Nowhere smaller, on no more ranks, and alike in all that is no size."""
-    if (case.strategy, case.device, case.kind) != (other.strategy, other.device, other.kind):
-        return False
-    mine, theirs = case.workload, other.workload
-    alike = [
-        work.model_dump(exclude=SIZES | TEXTS) | {"axes": list(work.axes)}
-        for work in (mine, theirs)
-    ]
-    return (
-        alike[0] == alike[1]
-        and case.ranks <= other.ranks
-        and mine.batch >= theirs.batch
-        and mine.depth >= theirs.depth
-        and all(mine.axes[name] >= size for name, size in theirs.axes.items())
     )

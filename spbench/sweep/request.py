@@ -1,145 +1,113 @@
-"""What is asked for, by flags or by a sweep file, checked before anything starts."""
+"""All that ``run`` or ``check`` is asked for, as one frozen object, and how it is refused."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
-import click
-from click.core import ParameterSource
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from spbench.errors import Failure
-from spbench.strategies.registry import UnknownStrategyError, expand_names
-from spbench.sweep import devices
-from spbench.sweep.plan import Request, check_options, every, plan
+from spbench.launch.cluster import Cluster
+from spbench.launch.launcher import Deadlines
+from spbench.strategies.registry import expand_names, load
 from spbench.text import counted
-from spbench.workload.case import Cell, Combination
+from spbench.worker.fault_injection import Fault
+from spbench.workload.case import Cell, Combination, Device, Kind, MeasurementBudget
 from spbench.workload.sweep_file import load_sweep
-from spbench.workload.sweep_schema import LAUNCHES
 from spbench.workload.workload import Workload
-from spbench.workload.yaml_lines import WorkloadError
-
-SAID_BY_THE_FILE = ("strategies", "gpus", "workload", "settings", "dtype")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What flags and file come to."""
+class Request:
+    """Which cases to measure, how, and where their rows go."""
 
-    title: str
-    """Names the results folder."""
     combinations: Sequence[Combination]
-    launches: int
-    skip_invalid: bool
-    reference: str | None = None
+    """Each of them is a case, and is launched ``launches`` times."""
+    device: Device
+    kind: Kind = "measured"
+    launches: int = 1
+    budget: MeasurementBudget = field(default_factory=MeasurementBudget)
+    seed: int = 0
+    """Decides the order of cases within a round, and what ranks compute with."""
+    skip_invalid: bool = False
+    """Cells that cannot run become rows that say why; otherwise nothing is started."""
     from_file: bool = False
+    """Whether a sweep file names the combinations."""
+    reference: str | None = None
+    """The strategy that others are compared with; None: the first."""
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    cluster: Cluster | None = None
+    """This machine's place among several; None: it is the only one."""
+    peak_tflops: float | None = None
+    """Tflop/s of one device, for MFU; None: as the data sheet of the GPU says."""
+    fault: Fault | None = None
+    verbose: bool = False
+    title: str = ""
+    """Names the results folder where ``out`` does not."""
+    out: Path | None = None
+    fresh: bool = False
+    """Whether rows go beside an ``out`` that exists."""
+
+    @property
+    def nodes(self) -> int:
+        return 1 if self.cluster is None else self.cluster.nodes
 
 
-def by_flags(
-    strategies: Sequence[str],
-    workload: Workload,
-    ranks: Sequence[int],
-    *,
-    launches: int | None,
-    skip_invalid: bool,
-) -> Asked:
-    """One workload, every strategy on each number of ranks."""
-    return Asked(
-        title=workload.name,
-        combinations=every(workload, strategies, ranks),
-        launches=LAUNCHES if launches is None else launches,
-        skip_invalid=skip_invalid,
-    )
+def every(workload: Workload, strategies: Sequence[str], ranks: Sequence[int]) -> list[Combination]:
+    """All strategies on each number of ranks."""
+    return [
+        Combination(workload=workload, strategy=strategy, ranks=count)
+        for count in ranks
+        for strategy in strategies
+    ]
 
 
-def by_file(ctx: click.Context, sweep: str, *, launches: int | None, skip_invalid: bool) -> Asked:
-    """The cells of a sweep file; a flag that is given beats what the file says.
-
-    Raises Failure for a mistake in the file, and for a flag that would choose other cells.
-    """
-    for name in SAID_BY_THE_FILE:
-        flag = given(ctx, name)
-        if flag:
-            raise Failure(
-                f"{flag} cannot be given with --sweep, whose file says which cells there are; "
-                f"leave it out, or give a changed copy of the file"
-            )
-    try:
-        found = load_sweep(sweep, with_options)
-    except WorkloadError as error:
-        raise Failure(str(error)) from None
-    return Asked(
-        title=found.file.name,
-        combinations=found.combinations,
-        launches=found.file.launches if launches is None else launches,
-        skip_invalid=skip_invalid or found.file.skip_invalid,
-        reference=found.file.reference,
+def from_sweep_file(name: str, device: Device) -> Request:
+    """The request of a sweep in the catalogue or in a file. Raises Failure for a mistake in it."""
+    sweep = load_sweep(name, _named_with_options)
+    return Request(
+        title=sweep.file.name,
+        combinations=sweep.combinations,
+        device=device,
+        launches=sweep.file.launches,
+        skip_invalid=sweep.file.skip_invalid,
+        reference=sweep.file.reference,
         from_file=True,
     )
 
 
-def with_options(texts: Sequence[str]) -> list[str]:
-    """As ``named``, and that they have their options: which alone takes loading them, and torch."""
-    found = expand_names(texts)
-    check_options([name for name in found if ":" in name])
-    return found
+def _named_with_options(texts: Sequence[str]) -> list[str]:
+    """As ``expand_names``, with options checked: that loads the strategy, and torch."""
+    names = expand_names(texts)
+    for name in names:
+        if ":" in name:
+            load(name)
+    return names
 
 
-def given(ctx: click.Context, name: str) -> str:
-    """The flag, or the variable, that a parameter was given by; empty if it was not."""
-    match ctx.get_parameter_source(name):
-        case ParameterSource.COMMANDLINE:
-            (param,) = (one for one in ctx.command.params if one.name == name)
-            return max(param.opts, key=len)
-        case ParameterSource.ENVIRONMENT:
-            return f"{ctx.auto_envvar_prefix}_{name.upper()}"
-    return ""
-
-
-def checked_cells(
-    request: Request, *, skip_invalid: bool, from_file: bool = False, nodes: int = 1
-) -> list[Cell]:
-    """The cells of the sweep; a Failure if one cannot run and none are to be skipped."""
-    try:
-        cells = plan(request)
-    except UnknownStrategyError as error:
-        raise Failure(str(error)) from None
-    share = request.kind == "one_gpu_share"
-    here = {
-        ranks: devices.why_not_here(ranks, request.device, share=share, nodes=nodes)
-        for ranks in {cell.case.ranks for cell in cells}
-    }
-    cells = [replace(cell, why_not=cell.why_not or here[cell.case.ranks]) for cell in cells]
-    first = next((cell for cell in cells if cell.why_not is not None), None)
-    if first is not None and not skip_invalid:
-        raise declined(request, first, cells, from_file=from_file)
-    return cells
-
-
-def declined(
-    request: Request, cell: Cell, cells: Sequence[Cell], *, from_file: bool = False
-) -> Failure:
-    """That it cannot run, and which of ``cells`` can."""
+def refusal(request: Request, cell: Cell, cells: Sequence[Cell]) -> Failure:
+    """The message that ``cell`` cannot run, and which of ``cells`` can."""
+    case = cell.case
     return Failure(
-        f"{_place(request, cell)}strategy {cell.case.strategy!r} cannot run "
-        f"{cell.case.workload.name} on {counted(cell.case.ranks, 'rank')}: {cell.why_not}.\n"
-        f"  Or {_others(cells, cell, from_file)}--skip-invalid to leave such cells out."
+        f"{_place(request, cell)}strategy {case.strategy!r} cannot run "
+        f"{case.workload.name} on {counted(case.ranks, 'rank')}: {cell.why_not}.\n"
+        f"  Or {_others(request, cell, cells)}--skip-invalid to leave such cells out."
     )
 
 
 def _place(request: Request, cell: Cell) -> str:
-    """Where a file asks for the cell, with a colon behind it; nothing on the command line."""
+    """``file:line: `` of the cell; empty where the command line asked for it."""
     case = cell.case
     wanted = Combination(workload=case.workload, strategy=case.strategy, ranks=case.ranks)
     place = next(one.place for one in request.combinations if one == wanted)
     return f"{place}: " if place else ""
 
 
-def _others(cells: Sequence[Cell], failed: Cell, from_file: bool) -> str:
-    """The strategies asked for that can run the workload on all numbers of ranks asked for."""
+def _others(request: Request, failed: Cell, cells: Sequence[Cell]) -> str:
+    """The requested strategies that can run the workload on every requested number of ranks."""
     alike = [cell for cell in cells if cell.case.workload == failed.case.workload]
     cannot = {cell.case.strategy for cell in alike if cell.why_not is not None}
     can = [cell.case.strategy for cell in alike if cell.case.strategy not in cannot]
     names = ",".join(dict.fromkeys(can))
-    how = f"'strategies: [{names}]'" if from_file else f"-s {names}"
+    how = f"'strategies: [{names}]'" if request.from_file else f"-s {names}"
     return f"{how} (those that can run it), or " if names else ""

@@ -1,4 +1,4 @@
-"""Runs the cells that were asked for, shows them as they finish, keeps them in a folder."""
+"""Runs the cells of a request, shows each as it finishes, and keeps the rows in a folder."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import click
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster, placement, placement_of, spread
 from spbench.launch.gpu_memory import GpuMemory
-from spbench.launch.launcher import Deadlines, Launcher, LauncherError
+from spbench.launch.launcher import LauncherError
 from spbench.launch.local import LocalLauncher
 from spbench.launch.process import AgentProcess
 from spbench.launch.torchrun import JoinedLauncher, joined_ranks
@@ -29,48 +29,50 @@ from spbench.results.record import Record
 from spbench.results.run_json import read_run
 from spbench.results.store import Store
 from spbench.sweep.devices import visible_gpus
-from spbench.sweep.output_folder import Destination, new_session, resolved
+from spbench.sweep.output_folder import as_in_run_json, new_session, output_folder
 from spbench.sweep.peak_flops import known_peak
 from spbench.sweep.plan import job_of
+from spbench.sweep.request import Request
 from spbench.sweep.sweep import Sweep, still_to_do
-from spbench.worker.fault_injection import Fault
-from spbench.workload.case import Cell
+from spbench.workload.case import Case, Cell
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """The cells of one invocation, and how they are to be run."""
+class Finished:
+    """What a run leaves behind."""
 
-    cells: Sequence[Cell]
-    destination: Destination
-    deadlines: Deadlines = field(default_factory=Deadlines)
-    cluster: Cluster | None = None
-    peak_tflops: float | None = None
-    reference: str | None = None
-    fault: Fault | None = None
-    verbose: bool = False
+    folder: Path
+    records: Sequence[Record]
+    """The latest row of each requested launch that has one."""
+    unfinished: Sequence[Cell]
+    """Cells that a resumed run would measure again."""
 
 
-def measure(plan: Plan) -> list[Record] | None:
-    """Runs what is left to do, and shows it. None on a rank or node that is not the first."""
-    if plan.cluster is not None and not plan.cluster.is_head:
-        _follow(_here(plan, plan.cluster))
+def run(request: Request, cells: Sequence[Cell]) -> Finished | None:
+    """Runs what is left to do of ``cells``. None on a rank or node that is not the first."""
+    if request.cluster is not None and not request.cluster.is_head:
+        _follow(_described(request.cluster, request, cells))
         return None
-    if os.environ.get("RANK", "0") == "0":
-        plan.destination.check()  # before other ranks wait for this one
-    one_of_many = _joined(plan) if joined_ranks() is not None else None
-    if one_of_many is not None and not one_of_many.is_first:
-        one_of_many.follow()
-        return None
+    launcher: JoinedLauncher | LocalLauncher
+    if joined_ranks() is None:
+        folder = output_folder(request.out, request.title, fresh=request.fresh)
+        launcher = _local_launcher(request, cells, folder)
+    else:
+        if int(os.environ["RANK"]) == 0:  # refuses --out before other ranks wait for this one
+            folder = output_folder(request.out, request.title, fresh=request.fresh)
+        launcher = _joined_launcher(request, cells)
+        if not launcher.is_first:
+            launcher.follow()
+            return None
     try:
-        with Store(plan.destination.folder) as store:
-            return _sweep(plan, store, one_of_many or _local(plan))
+        with Store(folder) as store:
+            return _measure(request, cells, store, launcher)
     except (ResultsError, LauncherError) as error:
         raise Failure(str(error), UNFIT) from None
 
 
 def _follow(cluster: Cluster) -> None:
-    """What every node but the first does: starts ranks when node 0 says so, until it is over."""
+    """Every node but the first: starts ranks when node 0 says so, until that is over."""
     where = f"{cluster.head}:{cluster.port}"
     click.echo(f"node {cluster.node} of {cluster.nodes}, following node 0 at {where}", err=True)
     with tempfile.TemporaryDirectory(prefix="spbench-node-") as folder:
@@ -86,80 +88,84 @@ def _follow(cluster: Cluster) -> None:
     click.echo(f"node {cluster.node}: node 0 is done", err=True)
 
 
-def _here(plan: Plan, cluster: Cluster) -> Cluster:
-    """With what the other nodes are to know of this one."""
-    keys = json.dumps([(cell.case.key, cell.case.launch) for cell in plan.cells])
+def _described(cluster: Cluster, request: Request, cells: Sequence[Cell]) -> Cluster:
+    """The cluster, with what the other nodes are to know of this one."""
+    keys = json.dumps([(cell.case.key, cell.case.launch) for cell in cells])
     more = {
-        "silence_s": min(cluster.silence_s, plan.deadlines.hang_s),
+        "silence_s": min(cluster.silence_s, request.deadlines.hang_s),
         "asked": hashlib.sha256(keys.encode()).hexdigest()[:12],
         "gpus": len(visible_gpus()),
     }
     return cluster.model_copy(update=more)
 
 
-def _joined(plan: Plan) -> JoinedLauncher:
-    jobs = [job_of(cell.case, plan.deadlines) for cell in plan.cells]
+def _joined_launcher(request: Request, cells: Sequence[Cell]) -> JoinedLauncher:
+    """Joins the ranks that torchrun started. Raises Failure where that cannot work."""
+    jobs = [job_of(cell.case, request.deadlines) for cell in cells]
     wanted = {name: value for job in jobs for name, value in job.environment.items()}
     # These processes live through all cases: what one of them needs is set for all.
     job = jobs[0].model_copy(update={"environment": wanted})
     if job.device == "cuda" and "LOCAL_RANK" not in os.environ:
         raise Failure("RANK is set, LOCAL_RANK is not: which GPU is this rank's? torchrun sets it")
-    launcher = JoinedLauncher(job, plan.fault)
+    launcher = JoinedLauncher(job, request.fault)
     if launcher.why_not:
         raise Failure(launcher.why_not, UNFIT)
     return launcher
 
 
-def _local(plan: Plan) -> LocalLauncher:
-    cluster = None if plan.cluster is None else _here(plan, plan.cluster)
+def _local_launcher(request: Request, cells: Sequence[Cell], folder: Path) -> LocalLauncher:
+    cluster = request.cluster
     return LocalLauncher(
-        plan.destination.folder / "logs" / "launcher.log",
-        cluster=cluster,
-        gpu_memory=GpuMemory.of(cell.case for cell in plan.cells),
+        folder / "logs" / "launcher.log",
+        cluster=None if cluster is None else _described(cluster, request, cells),
+        gpu_memory=GpuMemory.of(cell.case for cell in cells),
     )
 
 
-def _met(plan: Plan, launcher: Launcher) -> list[str]:
-    """Waits for the other nodes; a line for each number of ranks, where they will be."""
-    if isinstance(launcher, JoinedLauncher) and len(set(launcher.hosts)) > 1:
-        return [f"{len(launcher.hosts)} on {placement_of(launcher.hosts)}"]
-    if plan.cluster is None or not isinstance(launcher, LocalLauncher):
+def _placements(
+    request: Request, cells: Sequence[Cell], launcher: JoinedLauncher | LocalLauncher
+) -> list[str]:
+    """Waits for the other nodes. A line for each number of ranks, on which nodes they will be."""
+    if isinstance(launcher, JoinedLauncher):
+        several = len(set(launcher.hosts)) > 1
+        return [f"{len(launcher.hosts)} on {placement_of(launcher.hosts)}"] if several else []
+    if request.cluster is None:
         return []
-    nodes = plan.cluster.nodes
-    click.echo(f"waiting for {nodes - 1} of {nodes} nodes at port {plan.cluster.port}", err=True)
-    counts = sorted({cell.case.ranks for cell in plan.cells if cell.why_not is None})
-    on_gpus = any(cell.case.device == "cuda" for cell in plan.cells)
-    roster = launcher.meet(max(counts, default=1), on_gpus=on_gpus)
+    nodes = request.cluster.nodes
+    click.echo(f"waiting for {nodes - 1} of {nodes} nodes at port {request.cluster.port}", err=True)
+    counts = sorted({cell.case.ranks for cell in cells if cell.why_not is None})
+    roster = launcher.meet(max(counts, default=1), on_gpus=request.device == "cuda")
     return [
         f"{count} on " + placement(spread(count, launcher.per_node, nodes), roster.hosts)
         for count in counts
     ]
 
 
-def _sweep(plan: Plan, store: Store, launcher: Launcher) -> list[Record]:
+def _measure(
+    request: Request, cells: Sequence[Cell], store: Store, launcher: JoinedLauncher | LocalLauncher
+) -> Finished:
     began_s = time.monotonic()
     facts = environment()
-    cells = plan.cells
-    done = [] if not (store.folder / "runs.csv").exists() else read_rows(store.folder).records
+    done = read_rows(store.folder).records if (store.folder / "runs.csv").exists() else []
     todo = still_to_do(cells, done)
     try:
-        placed = _met(plan, launcher)
-        store.write_run(_asked(plan, store) | facts)
+        placements = _placements(request, cells, launcher)
+        store.write_run(_asked_for(request, cells, store.folder) | facts)
         with Screen(
             store.folder,
             [cell.case for cell in todo],
             resumed=len(cells) - len(todo),
-            verbose=plan.verbose,
-            placed=placed,
+            verbose=request.verbose,
+            placed=placements,
         ) as screen:
             sweep = Sweep(
                 store=store,
                 launcher=launcher,
                 run_id=store.folder.resolve().name,
                 session=new_session(),
-                deadlines=plan.deadlines,
+                deadlines=request.deadlines,
                 git_commit=facts["git"].get("commit", ""),
-                peak_tflops=_peaks(plan.peak_tflops, facts),
+                peak_tflops=lambda case: _peak_tflops(request, case, facts),
                 went=screen.went,
                 began_s=began_s,
             )
@@ -167,18 +173,23 @@ def _sweep(plan: Plan, store: Store, launcher: Launcher) -> list[Record]:
                 screen.finished(record)
     finally:
         launcher.close()
-    everything = read_rows(store.folder).latest()
+    rows = read_rows(store.folder)
     ours = {(cell.case.key, cell.case.launch) for cell in cells}
-    return [record for record in everything if (record.case, record.launch) in ours]
+    return Finished(
+        folder=store.folder,
+        records=[record for record in rows.latest() if (record.case, record.launch) in ours],
+        unfinished=still_to_do(cells, rows.records),
+    )
 
 
-def _asked(plan: Plan, store: Store) -> dict[str, Any]:
+def _asked_for(request: Request, cells: Sequence[Cell], folder: Path) -> dict[str, Any]:
+    """What run.json tells of this invocation."""
     return {
         "argv": sys.argv,
-        "reference": plan.reference or read_run(store.folder).get("reference"),
-        "cases": [resolved(cell) for cell in plan.cells],
+        "reference": request.reference or read_run(folder).get("reference"),
+        "cases": [as_in_run_json(cell) for cell in cells],
     }
 
 
-def _peaks(given: float | None, facts: dict[str, Any]) -> Callable[[Any], float | None]:
-    return lambda case: given or known_peak(facts["gpus"], case.workload.dtype)
+def _peak_tflops(request: Request, case: Case, facts: dict[str, Any]) -> float | None:
+    return request.peak_tflops or known_peak(facts["gpus"], case.workload.dtype)

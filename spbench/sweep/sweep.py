@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,9 +15,14 @@ from spbench.launch.local import read_samples
 from spbench.results.record import Record
 from spbench.results.sample import Sample
 from spbench.results.store import Store
-from spbench.sweep.plan import job_of, too_large
+from spbench.sweep.output_folder import launch_folder
+from spbench.sweep.plan import job_of
 from spbench.sweep.row import facts_of, spent
+from spbench.text import counted
 from spbench.workload.case import Case, Cell
+
+SIZES = {"axes", "batch", "depth"}
+TEXTS = {"name", "source"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +73,7 @@ class Sweep:
             row = self._row(cell.case, started_utc, status="skipped", reason=why_not)
             return row, []
         self.store.check_room()
-        folder = self.store.folder / "logs" / folder_name(cell.case)
+        folder = self.store.folder / "logs" / launch_folder(cell.case)
         own = replace(self.deadlines, launch_s=min(self.deadlines.launch_s, left_s))
         job = job_of(cell.case, own)
         launched_s, start_s = time.time(), time.monotonic()
@@ -107,12 +111,6 @@ class Sweep:
         )
 
 
-def folder_name(case: Case) -> str:
-    """Readable, safe in any file system, and different for different cases."""
-    strategy = re.sub(r"[^A-Za-z0-9.-]+", "-", case.strategy)
-    return f"{strategy}-{case.ranks}-{case.key[:8]}-launch{case.launch}"
-
-
 def still_to_do(cells: Sequence[Cell], done: Sequence[Record]) -> list[Cell]:
     """The cells without an ``ok`` row: what a resumed run has left to do. One that can never run
     is done with the row that says so.
@@ -137,10 +135,33 @@ def still_to_do(cells: Sequence[Cell], done: Sequence[Record]) -> list[Cell]:
     ]
 
 
-def new_folder(parent: Path, name: str) -> Path:
-    """``parent/name``, or with a number behind it that is not taken."""
-    folder, tries = parent / name, 1
-    while folder.exists():
-        tries += 1
-        folder = parent / f"{name}-{tries}"
-    return folder
+def too_large(case: Case, starved: Sequence[Case]) -> str | None:
+    """Why there is no memory for it either; None: that is not known."""
+    for other in starved:
+        if other.key == case.key:
+            return f"out of memory in launch {other.launch + 1} already"
+        if _is_larger(case, other):
+            axes = " x ".join(f"{name} {size}" for name, size in other.workload.axes.items())
+            return (
+                f"larger than an oom case ({axes}, batch {other.workload.batch}, depth "
+                f"{other.workload.depth} on {counted(other.ranks, 'rank')})"
+            )
+    return None
+
+
+def _is_larger(case: Case, other: Case) -> bool:
+    """Nowhere smaller, on no more ranks, and alike in all that is no size."""
+    if (case.strategy, case.device, case.kind) != (other.strategy, other.device, other.kind):
+        return False
+    mine, theirs = case.workload, other.workload
+    alike = [
+        work.model_dump(exclude=SIZES | TEXTS) | {"axes": list(work.axes)}
+        for work in (mine, theirs)
+    ]
+    return (
+        alike[0] == alike[1]
+        and case.ranks <= other.ranks
+        and mine.batch >= theirs.batch
+        and mine.depth >= theirs.depth
+        and all(mine.axes[name] >= size for name, size in theirs.axes.items())
+    )

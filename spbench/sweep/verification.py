@@ -13,6 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from spbench.errors import SOME_FAILED, Failure
 from spbench.launch.launcher import Launcher, LaunchResult
+from spbench.launch.local import LocalLauncher
+from spbench.launch.torchrun import JoinedLauncher, joined_ranks
 from spbench.results.sample import CHECKED, Checked, Sample, VerifyResult, sample_path
 from spbench.text import counted
 from spbench.workload.case import Device, GateCheck, Job
@@ -48,6 +50,27 @@ def checks_for(strategies: Sequence[str], workloads: Sequence[Workload]) -> list
 def _sharpnesses(work: Workload) -> tuple[float, ...]:
     sharp = work.name in SHARP_SHAPES and work.dtype in SHARP
     return (1.0, SHARP[work.dtype]) if sharp else (1.0,)
+
+
+def verify(
+    checks: Sequence[GateCheck], ranks: Sequence[int], device: Device, timeout_s: float
+) -> list[VerifyResult] | None:
+    """Every check on every number of ranks; None on a rank that is not the first."""
+    joined: JoinedLauncher | None = None
+    if joined_ranks() is not None:
+        job = Job(ranks=ranks[0], device=device, checks=list(checks), timeout_s=timeout_s)
+        joined = JoinedLauncher(job)
+        if not joined.is_first:
+            joined.follow()
+            return None
+    return on_each(
+        ranks,
+        checks,
+        lambda log: joined or LocalLauncher(log),
+        lambda size, launcher, folder: run_checks(
+            checks, size, device, launcher, folder, timeout_s
+        ),
+    )
 
 
 def run_checks(

@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from spbench.errors import Failure
+
 MAX_BYTES = 100_000
 MAX_DEPTH = 20  # the parser's time grows with the square of the nesting
 MAX_INTEGER = 2**63
@@ -20,7 +22,7 @@ MAX_SHOWN = 60
 KeyPath = tuple[str | int, ...]
 
 
-class WorkloadError(ValueError):
+class WorkloadError(Failure, ValueError):
     """A workload, sweep or setting that cannot be used: where, why, and what would work."""
 
 

@@ -22,14 +22,16 @@ import pytest
 
 from spbench.cli import error_handling
 from spbench.cli import main as entry
+from spbench.cli.selection import parse_ranks
 from spbench.errors import READER_GONE, SOME_FAILED, UNFIT, USAGE, Failure
 from spbench.results.record import Record
 from spbench.results.store import Store
+from spbench.strategies.registry import expand_names
 from spbench.sweep import devices
-from spbench.sweep.output_folder import Destination
-from spbench.sweep.plan import Request, every
-from spbench.sweep.request import checked_cells
-from spbench.workload.case import QUICK, Case
+from spbench.sweep.output_folder import output_folder
+from spbench.sweep.plan import cells
+from spbench.sweep.request import Request, every
+from spbench.workload.case import Case
 from spbench.workload.catalogue import find
 
 FLAGS = {
@@ -687,16 +689,16 @@ def test_a_place_that_is_no_run_is_refused(tmp_path: Path) -> None:
 def test_bad_numbers_of_ranks(text: str) -> None:
     """Zero, negative, huge or no number at all: said with what to write."""
     with pytest.raises(Failure, match=r"^--gpus .*(write 1,2,4|use 1 to 1024)") as caught:
-        devices.parse_ranks(text, "cpu")
+        parse_ranks(text, "cpu")
     assert caught.value.code == USAGE
 
 
 def test_good_numbers_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each once, in the order given; without any all GPUs, or 2 on a CPU."""
-    assert devices.parse_ranks("4, 1,4", "cpu") == [4, 1]
-    assert devices.parse_ranks(None, "cpu") == [2]
+    assert parse_ranks("4, 1,4", "cpu") == [4, 1]
+    assert parse_ranks(None, "cpu") == [2]
     with_gpus(monkeypatch, 4)
-    assert devices.parse_ranks(None, "cuda") == [4]
+    assert parse_ranks(None, "cuda") == [4]
 
 
 def with_gpus(monkeypatch: pytest.MonkeyPatch, count: int, visible: str | None = None) -> None:
@@ -725,54 +727,54 @@ def test_more_ranks_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused with what would work; a share of a larger group needs one GPU alone."""
     with_gpus(monkeypatch, 2)
     with pytest.raises(Failure, match=r"has 2 GPUs; use 1 to 2, --device cpu, or --nnodes"):
-        devices.parse_ranks("1,8", "cuda")
-    assert devices.parse_ranks("1,8", "cuda", share=True) == [1, 8]
+        parse_ranks("1,8", "cuda")
+    assert parse_ranks("1,8", "cuda", share=True) == [1, 8]
 
 
 def test_cells_that_this_machine_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a sweep they are left out where that is asked for; a strategy's own reason comes first."""
     with_gpus(monkeypatch, 2)
     asked = [*every(CASE.workload, ["dsp"], [2, 8]), *every(CASE.workload, ["ulysses"], [16])]
-    request = Request(combinations=asked, device="cuda", effort=QUICK)
-    cells = checked_cells(request, skip_invalid=True)
-    assert cells[0].why_not is None
-    assert "this machine has 2 GPUs" in (cells[1].why_not or "")
-    assert "8 heads give 8 of 16 ranks" in (cells[2].why_not or "")
+    request = Request(combinations=asked, device="cuda", skip_invalid=True)
+    planned = cells(request)
+    assert planned[0].why_not is None
+    assert "this machine has 2 GPUs" in (planned[1].why_not or "")
+    assert "8 heads give 8 of 16 ranks" in (planned[2].why_not or "")
     with pytest.raises(Failure, match=r"cannot run axes-2d on 8 ranks: .*\n.*--skip-invalid"):
-        checked_cells(request, skip_invalid=False)
-    share = Request(combinations=asked[:2], device="cuda", kind="one_gpu_share", effort=QUICK)
-    assert {cell.why_not for cell in checked_cells(share, skip_invalid=False)} == {None}
+        cells(replace(request, skip_invalid=False))
+    share = Request(combinations=asked[:2], device="cuda", kind="one_gpu_share")
+    assert {cell.why_not for cell in cells(share)} == {None}
 
 
 def test_a_joined_launch_has_its_own_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under torchrun the ranks are those that were started, and no others."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "16")
-    assert devices.parse_ranks(None, "cuda") == [16]
-    assert devices.parse_ranks("16", "cuda") == [16]
+    assert parse_ranks(None, "cuda") == [16]
+    assert parse_ranks("16", "cuda") == [16]
     with pytest.raises(Failure, match="this process is one of 16 ranks"):
-        devices.parse_ranks("8", "cuda")
+        parse_ranks("8", "cuda")
 
 
 def test_strategies_are_named_once_each() -> None:
     """Repeated, with commas, with options; 'all' is every one."""
-    assert devices.parse_strategies(["dsp,rsa", "dsp", "rsa:reduce-scatter"]) == [
+    assert expand_names(["dsp,rsa", "dsp", "rsa:reduce-scatter"]) == [
         "dsp",
         "rsa",
         "rsa:reduce-scatter",
     ]
-    everyone = devices.parse_strategies(["all"])
+    everyone = expand_names(["all"])
     assert everyone[:4] == ["dsp", "ulysses", "megatron-sp", "rsa"]
-    assert devices.parse_strategies(["rsa,all"]) == ["rsa", *[s for s in everyone if s != "rsa"]]
+    assert expand_names(["rsa,all"]) == ["rsa", *[s for s in everyone if s != "rsa"]]
 
 
 def test_where_results_go(tmp_path: Path) -> None:
     """By date and workload; --out as it is; --fresh beside it; no name leads elsewhere."""
-    assert Destination(tmp_path, "w").folder == tmp_path
+    assert output_folder(tmp_path, "w") == tmp_path
     beside = tmp_path.with_name(f"{tmp_path.name}-2")
-    assert Destination(tmp_path, "w", fresh=True).folder == beside
+    assert output_folder(tmp_path, "w", fresh=True) == beside
     for odd in ("../../x", "a b\n", "ä/ö"):
-        folder = Destination(None, odd).folder
+        folder = output_folder(None, odd)
         assert folder.parent == Path("results")
         assert folder.name.isascii()
         assert folder.name.isprintable()

@@ -20,7 +20,8 @@ from spbench.launch.process import AgentProcess
 from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.results.store import Store
-from spbench.sweep.plan import Request, every, plan
+from spbench.sweep.plan import cells
+from spbench.sweep.request import Request, every
 from spbench.sweep.sweep import Sweep
 from spbench.workload.case import QUICK
 from spbench.workload.catalogue import find
@@ -60,7 +61,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
         request = Request(
             combinations=every(find("axes-2d", "verify"), names, [2]),
             device="cpu",
-            effort=QUICK,
+            budget=QUICK,
         )
         launcher = LocalLauncher(folder / "logs" / "launcher.log")
         with Store(folder) as store:
@@ -72,7 +73,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
                 deadlines=Deadlines(launch_s=60.0),
             )
             before = psutil.Process().children(recursive=True)
-            records = list(sweep.run(plan(request), lambda _: None))
+            records = list(sweep.run(cells(request), lambda _: None))
             launcher.close()
         assert (
             alive([p for p in psutil.Process().children(recursive=True) if p not in before]) == []
@@ -184,7 +185,7 @@ def test_a_planted_slow_rank_shows(tmp_path: Path) -> None:
 def test_variables_for_the_ranks_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A launcher is given some, and has others taken away, whatever this process has."""
     monkeypatch.setenv("SPBENCH_FAULT", "nonsense")
-    (cell,) = plan(Request(combinations=every(WORK, ["dsp"], [2]), device="cpu", effort=NO_SILENT))
+    (cell,) = cells(Request(combinations=every(WORK, ["dsp"], [2]), device="cpu", budget=NO_SILENT))
     for variable, said in (
         ({"SPBENCH_FAULT": None}, ""),
         ({"SPBENCH_FAULT": "slow@rank0:1%"}, "SPBENCH_FAULT=slow@rank0:1%"),

@@ -15,7 +15,8 @@ from spbench.launch.launcher import Deadlines, LaunchResult
 from spbench.launch.local import LocalLauncher
 from spbench.results.record import Record
 from spbench.results.store import Store
-from spbench.sweep.plan import Request, every, plan
+from spbench.sweep.plan import cells
+from spbench.sweep.request import Request, every
 from spbench.sweep.sweep import Sweep
 from spbench.worker.fault_injection import VARIABLE
 from spbench.workload.case import QUICK, Job
@@ -82,7 +83,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
         request = Request(
             combinations=every(find("axes-2d", "verify"), ["dsp"], [2]),
             device="cpu",
-            effort=QUICK,
+            budget=QUICK,
             launches=len(FAULTS),
         )
         before = psutil.Process().children(recursive=True)
@@ -97,7 +98,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
             )
             # An oom case is not tried again; here each launch is another fault.
             records = []
-            for record in sweep.run(plan(request), lambda _: None):
+            for record in sweep.run(cells(request), lambda _: None):
                 sweep.starved.clear()
                 records.append(record)
             launcher.close()

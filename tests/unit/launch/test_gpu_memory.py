@@ -10,7 +10,8 @@ import pytest
 from spbench.launch.gpu_memory import TOLERANCE_BYTES, GpuMemory, memory_back, oom_kills
 from spbench.launch.launcher import Deadlines, LauncherError, LaunchResult
 from spbench.launch.local import LocalLauncher
-from spbench.sweep.plan import Request, every, job_of, plan
+from spbench.sweep.plan import cells, job_of
+from spbench.sweep.request import Request, every
 from spbench.workload.case import QUICK
 from spbench.workload.catalogue import find
 
@@ -68,7 +69,7 @@ def test_a_hung_launch_that_leaves_memory_ends_the_sweep(
     memory = GpuMemory(lambda: list(used))
     launcher = LocalLauncher(tmp_path / "launcher.log", gpu_memory=memory)
     work = find("axes-2d", "verify")
-    (cell,) = plan(Request(combinations=every(work, ["dsp"], [2]), device="cpu", effort=QUICK))
+    (cell,) = cells(Request(combinations=every(work, ["dsp"], [2]), device="cpu", budget=QUICK))
     job = job_of(cell.case, Deadlines(launch_s=60.0, hang_s=1.5))
     try:
         fine = launcher.run(job, tmp_path / "fine")

@@ -18,8 +18,11 @@ from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.results.sample import Sample, sample_path
 from spbench.results.store import Store
-from spbench.sweep.plan import Request, every, job_of, plan, turned
-from spbench.sweep.sweep import Sweep, folder_name, new_folder, still_to_do
+from spbench.sweep import plan
+from spbench.sweep.output_folder import launch_folder, new_folder
+from spbench.sweep.plan import job_of, turned
+from spbench.sweep.request import Request, every
+from spbench.sweep.sweep import Sweep, still_to_do
 from spbench.workload.case import QUICK, Case, Cell, Combination, Job, MeasurementBudget
 from spbench.workload.catalogue import find
 
@@ -91,7 +94,8 @@ class FakeLauncher:
 
 def cells(*strategies: str, **more: Any) -> list[Cell]:
     asked = every(more.pop("workload", WORK), strategies or ("dsp",), more.pop("ranks", [2]))
-    return plan(Request(combinations=asked, **{"device": "cpu", "effort": QUICK} | more))
+    known = {"device": "cpu", "budget": QUICK, "skip_invalid": True}
+    return plan.cells(Request(combinations=asked, **known | more))
 
 
 def sweep(
@@ -327,7 +331,7 @@ def test_a_fault_is_a_row_that_says_why(tmp_path: Path, name: str) -> None:
     assert (record.sent_bytes_forward is not None) == (
         status == "wrong_result" and "sent" in reason
     )
-    where = f"logs/{folder_name(cells()[0].case)}/logs"
+    where = f"logs/{launch_folder(cells()[0].case)}/logs"
     assert record.log == ("" if replay.ended.group_lost else where)
     assert read_rows(tmp_path).records == [record]
 
@@ -450,7 +454,7 @@ def test_a_resumed_run_redoes_only_what_is_not_ok(tmp_path: Path) -> None:
 
 def test_a_quick_row_is_done_for_a_quick_run_alone(tmp_path: Path) -> None:
     """A full run measures it again; a quick one takes what is there, full or of before."""
-    quick, full = cells(effort=QUICK), cells(effort=MeasurementBudget())
+    quick, full = cells(budget=QUICK), cells(budget=MeasurementBudget())
     sweep(tmp_path, FakeLauncher([OK]), quick)
     done = read_rows(tmp_path).latest()
     assert (still_to_do(quick, done), still_to_do(full, done)) == ([], full)
@@ -464,10 +468,10 @@ def test_a_quick_row_is_done_for_a_quick_run_alone(tmp_path: Path) -> None:
 
 def test_a_quick_launch_more_does_not_hide_a_full_run(tmp_path: Path) -> None:
     """Interrupted behind three full launches: they are still shown, and none is redone."""
-    full = cells(launches=3, effort=MeasurementBudget())
+    full = cells(launches=3, budget=MeasurementBudget())
     sweep(tmp_path, FakeLauncher([OK] * 3), full)
     before = read_rows(tmp_path).latest()
-    quick = cells(launches=4, effort=QUICK)
+    quick = cells(launches=4, budget=QUICK)
     rest = still_to_do(quick, read_rows(tmp_path).records)
     assert [cell.case.launch for cell in rest] == [3]
     with pytest.raises(KeyboardInterrupt):
@@ -481,10 +485,10 @@ def test_a_quick_launch_more_does_not_hide_a_full_run(tmp_path: Path) -> None:
 
 def test_another_length_does_not_redo_a_case(tmp_path: Path) -> None:
     """How long it is measured is no part of a case; another launch or shape is."""
-    sweep(tmp_path, FakeLauncher([OK]), cells(effort=MeasurementBudget()))
+    sweep(tmp_path, FakeLauncher([OK]), cells(budget=MeasurementBudget()))
     done = read_rows(tmp_path).latest()
     slower = QUICK.model_copy(update={"seconds": 9.0})
-    assert still_to_do(cells(effort=slower), done) == []
+    assert still_to_do(cells(budget=slower), done) == []
     assert [cell.case.launch for cell in still_to_do(cells(launches=3), done)] == [1, 2]
     assert len(still_to_do(cells(workload=WORK.model_copy(update={"batch": 2})), done)) == 1
 
@@ -494,7 +498,7 @@ def test_a_job_asks_for_what_the_case_needs(tmp_path: Path) -> None:
     launcher = FakeLauncher([OK])
     (cell,) = cells()
     sweep(tmp_path, launcher, [cell])
-    written = Job.read(tmp_path / "logs" / folder_name(cell.case))
+    written = Job.read(tmp_path / "logs" / launch_folder(cell.case))
     assert written == launcher.jobs[0]
     assert (written.ranks, written.timeout_s, written.case) == (2, 7.0, cell.case)
     assert job_of(cell.case, Deadlines()).environment == {}
@@ -505,10 +509,10 @@ def test_a_job_asks_for_what_the_case_needs(tmp_path: Path) -> None:
 def test_names_of_folders(tmp_path: Path) -> None:
     """Safe anywhere, different for different cases and launches; a taken name gets a number."""
     odd = cells("rsa:reduce-scatter")[0].case
-    assert folder_name(odd).startswith("rsa-reduce-scatter-2-")
-    assert folder_name(odd).endswith("-launch0")
+    assert launch_folder(odd).startswith("rsa-reduce-scatter-2-")
+    assert launch_folder(odd).endswith("-launch0")
     other = odd.model_copy(update={"seed": 1})
-    assert len({folder_name(case) for case in (odd, other)}) == 2
+    assert len({launch_folder(case) for case in (odd, other)}) == 2
     for expected in ("run", "run-2", "run-3"):
         folder = new_folder(tmp_path, "run")
         assert folder == tmp_path / expected
@@ -566,7 +570,7 @@ def test_each_workload_and_number_of_ranks_stays_together() -> None:
     other = WORK.model_copy(update={"batch": 7})
     asked = [*every(WORK, ["dsp", "rsa"], [2, 3]), *every(other, ["dsp", "rsa"], [2])]
     late = Combination(workload=WORK, strategy="ulysses", ranks=2)
-    found = plan(Request(combinations=[*asked, late], device="cpu", effort=QUICK, launches=3))
+    found = plan.cells(Request(combinations=[*asked, late], device="cpu", budget=QUICK, launches=3))
     cases = [cell.case for cell in found]
     assert [case.launch for case in cases] == [0] * 7 + [1] * 7 + [2] * 7
     places = [(case.workload.batch, case.ranks) for case in cases]
@@ -581,7 +585,7 @@ def test_what_a_gpu_can_do_depends_on_the_case(tmp_path: Path) -> None:
         Combination(workload=WORK.model_copy(update={"dtype": d}), strategy="dsp", ranks=2)
         for d in ("float32", "bfloat16")
     ]
-    todo = plan(Request(combinations=asked, device="cpu", effort=QUICK))
+    todo = plan.cells(Request(combinations=asked, device="cpu", budget=QUICK))
     with Store(tmp_path) as store:
         run = Sweep(
             store=store,
