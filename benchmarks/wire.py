@@ -31,7 +31,7 @@ import torch
 from spbench.comm.group import Group, ProcessGroup
 from spbench.errors import DONE, SOME_FAILED, UNFIT
 from spbench.strategies.registry import BUILT_IN, load
-from spbench.worker.step import Links, Step
+from spbench.worker.step import Step
 from spbench.workload.catalogue import find
 from spbench.workload.workload import Workload
 
@@ -91,22 +91,22 @@ def measure(
     declined = strategy.misfit(work) or strategy.why_not(work, group.size)
     if declined:
         return Measured(declined=declined)
-    links = Links(strategy=group.strategy, gradients=group.gradients)
-    step = Step(work, strategy, links, group.device, seed=None)
+    transports = group.transports
+    step = Step(work, strategy, transports, group.device, seed=None)
     inputs, cotangent = step.random_inputs()
     for _ in range(WARM_UP):
-        links.reset()
+        transports.reset()
         step(inputs, cotangent)
-    (busiest,) = group.largest([float(sum(links.sent().values()))])
+    (busiest,) = group.largest([float(sum(transports.sent().values()))])
     steps = min(MAX_STEPS, math.ceil(ENOUGH_BYTES / max(1.0, busiest)))
-    links.reset()
+    transports.reset()
     before = _read_in_silence(group, read)
     for _ in range(steps):
         step(inputs, cotangent)
     after = _read_in_silence(group, read)
     return Measured(
         steps=steps,
-        counted_bytes=round(sum(links.sent().values())),
+        counted_bytes=round(sum(transports.sent().values())),
         sent_bytes=after.sent_bytes - before.sent_bytes,
         packets=after.packets - before.packets,
         resent_segments=after.resent_segments - before.resent_segments,

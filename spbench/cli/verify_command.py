@@ -1,4 +1,4 @@
-"""``spbench verify``: the gate alone, over many shapes; or, with --wire, the bytes alone."""
+"""``spbench verify``: the gate alone, over many shapes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Literal
 import click
 
 from spbench.cli import options
-from spbench.cli.selection import DEFAULT_WORKLOAD, choose_workload, parse_ranks
-from spbench.cli.wire import refuse_wire, verify_wire
+from spbench.cli.selection import choose_workload, parse_ranks
 from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.report.tables import show_verdicts
 from spbench.results.sample import VerifyResult
@@ -39,16 +38,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
     help="Instead of the built-in shapes; 'all' for the whole catalogue.",
 )
 @click.option("--small", is_flag=True, help="The -small twins of the named workloads.")
-@click.option(
-    "--dtype",
-    type=click.Choice(DTYPES),
-    help="[default: float64; with --wire the workload's own]",
-)
-@click.option(
-    "--wire",
-    is_flag=True,
-    help="Hold the bytes that are counted against those that the kernel saw. CPU, Linux.",
-)
+@click.option("--dtype", type=click.Choice(DTYPES), default="float64", show_default=True)
 @options.lasting("--timeout", "1800", "For all checks of one number of ranks: 90, 90s, 30m, 2h.")
 @options.device_option
 @options.json_option
@@ -57,8 +47,7 @@ def command(
     gpus: str | None,
     workloads: Sequence[str],
     small: bool,
-    dtype: Literal["float64", "float32", "bfloat16", "float16"] | None,
-    wire: bool,
+    dtype: Literal["float64", "float32", "bfloat16", "float16"],
     timeout: float,
     device: str,
     as_json: bool,
@@ -69,34 +58,25 @@ def command(
     float32 where rows of scores are sharp, four times the error that one device makes itself.
     Bytes sent must equal the prediction exactly.
     A workload too large for one device is compared as a reduced one of its kind.
-
-    With --wire the ranks live in a network namespace of their own, and run steps of
-    dsp-720m-small or -w: what its interface sends must be 1.000 to 1.02 times what is counted.
     """
     refuse_fault()
-    if wire:
-        refuse_wire(device)
     asked = expand_names(strategies)
-    shapes = _shapes(workloads, small, [DEFAULT_WORKLOAD] if wire else [])
-    settings = [f"dtype={dtype}"] if dtype else [] if wire else ["dtype=float64"]
-    shapes = [with_settings(shape, settings) for shape in shapes]
-    where = choose_device("cpu" if wire else device)
+    shapes = _shapes(workloads, small)
+    shapes = [with_settings(shape, [f"dtype={dtype}"]) for shape in shapes]
+    where = choose_device(device)
     ranks = parse_ranks(gpus, where)
     for strategy in asked:
         load(strategy)  # which raises for options that it does not have
-    if wire:
-        return verify_wire(asked, shapes, ranks, timeout, as_json=as_json)
     results = verify(checks_for(asked, shapes), ranks, where, timeout)
     return DONE if results is None else _show(results, as_json=as_json)
 
 
-def _shapes(workloads: Sequence[str], small: bool, default: Sequence[str]) -> list[Workload]:
-    """What is named, or ``default``, or the built-in shapes."""
+def _shapes(workloads: Sequence[str], small: bool) -> list[Workload]:
+    """The workloads that are named, or the built-in shapes."""
     if not workloads:
         if small:
             raise Failure("--small needs --workload: 'all', or names of the catalogue")
-        built_in = [find(name, "verify") for name in names("verify")]
-        return [find(name) for name in default] or built_in
+        return [find(name, "verify") for name in names("verify")]
     large = [name for name in names() if not name.endswith(SMALL)]
     wanted = [part for group in workloads for part in group.split(",")]
     every = [name for part in wanted for name in (large if part == "all" else [part])]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import final
 
@@ -37,9 +37,8 @@ class LocalLauncher:
 
     ``environment``: variables that it and its ranks have, or with None do not have, while this
     process may think otherwise. ``gpu_memory``: what launchers that take turns on the GPUs look
-    after together; None where there are no GPUs. ``into``: words of a Python that goes on as the
-    launcher. ``seat``: where its ranks take turns with another launch; what they wait there is no
-    part of their time.
+    after together; None where there are no GPUs. ``seat``: where its ranks take turns with
+    another launch; what they wait there is no part of their time.
     """
 
     def __init__(
@@ -48,7 +47,6 @@ class LocalLauncher:
         environment: Mapping[str, str | None] | None = None,
         cluster: Cluster | None = None,
         gpu_memory: GpuMemory | None = None,
-        into: Sequence[str] = (),
         seat: Seat | None = None,
     ) -> None:
         self._seat = seat
@@ -56,7 +54,7 @@ class LocalLauncher:
         self._cluster, self._gpu_memory = cluster, gpu_memory
         self._folder = log.parent
         words = () if cluster is None else (cluster.model_dump_json(), str(self._folder.resolve()))
-        self._agent = AgentProcess(log, environment, words, into)
+        self._agent = AgentProcess(log, environment, words)
         self._idle = True
         self._lost = False
         self.roster = Roster()

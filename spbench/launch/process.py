@@ -22,12 +22,11 @@ class AgentProcess:
         log: Path,
         environment: Mapping[str, str | None],
         words: Sequence[str] = (),
-        into: Sequence[str] = (),
     ) -> None:
-        """``words`` for the launcher; ``into``: of a Python that goes on as the launcher."""
+        """``words``: arguments of the launcher."""
         self.log = log
         self._environment = environment
-        self._words = [*into, "-m", "spbench.launch.agent", str(os.getpid()), *words]
+        self._words = ["-m", "spbench.launch.agent", str(os.getpid()), *words]
         self._file: IO[bytes] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -22,7 +22,6 @@ from spbench.comm.group import Group, ProcessGroup, ShareOfGroup
 from spbench.layers.attention import prefer_fastest
 from spbench.results.heartbeat import Heartbeat, find_heartbeats, heartbeat_path
 from spbench.results.sample import CHECKED, sample_path, write_atomically
-from spbench.results.wire_result import WIRED
 from spbench.worker.collective_check import exchange_all
 from spbench.worker.failure import failure
 from spbench.worker.fault_injection import Fault
@@ -30,7 +29,6 @@ from spbench.worker.parent_death import die_with_parent
 from spbench.worker.run_case import refused, run_case
 from spbench.worker.turn_client import TurnClient
 from spbench.worker.verify import verify_all
-from spbench.worker.wire_counts import wire_all
 from spbench.workload.case import Job
 
 ECHO_S = 0.5
@@ -124,6 +122,4 @@ def work(
     if job.collectives:
         tell = (pulse or Heartbeat()).phase
         return exchange_all(group, tell).model_dump_json()
-    if job.wire:
-        return WIRED.dump_json(wire_all(job.checks, group, pulse)).decode()
     return CHECKED.dump_json(verify_all(job.checks, group, pulse)).decode()

@@ -142,9 +142,6 @@ class Job(Frozen):
     checks: list[GateCheck] = Field(default_factory=list)
     collectives: bool = False
     """Whether ranks are to send each other known numbers."""
-    wire: bool = False
-    """Whether the checks hold what is counted against what the kernel saw, and not results
-    against one device's."""
     timeout_s: PositiveFloat = 600.0
     """Of the whole launch."""
     hang_s: PositiveFloat = 180.0

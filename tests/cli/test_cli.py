@@ -123,7 +123,6 @@ FLAGS = {
         "--small",
         "--strategy",
         "--timeout",
-        "--wire",
         "--workload",
         "-g",
         "-s",
@@ -249,8 +248,6 @@ BAD_YAML = "version: 1\nname: mine\naxes: {time: 4}\nhiden: 32\nheads: 4\ndepth:
         (["compare", "nowhere"], "no run at nowhere. The latest under results/: none yet"),
         (["verify", "--small"], "--small needs --workload: 'all', or names of the catalogue"),
         (["verify", "-w", "bench.yaml", "--small"], "'bench.yaml' has no -small twin"),
-        (["verify", "--wire", "--device", "cuda"], "NCCL's bytes pass no network interface"),
-        (["verify", "--wire", "--small"], "--small needs --workload: 'all', or names of the"),
         (["list", "strategy"], "'strategies', 'workloads', 'sweeps', 'runs'"),
     ],
 )

@@ -13,7 +13,6 @@ import click
 import pytest
 import yaml
 
-from spbench.launch import namespace
 from spbench.strategies.registry import expand_names
 from spbench.workload.block import SUBLAYERS, Frozen
 from spbench.workload.catalogue import find
@@ -93,8 +92,6 @@ def test_the_other_commands_of_the_readme_run(tmp_path: Path) -> None:
     words = ("run", "-s", "dsp", "-g", "2", "-w", "earthformer-small", "--quick", "--device", "cpu")
     assert spbench(*words, folder=tmp_path).returncode == 0
     others = [c for c in COMMANDS if not c.startswith(("spbench run", "spbench check"))]
-    if namespace.why_not() is not None:
-        others = [c for c in others if "--wire" not in c]
     (run,) = (path.name for path in (tmp_path / "results").iterdir())
     assert len(others) >= 4
     small = ["--workload", "earthformer-small", "--device", "cpu", "--dtype", "float32"]

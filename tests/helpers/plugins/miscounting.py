@@ -1,6 +1,7 @@
 """Strategies from outside that send what they do not count, or count what they do not send.
 
-Their results are right and their counters as predicted: the gate passes them. Only the wire knows.
+Their results are right and their counters as predicted: the gate passes them.
+The kernel's counters alone show it.
 """
 
 from __future__ import annotations

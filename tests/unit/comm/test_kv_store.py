@@ -6,17 +6,16 @@ import subprocess
 import sys
 
 import pytest
+from helpers.network_namespace import ENTER, needs_namespace
 from helpers.spbench_process import ROOT
 
 from spbench.comm.kv_store import KeyValueStore, KeyValueStoreError
-from spbench.launch import namespace
 
-MISSING = namespace.why_not()
 FEW_PORTS = f"""
+import subprocess
 import sys
 sys.path[:0] = {[str(ROOT), str(ROOT / "tests")]}
-from spbench.launch import namespace
-namespace.enter()
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 with open("/proc/sys/net/ipv4/ip_local_port_range", "w") as ports:
     ports.write("40000 40031")
 from spbench.comm.kv_store import KeyValueStore
@@ -33,10 +32,10 @@ print(len(set(seen)))
 """Boards one after another, where the system has hardly a port that was none before."""
 
 
-@pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
+@needs_namespace
 def test_a_port_that_was_a_closed_boards() -> None:
     """Others in the process find the new board at it, as ranks of a launch's elastic do."""
-    words = [sys.executable, "-c", FEW_PORTS]
+    words = [*ENTER, sys.executable, "-c", FEW_PORTS]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 16
