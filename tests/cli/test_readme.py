@@ -1,4 +1,4 @@
-"""What the README shows is true: its commands run, its workload loads."""
+"""What the README and the pages show is true: commands run, workloads load, pictures are drawn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 import pytest
 import yaml
 
-from spbench.strategies.registry import expand_names
+from spbench.strategies.registry import BUILT_IN, expand_names
 from spbench.workload.block import SUBLAYERS, Frozen
 from spbench.workload.catalogue import find
 from spbench.workload.load import load_text, with_settings
@@ -25,14 +25,21 @@ README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 DOCS = Path(__file__).parents[2] / "docs"
 SWEEPS_PAGE = (DOCS / "sweeps.md").read_text(encoding="utf-8")
 WORKLOADS_PAGE = (DOCS / "workloads.md").read_text(encoding="utf-8")
+STRATEGIES_PAGE = (DOCS / "strategies.md").read_text(encoding="utf-8")
+FIRST_STEPS = "".join(
+    (DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("getting-started", "choosing")
+)
 COMMANDS = [
     line.removeprefix("$ ").split("#")[0].strip()
-    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+    for block in re.findall(r"```console\n(.*?)```", README + FIRST_STEPS, re.DOTALL)
     for line in block.splitlines()
 ]
 
-SWEEP, MODEL = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-PICTURES = re.findall(r"```text\n\$ (spbench show [^\n]*)\n(.*?)```", README, re.DOTALL)
+(MODEL,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+(FIRST_MODEL,) = re.findall(r"```yaml\n(.*?)```", FIRST_STEPS, re.DOTALL)
+PICTURES = re.findall(
+    r"```text\n\$ (spbench show [^\n]*)\n(.*?)```", README + STRATEGIES_PAGE, re.DOTALL
+)
 
 
 def spbench(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -81,23 +88,23 @@ def test_workflows_are_well_formed(text: str) -> None:
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("spbench run")])
 def test_runs_of_the_readme_are_well_formed(command: str, tmp_path: Path) -> None:
-    """Each plans its cells on a machine without a GPU; my-model.yaml is the README's own."""
-    (tmp_path / "my-model.yaml").write_text(MODEL)
-    done = spbench(*shlex.split(command)[1:], "--dry-run", "--device", "cpu", folder=tmp_path)
+    """Each plans its cells on a machine without a GPU; my-model.yaml is the pages' own."""
+    (tmp_path / "my-model.yaml").write_text(FIRST_MODEL)
+    words = [word for word in shlex.split(command)[1:] if word != "--dry-run"]
+    done = spbench(*words, "--dry-run", "--device", "cpu", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_other_commands_of_the_readme_run(tmp_path: Path) -> None:
-    """A small run, then every other command as it is written (verify on its small part)."""
+    """A small run, then every other command as it is written."""
     words = ("run", "-s", "dsp", "-g", "2", "-w", "earthformer-small", "--quick", "--device", "cpu")
     assert spbench(*words, folder=tmp_path).returncode == 0
     others = [c for c in COMMANDS if not c.startswith(("spbench run", "spbench check"))]
-    (run,) = (path.name for path in (tmp_path / "results").iterdir())
+    (tmp_path / "my-model.yaml").write_text(FIRST_MODEL)
     assert len(others) >= 4
-    small = ["--workload", "earthformer-small", "--device", "cpu", "--dtype", "float32"]
     for command in others:
-        words_ = shlex.split(command.replace("RUN OTHER", f"{run} {run}"))[1:]
-        more = {"verify": small, "baseline": ["--force"]}  # it may have been noisy here
+        words_ = shlex.split(command)[1:]
+        more = {"doctor": ["--device", "cpu"]}
         done = spbench(*words_, *more.get(words_[0], []), folder=tmp_path)
         assert done.returncode == 0, (command, done.stderr)
         assert done.stdout.strip()
@@ -111,21 +118,22 @@ def test_pictures_of_the_readme_are_what_is_drawn(command: str, shown: str) -> N
     assert shown == done.stdout
 
 
-def test_the_readme_has_pictures() -> None:
-    """Of two axes and of three."""
-    assert [command.split()[2] for command, _ in PICTURES] == [
-        "open-sora-1.2-480p",
-        "axial-weather",
-    ]
+def test_every_strategy_has_a_section_with_its_picture() -> None:
+    """docs/strategies.md has a heading for each built-in strategy, and below it what it draws."""
+    drawn = {command.partition(" -s ")[2] for command, _ in PICTURES}
+    for name in BUILT_IN:
+        assert f"\n## {name}\n" in STRATEGIES_PAGE
+        assert name in drawn
 
 
-def test_the_workload_of_the_readme_loads() -> None:
-    """The YAML in the README is a valid workload."""
-    assert list(load_text(MODEL, "README.md").axes) == ["time", "height", "width"]
+def test_the_workloads_of_the_readme_and_of_getting_started_load() -> None:
+    """The YAML in each is a valid workload of three axes."""
+    for text in (MODEL, FIRST_MODEL):
+        assert list(load_text(text, "my-model.yaml").axes) == ["time", "height", "width"]
 
 
-@pytest.mark.parametrize("text", [SWEEP, *re.findall(r"```yaml\n(.*?)```", SWEEPS_PAGE, re.DOTALL)])
-def test_the_sweeps_of_the_readme_and_the_docs_load(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", re.findall(r"```yaml\n(.*?)```", SWEEPS_PAGE, re.DOTALL))
+def test_the_sweeps_of_the_docs_load(text: str, tmp_path: Path) -> None:
     """With my-model.yaml beside them; what they include and exclude is in and out."""
     (tmp_path / "my-model.yaml").write_text(MODEL)
     (tmp_path / "my-sweep.yaml").write_text(text)
