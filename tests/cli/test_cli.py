@@ -5,34 +5,30 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 import pytest
+from helpers.command_line import CASE, ROOT, record, spbench
 
 from spbench.cli import error_handling
 from spbench.cli import main as entry
 from spbench.cli.selection import parse_ranks
 from spbench.errors import READER_GONE, SOME_FAILED, UNFIT, USAGE, Failure
-from spbench.results.record import Record
 from spbench.results.store import Store
 from spbench.strategies.registry import expand_names
 from spbench.sweep import devices
 from spbench.sweep.output_folder import output_folder
 from spbench.sweep.plan import cells
 from spbench.sweep.request import Request, every
-from spbench.workload.case import Case
-from spbench.workload.catalogue import find
 
 FLAGS = {
     "run": [
@@ -132,59 +128,6 @@ FLAGS = {
     "list": ["--json", "WHAT"],
     "doctor": ["--device", "--gpus", "--json", "--timeout", "-g"],
 }
-
-
-ROOT = Path(entry.__file__).parents[2]
-"""Where the spbench under test lies, so that commands run the same one."""
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a command said, how it ended, and the processor time that it took."""
-
-    code: int
-    out: str
-    err: str
-    cpu_s: float
-
-
-TRAP = "raise ImportError('torch was imported')\n"
-MISSING = "raise ModuleNotFoundError('no torch', name='torch')\n"
-
-
-def spbench(
-    folder: Path, *words: str, torch: bool | None = False, stdout: int | None = None, **environ: str
-) -> Done:
-    """Runs a command in ``folder``; unless ``torch``, importing torch ends it with an error, with
-    None as where it is not installed."""
-    trap = folder / "trap" / "torch"
-    trap.mkdir(parents=True, exist_ok=True)
-    (trap / "__init__.py").write_text(MISSING if torch is None else TRAP)
-    paths = [str(ROOT)] if torch else [str(trap.parent), str(ROOT)]
-    env = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(paths)} | environ
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        [sys.executable, "-m", "spbench", *words],
-        cwd=folder,
-        env=env,
-        stdout=subprocess.PIPE if stdout is None else stdout,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        timeout=120,
-        check=False,
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    out = (done.stdout or b"").decode(errors="replace")
-    return Done(done.returncode, out, done.stderr.decode(errors="replace"), cpu_s)
-
-
-CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
-
-
-def record(strategy: str, **more: Any) -> Record:
-    known = {"run_id": "made-up", "started_utc": "2030-01-01T00:00:00Z", "status": "ok"}
-    return replace(Record.of_case(CASE, **known), case=strategy, strategy=strategy, **more)
 
 
 @pytest.fixture(scope="module")

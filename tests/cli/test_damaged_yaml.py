@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.command_line import spbench
 from helpers.in_process import Said, inside
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_cli import spbench
 
 from spbench.errors import DONE, USAGE
 from spbench.workload.load import load_text

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 import pytest
-from test_cli import spbench
+from helpers.command_line import spbench
 from test_diagnoses import CPU_BUILD, CUDA_BUILD, fake_nvml
 from test_tables import STYLED, Terminal
 

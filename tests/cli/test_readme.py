@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
 import click
 import pytest
 import yaml
+from helpers.command_line import spbench
 
 from spbench.strategies.registry import BUILT_IN, expand_names
 from spbench.workload.block import SUBLAYERS, Frozen
@@ -40,17 +39,6 @@ COMMANDS = [
 PICTURES = re.findall(
     r"```text\n\$ (spbench show [^\n]*)\n(.*?)```", README + STRATEGIES_PAGE, re.DOTALL
 )
-
-
-def spbench(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "spbench", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 CI_PAGE = (DOCS / "ci.md").read_text(encoding="utf-8")
@@ -91,31 +79,31 @@ def test_runs_of_the_readme_are_well_formed(command: str, tmp_path: Path) -> Non
     """Each plans its cells on a machine without a GPU; my-model.yaml is the pages' own."""
     (tmp_path / "my-model.yaml").write_text(FIRST_MODEL)
     words = [word for word in shlex.split(command)[1:] if word != "--dry-run"]
-    done = spbench(*words, "--dry-run", "--device", "cpu", folder=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = spbench(tmp_path, *words, "--dry-run", "--device", "cpu", torch=True)
+    assert (done.code, done.err) == (0, "")
 
 
 def test_the_other_commands_of_the_readme_run(tmp_path: Path) -> None:
     """A small run, then every other command as it is written."""
     words = ("run", "-s", "dsp", "-g", "2", "-w", "earthformer-small", "--quick", "--device", "cpu")
-    assert spbench(*words, folder=tmp_path).returncode == 0
+    assert spbench(tmp_path, *words, torch=True).code == 0
     others = [c for c in COMMANDS if not c.startswith(("spbench run", "spbench check"))]
     (tmp_path / "my-model.yaml").write_text(FIRST_MODEL)
     assert len(others) >= 4
     for command in others:
         words_ = shlex.split(command)[1:]
         more = {"doctor": ["--device", "cpu"]}
-        done = spbench(*words_, *more.get(words_[0], []), folder=tmp_path)
-        assert done.returncode == 0, (command, done.stderr)
-        assert done.stdout.strip()
+        done = spbench(tmp_path, *words_, *more.get(words_[0], []), torch=True)
+        assert done.code == 0, (command, done.err)
+        assert done.out.strip()
 
 
 @pytest.mark.parametrize(("command", "shown"), PICTURES, ids=[command for command, _ in PICTURES])
 def test_pictures_of_the_readme_are_what_is_drawn(command: str, shown: str) -> None:
     """Each is its command's output, to the letter."""
-    done = spbench(*shlex.split(command)[1:], folder=Path(__file__).parents[2])
-    assert (done.returncode, done.stderr) == (0, "")
-    assert shown == done.stdout
+    done = spbench(Path(__file__).parents[2], *shlex.split(command)[1:], torch=True)
+    assert (done.code, done.err) == (0, "")
+    assert shown == done.out
 
 
 def test_every_strategy_has_a_section_with_its_picture() -> None:

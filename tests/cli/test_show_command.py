@@ -10,9 +10,9 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from helpers.command_line import spbench
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_cli import spbench
 from test_tables import COLOURED, STYLED, Terminal
 
 from spbench.errors import USAGE

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from helpers.command_line import ROOT, record, spbench
 from helpers.in_process import inside
-from test_cli import ROOT, record, spbench
 
 from spbench.errors import DONE, USAGE
 from spbench.results.store import Store

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from helpers.command_line import ROOT, record
 from helpers.in_process import Said, inside
 from helpers.spbench_process import start
-from test_cli import ROOT, record
 
 from spbench.errors import DONE, UNFIT, USAGE
 from spbench.results.reading import read_rows

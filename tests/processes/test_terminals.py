@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from helpers.command_line import ROOT, record, spbench
 from helpers.in_process import Said, inside
-from test_cli import ROOT, record, spbench
 
 from spbench.errors import DONE, READER_GONE, UNFIT
 from spbench.report import tables
