@@ -3,19 +3,24 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+WORKERS ?= 2
 
-.PHONY: bench test test-faults check clean
+.PHONY: bench test test-all check clean
 
 bench: $(READY)
 	$(BIN)/spbench run --quick >/dev/null
 	$(BIN)/spbench plot
 	$(BIN)/spbench compare
 
+# Tests that look at times or at the machine follow the others, alone.
 test: $(READY)
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not serial and not long"
+	$(BIN)/pytest -m "serial and not long"
 
-test-faults: $(READY)
-	$(BIN)/pytest -m "faults or not faults" tests
+# Everything: also what takes minutes, and all drawn examples in place of one in eight.
+test-all: $(READY)
+	TEST_ALL=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not serial and not long"
+	TEST_ALL=1 $(BIN)/pytest -m "serial or long"
 
 check: $(READY)
 	$(BIN)/ruff format --check .

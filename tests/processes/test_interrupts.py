@@ -34,9 +34,9 @@ from spbench.results.store import Store
     ("signals", "code"),
     [
         ([signal.SIGINT], 130),
-        pytest.param([signal.SIGINT] * 3, 130, marks=pytest.mark.faults),
-        pytest.param([signal.SIGTERM], 143, marks=pytest.mark.faults),
-        pytest.param([signal.SIGHUP], 129, marks=pytest.mark.faults),
+        pytest.param([signal.SIGINT] * 3, 130, marks=pytest.mark.long),
+        pytest.param([signal.SIGTERM], 143, marks=pytest.mark.long),
+        pytest.param([signal.SIGHUP], 129, marks=pytest.mark.long),
     ],
 )
 def test_an_ending_by_signal(tmp_path: Path, signals: list[signal.Signals], code: int) -> None:
@@ -82,7 +82,7 @@ def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
     assert [row["status"] for row in rows_of(out)] == ["interrupted"]
 
 
-@pytest.mark.parametrize("who", ["spbench", pytest.param("launcher", marks=pytest.mark.faults)])
+@pytest.mark.parametrize("who", ["spbench", pytest.param("launcher", marks=pytest.mark.long)])
 def test_a_sudden_death(tmp_path: Path, who: str) -> None:
     """SIGKILL to spbench: all die, the lock does not hold, the next start does the rest. To the
     launcher: its ranks die, a row says so, and the next case has a launcher of its own."""
@@ -110,7 +110,7 @@ def test_a_sudden_death(tmp_path: Path, who: str) -> None:
     assert (second["strategy"], second["status"]) == ("dsp", "ok")
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_two_runs_on_one_output(tmp_path: Path) -> None:
     """The second refuses with 6 and says what to do; the first goes on unharmed. With outputs of
     their own they run beside each other: no port is shared."""
@@ -128,7 +128,7 @@ def test_two_runs_on_one_output(tmp_path: Path) -> None:
     finish(first, 30)
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_the_time_for_all_launches(tmp_path: Path) -> None:
     """--max-time: the launch under way is interrupted, no other begins, and a resume does it."""
     words = ("run", *LONG, "--launches", "2", "--out", "here", "--max-time", "6s")

@@ -1,6 +1,6 @@
 """Kills at random moments: every case that was measured is there once after the resume.
 
-A few of them in every test run; 200 with ``make test-faults``.
+A few of them in every test run; 200 with ``make test-all``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KILLS = 200
 TARGETS = ("spbench", "launcher", "rank")
 
 
-@pytest.mark.faults
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_random_kills(tmp_path: Path) -> None:
     """SIGKILL, SIGTERM or SIGINT to spbench, its launcher or a rank, again and again, with a resume

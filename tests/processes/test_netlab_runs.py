@@ -52,7 +52,7 @@ def sent(row: dict[str, str]) -> tuple[str, ...]:
     return (row["strategy"], *(row[f"sent_bytes_{phase}"] for phase in phases))
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_the_same_volumes_as_on_one_node(tmp_path: Path) -> None:
     """Two nodes of two ranks under torchrun and with a launcher each, and four ranks on one."""
     words = (*SMALL, "-s", "dsp,ulysses")
@@ -70,7 +70,7 @@ def test_the_same_volumes_as_on_one_node(tmp_path: Path) -> None:
         assert {row["placement"] for row in rows} == {"node0 0-1, node1 2-3"}
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_a_pulled_cable_with_a_launcher_each(tmp_path: Path) -> None:
     """The row names the node, within the limit; both end with 6."""
     words = (*MANY, "--gpus", "4")
@@ -86,7 +86,7 @@ def test_a_pulled_cable_with_a_launcher_each(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_a_pulled_cable_under_torchrun(tmp_path: Path) -> None:
     """Rank 0 finds out which host is silent, and writes the row before torchrun ends it."""
     cut = ("--cut", "1@file:here/logs/*launch1/rank0.json")

@@ -25,7 +25,7 @@ from helpers.spbench_process import (
     until_ranks_step,
 )
 
-LONGER = pytest.mark.faults
+LONGER = pytest.mark.long
 
 
 def free_port() -> int:

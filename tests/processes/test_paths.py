@@ -145,7 +145,7 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
     assert "Permission denied" in done.err
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_a_folder_that_vanishes_ends_a_run(tmp_path: Path) -> None:
     """In the middle of a launch: 6, and no rows are written to one that is made anew."""
     out = tmp_path / "here"
@@ -156,7 +156,7 @@ def test_a_folder_that_vanishes_ends_a_run(tmp_path: Path) -> None:
     assert not (out / "runs.csv").exists()
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_a_run_that_ended_before_it_wrote_anything(tmp_path: Path) -> None:
     """It leaves a lock and logs: no other things than a run's, so that it may go on."""
     out = tmp_path / "here"
@@ -259,7 +259,7 @@ ODD = "spa ce, quo'te\" ü 模 $(x) ;&|%s"
 """Spaces, quotes, other scripts, and what a shell would take for a command."""
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_two_runs_at_once_on_one_output(tmp_path: Path) -> None:
     """The second is refused with 6 while the first goes on, and ends as if it had been alone;
     an odd name is no trouble to either."""

@@ -269,7 +269,7 @@ def test_a_pipe_without_a_reader(place: Path, words: list[str], unbuffered: str)
     assert (done.code, done.err) == (READER_GONE, "")
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_a_run_whose_reader_goes_away(tmp_path: Path) -> None:
     """It ends in order as by SIGPIPE, with what was finished; else it would go on unseen."""
     words = "run -w earthformer-small --set depth=1 --quick --device cpu -s dsp -g 2 --out here"
