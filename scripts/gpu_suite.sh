@@ -9,8 +9,8 @@
 #
 #   usage: [BUDGET_S=540] [FAULTS=all] [DEVICE=cpu] [PYTHON=python3] scripts/gpu_suite.sh [FOLDER]
 #
-# FOLDER is results/<UTC date>-<gpu> unless given. What it holds is not done again, so a second
-# call goes on where the time ended the first. DEVICE=cpu goes through all of it in a small form.
+# FOLDER is results/<UTC date>-<gpu> unless given; results/archive/ is what git keeps. What it holds
+# is not done again, so a second call goes on where the time ended the first. DEVICE=cpu goes through all of it in a small form.
 # FAULTS, all or some such as kill@rank1:step3, are planted into the two nodes, each for 40 s.
 # Exit code: 0; 3 a gate failed; 6 nothing could be run.
 set -uo pipefail

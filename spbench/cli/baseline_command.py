@@ -14,9 +14,9 @@ from spbench.analysis.intervals import LEAST_LAUNCHES
 from spbench.analysis.power import hardest_case, quiet_launches
 from spbench.cli import options
 from spbench.errors import UNFIT, Failure
+from spbench.report.fit_width import Grid, fewer
 from spbench.report.power_text import findable_in_words
 from spbench.report.strategy_table import show_comparison
-from spbench.report.table_width import Grid, fewer
 from spbench.report.tables import console, show_fitting
 from spbench.results.baselines import folder_of, keep, names
 from spbench.results.find_run import (

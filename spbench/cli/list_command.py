@@ -12,7 +12,7 @@ import click
 from spbench.cli import options
 from spbench.errors import Failure
 from spbench.report import units
-from spbench.report.table_width import Grid
+from spbench.report.fit_width import Grid
 from spbench.report.tables import console, show_fitting
 from spbench.results.find_run import all_runs
 from spbench.results.reading import ResultsError, read_rows

@@ -12,9 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from spbench.report import tables, units
+from spbench.report.fit_width import Grid, fewer, folded
 from spbench.report.progress import in_a_line
-from spbench.report.table_width import Grid, fewer
-from spbench.report.text_columns import sentence
 from spbench.strategies.registry import load
 from spbench.text import counted
 from spbench.workload.case import Cell
@@ -56,7 +55,7 @@ def _show_field(out: Console, label: str, value: str) -> None:
     lines = [label.ljust(LABEL) + value]
     if out.is_terminal:
         lines = [
-            line.plain for line in sentence(value, max(NARROWEST, out.width), LABEL, label=label)
+            line.plain for line in folded(value, max(NARROWEST, out.width), LABEL, label=label)
         ]
     for line in lines:
         out.print(Text(line), soft_wrap=True)

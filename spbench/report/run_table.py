@@ -8,7 +8,7 @@ from spbench.analysis.compare import Comparison
 from spbench.analysis.findings import Finding, Metric
 from spbench.analysis.verdict import Judgement
 from spbench.report import tables, units
-from spbench.report.table_width import Grid, fitting, left_out
+from spbench.report.fit_width import Grid, fitting, left_out
 from spbench.text import counted
 
 

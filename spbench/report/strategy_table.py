@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from spbench.analysis.compare import Comparison
 from spbench.analysis.compare_strategies import Line
 from spbench.report import tables, units
-from spbench.report.table_width import Grid, fitting, left_out
+from spbench.report.fit_width import Grid, fitting, left_out
 from spbench.text import counted
 
 FULL = (

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spbench.report import units
-from spbench.report.table_width import Grid, fewer, fitting, left_out, taken
+from spbench.report.fit_width import Grid, fewer, fitting, left_out, line_width
 from spbench.results.sample import VerifyResult
 from spbench.text import counted
 
@@ -79,11 +79,11 @@ def show_table(out: Console, title: str, grid: Grid) -> None:
     if title and cell_len(title) > room(out):
         say(out, title)
         title = ""
-    if taken(widths) > room(out) or any("\n" in head for head in grid.columns):
+    if line_width(widths) > room(out) or any("\n" in head for head in grid.columns):
         out.print(table(grid, title, grid.broken(room(out))))
         return
     lines = [_aligned(cells, widths, grid.words) for cells in (grid.columns, *grid.rows)]
-    lines.insert(1, f" {'─' * (taken(widths) - 2)} ")
+    lines.insert(1, f" {'─' * (line_width(widths) - 2)} ")
     if out.options.ascii_only:
         lines[1] = lines[1].replace("─", "-")
     text = Text("\n".join([title, "", *lines, ""] if title else ["", *lines, ""]))

@@ -10,8 +10,8 @@ from rich.text import Text
 from spbench.report import units
 from spbench.report.diagram.lane import lane_lines
 from spbench.report.diagram.layout import MOST_BLOCKS, Frame, Picture
+from spbench.report.fit_width import folded, packed
 from spbench.report.tables import console
-from spbench.report.text_columns import packed, sentence
 from spbench.text import counted
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.flops import parameters
@@ -35,22 +35,22 @@ def draw(picture: Picture, width: int) -> Iterator[Text]:
     work = picture.workload
     yield Text(work.name, "bold")
     for label, said in facts(picture).items():
-        yield from sentence(said, width, 14, label=f"  {label}")
+        yield from folded(said, width, 14, label=f"  {label}")
     for frame in picture.frames(width):
         yield from _heads(picture, frame)
         for lane in picture.lanes:
             yield from lane_lines(picture, lane, frame)
     yield Text()
-    yield from sentence("━ sharded   ░ attended   ▓ attended while sharded", width, 0)
+    yield from folded("━ sharded   ░ attended   ▓ attended while sharded", width, 0)
     said = f"{picture.unit} sent forward by the busiest of {counted(picture.ranks, 'rank')}"
     said += f"; a step is {counted(work.depth, 'block')}"
     said += " with backward and gradients" if work.mode == "train" else ""
-    yield from sentence(said, width, 0)
+    yield from folded(said, width, 0)
     if picture.period > 1:
         said = f"the layout repeats after {picture.period} blocks"
         said += f"; {MOST_BLOCKS} are drawn" if picture.period > MOST_BLOCKS else ""
         said += f"; {picture.unit}/block is their mean"
-        yield from sentence(said, width, 0)
+        yield from folded(said, width, 0)
 
 
 def facts(picture: Picture) -> dict[str, str]:

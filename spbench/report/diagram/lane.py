@@ -16,7 +16,7 @@ from itertools import groupby
 from rich.text import Span, Text
 
 from spbench.report.diagram.layout import LABEL, Frame, Picture
-from spbench.report.text_columns import Placed, has_room, packed, sentence
+from spbench.report.fit_width import Placed, folded, has_room, packed
 from spbench.strategies.describe import Lane, Leg
 
 GAP = 3  # between what neighbours send, so that it is not read as one list
@@ -34,7 +34,7 @@ def lane_lines(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
     if lane.why_not is not None:
         if frame.is_last:
             yield from (Text(), Text(lane.strategy, "bold"))
-            yield from sentence(f"declines: {lane.why_not}", frame.width)
+            yield from folded(f"declines: {lane.why_not}", frame.width)
         return
     yield Text()
     yield from _title(picture, lane, frame)
@@ -44,8 +44,8 @@ def lane_lines(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
     yield from _transfers(picture, lane, frame)
     if frame.is_last:
         if lane.saves_last_switch and picture.sublayers < len(lane.legs):
-            yield from sentence("the last switch of the stack is left out", frame.width)
-        yield from sentence(lane.note, frame.width)
+            yield from folded("the last switch of the stack is left out", frame.width)
+        yield from folded(lane.note, frame.width)
 
 
 def _title(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
@@ -57,7 +57,7 @@ def _title(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
         yield Text(line, spans=[Span(0, len(lane.strategy), "bold")])
     else:
         yield Text(lane.strategy, "bold")
-        yield from sentence(totals, frame.width)
+        yield from folded(totals, frame.width)
 
 
 def _row(picture: Picture, lane: Lane, axis: str, frame: Frame) -> Text:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spbench.analysis.compare_strategies import Line, compare_strategies
 from spbench.report import strategy_table, tables, units
-from spbench.report.table_width import Grid
+from spbench.report.fit_width import Grid
 from spbench.results.record import Record
 from spbench.results.sample import VerifyResult
 from spbench.workload.case import Case

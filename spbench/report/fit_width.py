@@ -1,19 +1,25 @@
-"""Whether a table fits a terminal: columns are left out before a word or a figure is cut.
+"""What fits a line: which columns of a table, and sentences folded between words.
 
-Heads may break between words. Where that is not enough, so may cells of columns that hold several
-words; a row is then more than one line.
+Columns of a table are left out before a word or a figure is cut. Heads may break between words;
+where that is not enough, so may the cells of columns that hold several words, and a row is then
+more than one line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import textwrap
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import final
 
 from rich.cells import cell_len
+from rich.text import Text
 
 BETWEEN = 3
-"""Blanks from one column to the next; one more stands at each end of a line."""
+"""Blanks from one column to the next; another blank stands at each end of a line."""
+Placed = tuple[int, str]
+"""The column of a line where a text begins, and the text."""
 
 
 @final
@@ -24,14 +30,14 @@ class Grid:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     words: Collection[int] = (0,)
-    """Columns of words; the others hold figures, which stand to the right."""
+    """Columns of words, which stand to the left; the others hold figures, to the right."""
     wraps: Collection[int] = ()
     """Columns whose cells may break between words."""
     lacks: Sequence[str] = ()
     """Heads of the columns that were left out."""
 
     def without(self, *names: str) -> Grid:
-        """Lacking the columns of these heads."""
+        """The grid that lacks the columns of these heads."""
         kept = [i for i, name in enumerate(self.columns) if name not in names]
         return Grid(
             columns=[self.columns[i] for i in kept],
@@ -44,45 +50,41 @@ class Grid:
     @property
     def whole(self) -> list[int]:
         """Characters of each column where nothing is broken."""
-        return [max(map(_widest, cells)) for cells in self._by_column()]
+        return [max(map(_widest_line, cells)) for cells in self._by_column()]
 
     def widths(self, room: int, wraps: Collection[int] = ()) -> list[int] | None:
-        """Characters of each column in lines of ``room``, with heads and ``wraps`` broken.
-
-        None where even so a word would be cut.
-        """
+        """Characters of each column in lines of ``room``, with heads and ``wraps`` broken; None
+        where even so a word would be cut."""
         least = [
-            max(_longest_word(head), *map(_longest_word if i in wraps else _widest, cells), 0)
+            max(_longest_word(head), *map(_longest_word if i in wraps else _widest_line, cells), 0)
             for i, (head, *cells) in enumerate(self._by_column())
         ]
-        spare = room - taken(least)
+        spare = room - line_width(least)
         if spare < 0:
             return None
-        found = []
+        widths = []
         for narrow, wide in zip(least, self.whole, strict=True):
             more = min(spare, wide - narrow)
-            found.append(narrow + more)
+            widths.append(narrow + more)
             spare -= more
-        return found
+        return widths
 
     def broken(self, room: int) -> list[int] | None:
-        """The same with heads broken alone where that is enough, else cells too."""
+        """Widths with heads alone broken where that is enough, else cells too."""
         return self.widths(room) or self.widths(room, self.wraps)
 
     def _by_column(self) -> list[tuple[str, ...]]:
         return list(zip(self.columns, *self.rows, strict=True))
 
 
-def taken(widths: Sequence[int]) -> int:
+def line_width(widths: Sequence[int]) -> int:
     """Characters of a line of columns that are so wide."""
     return sum(widths) + BETWEEN * len(widths) - 1
 
 
 def fitting(grids: Sequence[Grid], room: int) -> Grid:
-    """The first, the fullest being first, that fits into lines of ``room`` characters.
-
-    Else the last, of which words must be cut.
-    """
+    """The first grid, the fullest being first, that fits into lines of ``room`` characters; or the
+    last, whose words must be cut."""
     return next((grid for grid in grids if grid.broken(room) is not None), grids[-1])
 
 
@@ -92,14 +94,34 @@ def fewer(full: Grid, spare: Sequence[str]) -> list[Grid]:
 
 
 def left_out(names: Sequence[str]) -> str:
-    """What is said below a table of which columns were left out."""
+    """The sentence below a table that names the columns which were left out."""
     listed = ", ".join(" ".join(name.split()) for name in names)
     return f"no room for {listed}: --json has all, and so has a wider terminal"
 
 
-def _widest(text: str) -> int:
+def _widest_line(text: str) -> int:
     return max(map(cell_len, text.split("\n")))
 
 
 def _longest_word(text: str) -> int:
     return max(map(cell_len, text.split()), default=0)
+
+
+def packed(texts: Iterable[Placed]) -> Text:
+    """A line with each text at its column."""
+    line = ""
+    for at, text in texts:
+        line = line.ljust(at) + text
+    return Text(line.rstrip())
+
+
+def has_room(texts: Sequence[Placed], gap: int = 1) -> bool:
+    """Whether each text ends ``gap`` spaces before the next begins."""
+    return all(at + len(text) + gap <= after for (at, text), (after, _) in pairwise(texts))
+
+
+def folded(text: str, width: int, indent: int = 2, *, label: str = "") -> list[Text]:
+    """A sentence folded between words; ``label`` stands within the indent of the first line."""
+    first, rest = label.ljust(indent), " " * indent
+    lines = textwrap.wrap(text, width, initial_indent=first, subsequent_indent=rest)
+    return [Text(line, "dim") for line in lines]

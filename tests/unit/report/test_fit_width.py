@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from spbench.report.table_width import Grid, fewer, fitting, left_out, taken
+from spbench.report.fit_width import Grid, fewer, fitting, left_out, line_width
 
 CELLS = st.text("ab 步", min_size=0, max_size=12)
 GRID = Grid(
@@ -20,7 +20,7 @@ GRID = Grid(
 def test_the_width_of_a_line() -> None:
     """Three blanks between columns, one at each end."""
     assert GRID.whole == [11, 18, 7]
-    assert taken(GRID.whole) == len(" megatron-sp   a plan of switches   step ms ")
+    assert line_width(GRID.whole) == len(" megatron-sp   a plan of switches   step ms ")
 
 
 def test_heads_break_first_then_cells_of_words() -> None:
@@ -57,7 +57,7 @@ def test_no_word_is_cut(data: st.DataObject, count: int, room: int) -> None:
     widths = grid.broken(room)
     if widths is None:
         return
-    assert taken(widths) <= room
+    assert line_width(widths) <= room
     for i, width in enumerate(widths):
         whole = rows if i else []
         assert all(cell_len(one[i]) <= width for one in whole)
