@@ -1,1 +1,1 @@
-"""Whether a machine is fit: what spbench doctor looks at without ranks. No torch."""
+"""Checks whether a machine is fit: software, GPUs, limits, noise, and ranks that exchange data."""

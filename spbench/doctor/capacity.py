@@ -1,4 +1,4 @@
-"""Cores and memory, as ranks may use them."""
+"""Checks cores and memory, as far as ranks may use them."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from spbench.workload.case import Device
 
 GIB = 2**30
 RANK_BYTES = GIB
-"""Torch and its libraries take a third of it in each rank, on a GPU more."""
+"""Memory for a rank with a small model. torch and its libraries take a third of it, on a GPU
+more."""
 
 
-def cores(count: int, ours: int, allowed: Allowed, ranks: int, device: Device) -> Diagnosis:
-    """``count`` of the machine, of which this process may run on ``ours``.
+def cores(total: int, usable: int, allowed: Allowed, ranks: int, device: Device) -> Diagnosis:
+    """``usable``: how many of the machine's ``total`` cores this process may run on.
 
-    Each rank computes with as many threads as it has cores to run on; a quota below that stops
-    them in the middle of a step, and a step is as long as its slowest rank.
+    Each rank computes with as many threads as it has cores to run on. A quota below that stops the
+    threads in the middle of a step, and a step takes as long as its slowest rank.
     """
-    found = counted(count, "core")
-    if ours < count:
-        found = f"{ours} of {found}"
-    if allowed.cores is not None and allowed.cores < ours:
+    found = counted(total, "core")
+    if usable < total:
+        found = f"{usable} of {found} usable"
+    if allowed.cores is not None and allowed.cores < usable:
         return warn(
             "cores",
-            f"{found}, with the time of {allowed.cores:g} (the control group's quota)",
-            "tie the container to cores (--cpuset-cpus) in place of a quota (--cpus)",
+            f"{found}, but the control group's quota is the time of {allowed.cores:g}",
+            "give the container cores of its own (--cpuset-cpus) instead of a quota (--cpus)",
         )
-    if device == "cpu" and ours < ranks:
-        fewer = f"at most {ours} ranks" if ours > 1 else "a machine with more cores"
-        return warn("cores", f"{found} for {ranks} ranks, which take turns", f"use {fewer}")
+    if device == "cpu" and usable < ranks:
+        remedy = f"at most {usable} ranks" if usable > 1 else "a machine with more cores"
+        return warn("cores", f"{found}, fewer than the {ranks} ranks", f"use {remedy}")
     return ok("cores", found)
 
 
 def memory(total_bytes: int, free_bytes: int, allowed: Allowed, ranks: int) -> Diagnosis:
-    """``free_bytes``: that can be had without swapping."""
+    """``free_bytes``: what processes can still get without swapping."""
     found = f"{_gib(free_bytes)} of {_gib(total_bytes)} GiB free"
-    least = free_bytes
+    usable = free_bytes
     if allowed.memory_bytes is not None and allowed.memory_bytes < total_bytes:
-        found += f", {_gib(allowed.memory_bytes)} GiB allowed by the control group"
-        least = min(least, allowed.memory_bytes)
-    if least < ranks * RANK_BYTES:
-        whom = counted(ranks, "rank")
-        remedy = f"free some, or raise the limit: {whom} and a small model want {ranks} GiB"
-        return warn("memory", found, remedy)
+        found += f"; the control group allows {_gib(allowed.memory_bytes)} GiB"
+        usable = min(usable, allowed.memory_bytes)
+    if usable < ranks * RANK_BYTES:
+        need = f"{counted(ranks, 'rank')} with a small model need about {ranks} GiB"
+        return warn("memory", found, f"free some memory, or raise the limit: {need}")
     return ok("memory", found)
 
 

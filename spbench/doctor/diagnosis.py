@@ -1,6 +1,6 @@
-"""One line of ``spbench doctor``: what was looked at, whether it will do, what to do if not.
+"""One line of ``spbench doctor``: what a check found, whether it will do, and the remedy if not.
 
-A check is a function of facts that were looked up before, so that tests bring their own.
+A check is a function of facts that were looked up before, so that tests bring their own facts.
 ``fail``: ranks would not start, or their results would be wrong. ``warn``: figures may suffer.
 """
 
@@ -11,18 +11,19 @@ from typing import Literal
 
 CheckStatus = Literal["ok", "warn", "fail", "skipped"]
 DeviceChoice = Literal["auto", "cuda", "cpu"]
-"""The device that a user asks for."""
+"""The value of --device."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """What one check found."""
+    """The result of one check."""
 
     check: str
     status: CheckStatus
     found: str
+    """The facts, or why the check was skipped."""
     remedy: str = ""
-    """Blank where nothing is to be done."""
+    """What to do; blank where nothing is to be done."""
 
 
 def ok(check: str, found: str) -> Diagnosis:

@@ -1,4 +1,4 @@
-"""Everything that ``spbench doctor`` looks at, in order: software, GPUs, the machine, ranks."""
+"""Runs every check of ``spbench doctor`` in order: software, GPUs, the machine, then ranks."""
 
 from __future__ import annotations
 
@@ -25,114 +25,116 @@ from spbench.results.nvml import Answer, Seen
 from spbench.results.safe_query import told
 from spbench.workload.case import Device
 
-MOST_ON_A_CPU = 8
-"""Ranks of a check that tells no more with more of them."""
+MOST_CPU_RANKS = 8
+"""Unless --gpus says otherwise; a check with more ranks shows no more."""
 NEEDED = ("torch", "gpus", "driver", "cuda", "nccl", "gloo", "temporary", "/dev/shm")
-"""By ranks; of several that failed the first is the cause."""
+"""Checks without which ranks cannot start; of several that failed, the first is the cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Examination:
-    """What is to be examined, and how."""
+    """What to examine, and how."""
 
-    asked: DeviceChoice
+    device: DeviceChoice
     ranks: int | None
-    """Of the check of all; None: as many as there are GPUs, or cores."""
+    """The larger number of ranks to try; None: as many as there are GPUs, or cores."""
     timeout_s: float
+    """The time that torch may take to load, and each start of ranks."""
     environ: Mapping[str, str]
     driver: Answer
-    here: Sequence[Seen]
-    """GPUs that ranks may use."""
+    gpus: Sequence[Seen]
+    """The GPUs that ranks may use."""
 
 
-def examine(patient: Examination, say: Callable[[str], None]) -> list[Diagnosis]:
-    """Each diagnosis in order; ``say`` is told of what takes more than a moment."""
+def examine(examination: Examination, say: Callable[[str], None]) -> list[Diagnosis]:
+    """Returns the diagnoses in order; ``say`` announces what takes more than a moment."""
     version = package_version("torch")
-    looks_at_gpus = patient.here and patient.asked != "cpu"
+    uses_gpus = examination.gpus and examination.device != "cpu"
     loaded: TorchFacts | str = ""
     if version:
         say("loading torch")
-        loaded = probe("cuda" if looks_at_gpus else "cpu", patient.timeout_s)
-    device = software.device_of(patient.asked, len(patient.here), loaded)
-    ranks = patient.ranks or _ranks(device, len(patient.here))
-    found = [software.python(sys.version_info[:3]), software.torch(version, loaded)]
+        loaded = probe("cuda" if uses_gpus else "cpu", examination.timeout_s)
+    gpu_count = len(examination.gpus)
+    device = software.device_of(examination.device, gpu_count, loaded)
+    ranks = examination.ranks or _default_ranks(device, gpu_count)
+    diagnoses = [software.python(sys.version_info[:3]), software.torch(version, loaded)]
     if isinstance(loaded, TorchFacts):
-        found.append(software.backend(loaded, device))
-    if patient.asked != "cpu":
-        found += _gpus(patient, loaded)
-    found += _machine(patient.environ, ranks, device)
-    return found + _ranks_together(patient, found, ranks, device, say)
+        diagnoses.append(software.backend(loaded, device))
+    if examination.device != "cpu":
+        diagnoses += _check_gpus(examination, loaded)
+    diagnoses += _check_machine(examination.environ, ranks, device)
+    return diagnoses + _try_ranks(examination.timeout_s, diagnoses, ranks, device, say)
 
 
-def _ranks(device: Device, gpu_count: int) -> int:
+def _default_ranks(device: Device, gpu_count: int) -> int:
     if device == "cuda":
         return max(1, gpu_count)
-    return min(MOST_ON_A_CPU, max(2, _cores()))
+    return min(MOST_CPU_RANKS, max(2, _usable_cores()))
 
 
-def _cores() -> int:
-    """On which this process may run; not every system can tie it to some."""
+def _usable_cores() -> int:
+    """The cores that this process may run on; not every system can restrict them."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def _gpus(patient: Examination, loaded: TorchFacts | str) -> list[Diagnosis]:
-    here, driver = patient.here, patient.driver
-    shown = patient.environ.get("CUDA_VISIBLE_DEVICES")
-    found = [gpus.present(driver, here, patient.asked, shown)]
+def _check_gpus(examination: Examination, loaded: TorchFacts | str) -> list[Diagnosis]:
+    here, driver = examination.gpus, examination.driver
+    shown = examination.environ.get("CUDA_VISIBLE_DEVICES")
+    diagnoses = [gpus.present(driver, here, examination.device, shown)]
     if not here:
-        return found
+        return diagnoses
     if isinstance(loaded, TorchFacts):
-        found.append(software.driver(driver.driver, driver.cuda, loaded))
-        found.append(software.cuda(loaded, len(here), patient.asked))
-    found += [gpus.idle(here), gpus.cool(here)]
-    return found + ([gpus.topology(driver.paths, here)] if len(here) > 1 else [])
+        diagnoses.append(software.driver(driver.driver, driver.cuda, loaded))
+        diagnoses.append(software.cuda(loaded, len(here), examination.device))
+    diagnoses += [gpus.idle(here), gpus.cool(here)]
+    return diagnoses + ([gpus.topology(driver.paths, here)] if len(here) > 1 else [])
 
 
-def _machine(environ: Mapping[str, str], ranks: int, device: Device) -> list[Diagnosis]:
+def _check_machine(environ: Mapping[str, str], ranks: int, device: Device) -> list[Diagnosis]:
     group, free = allowed(), psutil.virtual_memory()
     load, name = told(noise.load), socket.gethostname()
-    found = [
+    diagnoses = [
         noise.quiet(load, device) if load else skipped("quiet", "the system does not tell"),
-        capacity.cores(os.cpu_count() or 1, _cores(), group, ranks, device),
+        capacity.cores(os.cpu_count() or 1, _usable_cores(), group, ranks, device),
         capacity.memory(free.total, free.available, group, ranks),
         limits.folder("this folder", limits.space(told(Path.cwd) or Path())),
         limits.folder("temporary", limits.temporary()),
         limits.open_files(limits.soft_limit(resource.RLIMIT_NOFILE), ranks),
     ]
     if sys.platform == "linux":
-        found.append(limits.shared_memory(limits.space(Path("/dev/shm")), ranks, device))
+        diagnoses.append(limits.shared_memory(limits.space(Path("/dev/shm")), ranks, device))
     if device == "cuda":
         locked = limits.soft_limit(resource.RLIMIT_MEMLOCK)
-        found.append(limits.locked_memory(locked, limits.infiniband()))
-    chosen = environ.get(network.CHOSEN, "")
+        diagnoses.append(limits.locked_memory(locked, limits.infiniband()))
+    chosen = environ.get(network.GLOO_INTERFACE, "")
     addresses = [] if chosen else network.addresses_of(name)
-    found.append(network.host_name(name, addresses, network.interfaces(), chosen, device))
-    return [*found, network.settings(environ)]
+    diagnoses.append(network.host_name(name, addresses, network.interfaces(), chosen, device))
+    return [*diagnoses, network.settings(environ)]
 
 
-def _ranks_together(
-    patient: Examination,
-    found: Sequence[Diagnosis],
+def _try_ranks(
+    timeout_s: float,
+    diagnoses: Sequence[Diagnosis],
     ranks: int,
     device: Device,
     say: Callable[[str], None],
 ) -> list[Diagnosis]:
-    """Two ranks, then all; not where something that they need has failed already."""
+    """Tries two ranks, then all; skipped where a check has failed that ranks need."""
     sizes = sorted({min(2, ranks), ranks})
-    broken = [one.check for one in found if one.status == "fail"]
-    failed = [check for check in NEEDED if check in broken]
-    if failed or ranks == 1:
-        why = f"{failed[0]} failed" if failed else "one rank has nobody to send to"
+    failed = [diagnosis.check for diagnosis in diagnoses if diagnosis.status == "fail"]
+    causes = [check for check in NEEDED if check in failed]
+    if causes or ranks == 1:
+        why = f"{causes[0]} failed" if causes else "a single rank has no other to send to"
         return [skipped(f"{size} ranks" if size > 1 else "ranks", why) for size in sizes]
     folder = Path(tempfile.mkdtemp(prefix="spbench-doctor-"))
     launcher = LocalLauncher(folder / "launcher.log")
     tried: list[Diagnosis] = []
     try:
-        tried = try_sizes(sizes, device, launcher, folder, patient.timeout_s, say)
+        tried = try_sizes(sizes, device, launcher, folder, timeout_s, say)
     finally:
         launcher.close()
-        if all(one.status == "ok" for one in tried):  # else its logs are worth reading
+        if all(diagnosis.status == "ok" for diagnosis in tried):  # otherwise keep the logs
             shutil.rmtree(folder, ignore_errors=True)
     return tried

@@ -1,4 +1,4 @@
-"""GPUs: whether they are there, idle and cool, and how they are joined."""
+"""Checks whether GPUs are visible, idle and cool, and how they are connected."""
 
 from __future__ import annotations
 
@@ -17,89 +17,91 @@ REMEDIES = {
     NO_LIBRARY: "install NVIDIA's driver; start a container with --gpus all",
     18: "restart the machine: its driver was updated, and the old kernel module is still loaded",
 }
-"""By NVML's error code."""
+"""What to do, by NVML's error code."""
 USED_BYTES = 2**28
-"""Less than one process takes that only opens a GPU."""
+"""Less memory than a process takes that only opens a GPU."""
 BUSY_PERCENT = 5
 
 
 def present(
     answer: Answer, here: Sequence[Seen], asked: DeviceChoice, shown: str | None
 ) -> Diagnosis:
-    """The driver's GPUs, of which ``here`` are those that CUDA_VISIBLE_DEVICES (``shown``) leaves.
+    """``here``: those of the driver's GPUs that CUDA_VISIBLE_DEVICES (``shown``) leaves.
 
-    A machine without any will do unless --device cuda was asked for.
+    A machine without GPUs will do unless --device cuda was given.
     """
     grade = fail if asked == "cuda" else warn
     if answer.error:
         if answer.code == NO_LIBRARY and asked == "auto":
-            return ok("gpus", f"none ({answer.error}); ranks compute on the CPU")
-        return grade("gpus", answer.error, REMEDIES.get(answer.code, "see what nvidia-smi says"))
+            return ok("gpus", f"none ({answer.error}); ranks run on the CPU")
+        return grade("gpus", answer.error, REMEDIES.get(answer.code, "read what nvidia-smi says"))
     if lost := [gpu for gpu in answer.gpus if gpu.lost]:
         found = "; ".join(f"GPU {gpu.index}: {gpu.lost}" for gpu in lost)
-        return fail("gpus", found, "restart the machine; its log (dmesg, Xid) says more")
+        return fail("gpus", found, "restart the machine; its log (dmesg, Xid) may say why")
     if not here:
         found, remedy = _none(answer, shown)
         return fail("gpus", found, remedy) if asked == "cuda" else ok("gpus", found)
     models = Counter(gpu.name for gpu in here)
     found = ", ".join(f"{count} x {name}" for name, count in models.items())
     if len(models) > 1:
-        remedy = "choose GPUs of one model with CUDA_VISIBLE_DEVICES: the slowest sets the pace"
+        remedy = (
+            "choose one model with CUDA_VISIBLE_DEVICES, since a step waits for its slowest GPU"
+        )
         return warn("gpus", found, remedy)
     return ok("gpus", found)
 
 
 def _none(answer: Answer, shown: str | None) -> tuple[str, str]:
     if answer.gpus:
-        said = f"CUDA_VISIBLE_DEVICES={shown!r} leaves none of {counted(len(answer.gpus), 'GPU')}"
-        return said, "unset CUDA_VISIBLE_DEVICES"
-    return "the driver shows none", "see what nvidia-smi -L and lspci say"
+        hidden = counted(len(answer.gpus), "GPU")
+        return f"CUDA_VISIBLE_DEVICES={shown!r} hides all of {hidden}", "unset CUDA_VISIBLE_DEVICES"
+    return "the driver shows none", "read what nvidia-smi -L and lspci list"
 
 
 def idle(here: Iterable[Seen]) -> Diagnosis:
-    busy = [said for gpu in here if (said := _busy(gpu))]
+    busy = [use for gpu in here if (use := _use(gpu))]
     if not busy:
-        return ok("gpus idle", "no other process computes on them")
-    remedy = "end what computes there (nvidia-smi lists it), or choose others with "
-    return warn("gpus idle", "; ".join(busy), f"{remedy}CUDA_VISIBLE_DEVICES")
+        return ok("gpus idle", "no other process uses them")
+    remedy = "end the processes that nvidia-smi lists, or choose others with CUDA_VISIBLE_DEVICES"
+    return warn("gpus idle", "; ".join(busy), remedy)
 
 
-def _busy(gpu: Seen) -> str:
-    """Processes of other containers may not be listed; their memory and their work are seen."""
-    said = []
+def _use(gpu: Seen) -> str:
+    """NVML may not list the processes of other containers, but counts their memory and work."""
+    uses = []
     if gpu.processes:
-        said.append(f"{gpu.processes} compute {'process' if gpu.processes == 1 else 'processes'}")
+        uses.append(counted(gpu.processes, "compute process"))
     if gpu.used_bytes is not None and gpu.used_bytes > USED_BYTES:
-        said.append(f"{gpu.used_bytes / 2**30:.1f} GiB in use")
+        uses.append(f"{gpu.used_bytes / 2**30:.1f} GiB in use")
     if gpu.busy_percent is not None and gpu.busy_percent > BUSY_PERCENT:
-        said.append(f"{gpu.busy_percent:.0f} % busy")
-    return f"GPU {gpu.index}: {', '.join(said)}" if said else ""
+        uses.append(f"{gpu.busy_percent:.0f} % busy")
+    return f"GPU {gpu.index}: {', '.join(uses)}" if uses else ""
 
 
 def cool(here: Iterable[Seen]) -> Diagnosis:
-    held = [f"GPU {gpu.index}: {', '.join(gpu.throttled)}" for gpu in here if gpu.throttled]
-    if not held:
-        return ok("gpu clocks", "nothing holds them down")
-    remedy = "let them cool, look after fans and power; rows measured so are flagged noisy"
-    return warn("gpu clocks", "; ".join(held), remedy)
+    slowed = [f"GPU {gpu.index}: {', '.join(gpu.throttled)}" for gpu in here if gpu.throttled]
+    if not slowed:
+        return ok("gpu clocks", "not throttled")
+    remedy = "let them cool, and check fans and power; launches would be flagged noisy"
+    return warn("gpu clocks", "; ".join(slowed), remedy)
 
 
 def topology(paths: Mapping[tuple[int, int], str], here: Sequence[Seen]) -> Diagnosis:
-    """How each pair of two or more GPUs is joined; a way between sockets is the slowest."""
+    """How each pair of two or more GPUs is connected; between sockets is the slowest path."""
     pairs = {pair: path for pair in _pairs(here) if (path := paths.get(pair))}
     if not pairs:
-        return ok("gpu links", "NVML does not tell how the GPUs are joined")
-    ways = Counter(pairs.values())
-    if set(ways) == {NVLINK}:
+        return ok("gpu links", "NVML does not tell how the GPUs are connected")
+    kinds = Counter(pairs.values())
+    if set(kinds) == {NVLINK}:
         return ok("gpu links", f"NVLink between all {counted(len(pairs), 'pair')}")
-    found = ", ".join(f"{way}: {counted(count, 'pair')}" for way, count in ways.most_common())
-    if BETWEEN_SOCKETS not in ways:
+    found = ", ".join(f"{kind}: {counted(count, 'pair')}" for kind, count in kinds.most_common())
+    if BETWEEN_SOCKETS not in kinds:
         return ok("gpu links", found)
     near = _near(here, pairs)
-    remedy = "expect the pace of the slowest way"
+    remedy = "expect collectives to be as slow as the slowest path"
     if len(near) > 1:
         names = ",".join(str(index) for index in near)
-        remedy += f"; CUDA_VISIBLE_DEVICES={names} are nearer to each other"
+        remedy += f"; CUDA_VISIBLE_DEVICES={names} avoids paths between sockets"
     return warn("gpu links", found, remedy)
 
 
@@ -108,14 +110,14 @@ def _pairs(here: Sequence[Seen]) -> list[tuple[int, int]]:
 
 
 def _near(here: Sequence[Seen], pairs: Mapping[tuple[int, int], str]) -> list[int]:
-    """The most GPUs, found one after the other, of which no two are joined between sockets."""
+    """A group of GPUs, as large as a greedy search finds, without a path between sockets."""
     indices = sorted(gpu.index for gpu in here)
     best: list[int] = []
     for first in indices:
         group = [first]
         for other in indices:
-            apart = [pairs.get((min(one, other), max(one, other))) for one in group]
-            if other not in group and BETWEEN_SOCKETS not in apart:
+            kinds = [pairs.get((min(near, other), max(near, other))) for near in group]
+            if other not in group and BETWEEN_SOCKETS not in kinds:
                 group.append(other)
         best = max(best, sorted(group), key=len)
     return best

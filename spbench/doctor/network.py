@@ -1,4 +1,4 @@
-"""The machine's name, and the variables that change how ranks run."""
+"""Checks the machine's host name, and the variables that change how ranks run."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from spbench.results.safe_query import told
 from spbench.workload.case import Device
 
 RESOLVE_S = 5.0
-CHOSEN = "GLOO_SOCKET_IFNAME"
-SPOILING = (
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+DISTORTING = (
     "CUDA_LAUNCH_BLOCKING",
     "NCCL_P2P_DISABLE",
     "NCCL_SHM_DISABLE",
@@ -24,33 +24,33 @@ SPOILING = (
     "TORCH_DISTRIBUTED_DEBUG",
     "TORCH_NCCL_ENABLE_TIMING",
 )
-"""With them steps are slower, or something else than a plain run is measured."""
+"""Variables that make steps slower, or make a run measure something else."""
 OFF = ("", "0", "OFF", "FALSE", "NO")
-OF_OTHERS = "SLURM_"
-"""Dozens in any job, and none that torch reads."""
+IGNORED_PREFIX = "SLURM_"
+"""Any job has dozens of these, and torch reads none."""
 
 
 def addresses_of(name: str, timeout_s: float = RESOLVE_S) -> list[str] | None:
-    """None while nothing has answered in time; empty if there are none."""
-    found: list[list[str]] = []
+    """The addresses that ``name`` resolves to; None if the resolver does not answer in time."""
+    answers: list[list[str]] = []
 
-    def ask() -> None:
+    def resolve() -> None:
         try:
-            answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
         except OSError:
-            answers = []
-        found.append(list(dict.fromkeys(str(answer[4][0]) for answer in answers)))
+            entries = []
+        answers.append(list(dict.fromkeys(str(entry[4][0]) for entry in entries)))
 
-    asking = threading.Thread(target=ask, daemon=True)  # a resolver cannot be stopped
-    asking.start()
-    asking.join(timeout_s)
-    return found[0] if found else None
+    thread = threading.Thread(target=resolve, daemon=True)  # a resolver cannot be stopped
+    thread.start()
+    thread.join(timeout_s)
+    return answers[0] if answers else None
 
 
 def interfaces() -> dict[str, list[str]]:
-    """The addresses of each network interface of this machine; none where it does not tell."""
+    """The addresses of each network interface; empty where the system does not list them."""
     return {
-        name: [one.address.partition("%")[0] for one in addresses]
+        name: [entry.address.partition("%")[0] for entry in addresses]
         for name, addresses in (told(psutil.net_if_addrs) or {}).items()
     }
 
@@ -58,29 +58,30 @@ def interfaces() -> dict[str, list[str]]:
 def host_name(
     name: str,
     addresses: Sequence[str] | None,
-    there: Mapping[str, Sequence[str]],
+    interfaces: Mapping[str, Sequence[str]],
     chosen: str,
     device: Device,
 ) -> Diagnosis:
     """gloo listens at the address that the name resolves to, or on the interface ``chosen``."""
     if chosen:
-        wrong = [one for one in chosen.split(",") if one not in there]
-        if wrong and there:
+        unknown = [one for one in chosen.split(",") if one not in interfaces]
+        if unknown and interfaces:
             grade = fail if device == "cpu" else warn  # NCCL has a variable of its own
-            found = f"{CHOSEN}={chosen}, and there is no {wrong[0]!r}"
-            return grade("host name", found, f"choose of {', '.join(there)}")
-        return ok("host name", f"{name}; gloo listens on {chosen} ({CHOSEN})")
-    remedy = f"name it in /etc/hosts, or set {CHOSEN} (to lo for one machine)"
+            found = f"{GLOO_INTERFACE}={chosen}, but there is no interface {unknown[0]!r}"
+            return grade("host name", found, f"set it to one of {', '.join(interfaces)}")
+        return ok("host name", f"{name}; gloo listens on {chosen} ({GLOO_INTERFACE})")
+    remedy = f"add it to /etc/hosts, or set {GLOO_INTERFACE} (to lo for one machine)"
     if addresses is None:
-        return warn("host name", f"{name} does not resolve in {RESOLVE_S:g} s", remedy)
+        return warn("host name", f"{name} did not resolve within {RESOLVE_S:g} s", remedy)
     if not addresses:
-        return warn("host name", f"{name} does not resolve; gloo keeps to the loopback", remedy)
+        return warn("host name", f"{name} does not resolve; gloo uses the loopback only", remedy)
     found = f"{name} is {', '.join(addresses[:3])}"
     if all(map(_is_loopback, addresses)):
-        return ok("host name", f"{found}: good for one machine; of several, run sets {CHOSEN}")
-    ours = {address for of_one in there.values() for address in of_one}
-    if ours and not any(_is_loopback(one) or one in ours for one in addresses):
-        return warn("host name", f"{found}, which is no address of this machine", remedy)
+        several = f"for several machines, run sets {GLOO_INTERFACE}"
+        return ok("host name", f"{found}, which is enough for one machine; {several}")
+    own = {address for listed in interfaces.values() for address in listed}
+    if own and not any(_is_loopback(address) or address in own for address in addresses):
+        return warn("host name", f"{found}, which is not an address of this machine", remedy)
     return ok("host name", found)
 
 
@@ -89,11 +90,15 @@ def _is_loopback(address: str) -> bool:
 
 
 def settings(environ: Mapping[str, str]) -> Diagnosis:
-    """The variables that torch, NCCL, gloo and we read, values of secret names hidden."""
-    every = variables(dict(environ))
-    found = {name: value for name, value in every.items() if not name.startswith(OF_OTHERS)}
-    said = ", ".join(f"{name}={value}" for name, value in found.items()) or "none that matter"
-    spoiling = [name for name in SPOILING if found.get(name, "").upper() not in OFF]
-    if spoiling:
-        return warn("variables", said, f"unset {' '.join(spoiling)}, unless you mean it")
-    return ok("variables", said)
+    """Lists the variables that torch, NCCL, gloo and spbench read, with secret values hidden."""
+    read = {
+        name: value
+        for name, value in variables(dict(environ)).items()
+        if not name.startswith(IGNORED_PREFIX)
+    }
+    found = ", ".join(f"{name}={value}" for name, value in read.items()) or "none that matter"
+    distorting = [name for name in DISTORTING if read.get(name, "").upper() not in OFF]
+    if distorting:
+        remedy = f"unset {' '.join(distorting)}, unless you want to measure their effect"
+        return warn("variables", found, remedy)
+    return ok("variables", found)

@@ -1,4 +1,4 @@
-"""Whether anything else computes on this machine, which would be timed along with ranks."""
+"""Checks whether other processes compute on this machine, whose noise ranks' times would show."""
 
 from __future__ import annotations
 
@@ -18,57 +18,61 @@ from spbench.workload.case import Device
 
 WINDOW_S = 0.5
 LEAST_CORES = 0.05
-"""A process that uses less of a core is not named."""
+"""A process that uses less than this part of a core is not named."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """Cores that were busy with others for half a second, and who used most of them."""
+    """What other processes used within ``WINDOW_S``."""
 
     cores: int
+    """Cores of the machine."""
     busy_cores: float
-    average: float | None = None
-    """Over the last minute."""
+    load_average: float | None = None
+    """The system's load average over the last minute."""
     busiest: Sequence[tuple[str, float]] = ()
+    """Names of up to three processes, and the cores that each used."""
 
 
 def load(sleep: Callable[[float], None] = time.sleep) -> Load:
-    """Looks twice, and at what happened in between."""
-    ours = psutil.Process()
-    others = [one for one in psutil.process_iter() if one.pid != os.getpid()]
-    psutil.cpu_percent()  # the first look of each says nothing, and starts its window
-    list(_shares([ours, *others]))
+    this = psutil.Process()
+    others = [process for process in psutil.process_iter() if process.pid != os.getpid()]
+    psutil.cpu_percent()  # the first call of each only starts its window
+    list(_cores_used([this, *others]))
     sleep(WINDOW_S)
     cores = psutil.cpu_count() or 1
-    of_us = dict(_shares([ours])).get(ours, 0.0)
-    busy = max(0.0, psutil.cpu_percent() / 100 * cores - of_us)
-    shares = sorted(_shares(others), key=lambda pair: -pair[1])[:3]
+    own = dict(_cores_used([this])).get(this, 0.0)
+    busy = max(0.0, psutil.cpu_percent() / 100 * cores - own)
+    busiest = sorted(_cores_used(others), key=lambda pair: -pair[1])[:3]
     return Load(
         cores=cores,
         busy_cores=busy,
-        average=told(lambda: os.getloadavg()[0]),
-        busiest=[(_named(one), share) for one, share in shares if share >= LEAST_CORES],
+        load_average=told(lambda: os.getloadavg()[0]),
+        busiest=[(_name(process), used) for process, used in busiest if used >= LEAST_CORES],
     )
 
 
-def _shares(processes: Sequence[psutil.Process]) -> Iterator[tuple[psutil.Process, float]]:
-    """Cores that each used since it was last asked."""
-    for one in processes:
+def _cores_used(
+    processes: Sequence[psutil.Process],
+) -> Iterator[tuple[psutil.Process, float]]:
+    """Yields each process that still runs, with the cores that it used since the last call."""
+    for process in processes:
         with contextlib.suppress(psutil.Error):
-            yield one, one.cpu_percent() / 100
+            yield process, process.cpu_percent() / 100
 
 
-def _named(process: psutil.Process) -> str:
+def _name(process: psutil.Process) -> str:
     return f"{told(process.name) or 'process'} ({process.pid})"
 
 
-def quiet(seen: Load, device: Device) -> Diagnosis:
-    """On a CPU a tenth of the cores spoils a time, as it flags a launch; on GPUs it is told."""
-    found = f"others use {seen.busy_cores:.1f} of {counted(seen.cores, 'core')}"
-    if seen.average is not None:
-        found += f", load average {seen.average:.1f}"
-    if device == "cuda" or seen.busy_cores <= OTHERS_SHARE * seen.cores:
+def quiet(load: Load, device: Device) -> Diagnosis:
+    """On a CPU, other processes that use a tenth of the cores spoil times, as they flag a launch as
+    noisy; on GPUs they are only reported."""
+    found = f"other processes use {load.busy_cores:.1f} of {counted(load.cores, 'core')}"
+    if load.load_average is not None:
+        found += f"; load average {load.load_average:.1f}"
+    if device == "cuda" or load.busy_cores <= OTHERS_SHARE * load.cores:
         return ok("quiet", found)
-    named = ", ".join(f"{name} {share:.1f}" for name, share in seen.busiest)
-    remedy = f"end it or wait: {named}" if named else "wait until it is over"
-    return warn("quiet", found, f"{remedy}; times would be flagged noisy")
+    named = ", ".join(f"{name} uses {used:.1f}" for name, used in load.busiest)
+    remedy = f"end them or wait ({named})" if named else "wait until they have finished"
+    return warn("quiet", found, f"{remedy}; launches would be flagged noisy")

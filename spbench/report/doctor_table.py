@@ -1,4 +1,4 @@
-"""What the doctor found: a line for each check, the remedy below it, a word for the whole."""
+"""Shows the doctor's diagnoses: a line for each check, its remedy below, and a summary."""
 
 from __future__ import annotations
 
@@ -15,37 +15,39 @@ from spbench.text import counted
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "skipped": "dim"}
 HEADS = ("status", "check", "found")
 LEAST_FOUND = 30
-"""Columns; with fewer a line of what was found begins below its check."""
+"""In a terminal with fewer columns for what was found, that text begins below its check."""
+INDENT = 3
 
 
-def show_diagnoses(found: Sequence[Diagnosis]) -> None:
-    """On stdout. In a terminal folded to its width, elsewhere in lines however long."""
-    out = tables.console()
-    for line in _lines(found, out):
-        out.print(line, soft_wrap=True)
-    tables.say(out, headline(found))
+def show_diagnoses(diagnoses: Sequence[Diagnosis]) -> None:
+    """Prints to stdout: in a terminal folded to its width, elsewhere in lines of any length."""
+    console = tables.console()
+    for line in _lines(diagnoses, console):
+        console.print(line, soft_wrap=True)
+    tables.say(console, headline(diagnoses))
 
 
-def _lines(found: Sequence[Diagnosis], out: Console) -> Iterator[Text]:
+def _lines(diagnoses: Sequence[Diagnosis], console: Console) -> Iterator[Text]:
     widths = [
         max(map(len, (HEADS[0], *STYLES))),
-        max(map(len, (HEADS[1], *(one.check for one in found)))),
+        max(map(len, (HEADS[1], *(diagnosis.check for diagnosis in diagnoses)))),
     ]
     begin = sum(widths) + 7
-    is_wide = not out.is_terminal or out.width - begin >= LEAST_FOUND
-    width = (out.width - (begin if is_wide else 3)) if out.is_terminal else 0
+    is_wide = not console.is_terminal or console.width - begin >= LEAST_FOUND
+    indent = begin if is_wide else INDENT
+    width = console.width - indent if console.is_terminal else 0
     if is_wide:
-        rule = "-" if out.options.ascii_only else "─"
+        rule = "-" if console.options.ascii_only else "─"
         yield Text(_row(*HEADS, widths), "bold")
         yield Text(f" {rule * (begin + min(width or LEAST_FOUND, LEAST_FOUND) - 1)}")
-    for one in found:
-        first, *more = _folded(one, width)
-        row = _row(one.status, one.check, first if is_wide else "", widths).rstrip()
-        line = Text(row)
-        line.stylize(STYLES[one.status], 1, 1 + len(one.status))
-        yield line
-        for text in more if is_wide else (first, *more):
-            yield Text(f"{' ' * (begin if is_wide else 3)}{text}")
+    for diagnosis in diagnoses:
+        lines = _folded(diagnosis, width)
+        first = lines.pop(0) if is_wide else ""
+        row = Text(_row(diagnosis.status, diagnosis.check, first, widths).rstrip())
+        row.stylize(STYLES[diagnosis.status], 1, 1 + len(diagnosis.status))
+        yield row
+        for line in lines:
+            yield Text(f"{' ' * indent}{line}")
     yield Text()
 
 
@@ -53,19 +55,19 @@ def _row(status: str, check: str, found: str, widths: Sequence[int]) -> str:
     return f" {status:<{widths[0]}}   {check:<{widths[1]}}   {found}"
 
 
-def _folded(one: Diagnosis, width: int) -> list[str]:
+def _folded(diagnosis: Diagnosis, width: int) -> list[str]:
     """What was found, then the remedy; not folded where ``width`` is 0."""
-    said = [one.found, *([f"remedy: {one.remedy}"] if one.remedy else [])]
+    texts = [diagnosis.found]
+    if diagnosis.remedy:
+        texts.append(f"remedy: {diagnosis.remedy}")
     if not width:
-        return said
-    return [line for text in said for line in textwrap.wrap(text, width, break_on_hyphens=False)]
+        return texts
+    return [line for text in texts for line in textwrap.wrap(text, width, break_on_hyphens=False)]
 
 
-def headline(found: Sequence[Diagnosis]) -> str:
-    """The whole in one line."""
-    failed = [one.check for one in found if one.status == "fail"]
-    warned = [one.check for one in found if one.status == "warn"]
-    doubts = f"; {counted(len(warned), 'warning')}: {', '.join(warned)}" if warned else ""
-    if failed:
-        return f"unfit: {', '.join(failed)}{doubts}"
-    return f"fit{doubts}"
+def headline(diagnoses: Sequence[Diagnosis]) -> str:
+    """Sums up all diagnoses in one line."""
+    failed = [diagnosis.check for diagnosis in diagnoses if diagnosis.status == "fail"]
+    warned = [diagnosis.check for diagnosis in diagnoses if diagnosis.status == "warn"]
+    warnings = f"; {counted(len(warned), 'warning')}: {', '.join(warned)}" if warned else ""
+    return f"unfit: {', '.join(failed)}{warnings}" if failed else f"fit{warnings}"

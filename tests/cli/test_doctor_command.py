@@ -46,8 +46,8 @@ def test_the_doctor_on_this_machine(tmp_path: Path) -> None:
     ]
     assert done.err.splitlines() == [
         "loading torch",
-        "2 ranks send each other numbers over gloo",
-        "3 ranks send each other numbers over gloo",
+        "2 ranks exchange numbers over gloo",
+        "3 ranks exchange numbers over gloo",
     ]
     assert not list(tmp_path.glob("spbench-doctor-*"))
 
@@ -60,19 +60,19 @@ def test_the_doctor_where_torch_does_not_load(tmp_path: Path) -> None:
     assert lines[-1].startswith("unfit: torch")
     (at,) = (i for i, line in enumerate(lines) if line.split()[:2] == ["fail", "torch"])
     assert "cannot be loaded: ModuleNotFoundError: no torch" in lines[at]
-    assert "remedy: see what python -c 'import torch' says" in lines[at + 1]
+    assert "remedy: read what python -c 'import torch' says" in lines[at + 1]
     assert any(line.split()[:1] == ["skipped"] and "torch failed" in line for line in lines)
     assert "\x1b" not in done.out
 
 
 def patient(**more: Any) -> Examination:
     known: dict[str, Any] = {
-        "asked": "auto",
+        "device": "auto",
         "ranks": 8,
         "timeout_s": 5.0,
         "environ": {},
         "driver": NOBODY,
-        "here": [],
+        "gpus": [],
     }
     return Examination(**known | more)
 
@@ -114,7 +114,7 @@ def test_a_machine_without_gpus(elsewhere: dict[str, Any]) -> None:
     found = {one.check: one for one in examine(patient(), lambda _: None)}
     assert found["gpus"].status == "ok"
     assert elsewhere["tried"] == [([2, 8], "cpu")]
-    found = {one.check: one for one in examine(patient(asked="cuda"), lambda _: None)}
+    found = {one.check: one for one in examine(patient(device="cuda"), lambda _: None)}
     assert (found["gpus"].status, found["8 ranks"].status) == ("fail", "skipped")
     assert "--gpus all" in found["gpus"].remedy
     assert len(elsewhere["tried"]) == 1
@@ -125,7 +125,7 @@ def test_a_machine_with_gpus(elsewhere: dict[str, Any]) -> None:
     """Each fact of them has its line; two ranks and as many as there are GPUs are tried."""
     elsewhere["loaded"] = CUDA_BUILD
     answer = ask(fake_nvml())
-    three = patient(driver=answer, here=answer.gpus, ranks=None)
+    three = patient(driver=answer, gpus=answer.gpus, ranks=None)
     found = {one.check: one for one in examine(three, lambda _: None)}
     assert [name for name in found if name.startswith(("gpu", "cuda", "driver", "nccl"))] == [
         *("nccl", "gpus", "driver", "cuda", "gpus idle", "gpu clocks", "gpu links")
@@ -134,17 +134,17 @@ def test_a_machine_with_gpus(elsewhere: dict[str, Any]) -> None:
     assert "locked memory" in found
     assert elsewhere["tried"] == [([2, 3], "cuda")]
     assert elsewhere["asked"] == ["cuda"]
-    examine(patient(driver=answer, here=answer.gpus, asked="cpu"), lambda _: None)
+    examine(patient(driver=answer, gpus=answer.gpus, device="cpu"), lambda _: None)
     assert (elsewhere["tried"][-1], elsewhere["asked"][-1]) == (([2, 8], "cpu"), "cpu")
 
 
 def test_a_torch_for_the_cpu_beside_gpus(elsewhere: dict[str, Any]) -> None:
     """With auto a warning, and the CPU is tried; with cuda a failure, and nothing is."""
     answer = ask(fake_nvml())
-    found = {one.check: one for one in examine(patient(driver=answer, here=answer.gpus), print)}
+    found = {one.check: one for one in examine(patient(driver=answer, gpus=answer.gpus), print)}
     assert (found["cuda"].status, found["driver"].status) == ("warn", "skipped")
     assert elsewhere["tried"] == [([2, 8], "cpu")]
-    asked = patient(driver=answer, here=answer.gpus, asked="cuda")
+    asked = patient(driver=answer, gpus=answer.gpus, device="cuda")
     found = {one.check: one for one in examine(asked, lambda _: None)}
     assert (found["cuda"].status, found["8 ranks"].found) == ("fail", "cuda failed")
     assert len(elsewhere["tried"]) == 1
@@ -154,9 +154,9 @@ def test_one_gpu_has_nobody_to_send_to(elsewhere: dict[str, Any]) -> None:
     """Ranks are skipped, and so is what lies between GPUs."""
     elsewhere["loaded"] = CUDA_BUILD
     answer = ask(fake_nvml())
-    alone = patient(driver=answer, here=answer.gpus[:1], ranks=None)
+    alone = patient(driver=answer, gpus=answer.gpus[:1], ranks=None)
     found = {one.check: one for one in examine(alone, lambda _: None)}
-    assert found["ranks"] == skipped("ranks", "one rank has nobody to send to")
+    assert found["ranks"] == skipped("ranks", "a single rank has no other to send to")
     assert "gpu links" not in found
     assert elsewhere["tried"] == []
 
@@ -247,7 +247,9 @@ def test_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     """More ranks than GPUs, and a launch under way, before anything is looked at."""
     monkeypatch.setattr(doctor_command, "ask", lambda _: ask(fake_nvml()))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    with pytest.raises(Failure, match="this machine has 3; use 1 to 3, or --device cpu") as caught:
+    with pytest.raises(
+        Failure, match="this machine has 3 GPUs; use 1 to 3, or --device cpu"
+    ) as caught:
         doctor_command.command.main(["-g", "8"], standalone_mode=False)
     assert caught.value.code == USAGE
     with pytest.raises(click.BadParameter, match="0 is not in the range"):

@@ -186,7 +186,7 @@ def test_all_is_well(tmp_path: Path) -> None:
     found = check_exchanges(2, "cpu", played, tmp_path, 7.0)
     assert (found.check, found.status, found.remedy) == ("2 ranks", "ok", "")
     assert found.found == (
-        "all 2 exchanges right; a rank sends in all_reduce 2.5 GB/s, in all_to_all 1 GB/s"
+        "all 2 exchanges right; each rank sends 2.5 GB/s in all_reduce, 1 GB/s in all_to_all"
     )
     (job,) = played.jobs
     assert job == Job(ranks=2, device="cpu", collectives=True, timeout_s=7.0)
@@ -241,12 +241,12 @@ def test_all_are_not_waited_for_where_two_fail(tmp_path: Path) -> None:
     assert [one.check for one in found] == ["2 ranks", "8 ranks"]
     assert [one.status for one in found] == ["fail", "skipped"]
     assert found[1].found == "2 ranks failed"
-    assert told == ["2 ranks send each other numbers over gloo"]
+    assert told == ["2 ranks exchange numbers over gloo"]
     fine = Played(FINE, *[said(rank, "") for rank in range(3)])
     found = try_sizes([2, 3], "cuda", fine, tmp_path / "other", 7.0, told.append)
     assert [one.status for one in found] == ["ok", "ok"]
     assert [job.ranks for job in fine.jobs] == [2, 3]
-    assert told[-1] == "3 ranks send each other numbers over nccl"
+    assert told[-1] == "3 ranks exchange numbers over nccl"
 
 
 def test_real_ranks_are_ended_at_the_deadline(tmp_path: Path) -> None:

@@ -62,7 +62,13 @@ def test_python_must_be_new_enough(version: tuple[int, ...], status: str) -> Non
             "cannot be loaded: ImportErr",
             "import torch",
         ),
-        ("2.13.0", CUDA_BUILD, "fail", "2.12.0 is loaded, and 2.13.0", "PYTHONPATH"),
+        (
+            "2.13.0",
+            CUDA_BUILD,
+            "fail",
+            "2.12.0 is loaded, although pip installed 2.13.0",
+            "PYTHONPATH",
+        ),
         ("2.12.0+cpu", CPU_BUILD, "ok", "2.12.0+cpu, built for the CPU", ""),
         ("2.12.0a0+git1", CUDA_BUILD, "ok", "built for CUDA 12.8", ""),
     ],
@@ -96,8 +102,14 @@ def test_where_ranks_are_tried(
     ("loaded", "asked", "status", "said", "remedy"),
     [
         (CUDA_BUILD, "auto", "ok", "torch computes on 8 GPUs", ""),
-        (CPU_BUILD, "auto", "warn", "beside 8 GPUs, is built for the CPU alone", "--device cpu"),
-        (CPU_BUILD, "cuda", "fail", "built for the CPU alone", "pytorch.org/get-started"),
+        (
+            CPU_BUILD,
+            "auto",
+            "warn",
+            "there are 8 GPUs, but torch is built for the CPU only",
+            "--device cpu",
+        ),
+        (CPU_BUILD, "cuda", "fail", "built for the CPU only", "pytorch.org/get-started"),
         (TORN, "auto", "fail", "can use 0 of 8 GPUs: CUDA unknown error", "nvidia-smi"),
         (CUDA_BUILD.model_copy(update={"gpus": 7}), "cuda", "warn", "7 of the 8", "nvidia-smi -L"),
     ],
@@ -118,7 +130,7 @@ def test_torch_must_be_able_to_use_the_gpus(
         ((12, 8), "13.0", 8, "ok", "for CUDA 12.8"),  # by a compatibility package
         ((11, 4), "15.0", 0, "fail", "too old"),
         (None, "12.8", 8, "ok", "570.1"),
-        ((12, 8), "", 0, "skipped", "570.1; this torch does without"),
+        ((12, 8), "", 0, "skipped", "570.1; torch is built for the CPU and needs no driver"),
     ],
 )
 def test_the_driver_must_be_as_new_as_torchs_cuda(
@@ -136,7 +148,7 @@ def test_the_backend_must_be_built_in() -> None:
     check(software.backend(CUDA_BUILD, "cuda"), "ok", "2.27.3")
     check(software.backend(CUDA_BUILD, "cpu"), "ok", "built in")
     check(software.backend(CPU_BUILD, "cuda"), "fail", "built without it", "built for CUDA")
-    check(software.backend(TorchFacts(version="2.12.0"), "cpu"), "fail", "without it", "afresh")
+    check(software.backend(TorchFacts(version="2.12.0"), "cpu"), "fail", "without it", "reinstall")
     assert software.backend(CPU_BUILD, "cuda").check == "nccl"
 
 
@@ -236,8 +248,8 @@ def test_the_gpus_that_there_are() -> None:
     answer = Answer(driver="570.1", gpus=alike)
     check(gpus.present(answer, alike, "cuda", None), "ok", "2 x A100")
     check(gpus.present(answer, mixed, "auto", None), "warn", "1 x A100, 1 x A30", "one model")
-    check(gpus.present(answer, [], "auto", ""), "ok", "CUDA_VISIBLE_DEVICES='' leaves none of 2")
-    check(gpus.present(answer, [], "cuda", ""), "fail", "leaves none", "unset CUDA_VISIBLE")
+    check(gpus.present(answer, [], "auto", ""), "ok", "CUDA_VISIBLE_DEVICES='' hides all of 2 GPUs")
+    check(gpus.present(answer, [], "cuda", ""), "fail", "hides all", "unset CUDA_VISIBLE")
     check(gpus.present(Answer(), [], "cuda", None), "fail", "the driver shows none", "lspci")
 
 
@@ -271,7 +283,7 @@ def test_gpus_that_others_use() -> None:
 def test_gpus_that_are_held_down() -> None:
     """Which, and by what."""
     here = ask(fake_nvml()).gpus
-    check(gpus.cool(here[:2]), "ok", "nothing")
+    check(gpus.cool(here[:2]), "ok", "not throttled")
     check(gpus.cool(here), "warn", "GPU 2: thermal slowdown", "cool")
 
 
@@ -284,10 +296,10 @@ def test_how_gpus_are_joined() -> None:
     apart = dict.fromkeys(((0, 1), (0, 3), (1, 2), (2, 3)), BETWEEN_SOCKETS)
     found = gpus.topology(halves | apart, here)
     check(found, "warn", "between sockets (SYS): 4 pairs, one PCIe switch (PIX): 2 pairs")
-    assert "CUDA_VISIBLE_DEVICES=0,2 are nearer" in found.remedy
+    assert "CUDA_VISIBLE_DEVICES=0,2 avoids paths between sockets" in found.remedy
     check(gpus.topology(halves | apart, [here[1], here[3]]), "ok", "(PIX): 1 pair")
     lonely = gpus.topology(apart, [here[0], here[1]])
-    assert (lonely.status, "nearer" in lonely.remedy) == ("warn", False)
+    assert (lonely.status, "avoids" in lonely.remedy) == ("warn", False)
     check(gpus.topology({}, here), "ok", "does not tell")
 
 
@@ -344,12 +356,28 @@ def test_no_limits_of_control_groups(tmp_path: Path) -> None:
     ("ours", "quota", "ranks", "device", "status", "said", "remedy"),
     [
         (16, None, 8, "cpu", "ok", "16 cores", ""),
-        (4, None, 4, "cpu", "ok", "4 of 16 cores", ""),
-        (16, 8.0, 2, "cuda", "warn", "16 cores, with the time of 8", "--cpuset-cpus"),
-        (4, 8.0, 2, "cpu", "ok", "4 of 16 cores", ""),
-        (4, None, 8, "cpu", "warn", "4 of 16 cores for 8 ranks", "at most 4 ranks"),
-        (1, None, 2, "cpu", "warn", "1 of 16 cores for 2 ranks", "more cores"),
-        (4, None, 8, "cuda", "ok", "4 of 16 cores", ""),
+        (4, None, 4, "cpu", "ok", "4 of 16 cores usable", ""),
+        (
+            16,
+            8.0,
+            2,
+            "cuda",
+            "warn",
+            "16 cores, but the control group's quota is the time of 8",
+            "--cpuset-cpus",
+        ),
+        (4, 8.0, 2, "cpu", "ok", "4 of 16 cores usable", ""),
+        (
+            4,
+            None,
+            8,
+            "cpu",
+            "warn",
+            "4 of 16 cores usable, fewer than the 8 ranks",
+            "at most 4 ranks",
+        ),
+        (1, None, 2, "cpu", "warn", "1 of 16 cores usable, fewer than the 2 ranks", "more cores"),
+        (4, None, 8, "cuda", "ok", "4 of 16 cores usable", ""),
     ],
 )
 def test_cores(
@@ -363,33 +391,35 @@ def test_memory() -> None:
     """What is free, or allowed, and whether it does for so many ranks."""
     none = Allowed()
     check(capacity.memory(64 * GIB, 32 * GIB, none, 8), "ok", "32 of 64 GiB free")
-    check(capacity.memory(64 * GIB, 3 * GIB, none, 8), "warn", "3 of 64 GiB free", "want 8 GiB")
+    check(
+        capacity.memory(64 * GIB, 3 * GIB, none, 8), "warn", "3 of 64 GiB free", "need about 8 GiB"
+    )
     for limit, status in ((16, "ok"), (4, "warn")):
         found = capacity.memory(64 * GIB, 32 * GIB, Allowed(memory_bytes=limit * GIB), 8)
-        check(found, status, f"free, {limit} GiB allowed by the control group")
+        check(found, status, f"free; the control group allows {limit} GiB")
     found = capacity.memory(64 * GIB, 32 * GIB, Allowed(memory_bytes=2 * 64 * GIB), 8)
-    assert "allowed" not in found.found
+    assert "allows" not in found.found
 
 
 def test_shared_memory() -> None:
     """It must be writable; below 1 GiB NCCL's ranks may fill it, gloo's have no use for it."""
-    small = Space(place="/dev/shm", total_bytes=2**26, free_bytes=2**25)
+    small = Space(folder="/dev/shm", total_bytes=2**26, free_bytes=2**25)
     check(limits.shared_memory(small, 8, "cuda"), "warn", "32 MiB of 64 MiB free", "--shm-size")
     check(limits.shared_memory(small, 1, "cuda"), "ok", "32 MiB of 64 MiB free")
     check(limits.shared_memory(small, 8, "cpu"), "ok", "free")
-    large = Space(place="/dev/shm", total_bytes=16 * GIB, free_bytes=8 * GIB)
+    large = Space(folder="/dev/shm", total_bytes=16 * GIB, free_bytes=8 * GIB)
     check(limits.shared_memory(large, 8, "cuda"), "ok", "8 GiB of 16 GiB free")
-    closed = Space(place="/dev/shm", why_not="Read-only file system")
+    closed = Space(folder="/dev/shm", why_not="Read-only file system")
     check(limits.shared_memory(closed, 2, "cpu"), "fail", "Read-only", "--shm-size")
 
 
 def test_folders() -> None:
     """They must be writable, and have some room."""
-    wide = Space(place="/data", total_bytes=64 * GIB, free_bytes=8 * GIB)
-    tight = Space(place="/data", total_bytes=64 * GIB, free_bytes=GIB // 2)
-    closed = Space(place="/data", why_not="Permission denied")
+    wide = Space(folder="/data", total_bytes=64 * GIB, free_bytes=8 * GIB)
+    tight = Space(folder="/data", total_bytes=64 * GIB, free_bytes=GIB // 2)
+    closed = Space(folder="/data", why_not="Permission denied")
     check(limits.folder("this folder", wide), "ok", "8 GiB free in /data")
-    check(limits.folder("this folder", tight), "warn", "512 MiB free in /data", "make room")
+    check(limits.folder("this folder", tight), "warn", "512 MiB free in /data", "free some space")
     check(limits.folder("this folder", closed), "fail", "cannot write to /data: Perm", "--out")
     check(limits.folder("temporary", closed), "fail", "cannot write to /data", "TMPDIR")
 
@@ -400,7 +430,7 @@ def test_a_folder_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert (found.why_not, 0 < found.free_bytes <= found.total_bytes) == ("", True)
     assert list(tmp_path.iterdir()) == []
     assert limits.space(tmp_path / "nowhere").why_not == "No such file or directory"
-    assert limits.temporary().place == tempfile.gettempdir()
+    assert limits.temporary().folder == tempfile.gettempdir()
 
     def none() -> NoReturn:
         raise FileNotFoundError(2, "No usable temporary directory found")
@@ -412,7 +442,12 @@ def test_a_folder_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_open_files() -> None:
     """As many as ranks may want, which grows with their number."""
     check(limits.open_files(1024, 8), "ok", "1,024")
-    check(limits.open_files(256, 8), "warn", "256, and a rank of 8", "ulimit -n 384")
+    check(
+        limits.open_files(256, 8),
+        "warn",
+        "at most 256, and each of 8 ranks may need 384",
+        "ulimit -n 384",
+    )
     check(limits.open_files(None, 1024), "ok", "no limit")
     assert limits.soft_limit(resource.RLIMIT_NOFILE) in (
         None,
@@ -422,8 +457,13 @@ def test_open_files() -> None:
 
 def test_locked_memory(tmp_path: Path) -> None:
     """A limit matters where there is InfiniBand."""
-    check(limits.locked_memory(2**23, []), "ok", "8 MiB; there is no InfiniBand")
-    check(limits.locked_memory(2**23, ["mlx5_0"]), "warn", "too little for mlx5_0", "ulimit -l")
+    check(limits.locked_memory(2**23, []), "ok", "at most 8 MiB; without InfiniBand")
+    check(
+        limits.locked_memory(2**23, ["mlx5_0"]),
+        "warn",
+        "too little for InfiniBand (mlx5_0)",
+        "ulimit -l",
+    )
     check(limits.locked_memory(None, ["mlx5_0"]), "ok", "no limit")
     for name in ("mlx5_1", "mlx5_0"):
         (tmp_path / "ib" / name).mkdir(parents=True)
@@ -438,14 +478,14 @@ THERE = {"lo": ["127.0.0.1", "::1"], "eth0": ["10.0.0.5"]}
     ("addresses", "chosen", "status", "said", "remedy"),
     [
         (["10.0.0.5"], "", "ok", "box is 10.0.0.5", ""),
-        (["127.0.1.1"], "", "ok", "127.0.1.1: good for one machine", ""),
-        (["::1%lo"], "", "ok", "good for one machine", ""),
-        (["192.168.7.7"], "", "warn", "192.168.7.7, which is no address of this", "/etc/hosts"),
+        (["127.0.1.1"], "", "ok", "127.0.1.1, which is enough for one machine", ""),
+        (["::1%lo"], "", "ok", "enough for one machine", ""),
+        (["192.168.7.7"], "", "warn", "192.168.7.7, which is not an address of this", "/etc/hosts"),
         ([], "", "warn", "box does not resolve;", "/etc/hosts"),
-        (None, "", "warn", "does not resolve in 5 s", "GLOO_SOCKET_IFNAME"),
+        (None, "", "warn", "did not resolve within 5 s", "GLOO_SOCKET_IFNAME"),
         ([], "eth0", "ok", "gloo listens on eth0", ""),
         ([], "lo,eth0", "ok", "gloo listens on lo,eth0", ""),
-        ([], "eth7", "fail", "there is no 'eth7'", "choose of lo, eth0"),
+        ([], "eth7", "fail", "there is no interface 'eth7'", "one of lo, eth0"),
     ],
 )
 def test_the_host_name(
@@ -458,7 +498,7 @@ def test_the_host_name(
 def test_a_host_name_that_matters_less() -> None:
     """An interface of gloo's is a warning on GPUs; where none are told nothing is held against."""
     found = network.host_name("box", [], THERE, "eth7", "cuda")
-    check(found, "warn", "there is no 'eth7'", "choose of")
+    check(found, "warn", "there is no interface 'eth7'", "one of")
     check(network.host_name("box", [], {}, "eth7", "cpu"), "ok", "gloo listens on eth7")
     check(network.host_name("box", ["10.9.9.9"], {}, "", "cpu"), "ok", "box is 10.9.9.9")
 
@@ -491,11 +531,15 @@ def test_variables_are_told() -> None:
 
 def test_others_at_work() -> None:
     """On a CPU more than a tenth of the cores is a warning that names who; on GPUs it is told."""
-    busy = Load(cores=8, busy_cores=1.26, average=2.0, busiest=[("make (7)", 1.2)])
-    said = "others use 1.3 of 8 cores, load average 2.0"
-    check(noise.quiet(busy, "cpu"), "warn", said, "end it or wait: make (7) 1.2;")
+    busy = Load(cores=8, busy_cores=1.26, load_average=2.0, busiest=[("make (7)", 1.2)])
+    said = "other processes use 1.3 of 8 cores; load average 2.0"
+    check(noise.quiet(busy, "cpu"), "warn", said, "end them or wait (make (7) uses 1.2);")
     check(noise.quiet(busy, "cuda"), "ok", said)
-    check(noise.quiet(Load(cores=8, busy_cores=0.5), "cpu"), "ok", "others use 0.5 of 8 cores")
+    check(
+        noise.quiet(Load(cores=8, busy_cores=0.5), "cpu"),
+        "ok",
+        "other processes use 0.5 of 8 cores",
+    )
     check(noise.quiet(Load(cores=1, busy_cores=0.9), "cpu"), "warn", "of 1 core", "wait until")
 
 
