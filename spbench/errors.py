@@ -1,4 +1,4 @@
-"""Exit codes, and the error that carries one."""
+"""Exit codes, and the error that carries one and that every room may raise."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ CANNOT_JUDGE = 5
 UNFIT = 6
 INTERRUPTED = 130
 READER_GONE = 141
-"""128 + SIGPIPE, as of any program: not all was written, and a run may have had more to do."""
+"""128 + SIGPIPE, as for any program: the output is incomplete, and a run may be unfinished."""
 
 
 class Failure(Exception):
-    """Ends the command with a message on stderr and an exit code."""
+    """An error that ends the command with a message on stderr and an exit code."""
 
     def __init__(self, message: str, code: int = USAGE) -> None:
         super().__init__(message)

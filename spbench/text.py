@@ -1,4 +1,4 @@
-"""How messages put things: counts, and what a mistyped word was meant to be."""
+"""Words of messages: counts with their nouns, and a suggestion for a mistyped word."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ def counted(count: int, noun: str) -> str:
 
 
 def did_you_mean(word: str, known: Sequence[str], cutoff: float = 0.65) -> str:
-    """The question; empty if nothing is as near as ``cutoff`` or begins with ``word``."""
+    """A question with the nearest word; empty without one as near as ``cutoff``, or that begins
+    with ``word``."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
-    close += [one for one in known if len(word) > 2 and one.startswith(word)]
+    close += [name for name in known if len(word) > 2 and name.startswith(word)]
     return f"Did you mean {close[0]!r}?" if close else ""

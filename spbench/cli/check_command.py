@@ -23,49 +23,65 @@ from spbench.text import did_you_mean
 
 MOST_LAUNCHES = 100
 JUDGED = METRICS[1:]
-"""That a case fails where it did not is always judged."""
+"""The metrics to choose from; a case that fails and did not before is always a regression."""
 
 
 @click.command("check", short_help="Fail on a regression: against a baseline, or another commit.")
 @click.argument("run", required=False, type=click.Path(path_type=Path))
-@click.option("--baseline", metavar="NAME", help="What to check against.")
-@click.option("--base-ref", metavar="REV", help="Or a commit, measured in turn with this tree.")
+@click.option("--baseline", metavar="NAME", help="The baseline to check against.")
+@click.option(
+    "--base-ref",
+    metavar="REV",
+    help="A commit, measured in turn with this tree.",
+)
 @click.option(
     "--max-slowdown",
     type=options.Percent(),
     default=f"{MAX_SLOWDOWN:.0%}",
     show_default=True,
-    help="A step may take so much longer.",
+    help="Allowed growth of the time of a step.",
 )
 @click.option(
     "--max-memory",
     type=options.Percent(),
     default="1%",
     show_default=True,
-    help="A rank may hold so much more.",
+    help="Allowed growth of the peak memory of a rank.",
 )
 @click.option(
     "--metrics",
     default="time,memory,volume",
     show_default=True,
-    help="What is judged; without time one launch is enough.",
+    help="Metrics to judge; without time one launch is enough.",
 )
 @click.option(
     "--launches",
     type=click.IntRange(1, MOST_LAUNCHES),
     default=LAUNCHES,
     show_default=True,
-    help="Of each case, whatever --sweep says; four times as many where time is in doubt.",
+    help="Launches of each case, whatever --sweep says; up to four times as many in doubt.",
 )
-@click.option("--strict", is_flag=True, help="What stays inconclusive ends with 5, not with 0.")
-@click.option("--markdown", "markdown_to", type=click.Path(path_type=Path), metavar="FILE")
-@click.option("--junit", "junit_to", type=click.Path(path_type=Path), metavar="FILE")
+@click.option("--strict", is_flag=True, help="Exit with 5 if a case stays inconclusive.")
+@click.option(
+    "--markdown",
+    "markdown_to",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write the verdict as Markdown.",
+)
+@click.option(
+    "--junit",
+    "junit_to",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write the verdict as JUnit XML.",
+)
 @options.baselines_option
 @selection_options
 @options.device_option
 @options.timeout_option
 @options.hang_option
-@click.option("--out", type=click.Path(path_type=Path), help="Results directory, a new one.")
+@click.option("--out", type=click.Path(path_type=Path), help="A new folder for the results.")
 @options.json_option
 @click.pass_context
 def command(
@@ -88,18 +104,18 @@ def command(
     as_json: bool,
     **_: Any,
 ) -> int:
-    """Fail on a regression: exit 4, and say which strategy, metric and phase.
+    """Fail on a regression: exit with 4, and name the strategy, metric and phase.
 
     With --baseline NAME the cases of the baseline are measured anew, or RUN is judged as it
     is. With --base-ref REV that commit and this tree are measured in turn; -s, -g, -w, --set
     and --sweep say which cases.
 
-    Bytes and calls must be equal and memory within its margin. Time fails where the interval
-    of its ratio is beyond the margin, and stays there when corrected for the number of cases
-    and looks; what would fail or stays open is measured again, up to four times the launches.
-    Exit 5: cannot judge.
+    Bytes and calls must be equal and memory within its margin. Time fails where the whole
+    confidence interval of its ratio is beyond the margin, also when corrected for the number
+    of cases and looks; a case that would fail or is inconclusive is measured again, up to four
+    times the launches. Exit code 5: cannot judge.
     """
-    limits = CheckOptions(
+    settings = CheckOptions(
         margins=Margins(time=max_slowdown, memory=max_memory),
         metrics=_parse_metrics(metrics),
         launches=launches,
@@ -110,13 +126,13 @@ def command(
         raise Failure("check needs one of --baseline NAME and --base-ref REV, and only one")
     if base_ref is not None:
         if run is not None:
-            raise Failure("--base-ref measures both sides itself; leave RUN out")
-        judgement = against_commit(base_ref, request_of(ctx), limits)
+            raise Failure("--base-ref measures base and head itself; leave RUN out")
+        judgement = against_commit(base_ref, request_of(ctx), settings)
     else:
         assert baseline is not None
         why = "is for --base-ref; a baseline says itself which cases it has"
         refuse_flags(ctx, [*SELECTING, "device"], why)
-        judgement = _with_baseline(ctx, baseline, baselines, run, limits, out)
+        judgement = _with_baseline(ctx, baseline, baselines, run, settings, out)
     against = base_ref or str(baseline)
     return report(judgement, against, strict=strict, as_json=as_json, exports=exports)
 
@@ -124,7 +140,7 @@ def command(
 def _exports(
     markdown_to: Path | None, junit_to: Path | None, *, strict: bool
 ) -> dict[Path, Export]:
-    """Files that are wanted. Raises Failure where one cannot be written."""
+    """The files to write besides. Raises Failure where one cannot be written."""
     wanted = ((markdown_to, markdown), (junit_to, partial(junit, strict=strict)))
     exports: dict[Path, Export] = {file: export for file, export in wanted if file is not None}
     places = {file.absolute() for file in exports}
@@ -140,7 +156,7 @@ def _with_baseline(
     name: str,
     baselines: Path,
     run: Path | None,
-    limits: CheckOptions,
+    settings: CheckOptions,
     out: Path | None,
 ) -> Judgement:
     if run is not None:
@@ -149,17 +165,17 @@ def _with_baseline(
             ("launches", "timeout", "hang_after", "out"),
             "is for measuring; RUN is judged as it is",
         )
-        return against_run(name, baselines, run, limits)
+        return against_run(name, baselines, run, settings)
     planted_fault()
-    return against_baseline(name, baselines, limits, out)
+    return against_baseline(name, baselines, settings, out)
 
 
 def _parse_metrics(text: str) -> tuple[Metric, ...]:
-    """Names with commas. Raises Failure for what is none."""
-    found = [part.strip() for part in text.split(",")]
-    for name in found:
+    """The metrics that ``text`` names, separated by commas. Raises Failure for an unknown one."""
+    chosen = [part.strip() for part in text.split(",")]
+    for name in chosen:
         if name not in JUDGED:
             known = ", ".join(JUDGED)
             hint = did_you_mean(name, JUDGED) or f"There are: {known}"
-            raise Failure(f"--metrics {text}: {name!r} is no metric. {hint}")
-    return tuple(name for name in JUDGED if name in found)
+            raise Failure(f"--metrics {text}: {name!r} is not a metric. {hint}")
+    return tuple(name for name in JUDGED if name in chosen)

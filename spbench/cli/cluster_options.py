@@ -1,4 +1,4 @@
-"""Flags and variables that say that this machine is one of several; see docs/clusters.md."""
+"""Flags and variables of a run on several machines; see docs/clusters.md."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ def nodes_options(function: F) -> F:
         click.option(
             "--nnodes",
             type=click.IntRange(1, 1024),
-            help="Machines, each of which runs this command.  [default: 1, or srun's]",
+            help="Number of machines, each of which runs this command.  [default: 1, or srun's]",
         ),
         click.option(
             "--node-rank",
             type=click.IntRange(0, 1023),
-            help="Which of them this is; 0 writes the results.  [default: srun's]",
+            help="Number of this machine; 0 writes the results.  [default: srun's]",
         ),
         click.option(
             "--rdzv-endpoint",
             metavar="HOST[:PORT]",
-            help="Where node 0 can be reached.  [default: srun's first node]",
+            help="Address of node 0.  [default: srun's first node]",
         ),
         click.option(
             "--join-timeout",
             type=Duration(),
             default="300",
             show_default=True,
-            help="For all nodes to come.",
+            help="How long to wait for all nodes.",
         ),
     )
     for option in reversed(options):
@@ -57,7 +57,10 @@ def cluster_of(
     wait_s: float,
     environ: Mapping[str, str],
 ) -> Cluster | None:
-    """None: a single machine. Raises Failure for what does not go together, or leads nowhere."""
+    """This machine's place among several; None if it is the only one.
+
+    Raises Failure for flags that do not go together, and for a node 0 that is not reachable.
+    """
     slurm = None if joined_ranks(environ) is not None else _of_slurm(environ)
     nodes = nnodes or (slurm.nodes if slurm else 1)
     if nodes == 1:
@@ -105,7 +108,7 @@ def _endpoint(text: str) -> tuple[str, int]:
 
 
 def _of_slurm(environ: Mapping[str, str]) -> Cluster | None:
-    """What srun says of the step that this process is a task of; None without one of several."""
+    """The nodes of the srun step that this process is a task of; None without other tasks."""
     try:
         tasks, nodes = (int(environ[f"SLURM_STEP_NUM_{what}"]) for what in ("TASKS", "NODES"))
         node, hosts = int(environ["SLURM_NODEID"]), environ["SLURM_STEP_NODELIST"]
@@ -124,6 +127,6 @@ def _of_slurm(environ: Mapping[str, str]) -> Cluster | None:
 
 
 def first_host(hosts: str) -> str:
-    """gpu[03-07,11],cpu1 -> gpu03: the first name of Slurm's list."""
+    """The first name of Slurm's list: gpu03 of gpu[03-07,11],cpu1."""
     name = re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", hosts)
     return name.partition(",")[0]

@@ -27,7 +27,7 @@ from spbench.text import counted
     metavar="N",
     help="Ranks that try every collective.  [default: one per GPU; on a CPU 2 to 8, by its cores]",
 )
-@options.lasting(
+@options.duration_option(
     "--timeout", "120", "Time for torch to load, and for each start of ranks: 90, 90s, 2m."
 )
 @options.device_option

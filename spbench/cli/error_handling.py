@@ -1,7 +1,7 @@
-"""How a command ends: for whatever was raised one message on stderr, and an exit code.
+"""How a command ends: one message on stderr and an exit code for every exception.
 
-Whoever closed the terminal, or the reader of a pipe, or filled the disk, gets an exit code too:
-nothing here raises.
+A closed terminal, a reader of a pipe that has gone and a full disk have exit codes too: no
+function of this file raises.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ OF_THE_MACHINE = frozenset(
         *("ENAMETOOLONG", "ELOOP", "EMFILE", "ENFILE", "ENOMEM"),
     )
 )
-"""Errors of disks, names and limits, wherever they come up: no defect of ours."""
+"""Errors of disks, names and limits, which are not defects of spbench wherever they come up."""
 STREAMS = ("stdout", "stderr")
 NO_TORCH = "torch is not installed; pip install 'torch>=2.11', then 'spbench doctor' tries it"
 
 
 def open_streams() -> None:
-    """A closed stdin, stdout or stderr becomes /dev/null, and what cannot be encoded is escaped.
+    """Makes a closed stdin, stdout or stderr /dev/null, and escapes what cannot be encoded.
 
-    Else the next file that is opened would take its place, and get what is printed.
+    Otherwise the next file that is opened would take its place, and receive what is printed.
     """
     gap = os.open(os.devnull, os.O_RDWR)
     while gap <= 2:
@@ -50,8 +50,8 @@ def open_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def told(error: BaseException) -> int:
-    """Says on stderr what ended the command; its exit code."""
+def report_error(error: BaseException) -> int:
+    """Says on stderr why the command ended, and returns its exit code."""
     match error:
         case Failure():
             _say(f"Error: {error}")
@@ -75,10 +75,10 @@ def told(error: BaseException) -> int:
     return INTERNAL
 
 
-def let_go() -> None:
-    """What stdout and stderr cannot write any more is dropped.
+def drop_unwritten() -> None:
+    """Drops what stdout and stderr cannot write any more.
 
-    Python would write it out once more at its end, and say that it cannot.
+    Python would try again when it ends, and report that it cannot.
     """
     for name in STREAMS:
         stream = getattr(sys, name)
@@ -90,7 +90,7 @@ def let_go() -> None:
 
 
 def reader_is_gone() -> bool:
-    """Of stdout or stderr. A pipe of ours to a process may break too, and that is a defect."""
+    """Whether nobody reads stdout or stderr any more. Any other broken pipe is a defect."""
     polled = select.poll()
     for name in STREAMS:
         with contextlib.suppress(OSError, ValueError):

@@ -1,7 +1,7 @@
-"""The ``spbench`` command. A command's module is loaded when that command is called.
+"""The ``spbench`` command, which loads a subcommand's module when that is called.
 
-So ``--help``, a mistyped command and a mistyped flag answer at once, and nothing here or in
-the commands' modules imports torch before it is needed.
+So ``--help``, a mistyped command and a mistyped flag are answered at once, and no module of a
+command imports torch before it is needed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from typing import NoReturn
 import click
 
 from spbench import __version__
-from spbench.cli.error_handling import let_go, open_streams, reader_is_gone, told
+from spbench.cli.error_handling import (
+    drop_unwritten,
+    open_streams,
+    reader_is_gone,
+    report_error,
+)
 from spbench.errors import DONE, INTERRUPTED, READER_GONE
 from spbench.text import did_you_mean
 
@@ -34,7 +39,7 @@ COMMANDS = {
 
 
 class Commands(click.Group):
-    """Knows its commands by name, and says which one a mistyped one was meant to be."""
+    """A group that knows its commands by name, and suggests one for a mistyped name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -84,8 +89,8 @@ def main() -> NoReturn:
     seen: list[int] = []
 
     def end(signum: int, _: object) -> NoReturn:
-        """Everything is ended in order. An import under way may swallow the interrupt, and leave
-        half a library behind: what comes of that is the interrupt's doing."""
+        # An import may swallow the interrupt and leave half a library behind: whatever is raised
+        # after a signal counts as the interrupt.
         seen.append(signum)
         raise KeyboardInterrupt
 
@@ -95,23 +100,23 @@ def main() -> NoReturn:
     open_streams()
     try:
         code = _run(seen)
-    except KeyboardInterrupt:  # one more, while the end was being told
+    except KeyboardInterrupt:  # a second one, while the first was being reported
         code = INTERRUPTED
     if seen or code == INTERRUPTED:
         _leave(128 + seen[0] if seen else code)
-    let_go()
+    drop_unwritten()
     sys.exit(code)
 
 
 def _leave(code: int) -> NoReturn:
-    """After an interrupt, when all has been ended and only the exit code is left.
+    """Ends the process after an interrupt, when everything else has been ended.
 
-    Not by way of Python's own end: it would be another chance for a second Ctrl-C, and it makes
-    the code SIGINT's where an extension has met one in its import, whatever became of it.
+    It does not use Python's own shutdown, which a second Ctrl-C could disturb, and which exits
+    as by SIGINT if an extension met one in its import, whatever became of it.
     """
     for ending in ENDINGS:
         signal.signal(ending, signal.SIG_IGN)
-    let_go()
+    drop_unwritten()
     os._exit(code)
 
 
@@ -119,9 +124,9 @@ def _run(seen: list[int]) -> int:
     try:
         code = cli.main(standalone_mode=False, prog_name="spbench")
     except SystemExit:
-        if reader_is_gone():  # click has seen it first
+        if reader_is_gone():  # click has noticed it first
             return READER_GONE
         raise
     except BaseException as error:
-        return told(KeyboardInterrupt() if seen else error)
+        return report_error(KeyboardInterrupt() if seen else error)
     return code if isinstance(code, int) else DONE

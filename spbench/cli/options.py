@@ -1,4 +1,4 @@
-"""Flags that several commands share: strategies, ranks, workload, device."""
+"""Types of values on the command line, and the flags that several commands share."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 MOST_S = 100 * UNITS_S["d"]
 BARE = 0.1
-"""Without a sign nobody means more than this by a fraction, or less by a percentage."""
+"""The largest number without a percent sign: above it, a fraction or a percentage may be meant."""
 
 
 class Positive(click.FloatRange):
-    """A number above 0, and not beyond reason. FloatRange alone lets nan pass."""
+    """A finite number above 0. FloatRange alone lets nan pass."""
 
     def __init__(self) -> None:
         super().__init__(min=0, min_open=True, max=1e7)
@@ -35,7 +35,7 @@ class Positive(click.FloatRange):
 
 
 class Duration(click.types.FloatParamType):
-    """Seconds, or with a unit; above 0."""
+    """A duration above 0, as 90, 90s, 30m or 2h; kept in seconds."""
 
     name = "TIME"
 
@@ -50,14 +50,16 @@ class Duration(click.types.FloatParamType):
             most = f"{MOST_S / UNITS_S['d']:.0f}d"
             self.fail(f"{value!r} is longer than {most}, which is the most", param, ctx)
         if not seconds > 0:
-            self.fail(
-                f"{value!r} is no length of time above 0; write 90, 90s, 90m, 2h or 1d", param, ctx
-            )
+            works = "write 90, 90s, 90m, 2h or 1d"
+            self.fail(f"{value!r} is not a duration above 0; {works}", param, ctx)
         return seconds
 
 
 class Percent(click.types.FloatParamType):
-    """From 0 to 100 %; kept as a fraction. A bare 3, or 0.5, could mean either, and is refused."""
+    """A percentage from 0 to 100, as 3%, 0.5 % or 0.03; kept as a fraction.
+
+    A bare 3, or 0.5, could be a fraction or a percentage, and is refused.
+    """
 
     name = "percent"
 
@@ -72,7 +74,8 @@ class Percent(click.types.FloatParamType):
             number = math.nan
         most = 1.0 if text.endswith("%") else BARE
         if not 0 <= number <= most:
-            self.fail(f"{value!r} is not a share; write 3% or 0.03, up to 100%", param, ctx)
+            works = "write 3% or 0.03, up to 100%"
+            self.fail(f"expected a percentage, not {value!r}; {works}", param, ctx)
         return number
 
 
@@ -85,7 +88,7 @@ def strategy_option(function: F) -> F:
         default=("all",),
         show_default=True,
         metavar="NAME[:OPTION]",
-        help="Strategies, repeated or with commas; 'all' for every one.",
+        help="Strategies to run; repeat the flag or separate them by commas.",
     )(function)
 
 
@@ -95,7 +98,7 @@ def gpus_option(function: F) -> F:
         "--gpus",
         "gpus",
         metavar="N[,N...]",
-        help="Numbers of ranks, one a GPU (or processes on a CPU).  "
+        help="Numbers of ranks, one on each GPU (or processes on a CPU).  "
         "[default: all GPUs, or 2 on a CPU]",
     )(function)
 
@@ -106,24 +109,27 @@ def device_option(function: F) -> F:
         type=click.Choice(["auto", "cuda", "cpu"]),
         default="auto",
         show_default=True,
-        help="Where ranks compute: NCCL on cuda, gloo on cpu.",
+        help="Where ranks compute: with NCCL on cuda, with gloo on cpu.",
     )(function)
 
 
-def lasting(flag: str, default: str, text: str) -> Callable[[F], F]:
-    """A flag that takes a length of time."""
+def duration_option(flag: str, default: str, text: str) -> Callable[[F], F]:
     return click.option(flag, type=Duration(), default=default, show_default=True, help=text)
 
 
-timeout_option = lasting("--timeout", "600", "For one launch: 90, 90s, 30m, 2h.")
-hang_option = lasting(
-    "--hang-after", "180", "Without a sign of life of any rank a launch is given up."
+timeout_option = duration_option("--timeout", "600", "Deadline of one launch: 90, 90s, 30m, 2h.")
+hang_option = duration_option(
+    "--hang-after", "180", "Give up a launch after this long without progress of any rank."
 )
 
 
 def settings_option(function: F) -> F:
     return click.option(
-        "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a field."
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Change a field of the workload, as depth=4 or axes.time=8.",
     )(function)
 
 
@@ -139,4 +145,4 @@ def baselines_option(function: F) -> F:
 
 
 def json_option(function: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")(function)

@@ -28,27 +28,41 @@ from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 @click.option(
     "--launches",
     type=click.IntRange(1, MAX_LAUNCHES),
-    help=f"Of each case.  [default: {LAUNCHES}, or what --sweep says; 1 with --quick]",
+    help=f"Launches of each case.  [default: {LAUNCHES}, or what --sweep says; 1 with --quick]",
 )
-@click.option("--quick", is_flag=True, help="One launch, few iterations; for a first look.")
+@click.option("--quick", is_flag=True, help="One launch of few iterations, for a first look.")
 @options.timeout_option
 @options.hang_option
 @click.option(
     "--max-time",
     type=options.Duration(),
-    help="For all launches together; what is left can be resumed.  [default: no limit]",
+    help="Deadline of all launches together; what is left can be resumed.  [default: no limit]",
 )
 @nodes_options
 @options.device_option
-@click.option("--share", is_flag=True, help="One device: rank 0's share, silent collectives.")
-@click.option("--peak-tflops", type=options.Positive(), help="For MFU.")
-@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True)
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Results directory; resumed if it exists."
+    "--share",
+    is_flag=True,
+    help="Measure rank 0's share alone, nothing sent.",
 )
-@click.option("--fresh", is_flag=True, help="Start anew beside an existing --out.")
-@click.option("-v", "--verbose", is_flag=True, help="Say where each launch's time went.")
-@click.option("--dry-run", is_flag=True, help="Show the cells and their predicted bytes; run none.")
+@click.option(
+    "--peak-tflops",
+    type=options.Positive(),
+    help="Peak Tflop/s of a device, for MFU.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**31),
+    default=0,
+    show_default=True,
+    help="Seed of weights, inputs and the order of launches.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Folder of the results; resumed if it exists."
+)
+@click.option("--fresh", is_flag=True, help="Start a new folder beside an existing --out.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the seconds of each phase of a launch.")
+@click.option("--dry-run", is_flag=True, help="Show cells and their predicted bytes only.")
 @options.json_option
 @click.pass_context
 def command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> int:

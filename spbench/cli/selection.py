@@ -52,7 +52,7 @@ def selection_options(function: F) -> F:
         click.option(
             "--sweep",
             metavar="NAME|FILE",
-            help="A file that lists the cells, in place of -s, -g, -w and --set.",
+            help="A sweep file that lists the cells, in place of -s, -g, -w and --set.",
         ),
         click.option(
             "--skip-invalid", is_flag=True, help="Leave out cells that cannot run, and say why."

@@ -27,7 +27,7 @@ from spbench.strategies.registry import expand_names
     type=click.IntRange(1, 1024),
     default=8,
     show_default=True,
-    help="Number of ranks; none is started.",
+    help="Number of ranks; no process is started.",
 )
 @options.settings_option
 @options.json_option

@@ -1,4 +1,4 @@
-"""``spbench verify``: the gate alone, over many shapes."""
+"""``spbench verify``: the gate alone, on many shapes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,19 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
     "workloads",
     multiple=True,
     metavar="NAME|FILE",
-    help="Instead of the built-in shapes; 'all' for the whole catalogue.",
+    help="Workloads in place of the built-in shapes; 'all' for the whole catalogue.",
 )
-@click.option("--small", is_flag=True, help="The -small twins of the named workloads.")
-@click.option("--dtype", type=click.Choice(DTYPES), default="float64", show_default=True)
-@options.lasting("--timeout", "1800", "For all checks of one number of ranks: 90, 90s, 30m, 2h.")
+@click.option("--small", is_flag=True, help="Use the -small versions of the named workloads.")
+@click.option(
+    "--dtype",
+    type=click.Choice(DTYPES),
+    default="float64",
+    show_default=True,
+    help="The type that ranks compute in.",
+)
+@options.duration_option(
+    "--timeout", "1800", "Deadline of all checks on one number of ranks: 90, 90s, 30m, 2h."
+)
 @options.device_option
 @options.json_option
 def command(
@@ -57,17 +65,17 @@ def command(
     Errors are relative. Tolerances: 1e-9 in float64, 1e-4 in float32; in 16 bits, and in
     float32 where rows of scores are sharp, four times the error that one device makes itself.
     Bytes sent must equal the prediction exactly.
-    A workload too large for one device is compared as a reduced one of its kind.
+    A workload that is too large for one device is compared as a reduced workload.
     """
     refuse_fault()
-    asked = expand_names(strategies)
+    chosen = expand_names(strategies)
     shapes = _shapes(workloads, small)
     shapes = [with_settings(shape, [f"dtype={dtype}"]) for shape in shapes]
-    where = choose_device(device)
-    ranks = parse_ranks(gpus, where)
-    for strategy in asked:
-        load(strategy)  # which raises for options that it does not have
-    results = verify(checks_for(asked, shapes), ranks, where, timeout)
+    on = choose_device(device)
+    ranks = parse_ranks(gpus, on)
+    for strategy in chosen:
+        load(strategy)  # raises Failure for an option that it does not have
+    results = verify(checks_for(chosen, shapes), ranks, on, timeout)
     return DONE if results is None else _show(results, as_json=as_json)
 
 
@@ -83,7 +91,7 @@ def _shapes(workloads: Sequence[str], small: bool) -> list[Workload]:
     chosen = [f"{name}{SMALL}" if small and name in large else name for name in every]
     if small and (own := [name for name in chosen if not name.endswith(SMALL)]):
         known = [name for name in own if name not in large]
-        raise Failure(f"{known[0]!r} has no -small twin; --small is for names of the catalogue")
+        raise Failure(f"{known[0]!r} has no -small version; --small is for names of the catalogue")
     return [choose_workload(name, []) for name in dict.fromkeys(chosen)]
 
 

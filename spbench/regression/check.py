@@ -26,8 +26,8 @@ from spbench.strategies.registry import load, module_of
 from spbench.sweep.devices import choose_device, why_not_here
 from spbench.sweep.fault_check import announce_fault, planted_fault
 from spbench.sweep.output_folder import output_folder
-from spbench.sweep.plan import cells as cells_for
-from spbench.sweep.plan import cells_of
+from spbench.sweep.plan import cells as cells_of
+from spbench.sweep.plan import in_rounds
 from spbench.sweep.request import Request, refusal
 from spbench.text import counted
 from spbench.worker.fault_injection import VARIABLE
@@ -68,7 +68,7 @@ def against_baseline(
 
 def _planned(cases: Sequence[Case], options: CheckOptions) -> list[Cell]:
     """What is asked for; it takes one launch where no time is judged."""
-    return cells_of(cases, range(options.launches if "time" in options.metrics else 1), seed=0)
+    return in_rounds(cases, range(options.launches if "time" in options.metrics else 1), seed=0)
 
 
 def _say_what_is_short(records: Sequence[Record]) -> None:
@@ -128,7 +128,7 @@ def case_of(told: Mapping[str, Any], effort: str) -> Case:
 def against_commit(revision: str, request: Request, options: CheckOptions) -> Judgement:
     """A commit and the work tree, in turn."""
     budget = EFFORT if "time" in options.metrics else COUNTED
-    cells = cells_for(replace(request, launches=1, budget=budget, skip_invalid=True))
+    cells = cells_of(replace(request, launches=1, budget=budget, skip_invalid=True))
     announce_fault(request.fault, cells)
     try:
         with checked_out(revision) as base:

@@ -21,7 +21,7 @@ from spbench.results.find_run import traces_of
 from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.results.sample import Status
-from spbench.sweep.plan import cells_of
+from spbench.sweep.plan import in_rounds
 from spbench.text import counted
 from spbench.workload.case import Case, Cell
 
@@ -57,7 +57,7 @@ class LiveMeasurement:
         port that was taken must neither fail the check nor hide a regression."""
         keys = None if only is None else set(only)
         cases = [case for case in self.cases if keys is None or case.key in keys]
-        failed = self._launch(cells_of(cases, launches, seed=0))
+        failed = self._launch(in_rounds(cases, launches, seed=0))
         if failed:
             click.echo(f"{counted(len(failed), 'launch')} failed: tried once more", err=True)
             self._launch(failed)

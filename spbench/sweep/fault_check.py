@@ -1,6 +1,6 @@
-"""A fault that is planted on purpose must be understood, and must hit a rank that is timed.
+"""A fault that is planted on purpose must be valid, and must hit a rank that is timed.
 
-Or what was to be proved would not be, and nobody would see.
+Otherwise a test with that fault would prove nothing, unnoticed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spbench.workload.case import Case, Cell
 
 
 def planted_fault() -> Fault | None:
-    """Read here only to be refused early, or to be handed to ranks that are started already."""
+    """The fault that the environment asks for. Raises Failure if it is not valid."""
     try:
         return Fault.of(os.environ)
     except ValueError as error:
@@ -57,7 +57,7 @@ def announce_fault(fault: Fault | None, cells: Iterable[Cell]) -> None:
 
 
 def refuse_fault() -> None:
-    """Of a command that measures nothing: raises Failure for any fault."""
+    """Raises Failure for any fault, in a command that measures nothing."""
     fault = planted_fault()
     if fault is not None:
         raise Failure(

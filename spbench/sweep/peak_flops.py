@@ -1,6 +1,6 @@
-"""What a GPU can do at most, for MFU: dense bf16 and fp16 tensor rates by product name.
+"""Peak rates of GPUs, for MFU: dense bf16 and fp16 tensor rates by product name.
 
-From the vendors' data sheets, without sparsity. A GPU that is not here has no MFU, unless
+From the vendors' data sheets, without sparsity. A GPU that is not in the table has no MFU, unless
 ``--peak-tflops`` gives the figure.
 """
 
@@ -22,12 +22,12 @@ DENSE_16_BIT_TFLOPS = {
     "RTX 4090": 165.2,
 }
 BESIDE = re.compile(r"NVIDIA|GeForce|SXM\d?|HBM\w*|\d+GB", re.ASCII)
-"""Words that a product has beside its name: vendor, module, memory. Others (NVL, Laptop GPU) make
-another product of it."""
+"""Words beside a product's name: vendor, module, memory. Any other word (NVL, Laptop GPU) means
+another product."""
 
 
 def known_peak(gpus: Sequence[Mapping[str, Any]], dtype: str) -> float | None:
-    """TFLOP/s of one GPU of this machine in ``dtype``; None if that is not known."""
+    """Tflop/s of one GPU of this machine in ``dtype``; None if that is not known."""
     if not gpus or dtype not in ("bfloat16", "float16"):
         return None
     words = re.split(r"[ -]", str(gpus[0]["name"]))

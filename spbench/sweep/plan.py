@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def cells(request: Request) -> list[Cell]:
-    """The cells of a request in the order of their running (see ``cells_of``).
+    """The cells of a request in the order of their running (see ``in_rounds``).
 
     Raises Failure for options that a strategy does not have, and for a cell that cannot run
     unless such cells are to be skipped.
@@ -37,7 +37,7 @@ def cells(request: Request) -> list[Cell]:
         )
         for one in request.combinations
     ]
-    planned = cells_of(cases, range(request.launches), request.seed)
+    planned = in_rounds(cases, range(request.launches), request.seed)
     share = request.kind == "one_gpu_share"
     why_nots = {
         ranks: why_not_here(ranks, request.device, share=share, nodes=request.nodes)
@@ -50,7 +50,7 @@ def cells(request: Request) -> list[Cell]:
     return planned
 
 
-def cells_of(cases: Sequence[Case], launches: Iterable[int], seed: int) -> list[Cell]:
+def in_rounds(cases: Sequence[Case], launches: Iterable[int], seed: int) -> list[Cell]:
     """Launch by launch, strategies interleaved: each launch of all cases is a round.
 
     Within a round all strategies of one workload and number of ranks follow each other. The

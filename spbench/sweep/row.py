@@ -14,32 +14,49 @@ from spbench.results.step_time import typical
 from spbench.workload.case import Case
 from spbench.workload.flops import step_flops
 
+ERRORS = ("output_error", "gradient_error", "tolerance")
+"""Columns of the gate, which a row has also where the gate failed."""
+LARGEST = (
+    *ERRORS,
+    *("warmup", "peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes"),
+    "host_rss_bytes",
+)
+"""Columns that hold the largest value of any rank."""
 
-def facts_of(
-    case: Case, ended: LaunchResult, samples: Sequence[Sample], status: Status, peak: float | None
+
+def columns_of(
+    case: Case,
+    launched: LaunchResult,
+    samples: Sequence[Sample],
+    status: Status,
+    peak_tflops: float | None,
 ) -> dict[str, Any]:
-    """Where it ran; figures if it is ok, and of a failed gate those that exist.
+    """Where a launch ran, and its figures if it is ok; of a failed gate errors and counts.
 
-    ``peak``: of a device, in Tflop/s.
+    ``peak_tflops`` is that of one device.
     """
-    facts: dict[str, Any] = {}
-    facts["placement"] = placement_of([*ended.hosts.values()]) if ended.hosts else ""
+    columns: dict[str, Any] = {}
+    columns["placement"] = placement_of([*launched.hosts.values()]) if launched.hosts else ""
     if samples:
         versions = samples[0].versions
-        facts |= {name: versions.get(name, "") for name in ("torch", "cuda", "nccl")}
-        facts |= {"gpu": samples[0].device_name, "gated_on": samples[0].gated_on}
-        facts["backend"] = samples[0].backend
-        facts["environment"] = " ".join(told(samples))
+        columns |= {name: versions.get(name, "") for name in ("torch", "cuda", "nccl")}
+        columns |= {"gpu": samples[0].device_name, "gated_on": samples[0].gated_on}
+        columns |= {"backend": samples[0].backend, "environment": " ".join(_variables(samples))}
     if status == "ok":
-        facts |= measured(case, samples, peak)
+        columns |= measured(case, samples, peak_tflops)
     elif status == "wrong_result":
-        facts |= proofs(samples) | counts(samples)
-    return facts
+        columns |= _largest_columns(ERRORS, samples) | _counts(samples)
+    return columns
 
 
-def spent(samples: Sequence[Sample], launched_s: float, launch_s: float) -> dict[str, float]:
-    """Seconds from the start of the processes to their end; empty where rank 0 cannot tell."""
-    first = next((one for one in samples if one.rank == 0), None)
+def seconds_by_phase(
+    samples: Sequence[Sample], launched_s: float, launch_s: float
+) -> dict[str, float]:
+    """Seconds of each phase of a launch, from the start of its processes to their end.
+
+    Empty without a sample of rank 0 that has them.
+    """
+    first = next((sample for sample in samples if sample.rank == 0), None)
     if first is None or first.began_s is None or not first.phases_s:
         return {}
     start_s = first.began_s - launched_s
@@ -47,54 +64,20 @@ def spent(samples: Sequence[Sample], launched_s: float, launch_s: float) -> dict
     return {"start": start_s, **first.phases_s, "end": end_s}
 
 
-def told(samples: Iterable[Sample]) -> list[str]:
-    """NAME=value of each variable that any of the ranks tells of, each once."""
-    pairs = (pair for sample in samples for pair in sample.environment.items())
-    return list(dict.fromkeys(f"{name}={value}" for name, value in pairs))
-
-
-def proofs(samples: Sequence[Sample]) -> dict[str, float]:
-    """The errors of a failed gate are worth keeping; its times do not exist."""
-    found = {}
-    for name in ("output_error", "gradient_error", "tolerance"):
-        values = [value for s in samples if (value := getattr(s, name)) is not None]
-        if values:
-            found[name] = max(values)
-    return found
-
-
 def measured(case: Case, samples: Sequence[Sample], peak_tflops: float | None) -> dict[str, Any]:
     """The measured columns of a launch whose ranks all succeeded."""
-    found: dict[str, Any] = {"backend": samples[0].backend}
-    for name in ("output_error", "gradient_error", "tolerance", "warmup"):
-        found[name] = largest(getattr(sample, name) for sample in samples)
-    for name in ("allocated", "reserved"):
-        column = f"peak_{name}_bytes"
-        found[column] = largest(getattr(sample, column) for sample in samples)
-    for column in ("device_used_bytes", "host_rss_bytes"):
-        found[column] = largest(getattr(sample, column) for sample in samples)
-    found |= counts(samples)
-    found |= {"stopped_by": samples[0].stopped_by, "steps_s": samples[0].steps_s}
-    found |= as_columns(case.device, [one.conditions for one in samples])
+    columns = _largest_columns(LARGEST, samples) | _counts(samples)
+    columns |= {"stopped_by": samples[0].stopped_by, "steps_s": samples[0].steps_s}
+    columns |= as_columns(case.device, [sample.conditions for sample in samples])
     steps = slowest([sample.step_ms for sample in samples])
     silent = slowest([sample.compute_ms for sample in samples])
     if silent:
-        found["compute_ms"] = typical(silent)
-        found["iterations"] = len(silent)
+        columns |= {"compute_ms": typical(silent), "iterations": len(silent)}
     if steps:
-        found |= _speeds(case, steps, peak_tflops)
+        columns |= _speeds(case, steps, peak_tflops)
         if silent:
-            found["exposed_comm_ms"] = found["step_ms"] - found["compute_ms"]
-    return found
-
-
-def counts(samples: Sequence[Sample]) -> dict[str, Any]:
-    """What was sent, as far as it was counted: also where that was not what was predicted."""
-    found: dict[str, Any] = {}
-    found |= _largest_of("sent_bytes_{}", [sample.sent_by_phase for sample in samples])
-    found |= _largest_of("predicted_bytes_{}", [sample.predicted_by_phase for sample in samples])
-    found |= _largest_of("{}_bytes", [sample.sent_by_op for sample in samples])
-    return found | {"collectives": _busiest([sample.collectives or {} for sample in samples])}
+            columns["exposed_comm_ms"] = columns["step_ms"] - columns["compute_ms"]
+    return columns
 
 
 def _speeds(case: Case, steps: list[float], peak_tflops: float | None) -> dict[str, Any]:
@@ -119,23 +102,37 @@ def _speeds(case: Case, steps: list[float], peak_tflops: float | None) -> dict[s
 
 def slowest(times: Sequence[list[float] | None]) -> list[float]:
     """Each iteration takes as long as its slowest rank."""
-    present = [one for one in times if one]
+    present = [of_rank for of_rank in times if of_rank]
     return [max(ranks) for ranks in zip(*present, strict=True)] if present else []
 
 
 def largest(values: Iterable[float | None]) -> float | None:
-    present = [value for value in values if value is not None]
-    return max(present, default=None)
+    """The largest value that was measured; None without one."""
+    return max((value for value in values if value is not None), default=None)
 
 
-def _busiest(calls: Sequence[dict[str, int]]) -> str:
-    """Of the rank that calls most; all do the same, but for parts that are empty."""
-    most = max(calls, key=lambda of_rank: sum(of_rank.values()))
-    return " ".join(f"{name}={count}" for name, count in most.items())
+def _largest_columns(names: Iterable[str], samples: Sequence[Sample]) -> dict[str, float | None]:
+    return {name: largest(getattr(sample, name) for sample in samples) for name in names}
 
 
-def _largest_of(column: str, counts: Sequence[dict[str, int] | None]) -> dict[str, float | None]:
-    """Each count of the ranks under the name of its column; nothing where none was taken."""
-    present = [count for count in counts if count is not None]
-    names = present[0] if present else {}
-    return {column.format(name): largest(count[name] for count in present) for name in names}
+def _counts(samples: Sequence[Sample]) -> dict[str, Any]:
+    """Bytes and calls, also those that are not what was predicted; nothing if not counted."""
+    columns: dict[str, Any] = {}
+    for column, field in (
+        ("sent_bytes_{}", "sent_by_phase"),
+        ("predicted_bytes_{}", "predicted_by_phase"),
+        ("{}_bytes", "sent_by_op"),
+    ):
+        by_rank = [counts for sample in samples if (counts := getattr(sample, field)) is not None]
+        for name in by_rank[0] if by_rank else ():
+            columns[column.format(name)] = max(counts[name] for counts in by_rank)
+    calls = [sample.collectives or {} for sample in samples]
+    # All ranks call the same, except for parts that are empty.
+    busiest = max(calls, key=lambda of_rank: sum(of_rank.values()))
+    return columns | {"collectives": " ".join(f"{name}={n}" for name, n in busiest.items())}
+
+
+def _variables(samples: Iterable[Sample]) -> list[str]:
+    """NAME=value of each variable that a rank reports, each once."""
+    pairs = (pair for sample in samples for pair in sample.environment.items())
+    return list(dict.fromkeys(f"{name}={value}" for name, value in pairs))

@@ -30,11 +30,10 @@ from spbench.results.run_json import read_run
 from spbench.results.store import Store
 from spbench.sweep.devices import visible_gpus
 from spbench.sweep.output_folder import as_in_run_json, new_session, output_folder
-from spbench.sweep.peak_flops import known_peak
 from spbench.sweep.plan import job_of
 from spbench.sweep.request import Request
 from spbench.sweep.sweep import Sweep, still_to_do
-from spbench.workload.case import Case, Cell
+from spbench.workload.case import Cell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +71,7 @@ def run(request: Request, cells: Sequence[Cell]) -> Finished | None:
 
 
 def _follow(cluster: Cluster) -> None:
-    """Every node but the first: starts ranks when node 0 says so, until that is over."""
+    """The part of every node but the first: starts ranks when node 0 says so, until it ends."""
     where = f"{cluster.head}:{cluster.port}"
     click.echo(f"node {cluster.node} of {cluster.nodes}, following node 0 at {where}", err=True)
     with tempfile.TemporaryDirectory(prefix="spbench-node-") as folder:
@@ -89,7 +88,7 @@ def _follow(cluster: Cluster) -> None:
 
 
 def _described(cluster: Cluster, request: Request, cells: Sequence[Cell]) -> Cluster:
-    """The cluster, with what the other nodes are to know of this one."""
+    """The cluster, with what the other nodes need to know about this one."""
     keys = json.dumps([(cell.case.key, cell.case.launch) for cell in cells])
     more = {
         "silence_s": min(cluster.silence_s, request.deadlines.hang_s),
@@ -125,7 +124,7 @@ def _local_launcher(request: Request, cells: Sequence[Cell], folder: Path) -> Lo
 def _placements(
     request: Request, cells: Sequence[Cell], launcher: JoinedLauncher | LocalLauncher
 ) -> list[str]:
-    """Waits for the other nodes. A line for each number of ranks, on which nodes they will be."""
+    """Waits for the other nodes. Returns a line for each number of ranks: which nodes have them."""
     if isinstance(launcher, JoinedLauncher):
         several = len(set(launcher.hosts)) > 1
         return [f"{len(launcher.hosts)} on {placement_of(launcher.hosts)}"] if several else []
@@ -165,7 +164,8 @@ def _measure(
                 session=new_session(),
                 deadlines=request.deadlines,
                 git_commit=facts["git"].get("commit", ""),
-                peak_tflops=lambda case: _peak_tflops(request, case, facts),
+                gpus=facts["gpus"],
+                peak_tflops=request.peak_tflops,
                 went=screen.went,
                 began_s=began_s,
             )
@@ -183,13 +183,9 @@ def _measure(
 
 
 def _asked_for(request: Request, cells: Sequence[Cell], folder: Path) -> dict[str, Any]:
-    """What run.json tells of this invocation."""
+    """The entries of run.json about this invocation."""
     return {
         "argv": sys.argv,
         "reference": request.reference or read_run(folder).get("reference"),
         "cases": [as_in_run_json(cell) for cell in cells],
     }
-
-
-def _peak_tflops(request: Request, case: Case, facts: dict[str, Any]) -> float | None:
-    return request.peak_tflops or known_peak(facts["gpus"], case.workload.dtype)

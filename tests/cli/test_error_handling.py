@@ -13,7 +13,13 @@ from typing import NoReturn
 import click
 import pytest
 
-from spbench.cli.error_handling import OF_THE_MACHINE, let_go, open_streams, reader_is_gone, told
+from spbench.cli.error_handling import (
+    OF_THE_MACHINE,
+    drop_unwritten,
+    open_streams,
+    reader_is_gone,
+    report_error,
+)
 from spbench.errors import INTERNAL, INTERRUPTED, UNFIT, Failure
 
 
@@ -32,7 +38,7 @@ def test_what_is_raised_has_a_code(
     capsys: pytest.CaptureFixture[str], error: BaseException, code: int, said: str
 ) -> None:
     """And one message on stderr."""
-    assert told(error) == code
+    assert report_error(error) == code
     assert capsys.readouterr() == ("", said)
 
 
@@ -48,7 +54,7 @@ def test_a_pipe_of_ours_that_breaks_is_a_defect(
     """Whoever reads us is still there, so it is not they who went away."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert not reader_is_gone()
-    assert told(BrokenPipeError(errno.EPIPE, "Broken pipe")) == INTERNAL
+    assert report_error(BrokenPipeError(errno.EPIPE, "Broken pipe")) == INTERNAL
     assert "Internal error: BrokenPipeError" in capfd.readouterr().err
 
 
@@ -57,7 +63,7 @@ def test_a_traceback_that_cannot_be_kept_is_shown(
 ) -> None:
     """Where no file can be written it is all there is."""
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
-    assert told(ZeroDivisionError("a defect")) == INTERNAL
+    assert report_error(ZeroDivisionError("a defect")) == INTERNAL
     err = capsys.readouterr().err
     said = "ZeroDivisionError: a defect\n"
     assert err == f"Internal error: {said}{said}\n"  # raised nowhere, so there are no lines of it
@@ -78,8 +84,8 @@ def test_nobody_to_tell(monkeypatch: pytest.MonkeyPatch, error: BaseException) -
     """With stderr gone too the code is the same, and nothing is raised."""
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, Dead())
-    assert told(error) == {Failure: 2, KeyboardInterrupt: 130, OSError: UNFIT}[type(error)]
-    let_go()
+    assert report_error(error) == {Failure: 2, KeyboardInterrupt: 130, OSError: UNFIT}[type(error)]
+    drop_unwritten()
 
 
 def test_streams_that_were_closed_swallow_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:

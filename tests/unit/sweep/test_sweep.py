@@ -111,7 +111,7 @@ def sweep(
             session="a session",
             deadlines=Deadlines(launch_s=7.0),
             git_commit="abc",
-            peak_tflops=lambda _: 1.0,
+            peak_tflops=1.0,
             now=lambda: datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC),
         )
         for record in run.run(todo, (started if started is not None else []).append):
@@ -593,7 +593,7 @@ def test_what_a_gpu_can_do_depends_on_the_case(tmp_path: Path) -> None:
             run_id="a run",
             session="a session",
             deadlines=Deadlines(launch_s=7.0),
-            peak_tflops=lambda case: 1.0 if case.workload.dtype == "bfloat16" else None,
+            gpus=[{"name": "NVIDIA H200"}],
         )
         records = list(run.run(todo, lambda _: None))
     assert [record.mfu is None for record in records] == [True, False]

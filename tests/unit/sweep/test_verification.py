@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from spbench.errors import Failure
-from spbench.launch.launcher import Launcher, LaunchResult
+from spbench.launch.launcher import LaunchResult
 from spbench.results.sample import Sample, sample_path
-from spbench.sweep.verification import RanksFailedError, on_each, run_checks
+from spbench.sweep import verification
+from spbench.sweep.verification import RanksFailedError, run_checks, verify
 from spbench.workload.case import GateCheck, Job
 from spbench.workload.catalogue import find
 
@@ -43,9 +44,10 @@ def test_logs_are_kept_where_they_are_needed(
     """They are kept where ranks failed; what was interrupted leaves nothing."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
-    def run(size: int, launcher: Launcher, place: Path) -> list[int]:
+    def fail(*_: object) -> NoReturn:
         raise error
 
-    with pytest.raises((Failure, KeyboardInterrupt)):
-        on_each([2], [], lambda log: FailingLauncher(), run)
+    monkeypatch.setattr(verification, "run_checks", fail)
+    with pytest.raises(type(error)):
+        verify([], [2], "cpu", 1.0)
     assert len(list(tmp_path.iterdir())) == isinstance(error, RanksFailedError)
