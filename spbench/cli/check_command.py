@@ -79,8 +79,7 @@ JUDGED = METRICS[1:]
 @options.baselines_option
 @selection_options
 @options.device_option
-@options.timeout_option
-@options.hang_option
+@options.deadline_options
 @click.option("--out", type=click.Path(path_type=Path), help="A new folder for the results.")
 @options.json_option
 @click.pass_context

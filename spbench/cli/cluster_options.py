@@ -3,51 +3,38 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
 
 import click
 
-from spbench.cli.options import Duration
+from spbench.cli import options
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import PORT, Cluster
 from spbench.launch.interfaces import is_here, resolves
 from spbench.launch.torchrun import joined_ranks
 
-F = TypeVar("F", bound=Callable[..., Any])
 MAX_PORT = 65535
 EXAMPLE = "--nnodes 2 --rdzv-endpoint HOST:29400, with --node-rank 0 on HOST and 1 on the other"
 
-
-def nodes_options(function: F) -> F:
-    """Adds the flags that ``cluster_of`` takes."""
-    options = (
-        click.option(
-            "--nnodes",
-            type=click.IntRange(1, 1024),
-            help="Number of machines, each of which runs this command.  [default: 1, or srun's]",
-        ),
-        click.option(
-            "--node-rank",
-            type=click.IntRange(0, 1023),
-            help="Number of this machine; 0 writes the results.  [default: srun's]",
-        ),
-        click.option(
-            "--rdzv-endpoint",
-            metavar="HOST[:PORT]",
-            help="Address of node 0.  [default: srun's first node]",
-        ),
-        click.option(
-            "--join-timeout",
-            type=Duration(),
-            default="300",
-            show_default=True,
-            help="How long to wait for all nodes.",
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+nodes_options = options.together(
+    click.option(
+        "--nnodes",
+        type=click.IntRange(1, 1024),
+        help="Number of machines, each of which runs this command.  [default: 1, or srun's]",
+    ),
+    click.option(
+        "--node-rank",
+        type=click.IntRange(0, 1023),
+        help="Number of this machine; 0 writes the results.  [default: srun's]",
+    ),
+    click.option(
+        "--rdzv-endpoint",
+        metavar="HOST[:PORT]",
+        help="Address of node 0.  [default: srun's first node]",
+    ),
+    options.duration_option("--join-timeout", "300", "How long to wait for all nodes."),
+)
+"""The flags that ``cluster_of`` takes."""
 
 
 def cluster_of(

@@ -15,12 +15,7 @@ from typing import NoReturn
 import click
 
 from spbench import __version__
-from spbench.cli.error_handling import (
-    drop_unwritten,
-    open_streams,
-    reader_is_gone,
-    report_error,
-)
+from spbench.cli import error_handling
 from spbench.errors import DONE, INTERRUPTED, READER_GONE
 from spbench.text import did_you_mean
 
@@ -34,7 +29,7 @@ COMMANDS = {
     "verify": "Prove strategies equal to one device on many shapes.",
     "show": "Draw a block: which axis each strategy shards, and what it sends.",
     "list": "List strategies, workloads, sweeps or runs.",
-    "doctor": "Say whether this machine is fit, and what to do where it is not.",
+    "doctor": "Check whether this machine is fit, and what to do if not.",
 }
 
 
@@ -97,14 +92,14 @@ def main() -> NoReturn:
     for ending in ENDINGS:
         if signal.getsignal(ending) is not signal.SIG_IGN:  # as nohup wants it
             signal.signal(ending, end)
-    open_streams()
+    error_handling.open_streams()
     try:
         code = _run(seen)
     except KeyboardInterrupt:  # a second one, while the first was being reported
         code = INTERRUPTED
     if seen or code == INTERRUPTED:
         _leave(128 + seen[0] if seen else code)
-    drop_unwritten()
+    error_handling.drop_unwritten()
     sys.exit(code)
 
 
@@ -116,7 +111,7 @@ def _leave(code: int) -> NoReturn:
     """
     for ending in ENDINGS:
         signal.signal(ending, signal.SIG_IGN)
-    drop_unwritten()
+    error_handling.drop_unwritten()
     os._exit(code)
 
 
@@ -124,9 +119,9 @@ def _run(seen: list[int]) -> int:
     try:
         code = cli.main(standalone_mode=False, prog_name="spbench")
     except SystemExit:
-        if reader_is_gone():  # click has noticed it first
+        if error_handling.reader_is_gone():  # click has noticed it first
             return READER_GONE
         raise
     except BaseException as error:
-        return report_error(KeyboardInterrupt() if seen else error)
+        return error_handling.report_error(KeyboardInterrupt() if seen else error)
     return code if isinstance(code, int) else DONE

@@ -79,70 +79,64 @@ class Percent(click.types.FloatParamType):
         return number
 
 
-def strategy_option(function: F) -> F:
-    return click.option(
-        "-s",
-        "--strategy",
-        "strategies",
-        multiple=True,
-        default=("all",),
-        show_default=True,
-        metavar="NAME[:OPTION]",
-        help="Strategies to run; repeat the flag or separate them by commas.",
-    )(function)
+def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    """One decorator that adds several flags, in this order."""
 
+    def decorate(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
 
-def gpus_option(function: F) -> F:
-    return click.option(
-        "-g",
-        "--gpus",
-        "gpus",
-        metavar="N[,N...]",
-        help="Numbers of ranks, one on each GPU (or processes on a CPU).  "
-        "[default: all GPUs, or 2 on a CPU]",
-    )(function)
-
-
-def device_option(function: F) -> F:
-    return click.option(
-        "--device",
-        type=click.Choice(["auto", "cuda", "cpu"]),
-        default="auto",
-        show_default=True,
-        help="Where ranks compute: with NCCL on cuda, with gloo on cpu.",
-    )(function)
+    return decorate
 
 
 def duration_option(flag: str, default: str, text: str) -> Callable[[F], F]:
     return click.option(flag, type=Duration(), default=default, show_default=True, help=text)
 
 
-timeout_option = duration_option("--timeout", "600", "Deadline of one launch: 90, 90s, 30m, 2h.")
-hang_option = duration_option(
-    "--hang-after", "180", "Give up a launch after this long without progress of any rank."
+strategy_option = click.option(
+    "-s",
+    "--strategy",
+    "strategies",
+    multiple=True,
+    default=("all",),
+    show_default=True,
+    metavar="NAME[:OPTION]",
+    help="Strategies, repeated or with commas; 'all' for every one.",
 )
-
-
-def settings_option(function: F) -> F:
-    return click.option(
-        "--set",
-        "settings",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Change a field of the workload, as depth=4 or axes.time=8.",
-    )(function)
-
-
-def baselines_option(function: F) -> F:
-    return click.option(
-        "--baselines",
-        type=click.Path(path_type=Path, file_okay=False),
-        default=BASELINES,
-        show_default=True,
-        envvar="SPBENCH_BASELINES",
-        help="Folder of the baselines.",
-    )(function)
-
-
-def json_option(function: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")(function)
+gpus_option = click.option(
+    "-g",
+    "--gpus",
+    metavar="N[,N...]",
+    help="Numbers of ranks, one on each GPU (or processes on a CPU).  "
+    "[default: all GPUs, or 2 on a CPU]",
+)
+device_option = click.option(
+    "--device",
+    type=click.Choice(["auto", "cuda", "cpu"]),
+    default="auto",
+    show_default=True,
+    help="Where ranks compute: with NCCL on cuda, with gloo on cpu.",
+)
+settings_option = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a field of the workload, as depth=4 or axes.time=8.",
+)
+baselines_option = click.option(
+    "--baselines",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=BASELINES,
+    show_default=True,
+    envvar="SPBENCH_BASELINES",
+    help="Folder of the baselines.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+deadline_options = together(
+    duration_option("--timeout", "600", "Deadline of one launch: 90, 90s, 30m, 2h."),
+    duration_option(
+        "--hang-after", "180", "Give up a launch after this long without progress of any rank."
+    ),
+)

@@ -31,8 +31,7 @@ from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
     help=f"Launches of each case.  [default: {LAUNCHES}, or what --sweep says; 1 with --quick]",
 )
 @click.option("--quick", is_flag=True, help="One launch of few iterations, for a first look.")
-@options.timeout_option
-@options.hang_option
+@options.deadline_options
 @click.option(
     "--max-time",
     type=options.Duration(),

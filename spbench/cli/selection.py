@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -30,41 +30,36 @@ MAX_DIGITS = 9
 BESIDE_NO_SWEEP = ("strategies", "gpus", "workload", "settings", "dtype")
 """Parameters that choose cells, as a sweep file does."""
 SELECTING = (*BESIDE_NO_SWEEP, "sweep", "skip_invalid")
+AS_GIVEN = ("seed", "peak_tflops", "verbose", "out", "fresh")
+"""Parameters that are fields of a request without any change."""
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def selection_options(function: F) -> F:
-    """Adds the flags that choose cells; ``request_of`` reads them from the context."""
-    flags = (
-        options.strategy_option,
-        options.gpus_option,
-        click.option(
-            "-w",
-            "--workload",
-            default=DEFAULT_WORKLOAD,
-            show_default=True,
-            metavar="NAME|FILE",
-            help="A workload of the catalogue ('spbench list workloads'), or a YAML file.",
-        ),
-        options.settings_option,
-        click.option("--dtype", help="Short for --set dtype=..."),
-        click.option(
-            "--sweep",
-            metavar="NAME|FILE",
-            help="A sweep file that lists the cells, in place of -s, -g, -w and --set.",
-        ),
-        click.option(
-            "--skip-invalid", is_flag=True, help="Leave out cells that cannot run, and say why."
-        ),
-    )
-    for option in reversed(flags):
-        function = option(function)
-    return function
+selection_options = options.together(
+    options.strategy_option,
+    options.gpus_option,
+    click.option(
+        "-w",
+        "--workload",
+        default=DEFAULT_WORKLOAD,
+        show_default=True,
+        metavar="NAME|FILE",
+        help="A workload of the catalogue ('spbench list workloads'), or a YAML file.",
+    ),
+    options.settings_option,
+    click.option("--dtype", help="Short for --set dtype=..."),
+    click.option(
+        "--sweep",
+        metavar="NAME|FILE",
+        help="A sweep file that lists the cells, in place of -s, -g, -w and --set.",
+    ),
+    click.option(
+        "--skip-invalid", is_flag=True, help="Leave out cells that cannot run, and say why."
+    ),
+)
+"""The flags that choose cells; ``request_of`` reads them from the context."""
 
 
 def request_of(ctx: click.Context) -> Request:
-    """What the flags of the command ask for. Raises Failure for what does not go together."""
+    """The request that these flags make. Raises Failure if they do not go together."""
     flags = ctx.params
     fault = planted_fault()
     device = choose_device(flags["device"])
@@ -89,12 +84,12 @@ def request_of(ctx: click.Context) -> Request:
         request = _from_flags(flags, device, share=share, nodes=nodes)
     launches = 1 if quick and flags["launches"] is None else flags["launches"]
     max_time_s = flags.get("max_time")
+    as_given = {name: flags[name] for name in AS_GIVEN if name in flags}
     return replace(
         request,
         kind="one_gpu_share" if share else "measured",
         launches=request.launches if launches is None else launches,
         budget=QUICK if quick else MeasurementBudget(),
-        seed=flags.get("seed", 0),
         skip_invalid=flags["skip_invalid"] or request.skip_invalid,
         deadlines=Deadlines(
             launch_s=flags["timeout"],
@@ -102,11 +97,8 @@ def request_of(ctx: click.Context) -> Request:
             sweep_s=math.inf if max_time_s is None else max_time_s,
         ),
         cluster=cluster,
-        peak_tflops=flags.get("peak_tflops"),
         fault=fault,
-        verbose=flags.get("verbose", False),
-        out=flags["out"],
-        fresh=flags.get("fresh", False),
+        **as_given,
     )
 
 
@@ -125,7 +117,7 @@ def _from_flags(flags: Mapping[str, Any], device: Device, *, share: bool, nodes:
 
 
 def choose_workload(name: str, settings: Sequence[str]) -> Workload:
-    """The workload with its settings; its name tells those that have no column in a row."""
+    """The workload with its settings; its name has those that have no column in a row."""
     overrides = overrides_of(settings)
     return with_settings_in_name(overridden(find(name), overrides), overrides)
 
