@@ -12,7 +12,6 @@ import socket
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -21,8 +20,6 @@ from spbench.launch.interfaces import address_towards
 from spbench.results.environment import package_version
 
 PORT = 29400
-MEET_S = 60
-"""For the launchers of one launch, all of which have just said that they are there."""
 SILENCE_S = 30.0
 """After which a node counts as lost, unless a launch may hang for less."""
 
@@ -37,12 +34,12 @@ class Cluster(BaseModel):
     head: str
     port: int
     wait_s: float = 300.0
-    """For all nodes to come."""
+    """How long to wait for all nodes to come."""
     silence_s: float = SILENCE_S
     gpus: int = 0
-    """Of this node."""
-    asked: str = ""
-    """A digest of the cases: every node is to be asked for the same."""
+    """Visible GPUs of this node."""
+    cases_digest: str = ""
+    """Equal on all nodes if they were given the same cases."""
 
     @property
     def is_head(self) -> bool:
@@ -55,19 +52,20 @@ class Member(BaseModel):
     node: int
     host: str
     address: str = ""
-    """From which it reaches node 0."""
+    """The address from which it reaches node 0."""
     nonce: str = Field(default_factory=lambda: uuid.uuid4().hex)
-    """Two machines may have one name."""
+    """Tells two machines of one name apart."""
     gpus: int = 0
     versions: dict[str, str]
 
     @classmethod
-    def here(cls, cluster: Cluster) -> Member:
-        host = socket.gethostname()
-        address = address_towards(cluster.head, cluster.port) or ""
-        versions = versions_here() | {"the cases": cluster.asked}
+    def of_this_machine(cls, cluster: Cluster) -> Member:
         return cls(
-            node=cluster.node, host=host, address=address, gpus=cluster.gpus, versions=versions
+            node=cluster.node,
+            host=socket.gethostname(),
+            address=address_towards(cluster.head, cluster.port) or "",
+            gpus=cluster.gpus,
+            versions=versions_here() | {"the cases": cluster.cases_digest},
         )
 
 
@@ -83,20 +81,19 @@ class Roster(BaseModel):
 
 
 def roster_of(cluster: Cluster, came: Sequence[Member]) -> Roster:
-    """What node 0 makes of those that came in time."""
-    there = {member.node: member for member in came}
-    missing = [node for node in range(cluster.nodes) if node not in there]
+    """The roster of those that came in time."""
+    by_number = {member.node: member for member in came}
+    missing = [node for node in range(cluster.nodes) if node not in by_number]
     if missing:
         who = f"node {missing[0]}" if len(missing) == 1 else f"nodes {', '.join(map(str, missing))}"
-        hosts = ", ".join(f"{one.node} ({one.host})" for one in there.values())
+        hosts = ", ".join(f"{member.node} ({member.host})" for member in by_number.values())
         return Roster(
             why_not=f"{who} of {cluster.nodes} did not come within {cluster.wait_s:g} s; "
             f"there: {hosts}. Start the same command on every node, and see that "
             f"{cluster.head}:{cluster.port} can be reached from it"
         )
-    members = [there[node] for node in range(cluster.nodes)]
-    named = [(f"node {one.node} ({one.host})", one.versions) for one in members]
-    why_not = differing(named)
+    members = [by_number[node] for node in range(cluster.nodes)]
+    why_not = difference([(f"node {one.node} ({one.host})", one.versions) for one in members])
     return Roster(why_not=why_not) if why_not else Roster(members=members)
 
 
@@ -107,15 +104,15 @@ def versions_here() -> dict[str, str]:
     return versions | {"code of spbench": source_digest(Path(spbench.__file__).parent)}
 
 
-def differing(named: Sequence[tuple[str, Mapping[str, str]]]) -> str:
+def difference(named_versions: Sequence[tuple[str, Mapping[str, str]]]) -> str:
     """The first difference from the first of them, in a sentence; blank if there is none."""
-    first, versions = named[0]
-    for name, others in named[1:]:
-        for what, version in versions.items():
-            other = others.get(what, "")
+    first, expected = named_versions[0]
+    for name, versions in named_versions[1:]:
+        for package, version in expected.items():
+            other = versions.get(package, "")
             if other != version:
                 return (
-                    f"{name} has {what} {other or 'none'}, {first} has {version or 'none'}; "
+                    f"{name} has {package} {other or 'none'}, {first} has {version or 'none'}; "
                     f"install the same everywhere, and give the same command"
                 )
     return ""
@@ -127,28 +124,18 @@ def spread(ranks: int, per_node: int, nodes: int) -> list[int]:
     return [count for count in counts if count]
 
 
-def meeting(cluster: Cluster, port: int) -> dict[str, Any]:
-    """How the ranks of one launch meet: where node 0 says, in the order of the nodes."""
-    return {
-        "rdzv_backend": "static",
-        "rdzv_endpoint": f"{cluster.head}:{port}",
-        "rdzv_configs": {"rank": cluster.node, "timeout": MEET_S},
-        "run_id": f"port-{port}",  # the same on all nodes: they find each other's keys by it
-    }
-
-
 def placement(counts: Sequence[int], hosts: Sequence[str]) -> str:
-    """node-a 0-3, node-b 4-7: which ranks are where."""
-    said, first = [], 0
+    """Which ranks are on which host, as in "node-a 0-3, node-b 4-7"."""
+    parts, first = [], 0
     for count, host in zip(counts, hosts, strict=False):
         last = first + count - 1
-        said.append(f"{host} {first}" if count == 1 else f"{host} {first}-{last}")
+        parts.append(f"{host} {first}" if count == 1 else f"{host} {first}-{last}")
         first += count
-    return ", ".join(said)
+    return ", ".join(parts)
 
 
 def placement_of(hosts: Sequence[str]) -> str:
-    """The same, from the host of each rank; ranks of one host need not follow each other."""
+    """``placement`` from the host of each rank; ranks of one host need not follow each other."""
     runs: list[tuple[str, int]] = []
     for host in hosts:
         if runs and runs[-1][0] == host:

@@ -1,4 +1,19 @@
-"""Node 0 of several: keeps the board, says what is started, and gathers what came of it."""
+"""Node 0 of several: keeps the key-value store, starts launches on all nodes, gathers results.
+
+The store (``comm/kv_store.py``) listens at the endpoint that every node was given:
+
+    node/K     who node K is, with its versions        written by the first that claims number K
+    roster     all nodes, or why they cannot start     node 0
+    job/I      the I-th launch                         node 0
+    here/I/K   node K has read job/I                   node K
+    done/I/K   the result of node K's ranks, and their files
+    stop/I     end the ranks, with this grace          node 0
+    beat/K     a number that grows                     node K, from a thread of its own
+    over       there are no more launches              node 0
+
+The ranks of each launch meet at a store of their own. A node whose number does not grow is lost;
+one that loses node 0 ends its ranks and itself.
+"""
 
 from __future__ import annotations
 
@@ -9,151 +24,160 @@ from pathlib import Path
 from typing import final
 
 from spbench.comm.kv_store import KeyValueStore
-from spbench.launch.agent import LOOK_S, launch
-from spbench.launch.cluster import Cluster, Member, Roster, meeting, roster_of
-from spbench.launch.interfaces import bind_gloo_towards, is_loopback
+from spbench.launch.cluster import Cluster, Member, Roster, roster_of
+from spbench.launch.interfaces import interface_towards, is_loopback
 from spbench.launch.launcher import LaunchResult
+from spbench.launch.process import GRACE_S, stop_grace_s
+from spbench.launch.ranks import NodeRanks, run_ranks
 from spbench.results.heartbeat import find_heartbeats
 from spbench.results.sample import write_atomically
 from spbench.workload.case import Job
 
-ECHO_S = 3.0
-"""After one node has failed, for the others' ranks to notice by themselves and tell."""
+POLL_S = 0.05
+ROSTER_S = 3.0
+"""For the other nodes to read why they cannot start: the store ends with this process."""
+OTHERS_NOTICE_S = 3.0
+"""For ranks to notice by themselves that those of another node have failed, and to say so."""
 
 
 @final
-class Head:
-    """Node 0."""
+class Coordinator:
+    """The launcher process of node 0."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
-        self.cluster, self.folder = cluster, folder
-        self.board = KeyValueStore(cluster.head, cluster.port, keeps=True, wait_s=cluster.wait_s)
-        self.beats = self.board.another()
-        self.heard: dict[int, tuple[str | None, float]] = {}
-        self.roster = Roster()
-        self.failed_first: int | None = None
-        self.failed_s = 0.0
+        self._cluster, self._folder = cluster, folder
+        self._store = KeyValueStore(cluster.head, cluster.port, keeps=True, wait_s=cluster.wait_s)
+        self._roster = Roster()
+        self._interface: str | None = None
+        self._beats: dict[int, tuple[str | None, float]] = {}
+        """The last number of each other node in this launch, and since when it has not changed."""
+        self._failed_first: int | None = None
+        self._failed_s = 0.0
 
     def run(self) -> None:
-        self.roster = self._meet()
-        self.board.post("roster", self.roster.model_dump_json())
-        write_atomically(self.folder / "roster.json", self.roster.model_dump_json())
-        if self.roster.why_not:
-            time.sleep(ECHO_S)  # the board goes with this process
+        self._roster = self._meet()
+        self._store.post("roster", self._roster.model_dump_json())
+        write_atomically(self._folder / "roster.json", self._roster.model_dump_json())
+        if self._roster.why_not:
+            time.sleep(ROSTER_S)
             return
-        self._choose_interface()
+        self._interface = self._interface_to_others()
         for number, line in enumerate(sys.stdin):
-            place = Path(line.rstrip("\n"))
-            ended = self._launch(number, place)
-            write_atomically(place / "exit.json", ended.model_dump_json())
-        self.board.post("over", "")
-        time.sleep(5 * LOOK_S)
+            folder = Path(line.rstrip("\n"))
+            result = self._launch(number, folder)
+            write_atomically(folder / "exit.json", result.model_dump_json())
+        self._store.post("over", "")
+        time.sleep(10 * POLL_S)
 
     def _meet(self) -> Roster:
-        came = {0: Member.here(self.cluster)}
-        deadline = time.monotonic() + self.cluster.wait_s
-        while len(came) < self.cluster.nodes and time.monotonic() < deadline:
-            for node in range(1, self.cluster.nodes):
-                text = self.board.read(f"node/{node}")
+        members = {0: Member.of_this_machine(self._cluster)}
+        deadline = time.monotonic() + self._cluster.wait_s
+        while len(members) < self._cluster.nodes and time.monotonic() < deadline:
+            for node in range(1, self._cluster.nodes):
+                text = self._store.read(f"node/{node}")
                 if text is not None:
-                    came[node] = Member.model_validate_json(text)
-            time.sleep(LOOK_S)
-        return roster_of(self.cluster, list(came.values()))
+                    members[node] = Member.model_validate_json(text)
+            time.sleep(POLL_S)
+        return roster_of(self._cluster, list(members.values()))
 
-    def _choose_interface(self) -> None:
+    def _interface_to_others(self) -> str | None:
         """Node 0 reaches itself over loopback: what counts is how it reaches another node."""
-        for member in self.roster.members[1:]:
-            if member.address and not is_loopback(member.address):
-                bind_gloo_towards(member.address, self.cluster.port)
-                return
+        addresses = [member.address for member in self._roster.members[1:]]
+        away = [address for address in addresses if address and not is_loopback(address)]
+        return interface_towards(away[0], self._cluster.port) if away else None
 
     def _launch(self, number: int, folder: Path) -> LaunchResult:
         job = Job.read(folder)
         counts = job.nodes or [job.processes]
         others = list(range(1, len(counts)))
-        # Held until the launch is over; elastic's own store in this process is the same one.
-        port = KeyValueStore(self.cluster.head, 0, keeps=True)
-        facts = {"job": job.model_dump_json(by_alias=True), "port": port.port}
-        self.board.post(f"job/{number}", json.dumps(facts))
-        self.heard = {node: (None, time.monotonic()) for node in others}
-        self.failed_first = None
-        absent = self._wait_for(f"here/{number}", others, number)
-        if absent is not None:
-            return absent
-        mine = launch(
-            folder,
-            lambda: self._is_to_stop(number, folder),
-            processes=counts[0],
-            nodes=len(counts),
-            meeting=meeting(self.cluster, port.port) if others else None,
+        ranks_store = KeyValueStore(self._cluster.head, 0, keeps=True)
+        facts = {"job": job.model_dump_json(by_alias=True), "port": ranks_store.port}
+        self._store.post(f"job/{number}", json.dumps(facts))
+        self._beats = {node: (None, time.monotonic()) for node in others}
+        self._failed_first = None
+        lost = self._wait_for(f"here/{number}", others, number, folder)
+        if lost is not None:
+            return lost
+        here = NodeRanks(
+            world_size=sum(counts),
+            local_size=counts[0],
+            host=self._cluster.head,
+            port=ranks_store.port,
+            interface=self._interface,
         )
+        mine = run_ranks(folder, here, lambda: self._stop_grace_s(number, folder))
         if not mine.ok:
-            self.board.post(f"stop/{number}", "")
+            self._store.post(f"stop/{number}", f"{GRACE_S}")
         return self._gather(number, mine, others, folder)
 
-    def _wait_for(self, what: str, others: list[int], number: int) -> LaunchResult | None:
-        """Until each of these nodes has posted it; how it ends if one is lost before."""
+    def _wait_for(
+        self, key: str, others: list[int], number: int, folder: Path
+    ) -> LaunchResult | None:
+        """None when each of these nodes has posted the key; the result if one is lost before."""
         for node in others:
-            while self.board.read(f"{what}/{node}") is None:
+            while self._store.read(f"{key}/{node}") is None:
+                self._stop_grace_s(number, folder)
                 if node in self._lost(number):
-                    host, silent_s = self.roster.hosts[node], self.cluster.silence_s
-                    why = f"node {node} ({host}) has not answered for {silent_s:g} s"
+                    host, silence_s = self._roster.hosts[node], self._cluster.silence_s
+                    why = f"node {node} ({host}) has not answered for {silence_s:g} s"
                     return LaunchResult(ok=False, lost=True, why=why)
-                time.sleep(LOOK_S / 2)
+                time.sleep(POLL_S)
         return None
 
-    def _is_to_stop(self, number: int, folder: Path) -> bool:
-        """When the parent says so, when a node is lost, or a while after one has failed. The other
-        nodes are told."""
-        if (folder / "stop").exists() or self._lost(number) or self._has_failed(number):
-            self.beats.post(f"stop/{number}", "")
-            return True
-        return False
+    def _stop_grace_s(self, number: int, folder: Path) -> float | None:
+        """A number if the parent wants the ranks to end, a node is lost, or the ranks of one
+        failed a while ago; then the other nodes are told as well."""
+        grace_s = stop_grace_s(folder)
+        if grace_s is None and (self._lost(number) or self._others_have_failed(number)):
+            grace_s = GRACE_S
+        if grace_s is not None:
+            self._store.post(f"stop/{number}", f"{grace_s}")
+        return grace_s
 
-    def _has_failed(self, number: int) -> bool:
+    def _others_have_failed(self, number: int) -> bool:
         """Whether another node's ranks have, long enough ago for ours to notice by themselves."""
-        for node in self.heard:
-            text = self.beats.read(f"done/{number}/{node}")
+        for node in self._beats:
+            text = self._store.read(f"done/{number}/{node}")
             if text is not None and not json.loads(text)["ended"]["ok"]:
-                if self.failed_first is None:
-                    self.failed_first, self.failed_s = node, time.monotonic()
-                return time.monotonic() - self.failed_s > ECHO_S
+                if self._failed_first is None:
+                    self._failed_first, self._failed_s = node, time.monotonic()
+                return time.monotonic() - self._failed_s > OTHERS_NOTICE_S
         return False
 
     def _lost(self, number: int) -> list[int]:
-        """Nodes whose beat has not changed for too long, and that have not reported."""
-        now = time.monotonic()
-        lost = []
-        for node, (last, since_s) in self.heard.items():
-            beat = self.beats.read(f"beat/{node}")
-            if beat != last:
-                self.heard[node] = (beat, now)
-            elif now - since_s > self.cluster.silence_s:
-                lost.append(node)
-        return [one for one in lost if self.beats.read(f"done/{number}/{one}") is None]
+        """Nodes whose number has not grown for too long, and that have not posted a result."""
+        now_s = time.monotonic()
+        silent = []
+        for node, (last_beat, since_s) in self._beats.items():
+            beat = self._store.read(f"beat/{node}")
+            if beat != last_beat:
+                self._beats[node] = (beat, now_s)
+            elif now_s - since_s > self._cluster.silence_s:
+                silent.append(node)
+        return [node for node in silent if self._store.read(f"done/{number}/{node}") is None]
 
     def _gather(
         self, number: int, mine: LaunchResult, others: list[int], folder: Path
     ) -> LaunchResult:
-        """What all nodes' ranks wrote, into this node's folder; the ending that explains most."""
-        absent = self._wait_for(f"done/{number}", others, number)
-        if absent is not None:
-            return absent
-        endings = {0: mine}
+        """All nodes' files into this node's folder; the node's result that explains most."""
+        lost = self._wait_for(f"done/{number}", others, number, folder)
+        if lost is not None:
+            return lost
+        results = {0: mine}
         for node in others:
-            done = json.loads(self.board.read(f"done/{number}/{node}") or "")
+            done = json.loads(self._store.read(f"done/{number}/{node}") or "")
             for name, content in done["files"].items():
                 place = (find_heartbeats(folder) or folder) if name.endswith(".pulse") else folder
                 (place / name).parent.mkdir(parents=True, exist_ok=True)
                 (place / name).write_bytes(content.encode("latin-1"))
-            endings[node] = LaunchResult.model_validate(done["ended"])
-        failed = [node for node, ended in endings.items() if not ended.ok]
+            results[node] = LaunchResult.model_validate(done["ended"])
+        failed = [node for node, result in results.items() if not result.ok]
 
-        def explains(node: int) -> tuple[bool, bool, bool]:
-            """False: more. Ranks that were stopped explain nothing; one that left no last words
-            died, and the others heard its echo; the node that failed first heard none."""
-            ended = endings[node]
-            spoke = (folder / f"rank{ended.rank}.json").exists()
-            return ended.stopped, spoke, node != self.failed_first
+        def explains_little(node: int) -> tuple[bool, bool, bool]:
+            """Ranks that were ended by us explain nothing. A rank that left no file died, and the
+            others heard its echo; on the node that failed first nobody heard one."""
+            result = results[node]
+            has_file = (folder / f"rank{result.rank}.json").exists()
+            return result.stopped, has_file, node != self._failed_first
 
-        return endings[min(failed, key=explains)] if failed else mine
+        return results[min(failed, key=explains_little)] if failed else mine

@@ -1,4 +1,4 @@
-"""Every node but the first: takes part in what node 0 announces, and writes no results."""
+"""Every node but node 0: runs its ranks of each launch that node 0 posts, and writes no results."""
 
 from __future__ import annotations
 
@@ -9,112 +9,119 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, final
 
 import psutil
 
 from spbench.comm.kv_store import KeyValueStore, KeyValueStoreError
-from spbench.launch.agent import LOOK_S, launch
-from spbench.launch.cluster import Cluster, Member, Roster, meeting
-from spbench.launch.interfaces import bind_gloo_towards
+from spbench.errors import UNFIT
+from spbench.launch.cluster import Cluster, Member, Roster
+from spbench.launch.interfaces import interface_towards
+from spbench.launch.process import GRACE_S
+from spbench.launch.ranks import NodeRanks, run_ranks
 from spbench.results.heartbeat import point_to_heartbeats
 from spbench.workload.case import Job
 
 BEAT_S = 1.0
+POLL_S = 0.05
 LOG_BYTES = 20_000
-UNFIT = 6
+"""How much of the end of each rank's log goes to node 0."""
 
 
 def follow(cluster: Cluster, folder: Path) -> None:
-    """Every other node: takes part in what node 0 announces, until it says that it is over."""
-    board = KeyValueStore(cluster.head, cluster.port, wait_s=cluster.wait_s)
-    bind_gloo_towards(cluster.head, cluster.port)
-    me = Member.here(cluster)
-    there = Member.model_validate_json(board.claim(f"node/{me.node}", me.model_dump_json()))
-    if there.nonce != me.nonce:
-        give_up(f"node {me.node} is {there.host} already; each has a --node-rank of its own")
-    _beat_for_ever(cluster, board.another())
-    while (text := board.read("roster")) is None:
-        time.sleep(LOOK_S)
+    """Takes part in launches until node 0 posts that there are no more."""
+    store = KeyValueStore(cluster.head, cluster.port, wait_s=cluster.wait_s)
+    me = Member.of_this_machine(cluster)
+    holder = Member.model_validate_json(store.claim(f"node/{me.node}", me.model_dump_json()))
+    if holder.nonce != me.nonce:
+        give_up(f"node {me.node} is {holder.host} already; each has a --node-rank of its own")
+    _Heartbeat(cluster, store.another()).start()
+    while (text := store.read("roster")) is None:
+        time.sleep(POLL_S)
     roster = Roster.model_validate_json(text)
     if roster.why_not:
         give_up(roster.why_not)
     number = 0
-    while board.read("over") is None:
-        text = board.read(f"job/{number}")
+    while store.read("over") is None:
+        text = store.read(f"job/{number}")
         if text is None:
-            time.sleep(LOOK_S / 2)
+            time.sleep(POLL_S)
         else:
-            _take_part(cluster, board, number, json.loads(text), folder / f"launch{number}")
+            _take_part(cluster, store, number, json.loads(text), folder / f"launch{number}")
             number += 1
 
 
 def _take_part(
-    cluster: Cluster, board: KeyValueStore, number: int, facts: dict[str, Any], folder: Path
+    cluster: Cluster, store: KeyValueStore, number: int, facts: dict[str, Any], folder: Path
 ) -> None:
     job = Job.model_validate_json(facts["job"])
     if cluster.node >= len(job.nodes):
         return
     job.write(folder)
     point_to_heartbeats(folder, folder)
-    ears = board.another()
-    board.post(f"here/{number}/{cluster.node}", "")
-    ended = launch(
-        folder,
-        lambda: _is_to_stop(ears, number),
-        processes=job.nodes[cluster.node],
-        nodes=len(job.nodes),
-        meeting=meeting(cluster, facts["port"]),
+    here = NodeRanks(
+        world_size=sum(job.nodes),
+        local_size=job.nodes[cluster.node],
+        first=sum(job.nodes[: cluster.node]),
+        host=cluster.head,
+        port=facts["port"],
+        interface=interface_towards(cluster.head, cluster.port),
     )
-    kept = [*folder.glob("rank*.json"), *folder.glob("rank*.pulse")]
-    files = {path.name: path.read_bytes().decode("latin-1") for path in kept}
-    if not ended.ok:
-        files |= _logs(folder, sum(job.nodes[: cluster.node]))
-    told = {"ended": ended.model_dump(mode="json"), "files": files}
-    board.post(f"done/{number}/{cluster.node}", json.dumps(told))
+    store.post(f"here/{number}/{cluster.node}", "")
+    result = run_ranks(folder, here, lambda: _stop_grace_s(store, number))
+    paths = [*folder.glob("rank*.json"), *folder.glob("rank*.pulse")]
+    files = {path.name: path.read_bytes().decode("latin-1") for path in paths}
+    if not result.ok:
+        files |= _ends_of_logs(folder, here.first)
+    done = {"ended": result.model_dump(mode="json"), "files": files}
+    store.post(f"done/{number}/{cluster.node}", json.dumps(done))
 
 
-def _is_to_stop(board: KeyValueStore, number: int) -> bool:
-    """When node 0 says so, or says nothing any more."""
+def _stop_grace_s(store: KeyValueStore, number: int) -> float | None:
+    """A number when node 0 wants the ranks to end, or does not answer any more."""
     try:
-        return board.read(f"stop/{number}") is not None
+        text = store.read(f"stop/{number}")
     except KeyValueStoreError:
-        return True
+        return GRACE_S
+    return None if text is None else float(text)
 
 
-def _logs(folder: Path, first: int) -> dict[str, str]:
-    """The ends of what this node's ranks said, in folders by rank. Elastic numbers them by node."""
-    found = {}
+def _ends_of_logs(folder: Path, first_rank: int) -> dict[str, str]:
+    """What this node's ranks wrote last. Torch elastic numbers their folders by node."""
+    ends = {}
     for path in folder.glob("logs/*/*/*/stderr.log"):
-        rank = first + int(path.parent.name)
-        tail = path.read_bytes()[-LOG_BYTES:].decode("latin-1")
-        found[f"logs/others/attempt_0/{rank}/{path.name}"] = tail
-    return found
+        rank = first_rank + int(path.parent.name)
+        end = path.read_bytes()[-LOG_BYTES:].decode("latin-1")
+        ends[f"logs/others/attempt_0/{rank}/{path.name}"] = end
+    return ends
 
 
-def _beat_for_ever(cluster: Cluster, board: KeyValueStore) -> None:
-    """One thread tells node 0 that this node lives, another sees whether it still can."""
-    answered = [time.monotonic()]
+@final
+class _Heartbeat:
+    """Two threads: one shows node 0 that this node lives, the other sees whether it answers."""
 
-    def beat() -> None:
+    def __init__(self, cluster: Cluster, store: KeyValueStore) -> None:
+        self._cluster, self._store = cluster, store
+        self._answered_s = time.monotonic()
+
+    def start(self) -> None:
+        for target in (self._beat, self._watch):
+            threading.Thread(target=target, daemon=True).start()
+
+    def _beat(self) -> None:
         number = 0
-        while True:
-            try:
-                board.post(f"beat/{cluster.node}", str(number))
-                board.read("over")  # waits for an answer, which post does not
-            except KeyValueStoreError:
-                return
-            answered[0] = time.monotonic()
-            number += 1
-            time.sleep(BEAT_S)
+        with contextlib.suppress(KeyValueStoreError):
+            while True:
+                self._store.post(f"beat/{self._cluster.node}", str(number))
+                self._store.read("over")  # waits for an answer, which post does not
+                self._answered_s = time.monotonic()
+                number += 1
+                time.sleep(BEAT_S)
 
-    def listen() -> None:
-        while time.monotonic() - answered[0] < cluster.silence_s:
+    def _watch(self) -> None:
+        while time.monotonic() - self._answered_s < self._cluster.silence_s:
             time.sleep(BEAT_S)
-        give_up(f"node 0 has not answered for {cluster.silence_s:g} s")
-
-    for work in (beat, listen):
-        threading.Thread(target=work, daemon=True).start()
+        give_up(f"node 0 has not answered for {self._cluster.silence_s:g} s")
 
 
 def give_up(why: str) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 
 import psutil
@@ -20,24 +19,19 @@ def address_towards(host: str, port: int) -> str | None:
 
 
 def interface_towards(host: str, port: int) -> str | None:
-    """Its name; None if there is no way."""
-    address = address_towards(host, port)
+    """The name of the interface through which a packet to ``host`` would leave; None: no way.
+
+    gloo else listens where the host's own name resolves to, which is often loopback.
+    """
+    local = address_towards(host, port)
     for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address == address for one in addresses):
+        if any(entry.address == local for entry in addresses):
             return name
     return None
 
 
-def bind_gloo_towards(host: str, port: int) -> None:
-    """Has gloo, which else binds to what the host's own name resolves to, often loopback, listen
-    where ``host`` can reach it; unless the variable is set."""
-    found = interface_towards(host, port)
-    if found is not None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", found)
-
-
 def resolves(host: str) -> bool:
-    """Whether the name means anything here."""
+    """Whether this machine can look up the name."""
     try:
         socket.getaddrinfo(host, None)
     except OSError:
@@ -48,11 +42,12 @@ def resolves(host: str) -> bool:
 def is_here(host: str) -> bool:
     """Whether the name means this machine. All of 127.0.0.0/8 does, whatever lo has."""
     try:
-        there = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
+        of_host = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
     except OSError:
         return False
-    here = {one.address for found in psutil.net_if_addrs().values() for one in found}
-    return bool(there & here) or any(map(is_loopback, there))
+    interfaces = psutil.net_if_addrs().values()
+    local = {entry.address for entries in interfaces for entry in entries}
+    return bool(of_host & local) or any(map(is_loopback, of_host))
 
 
 def is_loopback(address: str) -> bool:

@@ -18,16 +18,15 @@ from spbench.launch.cluster import Cluster, Roster, spread
 from spbench.launch.gpu_memory import GpuMemory
 from spbench.launch.hang_detector import HangDetector, least_far
 from spbench.launch.launcher import LauncherError, LaunchResult
-from spbench.launch.process import AgentProcess
-from spbench.launch.shutdown import GRACE_S, STACKS_S
+from spbench.launch.process import GRACE_S, STACKS_S, AgentProcess, ask_to_stop
 from spbench.launch.turn_seat import Seat
 from spbench.results.heartbeat import heartbeat_folder, read_heartbeat
 from spbench.results.sample import Sample, sample_path
 from spbench.workload.case import Job
 
 POLL_S = 0.02
-STOPPED_S = STACKS_S + 2 * GRACE_S + 10.0
-"""Within which a launcher must have ended its ranks, on all nodes; else it is ended itself."""
+STOP_S = 10.0
+"""How much longer than the grace of its ranks a launcher may take to end them, on all nodes."""
 
 
 @final
@@ -48,13 +47,14 @@ class LocalLauncher:
         cluster: Cluster | None = None,
         gpu_memory: GpuMemory | None = None,
         seat: Seat | None = None,
+        grace_s: float = GRACE_S,
     ) -> None:
-        self._seat = seat
+        self._seat, self._grace_s = seat, grace_s
         environment = {**(environment or {}), **(seat.environment if seat else {})}
         self._cluster, self._gpu_memory = cluster, gpu_memory
         self._folder = log.parent
         words = () if cluster is None else (cluster.model_dump_json(), str(self._folder.resolve()))
-        self._agent = AgentProcess(log, environment, words)
+        self._agent = AgentProcess(log, environment, words, grace_s)
         self._idle = True
         self._lost = False
         self.roster = Roster()
@@ -69,7 +69,7 @@ class LocalLauncher:
         self._agent.start()
         while not where.exists():
             if not self._agent.runs:
-                raise LauncherError(f"node 0 could not start: {self._agent.last_words()}")
+                raise LauncherError(f"node 0 could not start: {self._agent.last_line()}")
             time.sleep(POLL_S)
         self.roster = Roster.model_validate_json(where.read_text(encoding="utf-8"))
         if self.roster.why_not:
@@ -95,7 +95,7 @@ class LocalLauncher:
         _make_room(job, folder)
         with heartbeat_folder(folder) as pulses:
             self._agent.start()
-            self._agent.say(str(folder.resolve()))
+            self._agent.send_line(str(folder.resolve()))
             self._idle = False
             ended = self._watch(folder, pulses, job)
             self._idle = True
@@ -137,7 +137,7 @@ class LocalLauncher:
             self._seat.watch(lambda: watch.still_s() > job.hang_s)
         while not (folder / "exit.json").exists():
             if not self._agent.runs:
-                exitcode, why = self._agent.exitcode, self._agent.last_words()
+                exitcode, why = self._agent.exitcode, self._agent.last_line()
                 self._agent.end(now=True)
                 return LaunchResult(ok=False, exitcode=exitcode, why=why)
             if self._seat is not None:
@@ -161,8 +161,8 @@ class LocalLauncher:
 
     def _stop(self, folder: Path) -> None:
         """Ends the ranks, and the launcher too if that does not help."""
-        (folder / "stop").touch()
-        deadline = time.monotonic() + STOPPED_S
+        ask_to_stop(folder, self._grace_s)
+        deadline = time.monotonic() + STACKS_S + 2 * self._grace_s + STOP_S
         while not (folder / "exit.json").exists():
             if not self._agent.runs or time.monotonic() > deadline:
                 self._agent.end(now=True)

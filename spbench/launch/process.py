@@ -1,16 +1,26 @@
-"""The launcher process of this machine, from outside: started when needed, ended with its ranks."""
+"""The launcher process of this machine, from outside: started when needed, ended with its ranks.
+
+A launch that is to end is told so by a file ``stop`` in its folder, which holds the seconds of
+grace that its ranks have; its launcher process stays for the next launch.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, final
 
-from spbench.launch.shutdown import GRACE_S, end_tree
+import psutil
+
+GRACE_S = 5.0
+"""How long a process may take to end by itself after SIGTERM."""
+STACKS_S = 0.5
+"""How long a rank may take to write its stacks; a stopped process never will."""
 
 
 @final
@@ -22,10 +32,12 @@ class AgentProcess:
         log: Path,
         environment: Mapping[str, str | None],
         words: Sequence[str] = (),
+        grace_s: float = GRACE_S,
     ) -> None:
-        """``words``: arguments of the launcher."""
+        """``words``: arguments of the launcher. A variable that is None in ``environment`` is
+        taken away."""
         self.log = log
-        self._environment = environment
+        self._environment, self._grace_s = environment, grace_s
         self._words = ["-m", "spbench.launch.agent", str(os.getpid()), *words]
         self._file: IO[bytes] | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -40,7 +52,7 @@ class AgentProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """If it does not run."""
+        """Does nothing if it runs."""
         if self.runs:
             return
         self.end(now=True)
@@ -56,34 +68,79 @@ class AgentProcess:
             env={name: value for name, value in variables.items() if value is not None},
         )
 
-    def say(self, line: str) -> None:
-        """A line on its input. If it died just now, nothing: whoever waits for it will see that."""
+    def send_line(self, line: str) -> None:
+        """Writes to its standard input. If it has just died, whoever waits for it will see that."""
         assert self._process is not None and self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.write(f"{line}\n".encode())
             self._process.stdin.flush()
 
     def wait(self) -> int:
-        """Until it ends by itself; its exit code."""
+        """The exit code, when it has ended by itself."""
         assert self._process is not None
         return self._process.wait()
 
     def end(self, *, now: bool) -> None:
-        """``now``: whatever it does. Else it may first come to its own end."""
+        """Ends it with all that it started; not ``now``: it may first come to its own end."""
         if self._process is not None:
             if not now and self._process.stdin is not None:
                 with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                     self._process.stdin.close()  # the end of its input is its end
-                    self._process.wait(GRACE_S)
-            end_tree(self._process)
+                    self._process.wait(self._grace_s)
+            _end_tree(self._process, self._grace_s)
             self._process = None
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """The last line of its log."""
         with contextlib.suppress(OSError):
             lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-            return next((line for line in reversed(lines) if line.strip()), "it said nothing")
-        return "it said nothing"
+            return next((line for line in reversed(lines) if line.strip()), "its log is empty")
+        return "its log is empty"
+
+
+def ask_to_stop(folder: Path, grace_s: float) -> None:
+    """Has the launcher process end the ranks of the launch in ``folder``."""
+    (folder / "stop").write_text(f"{grace_s}", encoding="ascii")
+
+
+def stop_grace_s(folder: Path) -> float | None:
+    """The grace of a launch that is to end; None while it may go on."""
+    try:
+        return float((folder / "stop").read_text(encoding="ascii") or GRACE_S)
+    except FileNotFoundError:
+        return None
+
+
+def _end_tree(process: subprocess.Popen[bytes], grace_s: float) -> None:
+    """Ends a process and all that it started, and waits until they are gone.
+
+    They are listed before the first signal: once a parent is dead its children are nobody's.
+    """
+    with contextlib.suppress(psutil.NoSuchProcess):
+        tree = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(grace_s)
+        process.kill()
+        # Python's resource tracker ends by itself when it has removed what the others left.
+        send_signal([one for one in tree if not _is_resource_tracker(one)], signal.SIGKILL)
+        _, left = psutil.wait_procs(tree, timeout=grace_s)
+        send_signal(left, signal.SIGKILL)
+        psutil.wait_procs(left, timeout=grace_s)
+    process.wait()
+
+
+def _is_resource_tracker(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return any("resource_tracker" in word for word in process.cmdline())
+    return False
+
+
+def send_signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
+    """To those that are still there."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            process.send_signal(number)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, final
 
 from spbench.errors import Failure
-from spbench.launch.cluster import differing, versions_here
+from spbench.launch.cluster import difference, versions_here
 from spbench.launch.failure_notices import Notices
 from spbench.launch.launcher import LaunchResult
 from spbench.results.sample import Sample, sample_path, write_atomically
@@ -97,7 +97,7 @@ class JoinedLauncher:
         everyone = [json.loads(text) for text in self.group.gather_text(facts)]
         self.hosts: list[str] = [one["host"] for one in everyone]
         named = [(f"rank {i} ({one['host']})", one["versions"]) for i, one in enumerate(everyone)]
-        self.why_not = differing(named)
+        self.why_not = difference(named)
         self._notices = Notices.over(os.environ, self.group.rank, self.hosts)
         self._lost = False
 

@@ -81,7 +81,7 @@ def _follow(cluster: Cluster) -> None:
         try:
             code = agent.wait()
             if code != 0:
-                raise Failure(agent.last_words(), UNFIT)
+                raise Failure(agent.last_line(), UNFIT)
         finally:
             agent.end(now=True)
     click.echo(f"node {cluster.node}: node 0 is done", err=True)
@@ -92,7 +92,7 @@ def _described(cluster: Cluster, request: Request, cells: Sequence[Cell]) -> Clu
     keys = json.dumps([(cell.case.key, cell.case.launch) for cell in cells])
     more = {
         "silence_s": min(cluster.silence_s, request.deadlines.hang_s),
-        "asked": hashlib.sha256(keys.encode()).hexdigest()[:12],
+        "cases_digest": hashlib.sha256(keys.encode()).hexdigest()[:12],
         "gpus": len(visible_gpus()),
     }
     return cluster.model_copy(update=more)

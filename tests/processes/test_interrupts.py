@@ -26,7 +26,7 @@ from helpers.spbench_process import (
     until_ranks_step,
 )
 
-from spbench.launch.shutdown import GRACE_S
+from spbench.launch.process import GRACE_S
 from spbench.results.store import Store
 
 

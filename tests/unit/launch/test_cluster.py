@@ -12,7 +12,7 @@ from spbench.errors import Failure
 from spbench.launch.cluster import (
     Cluster,
     Member,
-    differing,
+    difference,
     placement,
     placement_of,
     roster_of,
@@ -67,7 +67,7 @@ def test_a_roster_names_who_is_missing_and_what_differs() -> None:
         "node-1",
         "node-2",
     ]
-    assert differing([("a", {"x": "1"}), ("b", {})]).startswith("b has x none, a has 1")
+    assert difference([("a", {"x": "1"}), ("b", {})]).startswith("b has x none, a has 1")
 
 
 def test_code_that_differs_has_another_digest(tmp_path: Path) -> None:

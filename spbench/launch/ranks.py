@@ -1,0 +1,151 @@
+"""This node's ranks of one launch: started by torch elastic, watched, and ended if need be.
+
+Ranks are forked from the fork server, write into log files of their own, and find each other
+through a key-value store that listens before the first of them starts: of a launch on one machine
+it lies in this process, of several nodes in node 0's. No port is chosen that another may take.
+
+A rank ends gracefully if it can: it writes the stacks of its threads into its log (SIGUSR1), has
+a grace to end by itself (SIGTERM), and is killed (SIGKILL).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import psutil
+from torch.distributed.elastic.multiprocessing import (
+    DefaultLogsSpecs,
+    PContext,
+    SignalException,
+    Std,
+    start_processes,
+)
+
+from spbench.comm.kv_store import KeyValueStore
+from spbench.launch.gpu_memory import oom_kills
+from spbench.launch.launcher import LaunchResult
+from spbench.launch.process import GRACE_S, STACKS_S, send_signal
+from spbench.worker.main import run_job
+
+POLL_S = 0.02
+STOP_POLL_S = 0.1
+LOOPBACK = "127.0.0.1"
+"""Where ranks of one machine meet, also if its host name does not resolve."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class NodeRanks:
+    """The ranks of a launch that run on this node, and where all its ranks meet."""
+
+    world_size: int
+    local_size: int
+    first: int = 0
+    """The lowest rank on this node."""
+    host: str
+    port: int
+    interface: str | None = None
+    """The network interface for gloo, unless the user has chosen one; None: gloo's own choice."""
+
+    def environment(self, local_rank: int) -> dict[str, str]:
+        """What init_process_group reads, and how many threads the rank may use."""
+        cores = len(os.sched_getaffinity(0))
+        defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+        if self.interface is not None:
+            defaults["GLOO_SOCKET_IFNAME"] = self.interface
+        return {
+            **{name: value for name, value in defaults.items() if name not in os.environ},
+            "RANK": str(self.first + local_rank),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_RANK": str(local_rank),
+            "LOCAL_WORLD_SIZE": str(self.local_size),
+            "MASTER_ADDR": self.host,
+            "MASTER_PORT": str(self.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",  # rank 0 listens nowhere
+            "TORCHELASTIC_RUN_ID": "launch",  # how the folder of its logs begins
+            "OMP_NUM_THREADS": str(max(1, cores // self.local_size)),
+        }
+
+
+def launch_here(folder: Path, ranks: int, stop: Callable[[], float | None]) -> LaunchResult:
+    """A launch whose ranks are all on this machine; see ``run_ranks``."""
+    store = KeyValueStore(LOOPBACK, 0, keeps=True)
+    here = NodeRanks(world_size=ranks, local_size=ranks, host=LOOPBACK, port=store.port)
+    return run_ranks(folder, here, stop)
+
+
+def run_ranks(
+    folder: Path, node_ranks: NodeRanks, stop: Callable[[], float | None]
+) -> LaunchResult:
+    """Starts this node's ranks of the job in ``folder`` and waits for them.
+
+    ``stop`` is called ten times a second: a number of seconds means that the ranks are to be ended,
+    with that grace. SIGTERM ends the ranks and this process.
+    """
+    oom_kills_before = oom_kills()
+    try:
+        result = _wait(_start(folder, node_ranks), node_ranks, stop)
+    except SignalException as ending:
+        sys.exit(128 + ending.sigval)
+    except Exception as error:  # no rank came to be: no process, no memory, no disk
+        result = LaunchResult(ok=False, why=f"{type(error).__name__}: {error}")
+    return result.model_copy(update={"starved": oom_kills() > oom_kills_before})
+
+
+def _start(folder: Path, node_ranks: NodeRanks) -> PContext:
+    local_ranks = range(node_ranks.local_size)
+    return start_processes(
+        name="ranks",
+        entrypoint=run_job,
+        args={local_rank: (str(folder),) for local_rank in local_ranks},
+        envs={local_rank: node_ranks.environment(local_rank) for local_rank in local_ranks},
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs"), redirects=Std.ALL),
+        start_method="forkserver",
+    )
+
+
+def _wait(ranks: PContext, node_ranks: NodeRanks, stop: Callable[[], float | None]) -> LaunchResult:
+    try:
+        next_look_s = time.monotonic()
+        while (outcome := ranks.wait(0)) is None:
+            if time.monotonic() >= next_look_s:
+                next_look_s = time.monotonic() + STOP_POLL_S
+                grace_s = stop()
+                if grace_s is not None:
+                    end_ranks(ranks, grace_s)
+                    return LaunchResult(ok=False, stopped=True)
+            time.sleep(POLL_S)
+    except SignalException as ending:
+        ranks.close(ending.sigval, timeout=math.ceil(GRACE_S))
+        raise
+    if not outcome.failures:
+        return LaunchResult(ok=True)
+    first = min(outcome.failures.values(), key=lambda failure: failure.timestamp)
+    rank = node_ranks.first + first.local_rank
+    return LaunchResult(ok=False, rank=rank, exitcode=first.exitcode)
+
+
+def end_ranks(ranks: PContext, grace_s: float) -> None:
+    """Has each rank write its stacks, and ends it and all that it started."""
+    families = [one for pid in ranks.pids().values() for one in _family(pid)]
+    send_signal(families, signal.SIGUSR1)
+    time.sleep(STACKS_S)
+    send_signal(families, signal.SIGTERM)
+    ranks.close(signal.SIGTERM, timeout=math.ceil(grace_s))
+    send_signal(families, signal.SIGKILL)
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        rank = psutil.Process(pid)
+        return [rank, *rank.children(recursive=True)]
+    return []
