@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import subprocess
@@ -55,6 +56,14 @@ def alive(processes: list[psutil.Process], within_s: float = 8) -> list[psutil.P
     """Those that are still there after a while."""
     _, left = psutil.wait_procs(processes, timeout=within_s)
     return [one for one in left if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+def listening(process: psutil.Process) -> list[tuple[str, int]]:
+    """The addresses and ports at which a process accepts connections."""
+    with contextlib.suppress(psutil.Error):
+        sockets = process.net_connections("tcp")
+        return [one.laddr for one in sockets if one.status == psutil.CONN_LISTEN]
+    return []
 
 
 def until_ranks_step(out: Path, run: subprocess.Popen[str], within_s: float = 60) -> None:

@@ -21,6 +21,7 @@ from helpers.spbench_process import (
     family,
     finish,
     finished,
+    listening,
     rows_of,
     start,
     until_ranks_step,
@@ -145,7 +146,7 @@ def test_no_port_is_held(tmp_path: Path) -> None:
     run = start(tmp_path, "run", *LONG, "--out", "here")
     until_ranks_step(tmp_path / "here", run)
     ours = [psutil.Process(run.pid), *family(run.pid)]
-    ports = {port for one in ours for port in listening(one)}
+    ports = {port for one in ours for _, port in listening(one)}
     assert ports
     run.send_signal(signal.SIGTERM)
     assert finish(run, 30)[0] == 143
@@ -166,10 +167,3 @@ for port in map(int, sys.argv[1:]):
         probe.bind(("", port))
         probe.listen()
 """
-
-
-def listening(process: psutil.Process) -> list[int]:
-    with contextlib.suppress(psutil.Error):
-        found = process.net_connections("tcp")
-        return [one.laddr.port for one in found if one.status == psutil.CONN_LISTEN]
-    return []
