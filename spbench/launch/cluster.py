@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 import spbench
 from spbench.launch.interfaces import address_towards
+from spbench.launch.launcher import LauncherError
 from spbench.results.environment import package_version
 
 PORT = 29400
@@ -116,6 +117,23 @@ def difference(named_versions: Sequence[tuple[str, Mapping[str, str]]]) -> str:
                     f"install the same everywhere, and give the same command"
                 )
     return ""
+
+
+def ranks_per_node(members: Sequence[Member], ranks: int, *, on_gpus: bool) -> int:
+    """How many ranks each node takes: equal shares, or as many as the fewest GPUs of a node.
+
+    Raises LauncherError if there are too few GPUs.
+    """
+    if not on_gpus:
+        return -(-ranks // len(members))
+    least = min(members, key=lambda member: member.gpus)
+    if least.gpus * len(members) < ranks:
+        raise LauncherError(
+            f"node {least.node} ({least.host}) has {least.gpus} visible GPUs, too few for "
+            f"{ranks} ranks on {len(members)} nodes with as many each; use fewer ranks, or nodes "
+            f"that are alike"
+        )
+    return least.gpus
 
 
 def spread(ranks: int, per_node: int, nodes: int) -> list[int]:

@@ -1,101 +1,95 @@
-"""What joined ranks leave for rank 0 when their group has broken: last words, and signs of life.
+"""What ranks that torchrun started leave for rank 0 when their process group has broken.
 
-They share no launcher that could see them die, only the store over which they met. It outlives
-the group: torchrun keeps it, or rank 0 does.
+No launcher of spbench sees these ranks die; they share only the key-value store over which they
+met. It outlives the group: torchrun keeps it, or rank 0 does. A rank that fails leaves its cause
+there, and one rank of each host shows by a heartbeat that the host lives.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Self, final
+from typing import Self, final
 
+from spbench.comm.kv_store import KeyValueStore, KeyValueStoreError
 from spbench.results.sample import Sample
-
-if TYPE_CHECKING:
-    from spbench.comm.kv_store import KeyValueStore
 
 BEAT_S = 2.0
 WAIT_S = 3.0
-"""For the last words of ranks that notice a little later."""
+"""For the notices of ranks that fail a little later."""
+POLL_S = 0.1
 
 
 @final
-class Notices:
-    """One rank's access. Ranks on ``hosts`` of their own tell by a thread that their host lives."""
+class FailureNotices:
+    """One rank's access to the store."""
 
-    def __init__(self, board: KeyValueStore, rank: int, hosts: Sequence[str]) -> None:
-        self._board, self._rank, self.hosts = board, rank, hosts
-        first_there = hosts.index(hosts[rank]) == rank
-        if first_there and len(set(hosts)) > 1:
-            threading.Thread(target=self._beat, args=(board.another(),), daemon=True).start()
+    def __init__(self, store: KeyValueStore | None, rank: int, hosts: Sequence[str]) -> None:
+        """``hosts`` of all ranks. Without a store nothing is left and nothing is found."""
+        self._store, self._rank, self._hosts = store, rank, hosts
+        is_first_of_host = hosts.index(hosts[rank]) == rank
+        if store is not None and is_first_of_host and len(set(hosts)) > 1:
+            threading.Thread(target=self._beat, args=(store.another(),), daemon=True).start()
 
     @classmethod
-    def over(cls, environ: Mapping[str, str], rank: int, hosts: Sequence[str]) -> Self | None:
-        """Over the store that the variables of the launch name; None if it cannot be had."""
-        from spbench.comm.kv_store import KeyValueStore, KeyValueStoreError
+    def connect(cls, environ: Mapping[str, str], rank: int, hosts: Sequence[str]) -> Self:
+        """Over the store that MASTER_ADDR and MASTER_PORT name, if it answers."""
+        with contextlib.suppress(KeyValueStoreError, KeyError, ValueError):
+            port = int(environ["MASTER_PORT"])
+            return cls(KeyValueStore(environ["MASTER_ADDR"], port, wait_s=10.0), rank, hosts)
+        return cls(None, rank, hosts)
 
-        try:
-            board = KeyValueStore(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), wait_s=10.0)
-            return cls(board, rank, hosts)
-        except (KeyValueStoreError, KeyError, ValueError):
-            return None
+    @property
+    def is_connected(self) -> bool:
+        return self._store is not None
 
-    def leave(self, words: Sample) -> None:
-        """Best effort: who cannot be reached is told nothing."""
-        from spbench.comm.kv_store import KeyValueStoreError
+    def leave(self, failure: Sample) -> None:
+        """Leaves this rank's notice, if the store still answers."""
+        with contextlib.suppress(KeyValueStoreError):
+            if self._store is not None:
+                self._store.post(f"spbench/words/{self._rank}", failure.model_dump_json())
 
-        try:
-            self._board.post(f"spbench/words/{self._rank}", words.model_dump_json())
-        except KeyValueStoreError:
-            return
-
-    def words(self, wait_s: float = WAIT_S) -> list[Sample]:
-        """Of all other ranks that have left any by then."""
-        others = [rank for rank in range(len(self.hosts)) if rank != self._rank]
+    def collect(self, wait_s: float = WAIT_S) -> list[Sample]:
+        """The notices that other ranks have left by then."""
+        missing = {rank for rank in range(len(self._hosts)) if rank != self._rank}
         deadline = time.monotonic() + wait_s
-        found: dict[int, Sample] = {}
-        while len(found) < len(others):
-            for rank in others:
+        failures = []
+        while missing and self._store is not None:
+            for rank in sorted(missing):
                 text = self._read(f"spbench/words/{rank}")
                 if text is not None:
-                    found[rank] = Sample.model_validate_json(text)
+                    failures.append(Sample.model_validate_json(text))
+                    missing.discard(rank)
             if time.monotonic() >= deadline:
                 break
-            time.sleep(0.1)
-        return [found[rank] for rank in sorted(found)]
+            time.sleep(POLL_S)
+        return sorted(failures, key=lambda failure: failure.rank)
 
     def silent_hosts(self) -> list[str]:
-        """Hosts whose sign of life does not change any more. Takes a few seconds."""
-        firsts = [rank for rank, host in enumerate(self.hosts) if self.hosts.index(host) == rank]
-        if len(firsts) < 2:
+        """Hosts whose heartbeat has stopped. Takes a few seconds."""
+        firsts = [rank for rank, host in enumerate(self._hosts) if self._hosts.index(host) == rank]
+        if len(firsts) < 2 or self._store is None:
             return []
         before = {rank: self._read(f"spbench/beat/{rank}") for rank in firsts}
         time.sleep(2.5 * BEAT_S)
         return [
-            self.hosts[rank]
+            self._hosts[rank]
             for rank in firsts
             if rank != self._rank and self._read(f"spbench/beat/{rank}") == before[rank]
         ]
 
-    def _read(self, name: str) -> str | None:
-        from spbench.comm.kv_store import KeyValueStoreError
+    def _read(self, key: str) -> str | None:
+        with contextlib.suppress(KeyValueStoreError):
+            return None if self._store is None else self._store.read(key)
+        return None
 
-        try:
-            return self._board.read(name)
-        except KeyValueStoreError:
-            return None
-
-    def _beat(self, board: KeyValueStore) -> None:
-        from spbench.comm.kv_store import KeyValueStoreError
-
+    def _beat(self, store: KeyValueStore) -> None:
         number = 0
-        while True:
-            try:
-                board.post(f"spbench/beat/{self._rank}", f"{os.getpid()} {number}")
-            except KeyValueStoreError:
-                return
-            number += 1
-            time.sleep(BEAT_S)
+        with contextlib.suppress(KeyValueStoreError):
+            while True:
+                store.post(f"spbench/beat/{self._rank}", f"{os.getpid()} {number}")
+                number += 1
+                time.sleep(BEAT_S)

@@ -1,4 +1,4 @@
-"""After processes were killed: is what they held free again, and did the kernel do the killing?"""
+"""What killed ranks leave: memory of GPUs that does not come back, and the kernel's own kills."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spbench.workload.case import Case
 
 SHOWN = "CUDA_VISIBLE_DEVICES"
 TOLERANCE_BYTES = 256 * 2**20
-"""What a desktop or another tenant may take meanwhile."""
+"""How much a desktop or another tenant may take meanwhile."""
 WAIT_S = 60.0
 LOOK_S = 0.5
 OOM_COUNTERS = (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat"))
@@ -23,28 +23,28 @@ OOM_COUNTERS = (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat"))
 
 @final
 class GpuMemory:
-    """The memory of the GPUs that launches run on, one after another: what was in use before the
-    first of them, and whether the last one was killed."""
+    """The memory of the GPUs that launches share: what was in use before the first launch, and
+    whether the last one failed."""
 
     def __init__(self, used: Callable[[], list[int]]) -> None:
         """``used``: bytes in use on each GPU."""
         self._used, self._before = used, used()
-        self._killed = False
+        self._failed = False
 
     @classmethod
     def of(cls, cases: Iterable[Case]) -> Self | None:
-        """None where they run on CPUs alone."""
+        """None for cases that run on CPUs alone."""
         on_gpus = any(case.device == "cuda" for case in cases)
         return cls(partial(gpu_memory, os.environ.get(SHOWN))) if on_gpus else None
 
-    def ended(self, *, ok: bool) -> None:
-        """A launch has."""
-        self._killed = self._killed or not ok
+    def launch_ended(self, *, ok: bool) -> None:
+        """Not ``ok``: its ranks may have been killed."""
+        self._failed = self._failed or not ok
 
     def why_not(self) -> str | None:
-        """Waits for what a killed launch held; why the next one cannot begin, if it cannot."""
-        why_not = memory_back(self._used, self._before) if self._killed else None
-        self._killed = why_not is not None
+        """Waits for the memory of a failed launch; why the next one cannot begin, or None."""
+        why_not = memory_back(self._used, self._before) if self._failed else None
+        self._failed = why_not is not None
         return why_not
 
 
@@ -54,7 +54,7 @@ def memory_back(
     wait_s: float = WAIT_S,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str | None:
-    """Waits until each GPU uses no more than before; else which does, how much, and what helps."""
+    """Waits until each GPU uses no more than before: None, or a sentence of which uses more."""
     held: list[tuple[int, int]] = []
     for _ in range(round(wait_s / LOOK_S)):
         now = used()
@@ -70,20 +70,20 @@ def memory_back(
             return None
         sleep(LOOK_S)
     if not held:
-        return "NVML tells no longer what is held of the GPUs' memory; see what 'nvidia-smi' says"
+        return "NVML does not tell any more how much GPU memory is in use; see 'nvidia-smi'"
     gpu, more = held[0]
     return (
-        f"{round(more / 2**20):,} MiB of GPU {gpu} are still held {wait_s:g} s after its "
-        f"ranks were killed: a measurement beside them would be worth nothing. See what "
-        f"'nvidia-smi' lists, end it, and start again; a run goes on with the same --out"
+        f"{round(more / 2**20):,} MiB of GPU {gpu} are still in use {wait_s:g} s after its "
+        f"ranks were killed, which would disturb the next launch. End the processes that "
+        f"'nvidia-smi' lists, and start again; a run resumes with the same --out"
     )
 
 
 def oom_kills(counters: Sequence[Path] = OOM_COUNTERS) -> int:
     """How many processes the kernel has killed for want of memory, as far as it tells."""
-    found = [0]
+    counts = [0]
     for path in counters:
         with contextlib.suppress(OSError, ValueError):
             lines = dict(line.split() for line in path.read_text(encoding="ascii").splitlines())
-            found.append(int(lines.get("oom_kill", 0)))
-    return sum(found)
+            counts.append(int(lines.get("oom_kill", 0)))
+    return sum(counts)

@@ -1,4 +1,4 @@
-"""Whether a launch still moves: the parent's view of its ranks' pulses."""
+"""Whether a launch makes progress: the parent's view of its ranks' heartbeats."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from spbench.text import counted
 
 LOOK_S = 0.2
 NAMED = 8
+"""Up to so many ranks are named one by one."""
 STARTING_S = 60.0
+"""How long nodes may take to meet."""
 
 
 @final
 class HangDetector:
-    """Looks at most every 0.2 s; ``still_s`` counts from the last change that was seen."""
+    """Reads heartbeats at most every 0.2 s; ``still_s`` counts from the last change it saw."""
 
     def __init__(
         self,
@@ -26,54 +28,55 @@ class HangDetector:
         now_s: Callable[[], float] = time.monotonic,
         *,
         from_start: bool = False,
+        starting_s: float = STARTING_S,
     ) -> None:
-        """``from_start``: no pulse at all is silence too, after a minute in which nodes meet. Else
-        it is only known that the ranks do not tell: another checkout's may not."""
+        """``from_start``: a launch without any heartbeat stands still after ``starting_s``. Else
+        it is taken to make progress: the ranks of another commit may write none."""
         self._folder, self._ranks, self._now_s = folder, ranks, now_s
-        self._from_start = from_start
+        self._starting_s = starting_s if from_start else None
         self._looked_s = self._changed_s = now_s()
-        self.places: dict[int, RankPosition | None] = dict.fromkeys(ranks)
+        self._positions: dict[int, RankPosition | None] = dict.fromkeys(ranks)
 
     def still_s(self) -> float:
-        """Seconds since any rank was seen to move."""
-        now = self._now_s()
-        if now - self._looked_s >= LOOK_S:
-            self._looked_s = now
-            places = {rank: read_heartbeat(self._folder, rank) for rank in self._ranks}
-            if places != self.places:
-                self.places, self._changed_s = places, now
-        still_s = now - self._changed_s
-        if any(self.places.values()):
+        """Seconds since any rank was seen to make progress."""
+        now_s = self._now_s()
+        if now_s - self._looked_s >= LOOK_S:
+            self._looked_s = now_s
+            positions = {rank: read_heartbeat(self._folder, rank) for rank in self._ranks}
+            if positions != self._positions:
+                self._positions, self._changed_s = positions, now_s
+        still_s = now_s - self._changed_s
+        if any(self._positions.values()):
             return still_s
-        return max(0.0, still_s - STARTING_S) if self._from_start else 0.0
+        return 0.0 if self._starting_s is None else max(0.0, still_s - self._starting_s)
 
 
-def least_far(places: dict[int, RankPosition | None]) -> tuple[list[int], str]:
+def least_far(positions: dict[int, RankPosition | None]) -> tuple[list[int], str]:
     """The ranks that got least far, and where they and the others stand, in a sentence.
 
     A rank that has ended hangs no longer; ranks that have not begun are the least far of all.
     """
-    left = {rank: place for rank, place in places.items() if place is None or not place.ended}
+    left = {rank: at for rank, at in positions.items() if at is None or not at.ended}
     if not left:
         return [], "every rank had ended"
     least = min(map(_progress, left.values()))
-    behind = [rank for rank, place in left.items() if _progress(place) == least]
+    behind = [rank for rank, at in left.items() if _progress(at) == least]
     where = left[behind[0]]
-    said = f"{_ranks(behind)} stopped in {where or 'its start'}"
+    sentence = f"{_names(behind)} stopped in {where or 'its start'}"
     ahead = [rank for rank in left if rank not in behind]
     if ahead:
         furthest = max((left[rank] for rank in ahead), key=_progress)
-        said += f", the others in {furthest}"
+        sentence += f", the others in {furthest}"
     elif len(behind) > 1 and where is not None and where.transfers:
-        said += ": their collectives do not match, or what one sends does not arrive"
-    return behind, said
+        sentence += ": their collectives do not match, or what one sends does not arrive"
+    return behind, sentence
 
 
-def _progress(place: RankPosition | None) -> tuple[int, int, int]:
-    return (-1, 0, 0) if place is None else place.progress
+def _progress(position: RankPosition | None) -> tuple[int, int, int]:
+    return (-1, 0, 0) if position is None else position.progress
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def _names(ranks: Sequence[int]) -> str:
     if len(ranks) == 1 or len(ranks) > NAMED:
         return f"rank {ranks[0]}" if len(ranks) == 1 else counted(len(ranks), "rank")
     *first, last = map(str, ranks)

@@ -14,7 +14,7 @@ from spbench.workload.case import Job
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlines:
-    """When to give up a launch, a launch that stands still, and all launches together."""
+    """When to give up a launch, a launch that makes no progress, and all launches together."""
 
     launch_s: float = 600.0
     hang_s: float = 180.0
@@ -23,38 +23,40 @@ class Deadlines:
 
 
 class LauncherError(Exception):
-    """No further launch would make sense here: why, and what would help."""
+    """No further launch is possible: why, and what would help."""
 
 
 class LaunchResult(BaseModel):
-    """How a launch ended, apart from what its ranks wrote."""
+    """How a launch ended, apart from what its ranks wrote. Also the content of ``exit.json``."""
 
     ok: bool
     rank: int | None = None
+    """The first rank that failed, if one is known."""
     exitcode: int | None = None
+    """How that rank's process ended, or the launcher's; a signal is negative."""
     why: str = ""
-    """Of a launch that did not come to be, or whose node was lost."""
+    """Why the ranks could not be started, or which node was lost."""
     timed_out: bool = False
     hung: str = ""
-    """Where its ranks stood when nothing moved any more; blank if it did not hang."""
+    """Where the ranks stood when they made no more progress; blank if the launch did not hang."""
     hung_ranks: list[int] = []
-    """Those that got least far."""
+    """The ranks that got least far."""
     still_s: float = 0.0
-    """How long nothing had moved when it was ended."""
+    """Seconds without progress before the launch was ended."""
     waited_s: float = 0.0
-    """Of its time, for the turns of another launch to end."""
+    """Seconds that the ranks waited for the turns of another launch."""
     turns: int = 0
-    """That it took right behind one of another launch."""
+    """Turns that the launch took directly behind a turn of another."""
     hosts: dict[int, str] = {}
-    """Of several nodes: where each rank was."""
+    """Each rank's host, if there are several nodes."""
     lost: bool = False
-    """A node does not answer."""
+    """Whether a node does not answer any more."""
     starved: bool = False
-    """The kernel killed a process for want of memory meanwhile."""
+    """Whether the kernel killed a process for want of memory meanwhile."""
     stopped: bool = False
-    """Somebody had its ranks ended: how they ended then is no cause."""
+    """Whether the launcher was asked to end the ranks: how they ended then is not a cause."""
     group_lost: bool = False
-    """An earlier job broke the process group that this one would have needed."""
+    """Whether an earlier job broke the process group that this one needed."""
 
 
 class Launcher(Protocol):
@@ -63,7 +65,7 @@ class Launcher(Protocol):
     def run(self, job: Job, folder: Path) -> LaunchResult:
         """Returns when every rank has ended; their files are then in ``folder``.
 
-        Raises LauncherError where no launch is possible any more.
+        Raises LauncherError if no further launch is possible.
         """
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Joining ranks that somebody else started: torchrun, srun, any launcher that sets RANK.
+"""Ranks that somebody else started: by torchrun, srun, or any launcher that sets RANK.
 
 Each of those processes runs the same command. They form one process group and go through
-the same cases in step; rank 0 alone reads and writes the results directory. When the group breaks
-rank 0 finds out who broke it, as far as the others could still tell.
+the same cases in step; rank 0 alone reads and writes the results directory. When the group breaks,
+rank 0 finds out which rank broke it, as far as the others could still leave a notice.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from spbench.errors import Failure
 from spbench.launch.cluster import difference, versions_here
-from spbench.launch.failure_notices import Notices
 from spbench.launch.launcher import LaunchResult
 from spbench.results.sample import Sample, sample_path, write_atomically
 from spbench.workload.case import Job
@@ -29,9 +28,8 @@ if TYPE_CHECKING:
     from spbench.comm.group import Group
     from spbench.worker.fault_injection import Fault
 
-
-ECHO_S = 12.0
-"""A rank that merely heard of a failure stays so long: its end would make torchrun end rank 0."""
+OTHERS_NOTICE_S = 12.0
+"""How long a rank stays that only lost a connection: when it ends, torchrun ends rank 0."""
 
 
 def joined_ranks(environ: Mapping[str, str] = os.environ) -> int | None:
@@ -63,16 +61,15 @@ def _number(environ: Mapping[str, str], name: str, least: int, most: int | None)
 
 
 def keep_stdout() -> None:
-    """What libraries write into file descriptor 1, as NCCL does, goes to stderr from here on.
+    """Sends what libraries write into file descriptor 1, as NCCL does, to stderr from here on.
 
-    This process is a rank and prints results: ``sys.stdout`` alone still leads to stdout. Nothing
-    is done where it leads elsewhere already.
+    ``sys.stdout`` alone still leads to stdout, where this process prints results. Nothing is done
+    if it leads elsewhere already.
     """
     try:
-        leads_to = sys.stdout.fileno()
+        if sys.stdout.fileno() != 1:
+            return
     except (OSError, ValueError, AttributeError):
-        return
-    if leads_to != 1:
         return
     sys.stdout.flush()
     mine = os.fdopen(os.dup(1), "w", 1, encoding=sys.stdout.encoding, errors=sys.stdout.errors)
@@ -85,30 +82,32 @@ class JoinedLauncher:
     """'Starts' a job by taking part in it. After an error the group is lost, for good."""
 
     def __init__(self, job: Job, fault: Fault | None = None) -> None:
-        """``why_not``: the ranks run different code and must not be compared."""
+        from spbench.launch.failure_notices import FailureNotices
         from spbench.worker.main import connect
 
         keep_stdout()
-        self.fault = fault
+        self._fault = fault
         if fault is not None:
             fault.strike(int(os.environ["RANK"]), "init")
-        self.group: Group = connect(job, patience_s=job.hang_s)
+        self._group: Group = connect(job, patience_s=job.hang_s)
         facts = json.dumps({"host": socket.gethostname(), "versions": versions_here()})
-        everyone = [json.loads(text) for text in self.group.gather_text(facts)]
-        self.hosts: list[str] = [one["host"] for one in everyone]
-        named = [(f"rank {i} ({one['host']})", one["versions"]) for i, one in enumerate(everyone)]
-        self.why_not = difference(named)
-        self._notices = Notices.over(os.environ, self.group.rank, self.hosts)
+        ranks = [json.loads(text) for text in self._group.gather_text(facts)]
+        self.hosts: list[str] = [rank["host"] for rank in ranks]
+        self.why_not = difference(
+            [(f"rank {i} ({rank['host']})", rank["versions"]) for i, rank in enumerate(ranks)]
+        )
+        """A difference between the ranks' code, in a sentence; blank if there is none."""
+        self._notices = FailureNotices.connect(os.environ, self._group.rank, self.hosts)
         self._lost = False
 
     @property
     def is_first(self) -> bool:
-        return self.group.rank == 0
+        return self._group.rank == 0
 
     def follow(self) -> None:
-        """Every other rank: takes part in each job that rank 0 tells of, and writes nothing."""
+        """Takes part in each job that rank 0 sends, and writes nothing; for every other rank."""
         with tempfile.TemporaryDirectory() as folder:
-            while text := self.group.gather_text("")[0]:
+            while text := self._group.gather_text("")[0]:
                 self.run(Job.model_validate_json(text), Path(folder))
         self._leave()
 
@@ -120,68 +119,69 @@ class JoinedLauncher:
             return LaunchResult(ok=False, group_lost=True)
         try:
             if self.is_first:
-                self.group.gather_text(job.model_dump_json(by_alias=True, exclude_defaults=True))
-            texts = self.group.gather_text(work(job, self.group, self.fault))
+                self._group.gather_text(job.model_dump_json(by_alias=True, exclude_defaults=True))
+            texts = self._group.gather_text(work(job, self._group, self._fault))
         except Exception as error:
-            return self._broken(job, folder, failure(error, self.group.rank, self.fault))
+            return self._broken(job, folder, failure(error, self._group.rank, self._fault))
         except KeyboardInterrupt:
-            # Maybe torchrun's, which ends all ranks when one has failed; then that is the cause.
-            told = [] if not self.is_first or self._notices is None else self._notices.words(0.5)
-            if not told:
-                self._lost = True  # the others are in the midst of something
-                raise
-            return self._broken(job, folder, None)
+            self._lost = True  # the others are in the midst of something
+            # torchrun sends it to all ranks when one has failed; then that failure is the cause.
+            if self.is_first and self._notices.collect(0.5):
+                return self._broken(job, folder, None)
+            raise
         if self.is_first:
             folder.mkdir(parents=True, exist_ok=True)
-            for other, written in enumerate(texts):
-                write_atomically(sample_path(folder, other), written)
-        return LaunchResult(ok=True, hosts=self._named_hosts())
+            for rank, text in enumerate(texts):
+                write_atomically(sample_path(folder, rank), text)
+        return LaunchResult(ok=True, hosts=self._hosts_by_rank())
 
     def close(self) -> None:
-        """Tells the others that there are no more jobs."""
+        """Tells the other ranks that there are no more jobs."""
         if not self._lost:
-            self.group.gather_text("")
+            self._group.gather_text("")
             self._leave()
 
     def _leave(self) -> None:
         if not self._lost:
-            if self.fault is not None:
-                self.fault.strike(self.group.rank, "teardown")
-            self.group.close()
+            if self._fault is not None:
+                self._fault.strike(self._group.rank, "teardown")
+            self._group.close()
 
-    def _broken(self, job: Job, folder: Path, words: Sample | None) -> LaunchResult:
-        """Rank 0: what all ranks said, and how it ended. The others leave their words and go."""
+    def _broken(self, job: Job, folder: Path, mine: Sample | None) -> LaunchResult:
+        """Rank 0 gathers how all ranks failed; every other leaves a notice and ends."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the row is to be written first
         self._lost = True
         if not self.is_first:
-            self._go(words)
-        heard = [] if self._notices is None else self._notices.words()
+            self._leave_notice_and_end(mine)
+        failures = [*([] if mine is None else [mine]), *self._notices.collect()]
         folder.mkdir(parents=True, exist_ok=True)
-        for sample in [*([words] if words else []), *heard]:
+        for sample in failures:
             write_atomically(sample_path(folder, sample.rank), sample.model_dump_json())
-        ended = LaunchResult(ok=False, rank=0, exitcode=1, hosts=self._named_hosts())
-        if any(
-            one.status not in ("ok", "comm_error") for one in [*heard, *([words] if words else [])]
-        ):
-            return ended
-        silent = [] if self._notices is None else self._notices.silent_hosts()
-        if silent:
-            why = f"{silent[0]} does not answer any more, {job.hang_s:g} s after its last transfer"
-            return ended.model_copy(update={"lost": True, "why": why})
-        told = {0, *(one.rank for one in heard)}
-        stuck = [rank for rank in range(self.group.size) if rank not in told]
-        waited = words is not None and "imed out" in words.reason
-        if self._notices is None or not stuck or not waited:
-            return ended
-        where = f"rank {stuck[0]} did not come along while the others waited for it"
-        return ended.model_copy(update={"hung": where, "hung_ranks": stuck, "still_s": job.hang_s})
+        result = LaunchResult(ok=False, rank=0, exitcode=1, hosts=self._hosts_by_rank())
+        return result.model_copy(update=self._missing_rank_or_host(job, mine, failures))
 
-    def _go(self, words: Sample | None) -> NoReturn:
-        if words is not None and self._notices is not None:
-            self._notices.leave(words)
-            if words.status == "comm_error":
-                time.sleep(ECHO_S)
+    def _missing_rank_or_host(
+        self, job: Job, mine: Sample | None, failures: Sequence[Sample]
+    ) -> dict[str, Any]:
+        """Who is to blame if all failures are broken connections."""
+        if any(sample.status not in ("ok", "comm_error") for sample in failures):
+            return {}
+        if silent := self._notices.silent_hosts():
+            why = f"{silent[0]} does not answer any more, {job.hang_s:g} s after its last transfer"
+            return {"lost": True, "why": why}
+        stuck = sorted(set(range(1, self._group.size)) - {sample.rank for sample in failures})
+        timed_out = mine is not None and "imed out" in mine.reason
+        if not (self._notices.is_connected and stuck and timed_out):
+            return {}
+        where = f"rank {stuck[0]} did not come along while the others waited for it"
+        return {"hung": where, "hung_ranks": stuck, "still_s": job.hang_s}
+
+    def _leave_notice_and_end(self, mine: Sample | None) -> NoReturn:
+        if mine is not None:
+            self._notices.leave(mine)
+            if self._notices.is_connected and mine.status == "comm_error":
+                time.sleep(OTHERS_NOTICE_S)
         os._exit(1)
 
-    def _named_hosts(self) -> dict[int, str]:
+    def _hosts_by_rank(self) -> dict[int, str]:
         return dict(enumerate(self.hosts)) if len(set(self.hosts)) > 1 else {}

@@ -37,7 +37,7 @@ def test_memory_that_stays_is_named() -> None:
     slept: list[float] = []
     why = memory_back(lambda: [GIB, 5 * GIB], [GIB, GIB], 10.0, slept.append)
     assert why is not None
-    assert why.startswith("4,096 MiB of GPU 1 are still held 10 s after its ranks were killed")
+    assert why.startswith("4,096 MiB of GPU 1 are still in use 10 s after its ranks were killed")
     assert "nvidia-smi" in why and "--out" in why
     assert sum(slept) == 10.0
 
@@ -45,7 +45,7 @@ def test_memory_that_stays_is_named() -> None:
 def test_what_does_not_answer_is_no_proof() -> None:
     """A driver that is gone after the kill."""
     why = memory_back(lambda: [], [GIB], 2.0, lambda _: None)
-    assert why is not None and why.startswith("NVML tells no longer")
+    assert why is not None and why.startswith("NVML does not tell any more")
 
 
 def test_the_kernels_kills_are_counted(tmp_path: Path) -> None:
