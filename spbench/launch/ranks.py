@@ -14,7 +14,6 @@ import contextlib
 import math
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,13 +29,13 @@ from torch.distributed.elastic.multiprocessing import (
     start_processes,
 )
 
-from spbench.comm.kv_store import KeyValueStore
+from spbench.comm.kv_store import KeyValueStore, KeyValueStoreError
 from spbench.launch.gpu_memory import oom_kills
 from spbench.launch.launcher import LaunchResult
 from spbench.launch.process import GRACE_S, STACKS_S, send_signal
 from spbench.worker.main import run_job
 
-POLL_S = 0.02
+POLL_S = 0.05
 STOP_POLL_S = 0.1
 LOOPBACK = "127.0.0.1"
 """Where ranks of one machine meet, also if its host name does not resolve."""
@@ -78,7 +77,10 @@ class NodeRanks:
 
 def launch_here(folder: Path, ranks: int, stop: Callable[[], float | None]) -> LaunchResult:
     """A launch whose ranks are all on this machine; see ``run_ranks``."""
-    store = KeyValueStore(LOOPBACK, 0, keeps=True)
+    try:
+        store = KeyValueStore(LOOPBACK, 0, keeps=True)  # open until this function returns
+    except KeyValueStoreError as error:
+        return LaunchResult(ok=False, why=f"no port for the ranks to meet at: {error}")
     here = NodeRanks(world_size=ranks, local_size=ranks, host=LOOPBACK, port=store.port)
     return run_ranks(folder, here, stop)
 
@@ -89,13 +91,13 @@ def run_ranks(
     """Starts this node's ranks of the job in ``folder`` and waits for them.
 
     ``stop`` is called ten times a second: a number of seconds means that the ranks are to be ended,
-    with that grace. SIGTERM ends the ranks and this process.
+    with that grace. SIGTERM ends the ranks and raises SignalException.
     """
     oom_kills_before = oom_kills()
     try:
         result = _wait(_start(folder, node_ranks), node_ranks, stop)
-    except SignalException as ending:
-        sys.exit(128 + ending.sigval)
+    except SignalException:
+        raise
     except Exception as error:  # no rank came to be: no process, no memory, no disk
         result = LaunchResult(ok=False, why=f"{type(error).__name__}: {error}")
     return result.model_copy(update={"starved": oom_kills() > oom_kills_before})
@@ -124,12 +126,12 @@ def _wait(ranks: PContext, node_ranks: NodeRanks, stop: Callable[[], float | Non
                     end_ranks(ranks, grace_s)
                     return LaunchResult(ok=False, stopped=True)
             time.sleep(POLL_S)
-    except SignalException as ending:
-        ranks.close(ending.sigval, timeout=math.ceil(GRACE_S))
+    except Exception:
+        ranks.close(signal.SIGTERM, timeout=math.ceil(GRACE_S))
         raise
     if not outcome.failures:
         return LaunchResult(ok=True)
-    first = min(outcome.failures.values(), key=lambda failure: failure.timestamp)
+    (first,) = outcome.failures.values()  # torch ends the others at once
     rank = node_ranks.first + first.local_rank
     return LaunchResult(ok=False, rank=rank, exitcode=first.exitcode)
 

@@ -1,4 +1,4 @@
-"""Pulses of ranks, and what the parent makes of them."""
+"""Heartbeats of ranks, and what the parent concludes from them."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ def place(phase: str, steps: int = 0, transfers: int = 0) -> RankPosition:
     )
 
 
-def test_a_pulse_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_heartbeat_is_read_as_it_was_written(tmp_path: Path) -> None:
     """Phase, steps and transfers of the step; a rank that has not begun has none."""
     assert read_heartbeat(tmp_path, 1) is None
-    pulse = Heartbeat(heartbeat_path(tmp_path, 1))
-    pulse.phase("gate")
-    pulse.step()
-    pulse.transfer()
-    pulse.transfer()
+    heartbeat = Heartbeat(heartbeat_path(tmp_path, 1))
+    heartbeat.phase("gate")
+    heartbeat.step()
+    heartbeat.transfer()
+    heartbeat.transfer()
     found = read_heartbeat(tmp_path, 1)
     assert found is not None
     assert (found.phase, found.steps, found.transfers) == ("gate", 1, 2)
     assert str(found) == "step 0 (gate), 2 transfers into it"
-    pulse.step()
+    heartbeat.step()
     assert str(read_heartbeat(tmp_path, 1)) == "step 1 (gate)"
     heartbeat_path(tmp_path, 1).write_bytes(b"torn")
     assert read_heartbeat(tmp_path, 1) is None
 
 
 def test_silence_is_counted_from_the_last_change(tmp_path: Path) -> None:
-    """Of any rank; before the first pulse there is nothing to count, unless it is told to."""
+    """Any rank's change counts; without a heartbeat time counts only after the time to start."""
     now = [0.0]
     watch = HangDetector(tmp_path, range(2), lambda: now[0])
     strict = HangDetector(tmp_path, range(2), lambda: now[0], from_start=True)
     now[0] = 70.0
     assert (watch.still_s(), strict.still_s()) == (0.0, 10.0)
-    pulses = [Heartbeat(heartbeat_path(tmp_path, rank)) for rank in range(2)]
+    heartbeats = [Heartbeat(heartbeat_path(tmp_path, rank)) for rank in range(2)]
     now[0] = 71.0
     assert (watch.still_s(), strict.still_s()) == (0.0, 0.0)
     now[0] = 75.0
     assert watch.still_s() == 4.0
-    pulses[1].step()
+    heartbeats[1].step()
     now[0] = 76.0
     assert watch.still_s() == 0.0
 
