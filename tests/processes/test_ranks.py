@@ -23,7 +23,7 @@ from spbench.workload.case import QUICK, Job
 from spbench.workload.catalogue import find
 
 PLANTED = RuntimeError.__name__ + ": planted by SPBENCH_FAULT"
-STACK = r'File ".*fault\.py", line \d+ in _hang'
+STACK = r'File ".*fault_injection\.py", line \d+ in _hang'
 FAULTS = {
     "oom@rank1:step3": ("oom", "rank 1: out of memory when it asked for 2.00 GiB", ""),
     "raise@rank1:step3": ("crash", f"rank 1: {PLANTED}", "Traceback"),
