@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spbench.results.reading import ResultsError, read_rows
+from spbench.errors import ResultsError
+from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.workload.catalogue import find
 from spbench.workload.flops import parameters, step_flops

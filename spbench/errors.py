@@ -20,3 +20,7 @@ class Failure(Exception):
     def __init__(self, message: str, code: int = USAGE) -> None:
         super().__init__(message)
         self.code = code
+
+
+class ResultsError(Failure):
+    """A results directory cannot be used; the message says why."""

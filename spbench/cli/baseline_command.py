@@ -13,7 +13,7 @@ from spbench.analysis.compare_strategies import compare_strategies
 from spbench.analysis.intervals import LEAST_LAUNCHES
 from spbench.analysis.power import hardest_case, quiet_launches
 from spbench.cli import options
-from spbench.errors import UNFIT, Failure
+from spbench.errors import UNFIT, Failure, ResultsError
 from spbench.report.fit_width import Grid, fewer
 from spbench.report.power_text import findable_in_words
 from spbench.report.strategy_table import show_comparison
@@ -27,7 +27,7 @@ from spbench.results.find_run import (
     records_of,
     reference_of,
 )
-from spbench.results.reading import ResultsError, read_rows
+from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.text import counted
 

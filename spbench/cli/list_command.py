@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from spbench.cli import options
-from spbench.errors import Failure
+from spbench.errors import Failure, ResultsError
 from spbench.report import units
 from spbench.report.fit_width import Grid
 from spbench.report.tables import console, show_fitting
 from spbench.results.find_run import all_runs
-from spbench.results.reading import ResultsError, read_rows
+from spbench.results.reading import read_rows
 from spbench.strategies.registry import SUMMARIES, expand_names, places
 from spbench.workload.catalogue import find, names
 from spbench.workload.flops import parameters, step_flops

@@ -10,14 +10,14 @@ import signal
 from collections.abc import Sequence
 
 from spbench.launch.launcher import Deadlines, LaunchResult
-from spbench.results.sample import Sample, Status
+from spbench.results.sample import RowStatus, Sample
 
 TIME_IS_UP = "the time of all launches together was up; --max-time sets it"
 
 
 def status_and_cause(
     result: LaunchResult, samples: Sequence[Sample], processes: int, deadlines: Deadlines
-) -> tuple[Status, str]:
+) -> tuple[RowStatus, str]:
     """``deadlines``: those that this launch had. The cause of ``ok`` is blank."""
     if result.group_lost:
         return "skipped", "an earlier case broke the process group that was joined"
@@ -57,7 +57,7 @@ def _name(rank: int, result: LaunchResult) -> str:
     return f"rank {rank} ({host})" if host else f"rank {rank}"
 
 
-def _ended_by_us(result: LaunchResult, deadlines: Deadlines) -> tuple[Status, str] | None:
+def _ended_by_us(result: LaunchResult, deadlines: Deadlines) -> tuple[RowStatus, str] | None:
     """The status of a launch that had to be ended; None for any other."""
     if result.lost:
         return "comm_error", result.why
@@ -77,7 +77,7 @@ def _order_of_blame(sample: Sample) -> tuple[bool, float]:
     return sample.status == "comm_error", failed_at_s
 
 
-def _death(result: LaunchResult, silent: Sequence[int]) -> tuple[Status, str]:
+def _death(result: LaunchResult, silent: Sequence[int]) -> tuple[RowStatus, str]:
     """The status of a launch in which a process ended without a word."""
     if result.ok:
         return "crash", f"{_name(silent[0], result)} left no result"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from spbench.errors import UNFIT, Failure
+from spbench.errors import UNFIT, Failure, ResultsError
 from spbench.launch.gpu_memory import GpuMemory
 from spbench.launch.launcher import Deadlines, LauncherError
 from spbench.launch.local import LocalLauncher
@@ -20,7 +20,6 @@ from spbench.launch.turn_seat import Seat
 from spbench.regression.alternate import Runner
 from spbench.regression.turn_server import TurnServer
 from spbench.results.environment import environment
-from spbench.results.reading import ResultsError
 from spbench.results.store import Store
 from spbench.sweep.output_folder import as_in_run_json, new_session
 from spbench.sweep.sweep import Sweep

@@ -20,12 +20,12 @@ from spbench.report.progress import Screen
 from spbench.results.find_run import traces_of
 from spbench.results.reading import read_rows
 from spbench.results.record import Record
-from spbench.results.sample import Status
+from spbench.results.sample import RowStatus
 from spbench.sweep.plan import in_rounds
 from spbench.text import counted
 from spbench.workload.case import Case, Cell
 
-RETRIED: tuple[Status, ...] = ("crash", "comm_error", "hang", "timeout")
+RETRIED: tuple[RowStatus, ...] = ("crash", "comm_error", "hang", "timeout")
 """Failures that may be chance. Wrong results and exhausted memory would only come again."""
 
 

@@ -12,8 +12,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from spbench.errors import ResultsError
 from spbench.results.lock import LOCK
-from spbench.results.reading import ResultsError
 from spbench.results.record import Record
 from spbench.results.run_json import folder_of_run, read_run
 from spbench.results.store import Store

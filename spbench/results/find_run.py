@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from spbench.errors import Failure
+from spbench.errors import Failure, ResultsError
 from spbench.results.baselines import BASELINES, folder_of, names
 from spbench.results.iterations import Traces, read_samples_csv
-from spbench.results.reading import ResultsError, read_rows
+from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.results.run_json import folder_of_run, read_run
 from spbench.text import did_you_mean

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+import pandas
+
 from spbench.results.record import Record
 from spbench.results.sample import Sample
 
@@ -186,3 +188,7 @@ def _sample(line: str) -> tuple[Launch, tuple[str, int], int, float] | None:
     except ValueError:
         return None
     return found if LEAST_MS <= value <= MOST_MS else None
+
+
+def read_samples(path: str | Path, cases: Collection[str] | None = None) -> pandas.DataFrame:
+    raise NotImplementedError

@@ -7,11 +7,11 @@ what one rank sends in one step, the largest over the ranks.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Any, Self, get_type_hints
 
-from spbench.results.sample import Status
+from spbench.results.sample import RowStatus
 from spbench.workload.case import Case
 
 SCHEMA_VERSION = 4
@@ -39,7 +39,7 @@ class Record:
     sp_size: int
     dp_size: int = 1
     launch: int
-    status: Status
+    status: RowStatus
     reason: str = ""
     step_ms: float | None = None
     step_ms_p10: float | None = None
@@ -169,6 +169,12 @@ class Record:
 
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Record))
+REQUIRED = tuple(field.name for field in fields(Record) if field.default is MISSING)
+"""A row without one of these is not known to be of any case."""
+REQUIRED = tuple(field.name for field in fields(Record) if field.default is MISSING)
+"""A row without one of these is not known to be of any case."""
+REQUIRED = tuple(field.name for field in fields(Record) if field.default is MISSING)
+"""A row without one of these is not known to be of any case."""
 
 
 @cache

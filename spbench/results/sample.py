@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from spbench.results.conditions import Conditions
 
-Status = Literal[
+RowStatus = Literal[
     "ok",
     "oom",
     "timeout",
@@ -35,7 +35,7 @@ class Sample(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     rank: int
-    status: Status
+    status: RowStatus
     reason: str = ""
     failed_at_s: float | None = None
     """Wall-clock time of the failure: the earliest of a launch is its cause."""

@@ -14,18 +14,18 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
 from filelock import BaseFileLock
 
-from spbench.results.csv_ending import Ending, ending_of
+from spbench.errors import ResultsError
+from spbench.results.csv_header import lines_of, text_of, widened, with_last_line_ended
 from spbench.results.iterations import append_samples
 from spbench.results.lock import LOCK, taken
-from spbench.results.reading import ResultsError
-from spbench.results.record import Record
+from spbench.results.record import COLUMNS, Record
 from spbench.results.run_json import read_run
 from spbench.results.sample import Sample, write_atomically
 
@@ -44,11 +44,12 @@ class Store:
                 raise ResultsError(f"cannot write to {str(folder)!a}: not a name that prints")
             folder.mkdir(parents=True, exist_ok=True)
         self._lock: BaseFileLock | None = None
+        self._columns: tuple[str, ...] = COLUMNS
 
     def __enter__(self) -> Self:
         self._lock = taken(self.folder)
         try:
-            self._ending()
+            self._prepare()
         except ResultsError:
             self._lock.release()
             raise
@@ -89,36 +90,51 @@ class Store:
             self._add(records)
 
     def _add(self, records: Iterable[Record]) -> None:
-        at = self._ending()
+        """Rows behind those that are there; of a failed attempt nothing is left."""
+        path = self.folder / "runs.csv"
+        size_bytes = path.stat().st_size if path.exists() else 0
         text = io.StringIO()
-        text.write("\n" if at.ends_line else "")
-        writer = csv.DictWriter(text, at.columns, extrasaction="ignore", delimiter=at.delimiter)
-        if not at.has_header:
+        writer = csv.DictWriter(text, self._columns, extrasaction="ignore")
+        if size_bytes == 0:
             writer.writeheader()
         for record in records:
             writer.writerow({name: _cell(value) for name, value in asdict(record).items()})
-        path = self.folder / "runs.csv"
-        with path.open("a", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            file.truncate(at.size_bytes)
-            file.write(text.getvalue())
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with path.open("ab") as file:
+                file.write(text.getvalue().encode(errors="backslashreplace"))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            with suppress(OSError):
+                os.truncate(path, size_bytes)
+            raise
 
     def _check_there(self) -> None:
         """Ranks that write their logs would make the folder anew, without its rows and its lock."""
         if self._lock is not None and not (self.folder / LOCK).exists():
             raise ResultsError(f"{self.folder} was moved or deleted while a run wrote to it")
 
-    def _ending(self) -> Ending:
-        """Where a new row of runs.csv goes. Raises ResultsError for a file that is not ours."""
+    def _prepare(self) -> None:
+        """Reads runs.csv once and makes it fit to be written on.
+
+        A last line that was cut short is ended without its last cell; a file of an older version
+        gets the columns that it lacks. Raises ResultsError for a file that is not ours.
+        """
         path = self.folder / "runs.csv"
         if not path.exists():
-            return Ending()
+            return
         with _named(self.folder):
-            found = ending_of(path.read_bytes())
-        if found.why_not:
-            raise ResultsError(f"{path}: {found.why_not}; move it away, or use another --out")
-        return found
+            text = text_of(path.read_bytes())
+            mended = with_last_line_ended(text)
+            lines = lines_of(mended)
+            if mended and lines.why_not:
+                raise ResultsError(f"{path}: {lines.why_not}; move it away, or use another --out")
+            missing = [name for name in COLUMNS if name not in lines.columns]
+            if mended and missing:
+                mended = widened(mended, missing)
+            if mended != text or not mended:
+                write_atomically(path, mended)
+            self._columns = (*lines.columns, *missing)
 
     def write_run(self, facts: Mapping[str, Any]) -> None:
         """run.json: what was asked for, by what, where. ``history``: what was asked for before."""

@@ -9,7 +9,7 @@ from typing import Any
 from spbench.launch.cluster import placement_of
 from spbench.launch.launcher import LaunchResult
 from spbench.results.conditions import as_columns
-from spbench.results.sample import Sample, Status
+from spbench.results.sample import RowStatus, Sample
 from spbench.results.step_time import typical
 from spbench.workload.case import Case
 from spbench.workload.flops import step_flops
@@ -28,7 +28,7 @@ def columns_of(
     case: Case,
     launched: LaunchResult,
     samples: Sequence[Sample],
-    status: Status,
+    status: RowStatus,
     peak_tflops: float | None,
 ) -> dict[str, Any]:
     """Where a launch ran, and its figures if it is ok; of a failed gate errors and counts.

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from spbench.errors import UNFIT, Failure
+from spbench.errors import UNFIT, Failure, ResultsError
 from spbench.launch.cluster import Cluster, placement, placement_of, spread
 from spbench.launch.gpu_memory import GpuMemory
 from spbench.launch.launcher import LauncherError
@@ -24,7 +24,7 @@ from spbench.launch.process import AgentProcess
 from spbench.launch.torchrun import JoinedLauncher, joined_ranks
 from spbench.report.progress import Screen
 from spbench.results.environment import environment
-from spbench.results.reading import ResultsError, read_rows
+from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.results.run_json import read_run
 from spbench.results.store import Store

@@ -9,7 +9,7 @@ import time
 import torch
 
 from spbench.comm.group import is_broken_connection
-from spbench.results.sample import Sample, Status
+from spbench.results.sample import RowStatus, Sample
 from spbench.worker.fault_injection import Fault
 
 OUT_OF_MEMORY = re.compile(
@@ -37,7 +37,7 @@ def failure(error: BaseException, rank: int, fault: Fault | None = None) -> Samp
     )
 
 
-def status_of(error: BaseException) -> Status:
+def status_of(error: BaseException) -> RowStatus:
     """Which row status an exception of a rank means."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return "oom"

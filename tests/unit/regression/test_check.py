@@ -31,7 +31,7 @@ from spbench.regression.measurement import CheckOptions, LiveMeasurement
 from spbench.regression.sequential import in_stages
 from spbench.results.reading import read_rows
 from spbench.results.record import Record
-from spbench.results.sample import Status
+from spbench.results.sample import RowStatus
 from spbench.workload.case import QUICK, Case, Cell, MeasurementBudget
 from spbench.workload.catalogue import find
 
@@ -268,7 +268,7 @@ class Failing(Order):
     """Its first tries of one launch, a few of them, end otherwise than with ok."""
 
     def __init__(
-        self, name: str, log: list[str], launch: int, status: Status, tries: int = 1
+        self, name: str, log: list[str], launch: int, status: RowStatus, tries: int = 1
     ) -> None:
         super().__init__(name, log)
         self.failing, self.status, self.tries = f"{name}{launch}", status, tries
@@ -291,7 +291,7 @@ class Failing(Order):
     ],
 )
 def test_what_may_be_chance_is_tried_once_more(
-    tmp_path: Path, side: str, launch: int, status: Status, tries: int, again: list[str]
+    tmp_path: Path, side: str, launch: int, status: RowStatus, tries: int, again: list[str]
 ) -> None:
     """Once, with the other side's launch of that round; what would come again is left as it is."""
     log: list[str] = []

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spbench.results.csv_header import REQUIRED
-from spbench.results.read_rows import Rows
-from spbench.results.reading import ResultsError, read_rows
-from spbench.results.record import COLUMNS, Record, column_types
+from spbench.errors import ResultsError
+from spbench.results.reading import Rows, read_rows
+from spbench.results.record import COLUMNS, REQUIRED, Record, column_types
 from spbench.results.store import Store
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
