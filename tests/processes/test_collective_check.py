@@ -1,4 +1,4 @@
-"""Ranks that send each other known numbers: what is wrong is found, named and survived."""
+"""Ranks that send each other known numbers: wrong numbers are noticed, named and survived."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ThreadGroup(Group):
 
 
 def exchanged(ranks: int, told: list[str] | None = None) -> list[Exchanged]:
-    """What each of so many ranks finds; ``told`` is what rank 0 said before each exchange."""
+    """The result of each rank; ``told`` takes what rank 0 announces before each exchange."""
     second = ThreadRendezvous(ranks, WAIT_S)
 
     def rank_main(transport: ThreadTransport) -> Exchanged:
@@ -63,8 +63,8 @@ def exchanged(ranks: int, told: list[str] | None = None) -> list[Exchanged]:
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_right_exchanges(ranks: int) -> None:
-    """Each collective, of even and uneven shards, on both groups, each told of before it begins;
-    then the rates of two."""
+    """Each collective runs with even and uneven shards on both groups, announced before it begins;
+    then two are timed."""
     told: list[str] = []
     found = exchanged(ranks, told)
     names = [
@@ -83,7 +83,7 @@ def test_right_exchanges(ranks: int) -> None:
 
 
 def test_examples_are_what_they_should_be() -> None:
-    """Even or not, small enough to be summed up exactly by a thousand ranks, and never the same."""
+    """Shards are even or uneven, sums over a thousand ranks are exact, and no two are equal."""
     for ranks, even in itertools.product((2, 3, 8), (True, False)):
         one, other = (Example.of(ranks, n, torch.device("cpu"), even=even) for n in (0, 1))
         for shard in (one.rows, one.columns):
@@ -96,7 +96,7 @@ def test_examples_are_what_they_should_be() -> None:
 
 @pytest.mark.parametrize("broken", ["_all_to_all", "_all_gather", "_reduce_scatter", "_all_reduce"])
 def test_a_rank_that_gets_wrong_numbers(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
-    """It alone says so, and of the broken collective alone."""
+    """That rank alone reports it, and for the broken collective alone."""
     right = getattr(ThreadTransport, broken)
 
     def wrong(transport: ThreadTransport, received: Any, *rest: Any) -> Handle:
@@ -117,7 +117,7 @@ def test_a_rank_that_gets_wrong_numbers(monkeypatch: pytest.MonkeyPatch, broken:
 
 
 def test_data_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory that holds the right numbers of the exchange before does not look right."""
+    """Memory that still holds the right numbers of an earlier exchange is reported as wrong."""
 
     def nothing(transport: ThreadTransport, received: Parts, sent: Tensor, run_dim: int) -> Handle:
         return transport.all_reduce(torch.zeros(1))
@@ -129,7 +129,7 @@ def test_data_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_differences_in_words() -> None:
-    """How many, which is the first; NaN is no number; shapes."""
+    """A sentence says how many numbers differ and the first of them, or which shape came."""
     wanted = torch.tensor([1.0, 2.0, 3.0])
     assert difference(wanted, wanted.clone()) == ""
     came = torch.tensor([1.0, 7.0, float("nan")])
@@ -138,7 +138,7 @@ def test_differences_in_words() -> None:
 
 
 def test_rates_are_bytes_sent_over_the_best_time() -> None:
-    """Of 16 MiB on two ranks each sends 16 MiB in an all-reduce, and half in an all-to-all."""
+    """With 16 MiB on two ranks each sends 16 MiB in an all-reduce and half in an all-to-all."""
 
     def rank_main(transport: ThreadTransport) -> dict[str, float]:
         ticks = itertools.accumulate(itertools.cycle([1.0, 2.0, 1.0, 0.5]))
@@ -148,32 +148,32 @@ def test_rates_are_bytes_sent_over_the_best_time() -> None:
         assert found == {"all_reduce": 2**24 / 0.5, "all_to_all": 2**23 / 0.5}
 
 
-class Played:
+class ReplayLauncher:
     """Stands in for ranks: writes the files that they would leave."""
 
-    def __init__(self, ended: LaunchResult, *said: str) -> None:
-        self.ended, self.said = ended, said
+    def __init__(self, result: LaunchResult, *texts: str) -> None:
+        self.result, self.texts = result, texts
         self.jobs: list[Job] = []
 
     def run(self, job: Job, folder: Path) -> LaunchResult:
         self.jobs.append(job)
-        for rank, text in enumerate(self.said):
+        for rank, text in enumerate(self.texts):
             folder.mkdir(parents=True, exist_ok=True)
             if text:
                 sample_path(folder, rank).write_text(text)
-        return self.ended
+        return self.result
 
     def close(self) -> None:
         """Nothing is running."""
 
 
-def said(rank: int, *wrong: str) -> str:
+def written(rank: int, *wrong: str) -> str:
     exchanges = [Exchange(name=f"exchange {i}", wrong=one) for i, one in enumerate(wrong)]
     speed = {op: rate * (1 + rank) for op, rate in RATES.items()}
     return Exchanged(rank=rank, exchanges=exchanges, sent_bytes_per_s=speed).model_dump_json()
 
 
-def last_words(rank: int, status: Any, reason: str) -> str:
+def failed(rank: int, status: Any, reason: str) -> str:
     return Sample(rank=rank, status=status, reason=reason, failed_at_s=1.0).model_dump_json()
 
 
@@ -181,8 +181,8 @@ FINE = LaunchResult(ok=True)
 
 
 def test_all_is_well(tmp_path: Path) -> None:
-    """In one line, with the pace of the slowest rank; the ranks were asked for just this."""
-    played = Played(FINE, said(0, "", ""), said(1, "", ""))
+    """One line gives the rates of the slowest rank; the job asks for collectives alone."""
+    played = ReplayLauncher(FINE, written(0, "", ""), written(1, "", ""))
     found = check_exchanges(2, "cpu", played, tmp_path, 7.0)
     assert (found.check, found.status, found.remedy) == ("2 ranks", "ok", "")
     assert found.found == (
@@ -196,21 +196,21 @@ def test_all_is_well(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("device", "remedy"), [("cuda", "NCCL_P2P_DISABLE=1"), ("cpu", "memory")])
 def test_wrong_numbers_are_named_by_rank(tmp_path: Path, device: Any, remedy: str) -> None:
-    """Which exchange, on which ranks, and how; of many the first three."""
-    played = Played(FINE, said(0, "", "off by one"), said(1, "", "off by two"))
+    """The sentence names the exchange, its ranks and the difference; at most three are listed."""
+    played = ReplayLauncher(FINE, written(0, "", "off by one"), written(1, "", "off by two"))
     found = check_exchanges(2, device, played, tmp_path, 7.0)
     assert found.status == "fail"
     assert found.found == "exchange 1 is wrong on ranks 0, 1: off by one"
     assert remedy in found.remedy
-    played = Played(FINE, said(0, *["x"] * 5), said(1, *[""] * 5))
+    played = ReplayLauncher(FINE, written(0, *["x"] * 5), written(1, *[""] * 5))
     found = check_exchanges(2, device, played, tmp_path, 7.0)
     assert found.found.endswith("exchange 2 is wrong on rank 0: x; and 2 more")
 
 
 def test_ranks_that_hang(tmp_path: Path) -> None:
-    """Which, in what, and where the logs are; more seconds may be all it needs."""
+    """The sentence names the rank, its exchange and the logs; the remedy starts with --timeout."""
     hung = LaunchResult(ok=False, hung="rank 2 stopped in ring", hung_ranks=[2], still_s=5.0)
-    found = check_exchanges(3, "cuda", Played(hung), tmp_path, 7.0)
+    found = check_exchanges(3, "cuda", ReplayLauncher(hung), tmp_path, 7.0)
     assert found.status == "fail"
     assert found.found.startswith("hang: rank 2 stopped in ring; nothing moved for 5 s")
     assert found.found.endswith(f"; logs in {tmp_path / 'logs'}")
@@ -219,30 +219,30 @@ def test_ranks_that_hang(tmp_path: Path) -> None:
 
 
 def test_ranks_that_die(tmp_path: Path) -> None:
-    """The first one's last words, or how it ended; in neither case more seconds would help."""
-    words = last_words(1, "comm_error", "no connection to 10.0.0.5")
-    ended = LaunchResult(ok=False, rank=1, exitcode=1)
-    found = check_exchanges(2, "cpu", Played(ended, "", words), tmp_path, 7.0)
+    """The sentence gives the failure cause of the first rank, or how it ended."""
+    sample = failed(1, "comm_error", "no connection to 10.0.0.5")
+    result = LaunchResult(ok=False, rank=1, exitcode=1)
+    found = check_exchanges(2, "cpu", ReplayLauncher(result, "", sample), tmp_path, 7.0)
     assert found.status == "fail"
     assert "comm_error: rank 1: no connection to 10.0.0.5" in found.found
     assert "GLOO_SOCKET_IFNAME=lo" in found.remedy
-    ended = LaunchResult(ok=False, rank=0, exitcode=-9)
-    found = check_exchanges(2, "cpu", Played(ended), tmp_path / "other", 7.0)
+    result = LaunchResult(ok=False, rank=0, exitcode=-9)
+    found = check_exchanges(2, "cpu", ReplayLauncher(result), tmp_path / "other", 7.0)
     assert "crash: rank 0 was ended by SIGKILL" in found.found
     assert "stderr.log" in found.remedy
     assert "--timeout" not in found.remedy
 
 
 def test_all_are_not_waited_for_where_two_fail(tmp_path: Path) -> None:
-    """The larger start is skipped with a word of why, and nothing is said of it as it begins."""
+    """The larger start is skipped, with a reason, and is not announced."""
     told: list[str] = []
-    played = Played(LaunchResult(ok=False, timed_out=True))
+    played = ReplayLauncher(LaunchResult(ok=False, timed_out=True))
     found = try_sizes([2, 8], "cpu", played, tmp_path, 7.0, told.append)
     assert [one.check for one in found] == ["2 ranks", "8 ranks"]
     assert [one.status for one in found] == ["fail", "skipped"]
     assert found[1].found == "2 ranks failed"
     assert told == ["2 ranks exchange numbers over gloo"]
-    fine = Played(FINE, *[said(rank, "") for rank in range(3)])
+    fine = ReplayLauncher(FINE, *[written(rank, "") for rank in range(3)])
     found = try_sizes([2, 3], "cuda", fine, tmp_path / "other", 7.0, told.append)
     assert [one.status for one in found] == ["ok", "ok"]
     assert [job.ranks for job in fine.jobs] == [2, 3]
@@ -250,7 +250,7 @@ def test_all_are_not_waited_for_where_two_fail(tmp_path: Path) -> None:
 
 
 def test_real_ranks_are_ended_at_the_deadline(tmp_path: Path) -> None:
-    """Half a second does not even start them: it fails in time, and nothing runs on."""
+    """Half a second does not even start them: the check fails in time, and nothing runs on."""
     launcher = LocalLauncher(tmp_path / "launcher.log")
     try:
         found = check_exchanges(2, "cpu", launcher, tmp_path / "2", 0.5)
@@ -261,5 +261,5 @@ def test_real_ranks_are_ended_at_the_deadline(tmp_path: Path) -> None:
 
 
 def test_every_exchange_is_a_collective_of_the_model() -> None:
-    """All that a strategy can call, a ring being what shifts are for."""
+    """The exchanges are all operations that a strategy can call; shifts are tried as a ring."""
     assert {"p2p" if op == "ring" else op for op in EXCHANGES} == set(OPS)

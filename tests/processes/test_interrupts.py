@@ -1,4 +1,4 @@
-"""Ctrl-C, signals, closed terminals, killed parents: rows are kept, and nobody is left behind."""
+"""Ctrl-C, signals, closed terminals, killed parents: rows are kept and no process is left."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from spbench.results.store import Store
     ],
 )
 def test_an_ending_by_signal(tmp_path: Path, signals: list[signal.Signals], code: int) -> None:
-    """The case under way is 'interrupted', or, if hurried, has no row; the exit code says why."""
+    """The case under way has a row 'interrupted'; the exit code tells the signal."""
     out = tmp_path / "here"
     run = start(tmp_path, "run", *LONG, "--out", "here")
     until_ranks_step(out, run)
@@ -85,8 +85,8 @@ def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("who", ["spbench", pytest.param("launcher", marks=pytest.mark.long)])
 def test_a_sudden_death(tmp_path: Path, who: str) -> None:
-    """SIGKILL to spbench: all die, the lock does not hold, the next start does the rest. To the
-    launcher: its ranks die, a row says so, and the next case has a launcher of its own."""
+    """After SIGKILL to spbench no process is left, and the lock does not hold. After SIGKILL to the
+    launcher its ranks end, a row says so, and the next case has a launcher of its own."""
     out = tmp_path / "here"
     words = (*LONG[:-4], "-s", "rsa,dsp", "--gpus", "2", "--out", "here")
     run = start(tmp_path, "run", *words)
@@ -113,8 +113,8 @@ def test_a_sudden_death(tmp_path: Path, who: str) -> None:
 
 @pytest.mark.long
 def test_two_runs_on_one_output(tmp_path: Path) -> None:
-    """The second refuses with 6 and says what to do; the first goes on unharmed. With outputs of
-    their own they run beside each other: no port is shared."""
+    """The second refuses with 6 and names --out; the first goes on. With different outputs two runs
+    go on beside each other: no port is shared."""
     first = start(tmp_path, "run", *LONG, "--out", "here")
     until_ranks_step(tmp_path / "here", first)
     second = start(tmp_path, "run", *SMALL, "-s", "dsp", "--gpus", "2", "--out", "here")
@@ -142,7 +142,7 @@ def test_the_time_for_all_launches(tmp_path: Path) -> None:
 
 
 def test_no_port_is_held(tmp_path: Path) -> None:
-    """While it runs it listens; when it has been ended nobody does where it did."""
+    """Ports on which a run listens are free again when it has been ended."""
     run = start(tmp_path, "run", *LONG, "--out", "here")
     until_ranks_step(tmp_path / "here", run)
     ours = [psutil.Process(run.pid), *family(run.pid)]

@@ -1,4 +1,4 @@
-"""Kills at random moments: every case that was measured is there once after the resume.
+"""Kills at random moments: after the resume every measured case is there exactly once.
 
 A few of them in every test run; 200 with ``make test-all``.
 """
@@ -23,7 +23,7 @@ WORDS = (
 )
 CASES = 6
 CODES = (0, 3, 130, 143, -signal.SIGKILL, -signal.SIGINT, -signal.SIGTERM)
-"""By a signal itself where it comes before spbench can answer it, or when all is done."""
+"""Negative: ended by the signal itself, before spbench could handle it or when all was done."""
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 KILLS = 200
 TARGETS = ("spbench", "launcher", "rank")
@@ -33,10 +33,10 @@ TARGETS = ("spbench", "launcher", "rank")
 @pytest.mark.timeout(3600)
 def test_random_kills(tmp_path: Path) -> None:
     """SIGKILL, SIGTERM or SIGINT to spbench, its launcher or a rank, again and again, with a resume
-    after each end: no measured case is lost or doubled, and nobody is left."""
+    after each end: no measured case is lost or doubled, and no process is left."""
     dice = random.Random(20)
     done = sweeps = 0
-    told: Counter[str] = Counter()
+    sent: Counter[str] = Counter()
     while done < KILLS:
         folder = tmp_path / f"{sweeps}"
         folder.mkdir()
@@ -48,7 +48,7 @@ def test_random_kills(tmp_path: Path) -> None:
             while done < KILLS and _lives(run, dice.uniform(0.1, 3.0), known):
                 target, what = dice.choice(TARGETS), dice.choice(SIGNALS)
                 done += _send(run, target, what)
-                told[f"{what.name} to {target}"] += 1
+                sent[f"{what.name} to {target}"] += 1
                 if target == "spbench":
                     break
             _lives(run, 100, known)
@@ -62,11 +62,11 @@ def test_random_kills(tmp_path: Path) -> None:
             seen = now
         assert len(seen) == CASES
         sweeps += 1
-    assert len(told) == len(TARGETS) * len(SIGNALS)
+    assert len(sent) == len(TARGETS) * len(SIGNALS)
 
 
 def _lives(run: subprocess.Popen[str], for_s: float, known: set[psutil.Process]) -> bool:
-    """Whether it still runs after so long; remembers all that it starts meanwhile."""
+    """Whether it still runs after so many seconds; adds its processes to ``known`` meanwhile."""
     deadline = time.monotonic() + for_s
     while time.monotonic() < deadline:
         known.update(family(run.pid))
@@ -77,7 +77,7 @@ def _lives(run: subprocess.Popen[str], for_s: float, known: set[psutil.Process])
 
 
 def _send(run: subprocess.Popen[str], target: str, what: signal.Signals) -> int:
-    """1 if there was somebody to send it to."""
+    """1 if there was a process to send it to, else 0."""
     ours = family(run.pid)
     launchers = [one for one in ours if _parent(one) == run.pid]
     servers = [one for one in ours if _parent(one) in {launcher.pid for launcher in launchers}]

@@ -1,4 +1,4 @@
-"""Real ranks through torch elastic: right statuses, nothing lost, no process left."""
+"""Real ranks through torch elastic: right statuses, no row lost, no process left."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def start(folder: Path, *words: str, fault: str = "") -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
-    """One sweep over every faulty strategy, and a good one after them; records by name."""
+    """The records, by strategy, of a sweep over each faulty strategy and then a good one."""
     folder = tmp_path_factory.mktemp("faults")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(PLUGINS))
@@ -133,8 +133,7 @@ def test_a_run_from_the_command_line(tmp_path: Path) -> None:
 
 
 def test_joining_ranks_that_torchrun_started(tmp_path: Path) -> None:
-    """Under torchrun every process is one rank; rank 0 alone writes and speaks. A fault is
-    planted there as elsewhere."""
+    """Under torchrun every process is one rank and rank 0 alone writes; a fault can be planted."""
     words = ["-m", "spbench", "run", *SMALL, "-s", "dsp,rsa", "--out", "here", "--json"]
     run = subprocess.run(
         [
@@ -163,8 +162,8 @@ def test_joining_ranks_that_torchrun_started(tmp_path: Path) -> None:
 
 
 def test_a_planted_slow_rank_shows(tmp_path: Path) -> None:
-    """Its steps, silent ones too, are longer than another's; -v says where the time went, of
-    which little beyond the steps."""
+    """The steps of that rank, silent ones too, are longer than another's; -v shows where the time
+    of the launch went, and that little of it is overhead."""
     words = ("-s", "dsp", "--gpus", "2", "--out", "here", "--json", "-v", "--launches", "2")
     run = start(tmp_path, *words, fault="slow@rank1:100%")
     out, err = run.communicate(timeout=120)
@@ -183,7 +182,7 @@ def test_a_planted_slow_rank_shows(tmp_path: Path) -> None:
 
 
 def test_variables_for_the_ranks_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A launcher is given some, and has others taken away, whatever this process has."""
+    """A launcher gets variables, or has them taken away, whatever this process has."""
     monkeypatch.setenv("SPBENCH_FAULT", "nonsense")
     (cell,) = cells(Request(combinations=every(WORK, ["dsp"], [2]), device="cpu", budget=NO_SILENT))
     for variable, said in (
@@ -208,7 +207,7 @@ def test_variables_for_the_ranks_alone(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_launcher_that_is_ended_as_it_starts_leaves_nothing(tmp_path: Path) -> None:
-    """Its server's socket has a folder of its own, and torch is still being imported."""
+    """The folder of its fork server's socket is removed, though torch is still being imported."""
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     agent = AgentProcess(tmp_path / "launcher.log", {"TMPDIR": str(temporary)})

@@ -1,4 +1,4 @@
-"""Two nodes with a network of their own: the same volumes as one, and a cable that is pulled."""
+"""Two nodes with a network of their own send as much as one, and notice a cable that is pulled."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def sent(row: dict[str, str]) -> tuple[str, ...]:
 
 @pytest.mark.long
 def test_the_same_volumes_as_on_one_node(tmp_path: Path) -> None:
-    """Two nodes of two ranks under torchrun and with a launcher each, and four ranks on one."""
+    """Four ranks send as much on two nodes, under torchrun or spbench, as on one machine."""
     words = (*SMALL, "-s", "dsp,ulysses")
     under = lab(tmp_path, "--rate", "200mbit", "--", *TORCHRUN, *words, "--out", "under")
     assert under.returncode == 0, under.stderr
@@ -72,7 +72,7 @@ def test_the_same_volumes_as_on_one_node(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_pulled_cable_with_a_launcher_each(tmp_path: Path) -> None:
-    """The row names the node, within the limit; both end with 6."""
+    """A row names the node within the limit; both nodes exit with 6."""
     words = (*MANY, "--gpus", "4")
     cut = ("--cut", "1@file:here/logs/*launch1/job.json")
     done = lab(tmp_path, *cut, "--", *SPBENCH, *NODES, *words)

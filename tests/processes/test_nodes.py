@@ -1,4 +1,4 @@
-"""Several nodes, as several commands on one machine: they meet, share the work, notice a loss."""
+"""Several nodes, as several commands on one machine: they meet, share ranks, notice a loss."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def free_port() -> int:
 
 
 def node(folder: Path, rank: int, port: int, *words: str, nodes: int = 2, **more: str):
-    """One of several, each in a folder of its own."""
+    """Starts one node, in a folder of its own."""
     place = folder / f"node{rank}"
     place.mkdir(exist_ok=True)
     where = ("--nnodes", str(nodes), "--node-rank", str(rank), "--rdzv-endpoint")
@@ -44,9 +44,9 @@ def node(folder: Path, rank: int, port: int, *words: str, nodes: int = 2, **more
 
 
 def test_two_nodes_share_the_ranks_of_a_case(tmp_path: Path) -> None:
-    """The same volumes as on one; one node is full before the next; only node 0 has results.
+    """Ranks send as much as on one machine, one node is full before the next, and only node 0 writes.
 
-    The other does not even look at its --out, where on a shared disk node 0 may have begun.
+    The other does not touch its --out, where on a shared disk node 0 may have begun.
     """
     words = (*SMALL, "-s", "dsp,ulysses")
     other = tmp_path / "node1" / "here" / "notes"
@@ -80,7 +80,7 @@ def sent(row: dict[str, str]) -> list[str]:
 
 @LONGER
 def test_a_fault_on_the_other_node(tmp_path: Path) -> None:
-    """Its last words and its log come to node 0; the next launch goes on with both."""
+    """The failure cause and the log come to node 0; the next launch uses both nodes."""
     words = (*SMALL, "-s", "dsp,ulysses", "--gpus", "3")
     port = free_port()
     first, second = (
@@ -101,7 +101,7 @@ def test_a_fault_on_the_other_node(tmp_path: Path) -> None:
 @LONGER
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_that_dies_in_the_end(tmp_path: Path, rank: int) -> None:
-    """On either node: blamed, and soon; the next launch goes on with both."""
+    """The rank is named soon, on either node; the next launch uses both."""
     words = (*SMALL, "-s", "dsp,ulysses", "--gpus", "3", "--hang-after", "60s")
     port = free_port()
     fault = f"kill@rank{rank}:teardown"
@@ -117,7 +117,7 @@ def test_a_rank_that_dies_in_the_end(tmp_path: Path, rank: int) -> None:
 
 @LONGER
 def test_two_machines_with_one_number(tmp_path: Path) -> None:
-    """The second is told who has it; the first goes on."""
+    """The second ends and names the host that has the number; the first goes on."""
     words = (*SMALL, "-s", "dsp", "--gpus", "2")
     port = free_port()
     runs = [node(tmp_path, i, port, *words, nodes=3) for i in (0, 1)]
@@ -132,7 +132,7 @@ def test_two_machines_with_one_number(tmp_path: Path) -> None:
 
 @LONGER
 def test_a_node_that_does_not_come(tmp_path: Path) -> None:
-    """Exit 6 within the time, naming it; nothing is written but the log of the launcher."""
+    """The run exits with 6 in time and names the node; only the launcher's log is written."""
     words = (*SMALL, "-s", "dsp", "--gpus", "4", "--join-timeout", "4s")
     port = free_port()
     runs = [node(tmp_path, i, port, *words, nodes=3) for i in (0, 2)]
@@ -170,8 +170,9 @@ def test_other_code_on_one_node(tmp_path: Path) -> None:
 
 
 def test_a_node_that_is_lost(tmp_path: Path) -> None:
-    """Stopped in mid-run, as if its machine had gone: a row within the deadline names it, no other
-    case is begun, exit 6, and neither side leaves anybody. Ranks know where gloo is to listen."""
+    """A node that is stopped in mid-run, as if its machine had gone, is named in a row within the
+    deadline; no other case begins, both exit with 6, and no process is left. Its ranks listen where
+    the other node reaches them."""
     port = free_port()
     words = (*SMALL, "-s", "dsp", "--gpus", "3", "--launches", "60", "--hang-after", "10s")
     first, second = (node(tmp_path, i, port, *words) for i in (0, 1))
@@ -220,7 +221,7 @@ def test_a_node_that_is_lost(tmp_path: Path) -> None:
 def test_what_does_not_lead_anywhere(
     tmp_path: Path, words: list[str], code: int, said: str
 ) -> None:
-    """Said at once, before anything starts; never a fall back to this machine alone."""
+    """The command refuses before anything starts, and never falls back to this machine alone."""
     done, _, err = finish(start(tmp_path, "run", *SMALL, "-s", "dsp", *words), 60)
     assert done == code, err
     assert said in err
@@ -254,7 +255,7 @@ def torchrun(folder: Path, *words: str, **more: str) -> subprocess.CompletedProc
 def test_faults_of_ranks_that_torchrun_started(
     tmp_path: Path, fault: str, status: str, reason: str
 ) -> None:
-    """Rank 0 writes what it can find out, and says of the other cases why they were left out."""
+    """Rank 0 writes the cause as far as it can, and why the other cases were skipped."""
     torchrun(tmp_path, "--hang-after", "6s", SPBENCH_FAULT=fault)
     first, second = rows_of(tmp_path / "here")
     assert first["status"] == status, first["reason"]
@@ -267,7 +268,7 @@ def test_faults_of_ranks_that_torchrun_started(
 
 @LONGER
 def test_signals_to_one_node_end_it_alone_and_the_other_says_so(tmp_path: Path) -> None:
-    """Ctrl-C on node 0: node 1 ends too, by itself."""
+    """After Ctrl-C on node 0 node 1 ends by itself."""
     port = free_port()
     words = (*SMALL, "-s", "dsp", "--gpus", "3", "--launches", "60", "--hang-after", "10s")
     first, second = (node(tmp_path, i, port, *words) for i in (0, 1))
@@ -283,7 +284,7 @@ def test_signals_to_one_node_end_it_alone_and_the_other_says_so(tmp_path: Path) 
 
 @LONGER
 def test_the_time_of_all_launches_under_torchrun(tmp_path: Path) -> None:
-    """When rank 0 stops the others do, and torchrun has nothing to report."""
+    """When rank 0 stops the others stop too, and torchrun reports no failure."""
     done = torchrun(tmp_path, "--max-time", "5s", "--launches", "40")
     rows = rows_of(tmp_path / "here")
     assert {row["status"] for row in rows} == {"ok"}

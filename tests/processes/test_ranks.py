@@ -1,4 +1,4 @@
-"""What befalls one rank becomes a row that says so, and nothing of the launch is left."""
+"""A fault of one rank becomes a row that names it, and no process of the launch is left."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ FAULTS = {
     "nan@rank0:step0": ("wrong_result", "rank 0: output differs from one device by nan", ""),
     "": ("ok", "", ""),
 }
-"""Status, reason, and what stands in the log of the rank to blame. The last one is none."""
+"""Status, reason, and a pattern in the log of the rank to blame. The last launch has no fault."""
 
 
 @dataclass
-class Planting:
-    """A launcher that plants a fault into each launch; how many processes each one left."""
+class FaultLauncher:
+    """Plants a fault into each launch, and counts the processes that each launch left."""
 
     inner: LocalLauncher
     faults: list[str]
@@ -60,7 +60,7 @@ class Planting:
 
     def run(self, job: Job, folder: Path) -> LaunchResult:
         environment = {VARIABLE: self.faults[len(self.left)]}
-        ended = self.inner.run(job.model_copy(update={"environment": environment}), folder)
+        result = self.inner.run(job.model_copy(update={"environment": environment}), folder)
         ranks = [
             rank
             for launcher in psutil.Process().children()
@@ -68,7 +68,7 @@ class Planting:
             for rank in server.children()
         ]
         self.left.append(len(alive(ranks)))
-        return ended
+        return result
 
     def close(self) -> None:
         self.inner.close()
@@ -76,7 +76,7 @@ class Planting:
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Record], list[int]]:
-    """A sweep of as many launches as there are faults; folder, rows, processes left."""
+    """The folder, rows and processes left of a sweep with one launch for each fault."""
     folder = tmp_path_factory.mktemp("faults")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", PATHS)
@@ -87,7 +87,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
             launches=len(FAULTS),
         )
         before = psutil.Process().children(recursive=True)
-        launcher = Planting(LocalLauncher(folder / "logs" / "launcher.log"), list(FAULTS))
+        launcher = FaultLauncher(LocalLauncher(folder / "logs" / "launcher.log"), list(FAULTS))
         with Store(folder) as store:
             sweep = Sweep(
                 store=store,
@@ -111,8 +111,8 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 def test_a_fault_of_one_rank_is_a_row(
     launched: tuple[Path, dict[str, Record], list[int]], fault: str
 ) -> None:
-    """Status, the rank that is to blame, what it says in its log; figures are blank, no process
-    is left, and the sweep goes on."""
+    """The row has the status, the rank to blame and its log, and no figures; no process is left,
+    and the sweep goes on."""
     folder, records, left = launched
     status, reason, logged = FAULTS[fault]
     record = records[fault]
@@ -127,7 +127,8 @@ def test_a_fault_of_one_rank_is_a_row(
 def test_a_hang_is_noticed_in_time(
     launched: tuple[Path, dict[str, Record], list[int]],
 ) -> None:
-    """Within the limit and what ending ranks takes; one that ignores SIGTERM takes its grace."""
+    """It ends within the limit and the time to end ranks; a rank that ignores SIGTERM takes its
+    grace."""
     _, records, _ = launched
     for fault, record in records.items():
         if record.status == "hang":
@@ -139,7 +140,7 @@ def test_a_hang_is_noticed_in_time(
 def test_no_file_of_another_launch_is_read(
     launched: tuple[Path, dict[str, Record], list[int]],
 ) -> None:
-    """Each launch has its folder; its fault stands in its row where the rank could still tell."""
+    """Each launch has its own folder; a rank that could still write names its fault in the row."""
     _, records, _ = launched
     assert len({record.log for record in records.values() if record.log}) == len(FAULTS) - 1
     assert records["corrupt@rank1:step0"].environment == "SPBENCH_FAULT=corrupt@rank1:step0"

@@ -1,4 +1,4 @@
-"""Several nodes: who is one, what they are called, which ranks are where."""
+"""Several nodes: how a node is recognised and named, and which ranks it takes."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def member(node: int, **versions: str) -> Member:
     [(4, 2, [2, 2]), (3, 2, [2, 1]), (2, 2, [2]), (1, 8, [1]), (8, 8, [8]), (9, 8, [8, 1])],
 )
 def test_one_node_is_full_before_the_next(ranks: int, per_node: int, counts: list[int]) -> None:
-    """So a group that fits into a node is inside one."""
+    """One node is full before the next, so a group that fits into a node is inside one."""
     assert spread(ranks, per_node, 2) == counts
 
 
 def test_which_ranks_are_where() -> None:
-    """In the order of the nodes, one rank or a range."""
+    """Hosts come in the order of the nodes, each with a rank or a range."""
     assert placement([2, 1], ["a", "b"]) == "a 0-1, b 2"
     assert placement_of(["a", "a", "b", "a"]) == "a 0-1, b 2, a 3"
 
 
 def test_a_roster_names_who_is_missing_and_what_differs() -> None:
-    """With where they were to come, and what would help."""
+    """The sentence names the endpoint and what would help."""
     cluster = Cluster(nodes=3, node=0, head="node-0", port=29400, wait_s=5.0)
     missing = roster_of(cluster, [member(0), member(2)])
     assert missing.why_not.startswith("node 1 of 3 did not come within 5 s; there: 0 (node-0), 2")
@@ -71,7 +71,7 @@ def test_a_roster_names_who_is_missing_and_what_differs() -> None:
 
 
 def test_code_that_differs_has_another_digest(tmp_path: Path) -> None:
-    """A file that is changed, renamed or new."""
+    """A file that is changed, renamed or new changes the digest."""
     (tmp_path / "a.py").write_text("1\n")
     first = source_digest(tmp_path)
     (tmp_path / "b.txt").write_text("no code\n")
@@ -94,7 +94,7 @@ def test_code_that_differs_has_another_digest(tmp_path: Path) -> None:
     ],
 )
 def test_the_first_of_slurms_nodes(hosts: str, first: str) -> None:
-    """In its short form of lists."""
+    """Host lists are read in Slurm's short form."""
     assert first_host(hosts) == first
 
 
@@ -118,12 +118,12 @@ def test_under_srun_nothing_needs_to_be_said() -> None:
     ],
 )
 def test_a_machine_alone(environ: dict[str, str]) -> None:
-    """Also in a batch script outside srun, in a step of one task, and for torchrun's ranks."""
+    """A batch script outside srun, a step of one task and torchrun's ranks are not several nodes."""
     assert cluster_of(None, None, None, 300.0, environ) is None
 
 
 def test_what_does_not_go_together() -> None:
-    """Named with its value, and what would work."""
+    """The message names the variable, its value, and what would work."""
     with pytest.raises(Failure, match=r"8 tasks on 2 nodes.*--ntasks-per-node=1"):
         cluster_of(None, None, None, 1.0, SLURM | {"SLURM_STEP_NUM_TASKS": "8"})
     with pytest.raises(Failure, match="under torchrun"):
@@ -135,7 +135,7 @@ def test_what_does_not_go_together() -> None:
 
 
 def test_without_a_number_the_head_is_node_0_and_the_other_node_1() -> None:
-    """Where there are but two."""
+    """With two nodes the numbers follow from who is at the endpoint."""
     first = cluster_of(2, None, socket.gethostname(), 1.0, {})
     second = cluster_of(2, None, "192.0.2.1:5", 1.0, {})
     assert first is not None and second is not None

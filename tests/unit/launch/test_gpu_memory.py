@@ -1,4 +1,4 @@
-"""What killed processes leave on a GPU, and what the kernel tells of its own kills."""
+"""Memory that killed processes leave on a GPU, and the kernel's count of its own kills."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def readings(*of_gpus: list[int]) -> Iterator[list[int]]:
 
 
 def test_memory_that_comes_back_is_waited_for() -> None:
-    """A little more than before is somebody else's."""
+    """A little more than before counts as another process's."""
     slept: list[float] = []
     used = readings([9 * GIB, GIB], [3 * GIB, GIB], [GIB + TOLERANCE_BYTES, GIB])
     assert memory_back(lambda: next(used), [GIB, GIB], 10.0, slept.append) is None
@@ -33,7 +33,7 @@ def test_memory_that_comes_back_is_waited_for() -> None:
 
 
 def test_memory_that_stays_is_named() -> None:
-    """Which GPU, how much, and what to do; after the time that was given."""
+    """The sentence names the GPU, the size and what to do, after the given time."""
     slept: list[float] = []
     why = memory_back(lambda: [GIB, 5 * GIB], [GIB, GIB], 10.0, slept.append)
     assert why is not None
@@ -43,13 +43,13 @@ def test_memory_that_stays_is_named() -> None:
 
 
 def test_what_does_not_answer_is_no_proof() -> None:
-    """A driver that is gone after the kill."""
+    """A driver that does not answer after the kill is reported."""
     why = memory_back(lambda: [], [GIB], 2.0, lambda _: None)
     assert why is not None and why.startswith("NVML does not tell any more")
 
 
 def test_the_kernels_kills_are_counted(tmp_path: Path) -> None:
-    """From whatever tells of them; what does not, counts none."""
+    """All readable counters are added; a file that cannot be read counts none."""
     events, vmstat = tmp_path / "memory.events", tmp_path / "vmstat"
     events.write_text("low 0\noom 3\noom_kill 2\n")
     vmstat.write_text("nr_free_pages 7\noom_kill 1\n")
@@ -62,7 +62,7 @@ def test_the_kernels_kills_are_counted(tmp_path: Path) -> None:
 def test_a_hung_launch_that_leaves_memory_ends_the_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is looked at before the next launch, not after each."""
+    """Memory is checked before the next launch, not after each."""
     used = [GIB]
     name = "spbench.launch.gpu_memory.memory_back"
     monkeypatch.setattr(name, lambda now, before: f"{now()} {before}")

@@ -18,7 +18,7 @@ def place(phase: str, steps: int = 0, transfers: int = 0) -> RankPosition:
 
 
 def test_a_heartbeat_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """Phase, steps and transfers of the step; a rank that has not begun has none."""
+    """It holds the phase, steps and transfers of the step; a rank that has not begun has none."""
     assert read_heartbeat(tmp_path, 1) is None
     heartbeat = Heartbeat(heartbeat_path(tmp_path, 1))
     heartbeat.phase("gate")
@@ -76,7 +76,7 @@ def test_silence_is_counted_from_the_last_change(tmp_path: Path) -> None:
 def test_who_got_least_far(
     places: dict[int, RankPosition | None], behind: list[int], said: str
 ) -> None:
-    """Named with where it stood, and where the others did."""
+    """The sentence names the ranks behind, where they stood, and where the others did."""
     found, sentence = least_far(places)
     assert found == behind
     assert sentence.startswith(said)
