@@ -44,7 +44,7 @@ def node(folder: Path, rank: int, port: int, *words: str, nodes: int = 2, **more
 
 
 def test_two_nodes_share_the_ranks_of_a_case(tmp_path: Path) -> None:
-    """Ranks send as much as on one machine, one node is full before the next, and only node 0 writes.
+    """Ranks send as much as on one machine; one node is full before the next; only node 0 writes.
 
     The other does not touch its --out, where on a shared disk node 0 may have begun.
     """

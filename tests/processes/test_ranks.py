@@ -87,7 +87,9 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
             launches=len(FAULTS),
         )
         before = psutil.Process().children(recursive=True)
-        launcher = FaultLauncher(LocalLauncher(folder / "logs" / "launcher.log"), list(FAULTS))
+        launcher = FaultLauncher(
+            LocalLauncher(folder / "logs" / "launcher.log", grace_s=1.0), list(FAULTS)
+        )
         with Store(folder) as store:
             sweep = Sweep(
                 store=store,

@@ -118,7 +118,7 @@ def test_under_srun_nothing_needs_to_be_said() -> None:
     ],
 )
 def test_a_machine_alone(environ: dict[str, str]) -> None:
-    """A batch script outside srun, a step of one task and torchrun's ranks are not several nodes."""
+    """A batch script outside srun, a step of one task and torchrun's ranks are not a cluster."""
     assert cluster_of(None, None, None, 300.0, environ) is None
 
 
