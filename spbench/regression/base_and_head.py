@@ -1,4 +1,4 @@
-"""The sides of a check: rows and ranks of each, in one folder, for as long as it measures."""
+"""Opens what base and head need while a check measures: their rows, launchers and seats."""
 
 from __future__ import annotations
 
@@ -28,40 +28,39 @@ from spbench.workload.case import COUNTED, Cell
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """What a side runs: the code of this process, unless told otherwise."""
+    """The code that base or head runs: that of this process, unless ``variables`` say otherwise."""
 
     name: str
-    """Of the side, and of its folder."""
+    """``base`` or ``now``, which also names the folder of its rows."""
     variables: Mapping[str, str | None] = field(default_factory=dict)
-    """With which another tree's code is run."""
+    """Variables with which ranks run another tree's code."""
     commit: str = ""
     is_base: bool = False
-    """Nothing is edited in it, and it alone knows what its strategies decline."""
+    """Whether it is exactly its commit, whose own strategies say which cases they decline."""
 
 
 @contextmanager
 def open_runners(
     folder: Path, codes: Sequence[Code], cells: Sequence[Cell], deadlines: Deadlines
 ) -> Iterator[list[Runner]]:
-    """A side for each; all share their rounds. Where times of two are judged their launchers are
-    renewed (see ``regression/alternate.py``). Raises Failure where rows cannot be written, or
-    memory of a GPU does not come back."""
+    """Opens a runner for each code. Raises Failure where rows cannot be written, or the memory of a
+    GPU is not released."""
     session, facts = new_session(), environment()
     cases = [cell.case for cell in cells]
     planned = [as_in_run_json(cell) for cell in cells]
+    timed = any(case.budget != COUNTED for case in cases)
+    take_turns = len(codes) > 1 and all(case.device == "cpu" for case in cases)
     with ExitStack() as stack:
-        sides = []
+        runners: list[Runner] = []
         try:
-            timed = any(case.budget != COUNTED for case in cases)
-            take_turns = len(codes) > 1 and all(case.device == "cpu" for case in cases)
             seats = _seats(stack) if take_turns else [None] * len(codes)
-            memory = GpuMemory.of(cases)
+            gpu_memory = GpuMemory.of(cases)
             for code, seat in zip(codes, seats, strict=True):
                 store = stack.enter_context(Store(folder / code.name))
                 git = {"commit": code.commit, "dirty": False} if code.is_base else facts["git"]
                 store.write_run({"argv": sys.argv, "cases": planned, **facts, "git": git})
                 log = store.folder / "logs" / "launcher.log"
-                launcher = LocalLauncher(log, code.variables, gpu_memory=memory, seat=seat)
+                launcher = LocalLauncher(log, code.variables, gpu_memory=gpu_memory, seat=seat)
                 stack.callback(launcher.close)
                 sweep = Sweep(
                     store=store,
@@ -71,7 +70,7 @@ def open_runners(
                     deadlines=deadlines,
                     git_commit=code.commit or facts["git"].get("commit", ""),
                 )
-                sides.append(
+                runners.append(
                     Runner(
                         name=code.name,
                         sweep=sweep,
@@ -80,25 +79,23 @@ def open_runners(
                         renews_launcher=timed,
                     )
                 )
-            yield sides
-            click.echo(f"the rows of this check: {_shown_by(sides)}", err=True)
+            yield runners
+            folders = [str(runner.sweep.store.folder) for runner in runners]
+            command = shlex.join(["spbench", "compare", *folders])
+            click.echo(f"show the rows of this check with: {command}", err=True)
         except (ResultsError, LauncherError) as error:
             raise Failure(str(error), UNFIT) from None
 
 
-def _shown_by(sides: Sequence[Runner]) -> str:
-    """The command that shows them."""
-    return shlex.join(["spbench", "compare", *(str(side.sweep.store.folder) for side in sides)])
-
-
 def _seats(stack: ExitStack) -> Sequence[Seat | None]:
-    """Where both sides' launches take turns; none where the system has no such sockets."""
+    """The seats of base and head; none where the system has no Unix sockets."""
     try:
         return stack.enter_context(TurnServer()).seats
     except OSError as error:
         click.echo(
-            f"no socket in {tempfile.gettempdir()} ({error.strerror or error}): the two sides' "
-            f"launches follow each other and take no turns; TMPDIR names another folder",
+            f"no socket can be made in {tempfile.gettempdir()} ({error.strerror or error}): "
+            f"launches of base and head run one after the other, without alternating steps; set "
+            f"TMPDIR to another folder",
             err=True,
         )
         return [None, None]

@@ -1,4 +1,4 @@
-"""How ``check`` comes to its two sides: from files, or by measuring one or both."""
+"""The three ways to check: a run or a new measurement against a baseline, or head against base."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spbench.errors import CANNOT_JUDGE, Failure
 from spbench.launch.torchrun import joined_ranks
 from spbench.regression.base_accepts import accepted_cases
 from spbench.regression.base_and_head import Code, open_runners
-from spbench.regression.checkout import Checkout, CheckoutError, checked_out, work_tree
+from spbench.regression.checkout import CheckoutError, checked_out, work_tree
 from spbench.regression.measurement import CheckOptions, LiveMeasurement
 from spbench.results.find_run import find_baseline, find_run, records_of
 from spbench.results.record import Record
@@ -33,14 +33,14 @@ from spbench.text import counted
 from spbench.worker.fault_injection import VARIABLE
 from spbench.workload.case import COUNTED, QUICK, Case, Cell, MeasurementBudget
 
-EFFORT = MeasurementBudget(silent=False, seconds=30.0, precision=0.005, max_warmup=6)
-"""Of two sides that are both measured here: no verdict needs steps without communication, and
-what launches differ by is mostly the noise of their iterations. Six that agree to 1 % by chance
-would end one side's turns (docs/decisions/0017)."""
+BASE_AND_HEAD_BUDGET = MeasurementBudget(silent=False, seconds=30.0, precision=0.005, max_warmup=6)
+"""The budget of a launch where both base and head are measured. No verdict needs steps without
+communication, and launches differ mostly by the noise of their iterations. A few iterations that
+agree to 1 % by chance would end the turns of base or head (docs/decisions/0017)."""
 
 
 def against_run(name: str, baselines: Path, run: Path, options: CheckOptions) -> Judgement:
-    """Rows that are there already: nothing is measured."""
+    """Judges a run as it is and measures nothing."""
     before = records_of(find_baseline(name, baselines))
     after = records_of(find_run(run, baselines))
     findings = compare_runs(before, after, options.margins, metrics=options.metrics)
@@ -50,109 +50,109 @@ def against_run(name: str, baselines: Path, run: Path, options: CheckOptions) ->
 def against_baseline(
     name: str, baselines: Path, options: CheckOptions, out: Path | None
 ) -> Judgement:
-    """The baseline's cases, measured anew as it was measured."""
-    kept = find_baseline(name, baselines)
-    records = records_of(kept)
-    cases = _cases_of(kept, records)
+    """Measures the baseline's cases again, with the budget that the baseline had."""
+    folder = find_baseline(name, baselines)
+    records = records_of(folder)
+    cases = _cases_of(folder, records)
     cells = _planned(cases, options)
     announce_fault(planted_fault(), cells)
-    folder = _new_folder(out, f"check-{name}")
+    out = _new_folder(out, f"check-{name}")
     if "time" in options.metrics:
-        _say_what_is_short(records)
-    with open_runners(folder, [Code(name="now")], cells, options.deadlines) as runners:
-        bench = LiveMeasurement(
-            folder=folder, runners=runners, cases=cases, options=options, known=records
-        )
-        return bench.judge()
+        _warn_of_few_launches(records)
+    with open_runners(out, [Code(name="now")], cells, options.deadlines) as runners:
+        return LiveMeasurement(
+            folder=out, runners=runners, cases=cases, options=options, known=records
+        ).judge()
 
 
 def _planned(cases: Sequence[Case], options: CheckOptions) -> list[Cell]:
-    """What is asked for; it takes one launch where no time is judged."""
+    """One launch of each case where no time is judged; otherwise as many as the options say."""
     return in_rounds(cases, range(options.launches if "time" in options.metrics else 1), seed=0)
 
 
-def _say_what_is_short(records: Sequence[Record]) -> None:
-    """Before anything is measured: to find that out needs no hour."""
+def _warn_of_few_launches(records: Sequence[Record]) -> None:
     short = sum(quiet < LEAST_LAUNCHES for quiet in quiet_launches(records).values())
     if short:
         click.echo(
             f"the baseline has fewer than {LEAST_LAUNCHES} quiet launches of "
-            f"{counted(short, 'case')}: no time of theirs can be judged; set it anew from a run "
-            f"with more (--launches)",
+            f"{counted(short, 'case')}, whose time cannot be judged; set the baseline again from a "
+            f"run with more (--launches)",
             err=True,
         )
 
 
-def _cases_of(kept: Path, records: Sequence[Record]) -> list[Case]:
-    """What the baseline's rows were measured of, as its run.json tells; and how."""
-    wanted = {record.case: record.effort for record in records if record.status != "skipped"}
-    told = {one.get("key"): one for one in read_run(kept).get("cases", [])}
-    if wanted.keys() - told.keys():
-        raise Failure(
-            f"{kept} does not tell what its cases were made of (run.json); give the RUN to judge"
-        )
+def _cases_of(baseline: Path, records: Sequence[Record]) -> list[Case]:
+    """The cases of the baseline's rows, as its run.json describes them."""
+    budgets = {record.case: record.effort for record in records if record.status != "skipped"}
+    described = {case.get("key"): case for case in read_run(baseline).get("cases", [])}
+    if budgets.keys() - described.keys():
+        raise Failure(f"{baseline}/run.json does not describe all its cases; give a RUN to judge")
     try:
-        cases = [case_of(told[key], effort) for key, effort in wanted.items()]
+        cases = [case_of(described[key], label) for key, label in budgets.items()]
         for case in cases:
             load(case.strategy)  # which raises for options that it does not have
     except ValueError as error:
         raise Failure(
-            f"{kept} cannot be measured again by this version: {error}", CANNOT_JUDGE
+            f"{baseline} cannot be measured again by this version: {error}", CANNOT_JUDGE
         ) from None
     for case in cases:
-        if case.device == "cuda" and choose_device("auto") == "cpu":
-            raise Failure(
-                f"{kept} was measured on GPUs, and none is visible here; check on a machine like "
-                f"that, or give the RUN to judge",
-                CANNOT_JUDGE,
-            )
-        why_not = why_not_here(case.ranks, case.device, share=case.kind == "one_gpu_share")
-        if why_not is not None:
-            why, _, _ = why_not.partition(";")  # what it advises cannot be followed here
-            raise Failure(
-                f"{case.label} ranks cannot be started here: {why}; check on a machine like that "
-                f"of {kept}, or give the RUN to judge",
-                CANNOT_JUDGE,
-            )
+        _check_machine(case, baseline)
     return cases
 
 
-def case_of(told: Mapping[str, Any], effort: str) -> Case:
-    """As it was measured; its run.json may tell of an attempt after that, with another effort."""
-    case = Case.model_validate({k: v for k, v in told.items() if k not in ("key", "why_not")})
-    if case.budget.label == (effort or "full"):
+def _check_machine(case: Case, baseline: Path) -> None:
+    """Raises Failure where this machine cannot measure the case."""
+    if case.device == "cuda" and choose_device("auto") == "cpu":
+        raise Failure(
+            f"{baseline} was measured on GPUs, and this machine shows none; check on a machine "
+            f"with GPUs, or give a RUN to judge",
+            CANNOT_JUDGE,
+        )
+    why_not = why_not_here(case.ranks, case.device, share=case.kind == "one_gpu_share")
+    if why_not is not None:
+        reason, _, _ = why_not.partition(";")  # its advice would change the case
+        raise Failure(
+            f"{case.label} ranks cannot be started here: {reason}; check on a machine like that "
+            f"of {baseline}, or give a RUN to judge",
+            CANNOT_JUDGE,
+        )
+
+
+def case_of(described: Mapping[str, Any], budget: str) -> Case:
+    """The case that run.json describes, with the budget that the row's label names: run.json may
+    describe a later attempt with another budget."""
+    case = Case.model_validate({k: v for k, v in described.items() if k not in ("key", "why_not")})
+    if case.budget.label == (budget or "full"):
         return case
-    return case.model_copy(update={"budget": QUICK if effort == "quick" else MeasurementBudget()})
+    return case.model_copy(update={"budget": QUICK if budget == "quick" else MeasurementBudget()})
 
 
 def against_commit(revision: str, request: Request, options: CheckOptions) -> Judgement:
-    """A commit and the work tree, in turn."""
-    budget = EFFORT if "time" in options.metrics else COUNTED
+    """Measures a commit and the work tree alternately."""
+    budget = BASE_AND_HEAD_BUDGET if "time" in options.metrics else COUNTED
     cells = cells_of(replace(request, launches=1, budget=budget, skip_invalid=True))
     announce_fault(request.fault, cells)
     try:
         with checked_out(revision) as base:
-            here = work_tree()
+            head = work_tree()
             base.check_own(["spbench", *(module_of(cell.case.strategy) for cell in cells)])
-            lost = _lost_since(base, cells)
-            kept = [cell for cell in cells if cell.why_not is None or cell.case in lost]
+            refused = [cell.case for cell in cells if cell.why_not is not None]
+            fitting = [case for case in refused if not why_not_here(case.ranks, case.device)]
+            broken = accepted_cases(base, fitting)  # which base would run and head declines
+            kept = [cell for cell in cells if cell.why_not is None or cell.case in broken]
             _leave_out([cell for cell in cells if cell not in kept], request, cells)
             cases = [cell.case for cell in kept]
             folder = _new_folder(request.out, f"check-{revision}")
             click.echo(f"base: {revision}, {base.commit[:12]}; now: the work tree", err=True)
-            # A planted fault is planted in what is checked, not in what it is checked against.
+            # A planted fault is planted in head alone.
+            variables = {**base.environment(), VARIABLE: None}
             codes = [
-                Code(
-                    name="base",
-                    variables={**base.environment(), VARIABLE: None},
-                    commit=base.commit,
-                    is_base=True,
-                ),
-                Code(name="now", variables=here.environment(), commit=here.commit),
+                Code(name="base", variables=variables, commit=base.commit, is_base=True),
+                Code(name="now", variables=head.environment(), commit=head.commit),
             ]
-            planned = _planned(cases, options)
             if "time" in options.metrics:
-                _say_how_long(len(cases), options.launches)
+                _announce_duration(len(cases), options.launches)
+            planned = _planned(cases, options)
             with open_runners(folder, codes, planned, options.deadlines) as runners:
                 return LiveMeasurement(
                     folder=folder, runners=runners, cases=cases, options=options
@@ -161,31 +161,25 @@ def against_commit(revision: str, request: Request, options: CheckOptions) -> Ju
         raise Failure(f"--base-ref {revision}: {error}") from None
 
 
-def _say_how_long(cases: int, launches: int) -> None:
-    """Of the timed steps alone: what comes before them depends on the machine."""
-    pairs_min = cases * launches * 2 * EFFORT.seconds / 60
+def _announce_duration(cases: int, launches: int) -> None:
+    """Counts timed steps only: how long starting takes depends on the machine."""
+    seconds = BASE_AND_HEAD_BUDGET.seconds
+    pairs_min = cases * launches * 2 * seconds / 60
     click.echo(
-        f"{counted(cases, 'case')}, {counted(launches, 'launch')} of each on both sides and up to "
-        f"{MOST_TIMES * launches} in doubt, at most {EFFORT.seconds:g} s of steps in each: "
-        f"{pairs_min:.0f} to {MOST_TIMES * pairs_min:.0f} min and what starting takes",
+        f"{counted(cases, 'case')}, each with {counted(launches, 'launch')} of base and of now "
+        f"(up to {MOST_TIMES * launches} if in doubt) of at most {seconds:g} s of steps: "
+        f"{pairs_min:.0f} to {MOST_TIMES * pairs_min:.0f} min, plus the time to start ranks",
         err=True,
     )
 
 
-def _lost_since(base: Checkout, cells: Sequence[Cell]) -> list[Case]:
-    """What strategies decline now and did not at ``base``: it is broken. What does not fit this
-    machine fits it for neither."""
-    unfit = [cell.case for cell in cells if cell.why_not is not None]
-    return accepted_cases(base, [one for one in unfit if not why_not_here(one.ranks, one.device)])
-
-
-def _leave_out(gone: Sequence[Cell], request: Request, cells: Sequence[Cell]) -> None:
-    """Raises Failure where nothing is left, or something is not to be left out."""
-    if gone and not request.skip_invalid:
-        raise refusal(request, gone[0], cells)
-    for cell in gone:
+def _leave_out(skipped: Sequence[Cell], request: Request, cells: Sequence[Cell]) -> None:
+    """Raises Failure where nothing would be left, or no cell may be skipped."""
+    if skipped and not request.skip_invalid:
+        raise refusal(request, skipped[0], cells)
+    for cell in skipped:
         click.echo(f"{cell.case.label} is left out: {cell.why_not}", err=True)
-    if len(gone) == len(cells):
+    if len(skipped) == len(cells):
         raise Failure("no case is left to check; give other strategies, ranks or workloads")
 
 
@@ -193,5 +187,5 @@ def _new_folder(out: Path | None, title: str) -> Path:
     if joined_ranks() is not None:
         raise Failure("check starts its ranks itself; call it without torchrun")
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Failure(f"--out {out} is there already; a check is one measurement, in a new folder")
+        raise Failure(f"--out {out} exists already; a check needs a new folder")
     return output_folder(out, title)

@@ -25,7 +25,7 @@ from spbench.errors import DONE, REGRESSION, USAGE
 from spbench.launch.launcher import Deadlines
 from spbench.regression.alternate import Runner, run_alternately
 from spbench.regression.base_accepts import accepted_cases
-from spbench.regression.check import EFFORT, case_of
+from spbench.regression.check import BASE_AND_HEAD_BUDGET, case_of
 from spbench.regression.checkout import CheckoutError, checked_out, work_tree
 from spbench.regression.measurement import CheckOptions, LiveMeasurement
 from spbench.regression.sequential import in_stages
@@ -491,10 +491,10 @@ def test_what_a_tree_would_run(repository: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_baseline_is_measured_again_as_it_was() -> None:
     """What run.json tells of the effort counts if it is that of the rows."""
-    known = CASE.model_copy(update={"budget": EFFORT})
+    known = CASE.model_copy(update={"budget": BASE_AND_HEAD_BUDGET})
     told = {"key": CASE.key, "why_not": None, **known.model_dump(mode="json", by_alias=True)}
-    assert EFFORT.label == "30 s, none silent"
-    assert case_of(told, "30 s, none silent").budget == EFFORT
+    assert BASE_AND_HEAD_BUDGET.label == "30 s, none silent"
+    assert case_of(told, "30 s, none silent").budget == BASE_AND_HEAD_BUDGET
     assert case_of(told, "quick").budget == QUICK
     for blank in ("", "full"):
         assert case_of(told, blank).budget == MeasurementBudget()
