@@ -32,7 +32,7 @@ def check_hits(fault: Fault | None, cases: Iterable[Case]) -> None:
     ranks = [1 if case.kind == "one_gpu_share" else case.ranks for case in cases]
     most = max(ranks, default=0)
     if fault.rank < most:
-        steps = max(case.budget.most_steps for case in cases)
+        steps = max(case.budget.max_steps for case in cases)
         if fault.place.startswith("step") and int(fault.place[4:]) >= steps:
             raise Failure(
                 f"{VARIABLE}={fault.text!r} names {fault.place}, and no case has more than "

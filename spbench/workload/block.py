@@ -1,7 +1,7 @@
-"""What a block is made of, as frozen data: self-attention, cross-attention, mlp.
+"""The sublayers of a block as frozen data: self-attention, cross-attention, mlp.
 
-Self-attention goes along one axis, the others being batch, or along several axes joined
-into one sequence. All else is a property of the sublayer that has it.
+Self-attention goes along one axis, with the others as batch, or along several axes joined
+into one sequence.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from pydantic import (
 )
 
 
-def _prints(text: str) -> str:
+def _printable(text: str) -> str:
     """Names go into tables and file names, where an escape code or a line end would do harm."""
     if not text.isprintable():
-        raise ValueError(f"{text[:40]!a} has characters that do not print; give another name")
+        raise ValueError(f"{text[:40]!a} has characters that do not print; use another name")
     return text
 
 
 Size = Annotated[int, Field(gt=0, lt=2**31)]
-Name = Annotated[str, Field(min_length=1), AfterValidator(_prints)]
+Name = Annotated[str, Field(min_length=1), AfterValidator(_printable)]
 Activation = Literal["gelu", "swiglu"]
 
 
 class Frozen(BaseModel):
-    """Immutable, no unknown keys, no silent coercion of strings to numbers."""
+    """Immutable data without unknown keys and without silent coercion of strings to numbers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
 
 
-def _several(value: Any) -> Any:
-    """One axis is a word, several are a list."""
+def _axes(value: Any) -> Any:
+    """The axes of an attention, from a word or a list of words."""
     if isinstance(value, str):
         return (value,)
-    if isinstance(value, (list, tuple)) and value and all(isinstance(one, str) for one in value):
+    if isinstance(value, (list, tuple)) and value and all(isinstance(axis, str) for axis in value):
         return tuple(value)
     raise ValueError(f"attention is {value!r}: name an axis, or several as in [time, height]")
 
 
 class BlockItem(Frozen):
-    """An item of a block; it is written without what is left at its default."""
+    """A sublayer, written without fields at their defaults."""
 
     @model_serializer(mode="wrap")
     def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -62,19 +62,19 @@ class BlockItem(Frozen):
 
 
 class Attention(BlockItem):
-    """Self-attention. ``heads``, ``kv_heads``, qk-norm and positions are the workload's.
+    """Self-attention. Heads, key heads, qk-norm and positions are properties of the workload.
 
-    Joined axes form one sequence in tensor order, whatever the order here. At most one of
-    ``causal``, ``projection`` and ``pair_bias``.
+    Joined axes form one sequence in tensor order, in whatever order they are listed. At most
+    one of ``causal``, ``projection`` and ``pair_bias`` is set.
     """
 
-    axes: Annotated[tuple[str, ...], BeforeValidator(_several)] = Field(alias="attention")
+    axes: Annotated[tuple[str, ...], BeforeValidator(_axes)] = Field(alias="attention")
     causal: bool = False
-    """A position sees itself and those before it."""
+    """Whether a position sees only itself and earlier ones."""
     projection: Size | None = None
-    """Keys and values are projected along the sequence to this length (Linformer)."""
+    """Length to which keys and values are projected along the sequence (Linformer)."""
     pair_bias: Size | None = None
-    """Scores get a bias for each pair of positions, from a tensor of so many channels
+    """Channels of the pair tensor that gives each pair of positions a bias of its scores
     (AlphaFold 2, supplement, algorithm 7)."""
 
     @field_serializer("axes")
@@ -91,7 +91,7 @@ class CrossAttention(BlockItem):
 
     length: Size = Field(alias="cross_attention")
     heads: Size | None = None
-    """Its own number of heads; None: the workload's."""
+    """Heads of this sublayer; None: as many as the workload's."""
 
     @property
     def attended(self) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ class CrossAttention(BlockItem):
 
 
 class Mlp(BlockItem):
-    """Two linear layers, ``ratio`` times ``hidden`` wide; swiglu has a third, as its gate."""
+    """Two linear layers, ``ratio`` x hidden wide; swiglu adds a third as its gate."""
 
     ratio: float = Field(alias="mlp", gt=0, le=1000)
     activation: Activation = "gelu"
@@ -117,7 +117,7 @@ SUBLAYERS: dict[str, type[Frozen]] = {
 
 
 def _kind(value: object) -> str | None:
-    """Which sublayer a mapping such as ``{attention: time}`` or a model means."""
+    """The kind of a sublayer given as a mapping, such as ``{attention: time}``, or as a model."""
     if isinstance(value, Frozen):
         return next(kind for kind, model in SUBLAYERS.items() if isinstance(value, model))
     keys = set(value) if isinstance(value, dict) else set()

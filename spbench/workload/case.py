@@ -1,7 +1,7 @@
-"""A Case: one cell of a sweep, with everything that decides its outcome.
+"""A case: a workload, a strategy and ranks; and the job that a launcher is given to start.
 
-``key`` is a hash of the resolved fields. Resuming and comparing go by it; how often and how
-long a case is measured is not part of it.
+Runs are resumed and compared by a case's ``key``, a hash of its resolved fields. How often and
+how long a case is measured is not part of the key.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ class MeasurementBudget(Frozen):
     min_iterations: PositiveInt = 5
     max_iterations: PositiveInt = 200
     seconds: PositiveFloat = 3.0
-    """Aimed at for the timed pass; min_iterations and the last block may exceed it."""
+    """Aim for the timed pass; min_iterations and the last block may exceed it."""
     precision: PositiveFloat = 0.01
-    """Enough when the median's 95 % interval, were iterations independent, is this far to each
-    side of it. They are not, so another launch may differ by more (see worker/sampling.py)."""
+    """Half width of the median's 95 % interval, relative to it, that ends the timed pass. The
+    interval assumes independent iterations, so launches may differ by more (worker/sampling.py)."""
     silent: bool = True
-    """Whether steps without communication are timed too; if not, what is exposed stays blank."""
+    """Whether steps without communication are timed too; if not, exposed time stays blank."""
 
     @property
     def label(self) -> str:
-        """Times of two efforts are not compared: what runs between the steps might change them."""
+        """The budget's name in results. Times of different budgets are not compared, since the
+        steps that run between the timed ones may change them."""
         named = {QUICK: "quick", COUNTED: "counted", MeasurementBudget(): "full"}
         return named.get(self, f"{self.seconds:g} s{'' if self.silent else ', none silent'}")
 
     @property
-    def most_steps(self) -> int:
-        """That a rank may run: the gate's, two that are counted, warm-up, and both passes."""
+    def max_steps(self) -> int:
+        """Steps that a rank may run: the gate's, two that are counted, warm-up, both passes."""
         silent = 1 + self.max_iterations if self.silent else 0
         return 3 + self.max_warmup + self.max_iterations + silent
 
@@ -53,18 +54,18 @@ QUICK = MeasurementBudget(max_warmup=5, min_iterations=3, max_iterations=20, sec
 COUNTED = MeasurementBudget(
     silent=False, min_warmup=1, max_warmup=1, min_iterations=1, max_iterations=1
 )
-"""Where no time is judged: memory and bytes are counted before the timed steps."""
+"""For metrics other than time: memory and bytes are counted before the timed steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Combination:
-    """What is asked for: a workload, a strategy with its options, and a number of ranks."""
+    """A requested workload, strategy with its options, and number of ranks."""
 
     workload: Workload
     strategy: str
     ranks: int
     place: str = field(default="", compare=False)
-    """Where it was asked for, as ``file:line``; empty on the command line."""
+    """``file:line`` of the request; empty for the command line."""
 
 
 class Case(Frozen):
@@ -80,23 +81,19 @@ class Case(Frozen):
     budget: MeasurementBudget = Field(
         default_factory=MeasurementBudget, validation_alias="effort", serialization_alias="effort"
     )
-    """``effort`` in job.json and in the columns of results."""
+    """Written as ``effort`` in job.json, as is its label in runs.csv."""
 
     @property
     def key(self) -> str:
-        """16 hexadecimal digits; equal for cases that ask for the same thing."""
-        resolved = self.model_dump(
-            mode="json", by_alias=True, exclude={"launch", "budget", "workload"}
-        )
-        resolved["workload"] = _stated(self.workload, {"source"})
-        text = json.dumps(resolved, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        """16 hexadecimal digits; equal for cases that measure the same thing."""
+        without = {"launch", "budget", "workload"}
+        fields = self.model_dump(mode="json", by_alias=True, exclude=without)
+        return _hash(fields | {"workload": _resolved_fields(self.workload, {"source"})})[:16]
 
     @property
     def workload_key(self) -> str:
-        """Equal for workloads that compute the same thing, whatever they are called."""
-        resolved = _stated(self.workload, {"name", "source"})
-        return hashlib.sha256(json.dumps(resolved, sort_keys=True).encode()).hexdigest()[:8]
+        """8 hexadecimal digits; equal for workloads that compute the same, whatever their names."""
+        return _hash(_resolved_fields(self.workload, {"name", "source"}))[:8]
 
     @property
     def label(self) -> str:
@@ -111,49 +108,54 @@ class Cell:
     why_not: str | None
 
 
-def _stated(workload: Workload, without: set[str]) -> dict[str, Any]:
-    """What differs from the defaults: a key outlives new fields that are left alone.
+def _hash(fields: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
-    Axes keep their order, which is the tensor's; what is said in two ways is said in one.
+
+def _resolved_fields(workload: Workload, without: set[str]) -> dict[str, Any]:
+    """Fields that differ from their defaults, so that a key outlives new fields.
+
+    Axes keep their order, which is the tensor's. Equivalent spellings give equal fields.
     """
-    stated = workload.model_dump(mode="json", by_alias=True, exclude=without, exclude_defaults=True)
-    stated["axes"] = list(workload.axes.items())
+    fields = workload.model_dump(mode="json", by_alias=True, exclude=without, exclude_defaults=True)
+    fields["axes"] = list(workload.axes.items())
     if workload.key_heads == workload.heads:
-        stated.pop("kv_heads", None)
-    told = {axis: how for axis in workload.axes if (how := workload.position_of(axis)) != "none"}
-    stated["positions"] = sorted(told.items())
-    return stated
+        fields.pop("kv_heads", None)
+    positions = {axis: workload.position_of(axis) for axis in workload.axes}
+    fields["positions"] = sorted(pair for pair in positions.items() if pair[1] != "none")
+    return fields
 
 
 class GateCheck(Frozen):
-    """One run of the gate: a strategy on a workload, with the logits this much sharper."""
+    """One run of the gate: a strategy on a workload."""
 
     workload: Workload
     strategy: str
     sharpness: PositiveFloat = 1.0
+    """Factor on the projections to q, k and v, and so on the differences between scores."""
 
 
 class Job(Frozen):
-    """One start of ``ranks`` processes: a case to measure, collectives to try, or checks."""
+    """One start of ``ranks`` processes: to measure a case, run gate checks or try collectives."""
 
     ranks: PositiveInt
     device: Device
     case: Case | None = None
     checks: list[GateCheck] = Field(default_factory=list)
     collectives: bool = False
-    """Whether ranks are to send each other known numbers."""
+    """Whether the ranks try each collective with known numbers."""
     timeout_s: PositiveFloat = 600.0
-    """Of the whole launch."""
+    """Limit of the whole launch, start to exit."""
     hang_s: PositiveFloat = 180.0
-    """Without a sign of life of any rank."""
+    """Time without progress of any rank after which the launch is ended."""
     nodes: list[int] = Field(default_factory=list)
-    """Ranks on each machine that takes part; empty: all on this one."""
+    """Ranks on each node; empty: all on this one."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables to set in each rank before its device is touched."""
 
     @property
     def processes(self) -> int:
-        """A share of a group is one process, whatever group it claims."""
+        """Processes to start: one for a share of a group, however large the group."""
         return 1 if self.case is not None and self.case.kind == "one_gpu_share" else self.ranks
 
     @classmethod
@@ -161,8 +163,8 @@ class Job(Frozen):
         return cls.model_validate_json((folder / "job.json").read_text(encoding="utf-8"))
 
     def write(self, folder: Path) -> None:
-        """Without what is left at its default: a checkout that is a few commits older or newer
-        can read it as long as nothing is stated that it does not know."""
+        """Writes job.json without fields at their defaults, so that checkouts a few commits older
+        or newer can read it."""
         folder.mkdir(parents=True, exist_ok=True)
         text = self.model_dump_json(by_alias=True, exclude_defaults=True)
         (folder / "job.json").write_text(text, encoding="utf-8")

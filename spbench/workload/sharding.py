@@ -1,10 +1,10 @@
 """How an axis is cut into shards, one for each rank.
 
-Uneven shards are ordinary: 13 positions on 4 ranks are 4, 3, 3 and 3. Nothing is
-padded and nothing is dropped, so every split, gather and prediction goes by these sizes.
+Uneven shards are ordinary: 13 positions on 4 ranks are 4, 3, 3 and 3. Nothing is padded and
+nothing is dropped: every split, gather and prediction uses these sizes.
 
-A shard is mostly one run of positions. Under a causal mask the last positions have most
-to attend to, so a ring gives each rank an early chunk and a late one (zigzag):
+A shard is usually one run of positions. Under a causal mask late positions have more keys to
+attend to, so a ring gives each rank an early and a late chunk (zigzag):
 
     8 chunks on 4 ranks   0 1 2 3 3 2 1 0
 """
@@ -20,7 +20,7 @@ Run = tuple[int, int]
 
 
 def shard_sizes(length: int, ranks: int) -> Sizes:
-    """Positions for each rank, as even as can be, the longer shards first.
+    """Positions of each rank, as even as possible, longer shards first.
 
     >>> shard_sizes(13, 4)
     (4, 3, 3, 3)
@@ -40,10 +40,9 @@ def runs_of(sizes: Sizes) -> tuple[Run, ...]:
 
 @dataclass(frozen=True)
 class Shard:
-    """The tensor dim that is cut, and which of its positions each rank holds.
+    """A tensor dim, and the positions of it that each rank holds, as runs in ascending order.
 
-    ``runs[rank]`` are in ascending order. "Rank order" is the ranks' shards end to end;
-    where each has one run, that is the order of the positions.
+    "Rank order" is the ranks' shards end to end: with one run each, the order of positions.
     """
 
     dim: int
@@ -60,18 +59,18 @@ class Shard:
 
     @classmethod
     def causal(cls, dim: int, length: int, ranks: int) -> Shard:
-        """The evenest under a mask: zigzag, rank r holding chunks r and 2 N - 1 - r of 2 N.
+        """The most even shards under a causal mask.
 
-        Chunks that do not divide may have the longer ones first or last; a length of a few
-        positions for each rank may be shared more evenly in single runs.
+        Usually zigzag: rank r holds chunks r and 2 N - 1 - r of 2 N, with the longer chunks
+        first or last. A few positions for each rank may be more even in single runs.
         """
         chunks = shard_sizes(length, 2 * ranks)
-        choices = [_zigzag(dim, sizes) for sizes in (chunks, chunks[::-1])]
-        fair = [cut for cut in choices if min(cut.sizes)]
-        return min([*fair, cls.even(dim, length, ranks)], key=lambda cut: max(cut.scores))
+        zigzags = [_zigzag(dim, sizes) for sizes in (chunks, chunks[::-1])]
+        choices = [shard for shard in zigzags if min(shard.sizes)]
+        return min([*choices, cls.even(dim, length, ranks)], key=lambda shard: max(shard.scores))
 
     def along(self, dim: int) -> Shard:
-        """The same shards of another tensor's dim."""
+        """These runs along another dim."""
         return replace(self, dim=dim)
 
     @cached_property
@@ -84,35 +83,33 @@ class Shard:
         return sum(self.sizes)
 
     def offset(self, rank: int) -> int:
-        """Where the shard of ``rank`` begins in rank order."""
+        """First position of the shard of ``rank`` in rank order."""
         return sum(self.sizes[:rank])
 
     @property
     def scores(self) -> Sizes:
-        """What each rank computes under a causal mask, in products of a query and a key.
+        """Scores that each rank computes under a causal mask.
 
-        A run sees all before it, and its own square is computed whole before it is masked.
+        A run attends to all before it, and its own square is computed whole, then masked.
         """
         return tuple(sum(n * (first + n) for first, n in runs) for runs in self.runs)
 
     def in_words(self, axis: str) -> str:
-        """How a masked ``axis`` is shared, and how unevenly if it is."""
-        if all(len(runs) == 1 for runs in self.runs):
-            how = f"each rank holds one run of {axis}"
-        else:
-            how = f"each rank holds an early and a late chunk of {axis} (zigzag)"
-        most = self.score_imbalance
-        uneven = f"; the busiest has {most:.2f} times the mean of scores" if most > 1.05 else ""
-        return how + uneven
+        """How a causally masked ``axis`` is shared, with any imbalance above 5 %."""
+        zigzag = any(len(runs) > 1 for runs in self.runs)
+        part = f"an early and a late chunk of {axis} (zigzag)" if zigzag else f"one run of {axis}"
+        ratio = self.score_imbalance
+        uneven = f"; the busiest has {ratio:.2f} times the mean of scores" if ratio > 1.05 else ""
+        return f"each rank holds {part}{uneven}"
 
     @property
     def score_imbalance(self) -> float:
-        """The most of ``scores`` over their mean."""
+        """The maximum of ``scores`` over their mean."""
         return max(self.scores) * len(self.runs) / sum(self.scores)
 
     @property
     def imbalance(self) -> float:
-        """The largest shard over the mean one: how much longer the slowest rank computes."""
+        """The largest shard over the mean one: how much longer the busiest rank computes."""
         return max(self.sizes) * len(self.sizes) / self.length
 
 

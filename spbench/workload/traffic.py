@@ -1,8 +1,8 @@
-"""What one collective sends, predicted: the formulas of the papers, exact for uneven shards.
+"""Predicted bytes of collectives: the formulas of the papers, exact for uneven shards.
 
-A Transfer says for each rank how many bytes it sends. ``Transport`` counts the buffers that
-it is really handed; a conformance test and every measured row hold the two against each
-other. All figures are bytes that one rank sends, never what it receives.
+A Transfer states the bytes that each rank sends. ``Transport`` counts the buffers that it is
+handed; a conformance test and every measured row compare the two. All figures are bytes that
+one rank sends, never bytes that it receives.
 
     all_to_all       b_r (1 - a_r/A)   keeps its own part of what it holds
     all_gather       (N-1) b_r         its shard to every other rank
@@ -33,7 +33,7 @@ PHASES: tuple[Phase, ...] = ("forward", "backward", "gradients")
 
 
 def all_reduce_bytes(whole_bytes: int, ranks: int) -> Fraction:
-    """A fraction where the tensor does not divide: the sum over a step is rounded, once."""
+    """A fraction where the tensor does not divide by the ranks; a step's sum is rounded once."""
     return Fraction(2 * (ranks - 1) * whole_bytes, ranks)
 
 
@@ -47,7 +47,7 @@ class Transfer:
 
     @classmethod
     def all_to_all(cls, whole_bytes: int, before: Sizes, after: Sizes) -> Self:
-        """A tensor sharded as ``before`` is sharded as ``after`` along another dim."""
+        """A tensor sharded as ``before`` becomes sharded as ``after`` along another dim."""
         return cls(
             op="all_to_all",
             sent=tuple(
@@ -88,7 +88,7 @@ class Transfer:
 
     @classmethod
     def together(cls, *transfers: Self) -> Self:
-        """Several tensors that travel in one collective."""
+        """Several tensors sent by one collective."""
         (op,) = {transfer.op for transfer in transfers}
         return cls(
             op=op,
@@ -103,11 +103,11 @@ class Transfer:
 
 
 Traffic = tuple[list[Transfer], list[Transfer]]
-"""What one sublayer sends in forward and in backward."""
+"""Transfers of one sublayer in forward and in backward."""
 
 
 def count(transfers: Iterable[Transfer], rank: int) -> Count:
-    """What ``rank`` sends in all of them; operations that move nothing are left out."""
+    """Bytes that ``rank`` sends in all transfers, without operations that move nothing."""
     total: Count = {}
     for transfer in transfers:
         if transfer.sent[rank]:
@@ -117,24 +117,25 @@ def count(transfers: Iterable[Transfer], rank: int) -> Count:
 
 
 def by_phase(total: Count) -> dict[str, int]:
-    """Whole bytes for each phase; a phase in which nothing is sent says 0."""
+    """Bytes of each phase, 0 where nothing is sent."""
     return {phase: round(sum(n for (p, _), n in total.items() if p == phase)) for phase in PHASES}
 
 
 def by_op(total: Count) -> dict[str, int]:
+    """Bytes of each operation, 0 where it is not used."""
     return {op: round(sum(n for (_, o), n in total.items() if o == op)) for op in OPS}
 
 
 def by_call(calls: Mapping[tuple[Phase, Op], int]) -> dict[str, int]:
-    """Calls as {"forward.all_to_all": 55}: those that there are, in a fixed order."""
+    """Calls of each operation in use, in a fixed order, as {"forward.all_to_all": 55}."""
     keys = [(phase, op) for phase in PHASES for op in OPS]
     return {f"{phase}.{op}": calls[phase, op] for phase, op in keys if (phase, op) in calls}
 
 
 def by_busiest(transfers: Sequence[Transfer], ranks: int) -> dict[str, int]:
-    """For each phase the bytes of the rank that sends most in it, as a row of runs.csv has it."""
-    every = [by_phase(count(transfers, rank)) for rank in range(ranks)]
-    return {phase: max(one[phase] for one in every) for phase in PHASES}
+    """Bytes of each phase's busiest rank, as in a row of runs.csv."""
+    by_rank = [by_phase(count(transfers, rank)) for rank in range(ranks)]
+    return {phase: max(sent[phase] for sent in by_rank) for phase in PHASES}
 
 
 def switch(workload: Workload, before: str, after: str, ranks: int) -> Transfer:
@@ -146,8 +147,10 @@ def switch(workload: Workload, before: str, after: str, ranks: int) -> Transfer:
 def bytes_in_a_step(
     workload: Workload, forward: list[Transfer], backward: list[Transfer], *, repeated: bool = True
 ) -> float:
-    """What a step waits for: of each transfer the bytes of its own busiest rank, in training
-    backward too, and, if it is ``repeated`` under checkpointing, forward again."""
+    """Bytes that a step waits for: the sum over transfers of the busiest rank's.
+
+    Training includes backward and, if forward is ``repeated`` under checkpointing, forward again.
+    """
     if workload.mode == "forward":
         backward = []
     elif workload.checkpointing == "full" and repeated:
