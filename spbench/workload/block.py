@@ -52,6 +52,11 @@ def _axes(value: Any) -> Any:
 class BlockItem(Frozen):
     """A sublayer, written without fields at their defaults."""
 
+    @property
+    def attended(self) -> tuple[str, ...]:
+        """Axes along which it mixes positions."""
+        return ()
+
     @model_serializer(mode="wrap")
     def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = handler(self)
@@ -93,20 +98,12 @@ class CrossAttention(BlockItem):
     heads: Size | None = None
     """Heads of this sublayer; None: as many as the workload's."""
 
-    @property
-    def attended(self) -> tuple[str, ...]:
-        return ()
-
 
 class Mlp(BlockItem):
     """Two linear layers, ``ratio`` x hidden wide; swiglu adds a third as its gate."""
 
     ratio: float = Field(alias="mlp", gt=0, le=1000)
     activation: Activation = "gelu"
-
-    @property
-    def attended(self) -> tuple[str, ...]:
-        return ()
 
 
 SUBLAYERS: dict[str, type[Frozen]] = {

@@ -23,12 +23,12 @@ def names(kind: str = "workloads") -> list[str]:
 
 
 def find(name_or_file: str, kind: str = "workloads", folder: Path | None = None) -> Workload:
-    """A workload of the catalogue, or of a file of one's own. Raises WorkloadError."""
+    """A workload of the catalogue, or of the user's file. Raises WorkloadError."""
     return load_file(path_of(name_or_file, kind, folder))
 
 
 def path_of(name_or_file: str, kind: str, folder: Path | None = None) -> Path:
-    """Where a name of the catalogue lies, or the file itself, seen from ``folder``."""
+    """The file of a name in the catalogue, or the named file, relative to ``folder``."""
     if name_or_file.endswith((".yaml", ".yml")) or "/" in name_or_file:
         return (folder or Path()) / name_or_file
     if name_or_file not in names(kind):

@@ -1,11 +1,11 @@
-"""How many parameters a workload has and how many operations a step takes, by formula.
+"""Parameters of a workload and operations of a step, by formula.
 
-torch's FlopCounterMode sees nothing of CPU attention, so operations are counted here and
-tested against it on the math backend. A multiply and an add are two operations.
+torch's FlopCounterMode cannot see CPU attention, so operations are counted by formula and
+tested against that mode on the math backend. A multiply and an add are two operations.
 
     linear      2 x tokens x in x out
     attention   4 x tokens x attended length x hidden   (scores, and their product with v)
-    causal      the same with (length + 1) / 2, the positions that a position sees on average
+    causal      as attention, with (length + 1) / 2, the mean number of keys of a position
     projected   4 x tokens x projection x hidden, and 4 x tokens x projection x kv width
     pair bias   2 x length^2 x channels x heads, for each sample
     backward    twice the forward; recomputation is not counted (model operations)
@@ -21,10 +21,10 @@ from spbench.workload.workload import Workload
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterCount:
-    """Parameters of a workload, by what a tensor-cutting strategy may do with them."""
+    """Parameters of a workload, by whether a strategy may cut them over the ranks."""
 
     cuttable: int
-    """Weights and biases of projections into sublayers, weights of those out of them."""
+    """Weights and biases of projections into sublayers, weights of projections out of them."""
     replicated: int
     """Norms, modulation, positions, biases added after a reduction, the final projection."""
 
@@ -34,7 +34,7 @@ class ParameterCount:
 
 
 def parameters(workload: Workload) -> ParameterCount:
-    """How many there are; the model has exactly these."""
+    """The parameters that the model has, exactly."""
     hidden = workload.hidden
     cuttable = replicated = modulated = 0
     norm = hidden * (2 if workload.norm == "layer" else 1)
@@ -45,7 +45,7 @@ def parameters(workload: Workload) -> ParameterCount:
         modulated += modulates
         replicated += 3 * hidden if modulates else norm  # table, or the norm's own affine
         if isinstance(sublayer, Attention):
-            replicated += _of_scores(sublayer, workload)
+            replicated += _score_parameters(sublayer, workload)
     shared = 3 * modulated * (hidden * hidden + hidden)  # one projection of the condition for all
     learned = [n for axis, n in workload.axes.items() if workload.position_of(axis) == "learned"]
     final = norm + workload.out_channels * (hidden + 1)
@@ -69,8 +69,8 @@ def _cuttable(sublayer: Sublayer, workload: Workload) -> int:
             return ways_in * columns * (hidden + 1) + columns * hidden
 
 
-def _of_scores(attention: Attention, workload: Workload) -> int:
-    """Parameters that every rank holds: qk-norm, projection along the sequence, pair bias."""
+def _score_parameters(attention: Attention, workload: Workload) -> int:
+    """Replicated parameters of scores: qk-norm, projection along the sequence, pair bias."""
     count = 2 * workload.head_dim if workload.qk_norm else 0
     if attention.projection:
         count += 2 * attention.projection * workload.length(attention)
@@ -80,7 +80,7 @@ def _of_scores(attention: Attention, workload: Workload) -> int:
 
 
 def is_modulated(sublayer: Sublayer, workload: Workload) -> bool:
-    """adaLN acts on self-attention and mlp, as in the DiT family, not on cross-attention."""
+    """Whether adaLN acts on it: on self-attention and mlp, as in the DiT family."""
     return workload.modulation != "none" and not isinstance(sublayer, CrossAttention)
 
 

@@ -27,15 +27,14 @@ from spbench.workload.yaml_lines import (
 )
 
 OWN_COLUMNS = ("name", "source", "axes", "batch", "dtype", "mode", "checkpointing")
-"""Fields that every row of results shows; what else is overridden is shown in the name."""
-
+"""Fields with a column in the results; overrides of other fields are added to the name."""
 
 EXAMPLES = {"attention": "time", "cross_attention": "120", "mlp": "4"}
 FORMS = {
     "block": "a list of sublayers, as in '- attention: time'",
     "axes": "names with their lengths, as in {time: 16, space: 256}",
 }
-"""What a field is that is not a plain value."""
+"""Forms of fields that are not plain values."""
 
 
 def load_file(path: Path) -> Workload:
@@ -51,18 +50,20 @@ def load_text(text: str, where: str) -> Workload:
 def _loaded(data: YamlData) -> Workload:
     if data.value.keys() & {"workloads", "include"} and not data.value.keys() & {"block", "axes"}:
         raise WorkloadError(f"{data.at(())}: this is a sweep; use 'spbench run --sweep'")
-    return validated(Workload, data, _of_block)
+    return validated(Workload, data, _explain)
 
 
-def _of_block(error: Any) -> tuple[KeyPath, str | None]:
-    """pydantic puts the chosen sublayer's tag behind its index: block, 3, mlp, mlp."""
+def _explain(error: Any) -> tuple[KeyPath, str | None]:
+    """Path and message of an error in the forms above or in the block.
+
+    pydantic puts the chosen sublayer's tag behind its index: block, 3, mlp, mlp.
+    """
     path: KeyPath = error["loc"]
-    if error["type"] in ("too_short", "tuple_type", "dict_type") and len(path) == 1:
-        key = str(path[0])
-        return (
-            path,
-            f"{key} is {short(error['input'])}: write {FORMS[key]}" if key in FORMS else None,
-        )
+    if error["type"] in ("too_short", "tuple_type", "dict_type") and path in (
+        ("block",),
+        ("axes",),
+    ):
+        return path, f"{path[0]} is {short(error['input'])}: write {FORMS[str(path[0])]}"
     if path[:1] != ("block",):
         return path, None
     tag, path = path[2:3], (*path[:2], *path[3:])
@@ -72,91 +73,90 @@ def _of_block(error: Any) -> tuple[KeyPath, str | None]:
             return path, f"two sublayers in one item; give {key} a '- ' of its own"
         return path, unknown_key(key, SUBLAYERS[str(tag[0])])
     if error["type"] == "union_tag_not_found":
-        given = error["input"]
-        said = f"{'.'.join(map(str, path))} is not a sublayer: {short(given)}. "
-        if isinstance(given, str) and given in EXAMPLES:
-            return path, f"{said}Write '- {given}: {EXAMPLES[given]}'"
-        keys = list(given) if isinstance(given, dict) else [given]
-        hint = did_you_mean(str(keys[0]), list(SUBLAYERS)) if keys else ""
-        each = f"Each is one of {', '.join(SUBLAYERS)}, as in '- attention: time'"
-        return path, said + (f"{hint} {each}" if hint else each)
+        return path, f"{'.'.join(map(str, path))} is not a sublayer: {_hint(error['input'])}"
     return path, None
+
+
+def _hint(item: Any) -> str:
+    """How to write an item of a block that is not a sublayer."""
+    if isinstance(item, str) and item in EXAMPLES:
+        return f"{short(item)}. Write '- {item}: {EXAMPLES[item]}'"
+    keys = list(item) if isinstance(item, dict) else [item]
+    hint = did_you_mean(str(keys[0]), list(SUBLAYERS)) if keys else ""
+    forms = f"Each is one of {', '.join(SUBLAYERS)}, as in '- attention: time'"
+    return " ".join(filter(None, (f"{short(item)}.", hint, forms)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Override:
-    """A field of a workload and what it is to be, as in ``axes.time`` and 17."""
+    """A new value for a field of a workload, as in ``axes.time`` and 17."""
 
     key: str
     value: Any
     where: str
-    """The flag or the file that says so."""
+    """The flag or file that gives it."""
     line: int | None = None
 
     @property
     def text(self) -> str:
-        """As after ``--set``."""
-        shown = self.value
-        if not isinstance(shown, str):
-            flow = yaml.safe_dump(shown, default_flow_style=True, width=10**6, sort_keys=False)
-            shown = flow.removesuffix("...\n").strip()
-        return f"{self.key}={shown}"
+        """The form in which ``--set`` takes it."""
+        if isinstance(self.value, str):
+            return f"{self.key}={self.value}"
+        flow = yaml.safe_dump(self.value, default_flow_style=True, width=10**6, sort_keys=False)
+        return f"{self.key}={flow.strip().removesuffix('...').strip()}"
 
-    def error(self, why: str) -> WorkloadError:
+    def error(self, message: str) -> WorkloadError:
         place = self.where if self.line is None else f"{self.where}:{self.line}"
-        return WorkloadError(f"{place}: {why}")
+        return WorkloadError(f"{place}: {message}")
 
 
 def with_settings(workload: Workload, settings: Sequence[str]) -> Workload:
-    """``workload`` with fields overridden by ``key=value`` texts, values read as YAML."""
+    """``workload`` with fields overridden by texts ``key=value``, each value in YAML."""
     return overridden(workload, overrides_of(settings))
 
 
 def overrides_of(settings: Sequence[str]) -> list[Override]:
-    """What ``--set`` asks for, each ``key=value``."""
-    found = []
+    """The overrides of ``--set``, each ``key=value``."""
+    overrides = []
     for setting in settings:
         where = f"--set {setting}"
         key, given, text = setting.partition("=")
         if not given:
             raise WorkloadError(f"{where}: write key=value, as in --set depth=4")
-        found.append(Override(key=key.strip(), value=parse(text, where).value, where=where))
-    return found
+        overrides.append(Override(key=key.strip(), value=parse(text, where).value, where=where))
+    return overrides
 
 
 def overridden(workload: Workload, overrides: Sequence[Override]) -> Workload:
-    """``workload`` with fields replaced, in order.
-
-    ``axes.time`` reaches inside; ``block`` replaces whole.
-    """
+    """``workload`` with fields replaced, in order; ``axes.time`` replaces a part of ``axes``."""
     data: dict[str, Any] = workload.model_dump(mode="python", by_alias=True)
     data["block"] = [dict(item) for item in data["block"]]
     lines: dict[KeyPath, int] = {}
-    for one in overrides:
-        first, *inside = one.key.split(".")
+    for override in overrides:
+        first, *inside = override.key.split(".")
         if first not in Workload.model_fields:
             if isinstance(data["axes"], dict) and first in data["axes"]:
-                raise one.error(f"unknown key {first!r}. Did you mean 'axes.{first}'?")
-            raise one.error(unknown_key(first, Workload))
-        if one.line is not None:
-            lines |= {(): one.line, (first, *inside): one.line}
+                raise override.error(f"unknown key {first!r}. Did you mean 'axes.{first}'?")
+            raise override.error(unknown_key(first, Workload))
+        if override.line is not None:
+            lines |= {(): override.line, (first, *inside): override.line}
         if not inside:
-            data[first] = one.value
+            data[first] = override.value
             continue
         if first == "positions":
             data[first] = _of_each_axis(data[first], data["axes"])
         if not isinstance(data[first], dict) or len(inside) > 1:
-            raise one.error(f"{first!r} has no parts; write {first}=value")
+            raise override.error(f"{first!r} has no parts; write {first}=value")
         if inside[0] not in data[first]:
             hint = nearest(inside[0], list(data[first]))
-            raise one.error(f"there is no axis {inside[0]!r}. {hint}")
-        data[first] = data[first] | {inside[0]: one.value}
-    where = " ".join(dict.fromkeys(one.where for one in overrides))
-    return validated(Workload, YamlData(value=data, where=where, lines=lines), _of_block)
+            raise override.error(f"there is no axis {inside[0]!r}. {hint}")
+        data[first] = data[first] | {inside[0]: override.value}
+    where = " ".join(dict.fromkeys(override.where for override in overrides))
+    return validated(Workload, YamlData(value=data, where=where, lines=lines), _explain)
 
 
 def _of_each_axis(positions: Any, axes: Any) -> Any:
-    """Positions as a mapping that has every axis, so that a setting may reach any of them."""
+    """Positions as a mapping with every axis, so that an override may replace any of them."""
     if not isinstance(axes, dict):
         return positions
     if isinstance(positions, dict):
@@ -165,6 +165,6 @@ def _of_each_axis(positions: Any, axes: Any) -> Any:
 
 
 def with_settings_in_name(workload: Workload, overrides: Sequence[Override]) -> Workload:
-    """``workload`` with what no column of the results shows in its name."""
-    shown = [one.text for one in overrides if one.key.split(".")[0] not in OWN_COLUMNS]
-    return workload.model_copy(update={"name": " ".join([workload.name, *shown])})
+    """``workload`` with its name extended by overrides that no column of the results shows."""
+    texts = [each.text for each in overrides if each.key.split(".")[0] not in OWN_COLUMNS]
+    return workload.model_copy(update={"name": " ".join([workload.name, *texts])})

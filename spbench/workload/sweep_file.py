@@ -35,30 +35,30 @@ from spbench.workload.yaml_lines import KeyPath, WorkloadError, YamlData, read_m
 MAX_CELLS = 10_000
 
 ExpandNames = Callable[[Sequence[str]], list[str]]
-"""The strategies that texts such as 'all' ask for; raises ValueError for an unknown one.
-Strategies live on a floor above, so whoever loads a sweep says which there are."""
+"""Texts such as 'all' -> names of strategies; raises ValueError for an unknown one. The caller
+passes it, since strategies live on a floor above."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpandedSweep:
-    """What a sweep file says, and its cells in the order of the file, each once."""
+    """A sweep file, and its cells in the order of the file, each once."""
 
     file: SweepFile
     combinations: tuple[Combination, ...]
 
 
 def load_sweep(name_or_file: str, expand_names: ExpandNames) -> ExpandedSweep:
-    """A sweep of the catalogue, or of a file of one's own. Raises WorkloadError."""
+    """A sweep of the catalogue, or of the user's file. Raises WorkloadError."""
     path = path_of(name_or_file, "sweeps")
     data = read_mapping(path, "a sweep")
     if data.value.keys() & {"block", "axes"} and not data.value.keys() & {"workloads", "include"}:
         raise WorkloadError(f"{data.at(())}: this is a workload; use --workload")
-    file = validated(SweepFile, data, _of_include)
-    reader = _Reader(file=file, data=data, folder=path.parent, expand_names=expand_names)
-    return ExpandedSweep(file=file, combinations=reader.combinations())
+    file = validated(SweepFile, data, _explain)
+    expansion = _Expansion(file=file, data=data, folder=path.parent, expand_names=expand_names)
+    return ExpandedSweep(file=file, combinations=expansion.combinations())
 
 
-def _of_include(error: Any) -> tuple[KeyPath, str | None]:
+def _explain(error: Any) -> tuple[KeyPath, str | None]:
     path: KeyPath = error["loc"]
     if path[0] == "include" and error["type"] == "extra_forbidden":
         return path, unknown_key(str(path[-1]), Include)
@@ -66,8 +66,8 @@ def _of_include(error: Any) -> tuple[KeyPath, str | None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Reader:
-    """Works out the cells of one file."""
+class _Expansion:
+    """The cells of one file, worked out."""
 
     file: SweepFile
     data: YamlData
@@ -77,14 +77,14 @@ class _Reader:
     def combinations(self) -> tuple[Combination, ...]:
         self._check_use()
         self._check_settings()
-        matrix = [cell for entry in self._matrix() for cell in candidates_of(entry)]
-        included = [cell for entry in self._included() for cell in candidates_of(entry)]
-        found = [*without_excluded(matrix, self.file.exclude, self.data), *included]
-        if not found:
+        matrix = [cell for entry in self._matrix() for cell in candidates_of(entry, self.data)]
+        included = [cell for entry in self._included() for cell in candidates_of(entry, self.data)]
+        cells = [*without_excluded(matrix, self.file.exclude, self.data), *included]
+        if not cells:
             raise self._error((), "every cell is excluded")
-        check_unique(found, self.data)
-        check_reference(self.file.reference, found, self.data)
-        return tuple(cell.combination for cell in found)
+        check_unique(cells, self.data)
+        check_reference(self.file.reference, cells, self.data)
+        return tuple(cell.combination for cell in cells)
 
     def _matrix(self) -> Iterator[SweepEntry]:
         file = self.file
@@ -109,22 +109,20 @@ class _Reader:
                     ranks=file.gpus,
                     strategies=strategies,
                     path=path,
-                    place=self.data.at(path),
                 )
 
     def _included(self) -> Iterator[SweepEntry]:
         common = self._overrides(self.file.set, ("set",))
-        for i, one in enumerate(self.file.include):
+        for i, include in enumerate(self.file.include):
             path: KeyPath = ("include", i)
-            own = self._strategies(one.strategies, (*path, "strategies"))
+            own = self._strategies(include.strategies, (*path, "strategies"))
             yield SweepEntry(
-                text=one.workload,
-                workload=self._workload(one.workload, (*path, "workload")),
-                overrides=[*common, *self._overrides(one.set, (*path, "set"))],
-                ranks=one.gpus,
+                text=include.workload,
+                workload=self._workload(include.workload, (*path, "workload")),
+                overrides=[*common, *self._overrides(include.set, (*path, "set"))],
+                ranks=include.gpus,
                 strategies=own or self._strategies(self.file.strategies, ("strategies",)),
                 path=path,
-                place=self.data.at(path),
             )
 
     def _workload(self, text: str, path: KeyPath) -> Workload:
@@ -134,13 +132,13 @@ class _Reader:
             raise self._error(path, str(error)) from None
 
     def _strategies(self, texts: Sequence[str], path: KeyPath) -> list[str]:
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for i, text in enumerate(texts):
             try:
-                found |= dict.fromkeys(self.expand_names([text]))
+                names |= dict.fromkeys(self.expand_names([text]))
             except ValueError as error:
                 raise self._error((*path, i), str(error)) from None
-        return list(found)
+        return list(names)
 
     def _overrides(self, settings: Mapping[str, Any], path: KeyPath) -> list[Override]:
         return [self._override(key, value, (*path, key)) for key, value in settings.items()]
@@ -148,10 +146,11 @@ class _Reader:
     def _override(self, key: str, value: Any, path: KeyPath) -> Override:
         return Override(key=key, value=value, where=self.data.where, line=self.data.line(path))
 
-    def _error(self, path: KeyPath, said: str) -> WorkloadError:
-        return WorkloadError(f"{self.data.at(path)}: {said}")
+    def _error(self, path: KeyPath, message: str) -> WorkloadError:
+        return WorkloadError(f"{self.data.at(path)}: {message}")
 
     def _check_use(self) -> None:
+        """Every key is of use to some cell."""
         file = self.file
         if not (file.workloads or file.gpus or file.include):
             raise self._error((), "no cells: give workloads and gpus, or include")
@@ -159,21 +158,21 @@ class _Reader:
             for other in ("workloads", "gpus"):
                 if getattr(file, key) and not getattr(file, other):
                     raise self._error((key,), f"{key} is of no use without {other}")
-        own = not file.workloads and all(one.strategies for one in file.include)
+        own = not file.workloads and all(include.strategies for include in file.include)
         if own and "strategies" in file.model_fields_set:
             raise self._error(("strategies",), "every include has strategies of its own")
 
     def _check_settings(self) -> None:
-        """No setting undoes another one that is as general as itself."""
+        """No setting undoes another one that applies to the same cells."""
         general: list[KeyPath] = [
             (part, key) for part in ("set", "matrix") for key in getattr(self.file, part)
         ]
         own: list[list[KeyPath]] = [
-            [("include", i, "set", key) for key in one.set]
-            for i, one in enumerate(self.file.include)
+            [("include", i, "set", key) for key in include.set]
+            for i, include in enumerate(self.file.include)
         ]
         for paths in (general, *own):
             for earlier, later in itertools.combinations(paths, 2):
                 if f"{earlier[-1]}.".startswith(f"{later[-1]}."):
-                    said = f"{later[-1]!r} undoes {earlier[-1]!r} of line {self.data.line(earlier)}"
-                    raise self._error(later, said)
+                    line = self.data.line(earlier)
+                    raise self._error(later, f"{later[-1]!r} undoes {earlier[-1]!r} of line {line}")

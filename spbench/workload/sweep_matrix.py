@@ -1,9 +1,10 @@
-"""Cells of a sweep file: what they are told apart by, which are excluded, none twice."""
+"""The cells of a sweep file: expanded from its entries, without excluded ones, none twice."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from spbench.text import counted
@@ -13,120 +14,110 @@ from spbench.workload.validation_errors import nearest
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_lines import KeyPath, WorkloadError, YamlData, short
 
-NO_FACTS = ("version", "name", "source", "block", "axes")
+NOT_FACTS = {"version", "name", "source", "block", "axes"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepEntry:
-    """A workload with its overrides, who shares it, and where the file says so."""
+    """A workload with its overrides, and the ranks and strategies that it runs with."""
 
     text: str
-    """The workload as it is written."""
+    """Workload as written in the file."""
     workload: Workload
     overrides: Sequence[Override]
     ranks: Sequence[int]
     strategies: Sequence[str]
     path: KeyPath
-    place: str
-    """``file:line`` of the path."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A combination, and what tells whether it is excluded or comes twice."""
+    """A cell of the file, before excluded cells are taken out and cells are compared."""
 
     combination: Combination
     facts: Mapping[str, Any]
-    resolved: str
-    """The workload under its own name, whichever settings led to it."""
+    """Values that an exclude may name."""
+    identity: tuple[str, str, int]
+    """Resolved workload under its own name, strategy and ranks."""
     path: KeyPath
 
-    @property
-    def identity(self) -> tuple[str, str, int]:
-        return self.resolved, self.combination.strategy, self.combination.ranks
-
     def __str__(self) -> str:
-        one = self.combination
-        return f"{one.strategy} on {counted(one.ranks, 'rank')} of {one.workload.name}"
+        cell = self.combination
+        return f"{cell.strategy} on {counted(cell.ranks, 'rank')} of {cell.workload.name}"
 
 
-def candidates_of(entry: SweepEntry) -> Iterator[Candidate]:
+def candidates_of(entry: SweepEntry, data: YamlData) -> Iterator[Candidate]:
     """Every number of ranks with every strategy. Raises WorkloadError."""
     try:
         work = overridden(entry.workload, entry.overrides)
     except WorkloadError as error:
         raise WorkloadError(f"{error} (in {entry.text})") from None
-    fields = work.model_dump(mode="json", by_alias=True)
-    known = {key: value for key, value in fields.items() if key not in NO_FACTS}
-    known |= {f"axes.{axis}": length for axis, length in work.axes.items()}
+    fields = work.model_dump(mode="json", by_alias=True, exclude=NOT_FACTS)
+    fields |= {f"axes.{axis}": length for axis, length in work.axes.items()}
     shown, resolved = with_settings_in_name(work, entry.overrides), work.model_dump_json()
-    for ranks in entry.ranks:
-        for strategy in entry.strategies:
-            yield Candidate(
-                combination=Combination(
-                    workload=shown, strategy=strategy, ranks=ranks, place=entry.place
-                ),
-                facts={"workload": entry.text, "strategy": strategy, "gpus": ranks, **known},
-                resolved=resolved,
-                path=entry.path,
-            )
+    place = data.at(entry.path)
+    for ranks, strategy in product(entry.ranks, entry.strategies):
+        yield Candidate(
+            combination=Combination(workload=shown, strategy=strategy, ranks=ranks, place=place),
+            facts={"workload": entry.text, "strategy": strategy, "gpus": ranks, **fields},
+            identity=(resolved, strategy, ranks),
+            path=entry.path,
+        )
 
 
 def without_excluded(
     cells: Sequence[Candidate], excludes: Sequence[Mapping[str, Any]], data: YamlData
 ) -> list[Candidate]:
-    """The cells that no exclude matches. Raises WorkloadError if one matches none."""
-    gone: set[int] = set()
-    for i, wanted in enumerate(excludes):
-        hits = {n for n, cell in enumerate(cells) if _matches(cell.facts, wanted)}
-        if not hits:
-            raise _why_no_match(cells, wanted, data, ("exclude", i))
-        gone |= hits
-    return [cell for n, cell in enumerate(cells) if n not in gone]
+    """The cells that no exclude matches. Raises WorkloadError for an exclude without a match."""
+    for i, exclude in enumerate(excludes):
+        if not any(_matches(cell, exclude) for cell in cells):
+            raise _no_match(cells, exclude, data, ("exclude", i))
+    return [cell for cell in cells if not any(_matches(cell, exclude) for exclude in excludes)]
 
 
-def _matches(facts: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    return all(key in facts and _equal(facts[key], value) for key, value in wanted.items())
+def _matches(cell: Candidate, exclude: Mapping[str, Any]) -> bool:
+    facts = cell.facts
+    return all(key in facts and _equal(facts[key], value) for key, value in exclude.items())
 
 
-def _equal(one: Any, other: Any) -> bool:
-    """True is not 1."""
-    return type(one) is type(other) and bool(one == other)
+def _equal(left: Any, right: Any) -> bool:
+    """Equality of values and types: true is not 1."""
+    return type(left) is type(right) and bool(left == right)
 
 
-def _why_no_match(
-    cells: Sequence[Candidate], wanted: Mapping[str, Any], data: YamlData, path: KeyPath
+def _no_match(
+    cells: Sequence[Candidate], exclude: Mapping[str, Any], data: YamlData, path: KeyPath
 ) -> WorkloadError:
-    """Blames a key that no cell has, then a value that no cell has, then all together."""
-    for key, value in wanted.items():
+    """Blames a key that no cell has, else a value that no cell has, else all keys together."""
+    for key, value in exclude.items():
         place = data.at((*path, key))
-        offered = [cell.facts[key] for cell in cells if key in cell.facts]
-        if not offered:
+        values = [cell.facts[key] for cell in cells if key in cell.facts]
+        if not values:
             known = list(dict.fromkeys(name for cell in cells for name in cell.facts))
             return WorkloadError(f"{place}: unknown key {short(key)}. {nearest(key, known)}")
-        if not any(_equal(value, one) for one in offered):
-            hint = nearest(str(value), list(dict.fromkeys(map(str, offered))))
-            said = f"excludes nothing: no cell of the matrix has {key} {short(value)}. {hint}"
-            return WorkloadError(f"{place}: {said}")
-    every = ", ".join(f"{key} {short(value)}" for key, value in wanted.items())
-    said = f"excludes nothing: no cell of the matrix has all of {every}"
-    return WorkloadError(f"{data.at(path)}: {said}")
+        if not any(_equal(value, other) for other in values):
+            hint = nearest(str(value), list(dict.fromkeys(map(str, values))))
+            message = f"excludes nothing: no cell of the matrix has {key} {short(value)}. {hint}"
+            return WorkloadError(f"{place}: {message}")
+    settings = ", ".join(f"{key} {short(value)}" for key, value in exclude.items())
+    message = f"excludes nothing: no cell of the matrix has all of {settings}"
+    return WorkloadError(f"{data.at(path)}: {message}")
 
 
 def check_unique(cells: Sequence[Candidate], data: YamlData) -> None:
-    """Raises WorkloadError if two cells ask for the same thing."""
-    first: dict[tuple[str, str, int], Candidate] = {}
+    """Raises WorkloadError if two cells are the same."""
+    seen: dict[tuple[str, str, int], Candidate] = {}
     for cell in cells:
-        earlier = first.setdefault(cell.identity, cell)
+        earlier = seen.setdefault(cell.identity, cell)
         if earlier is not cell:
-            said = f"{cell} comes twice; first from line {data.line(earlier.path)}"
-            raise WorkloadError(f"{data.at(cell.path)}: {said}")
+            message = f"{cell} comes twice; first from line {data.line(earlier.path)}"
+            raise WorkloadError(f"{data.at(cell.path)}: {message}")
 
 
 def check_reference(reference: str | None, cells: Sequence[Candidate], data: YamlData) -> None:
     """Raises WorkloadError if no cell has the strategy that others are to be compared with."""
     strategies = list(dict.fromkeys(cell.combination.strategy for cell in cells))
     if reference is not None and reference not in strategies:
-        said = f"reference {short(reference)} is no strategy of this sweep. "
-        said += nearest(reference, strategies)
-        raise WorkloadError(f"{data.at(('reference',))}: {said}")
+        hint = nearest(reference, strategies)
+        message = f"reference {short(reference)} is not a strategy of this sweep. {hint}"
+        raise WorkloadError(f"{data.at(('reference',))}: {message}")

@@ -1,4 +1,4 @@
-"""What a sweep file may say, as frozen data."""
+"""The keys of a sweep file, as frozen data."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 from spbench.workload.block import Frozen, Name, Size
 
 LAUNCHES = 3
-"""As few as show a spread: one alone says nothing of how far the next one would be off."""
+"""The fewest launches that show a spread."""
 MAX_LAUNCHES = 1000
 
 T = TypeVar("T")
 
 
 def _listed(value: Any) -> tuple[Any, ...]:
-    """One is as good as a list of one."""
+    """A single value stands for a list of one."""
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
@@ -35,39 +35,39 @@ Settings = dict[str, Any]
 
 
 class Include(Frozen):
-    """Cells beside the matrix: one workload on each of ``gpus``, with settings of its own."""
+    """Cells beside the matrix: a workload on each of ``gpus``, with its own settings."""
 
     workload: str
     gpus: Several[Size]
     strategies: Several[str] = ()
-    """None: those of the file."""
+    """Strategies of these cells; empty: those of the file."""
     set: Settings = Field(default_factory=dict)
-    """Behind those of the file, so it may change them."""
+    """Settings of these cells, applied after those of the file."""
 
 
 class SweepFile(Frozen):
-    """A sweep as it is written. What may be several may also be one, without a list."""
+    """A sweep as written in its file. A single value may stand for a list of one."""
 
     version: Literal[1] = 1
     name: Name
     source: str = ""
     workloads: Several[str] = ()
-    """Names of the catalogue, or files as seen from the sweep's own folder."""
+    """Names of the catalogue, or files relative to the sweep's folder."""
     strategies: Several[str] = ("all",)
-    """As on the command line."""
+    """Strategies in the form that ``--strategies`` takes."""
     gpus: Several[Size] = ()
     launches: int = Field(default=LAUNCHES, ge=1, le=MAX_LAUNCHES)
     reference: str | None = None
-    """The strategy that the others are compared with; None: the first."""
+    """Strategy that the others are compared with; None: the first."""
     skip_invalid: bool = False
-    """Cells that cannot run become rows that say why; else nothing is started."""
+    """Whether cells that cannot run become rows with the reason; if not, nothing is started."""
     set: Settings = Field(default_factory=dict)
-    """Of every cell."""
+    """Settings of every cell."""
     matrix: dict[str, Several[Any]] = Field(default_factory=dict)
-    """All combinations of these settings, behind ``set``."""
+    """Settings of which every combination is a cell, applied after ``set``."""
     include: tuple[Include, ...] = Field(default=(), strict=False)
     exclude: tuple[Annotated[dict[str, Any], Field(min_length=1)], ...] = Field(
         default=(), strict=False
     )
-    """Cells of the matrix that have all that one of these says: workload (as it is written
-    under ``workloads``), strategy, gpus, or any field of the resolved workload."""
+    """Cells to leave out of the matrix: those that match all keys of an item. Keys are workload
+    (as written under ``workloads``), strategy, gpus, and any field of the resolved workload."""

@@ -37,6 +37,10 @@ def all_reduce_bytes(whole_bytes: int, ranks: int) -> Fraction:
     return Fraction(2 * (ranks - 1) * whole_bytes, ranks)
 
 
+def _shares(whole_bytes: int, parts: Iterable[int], total: int) -> tuple[Fraction, ...]:
+    return tuple(Fraction(whole_bytes * part, total) for part in parts)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
     """One collective: its operation, its phase, and the bytes that each rank sends."""
@@ -48,39 +52,24 @@ class Transfer:
     @classmethod
     def all_to_all(cls, whole_bytes: int, before: Sizes, after: Sizes) -> Self:
         """A tensor sharded as ``before`` becomes sharded as ``after`` along another dim."""
-        return cls(
-            op="all_to_all",
-            sent=tuple(
-                Fraction(whole_bytes * held * (sum(after) - kept), sum(before) * sum(after))
-                for held, kept in zip(before, after, strict=True)
-            ),
-        )
+        parts = [a * (sum(after) - b) for a, b in zip(before, after, strict=True)]
+        return cls(op="all_to_all", sent=_shares(whole_bytes, parts, sum(before) * sum(after)))
 
     @classmethod
     def all_gather(cls, whole_bytes: int, sizes: Sizes) -> Self:
-        peers = len(sizes) - 1
-        return cls(
-            op="all_gather",
-            sent=tuple(Fraction(peers * whole_bytes * held, sum(sizes)) for held in sizes),
-        )
+        parts = [(len(sizes) - 1) * held for held in sizes]
+        return cls(op="all_gather", sent=_shares(whole_bytes, parts, sum(sizes)))
 
     @classmethod
     def reduce_scatter(cls, whole_bytes: int, sizes: Sizes) -> Self:
-        return cls(
-            op="reduce_scatter",
-            sent=tuple(Fraction(whole_bytes * (sum(sizes) - kept), sum(sizes)) for kept in sizes),
-        )
+        parts = [sum(sizes) - kept for kept in sizes]
+        return cls(op="reduce_scatter", sent=_shares(whole_bytes, parts, sum(sizes)))
 
     @classmethod
     def ring(cls, whole_bytes: int, sizes: Sizes) -> Self:
         """Every block once round the ring: N - 1 shifts."""
-        successors = sizes[1:] + sizes[:1]
-        return cls(
-            op="p2p",
-            sent=tuple(
-                Fraction(whole_bytes * (sum(sizes) - next_), sum(sizes)) for next_ in successors
-            ),
-        )
+        parts = [sum(sizes) - successor for successor in sizes[1:] + sizes[:1]]
+        return cls(op="p2p", sent=_shares(whole_bytes, parts, sum(sizes)))
 
     @classmethod
     def all_reduce(cls, whole_bytes: int, ranks: int) -> Self:
@@ -90,13 +79,8 @@ class Transfer:
     def together(cls, *transfers: Self) -> Self:
         """Several tensors sent by one collective."""
         (op,) = {transfer.op for transfer in transfers}
-        return cls(
-            op=op,
-            sent=tuple(
-                sum(of_rank, Fraction(0))
-                for of_rank in zip(*(t.sent for t in transfers), strict=True)
-            ),
-        )
+        by_rank = zip(*(transfer.sent for transfer in transfers), strict=True)
+        return cls(op=op, sent=tuple(sum(parts, Fraction(0)) for parts in by_rank))
 
     def during(self, phase: Phase) -> Self:
         return replace(self, phase=phase)

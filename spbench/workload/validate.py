@@ -1,6 +1,6 @@
 """Whether the fields of a workload fit together; if not, which values would.
 
-Each message names the value and what works, and knows which key is to blame.
+Each error names the value, what works, and the keys to blame.
 """
 
 from __future__ import annotations
@@ -9,43 +9,39 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from spbench.text import did_you_mean
-from spbench.workload.block import Attention, CrossAttention, Mlp
+from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.validation_errors import MisfitError
 from spbench.workload.yaml_lines import KeyPath, short
 
 if TYPE_CHECKING:
     from spbench.workload.workload import Workload
 
-LEAST_HIDDEN = 4
+MIN_HIDDEN = 4
 POSITIONS = ("none", "rotary", "learned")
 
 
 def known_positions(value: Any) -> Any:
-    """One word for all axes, or one for each. Raises ValueError for any other."""
-    given = value.values() if isinstance(value, dict) else [value]
-    for one in given:
-        if one not in POSITIONS:
+    """One word for all axes, or one for each. Raises ValueError for an unknown word."""
+    for kind in value.values() if isinstance(value, dict) else [value]:
+        if kind not in POSITIONS:
             raise ValueError(
-                f"positions {one!r}: each axis has {', '.join(POSITIONS)}; "
+                f"positions {kind!r}: each axis has {', '.join(POSITIONS)}; "
                 "write one for all, or as in {time: rotary, space: learned}"
             )
     return value
 
 
 def check(work: Workload) -> None:
-    """Raises MisfitError for the first thing that does not fit."""
-    if work.hidden < LEAST_HIDDEN:
+    """Raises MisfitError for the first fields that do not fit together."""
+    if work.hidden < MIN_HIDDEN:
         raise MisfitError(
-            f"hidden {work.hidden}: a norm of so few numbers gives the same whatever they are, "
-            f"and no gradient; use {LEAST_HIDDEN} or more",
+            f"hidden {work.hidden}: a norm of so few numbers gives the same for any input, "
+            f"and no gradient; use {MIN_HIDDEN} or more",
             ("hidden",),
         )
     if work.hidden % work.heads:
-        raise MisfitError(
-            f"hidden {work.hidden} is not a multiple of {_heads(work, work.heads)}",
-            ("heads",),
-            ("hidden",),
-        )
+        message = f"hidden {work.hidden} is not a multiple of {_heads_that_fit(work, work.heads)}"
+        raise MisfitError(message, ("heads",), ("hidden",))
     if work.heads % work.key_heads:
         fits = [n for n in range(1, work.heads + 1) if work.heads % n == 0]
         raise MisfitError(
@@ -54,77 +50,69 @@ def check(work: Workload) -> None:
             ("kv_heads",),
             ("heads",),
         )
-    if isinstance(work.positions, dict):
-        for axis in work.positions:
-            if axis not in work.axes:
-                raise MisfitError(
-                    f"positions of unknown axis {_unknown(axis, work)}",
-                    ("positions", axis),
-                    ("axes",),
-                )
+    for axis in work.positions if isinstance(work.positions, dict) else ():
+        if axis not in work.axes:
+            message = f"positions of unknown axis {_unknown_axis(axis, work)}"
+            raise MisfitError(message, ("positions", axis), ("axes",))
     if work.modulation == "per_time" and "time" not in work.axes:
-        said = "modulation per_time needs an axis named time"
-        raise MisfitError(said, ("modulation",), ("axes",))
+        message = "modulation per_time needs an axis named time"
+        raise MisfitError(message, ("modulation",), ("axes",))
     for i, sublayer in enumerate(work.block):
-        path: KeyPath = ("block", i)
-        match sublayer:
-            case Attention():
-                _check_attention(sublayer, work, path)
-            case CrossAttention(heads=heads) if heads and work.hidden % heads:
-                raise MisfitError(
-                    f"hidden {work.hidden} is not a multiple of the cross_attention's "
-                    f"{_heads(work, heads)}",
-                    (*path, "heads"),
-                    ("hidden",),
-                )
-            case Mlp() if work.columns(sublayer) < 1:
-                raise MisfitError(
-                    f"mlp ratio {sublayer.ratio} leaves no columns of {work.hidden}",
-                    (*path, "mlp"),
-                    ("hidden",),
-                )
+        _check_sublayer(sublayer, work, ("block", i))
 
 
-def _heads(work: Workload, heads: int) -> str:
-    """Heads that the hidden size allows, and the next hidden sizes that these heads do."""
+def _check_sublayer(sublayer: Sublayer, work: Workload, path: KeyPath) -> None:
+    match sublayer:
+        case Attention():
+            _check_attention(sublayer, work, path)
+        case CrossAttention(heads=heads) if heads and work.hidden % heads:
+            fits = _heads_that_fit(work, heads)
+            message = f"hidden {work.hidden} is not a multiple of the cross_attention's {fits}"
+            raise MisfitError(message, (*path, "heads"), ("hidden",))
+        case Mlp() if work.columns(sublayer) < 1:
+            message = f"mlp ratio {sublayer.ratio} leaves no columns of {work.hidden}"
+            raise MisfitError(message, (*path, "mlp"), ("hidden",))
+
+
+def _heads_that_fit(work: Workload, heads: int) -> str:
+    """Heads that the hidden size allows, and the nearest hidden sizes that ``heads`` allows."""
     fits = [n for n in range(1, 129) if work.hidden % n == 0]
-    every = math.lcm(work.heads, heads)
-    below = work.hidden // every * every
-    hidden = [str(size) for size in (below, below + every) if size]
+    multiple = math.lcm(work.heads, heads)
+    below = work.hidden // multiple * multiple
+    hidden = [str(size) for size in (below, below + multiple) if size]
     return (
         f"heads {heads}; heads that fit: {', '.join(map(str, fits))}; "
         f"hidden that fits: {', '.join(hidden)}"
     )
 
 
-def _unknown(axis: str, work: Workload) -> str:
+def _unknown_axis(axis: str, work: Workload) -> str:
     if "," in axis:
-        several = ", ".join(part.strip() for part in axis.split(","))
-        return f"{short(axis)}; for several axes write [{several}]"
+        parts = ", ".join(part.strip() for part in axis.split(","))
+        return f"{short(axis)}; for several axes write [{parts}]"
     known = f"{short(axis)}; the axes are {', '.join(work.axes)}"
     return f"{known}. {did_you_mean(axis, list(work.axes))}".removesuffix(". ")
 
 
-def _check_attention(one: Attention, work: Workload, path: KeyPath) -> None:
-    for axis in one.axes:
+def _check_attention(attention: Attention, work: Workload, path: KeyPath) -> None:
+    for axis in attention.axes:
         if axis not in work.axes:
-            said = f"attention over unknown axis {_unknown(axis, work)}"
-            raise MisfitError(said, (*path, "attention"), ("axes",))
-        if one.axes.count(axis) > 1:
-            said = f"attention joins axis {axis!r} with itself"
-            raise MisfitError(said, (*path, "attention"))
-    special = [key for key in ("causal", "projection", "pair_bias") if getattr(one, key)]
+            message = f"attention over unknown axis {_unknown_axis(axis, work)}"
+            raise MisfitError(message, (*path, "attention"), ("axes",))
+        if attention.axes.count(axis) > 1:
+            raise MisfitError(f"attention joins axis {axis!r} with itself", (*path, "attention"))
+    special = [key for key in ("causal", "projection", "pair_bias") if getattr(attention, key)]
     if len(special) > 1:
-        said = f"one attention cannot have both {' and '.join(special)}"
-        raise MisfitError(said, (*path, special[-1]))
-    if one.pair_bias:
-        _check_pair_bias(one, work, (*path, "pair_bias"))
-    turned = work.rotary_axes(one)
-    if turned and not _turns(work.head_dim, len(turned)):
+        message = f"one attention cannot have both {' and '.join(special)}"
+        raise MisfitError(message, (*path, special[-1]))
+    if attention.pair_bias:
+        _check_pair_bias(attention, work, (*path, "pair_bias"))
+    rotary = work.rotary_axes(attention)
+    if rotary and not _fits_rotary(work.head_dim, len(rotary)):
         raise MisfitError(
             f"rotary positions turn pairs of numbers, at least one pair for each of "
-            f"{', '.join(turned)}; a head of {work.head_dim} numbers cannot; "
-            f"{_heads_that_turn(work)}",
+            f"{', '.join(rotary)}; a head of {work.head_dim} numbers cannot; "
+            f"{_heads_for_rotary(work)}",
             ("positions",),
             ("heads",),
             ("hidden",),
@@ -132,30 +120,31 @@ def _check_attention(one: Attention, work: Workload, path: KeyPath) -> None:
         )
 
 
-def _turns(head_dim: int, axes: int) -> bool:
+def _fits_rotary(head_dim: int, axes: int) -> bool:
     return head_dim % 2 == 0 and head_dim // 2 >= axes
 
 
-def _heads_that_turn(work: Workload) -> str:
-    most = max(len(work.rotary_axes(one)) for one in work.attentions)
+def _heads_for_rotary(work: Workload) -> str:
+    axes = max(len(work.rotary_axes(attention)) for attention in work.attentions)
+    divisors = [n for n in range(1, min(128, work.hidden) + 1) if work.hidden % n == 0]
     fits = [
         n
-        for n in range(1, min(128, work.hidden) + 1)
-        if work.hidden % n == 0 and n % (work.kv_heads or 1) == 0 and _turns(work.hidden // n, most)
+        for n in divisors
+        if n % (work.kv_heads or 1) == 0 and _fits_rotary(work.hidden // n, axes)
     ]
-    return f"heads that work: {', '.join(map(str, fits)) or 'none, give another hidden'}"
+    return f"heads that work: {', '.join(map(str, fits)) or 'none, use another hidden'}"
 
 
-def _check_pair_bias(one: Attention, work: Workload, path: KeyPath) -> None:
-    if len(one.axes) > 1:
-        said = f"pair_bias needs one attended axis, not {', '.join(one.axes)}"
-        raise MisfitError(said, path)
-    (axis,) = one.axes
+def _check_pair_bias(attention: Attention, work: Workload, path: KeyPath) -> None:
+    if len(attention.axes) > 1:
+        message = f"pair_bias needs one attended axis, not {', '.join(attention.axes)}"
+        raise MisfitError(message, path)
+    (axis,) = attention.axes
     if work.is_causal(axis):
-        said = f"pair_bias along {axis}, which another attention masks causal"
-        raise MisfitError(said, path)
-    same = [other.pair_bias for other in work.attentions if other.axes == one.axes]
-    channels = sorted({count for count in same if count})
+        raise MisfitError(f"pair_bias along {axis}, which another attention masks causal", path)
+    channels = sorted(
+        {a.pair_bias for a in work.attentions if a.axes == attention.axes and a.pair_bias}
+    )
     if len(channels) > 1:
         raise MisfitError(
             f"pair_bias of {' and '.join(map(str, channels))} channels along {axis}; "

@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with a file, in one sentence with file, line and what would work."""
+"""Pydantic's errors as one sentence with file, line and what would work."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from spbench.workload.yaml_lines import MAX_SHOWN, KeyPath, WorkloadError, YamlD
 
 M = TypeVar("M", bound=Frozen)
 
-Special = Callable[[Any], tuple[KeyPath, str | None]]
-"""Of pydantic's error: the path to blame, and the sentence if a model has one of its own."""
-
+Explain = Callable[[Any], tuple[KeyPath, str | None]]
+"""Pydantic's error -> the path to blame, and the model's own message for it, if it has one."""
 
 OTHER_NAMES = {
     **dict.fromkeys(("layers", "num_layers", "n_layers"), "depth"),
@@ -25,32 +24,33 @@ OTHER_NAMES = {
     **dict.fromkeys(("num_kv_heads", "key_heads"), "kv_heads"),
     "batch_size": "batch",
 }
-"""What elsewhere is called so is called here so."""
+"""Keys of other programs, and their names in spbench."""
 
 
 class MisfitError(ValueError):
-    """Fields that do not fit together, and the paths of those to blame, the likeliest first."""
+    """Fields that do not fit together, and the paths to blame, the likeliest first."""
 
-    def __init__(self, said: str, *paths: KeyPath) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, *paths: KeyPath) -> None:
+        super().__init__(message)
         self.paths = paths
 
 
-def validated(model: type[M], data: YamlData, special: Special) -> M:
+def validated(model: type[M], data: YamlData, explain: Explain) -> M:
     """``data`` as a model. Raises WorkloadError with the line of the offending key."""
     try:
         return model.model_validate(data.value)
     except ValidationError as error:
-        # A mistyped key is also a missing one; what was typed says more.
-        first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
-        path, sentence = special(first)
+        # A mistyped key gives two errors, unknown and missing; the unknown one says more.
+        first = min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
+        path, message = explain(first)
         misfit = first.get("ctx", {}).get("error")
         if isinstance(misfit, MisfitError):
             path = data.written(misfit.paths)
-        raise WorkloadError(f"{data.at(path)}: {sentence or _said(first, path, model)}") from None
+        message = message or _message(first, path, model)
+        raise WorkloadError(f"{data.at(path)}: {message}") from None
 
 
-def _said(error: Any, path: KeyPath, model: type[Frozen]) -> str:
+def _message(error: Any, path: KeyPath, model: type[Frozen]) -> str:
     name = ".".join(map(str, path)) or model.__name__.lower()
     name = name if len(name) <= MAX_SHOWN else f"{name[: MAX_SHOWN - 3]}..."
     match error["type"]:
@@ -84,7 +84,8 @@ def unknown_key(key: str, model: type[Frozen]) -> str:
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """'Did you mean …?', or the whole list if nothing is near."""
-    other = OTHER_NAMES.get(word, word)
-    meant = other if other in known else word
-    return did_you_mean(meant, known) or f"Known: {', '.join(known)}"
+    """'Did you mean ...?', or the whole list if nothing is near."""
+    own_name = OTHER_NAMES.get(word, word)
+    return (
+        did_you_mean(own_name if own_name in known else word, known) or f"Known: {', '.join(known)}"
+    )

@@ -1,8 +1,7 @@
-"""What is computed, as frozen data: axes, sizes and the block as a list of sublayers.
+"""A transformer over named sequence axes, as frozen data.
 
-A transformer over named sequence axes. The activation is (batch, *axes, hidden), its axes
-in tensor order; one, two and three dimensions differ only in this data. Nothing here knows
-of ranks, strategies or devices, and nothing imports torch.
+The activation is (batch, *axes, hidden), with the axes in tensor order; one, two and three
+dimensions differ only in this data. It knows no ranks, strategies or devices.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Norm = Literal["layer", "rms"]
 
 
 class Workload(Frozen):
-    """One transformer and how it is run. Times ``batch``, all ranks together."""
+    """A transformer and how it is run; ``batch`` is that of all ranks together."""
 
     version: Literal[1] = 1
     name: Name
@@ -45,14 +44,15 @@ class Workload(Frozen):
     hidden: Size
     heads: Size
     kv_heads: Size | None = None
-    """Heads of keys and values in self-attention (grouped-query); None: as many as heads."""
+    """Heads of keys and values in self-attention (grouped-query); None: as many as ``heads``."""
     depth: int = Field(gt=0, le=MAX_DEPTH)
     block: tuple[Sublayer, ...] = Field(min_length=1, strict=False)
     norm: Norm = "layer"
     qk_norm: bool = False
-    """An RMS norm of every head's query and key in self-attention."""
+    """Whether self-attention takes an RMS norm of every head's query and key."""
     positions: Annotated[str | dict[str, str], BeforeValidator(known_positions)] = "none"
-    """For all axes or for each: rotary turns queries and keys, learned is added to the input."""
+    """Positions of all axes or of each: rotary ones turn queries and keys, learned ones are
+    added to the input."""
     modulation: Modulation = "none"
     batch: Size = 1
     dtype: Dtype = "float32"
@@ -71,7 +71,7 @@ class Workload(Frozen):
 
     @property
     def stack(self) -> tuple[Sublayer, ...]:
-        """Every sublayer of the whole model: the block, ``depth`` times."""
+        """All sublayers of the model: the block, ``depth`` times."""
         return self.block * self.depth
 
     @property
@@ -90,31 +90,31 @@ class Workload(Frozen):
 
     @property
     def out_channels(self) -> int:
-        """Of the final projection: 36 times fewer than hidden, but not fewer than 8."""
+        """Channels after the final projection: 36 times fewer than hidden, at least 8."""
         return max(MIN_OUT_CHANNELS, self.hidden // OUT_RATIO)
 
     @property
     def context_tokens(self) -> int:
-        """The longest context that a cross-attention of the block reads; 0 without one."""
+        """Length of the longest context of the block's cross-attentions; 0 without any."""
         return max((s.length for s in self.block if isinstance(s, CrossAttention)), default=0)
 
     @property
     def activation_bytes(self) -> int:
-        """M of the papers: the whole (batch, *axes, hidden) in the workload's dtype."""
+        """M of the papers: bytes of the whole activation (batch, *axes, hidden)."""
         return self.batch * self.tokens * self.hidden * DTYPE_BYTES[self.dtype]
 
     @property
     def key_bytes(self) -> int:
-        """K of the papers: all keys, or all values, of one self-attention."""
+        """K of the papers: bytes of all keys, or of all values, of a self-attention."""
         return self.activation_bytes * self.key_heads // self.heads
 
     @property
     def pairs(self) -> dict[str, int]:
         """Axes whose attention takes a bias from a pair tensor, and that tensor's channels."""
-        return {one.axes[0]: one.pair_bias for one in self.attentions if one.pair_bias}
+        return {each.axes[0]: each.pair_bias for each in self.attentions if each.pair_bias}
 
     def bias_bytes(self, axis: str) -> int:
-        """The whole bias (batch, length, length, heads) of an attention along ``axis``."""
+        """Bytes of the whole bias (batch, length, length, heads) of attention along ``axis``."""
         return self.batch * self.axes[axis] ** 2 * self.heads * DTYPE_BYTES[self.dtype]
 
     def columns(self, mlp: Mlp) -> int:
@@ -133,37 +133,31 @@ class Workload(Frozen):
         return math.prod(self.axes[axis] for axis in attention.axes)
 
     def position_of(self, axis: str) -> str:
-        """How positions of ``axis`` are told: none, rotary or learned."""
+        """Kind of positions of ``axis``: none, rotary or learned."""
         if isinstance(self.positions, dict):
             return self.positions.get(axis, "none")
         return self.positions
 
     def rotary_axes(self, attention: Attention) -> tuple[str, ...]:
         """The attended axes that turn queries and keys, in tensor order."""
-        return tuple(
-            axis
-            for axis in self.axes
-            if axis in attention.axes and self.position_of(axis) == "rotary"
-        )
+        rotary = [axis for axis in self.axes if self.position_of(axis) == "rotary"]
+        return tuple(axis for axis in rotary if axis in attention.axes)
 
     def is_causal(self, axis: str) -> bool:
-        """Whether some attention along ``axis`` is masked."""
-        return any(one.causal and axis in one.axes for one in self.attentions)
+        """Whether some attention along ``axis`` is causal."""
+        return any(each.causal and axis in each.axes for each in self.attentions)
 
     def reduced(self, ranks: int) -> Workload:
-        """A workload of the same kind, small enough to check anywhere, on ``ranks``.
+        """The reduced workload: of this kind, and small enough to check on any ``ranks``.
 
-        Each axis keeps its remainder modulo ``ranks`` and so its uneven shards, a masked one
-        modulo twice as many, as it is cut into chunks; the heads keep their number and so
-        theirs. Lengths, head size, context and depth shrink.
+        Lengths, head size, context and depth shrink. Shards stay as uneven: each axis keeps its
+        remainder modulo ``ranks``, or modulo its 2 x ``ranks`` chunks if causal, and the number
+        of heads stays.
         """
-        axes = self.axes.items()
+        parts = {axis: ranks * (2 if self.is_causal(axis) else 1) for axis in self.axes}
         data = self.model_dump(by_alias=True) | {
             "name": f"{self.name} (reduced)",
-            "axes": {
-                axis: min(n, _shorter(n, ranks * (2 if self.is_causal(axis) else 1)))
-                for axis, n in axes
-            },
+            "axes": {a: min(n, 2 * parts[a] + n % parts[a]) for a, n in self.axes.items()},
             "block": [_smaller(sublayer) for sublayer in self.block],
             "depth": min(2, self.depth),
         }
@@ -171,15 +165,11 @@ class Workload(Frozen):
             try:
                 return Workload.model_validate(data | {"hidden": self.heads * head_dim})
             except ValidationError:
-                continue  # own heads, pairs of rotary numbers or mlp columns want a larger one
+                continue  # cross-attention's heads, rotary pairs or mlp columns need more
         return Workload.model_validate(data)
-
-
-def _shorter(length: int, parts: int) -> int:
-    return 2 * parts + length % parts
 
 
 def _smaller(sublayer: Sublayer) -> dict[str, Any]:
     data = sublayer.model_dump(by_alias=True)
-    largest = {"cross_attention": 7, "projection": 5, "pair_bias": 3}
-    return data | {key: min(data[key], most) for key, most in largest.items() if data.get(key)}
+    limits = {"cross_attention": 7, "projection": 5, "pair_bias": 3}
+    return data | {key: min(data[key], most) for key, most in limits.items() if data.get(key)}

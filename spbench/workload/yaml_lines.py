@@ -1,7 +1,7 @@
-"""YAML as plain data that knows the line of every key.
+"""YAML as plain data with the line of every key.
 
-Nothing clever of YAML is let in: aliases, deep nesting, huge numbers and keys given twice are
-refused. Whatever is wrong is a WorkloadError that begins with file and line.
+Aliases, deep nesting, huge numbers and keys given twice are refused. Every error is a
+WorkloadError that begins with file and line.
 """
 
 from __future__ import annotations
@@ -20,29 +20,30 @@ MAX_DEPTH = 20  # the parser's time grows with the square of the nesting
 MAX_INTEGER = 2**63
 MAX_SHOWN = 60
 KeyPath = tuple[str | int, ...]
+"""Keys and list indices from the top of a file to a value."""
 
 
 class WorkloadError(Failure, ValueError):
-    """A workload, sweep or setting that cannot be used: where, why, and what would work."""
+    """Place, reason and remedy of a workload, sweep or setting that cannot be used."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class YamlData:
-    """Plain data, and on which line each part of it was written."""
+    """Plain data, and the line of each of its parts."""
 
     value: Any
     where: str
-    """Stands for the file in messages."""
+    """Name of the file, or what stands for it in messages."""
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
 
     def line(self, path: KeyPath) -> int | None:
-        """Of the deepest part of ``path`` that was written; None if none was."""
+        """Line of the deepest part of ``path`` that is in the file; None if none is."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path)
 
     def written(self, paths: Sequence[KeyPath]) -> KeyPath:
-        """The first of ``paths`` of which some part was written; else the first."""
+        """The first of ``paths`` of which some part is in the file; else the first."""
         parts = ((path, path[:n]) for path in paths for n in range(1, len(path) + 1))
         return next((path for path, part in parts if part in self.lines), paths[0])
 
@@ -53,7 +54,7 @@ class YamlData:
 
 
 def read_mapping(path: Path, what: str) -> YamlData:
-    """The mapping that a file holds; ``what`` says what it should be, as in 'a workload'."""
+    """The mapping in a file that should hold ``what``, as in 'a workload'."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
@@ -62,7 +63,7 @@ def read_mapping(path: Path, what: str) -> YamlData:
     except OSError as error:
         raise WorkloadError(f"{path}: {error.strerror}") from None
     except ValueError:  # NUL, or what no file system can encode
-        raise WorkloadError(f"{str(path)!a}: not a name of a file") from None
+        raise WorkloadError(f"{str(path)!a}: not the name of a file") from None
     if len(raw) > MAX_BYTES:
         raise WorkloadError(f"{path}:1: too large; {what} is at most {MAX_BYTES} bytes")
     try:
@@ -74,7 +75,7 @@ def read_mapping(path: Path, what: str) -> YamlData:
 
 
 def parse_mapping(text: str, where: str, what: str) -> YamlData:
-    """The mapping that a text holds."""
+    """The mapping in a text that should hold ``what``."""
     data = parse(text, where)
     if not isinstance(data.value, dict):
         kind = "nothing" if data.value is None else f"a {type(data.value).__name__}"
@@ -83,7 +84,7 @@ def parse_mapping(text: str, where: str, what: str) -> YamlData:
 
 
 def parse(text: str, where: str) -> YamlData:
-    """Whatever a text holds."""
+    """Any data in a text."""
     lines: dict[KeyPath, int] = {}
     try:
         _refuse_aliases_and_depth(text, where)
@@ -114,40 +115,40 @@ def _refuse_aliases_and_depth(text: str, where: str) -> None:
 
 
 def _value(node: yaml.Node, where: str, lines: dict[KeyPath, int], path: KeyPath) -> Any:
-    """Plain data of a node; notes the line of each path, refuses a key given twice."""
+    """Plain data of a node. Enters the line of each path; refuses keys given twice."""
     lines[path] = node.start_mark.line + 1
     if isinstance(node, yaml.SequenceNode):
         return [_value(n, where, lines, (*path, i)) for i, n in enumerate(node.value)]
     if isinstance(node, yaml.MappingNode):
-        found: dict[Any, Any] = {}
+        mapping: dict[Any, Any] = {}
         for key_node, value_node in node.value:
             key = _value(key_node, where, lines, (*path, "?"))
             line = key_node.start_mark.line + 1
             if not isinstance(key, str):
                 raise WorkloadError(f"{where}:{line}: key {short(key)} is not a word")
-            if key in found:
+            if key in mapping:
                 raise WorkloadError(f"{where}:{line}: key {short(key)} is given twice")
-            found[key] = _value(value_node, where, lines, (*path, key))
+            mapping[key] = _value(value_node, where, lines, (*path, key))
             lines[(*path, key)] = line
-        return found
+        return mapping
     return _scalar(node, f"{where}:{lines[path]}")
 
 
 def _scalar(node: yaml.Node, place: str) -> Any:
-    """A number, a word, a truth. yaml raises whatever it likes for such as ``!!int ''``."""
+    """A number, word or truth value; yaml raises any kind of error, for ``!!int ''`` say."""
     try:
-        found = yaml.constructor.SafeConstructor().construct_object(node, deep=True)
+        value = yaml.constructor.SafeConstructor().construct_object(node, deep=True)
     except yaml.YAMLError:
         raise
     except Exception:
         kind = node.tag.rpartition(":")[2]
         raise WorkloadError(f"{place}: {short(node.value)} cannot be read as {kind}") from None
-    if isinstance(found, int) and abs(found) >= MAX_INTEGER:
+    if isinstance(value, int) and abs(value) >= MAX_INTEGER:
         raise WorkloadError(f"{place}: {short(node.value)} is too large a number")
-    return found
+    return value
 
 
 def short(value: object) -> str:
-    """A value as messages show it, at most ``MAX_SHOWN`` characters."""
+    """A value for messages, of at most ``MAX_SHOWN`` characters."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."

@@ -191,8 +191,8 @@ def test_a_file_that_is_not_utf8_names_the_line(tmp_path: Path) -> None:
 def test_paths_without_a_workload(tmp_path: Path) -> None:
     """A folder, a missing file, what can name none, something endless: each with its path."""
     assert refused(tmp_path) == f"{tmp_path}:1: is a folder; a workload is a YAML file"
-    assert refused(Path("no\0.yaml")) == "'no\\x00.yaml': not a name of a file"
-    assert refused(Path("no\ud800.yaml")) == "'no\\ud800.yaml': not a name of a file"
+    assert refused(Path("no\0.yaml")) == "'no\\x00.yaml': not the name of a file"
+    assert refused(Path("no\ud800.yaml")) == "'no\\ud800.yaml': not the name of a file"
     assert refused(tmp_path / "no.yaml") == f"{tmp_path}/no.yaml: No such file or directory"
     endless = Path("/dev/zero")
     assert refused(endless).startswith(f"{endless}:1: too large")

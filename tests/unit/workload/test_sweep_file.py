@@ -192,8 +192,16 @@ def test_files_are_seen_from_the_sweep(tmp_path: Path, monkeypatch: pytest.Monke
         (changed("[dsp, rsa]", "[dsp, rse]"), 5, "unknown strategy 'rse'. Did you mean 'rsa'?"),
         (changed("launches: 3", "launches: 0"), 7, "launches is 0"),
         (changed("launches: 3", "launches: '3'"), 7, "launches is '3'"),
-        (changed("reference: rsa", "reference: rse"), 8, "no strategy of this sweep. Did you mean"),
-        (changed("reference: rsa", "reference: ulysses"), 8, "reference 'ulysses' is no strategy"),
+        (
+            changed("reference: rsa", "reference: rse"),
+            8,
+            "not a strategy of this sweep. Did you mean",
+        ),
+        (
+            changed("reference: rsa", "reference: ulysses"),
+            8,
+            "reference 'ulysses' is not a strategy",
+        ),
         (changed("skip_invalid: true", "skip_invalid: 1"), 9, "skip_invalid is 1"),
         (changed("checkpointing:", "checkpoint:"), 10, "Did you mean 'checkpointing'?"),
         (changed("checkpointing: none", "checkpointing: yes"), 10, "checkpointing cannot be True"),

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from spbench.workload.block import Attention, CrossAttention, Mlp
 from spbench.workload.case import QUICK, Case
-from spbench.workload.validate import LEAST_HIDDEN
+from spbench.workload.validate import MIN_HIDDEN
 from spbench.workload.workload import Workload
 
 LENGTHS = st.integers(1, 5000)
@@ -129,7 +129,7 @@ def test_a_twin_keeps_what_makes_shards_uneven(
     time: int, space: int, heads: int, head_dim: int, ranks: int
 ) -> None:
     """Reduced axes have the same remainder modulo ranks, heads their number; all is smaller."""
-    assume(heads * head_dim >= LEAST_HIDDEN)
+    assume(heads * head_dim >= MIN_HIDDEN)
     work = workload(axes={"time": time, "space": space}, heads=heads, hidden=heads * head_dim)
     twin = work.reduced(ranks)
     assert Workload.model_validate(twin.model_dump(by_alias=True)) == twin
