@@ -1,10 +1,10 @@
-"""What a strategy answers: the seams of the model, and what it claims about itself.
+"""The questions that a strategy answers: the seams of the model, and predictions of itself.
 
-    misfit             what is wrong with its options for a workload
+    misfit             why its options do not fit a workload
     why_not            a sentence saying why it cannot run, with values that would work
     layout             which axis is sharded while each sublayer runs
     shard              which positions of that axis each rank holds; one run, unless overridden
-    notes              what it does on this workload beyond its usual idea
+    notes              what it does on a workload beyond its usual idea
     sublayer_traffic   what one sublayer sends, predicted from the papers' formulas
     linear_in          makes the projection into a sublayer
     linear_out         makes the projection out of it
@@ -46,28 +46,28 @@ class Strategy(ABC):
     cuts_weights: ClassVar[bool] = False
     """Whether projections are cut over the ranks, so that their gradients need no sum."""
     ends_in_transfer: ClassVar[bool] = False
-    """Whether a sublayer's last forward transfer comes after all that its backward needs."""
+    """Whether a sublayer's last forward transfer comes after all tensors that backward needs."""
     environment: ClassVar[Mapping[str, str]] = {}
-    """Variables that its best form needs on CUDA, recorded with each row."""
+    """Environment variables that it needs for full speed on CUDA, recorded with each row."""
 
     def misfit(self, workload: Workload) -> str | None:
-        """What is wrong with its options for this workload, on any number of ranks; or None."""
+        """Why its options do not fit this workload, on any number of ranks; or None."""
         return None
 
     @abstractmethod
     def why_not(self, workload: Workload, ranks: int) -> str | None:
-        """Why it cannot run on so many ranks, with values that would work; or None."""
+        """Why it cannot run on ``ranks``, with values that would work; or None."""
 
     @abstractmethod
     def layout(self, workload: Workload, ranks: int) -> Layout:
         """The axis that is sharded while each sublayer of the stack runs."""
 
     def notes(self, workload: Workload, ranks: int) -> str:
-        """What it does on this workload beyond its usual idea, in a sentence; or nothing."""
+        """What it does on this workload beyond its usual idea, in a sentence; or ''."""
         return ""
 
     def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
-        """Which positions of ``axis`` each rank holds while it is the sharded one."""
+        """Which positions of ``axis`` each rank holds while that axis is sharded."""
         return Shard.even(workload.dim(axis), workload.axes[axis], ranks)
 
     def inside(self, shard: Shard) -> Shard | None:
@@ -77,7 +77,7 @@ class Strategy(ABC):
     def sublayer_traffic(
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
     ) -> Traffic:
-        """What ``sublayer`` sends while ``axis`` is sharded: by itself, its side input."""
+        """Transfers of ``sublayer`` while ``axis`` is sharded; by default, of its side input."""
         return gather_traffic(sublayer, workload, ranks)
 
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
@@ -91,16 +91,16 @@ class Strategy(ABC):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
-        """Attention of (B, *axes, Z, D), cut as ``shard`` says. Here: along other dims."""
+        """Attention of (B, *axes, Z, D), cut as ``shard`` says; by default along other dims."""
         return attend_whole(q, k, v, gathered(scores, comm))
 
     @final
     def traffic(self, workload: Workload, ranks: int) -> list[Transfer]:
         """Every transfer of one step, predicted without running.
 
-        A block under checkpointing runs its forward again in backward, from its own input to
-        the last tensor that backward needs: the switch into the block is not repeated, nor is
-        a transfer at its very end, unless a gate behind it needs the result.
+        Under checkpointing, backward runs each block's forward again, from the block's input
+        to the last tensor that backward needs: the switch into the block is not repeated, nor
+        is a transfer at its very end, unless a gate behind it needs the result.
         """
         layout = self.layout(workload, ranks)
         train = workload.mode == "train"

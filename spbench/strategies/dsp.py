@@ -32,16 +32,16 @@ from spbench.workload.traffic import Traffic, bytes_in_a_step, switch
 from spbench.workload.workload import Workload
 
 Cost = tuple[float, float]
-"""Bytes that are waited for (each transfer's busiest rank), then how unevenly ranks compute."""
+"""Bytes that ranks wait for (of each transfer's busiest rank), then imbalance of compute."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class DSP(Strategy):
-    """The layout of fewest bytes over the whole stack, switching as late as can be."""
+    """The layout of fewest bytes over the whole stack, switching as late as possible."""
 
     def why_not(self, workload: Workload, ranks: int) -> str | None:
-        joint = [one for one in workload.attentions if _joins_all(one, workload)]
+        joint = [each for each in workload.attentions if _joins_all(each, workload)]
         if joint and len(joint) == len(workload.attentions):
             return nothing_to_switch(workload)
         for sublayer in workload.block:
@@ -50,7 +50,7 @@ class DSP(Strategy):
         return heads_why_not(workload, ranks) if joint else None
 
     def notes(self, workload: Workload, ranks: int) -> str:
-        if not any(_joins_all(one, workload) for one in workload.attentions):
+        if not any(_joins_all(each, workload) for each in workload.attentions):
             return ""
         return "attention over all axes joined leaves none to shard: its heads are shared out"
 
@@ -59,7 +59,7 @@ class DSP(Strategy):
 
         ``ahead[axis]`` is the least cost of all sublayers from i on, if ``axis`` is sharded
         in sublayer i. With K axes in rotation it finds K/(K-1) switches a round, and none
-        after the last attention. On a tie it stays: a switch comes as late as it can.
+        after the last attention. On a tie the axis stays, so switches come late.
         """
         block, moves = workload.block, _moves(workload, ranks)
         inside = [self._inside(sublayer, workload, ranks) for sublayer in block]
@@ -68,17 +68,17 @@ class DSP(Strategy):
         for i in reversed(range(len(workload.stack))):
             place = i % len(block)
             into = place == len(block) - 1  # the switch behind it starts a block
-            here: dict[str, Cost] = {}
+            costs: dict[str, Cost] = {}
             chosen: dict[str, str] = {}
-            for axis, (sent_here, uneven) in inside[place].items():
+            for axis, (sent, uneven) in inside[place].items():
                 options = {
-                    after: (sent_here + sent + moves[axis, after, into], uneven + waited)
-                    for after, (sent, waited) in ahead.items()
+                    after: (sent + later + moves[axis, after, into], uneven + waited)
+                    for after, (later, waited) in ahead.items()
                 }
-                here[axis], _, chosen[axis] = min(
+                costs[axis], _, chosen[axis] = min(
                     (cost, after != axis, after) for after, cost in options.items()
                 )
-            ahead = here
+            ahead = costs
             follow.insert(0, chosen)
         plan = [min(ahead, key=ahead.__getitem__)]
         for chosen in follow[:-1]:
@@ -86,7 +86,7 @@ class DSP(Strategy):
         return tuple(plan)
 
     def _inside(self, sublayer: Sublayer, workload: Workload, ranks: int) -> dict[str, Cost]:
-        """What ``sublayer`` itself costs, for each axis that may be sharded."""
+        """Cost of ``sublayer`` without switches, for each axis that may be sharded."""
         return {
             axis: (
                 bytes_in_a_step(workload, *self.sublayer_traffic(sublayer, workload, axis, ranks)),
@@ -115,16 +115,16 @@ def _joins_all(attention: Attention, workload: Workload) -> bool:
 
 
 def _may_be_sharded(sublayer: Sublayer, workload: Workload, ranks: int) -> list[str]:
-    """Axes long enough and not attended; any long enough where all are attended."""
+    """Axes that are long enough and not attended; where all are attended, all long enough."""
     free = [a for a in workload.axes if a not in sublayer.attended] or list(workload.axes)
     return [axis for axis in free if workload.axes[axis] >= ranks]
 
 
 def _moves(workload: Workload, ranks: int) -> dict[tuple[str, str, bool], float]:
-    """Bytes of a switch from axis to axis in a step; one into a block is not recomputed."""
+    """Bytes of a switch from axis to axis in a step; a switch into a block is not recomputed."""
     sent = {(a, b): [switch(workload, a, b, ranks)] for a, b in permutations(workload.axes, 2)}
-    found = {(axis, axis, into): 0.0 for axis in workload.axes for into in (True, False)}
+    moves = {(axis, axis, into): 0.0 for axis in workload.axes for into in (True, False)}
     for (a, b), there in sent.items():
         for into in (True, False):
-            found[a, b, into] = bytes_in_a_step(workload, there, sent[b, a], repeated=not into)
-    return found
+            moves[a, b, into] = bytes_in_a_step(workload, there, sent[b, a], repeated=not into)
+    return moves

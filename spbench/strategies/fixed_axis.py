@@ -1,4 +1,4 @@
-"""What strategies with one fixed sharded axis share: which axis, and whether it is long enough.
+"""The base of strategies with one fixed sharded axis: its choice, and whether it is long enough.
 
 Ulysses, Megatron-SP and the rings keep one axis sharded from the first sublayer to the last
 and do their work inside attention or the projections.
@@ -19,7 +19,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True, kw_only=True)
 class FixedAxis(Strategy, ABC):
-    """One axis stays sharded: the one that costs least, or the one that is asked for."""
+    """One axis stays sharded: the cheapest, or the option ``shard_axis``."""
 
     shard_axis: str = AUTO
 
@@ -40,11 +40,12 @@ class FixedAxis(Strategy, ABC):
         length = workload.axes[axis]
         if length >= ranks:
             return None
-        return f"its {length} positions of {axis} give some ranks nothing; use 1 to {length} ranks"
+        limit = f"use 1 to {length} ranks"
+        return f"{length} positions of {axis} cannot be split over {ranks} ranks; {limit}"
 
     @final
     def layout(self, workload: Workload, ranks: int) -> Layout:
-        """The axis of fewest bytes; of equals the most evenly shared, then the outermost."""
+        """The axis of fewest bytes; among equals the most evenly shared, then the outermost."""
 
         def cost(axis: str) -> tuple[float, float]:
             sent = sum(

@@ -36,7 +36,7 @@ from spbench.workload.workload import Workload
 @final
 @dataclass(frozen=True, kw_only=True)
 class MegatronSP(FixedAxis):
-    """``keep_input`` saves the gathered input for backward: fewer bytes, more memory."""
+    """With ``keep_input`` it saves the gathered input for backward: fewer bytes, more memory."""
 
     keep_input: bool = False
     cuts_weights: ClassVar[bool] = True
@@ -74,7 +74,7 @@ class MegatronSP(FixedAxis):
 
 @final
 class ColumnCut(nn.Module):
-    """All-gather, then this rank's columns. A tensor that is whole already is not gathered."""
+    """All-gather, then this rank's columns. A tensor that is already whole is not gathered."""
 
     def __init__(self, spec: LinearSpec, comm: Collectives, keep_input: bool) -> None:
         super().__init__()

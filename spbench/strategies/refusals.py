@@ -1,4 +1,4 @@
-"""How many ranks can share heads and columns, said in a sentence with values that work."""
+"""Reasons why a strategy cannot run on a number of ranks, with numbers that would work."""
 
 from __future__ import annotations
 
@@ -7,38 +7,34 @@ from spbench.workload.workload import Workload
 
 
 def heads_why_not(workload: Workload, ranks: int) -> str | None:
-    """For strategies that share the heads of self-attention between the ranks."""
+    """For strategies that split the heads of self-attention over the ranks."""
     return _too_few(workload.heads, "heads", ranks)
 
 
 def cut_why_not(workload: Workload, ranks: int) -> str | None:
-    """For strategies that cut the weights of every sublayer, by whole groups of heads."""
-    found = []
+    """For strategies that cut the weights of every sublayer, by key heads and columns."""
+    limits = []
     for sublayer in workload.block:
         match sublayer:
             case Attention():
-                what = "heads" if workload.key_heads == workload.heads else "kv_heads"
-                found.append((workload.key_heads, what))
+                unit = "heads" if workload.key_heads == workload.heads else "kv_heads"
+                limits.append((workload.key_heads, unit))
             case CrossAttention():
-                own = "heads of cross_attention" if sublayer.heads else "heads"
-                found.append((sublayer.heads or workload.heads, own))
+                unit = "heads of cross_attention" if sublayer.heads else "heads"
+                limits.append((sublayer.heads or workload.heads, unit))
             case Mlp():
-                found.append((workload.columns(sublayer), "columns of the mlp"))
-    fewest, what = min(found)
-    return _too_few(fewest, what, ranks)
+                limits.append((workload.columns(sublayer), "columns of the mlp"))
+    return _too_few(*min(limits), ranks)
 
 
-def _too_few(count: int, what: str, ranks: int) -> str | None:
+def _too_few(count: int, unit: str, ranks: int) -> str | None:
     if count >= ranks:
         return None
-    return (
-        f"{count} {what} give {ranks - count} of {ranks} ranks nothing to do; "
-        f"use 1 to {count} ranks"
-    )
+    return f"{count} {unit} cannot be split over {ranks} ranks; use 1 to {count} ranks"
 
 
 def nothing_to_switch(workload: Workload) -> str:
-    """For strategies that shard an axis that is not attended, where each attention takes all."""
+    """For strategies that shard an axis that is not attended, where every axis always is."""
     if len(workload.axes) == 1:
         return "it shards an axis that is not attended, and needs a second sequence axis"
     return (
@@ -48,12 +44,12 @@ def nothing_to_switch(workload: Workload) -> str:
 
 
 def too_short(sublayer: Sublayer, workload: Workload, ranks: int) -> str:
-    """For the same, where the axes that ``sublayer`` leaves free are shorter than the ranks."""
+    """For such strategies, where axes not attended by ``sublayer`` have too few positions."""
     others = [a for a in workload.axes if a not in sublayer.attended] or list(workload.axes)
     axis = max(others, key=workload.axes.__getitem__)
     attended = " and ".join(sublayer.attended)
-    while_ = f" while {attended} is attended" if attended else ""
+    when = f" while {attended} is attended" if attended else ""
     return (
-        f"no axis has {ranks} positions to shard{while_}: the longest is {axis} with "
+        f"no axis has {ranks} positions to shard{when}: the longest is {axis} with "
         f"{workload.axes[axis]}; use 1 to {workload.axes[axis]} ranks"
     )

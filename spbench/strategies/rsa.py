@@ -36,7 +36,7 @@ from spbench.workload.workload import Workload
 @final
 @dataclass(frozen=True, kw_only=True)
 class RingSelfAttention(FixedAxis):
-    """``reduce_scatter`` sums dK and dV without handing every rank the whole of them."""
+    """With ``reduce_scatter`` it sums dK and dV so that each rank gets only its own part."""
 
     reduce_scatter: bool = False
 
@@ -102,7 +102,7 @@ class _Rings(torch.autograd.Function):
 
 
 def _row(left: Tensor, ringed: Tensor, rows: Rows, comm: Collectives, hidden: float) -> Tensor:
-    """``left`` times every block of ``ringed``, side by side; ``hidden`` where not computed."""
+    """``left`` times every block of ``ringed``, side by side; ``hidden`` in skipped tiles."""
     row = rows.blank(left, hidden)
     for owner, block in comm.ring(ringed, rows.keys):
         keys = block.transpose(1, 2)
@@ -112,7 +112,7 @@ def _row(left: Tensor, ringed: Tensor, rows: Rows, comm: Collectives, hidden: fl
 
 
 def _row_times(row: Tensor, ringed: Tensor, rows: Rows, comm: Collectives) -> Tensor:
-    """The sum over blocks, added up in float32 at least: (b, rows, D)."""
+    """``row`` times all blocks of ``ringed``, summed in float32 at least: (b, rows, D)."""
     total = rows.zeros(row, row.shape[1], ringed.shape[-1])
     for owner, block in comm.ring(ringed, rows.keys):
         for tile, within in rows.tiles(owner):
@@ -121,7 +121,7 @@ def _row_times(row: Tensor, ringed: Tensor, rows: Rows, comm: Collectives) -> Te
 
 
 def _start_sum(row: Tensor, right: Tensor, rows: Rows, comm: Collectives, scatter: bool) -> Pending:
-    """This rank's part of the sum, over the ranks, of a gradient of all keys or values."""
+    """Starts to sum a gradient of all keys or values over the ranks; gives this rank's part."""
     partial = rows.unfold_keys(rows.transposed_product(row, right))
     if scatter:
         return comm.start_reduce_scatter(partial, rows.shard)

@@ -31,12 +31,12 @@ from spbench.workload.workload import Workload
 @final
 @dataclass(frozen=True, kw_only=True)
 class Ulysses(FixedAxis):
-    """``every_attention`` communicates in every attention, as a paper's baseline did."""
+    """With ``every_attention`` it communicates in every attention, as a paper's baseline did."""
 
     every_attention: bool = False
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
-        attended = any(axis in one.axes or self.every_attention for one in workload.attentions)
+        attended = any(axis in each.axes or self.every_attention for each in workload.attentions)
         too_few = heads_why_not(workload, ranks) if attended else None
         return too_few or super().why_not_along(axis, workload, ranks)
 

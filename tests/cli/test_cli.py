@@ -458,7 +458,7 @@ def test_what_does_not_fit_is_refused_before_any_start(tmp_path: Path) -> None:
     done = spbench(tmp_path, "run", *words, torch=True)
     assert done.code == USAGE
     assert "strategy 'ulysses' cannot run dsp-720m-small heads=6 on 8 ranks" in done.err
-    assert "6 heads give 2 of 8 ranks nothing to do; use 1 to 6 ranks" in done.err
+    assert "6 heads cannot be split over 8 ranks; use 1 to 6 ranks" in done.err
     assert done.err.endswith("\n  Or --skip-invalid to leave such cells out.\n")
     assert done.cpu_s < 5.0
     assert not (tmp_path / "results").exists()
@@ -484,7 +484,7 @@ def test_a_dry_run_shows_every_cell(tmp_path: Path) -> None:
     assert len(cells) == 4
     assert cells["dsp", 8]["why_not"] is None
     assert cells["dsp", 8]["sent_bytes"]["forward"] > 0
-    assert "6 heads give 2 of 8 ranks nothing to do" in cells["ulysses", 8]["why_not"]
+    assert "6 heads cannot be split over 8 ranks" in cells["ulysses", 8]["why_not"]
     assert not (tmp_path / "results").exists()
 
 

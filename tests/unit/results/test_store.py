@@ -58,7 +58,7 @@ MIXED = [
     record(step_ms=1 / 3, sent_bytes_forward=0, reason="no, never", launch_s=4.5, steps_s=12.25),
     record(launch=1, status="crash", reason='rank 1: "quoted", and\tmore', log="logs/x"),
     record(launch=2, output_error=1e-300, tokens_per_s=1.5e12, peak_allocated_bytes=2**60),
-    record(launch=3, status="skipped", reason="süß: 16 heads give 16 ranks nothing to do"),
+    record(launch=3, status="skipped", reason="süß: 16 heads cannot be split"),
     record(launch=4, launch_s=40.5, steps_s=12345.678),
 ]
 

@@ -204,7 +204,7 @@ def test_joint_attention_among_others_shares_its_heads() -> None:
         assert joint or axis not in sublayer.attended
     why = dsp.why_not(work.model_copy(update={"heads": 2, "kv_heads": 2}), 4)
     assert why is not None
-    assert "2 heads give 2 of 4 ranks nothing to do" in why
+    assert "2 heads cannot be split over 4 ranks" in why
 
 
 def test_timesformer_on_eight_ranks() -> None:

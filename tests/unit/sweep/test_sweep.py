@@ -370,7 +370,7 @@ def test_what_cannot_run_is_skipped_without_a_start(tmp_path: Path) -> None:
     launcher = FakeLauncher([])
     (record,) = sweep(tmp_path, launcher, cells("ulysses", ranks=[16]))
     assert record.status == "skipped"
-    assert "8 heads give 8 of 16 ranks nothing to do" in record.reason
+    assert "8 heads cannot be split over 16 ranks" in record.reason
     assert (launcher.jobs, record.log) == ([], "")
 
 

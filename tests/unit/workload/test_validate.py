@@ -189,9 +189,9 @@ MODEL = "run -w dsp-720m-small --device cpu"
         ("-g 0", "'0' is not a number of ranks; write 1,2,4"),
         ("-g -1", "'-1' is not a number of ranks; write 1,2,4"),
         ("-g 99999999", "too many processes for one machine; use 1 to 1024"),
-        ("-g 32 -s ulysses", "16 heads give 16 of 32 ranks nothing to do; use 1 to 16"),
+        ("-g 32 -s ulysses", "16 heads cannot be split over 32 ranks; use 1 to 16"),
         ("-g 9 -s dsp", "no axis has 9 positions to shard while space is attended"),
-        ("-g 9 -s rsa:shard-axis=time", "8 positions of time give some ranks nothing; use 1 to 8"),
+        ("-g 9 -s rsa:shard-axis=time", "8 positions of time cannot be split over 9 ranks"),
         (
             "-s rsa:shard-axis=room",
             "there is no axis 'room' to shard; shard-axis may be auto, time",
