@@ -20,15 +20,15 @@ import torch
 from torch import Tensor
 
 from spbench.comm.packing import Parts, incoming, outgoing, pack, unpacked
-from spbench.comm.transport import Done, Handle, Transport, Transports
+from spbench.comm.transport import Done, Handle, TransferObserver, Transport, Transports
 
 
 @final
 class SilentTransport(Transport):
     """Claims a rank of a group."""
 
-    def __init__(self, rank: int, size: int) -> None:
-        super().__init__(rank, size)
+    def __init__(self, rank: int, size: int, observer: TransferObserver | None = None) -> None:
+        super().__init__(rank, size, observer)
         self._filled: set[tuple[int, int]] = set()
         self._noise: dict[torch.dtype, Tensor] = {}
         self._pool: torch.cuda.MemPool | None = None
@@ -103,5 +103,6 @@ class SilentTransport(Transport):
         return noise[: part.numel()].view(part.shape)
 
 
-def silent_transports(rank: int, size: int) -> Transports:
-    return Transports(strategy=SilentTransport(rank, size), gradients=SilentTransport(rank, size))
+def silent_transports(rank: int, size: int, observer: TransferObserver | None = None) -> Transports:
+    strategy, gradients = (SilentTransport(rank, size, observer) for _ in range(2))
+    return Transports(strategy=strategy, gradients=gradients)

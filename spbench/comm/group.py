@@ -8,7 +8,7 @@ the gradient all-reduce, so that neither queues behind the other.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import final
 
@@ -18,7 +18,7 @@ import torch.distributed as dist
 from spbench.comm.collectives import Collectives
 from spbench.comm.fake import silent_transports
 from spbench.comm.nccl_gloo import GlooTransport, NcclTransport
-from spbench.comm.transport import Transports
+from spbench.comm.transport import TransferObserver, Transports, Unobserved
 from spbench.workload.sharding import Shard
 
 
@@ -27,11 +27,16 @@ class Group(ABC):
 
     backend: str
 
-    def __init__(self, device: torch.device, transports: Transports) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        transports: Transports,
+        observer: TransferObserver | None = None,
+    ) -> None:
+        """``observer`` learns of each ``barrier`` and ``largest``: behind the last transfer, or in
+        a silent step, nothing else shows how far a rank has come."""
         self.device, self.transports = device, transports
-        self.on_meeting: Callable[[], None] = lambda: None
-        """Called before each ``barrier`` and ``largest``: all that tells how far a rank has come
-        behind its last transfer, or in a silent step."""
+        self._observer = observer or Unobserved()
 
     @property
     def rank(self) -> int:
@@ -48,12 +53,12 @@ class Group(ABC):
 
     def largest(self, values: Sequence[float]) -> list[float]:
         """Element by element, the largest over the ranks."""
-        self.on_meeting()
+        self._observer.meeting()
         return self._largest(values)
 
     def barrier(self) -> None:
         """Wait for every rank."""
-        self.on_meeting()
+        self._observer.meeting()
         self._meet()
 
     @abstractmethod
@@ -74,7 +79,9 @@ class Group(ABC):
 class ProcessGroup(Group):
     """Ranks that are processes: NCCL for CUDA devices, gloo for CPUs."""
 
-    def __init__(self, device: torch.device, timeout_s: float) -> None:
+    def __init__(
+        self, device: torch.device, timeout_s: float, observer: TransferObserver | None = None
+    ) -> None:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         timeout = timedelta(seconds=timeout_s)
@@ -85,7 +92,10 @@ class ProcessGroup(Group):
         second = dist.new_group(timeout=timeout, device_id=eager)
         assert world is not None and second is not None
         network = NcclTransport if device.type == "cuda" else GlooTransport
-        super().__init__(device, Transports(strategy=network(world), gradients=network(second)))
+        transports = Transports(
+            strategy=network(world, observer), gradients=network(second, observer)
+        )
+        super().__init__(device, transports, observer)
         self._one = torch.zeros(1, device=device)
 
     def _largest(self, values: Sequence[float]) -> list[float]:
@@ -128,8 +138,10 @@ class ShareOfGroup(Group):
 
     backend = "fake"
 
-    def __init__(self, device: torch.device, size: int) -> None:
-        super().__init__(device, silent_transports(0, size))
+    def __init__(
+        self, device: torch.device, size: int, observer: TransferObserver | None = None
+    ) -> None:
+        super().__init__(device, silent_transports(0, size, observer), observer)
 
     def _largest(self, values: Sequence[float]) -> list[float]:
         return list(values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,6 +19,25 @@ from torch import Tensor
 
 from spbench.comm.packing import Parts
 from spbench.workload.traffic import Count, Op, Phase, all_reduce_bytes
+
+
+class TransferObserver(Protocol):
+    """Learns of what a rank does with the others: its sign of life while they wait."""
+
+    def transfer(self) -> None:
+        """A transfer begins."""
+
+    def meeting(self) -> None:
+        """This rank begins to wait for all ranks."""
+
+
+@final
+class Unobserved:
+    def transfer(self) -> None:
+        return None
+
+    def meeting(self) -> None:
+        return None
 
 
 class Handle(Protocol):
@@ -42,13 +61,12 @@ class Transport(ABC):
     on the sending and on the receiving side.
     """
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, observer: TransferObserver | None = None) -> None:
         self.rank, self.size = rank, size
+        self._observer = observer or Unobserved()
         self.sent: Count = {}
         self.calls: dict[tuple[Phase, Op], int] = {}
         self._phase: Phase = "forward"
-        self.on_transfer: Callable[[], None] = lambda: None
-        """Called as each transfer begins: a sign of life."""
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
@@ -96,7 +114,7 @@ class Transport(ABC):
         return [*by_rank[: self.rank], *by_rank[self.rank + 1 :]]
 
     def _count(self, op: Op, sent: int | Fraction) -> None:
-        self.on_transfer()
+        self._observer.transfer()
         if sent:
             key = (self._phase, op)
             self.sent[key] = self.sent.get(key, Fraction(0)) + sent
@@ -126,8 +144,6 @@ class Transports:
 
     strategy: Transport
     gradients: Transport
-    on_step: Callable[[], None] = lambda: None
-    """Called as each step begins."""
 
     def reset(self) -> None:
         self.strategy.reset()

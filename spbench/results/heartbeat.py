@@ -84,13 +84,18 @@ class Heartbeat:
         self._steps, self._transfers = self._steps + 1, 0
         self._write()
 
-    def beat(self) -> None:
-        """It lives, and is where it was."""
+    def working(self) -> None:
+        """The rank is alive, and where it was."""
         self._write()
 
     def transfer(self) -> None:
+        """A transfer begins."""
         self._transfers += 1
         self._write()
+
+    def meeting(self) -> None:
+        """The rank begins to wait for all ranks."""
+        self.transfer()
 
     @property
     def steps(self) -> int:

@@ -21,6 +21,7 @@ from torch import Tensor
 from spbench.comm.collectives import Collectives
 from spbench.comm.group import Group
 from spbench.results.collective_result import Exchange, Exchanged
+from spbench.worker.observer import Observer
 from spbench.workload.sharding import Shard
 
 LARGE_BYTES = 16 * 2**20
@@ -94,10 +95,10 @@ EXCHANGES: Mapping[str, Callable[[Collectives, Example], Outcome]] = {
 }
 
 
-def exchange_all(group: Group, tell: Callable[[str], None] = lambda _: None) -> Exchanged:
+def exchange_all(group: Group, observer: Observer) -> Exchanged:
     """Every collective on both groups, then two of them with a large tensor against the clock.
 
-    ``tell`` is told of each before it begins, so that one that hangs can be named.
+    Each is a phase of the observer's, so that one that hangs can be named.
     """
     found: list[Exchange] = []
     for whose, transport in (
@@ -108,11 +109,11 @@ def exchange_all(group: Group, tell: Callable[[str], None] = lambda _: None) -> 
         for even in (True, False):
             for op, run in EXCHANGES.items():
                 name = f"{op} of {'even' if even else 'uneven'} shards ({whose} group)"
-                tell(name)
                 example = Example.of(group.size, len(found), group.device, even=even)
-                found.append(Exchange(name=name, wrong=difference(*run(comm, example))))
-    tell("16 MiB against the clock")
-    return Exchanged(rank=group.rank, exchanges=found, sent_bytes_per_s=rates(group))
+                with observer.phase(name):
+                    found.append(Exchange(name=name, wrong=difference(*run(comm, example))))
+    with observer.phase("16 MiB against the clock"):
+        return Exchanged(rank=group.rank, exchanges=found, sent_bytes_per_s=rates(group))
 
 
 def difference(came: Tensor, wanted: Tensor) -> str:

@@ -87,33 +87,44 @@ class Fault:
         else:
             _strike(self.kind)
 
-    def tampered(self, rank: int, output: Numbers) -> Numbers:
-        """The output of the compared step as ``rank`` hands it out: a tensor, or what scales."""
-        if rank != self.rank or self.kind not in WRONG:
-            return output
-        return output * (float("nan") if self.kind == "nan" else 2.0)  # type: ignore[operator,return-value]
 
-    def planted(
-        self,
-        step: Callable[[], None],
-        rank: int,
-        synchronise: Callable[[], None],
-        now_s: Callable[[], float] = time.perf_counter,
-    ) -> Callable[[], None]:
-        """``step`` as ``rank`` runs it: longer, if it is the one.
+@final
+@dataclass(frozen=True, kw_only=True)
+class PlantedFault:
+    """A fault as one rank of a group meets it."""
+
+    fault: Fault
+    rank: int
+    extra_collective: Callable[[], object] = lambda: None
+    """A collective that the other ranks do not call."""
+    synchronise: Callable[[], None] = lambda: None
+    """Waits for the rank's device."""
+    now_s: Callable[[], float] = time.perf_counter
+
+    def strike(self, place: str) -> None:
+        self.fault.strike(self.rank, place, self.extra_collective)
+
+    def tampered(self, output: Numbers) -> Numbers:
+        """The output of the compared step: a tensor, or whatever can be multiplied."""
+        if self.rank != self.fault.rank or self.fault.kind not in WRONG:
+            return output
+        return output * (float("nan") if self.fault.kind == "nan" else 2.0)  # type: ignore[operator,return-value]
+
+    def slowed(self, step: Callable[[], None]) -> Callable[[], None]:
+        """``step`` as this rank runs it under the clock.
 
         The time is spent awake, as slower code would spend it. A rank that slept through it left
         its core to the others: on 2 shared cores their steps became 2.9 % shorter.
         """
-        if rank != self.rank or self.kind != SLOW:
+        if self.rank != self.fault.rank or self.fault.kind != SLOW:
             return step
 
         def slow() -> None:
-            start = now_s()
+            start = self.now_s()
             step()
-            synchronise()
-            end = start + (now_s() - start) * (1 + self.share)
-            while now_s() < end:
+            self.synchronise()
+            end = start + (self.now_s() - start) * (1 + self.fault.share)
+            while self.now_s() < end:
                 pass
 
         return slow

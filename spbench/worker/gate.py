@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +27,7 @@ from spbench.comm.transport import Transports
 from spbench.layers.linear import part_of
 from spbench.model.inputs import gradient_name
 from spbench.strategies.base import Strategy
-from spbench.worker.observer import PhaseTimes
+from spbench.worker.observer import Observer
 from spbench.worker.reference import Reference, run_seeded
 from spbench.worker.step import Step
 from spbench.workload.sharding import Shard
@@ -90,20 +89,23 @@ def run_gate(
     transports: Transports,
     device: torch.device,
     reference: Reference,
-    ledger: PhaseTimes | None = None,
-    tampered: Callable[[Tensor], Tensor] = lambda output: output,
+    observer: Observer | None = None,
 ) -> GateResult:
-    """Compare this rank's part of a step with one device's. Every rank must call it.
-
-    ``tampered``: the output as a planted fault hands it out.
-    """
+    """Compare this rank's part of a step with one device's. Every rank must call it."""
+    observer = observer or Observer()
     workload = reference.workload
     step = Step(
-        workload, strategy, transports, device, seed=reference.seed, sharpness=reference.sharpness
+        workload,
+        strategy,
+        transports,
+        device,
+        seed=reference.seed,
+        sharpness=reference.sharpness,
+        observer=observer,
     )
     transports.reset()
-    mine = run_seeded(step, reference.seed, step.dtype, ledger)
-    mine["output"] = tampered(mine["output"])
+    mine = run_seeded(step, reference.seed, step.dtype, observer)
+    mine["output"] = observer.output(mine["output"])
     parts = _parts(step)
     comm = Collectives(transports.strategy)
 

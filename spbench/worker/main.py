@@ -24,9 +24,10 @@ from spbench.results.heartbeat import Heartbeat, find_heartbeats, heartbeat_path
 from spbench.results.sample import CHECKED, sample_path, write_atomically
 from spbench.worker.collective_check import exchange_all
 from spbench.worker.failure import failure
-from spbench.worker.fault_injection import Fault
+from spbench.worker.fault_injection import Fault, PlantedFault
+from spbench.worker.observer import Observer
 from spbench.worker.parent_death import die_with_parent
-from spbench.worker.run_case import refused, run_case
+from spbench.worker.run_case import run_case
 from spbench.worker.turn_client import TurnClient
 from spbench.worker.verify import verify_all
 from spbench.workload.case import Job
@@ -45,29 +46,28 @@ def run_job(folder: str) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     place = Path(folder)
     rank = int(os.environ["RANK"])
-    pulse, fault = Heartbeat(), None
+    heartbeat, fault = Heartbeat(), None
     try:
         job = Job.read(place)
-        if (pulses := find_heartbeats(place)) is not None:
-            pulse = Heartbeat(heartbeat_path(pulses, rank))
-        os.environ.update(job.environment)
-        fault = Fault.of(os.environ)
+        if (heartbeats := find_heartbeats(place)) is not None:
+            heartbeat = Heartbeat(heartbeat_path(heartbeats, rank))
+        fault = Fault.of(os.environ | job.environment)
         _strike(fault, rank, "init")
-        pulse.phase("joining")
-        group = connect(job)
-        turns = with_turns(job, group, pulse)
-        write_atomically(sample_path(place, rank), work(job, group, fault, pulse, turns))
-        pulse.phase("leaving")
+        heartbeat.phase("joining")
+        group = connect(job, heartbeat)
+        turns = with_turns(job, group, heartbeat)
+        write_atomically(sample_path(place, rank), work(job, group, heartbeat, fault, turns))
+        heartbeat.phase("leaving")
         _strike(fault, rank, "teardown")
         group.close()
-        pulse.phase("ended")
+        heartbeat.phase("ended")
     except BaseException as error:
         traceback.print_exc()
-        last_words = failure(error, rank, fault)
-        write_atomically(sample_path(place, rank), last_words.model_dump_json())
+        sample = failure(error, rank, fault)
+        write_atomically(sample_path(place, rank), sample.model_dump_json())
         sys.stdout.flush()
         sys.stderr.flush()
-        if last_words.status == "comm_error":
+        if sample.status == "comm_error":
             time.sleep(ECHO_S)
         os._exit(1)
 
@@ -77,8 +77,8 @@ def _strike(fault: Fault | None, rank: int, place: str) -> None:
         fault.strike(rank, place)
 
 
-def connect(job: Job, patience_s: float | None = None) -> Group:
-    """The group of this job, on this rank's device.
+def connect(job: Job, heartbeat: Heartbeat | None = None, patience_s: float | None = None) -> Group:
+    """The group of this job, on this rank's device, in the job's environment.
 
     ``patience_s``: for one transfer. Where a parent watches it need not be short: the parent's
     deadlines come first, and it can tell who hangs.
@@ -90,9 +90,9 @@ def connect(job: Job, patience_s: float | None = None) -> Group:
     device = torch.device(job.device, local_rank) if job.device == "cuda" else torch.device("cpu")
     group: Group
     if job.case is not None and job.case.kind == "one_gpu_share":
-        group = ShareOfGroup(device, job.case.ranks)
+        group = ShareOfGroup(device, job.case.ranks, heartbeat)
     else:
-        group = ProcessGroup(device, patience_s or job.timeout_s + job.hang_s)
+        group = ProcessGroup(device, patience_s or job.timeout_s + job.hang_s, heartbeat)
         group.warm()
     if job.device == "cuda":
         prefer_fastest(device)
@@ -101,9 +101,9 @@ def connect(job: Job, patience_s: float | None = None) -> Group:
     return group
 
 
-def with_turns(job: Job, group: Group, pulse: Heartbeat) -> TurnClient | None:
-    """All ranks' lines to the referee, if there is one; none where any of them has none."""
-    turns = TurnClient.of(os.environ, job.processes, pulse.beat)
+def with_turns(job: Job, group: Group, heartbeat: Heartbeat) -> TurnClient | None:
+    """This rank's line to the server of turns; None where any rank has none."""
+    turns = TurnClient.of(os.environ, job.processes, heartbeat.working)
     (missing,) = group.largest([float(turns is None)])
     return None if missing else turns
 
@@ -111,15 +111,27 @@ def with_turns(job: Job, group: Group, pulse: Heartbeat) -> TurnClient | None:
 def work(
     job: Job,
     group: Group,
+    heartbeat: Heartbeat | None = None,
     fault: Fault | None = None,
-    pulse: Heartbeat | None = None,
     turns: TurnClient | None = None,
 ) -> str:
-    """Whatever the job asks of this rank; what its file will hold."""
+    """Does what the job asks of this rank; what its file will hold."""
+    observer = Observer(
+        heartbeat=heartbeat or Heartbeat(), fault=_planted(fault, group), turns=turns
+    )
     if job.case is not None:
-        declined = refused(job.case, group.rank)
-        return (declined or run_case(job.case, group, fault, pulse, turns)).model_dump_json()
+        return run_case(job.case, group, observer).model_dump_json()
     if job.collectives:
-        tell = (pulse or Heartbeat()).phase
-        return exchange_all(group, tell).model_dump_json()
-    return CHECKED.dump_json(verify_all(job.checks, group, pulse)).decode()
+        return exchange_all(group, observer).model_dump_json()
+    return CHECKED.dump_json(verify_all(job.checks, group, observer)).decode()
+
+
+def _planted(fault: Fault | None, group: Group) -> PlantedFault | None:
+    if fault is None:
+        return None
+    return PlantedFault(
+        fault=fault,
+        rank=group.rank,
+        extra_collective=lambda: group.gather_text(""),
+        synchronise=group.synchronise,
+    )

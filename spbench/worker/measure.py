@@ -15,17 +15,15 @@ import torch
 from torch import Tensor
 
 from spbench.comm.group import Group, ShareOfGroup
-from spbench.comm.transport import Transports
 from spbench.model.inputs import Inputs
 from spbench.strategies.base import Strategy
 from spbench.worker import memory
-from spbench.worker.fault_injection import Fault
 from spbench.worker.machine_load import Machine
-from spbench.worker.observer import PhaseTimes
+from spbench.worker.observer import Observer
 from spbench.worker.sampling import sample
 from spbench.worker.step import Step
 from spbench.worker.timer import WINDOW, Stopwatch
-from spbench.worker.turn_client import TURN_S, TurnClient
+from spbench.worker.turn_client import TURN_S
 from spbench.workload.case import Case, MeasurementBudget
 from spbench.workload.traffic import by_call, by_op, by_phase
 
@@ -34,29 +32,24 @@ def measure(
     case: Case,
     strategy: Strategy,
     group: Group,
-    transports: Transports,
-    ledger: PhaseTimes,
-    fault: Fault | None = None,
-    turns: TurnClient | None = None,
+    observer: Observer,
 ) -> dict[str, Any]:
-    """Fields of the rank's Sample; where its time goes is in the ``ledger``.
-
-    ``turns``: with another launch, which has the machine in between.
-    """
+    """Fields of the rank's Sample, but for those that are in ``observer.times``."""
     if group.device.type == "cuda":
         torch.cuda.empty_cache()  # what the gate left behind is not the step's
-    with ledger.phase("memory"):
-        whole = Step(case.workload, strategy, transports, group.device, seed=None)
+    with observer.phase("memory"):
+        whole = Step(
+            case.workload, strategy, group.transports, group.device, seed=None, observer=observer
+        )
         inputs, cotangent = whole.random_inputs()
 
         def step() -> None:
             whole(inputs, cotangent)
 
         there = [*whole.model.parameters(), *inputs.tensors, cotangent]
-        found = _remember(step, transports, there, group, ledger)
-    if fault is not None:
-        step = fault.planted(step, group.rank, group.synchronise)
-    return found | _time(step, whole, inputs, case.budget, group, ledger, turns)
+        found = _remember(step, there, group, observer)
+    step = observer.timed(step)
+    return found | _time(step, whole, inputs, case.budget, group, observer)
 
 
 def _time(
@@ -65,27 +58,26 @@ def _time(
     inputs: Inputs,
     effort: MeasurementBudget,
     group: Group,
-    ledger: PhaseTimes,
-    turns: TurnClient | None,
+    observer: Observer,
 ) -> dict[str, Any]:
     """Warm-up, then both passes; of a share the one that it has, since it never sends."""
-    watch = Stopwatch(group=group, now_s=ledger.now_s)
+    watch = Stopwatch(group=group, now_s=observer.times.now_s)
     is_share = isinstance(group, ShareOfGroup)
     both = effort.silent and not is_share
-    with ledger.phase("warm-up"):
+    with observer.phase("warm-up"):
         warmup = watch.warm_up(step, effort)
         if both:
-            with whole.silenced(), ledger.step(group.device):
+            with whole.silenced(), observer.times.step(group.device):
                 step()
 
-    with ledger.phase("timed and silent"):
+    with observer.phase("timed and silent"):
         typical_ms = statistics.median(warmup[-WINDOW:])
         machine = Machine(group)
 
         def timed(steps: int) -> list[float]:
-            if turns is not None:
+            if observer.turns is not None:
                 with machine.elsewhere():
-                    turns.take()
+                    observer.turns.take()
             times = watch.time(step, steps)
             machine.look()
             _check_finite(inputs)
@@ -97,10 +89,10 @@ def _time(
             _check_finite(inputs)
             return times
 
-        block_s = math.inf if turns is None else TURN_S
+        block_s = math.inf if observer.turns is None else TURN_S
         times = sample(timed, silent if both else None, group.largest, effort, typical_ms, block_s)
         conditions = machine.seen()
-    ledger.steps_s += watch.spent_s
+    observer.times.steps_s += watch.spent_s
     return {
         "warmup": len(warmup) + 2,  # with the two before the clock
         "step_ms": None if is_share else times.timed_ms,
@@ -111,25 +103,21 @@ def _time(
 
 
 def _remember(
-    step: Callable[[], None],
-    transports: Transports,
-    there: list[Tensor],
-    group: Group,
-    ledger: PhaseTimes,
+    step: Callable[[], None], there: list[Tensor], group: Group, observer: Observer
 ) -> dict[str, Any]:
     """What one step takes of memory and, but for a share, what it sends."""
-    with ledger.step(group.device):
+    with observer.times.step(group.device):
         step()  # every kind of transfer and kernel once, before memory is read
-    transports.reset()
-    with ledger.step(group.device):
+    group.transports.reset()
+    with observer.times.step(group.device):
         found = asdict(memory.measure(step, there, group.device))
     if isinstance(group, ShareOfGroup):
         return found
-    sent = transports.sent()
+    sent = group.transports.sent()
     return found | {
         "sent_by_phase": by_phase(sent),
         "sent_by_op": by_op(sent),
-        "collectives": by_call(transports.calls()),
+        "collectives": by_call(group.transports.calls()),
     }
 
 

@@ -1,8 +1,13 @@
-"""Where one rank's life went: seconds of each phase, and of all those, the ones inside steps.
+"""The one observer of a rank: what happens in the rank's life is told here, and here alone.
 
-What a launch costs beyond its steps is what spbench itself costs. The column ``steps_s`` is all
-steps, not the timed ones alone: the gate's and its reference's on one device are in, and those of
-the memory pass with what watching them costs. What ranks wait for each other between steps is not.
+    phase    heartbeat, phase times
+    step     heartbeat, the planted fault that strikes as a step begins
+    output   the planted fault that makes the gate's output wrong
+    timed    the planted fault that makes steps slow
+
+Transfers and meetings go to the heartbeat from where they begin (``comm/transport.py``).
+Instruments never share a pass with the clock: in a timed step the heartbeat is written into mapped
+memory, which is no system call, and no clock is read.
 """
 
 from __future__ import annotations
@@ -10,31 +15,34 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import final
 
 import torch
+from torch import Tensor
+
+from spbench.results.heartbeat import Heartbeat
+from spbench.worker.fault_injection import PlantedFault
+from spbench.worker.turn_client import TurnClient
 
 
 @final
 class PhaseTimes:
-    """Fills up as the rank goes along."""
+    """Seconds of each phase, and how many of them were inside steps.
 
-    def __init__(
-        self,
-        now_s: Callable[[], float] = time.perf_counter,
-        on_phase: Callable[[str], None] = lambda _: None,
-        alive: Callable[[], None] = lambda: None,
-    ) -> None:
-        """``alive`` is called now and then where one step takes long."""
-        self.now_s, self._on_phase, self.alive = now_s, on_phase, alive
+    What a launch costs beyond its steps is what spbench itself costs.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
+        self.now_s = now_s
         self.phases_s: dict[str, float] = {}
         self.steps_s = 0.0
-        """Of the gate and its reference on one device, of the memory pass (which watches each
-        storage, so that its steps are longer than others), of warm-up, timed and silent blocks."""
+        """Seconds inside all steps: of the gate and its reference on one device, of the memory pass
+        (which watches each storage, so that its steps are longer than others), of warm-up, timed
+        and silent blocks. What ranks wait for each other between steps is not in it."""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        self._on_phase(name)
         start = self.now_s()
         yield
         self.phases_s[name] = self.now_s() - start
@@ -47,3 +55,34 @@ class PhaseTimes:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         self.steps_s += self.now_s() - start
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Observer:
+    """A rank's instruments, what is planted in it, and its turns with another launch."""
+
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    times: PhaseTimes = field(default_factory=PhaseTimes)
+    fault: PlantedFault | None = None
+    turns: TurnClient | None = None
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        self.heartbeat.phase(name)
+        with self.times.phase(name):
+            yield
+
+    def step(self) -> None:
+        """A step begins."""
+        self.heartbeat.step()
+        if self.fault is not None:
+            self.fault.strike(f"step{self.heartbeat.steps - 1}")
+
+    def output(self, output: Tensor) -> Tensor:
+        """The gate's output as this rank hands it out."""
+        return output if self.fault is None else self.fault.tampered(output)
+
+    def timed(self, step: Callable[[], None]) -> Callable[[], None]:
+        """``step`` as it is run under the clock."""
+        return step if self.fault is None else self.fault.slowed(step)

@@ -22,7 +22,7 @@ from spbench.comm.group import Group
 from spbench.model import inputs
 from spbench.model.init_weights import named_tensor
 from spbench.strategies.base import Layout, Strategy
-from spbench.worker.observer import PhaseTimes
+from spbench.worker.observer import Observer
 from spbench.worker.step import Step
 from spbench.workload.flops import forward_flops, parameters
 from spbench.workload.workload import DTYPE_BYTES, Workload
@@ -70,7 +70,7 @@ def one_device(
     *,
     seed: int = 0,
     sharpness: float = 1.0,
-    ledger: PhaseTimes | None = None,
+    observer: Observer | None = None,
 ) -> Reference:
     """Runs the whole workload on ``device`` alone, a second time where finer is exact."""
     finer = (FINER_WHERE_SHARP if sharpness > 1.0 else FINER).get(workload.dtype)
@@ -79,13 +79,13 @@ def one_device(
         alone = silent_transports(0, 1)
         same = workload.model_copy(update={"dtype": dtype})
         step = Step(same, OneDevice(), alone, device, seed=seed, sharpness=sharpness)
-        if ledger is not None:
-            _tell(step, ledger.alive)
+        if observer is not None:
+            _show_progress(step, observer.heartbeat.working)
         rounded_to = getattr(torch, workload.dtype)
         with torch.no_grad():
             for parameter in step.model.parameters():
                 parameter.copy_(parameter.to(rounded_to))
-        return run_seeded(step, seed, rounded_to, ledger)
+        return run_seeded(step, seed, rounded_to, observer)
 
     return Reference(
         workload=workload,
@@ -96,7 +96,7 @@ def one_device(
     )
 
 
-def _tell(step: Step, alive: Callable[[], None]) -> None:
+def _show_progress(step: Step, alive: Callable[[], None]) -> None:
     """Calls ``alive`` behind each module forward, and with each weight's gradient backward."""
     for module in step.model.modules():
         module.register_forward_hook(lambda *_: alive())
@@ -106,7 +106,7 @@ def _tell(step: Step, alive: Callable[[], None]) -> None:
 
 
 def run_seeded(
-    step: Step, seed: int, rounded_to: torch.dtype, ledger: PhaseTimes | None = None
+    step: Step, seed: int, rounded_to: torch.dtype, observer: Observer | None = None
 ) -> Named:
     """One step from the seeded whole inputs: this rank's output and gradients by name."""
     comm = Collectives(step.transports.strategy)
@@ -119,7 +119,7 @@ def run_seeded(
     shape = (step.workload.batch, *step.workload.axes.values(), step.workload.out_channels)
     cotangent = rounded(named_tensor("cotangent", shape, seed))
     part = comm.take(cotangent, step.last).contiguous()
-    with (ledger or PhaseTimes()).step(step.device):
+    with (observer or Observer()).times.step(step.device):
         out = step(mine, part)
     found = {"output": out, **mine.gradients}
     if step.train:

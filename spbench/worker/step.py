@@ -23,6 +23,7 @@ from spbench.model.init_weights import fill_weights, load_weights
 from spbench.model.inputs import Inputs
 from spbench.model.transformer import Transformer
 from spbench.strategies.base import Strategy
+from spbench.worker.observer import Observer
 from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
 
@@ -47,9 +48,11 @@ class Step:
         *,
         seed: int | None = 0,
         sharpness: float = 1.0,
+        observer: Observer | None = None,
     ) -> None:
         """``seed`` gives the same weights to every strategy; None: any, made on the device."""
         self.workload, self.transports, self.device = workload, transports, device
+        self._observer = observer or Observer()
         self.dtype = DTYPES[workload.dtype]
         self.train = workload.mode == "train"
         self.comm = Collectives(transports.strategy)
@@ -105,7 +108,7 @@ class Step:
     def __call__(self, mine: Inputs, cotangent: Tensor) -> Tensor:
         """The output's shard. In training every ``.grad``, of inputs too, is the step's own."""
         out: Tensor
-        self.transports.on_step()
+        self._observer.step()
         if self.gradients is None:
             with torch.no_grad():
                 out = self.model(mine)

@@ -20,6 +20,7 @@ from spbench.launch.local import LaunchResult, LocalLauncher
 from spbench.results.collective_result import Exchange, Exchanged
 from spbench.results.sample import Sample, sample_path
 from spbench.worker.collective_check import EXCHANGES, Example, difference, exchange_all, rates
+from spbench.worker.observer import Observer
 from spbench.workload.case import Job
 from spbench.workload.traffic import OPS
 
@@ -54,9 +55,11 @@ def exchanged(ranks: int, told: list[str] | None = None) -> list[Exchanged]:
 
     def rank_main(transport: ThreadTransport) -> Exchanged:
         group = ThreadGroup(transport, ThreadTransport(transport.rank, second))
-        if told is None or transport.rank:
-            return exchange_all(group)
-        return exchange_all(group, told.append)
+        observer = Observer()
+        exchanged = exchange_all(group, observer)
+        if told is not None and not transport.rank:
+            told.extend(observer.times.phases_s)
+        return exchanged
 
     return run_rank_threads(ranks, rank_main)
 

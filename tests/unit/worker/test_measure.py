@@ -23,7 +23,7 @@ from spbench.comm.transport import Transports
 from spbench.results.conditions import Conditions
 from spbench.strategies.registry import load
 from spbench.worker import measure as measuring
-from spbench.worker.observer import PhaseTimes
+from spbench.worker.observer import Observer, PhaseTimes
 from spbench.worker.step import Step
 from spbench.worker.timer import Stopwatch
 from spbench.worker.turn_client import TurnClient
@@ -78,9 +78,8 @@ def measured(
     def rank_main(transport: ThreadTransport) -> dict[str, Any]:
         clock = clock_of(transport.rank)
         group = ThreadGroup(transport.rank, meetings)
-        ledger = PhaseTimes(lambda: next(clock))
-        transports = group.transports
-        return measuring.measure(case, load(case.strategy), group, transports, ledger, None, turns)
+        observer = Observer(times=PhaseTimes(lambda: next(clock)), turns=turns)
+        return measuring.measure(case, load(case.strategy), group, observer)
 
     return run_rank_threads(ranks, rank_main)
 
