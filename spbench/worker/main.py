@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from spbench.comm.group import Group, ProcessGroup, ShareOfGroup
-from spbench.layers.attention import prefer_fastest
+from spbench.layers.attention import fastest_kernels
 from spbench.results.heartbeat import Heartbeat, find_heartbeats, heartbeat_path
 from spbench.results.sample import CHECKED, sample_path, write_atomically
 from spbench.worker.collective_check import exchange_all
@@ -95,7 +95,6 @@ def connect(job: Job, heartbeat: Heartbeat | None = None, patience_s: float | No
         group = ProcessGroup(device, patience_s or job.timeout_s + job.hang_s, heartbeat)
         group.warm()
     if job.device == "cuda":
-        prefer_fastest(device)
         # Backward has threads of its own; each binds the device with its first product.
         warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current")
     return group
@@ -119,11 +118,12 @@ def work(
     observer = Observer(
         heartbeat=heartbeat or Heartbeat(), fault=_planted(fault, group), turns=turns
     )
-    if job.case is not None:
-        return run_case(job.case, group, observer).model_dump_json()
-    if job.collectives:
-        return exchange_all(group, observer).model_dump_json()
-    return CHECKED.dump_json(verify_all(job.checks, group, observer)).decode()
+    with fastest_kernels(group.device):
+        if job.case is not None:
+            return run_case(job.case, group, observer).model_dump_json()
+        if job.collectives:
+            return exchange_all(group, observer).model_dump_json()
+        return CHECKED.dump_json(verify_all(job.checks, group, observer)).decode()
 
 
 def _planted(fault: Fault | None, group: Group) -> PlantedFault | None:

@@ -1,4 +1,4 @@
-"""The board on torch's store: texts by name, and ports that come again."""
+"""The key-value store: texts by name, and ports that come again."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ for _ in range(16):
     del first, second
 print(len(set(seen)))
 """
-"""Boards one after another, where the system has hardly a port that was none before."""
+"""Stores one after another, on a system with few ports, so that each port comes again."""
 
 
 @needs_namespace
-def test_a_port_that_was_a_closed_boards() -> None:
-    """Others in the process find the new board at it, as ranks of a launch's elastic do."""
+def test_a_port_that_a_closed_store_had() -> None:
+    """Others in the process find the new store at it, as ranks of a launch's elastic do."""
     words = [*ENTER, sys.executable, "-c", FEW_PORTS]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -48,7 +48,7 @@ def test_texts_by_name() -> None:
     assert other.read("a") is None
     other.post("a", "text")  # goes off by itself; a claim has come back
     assert other.read("a") == "text"
-    assert [board.claim("b", name) for board, name in ((kept, "x"), (other, "y"))] == ["x", "x"]
+    assert [store.claim("b", name) for store, name in ((kept, "x"), (other, "y"))] == ["x", "x"]
 
 
 def test_nobody_at_the_port() -> None:
