@@ -15,83 +15,85 @@ from dataclasses import asdict
 from arguments import parsed
 from link_events import Agenda
 from network import Lab, labs
-from node_commands import Crew
+from node_commands import NodeCommands
 from node_table import rows, table
-from system import UNFIT, Failure, noted_signals, require_fit, say
+from system import UNFIT, Failure, caught_signals, require_fit, say
 
 
-def run(asked: Namespace) -> int:
-    """A lab for one command, gone with it."""
-    noted = noted_signals()
-    if asked.log is not None:
-        asked.log.mkdir(parents=True, exist_ok=True)
-    agenda = Agenda(asked.cut + asked.mend)
+def run(arguments: Namespace) -> int:
+    """Makes a lab for one command, and removes it when the command ends."""
+    signals = caught_signals()
+    if arguments.log is not None:
+        arguments.log.mkdir(parents=True, exist_ok=True)
+    agenda = Agenda(arguments.cut + arguments.mend)
     lab = Lab(name=f"run-{os.getpid()}")
-    lab.up(asked.nodes, asked.rate)
-    crew = Crew(lab)
+    lab.up(arguments.nodes, arguments.rate)
+    commands = NodeCommands(lab)
     try:
-        for node in range(asked.nodes):
-            crew.start(node, asked.command, asked.log)
-        return crew.wait(agenda, asked.timeout, noted)
+        for node in range(arguments.nodes):
+            commands.start(node, arguments.command, arguments.log)
+        return commands.wait(agenda, arguments.timeout, signals)
     finally:
-        crew.dismiss()
+        commands.kill()
         lab.down()
-        crew.listen_to_the_end()
+        commands.join_readers()
 
 
-def up(asked: Namespace) -> int:
-    noted = noted_signals()
-    if asked.name in labs():
-        raise Failure(f"lab '{asked.name}' is up already; `netlab down {asked.name}` removes it.")
-    lab = Lab(name=asked.name)
-    lab.up(asked.nodes, asked.rate)
-    if noted:
+def up(arguments: Namespace) -> int:
+    signals = caught_signals()
+    if arguments.name in labs():
+        raise Failure(
+            f"lab '{arguments.name}' is up already; `netlab down {arguments.name}` removes it."
+        )
+    lab = Lab(name=arguments.name)
+    lab.up(arguments.nodes, arguments.rate)
+    if signals:
         lab.down()
-        return 128 + noted[0]
+        return 128 + signals[0]
     return 0
 
 
-def execute(asked: Namespace) -> int:
-    """Becomes the command: it has our terminal, our signals and our exit code."""
-    lab = there(asked.name, asked.node)
-    words = lab.entry(asked.node) + asked.command
-    os.execvpe(words[0], words, os.environ | lab.variables(asked.node))
+def execute(arguments: Namespace) -> int:
+    """Replaces this process by the command, which keeps its terminal, signals and exit code."""
+    lab = existing_lab(arguments.name, arguments.node)
+    words = lab.entry(arguments.node) + arguments.command
+    os.execvpe(words[0], words, os.environ | lab.variables(arguments.node))
 
 
-def cut(asked: Namespace) -> int:
-    there(asked.name, asked.node).set_link(asked.node, "down")
+def cut(arguments: Namespace) -> int:
+    existing_lab(arguments.name, arguments.node).set_link(arguments.node, "down")
     return 0
 
 
-def mend(asked: Namespace) -> int:
-    there(asked.name, asked.node).set_link(asked.node, "up")
+def mend(arguments: Namespace) -> int:
+    existing_lab(arguments.name, arguments.node).set_link(arguments.node, "up")
     return 0
 
 
-def rate(asked: Namespace) -> int:
-    there(asked.name, asked.node).set_rate(asked.node, asked.rate)
+def rate(arguments: Namespace) -> int:
+    existing_lab(arguments.name, arguments.node).set_rate(arguments.node, arguments.rate)
     return 0
 
 
-def down(asked: Namespace) -> int:
-    noted_signals()  # half a lab helps nobody
-    there(asked.name).down()
+def down(arguments: Namespace) -> int:
+    caught_signals()  # a signal must not leave half a lab
+    existing_lab(arguments.name).down()
     return 0
 
 
-def show(asked: Namespace) -> int:
-    found = [row for name in labs() for row in rows(Lab(name=name))]
-    if asked.json:
-        print(json.dumps([asdict(row) for row in found], indent=2))
-    elif found:
-        print(table(found))
+def show(arguments: Namespace) -> int:
+    table_rows = [row for name in labs() for row in rows(Lab(name=name))]
+    if arguments.json:
+        print(json.dumps([asdict(row) for row in table_rows], indent=2))
+    elif table_rows:
+        print(table(table_rows))
     else:
         say("no lab is up; `netlab up NAME --nodes 2` makes one")
     return 0
 
 
-def there(name: str, node: int | None = None) -> Lab:
-    """The lab of that name, with that node in it, or a failure that names those there are."""
+def existing_lab(name: str, node: int | None = None) -> Lab:
+    """The lab of that name, with that node. Raises a Failure that names what exists."""
     if name not in labs():
         others = f"there are {', '.join(labs())}" if labs() else "no lab is up"
         raise Failure(f"no lab is called '{name}'; {others}.")
@@ -115,9 +117,9 @@ COMMANDS = {
 
 def main() -> int:
     try:
-        asked = parsed(sys.argv[1:])
+        arguments = parsed(sys.argv[1:])
         require_fit()
-        return COMMANDS[asked.verb](asked)
+        return COMMANDS[arguments.verb](arguments)
     except Failure as failure:
         print(f"Error: {failure}", file=sys.stderr)
         return failure.code

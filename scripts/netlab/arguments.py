@@ -1,4 +1,4 @@
-"""The command line: its verbs, their flags, and what --help says."""
+"""The command line: its commands, their flags, and the text of --help."""
 
 from __future__ import annotations
 
@@ -32,60 +32,66 @@ examples:
   netlab rate demo 1 100mbit; netlab cut demo 1; netlab mend demo 1; netlab list
   netlab down demo
 
-exit codes: the command's own (run: node 0's); 2 usage; 6 this machine cannot; 124 --timeout;
+exit codes: that of CMD (of node 0 for run); 2 wrong usage; 6 this machine is not fit; 124 timeout;
 130 or 143 interrupted. More in docs/netlab.md.
 """
-NAME: dict[str, Any] = {"metavar": "NAME", "type": name, "help": "of the lab"}
+NAME: dict[str, Any] = {"metavar": "NAME", "type": name, "help": "name of the lab"}
 RATE: dict[str, Any] = {
     "metavar": "RATE",
     "type": rate,
-    "help": "of each link, both ways, as 200mbit; full: no limit",
+    "help": "rate of each link, both ways, as 200mbit; full: no limit",
 }
 
 
 def parser() -> ArgumentParser:
-    whole = ArgumentParser(
+    top = ArgumentParser(
         prog="netlab",
         description=ABOUT,
         epilog=EXAMPLES,
         formatter_class=RawDescriptionHelpFormatter,
     )
-    verbs = whole.add_subparsers(dest="verb", required=True, metavar="COMMAND")
-    of_run(verbs.add_parser("run", help="a lab for one command, run in each node at once"))
-    one = verbs.add_parser("up", help="make a lab that stays")
-    one.add_argument("name", **NAME)
-    of_lab(one)
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="COMMAND")
+    add_run_options(
+        verbs.add_parser("run", help="make a lab for one command, which runs in each node at once")
+    )
+    sub = verbs.add_parser("up", help="make a lab that stays until down")
+    sub.add_argument("name", **NAME)
+    add_lab_options(sub)
     does = {
         "exec": "run a command in one node",
         "cut": "take a node's link down",
-        "mend": "bring it up again",
+        "mend": "bring a node's link up again",
         "rate": "change the rate of a node's link, both ways",
     }
     for verb, text in does.items():
-        one = verbs.add_parser(verb, help=text)
-        one.add_argument("name", **NAME)
-        one.add_argument("node", metavar="NODE", type=node, help="1 or node1")
+        sub = verbs.add_parser(verb, help=text)
+        sub.add_argument("name", **NAME)
+        sub.add_argument("node", metavar="NODE", type=node, help="1 or node1")
         if verb == "exec":
-            one.usage = "netlab exec [-h] NAME NODE -- CMD [ARG ...]"
-    one.add_argument("rate", **RATE)
-    verbs.add_parser("down", help="end all in a lab and remove it").add_argument("name", **NAME)
-    one = verbs.add_parser("list", help="show the nodes of all labs")
-    one.add_argument("--json", action="store_true", help="as JSON")
-    return whole
+            sub.usage = "netlab exec [-h] NAME NODE -- CMD [ARG ...]"
+    sub.add_argument("rate", **RATE)
+    verbs.add_parser("down", help="end all processes of a lab and remove it").add_argument(
+        "name", **NAME
+    )
+    sub = verbs.add_parser("list", help="show the nodes of all labs")
+    sub.add_argument("--json", action="store_true", help="as JSON")
+    return top
 
 
-def of_lab(one: ArgumentParser) -> None:
-    one.add_argument("--nodes", metavar="N", type=nodes, default=2, help="2 unless given")
-    one.add_argument("--rate", **RATE, default=None)
+def add_lab_options(sub: ArgumentParser) -> None:
+    sub.add_argument(
+        "--nodes", metavar="N", type=nodes, default=2, help="number of nodes; 2 by default"
+    )
+    sub.add_argument("--rate", **RATE, default=None)
 
 
-def of_run(one: ArgumentParser) -> None:
-    one.usage = "netlab run [OPTION ...] -- CMD [ARG ...]"
-    one.description = RUN
-    of_lab(one)
-    one.add_argument("--log", metavar="DIR", type=Path, help="keep what node 1 prints in node1.log")
+def add_run_options(sub: ArgumentParser) -> None:
+    sub.usage = "netlab run [OPTION ...] -- CMD [ARG ...]"
+    sub.description = RUN
+    add_lab_options(sub)
+    sub.add_argument("--log", metavar="DIR", type=Path, help="keep what node 1 prints in node1.log")
     for flag, state, text in (("--cut", "down", "goes down"), ("--mend", "up", "comes up again")):
-        one.add_argument(
+        sub.add_argument(
             flag,
             metavar="NODE@WHEN",
             type=partial(event, state=state),
@@ -93,21 +99,26 @@ def of_run(one: ArgumentParser) -> None:
             default=[],
             help=f"that node's link {text} after so many seconds, or when file:PATTERN appears",
         )
-    one.add_argument("--timeout", metavar="S", type=seconds, help="then end all nodes, with 124")
+    sub.add_argument(
+        "--timeout",
+        metavar="S",
+        type=seconds,
+        help="end all nodes after S seconds, with exit code 124",
+    )
 
 
 def parsed(words: list[str]) -> Namespace:
-    """The arguments, with what stands behind '--' as ``command``. Exits with 2 otherwise."""
+    """The arguments, with the words behind '--' as ``command``. Exits with 2 if they are wrong."""
     end = words.index("--") if "--" in words else len(words)
-    whole = parser()
-    asked = whole.parse_args(words[:end])
-    asked.command = words[end + 1 :]
-    takes_one = asked.verb in ("run", "exec")
-    if takes_one and not asked.command:
-        whole.error(f"'{asked.verb}' needs a command behind '--', as in: -- hostname")
-    if not takes_one and end < len(words):
-        whole.error(f"'{asked.verb}' takes no command, but there is '--'")
-    for one in asked.cut + asked.mend if asked.verb == "run" else ():
-        if one.node >= asked.nodes:
-            whole.error(f"there is no node {one.node}; 0 to {asked.nodes - 1} are there")
-    return asked
+    top = parser()
+    arguments = top.parse_args(words[:end])
+    arguments.command = words[end + 1 :]
+    takes_command = arguments.verb in ("run", "exec")
+    if takes_command and not arguments.command:
+        top.error(f"'{arguments.verb}' needs a command behind '--', as in: -- hostname")
+    if not takes_command and end < len(words):
+        top.error(f"'{arguments.verb}' does not take a command behind '--'")
+    for change in arguments.cut + arguments.mend if arguments.verb == "run" else ():
+        if change.node >= arguments.nodes:
+            top.error(f"there is no node {change.node}; nodes are 0 to {arguments.nodes - 1}")
+    return arguments

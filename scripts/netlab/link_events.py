@@ -1,4 +1,4 @@
-"""What happens to links while a command runs: which, when, and whether they go down or up."""
+"""Events of links while a command runs: which link goes down or up, and when."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ class Event:
     pattern: str | None = None
 
     def files(self) -> frozenset[str]:
-        """What matches now. Relative patterns start where netlab was started."""
+        """The files that match now. Relative patterns start where netlab was started."""
         if self.pattern is None:
             return frozenset()
         # Path.glob takes no absolute pattern.
         return frozenset(glob.glob(self.pattern, recursive=True))  # noqa: PTH207
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         done = "cut" if self.state == "down" else "mended"
         return f"the link of node{self.node} is {done}"
 
 
 class Agenda:
-    """Events that are still to come. A file that is there at the start does not 'appear'."""
+    """Events that are still to come. A file that exists at the start does not 'appear'."""
 
     def __init__(self, events: list[Event]) -> None:
         self._waiting = {event: event.files() for event in events}
 
     def due(self, elapsed_s: float) -> list[Event]:
-        """Those whose time has come, each once."""
+        """The events whose time has come, each returned once."""
         now = [event for event in self._waiting if self._is_due(event, elapsed_s)]
         for event in now:
             del self._waiting[event]

@@ -7,8 +7,8 @@ A link is a veth pair, and each of its ends sends at the link's rate, held by a 
 (tc tbf). The switch has a namespace of its own, so the host's network is left as it is: no
 name, address or firewall rule can clash, and two labs never meet.
 
-The kernel holds all there is to know. A lab whose script was killed is found, listed and
-taken down like any other.
+All state is in the kernel: a lab whose script was killed is found, listed and removed like any
+other.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ OVER_ETC = Path("/etc/netns")
 SUBNET = "10.77.0"
 MOST_NODES = 250
 MTU_BYTES = 9000
-"""As fabrics of clusters have it. Of 1500 bytes, headers would take 4 % of the rate."""
+"""Usual in the networks of clusters. With 1500 bytes, headers would take 4 % of the rate."""
 BURST_S = 1e-3
 """A bucket holds what the link sends in this time: more would let whole messages through at
 the speed of memory, less would run over whenever the kernel's timer is late."""
 QUEUE_MS = 100
 """Enough that a few TCP streams into one link lose nothing."""
 TCP = "echo cubic >/proc/sys/net/ipv4/tcp_congestion_control"
-"""What clusters mostly have. A host may have bbr, whose probing makes steps uneven."""
+"""cubic is what clusters mostly have. A host may have bbr, whose probing makes steps uneven."""
 RENAME = 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"'
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lab:
-    """The lab of that name, whether it is there or not."""
+    """The lab of that name, whether it exists or not."""
 
     name: str
 
@@ -53,13 +53,13 @@ class Lab:
         return f"{PREFIX}{self.name}-node{node}"
 
     def nodes(self) -> list[int]:
-        """The numbers of the nodes that are there."""
+        """The numbers of the nodes that exist."""
         begin = f"{PREFIX}{self.name}-node"
         found = (path.name.removeprefix(begin) for path in NAMESPACES.glob(f"{begin}*"))
         return sorted(int(number) for number in found if number.isdecimal())
 
     def up(self, nodes: int, rate_bits_per_s: int | None) -> None:
-        """Makes it, or fails and leaves nothing behind."""
+        """Makes the lab, or fails and leaves nothing behind."""
         ask("ip", "netns", "add", self.switch)
         try:
             on(self.switch, "link add switch type bridge")
@@ -87,7 +87,7 @@ class Lab:
         (folder / "hosts").write_text(hosts(nodes), encoding="utf-8")
 
     def set_rate(self, node: int, rate_bits_per_s: int | None) -> None:
-        """Both ways. None: as fast as the machine copies."""
+        """Sets the rate both ways. None: as fast as the machine copies."""
         for namespace, device in ((self.namespace(node), "eth0"), (self.switch, f"node{node}")):
             queue = ["noqueue"] if rate_bits_per_s is None else bucket(rate_bits_per_s)
             ask("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *queue)
@@ -97,7 +97,7 @@ class Lab:
         on(self.switch, f"link set node{node} {state}")
 
     def entry(self, node: int) -> list[str]:
-        """Words that run the command behind them in a node, in the process that they started in."""
+        """The words that, put before a command, run it in a node without another process."""
         inside = ["ip", "netns", "exec", self.namespace(node), "unshare", "--uts"]
         return [*inside, "sh", "-c", RENAME, f"node{node}"]
 
@@ -106,7 +106,7 @@ class Lab:
         return {"NETLAB_NODE": str(node), "NETLAB_NODES": nodes, "NETLAB_HEAD": address(0)}
 
     def down(self) -> None:
-        """Ends every process in it, and removes all of it that there is."""
+        """Ends every process in the lab, and removes all parts of it that exist."""
         spaces = [self.namespace(node) for node in self.nodes()]
         if (NAMESPACES / self.switch).exists():
             spaces.append(self.switch)
@@ -119,7 +119,7 @@ class Lab:
 
 
 def labs() -> list[str]:
-    """The names of all labs, also of those that are half made or half removed."""
+    """The names of all labs, including half-made and half-removed ones."""
     found = (path.name.removeprefix(PREFIX) for path in NAMESPACES.glob(f"{PREFIX}*-*"))
     return sorted({name.rpartition("-")[0] for name in found})
 
@@ -129,8 +129,8 @@ def address(node: int) -> str:
 
 
 def hosts(nodes: int) -> str:
-    """What resolves in a node. Mapped addresses have names of their own: IPv6 sockets, such as
-    torch's, ask for them and would wait for DNS; and node0 is to stay an IPv4 address."""
+    """The hosts file of a node. Mapped addresses have names of their own: IPv6 sockets, such as
+    torch's, look them up and would wait for DNS, while node0 must stay an IPv4 address."""
     lines = ["127.0.0.1 localhost"]
     for node in range(nodes):
         lines += [f"{address(node)} node{node}", f"::ffff:{address(node)} node{node}.mapped"]

@@ -1,8 +1,8 @@
-"""One command in every node at once: its output, its end, and what happens to its links.
+"""Runs one command in every node at once: its output, its end, and the events of its links.
 
-Node 0's output is ours. Of the others each line goes to our stderr, behind '[node1] ', and
-to a file if a folder is given. A node's command has a session of its own, so what ends it
-is what we send: the signal that we got, time to obey, then SIGKILL to all that is left.
+Node 0's output is that of netlab. Each line of another node goes to stderr, behind '[node1] ', and
+to a file if a folder is given. A node's command has a session of its own, so only netlab ends it:
+with the signal that netlab itself got, then after a grace period with SIGKILL.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ POLL_S = 0.02
 TIMED_OUT = 124
 
 
-class Crew:
-    """The processes of one command, by node, from ``start`` to ``dismiss``."""
+class NodeCommands:
+    """The processes of one command in all nodes, from ``start`` to ``kill``."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -35,7 +35,7 @@ class Crew:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(self, node: int, command: list[str], log: Path | None) -> None:
-        """In that node; nodes are started in order."""
+        """Starts the command in a node; nodes are started in order."""
         variables = self.lab.variables(node)
         words = self.lab.entry(node) + filled(command, variables)
         own = node == 0
@@ -56,49 +56,49 @@ class Crew:
 
     @property
     def running(self) -> list[subprocess.Popen[bytes]]:
-        return [one for one in self._started if one.poll() is None]
+        return [process for process in self._started if process.poll() is None]
 
-    def wait(self, agenda: Agenda, timeout_s: float | None, noted: list[int]) -> int:
-        """Until all have ended, or time is up, or a signal is noted; the exit code."""
+    def wait(self, agenda: Agenda, timeout_s: float | None, signals: list[int]) -> int:
+        """Returns the exit code once all have ended, time is up, or a signal was caught."""
         begun_s = time.monotonic()
         while self.running:
             elapsed_s = time.monotonic() - begun_s
-            if noted:
-                self._ask_to_end(noted[0], noted)
-                return 128 + noted[0]
+            if signals:
+                self._ask_to_end(signals[0], signals)
+                return 128 + signals[0]
             if timeout_s is not None and elapsed_s >= timeout_s:
                 say(f"{timeout_s:g} s are over; ending all nodes")
-                self._ask_to_end(signal.SIGTERM, noted)
+                self._ask_to_end(signal.SIGTERM, signals)
                 return TIMED_OUT
             for event in agenda.due(elapsed_s):
                 self.lab.set_link(event.node, event.state)
-                say(f"{elapsed_s:.1f} s: {event.said}")
+                say(f"{elapsed_s:.1f} s: {event.description}")
             time.sleep(POLL_S)
-        codes = [shell_code(one.returncode) for one in self._started]
+        codes = [shell_code(process.returncode) for process in self._started]
         for node, code in enumerate(codes[1:], start=1):
             if code:
                 say(f"node{node} ended with {code}")
         return codes[0]
 
-    def _ask_to_end(self, number: int, noted: list[int]) -> None:
-        """The signal to each command; a further one to us cuts its time to obey short."""
-        for one in self.running:
+    def _ask_to_end(self, number: int, signals: list[int]) -> None:
+        """Sends the signal to each command and waits; a second signal to netlab ends the wait."""
+        for process in self.running:
             with suppress(ProcessLookupError):
                 # Ctrl-C at a terminal reaches a whole group, other signals one process.
                 send = os.killpg if number == signal.SIGINT else os.kill
-                send(one.pid, number)
-        heard, deadline_s = len(noted), time.monotonic() + GRACE_S
-        while self.running and len(noted) == heard and time.monotonic() < deadline_s:
+                send(process.pid, number)
+        count, deadline_s = len(signals), time.monotonic() + GRACE_S
+        while self.running and len(signals) == count and time.monotonic() < deadline_s:
             time.sleep(POLL_S)
 
-    def dismiss(self) -> None:
-        """Kills what still runs. What has left its parent ends with the lab."""
-        for one in self._started:
-            one.kill()
-            one.wait()
+    def kill(self) -> None:
+        """Kills the commands. Processes that have left their parents end with the lab."""
+        for process in self._started:
+            process.kill()
+            process.wait()
 
-    def listen_to_the_end(self) -> None:
-        """Once nothing in the lab holds a pipe any more."""
+    def join_readers(self) -> None:
+        """Waits for the last output, once no process of the lab holds a pipe any more."""
         for reader in self._readers:
             reader.join(timeout=GRACE_S)
 
@@ -113,10 +113,10 @@ def filled(command: list[str], variables: dict[str, str]) -> list[str]:
 
 
 def relay(source: IO[bytes], node: int, copy: IO[bytes] | None) -> None:
-    """Lines of a node as they come, whole, so that those of several do not mix."""
+    """Passes a node's output on in whole lines, so that lines of several nodes do not mix."""
     for line in source:
         whole = line if line.endswith(b"\n") else line + b"\n"
-        with suppress(OSError, ValueError):  # nobody reads our stderr: the node goes on
+        with suppress(OSError, ValueError):  # the node goes on even if nobody reads stderr
             sys.stderr.buffer.write(b"[node%d] %s" % (node, whole))
             sys.stderr.buffer.flush()
         if copy is not None:
@@ -127,5 +127,5 @@ def relay(source: IO[bytes], node: int, copy: IO[bytes] | None) -> None:
 
 
 def shell_code(returncode: int) -> int:
-    """As a shell has it: 128 and the number for one that a signal ended."""
+    """The exit code as a shell reports it: 128 plus the number of a signal."""
     return returncode if returncode >= 0 else 128 - returncode

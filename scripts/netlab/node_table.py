@@ -1,4 +1,4 @@
-"""What ``list`` shows: a row for each node of each lab, as the kernel has it now."""
+"""The table of ``list``: a row for each node of each lab, as the kernel reports it now."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Row:
 
 
 def rows(lab: Lab) -> list[Row]:
-    """A row for each node that is there."""
+    """A row for each node that exists."""
     queues = links = ""
     with suppress(Failure):  # a half-made lab may lack its switch
         queues = ask("tc", "-n", lab.switch, "qdisc", "show")
@@ -32,7 +32,7 @@ def rows(lab: Lab) -> list[Row]:
 
 
 def row(lab: Lab, node: int, queues: str, links: str) -> Row:
-    """One node's, out of what ``tc`` and ``ip`` say of all ports of the switch."""
+    """The row of a node, from the output of ``tc`` and ``ip`` for all ports of the switch."""
     rate = re.search(rf"dev node{node} .*\brate (\S+)", queues)
     flags = re.search(rf" node{node}@\S+ <(\S+)>", links)
     state = "up" if flags and "UP" in flags[1].split(",") else "cut"
@@ -46,10 +46,10 @@ def row(lab: Lab, node: int, queues: str, links: str) -> Row:
     )
 
 
-def table(found: list[Row]) -> str:
-    """Columns as wide as they must be; what is not known is '-'."""
+def table(nodes: list[Row]) -> str:
+    """Aligned columns; what is not known is '-'."""
     names = [field.name for field in fields(Row)]
-    values = [[getattr(one, name) for name in names] for one in found]
+    values = [[getattr(node, name) for name in names] for node in nodes]
     lines = [names, *([("-" if v is None else str(v)) for v in line] for line in values)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)

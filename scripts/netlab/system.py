@@ -1,4 +1,4 @@
-"""What the lab asks of the machine, and how it says that something cannot be done."""
+"""Calls to the operating system: tools, signals and processes; and how failures are reported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Failure(Exception):
 
 
 def say(sentence: str) -> None:
-    """A line of ours on stderr, in one piece among those of the nodes."""
+    """Writes a line of netlab to stderr, in one piece among the lines of the nodes."""
     sys.stderr.write(f"netlab: {sentence}\n")
     sys.stderr.flush()
 
@@ -43,9 +43,10 @@ def require_fit() -> None:
 
 
 def ask(*words: str) -> str:
-    """Runs one of the tools; what it printed. Its words are ours, so a failure is the machine's.
+    """Runs one of the tools and returns its output. A failure is the machine's, since netlab chose
+    the words.
 
-    In a session of its own: a Ctrl-C at the terminal is for the lab, which has it wait.
+    The tool has a session of its own, so that a Ctrl-C at the terminal does not interrupt it.
     """
     done = subprocess.run(
         words, capture_output=True, text=True, check=False, start_new_session=True
@@ -56,28 +57,28 @@ def ask(*words: str) -> str:
     return done.stdout
 
 
-def noted_signals() -> list[int]:
-    """From now on the signals that would end us are only noted, in the list returned."""
-    noted: list[int] = []
-    for one in ENDING:
-        if signal.getsignal(one) != signal.SIG_IGN:  # nohup, and jobs in a shell's background
-            signal.signal(one, lambda number, _: noted.append(number))
-    return noted
+def caught_signals() -> list[int]:
+    """From now on, signals that would end netlab are only appended to the returned list."""
+    signals: list[int] = []
+    for number in ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup, and jobs in a shell's background
+            signal.signal(number, lambda caught, _: signals.append(caught))
+    return signals
 
 
 def processes(namespaces: Iterable[str]) -> list[int]:
-    """Every process in them, whatever its session or parent is by now."""
-    said = " ".join(ask("ip", "netns", "pids", one) for one in namespaces)
-    return [int(word) for word in said.split()]
+    """Every process in these namespaces, whatever its session or parent."""
+    pids = " ".join(ask("ip", "netns", "pids", space) for space in namespaces)
+    return [int(pid) for pid in pids.split()]
 
 
 def end_all(namespaces: Iterable[str]) -> None:
-    """Kills until none is left: one may have started another meanwhile."""
+    """Kills until no process is left, since one may have started another meanwhile."""
     deadline_s = time.monotonic() + GONE_WITHIN_S
     while found := processes(namespaces):
         if time.monotonic() > deadline_s:
             raise Failure(f"the machine does not end processes {found}; try `down` later.", UNFIT)
-        for one in found:
+        for pid in found:
             with suppress(ProcessLookupError):
-                os.kill(one, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)

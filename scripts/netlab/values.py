@@ -1,4 +1,4 @@
-"""Words of the command line: what each may be, and what a mistyped one is told."""
+"""Types of command-line arguments, whose errors say which values work."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ LEAST_BITS_PER_S, MOST_BITS_PER_S = 1e5, 1e11
 def nodes(text: str) -> int:
     if text.isdecimal() and 1 <= int(text) <= MOST_NODES:
         return int(text)
-    raise ArgumentTypeError(f"'{text}' is no number of nodes; 1 to {MOST_NODES} work")
+    raise ArgumentTypeError(f"'{text}' is not a number of nodes; 1 to {MOST_NODES} work")
 
 
 def node(text: str) -> int:
     if found := re.fullmatch(r"(?:node)?(\d{1,9})", text):
         return int(found[1])
-    raise ArgumentTypeError(f"'{text}' is no node; write 1 or node1")
+    raise ArgumentTypeError(f"'{text}' is not a node; write 1 or node1")
 
 
 def rate(text: str) -> int | None:
-    """Bits per second; None where the link is as fast as the machine copies."""
+    """Bits per second; None for a link that is as fast as the machine copies."""
     if text.lower() == "full":
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]bit)", text.lower())
@@ -33,20 +33,20 @@ def rate(text: str) -> int | None:
     if LEAST_BITS_PER_S <= bits_per_s <= MOST_BITS_PER_S:
         return round(bits_per_s)
     works = "100kbit to 100gbit work, as 200mbit or 2.5gbit, and 'full' for no limit"
-    raise ArgumentTypeError(f"'{text}' is no rate; {works}")
+    raise ArgumentTypeError(f"'{text}' is not a rate; {works}")
 
 
 def seconds(text: str) -> float:
     if re.fullmatch(r"\d+(\.\d+)?", text) and float(text) > 0:
         return float(text)
-    raise ArgumentTypeError(f"'{text}' is no time; write seconds, as 90 or 0.5")
+    raise ArgumentTypeError(f"'{text}' is not a duration; write seconds, as 90 or 0.5")
 
 
 def name(text: str) -> str:
     if re.fullmatch(r"[a-z0-9][a-z0-9-]{0,31}", text):
         return text
     works = "up to 32 small letters, digits and '-' work"
-    raise ArgumentTypeError(f"'{text}' is no name for a lab; {works}")
+    raise ArgumentTypeError(f"'{text}' is not a name for a lab; {works}")
 
 
 def event(text: str, state: str) -> Event:
@@ -58,4 +58,4 @@ def event(text: str, state: str) -> Event:
         return Event(node=node(which), state=state, after_s=seconds(when))
     except ArgumentTypeError:
         works = "NODE@SECONDS works, as 1@20, and NODE@file:PATTERN"
-        raise ArgumentTypeError(f"'{text}' says no node and time; {works}") from None
+        raise ArgumentTypeError(f"'{text}' does not name a node and a time; {works}") from None

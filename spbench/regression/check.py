@@ -35,8 +35,8 @@ from spbench.workload.case import COUNTED, QUICK, Case, Cell, MeasurementBudget
 
 BASE_AND_HEAD_BUDGET = MeasurementBudget(silent=False, seconds=30.0, precision=0.005, max_warmup=6)
 """The budget of a launch where both base and head are measured. No verdict needs steps without
-communication, and launches differ mostly by the noise of their iterations. A few iterations that
-agree to 1 % by chance would end the turns of base or head (docs/decisions/0017)."""
+communication, and launches differ mostly by the noise of their iterations. The precision is finer
+than the 1 % of ``run``, to which six iterations may agree by chance (docs/decisions/0017)."""
 
 
 def against_run(name: str, baselines: Path, run: Path, options: CheckOptions) -> Judgement:
