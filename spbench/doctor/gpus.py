@@ -88,7 +88,8 @@ def cool(here: Iterable[Seen]) -> Diagnosis:
 
 def topology(paths: Mapping[tuple[int, int], str], here: Sequence[Seen]) -> Diagnosis:
     """How each pair of two or more GPUs is connected; between sockets is the slowest path."""
-    pairs = {pair: path for pair in _pairs(here) if (path := paths.get(pair))}
+    indices = sorted(gpu.index for gpu in here)
+    pairs = {pair: path for pair in combinations(indices, 2) if (path := paths.get(pair))}
     if not pairs:
         return ok("gpu links", "NVML does not tell how the GPUs are connected")
     kinds = Counter(pairs.values())
@@ -97,21 +98,14 @@ def topology(paths: Mapping[tuple[int, int], str], here: Sequence[Seen]) -> Diag
     found = ", ".join(f"{kind}: {counted(count, 'pair')}" for kind, count in kinds.most_common())
     if BETWEEN_SOCKETS not in kinds:
         return ok("gpu links", found)
-    near = _near(here, pairs)
     remedy = "expect collectives to be as slow as the slowest path"
-    if len(near) > 1:
-        names = ",".join(str(index) for index in near)
-        remedy += f"; CUDA_VISIBLE_DEVICES={names} avoids paths between sockets"
+    if len(near := _near(indices, pairs)) > 1:
+        remedy += f"; CUDA_VISIBLE_DEVICES={','.join(near)} avoids paths between sockets"
     return warn("gpu links", found, remedy)
 
 
-def _pairs(here: Sequence[Seen]) -> list[tuple[int, int]]:
-    return list(combinations(sorted(gpu.index for gpu in here), 2))
-
-
-def _near(here: Sequence[Seen], pairs: Mapping[tuple[int, int], str]) -> list[int]:
+def _near(indices: Sequence[int], pairs: Mapping[tuple[int, int], str]) -> list[str]:
     """A group of GPUs, as large as a greedy search finds, without a path between sockets."""
-    indices = sorted(gpu.index for gpu in here)
     best: list[int] = []
     for first in indices:
         group = [first]
@@ -120,4 +114,4 @@ def _near(here: Sequence[Seen], pairs: Mapping[tuple[int, int], str]) -> list[in
             if other not in group and BETWEEN_SOCKETS not in kinds:
                 group.append(other)
         best = max(best, sorted(group), key=len)
-    return best
+    return [str(gpu) for gpu in best]

@@ -17,7 +17,6 @@ FILES = 256
 FILES_EACH = 16
 """A rank needs ``FILES`` open files, and ``FILES_EACH`` more for each rank. Over gloo it has 19 and
 4 (its launcher 25 and 5); the rest is for NCCL's channels."""
-PROBE_BYTES = 2**16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,7 @@ def space(folder: Path) -> Space:
     """Writes a file there and removes it. Raises nothing."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".spbench-") as file:
-            file.write(bytes(PROBE_BYTES))
+            file.write(bytes(2**16))
             file.flush()
         usage = shutil.disk_usage(folder)
     except OSError as error:
@@ -66,11 +65,9 @@ def shared_memory(shm: Space, ranks: int, device: Device) -> Diagnosis:
 def folder(name: str, space: Space) -> Diagnosis:
     """``name``: "this folder", where results go, or "temporary", where running ranks write."""
     if space.why_not:
-        remedy = {
-            "this folder": "change to a folder that you may write to, or give run an --out",
-            "temporary": "set TMPDIR to a folder that can be written",
-        }[name]
-        return fail(name, f"cannot write to {space.folder}: {space.why_not}", remedy)
+        choose = "give run an --out" if name == "this folder" else "set TMPDIR to a folder"
+        found = f"cannot write to {space.folder}: {space.why_not}"
+        return fail(name, found, f"{choose} that you may write to")
     found = f"{_size(space.free_bytes)} free in {space.folder}"
     if space.free_bytes < GIB:
         return warn(name, found, "free some space: a long sweep writes up to 1 GiB")

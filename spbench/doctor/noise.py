@@ -17,8 +17,7 @@ from spbench.text import counted
 from spbench.workload.case import Device
 
 WINDOW_S = 0.5
-LEAST_CORES = 0.05
-"""A process that uses less than this part of a core is not named."""
+LEAST_NAMED_CORES = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +25,6 @@ class Load:
     """What other processes used within ``WINDOW_S``."""
 
     cores: int
-    """Cores of the machine."""
     busy_cores: float
     load_average: float | None = None
     """The system's load average over the last minute."""
@@ -48,13 +46,11 @@ def load(sleep: Callable[[float], None] = time.sleep) -> Load:
         cores=cores,
         busy_cores=busy,
         load_average=told(lambda: os.getloadavg()[0]),
-        busiest=[(_name(process), used) for process, used in busiest if used >= LEAST_CORES],
+        busiest=[(_name(process), used) for process, used in busiest if used >= LEAST_NAMED_CORES],
     )
 
 
-def _cores_used(
-    processes: Sequence[psutil.Process],
-) -> Iterator[tuple[psutil.Process, float]]:
+def _cores_used(processes: Sequence[psutil.Process]) -> Iterator[tuple[psutil.Process, float]]:
     """Yields each process that still runs, with the cores that it used since the last call."""
     for process in processes:
         with contextlib.suppress(psutil.Error):

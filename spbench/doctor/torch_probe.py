@@ -12,6 +12,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -30,7 +31,6 @@ class TorchFacts(BaseModel):
     cuda: str = ""
     """The CUDA version that torch was built for; blank where it was built for the CPU alone."""
     nccl: str = ""
-    """The version of NCCL."""
     backends: list[str] = []
     """Those of gloo and nccl that torch was built with."""
     gpus: int = 0
@@ -76,7 +76,7 @@ def torch_facts(device: str) -> TorchFacts:
 
     from spbench.comm.nccl_gloo import available_backends
 
-    gpus, troubles = _usable_gpus() if device == "cuda" and torch.version.cuda else (0, [])
+    gpus, troubles = _usable_gpus(torch) if device == "cuda" and torch.version.cuda else (0, [])
     nccl = told(torch.cuda.nccl.version)
     return TorchFacts(
         version=str(torch.__version__),
@@ -88,22 +88,18 @@ def torch_facts(device: str) -> TorchFacts:
     )
 
 
-def _usable_gpus() -> tuple[int, list[str]]:
+def _usable_gpus(torch: Any) -> tuple[int, list[str]]:
     """How many GPUs torch can use, and what is wrong with the others or with all."""
-    import torch
-
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if not torch.cuda.is_available():
-            return 0, [_why_none(caught)]
-    tried = [_trouble(index) for index in range(torch.cuda.device_count())]
+            return 0, [_why_none(torch, caught)]
+    tried = [_trouble(torch, index) for index in range(torch.cuda.device_count())]
     return tried.count(""), [trouble for trouble in tried if trouble]
 
 
-def _why_none(caught: list[warnings.WarningMessage]) -> str:
+def _why_none(torch: Any, caught: list[warnings.WarningMessage]) -> str:
     """torch warns of a driver that it cannot use; otherwise initialising CUDA raises the reason."""
-    import torch
-
     if caught:
         return _first_line(caught[0].message)
     try:
@@ -113,10 +109,8 @@ def _why_none(caught: list[warnings.WarningMessage]) -> str:
     return "torch finds no GPU"
 
 
-def _trouble(index: int) -> str:
-    """What a GPU answers to a first small sum; blank if that is right."""
-    import torch
-
+def _trouble(torch: Any, index: int) -> str:
+    """What is wrong with a first small sum on a GPU; blank if nothing is."""
     try:
         total = torch.ones(8, device=f"cuda:{index}").sum().item()
     except Exception as error:
