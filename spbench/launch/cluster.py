@@ -59,6 +59,10 @@ class Member(BaseModel):
     gpus: int = 0
     versions: dict[str, str]
 
+    @property
+    def name(self) -> str:
+        return f"node {self.node} ({self.host})"
+
     @classmethod
     def of_this_machine(cls, cluster: Cluster) -> Member:
         return cls(
@@ -86,15 +90,16 @@ def roster_of(cluster: Cluster, came: Sequence[Member]) -> Roster:
     by_number = {member.node: member for member in came}
     missing = [node for node in range(cluster.nodes) if node not in by_number]
     if missing:
-        who = f"node {missing[0]}" if len(missing) == 1 else f"nodes {', '.join(map(str, missing))}"
+        numbers = ", ".join(map(str, missing))
+        names = f"node {numbers}" if len(missing) == 1 else f"nodes {numbers}"
         hosts = ", ".join(f"{member.node} ({member.host})" for member in by_number.values())
         return Roster(
-            why_not=f"{who} of {cluster.nodes} did not come within {cluster.wait_s:g} s; "
+            why_not=f"{names} of {cluster.nodes} did not come within {cluster.wait_s:g} s; "
             f"there: {hosts}. Start the same command on every node, and see that "
             f"{cluster.head}:{cluster.port} can be reached from it"
         )
     members = [by_number[node] for node in range(cluster.nodes)]
-    why_not = difference([(f"node {one.node} ({one.host})", one.versions) for one in members])
+    why_not = difference([(member.name, member.versions) for member in members])
     return Roster(why_not=why_not) if why_not else Roster(members=members)
 
 
@@ -129,7 +134,7 @@ def ranks_per_node(members: Sequence[Member], ranks: int, *, on_gpus: bool) -> i
     least = min(members, key=lambda member: member.gpus)
     if least.gpus * len(members) < ranks:
         raise LauncherError(
-            f"node {least.node} ({least.host}) has {least.gpus} visible GPUs, too few for "
+            f"{least.name} has {least.gpus} visible GPUs, too few for "
             f"{ranks} ranks on {len(members)} nodes with as many each; use fewer ranks, or nodes "
             f"that are alike"
         )

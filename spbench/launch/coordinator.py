@@ -90,22 +90,16 @@ class Coordinator:
         job = Job.read(folder)
         counts = job.nodes or [job.processes]
         others = list(range(1, len(counts)))
-        ranks_store = KeyValueStore(self._cluster.head, 0, keeps=True)
-        facts = {"job": job.model_dump_json(by_alias=True), "port": ranks_store.port}
+        store = KeyValueStore(self._cluster.head, 0, keeps=True)
+        facts = {"job": job.model_dump_json(by_alias=True), "port": store.port}
         self._store.post(f"job/{number}", json.dumps(facts))
         self._beats = {node: (None, time.monotonic()) for node in others}
         self._failed_first = None
         lost = self._wait_for(f"here/{number}", others, number, folder)
         if lost is not None:
             return lost
-        here = NodeRanks(
-            world_size=sum(counts),
-            local_size=counts[0],
-            host=self._cluster.head,
-            port=ranks_store.port,
-            interface=self._interface,
-        )
-        mine = run_ranks(folder, here, lambda: self._stop_grace_s(number, folder))
+        local = NodeRanks.of_node(0, counts, (self._cluster.head, store.port), self._interface)
+        mine = run_ranks(folder, local, lambda: self._stop_grace_s(number, folder))
         if not mine.ok:
             self._store.post(f"stop/{number}", f"{GRACE_S}")
         return self._gather(number, mine, others, folder)
@@ -118,8 +112,8 @@ class Coordinator:
             while self._store.read(f"{key}/{node}") is None:
                 self._stop_grace_s(number, folder)
                 if node in self._lost(number):
-                    host, silence_s = self._roster.hosts[node], self._cluster.silence_s
-                    why = f"node {node} ({host}) has not answered for {silence_s:g} s"
+                    name, silence_s = self._roster.members[node].name, self._cluster.silence_s
+                    why = f"{name} has not answered for {silence_s:g} s"
                     return LaunchResult(ok=False, lost=True, why=why)
                 time.sleep(POLL_S)
         return None

@@ -48,7 +48,9 @@ def rank_to_blame(result: LaunchResult, samples: Sequence[Sample]) -> int | None
         return min(failed, key=_order_of_blame).rank
     if result.hung_ranks:
         return result.hung_ranks[0]
-    return result.rank if result.rank is not None else next((one.rank for one in failed), None)
+    return (
+        result.rank if result.rank is not None else next((sample.rank for sample in failed), None)
+    )
 
 
 def _name(rank: int, result: LaunchResult) -> str:

@@ -28,7 +28,7 @@ class FailureNotices:
     """One rank's access to the store."""
 
     def __init__(self, store: KeyValueStore | None, rank: int, hosts: Sequence[str]) -> None:
-        """``hosts`` of all ranks. Without a store nothing is left and nothing is found."""
+        """``hosts`` of all ranks. Without a store nothing is left and nothing is read."""
         self._store, self._rank, self._hosts = store, rank, hosts
         is_first_of_host = hosts.index(hosts[rank]) == rank
         if store is not None and is_first_of_host and len(set(hosts)) > 1:

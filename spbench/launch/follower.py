@@ -59,20 +59,14 @@ def _take_part(
         return
     job.write(folder)
     point_to_heartbeats(folder, folder)
-    here = NodeRanks(
-        world_size=sum(job.nodes),
-        local_size=job.nodes[cluster.node],
-        first=sum(job.nodes[: cluster.node]),
-        host=cluster.head,
-        port=facts["port"],
-        interface=interface_towards(cluster.head, cluster.port),
-    )
+    interface = interface_towards(cluster.head, cluster.port)
+    local = NodeRanks.of_node(cluster.node, job.nodes, (cluster.head, facts["port"]), interface)
     store.post(f"here/{number}/{cluster.node}", "")
-    result = run_ranks(folder, here, lambda: _stop_grace_s(store, number))
+    result = run_ranks(folder, local, lambda: _stop_grace_s(store, number))
     paths = [*folder.glob("rank*.json"), *folder.glob("rank*.pulse")]
     files = {path.name: path.read_bytes().decode("latin-1") for path in paths}
     if not result.ok:
-        files |= _ends_of_logs(folder, here.first)
+        files |= _ends_of_logs(folder, local.first)
     done = {"ended": result.model_dump(mode="json"), "files": files}
     store.post(f"done/{number}/{cluster.node}", json.dumps(done))
 

@@ -58,22 +58,17 @@ def memory_back(
     held: list[tuple[int, int]] = []
     for _ in range(round(wait_s / LOOK_S)):
         now = used()
-        if len(now) < len(before):
-            sleep(LOOK_S)
-            continue
-        held = [
-            (gpu, after - earlier)
-            for gpu, (after, earlier) in enumerate(zip(now, before, strict=False))
-            if after > earlier + TOLERANCE_BYTES
-        ]
-        if not held:
-            return None
+        if len(now) >= len(before):  # else NVML does not answer for all of them
+            more = [after - earlier for after, earlier in zip(now, before, strict=False)]
+            held = [(gpu, size) for gpu, size in enumerate(more) if size > TOLERANCE_BYTES]
+            if not held:
+                return None
         sleep(LOOK_S)
     if not held:
         return "NVML does not tell any more how much GPU memory is in use; see 'nvidia-smi'"
-    gpu, more = held[0]
+    gpu, held_bytes = held[0]
     return (
-        f"{round(more / 2**20):,} MiB of GPU {gpu} are still in use {wait_s:g} s after its "
+        f"{round(held_bytes / 2**20):,} MiB of GPU {gpu} are still in use {wait_s:g} s after its "
         f"ranks were killed, which would disturb the next launch. End the processes that "
         f"'nvidia-smi' lists, and start again; a run resumes with the same --out"
     )

@@ -10,9 +10,9 @@ import psutil
 def address_towards(host: str, port: int) -> str | None:
     """The local address from which a packet to ``host`` would leave; None: no name, or no way."""
     try:
-        family, kind, _, _, there = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        family, kind, _, _, remote = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
-            probe.connect(there)
+            probe.connect(remote)
             return str(probe.getsockname()[0])
     except OSError:
         return None

@@ -126,7 +126,7 @@ def _end_tree(process: subprocess.Popen[bytes], grace_s: float) -> None:
             process.wait(grace_s)
         process.kill()
         # Python's resource tracker ends by itself when it has removed what the others left.
-        send_signal([one for one in tree if not _is_resource_tracker(one)], signal.SIGKILL)
+        send_signal([child for child in tree if not _is_resource_tracker(child)], signal.SIGKILL)
         _, left = psutil.wait_procs(tree, timeout=grace_s)
         send_signal(left, signal.SIGKILL)
         psutil.wait_procs(left, timeout=grace_s)
@@ -140,7 +140,7 @@ def _is_resource_tracker(process: psutil.Process) -> bool:
 
 
 def send_signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
-    """To those that are still there."""
+    """Signals the processes that still exist."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             process.send_signal(number)

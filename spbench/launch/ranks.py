@@ -15,10 +15,10 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Self, final
 
 import psutil
 from torch.distributed.elastic.multiprocessing import (
@@ -48,12 +48,26 @@ class NodeRanks:
 
     world_size: int
     local_size: int
-    first: int = 0
+    first: int
     """The lowest rank on this node."""
     host: str
     port: int
-    interface: str | None = None
+    interface: str | None
     """The network interface for gloo, unless the user has chosen one; None: gloo's own choice."""
+
+    @classmethod
+    def of_node(
+        cls, node: int, counts: Sequence[int], store: tuple[str, int], interface: str | None = None
+    ) -> Self:
+        """``counts``: ranks on each node; ``store``: host and port at which all ranks meet."""
+        return cls(
+            world_size=sum(counts),
+            local_size=counts[node],
+            first=sum(counts[:node]),
+            host=store[0],
+            port=store[1],
+            interface=interface,
+        )
 
     def environment(self, local_rank: int) -> dict[str, str]:
         """What init_process_group reads, and how many threads the rank may use."""
@@ -70,7 +84,8 @@ class NodeRanks:
             "MASTER_ADDR": self.host,
             "MASTER_PORT": str(self.port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",  # rank 0 listens nowhere
-            "TORCHELASTIC_RUN_ID": "launch",  # how the folder of its logs begins
+            "TORCHELASTIC_RUN_ID": "launch",  # logs lie in logs/launch_*/attempt_0
+            "TORCHELASTIC_RESTART_COUNT": "0",
             "OMP_NUM_THREADS": str(max(1, cores // self.local_size)),
         }
 
@@ -81,8 +96,7 @@ def launch_here(folder: Path, ranks: int, stop: Callable[[], float | None]) -> L
         store = KeyValueStore(LOOPBACK, 0, keeps=True)  # open until this function returns
     except KeyValueStoreError as error:
         return LaunchResult(ok=False, why=f"no port for the ranks to meet at: {error}")
-    here = NodeRanks(world_size=ranks, local_size=ranks, host=LOOPBACK, port=store.port)
-    return run_ranks(folder, here, stop)
+    return run_ranks(folder, NodeRanks.of_node(0, [ranks], (LOOPBACK, store.port)), stop)
 
 
 def run_ranks(
@@ -138,7 +152,7 @@ def _wait(ranks: PContext, node_ranks: NodeRanks, stop: Callable[[], float | Non
 
 def end_ranks(ranks: PContext, grace_s: float) -> None:
     """Has each rank write its stacks, and ends it and all that it started."""
-    families = [one for pid in ranks.pids().values() for one in _family(pid)]
+    families = [process for pid in ranks.pids().values() for process in _family(pid)]
     send_signal(families, signal.SIGUSR1)
     time.sleep(STACKS_S)
     send_signal(families, signal.SIGTERM)

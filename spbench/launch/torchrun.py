@@ -50,9 +50,9 @@ def joined_ranks(environ: Mapping[str, str] = os.environ) -> int | None:
 def _number(environ: Mapping[str, str], name: str, least: int, most: int | None) -> int:
     text = environ[name]
     if text.isascii() and text.isdecimal() and len(text) < 10:
-        found = int(text)
-        if found >= least and (most is None or found <= most):
-            return found
+        number = int(text)
+        if number >= least and (most is None or number <= most):
+            return number
     works = f"from {least} on" if most is None else f"from {least} to {most}"
     raise Failure(
         f"{name}={text!r} is not a whole number {works}; torchrun or srun set it, "
