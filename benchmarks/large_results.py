@@ -24,7 +24,7 @@ from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
-from spbench.results.iterations import append_samples
+from spbench.results.iterations import write_samples
 from spbench.results.record import COLUMNS, Record
 from spbench.results.sample import Sample
 
@@ -106,7 +106,7 @@ def samples_of(record: Record, chance: random.Random) -> list[Sample]:
 
 
 def write(folder: Path, records: Iterable[Record]) -> None:
-    """runs.csv at once; samples.csv.gz a member a launch, as a run writes it."""
+    """runs.csv at once; samples/ a file a launch, as a run writes it."""
     folder.mkdir(parents=True, exist_ok=True)
     chance = random.Random(2)
     with (folder / "runs.csv").open("w", newline="") as file:
@@ -114,7 +114,7 @@ def write(folder: Path, records: Iterable[Record]) -> None:
         writer.writeheader()
         for record in records:
             writer.writerow(asdict(record))
-            append_samples(folder, record, samples_of(record, chance))
+            write_samples(folder, record, samples_of(record, chance))
 
 
 def seconds(command: str, folder: Path) -> float:

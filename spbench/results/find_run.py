@@ -11,7 +11,7 @@ import click
 
 from spbench.errors import Failure, ResultsError
 from spbench.results.baselines import BASELINES, folder_of, names
-from spbench.results.iterations import Traces, read_samples_csv
+from spbench.results.iterations import Traces, read_traces
 from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.results.run_json import folder_of_run, read_run
@@ -106,7 +106,7 @@ def reference_of(run: Path, records: Sequence[Record]) -> str | None:
 def traces_of(run: Path, records: Sequence[Record]) -> Traces:
     """Iterations of the launches that took turns with another side's; of others none are needed."""
     cases = {record.case for record in records if record.turns}
-    return read_samples_csv(folder_of_run(run), cases) if cases else Traces()
+    return read_traces(folder_of_run(run), cases) if cases else Traces()
 
 
 def records_of(run: Path) -> list[Record]:

@@ -1,9 +1,6 @@
-"""samples.csv.gz: every iteration of every rank, in order of time.
+"""Every iteration of every rank: a file a launch in samples/, written by rename, so never torn.
 
-Each launch is a gzip member of its own. A run that is killed while it writes leaves a torn one;
-the next is written behind it, and both are read: of the torn one what came before the tear,
-unless an earlier attempt at the launch is known. A member whose checksum is wrong is left out as a
-whole, as any of its figures may be.
+Older versions wrote all launches into one samples.csv.gz, which is read as well.
 """
 
 from __future__ import annotations
@@ -11,65 +8,161 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import re
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import zip_longest
 from pathlib import Path
+from typing import cast
 
 import pandas
 
+from spbench.results import old_samples
 from spbench.results.record import Record
-from spbench.results.sample import Sample
+from spbench.results.run_json import folder_of_run
+from spbench.results.sample import Sample, write_atomically
 
-SAMPLE_COLUMNS = ("case", "launch", "pass", "rank", "iteration", "ms")
-MEMBER = re.compile(rb"\x1f\x8b\x08(?=[\x00-\x1f].{4}[\x00\x02\x04][\x00-\x0d\xff])", re.DOTALL)
-"""How a gzip member begins: method, flags, any time, level, system (RFC 1952). What was torn may
-end like one, directly before the next."""
+FOLDER = "samples"
+SAMPLE_COLUMNS = ("case", "launch", "rank", "iteration", "step_ms", "silent_ms")
+KEYS = list(SAMPLE_COLUMNS[:4])
+LEAST_MS, MOST_MS = 1e-6, 1e12
+"""A nanosecond and thirty years: what is outside was no step, and its ratios are no numbers."""
 
 Launch = tuple[str, int]
-"""Case and launch."""
+"""Case and number."""
 Times = dict[Launch, dict[tuple[str, int], list[float]]]
-"""By launch, then by pass and rank: each iteration."""
+"""Milliseconds of each iteration, by pass and rank."""
 
 
-def append_samples(folder: Path, record: Record, samples: Sequence[Sample]) -> None:
-    """The launch's iterations as one more member, also behind a torn one; none without any."""
+def write_samples(folder: Path, record: Record, samples: Sequence[Sample]) -> None:
+    """The iterations of one launch, in place of those of an earlier attempt at it."""
     rows = [
-        (record.case, record.launch, name, sample.rank, i, f"{ms:.6g}")
+        (record.case, record.launch, sample.rank, i, *(_cell(ms) for ms in times))
         for sample in samples
-        for name, times in (("timed", sample.step_ms), ("silent", sample.compute_ms))
-        for i, ms in enumerate(times or [])
+        for i, times in enumerate(zip_longest(sample.step_ms or [], sample.compute_ms or []))
     ]
     if not rows:
         return
-    path = folder / "samples.csv.gz"
-    is_new = not path.exists() or path.stat().st_size == 0
     text = io.StringIO()
-    writer = csv.writer(text)
-    if is_new:
-        writer.writerow(SAMPLE_COLUMNS)
-    writer.writerows(rows)
-    with path.open("ab") as file:
-        # Without name and time: behind a header that is torn, these are read as one of its fields.
-        file.write(gzip.compress(text.getvalue().encode(), mtime=0))
+    csv.writer(text).writerows([SAMPLE_COLUMNS, *rows])
+    (folder / FOLDER).mkdir(exist_ok=True)
+    path = folder / FOLDER / f"{record.case}-launch{record.launch}.csv.gz"
+    write_atomically(path, gzip.compress(text.getvalue().encode(), mtime=0))
 
 
-LEAST_MS, MOST_MS = 1e-6, 1e12
-"""A nanosecond and thirty years: what is outside was no step, and its ratios are no numbers."""
+def _cell(ms: float | None) -> str:
+    return "" if ms is None else f"{ms:.6g}"
+
+
+def has_samples(run: Path) -> bool:
+    return (run / FOLDER).is_dir() or (run / old_samples.NAME).exists()
+
+
+def read_samples(path: str | Path, cases: Collection[str] | None = None) -> pandas.DataFrame:
+    """The iterations of a results directory, of all its cases or of those given.
+
+    A row is one iteration of one rank: case (str), launch, rank, iteration (int64), step_ms (timed)
+    and silent_ms (the same step with silent collectives), both float64, NaN where that pass did not
+    get as far. Of a launch that was measured again the last whole attempt is there.
+
+    Never raises. ``frame.attrs["torn"]`` counts launches that are cut short or damaged,
+    ``frame.attrs["damaged"]`` lines that are not samples.
+    """
+    folder = folder_of_run(Path(path))
+    new, torn, damaged = _launches(folder, cases)
+    cells, old_torn = old_samples.old_cells(folder, cases)
+    old, old_damaged = _wide(cells)
+    known = pandas.MultiIndex.from_frame(new[["case", "launch"]])
+    old = old[~pandas.MultiIndex.from_frame(old[["case", "launch"]]).isin(known)]
+    frame = pandas.concat([part for part in (old, new) if len(part)] or [new], ignore_index=True)
+    frame.attrs |= {"torn": torn + old_torn, "damaged": damaged + old_damaged}
+    return frame
+
+
+def _launches(folder: Path, cases: Collection[str] | None) -> tuple[pandas.DataFrame, int, int]:
+    """What is in samples/, how many of its files are damaged, and how many lines."""
+    texts, torn = [], 0
+    for file in sorted((folder / FOLDER).glob("*-launch*.csv.gz")):
+        if cases is not None and file.name.rpartition("-launch")[0] not in cases:
+            continue
+        try:
+            text = gzip.decompress(file.read_bytes()).decode()
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError):
+            text = ""
+        header, _, rows = text.partition("\n")
+        torn += not header
+        texts.append(rows)
+    frame = pandas.read_csv(
+        io.StringIO("".join(texts)),
+        names=list(SAMPLE_COLUMNS),
+        dtype={"case": str},
+        index_col=False,
+        on_bad_lines="skip",
+        low_memory=False,
+    )
+    frame = _numeric(frame, ["step_ms", "silent_ms"])
+    sound = _are_numbers(frame) & _is_time(frame["step_ms"]) & _is_time(frame["silent_ms"])
+    return _typed(frame[sound]), torn, int((~sound).sum())
+
+
+def _wide(cells: pandas.DataFrame) -> tuple[pandas.DataFrame, int]:
+    """Both passes of the old form beside each other, and how many lines are not samples."""
+    cells = _numeric(cells, ["ms"])
+    sound = _are_numbers(cells) & _is_time(cells["ms"]) & cells["ms"].notna()
+    good = _last_attempts(cells[sound])
+    passes = []
+    keys = [*KEYS[:2], "pass", "rank"]
+    good = good.sort_values([*keys, "iteration"], kind="stable")
+    follows = good["iteration"] == good.groupby(keys).cumcount()
+    for name, column in (("timed", "step_ms"), ("silent", "silent_ms")):
+        times = good[follows & (good["pass"] == name)]
+        passes.append(times[[*KEYS, "ms"]].rename(columns={"ms": column}))
+    wide = passes[0].merge(passes[1], on=KEYS, how="outer")
+    return _typed(wide), int((~sound).sum() + (~follows).sum())
+
+
+def _last_attempts(good: pandas.DataFrame) -> pandas.DataFrame:
+    """A launch that was measured again begins anew with iteration 0 of a rank that it had."""
+    whole = pandas.MultiIndex.from_frame(good.loc[good["whole"].astype(bool), KEYS[:2]])
+    named = pandas.MultiIndex.from_frame(good[KEYS[:2]])
+    good = good[good["whole"].astype(bool) | ~named.isin(whole)]
+    again = good.groupby([*KEYS, "pass"]).cumcount().where(good["iteration"] == 0, 0)
+    launch = [good["case"], good["launch"]]
+    attempt = again.groupby(launch).cummax()
+    return good[attempt == attempt.groupby(launch).transform("max")]
+
+
+def _numeric(cells: pandas.DataFrame, times: Sequence[str]) -> pandas.DataFrame:
+    """Figures in place of their texts, NaN for what is not a number."""
+    names = [*KEYS[1:], *times]
+    figures = {name: pandas.to_numeric(cells[name], errors="coerce") for name in names}
+    return cells.assign(**{name: column.astype(float) for name, column in figures.items()})
+
+
+def _are_numbers(cells: pandas.DataFrame) -> pandas.Series[bool]:
+    """Whether launch, rank and iteration of each line are whole."""
+    numbers = cells[KEYS[1:]]
+    return ((numbers >= 0) & (numbers % 1 == 0)).all(axis=1)
+
+
+def _is_time(ms: pandas.Series[float]) -> pandas.Series[bool]:
+    return ms.isna() | ms.between(LEAST_MS, MOST_MS)
+
+
+def _typed(frame: pandas.DataFrame) -> pandas.DataFrame:
+    kinds = dict.fromkeys(KEYS[1:], "int64") | dict.fromkeys(("step_ms", "silent_ms"), "float64")
+    return frame[list(SAMPLE_COLUMNS)].astype({"case": "str"} | kinds).reset_index(drop=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traces:
-    """What samples.csv.gz holds of some cases, and what of it is lost."""
+    """Iterations of some cases by launch, and what of them is lost."""
 
     ms: Times = field(default_factory=dict)
-    """Of a repeated launch, the last attempt that is whole."""
     torn: int = 0
-    """Launches that are cut short or damaged, of all cases: their own name may be lost."""
+    """Launches that are cut short or damaged."""
     damaged: int = 0
-    """Lines that are no sample."""
+    """Lines that are not samples."""
 
     def steps(self, record: Record) -> list[float]:
         """Milliseconds of a launch's iterations; none if it has no time, or samples of a rank are
@@ -81,10 +174,7 @@ class Traces:
         return self.slowest((record.case, record.launch), name, ranks)
 
     def slowest(self, launch: Launch, name: str, ranks: int) -> list[float]:
-        """An iteration takes as long as its slowest rank.
-
-        None if a rank of ``ranks`` is lost, or an iteration of one.
-        """
+        """Each iteration takes as long as its slowest rank; none if samples of a rank are lost."""
         by_rank = [
             times for (this, _), times in self.ms.get(launch, {}).items() if this == name and times
         ]
@@ -93,102 +183,13 @@ class Traces:
         return [max(at) for at in zip(*by_rank, strict=True)]
 
 
-def read_samples_csv(folder: Path, cases: Collection[str] | None = None) -> Traces:
-    """The iterations of ``cases``, or of all. Never raises; what is lost is counted."""
-    try:
-        data = (folder / "samples.csv.gz").read_bytes()
-    except OSError:
-        return Traces()
+def read_traces(run: Path, cases: Collection[str] | None = None) -> Traces:
+    """The iterations of ``cases``, or of all, by launch."""
+    frame = read_samples(run, cases)
     ms: Times = {}
-    torn = damaged = 0
-    for text, whole in members(data):
-        found, strange = _times(cases, text, whole=whole)
-        # What is left of a torn attempt takes no place of an earlier one.
-        ms |= found if whole else {key: found[key] for key in found if key not in ms}
-        torn += not whole
-        damaged += strange
-    return Traces(ms=ms, torn=torn, damaged=damaged)
-
-
-def _times(cases: Collection[str] | None, text: str, *, whole: bool) -> tuple[Times, int]:
-    """What one member holds of ``cases``, and how many of its lines are no sample."""
-    ms: Times = {}
-    damaged = 0
-    for line in _lines_with(cases, text, whole=whole):
-        found = _sample(line)
-        if found is None:
-            damaged += 1
-            continue
-        launch, at, iteration, value = found
-        if cases is not None and launch[0] not in cases:
-            continue
-        times = ms.setdefault(launch, {})
-        if iteration == 0 and at in times:
-            times.clear()  # measured again
-        if iteration != len(times.setdefault(at, [])):
-            damaged += 1
-            continue
-        times[at].append(value)
-    return ms, damaged
-
-
-def members(data: bytes) -> Iterator[tuple[str, bool]]:
-    """The text of each gzip member, and whether it is whole; of a torn one its beginning."""
-    starts = [found.start() for found in MEMBER.finditer(data)]
-    if data and (not starts or starts[0] > 0):
-        yield "", False
-    bounds = [*starts, len(data)]
-    i = 0
-    while i < len(starts):
-        text, ends, rest = _member(data, bounds[i:])
-        yield text.decode("utf-8", errors="replace"), ends > 0
-        if rest.strip(b"\0"):
-            yield "", False  # behind a whole one stands what is none
-        i += max(ends, 1)
-
-
-def _member(data: bytes, bounds: Sequence[int]) -> tuple[bytes, int, bytes]:
-    """What begins at the first of ``bounds``: its text, at which bound it has ended, what is over.
-
-    It may well hold what looks like another beginning. 0: it is torn, before the next beginning,
-    as what follows it would be read as its own.
-    """
-    inflate = zlib.decompressobj(wbits=31)
-    text = beginning = b""
-    for ends, (start, end) in enumerate(pairwise(bounds), 1):
-        try:
-            text += inflate.decompress(data[start:end])
-        except zlib.error:
-            break
-        if inflate.eof:
-            return text, ends, inflate.unused_data
-        if ends == 1:
-            beginning = text
-    return beginning, 0, b""
-
-
-def _lines_with(cases: Collection[str] | None, text: str, *, whole: bool) -> list[str]:
-    """The lines that end, of a member that may hold one of ``cases``."""
-    first, _, _ = text.partition(",")
-    if cases is not None and first not in cases and text.count(first) == text.count("\n"):
-        return []  # all of it is of one other case: most members, so it is worth a shortcut
-    ended = text if whole else text[: text.rfind("\n") + 1]  # half a figure reads as another
-    header = ",".join(SAMPLE_COLUMNS)
-    return [line for line in ended.splitlines() if line and not line.startswith(header)]
-
-
-def _sample(line: str) -> tuple[Launch, tuple[str, int], int, float] | None:
-    cells = line.split(",")
-    if len(cells) < len(SAMPLE_COLUMNS):
-        return None
-    case, launch, name, rank, iteration, ms = cells[: len(SAMPLE_COLUMNS)]  # a newer one has more
-    try:
-        value = float(ms)
-        found = (case, int(launch)), (name, int(rank)), int(iteration), value
-    except ValueError:
-        return None
-    return found if LEAST_MS <= value <= MOST_MS else None
-
-
-def read_samples(path: str | Path, cases: Collection[str] | None = None) -> pandas.DataFrame:
-    raise NotImplementedError
+    for name, column in (("timed", "step_ms"), ("silent", "silent_ms")):
+        times = frame[frame[column].notna()]
+        for key, of_rank in times.groupby(KEYS[:3])[column]:
+            case, launch, rank = cast(tuple[str, int, int], key)
+            ms.setdefault((case, launch), {})[name, rank] = of_rank.tolist()
+    return Traces(ms=ms, torn=frame.attrs["torn"], damaged=frame.attrs["damaged"])

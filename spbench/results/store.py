@@ -1,4 +1,4 @@
-"""Writing a results directory: runs.csv, samples.csv.gz, run.json, logs/ and plots/.
+"""Writing a results directory: runs.csv, samples/, run.json, logs/ and plots/.
 
 One writer at a time, held by a lock. A row is on disk before the next launch starts.
 """
@@ -23,7 +23,7 @@ from filelock import BaseFileLock
 
 from spbench.errors import ResultsError
 from spbench.results.csv_header import lines_of, text_of, widened, with_last_line_ended
-from spbench.results.iterations import append_samples
+from spbench.results.iterations import write_samples
 from spbench.results.lock import LOCK, taken
 from spbench.results.record import COLUMNS, Record
 from spbench.results.run_json import read_run
@@ -80,7 +80,7 @@ class Store:
         """
         with _named(self.folder), _uninterrupted():
             self._check_there()
-            append_samples(self.folder, record, samples)
+            write_samples(self.folder, record, samples)
             self._add([record])
 
     def copy(self, records: Iterable[Record]) -> None:

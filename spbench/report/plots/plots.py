@@ -22,7 +22,7 @@ from spbench.report.plots.figure import PANELS, Sheet
 from spbench.report.plots.forest import compared, labels, ratios
 from spbench.report.plots.iterations_plot import OUTLIER, Cases, cases_by_panel, launch_rows
 from spbench.report.plots.panels import memory, sent_bytes, step_split, throughput
-from spbench.results.iterations import read_samples_csv
+from spbench.results.iterations import has_samples, read_traces
 from spbench.results.record import Record
 from spbench.text import counted
 
@@ -67,7 +67,7 @@ def page_of(lines: Sequence[Line], records: Sequence[Record], run: Path, number:
         drawn = [line for line in lines if name in SHARE_DRAWINGS or line.kind == "measured"]
         panels[name] = list(dict.fromkeys(line.panel for line in drawn))
     panels["ratios"] = list(dict.fromkeys(line.panel for line in lines if compared(line)))
-    cases = cases_by_panel(records) if (run / "samples.csv.gz").exists() else {}
+    cases = cases_by_panel(records) if has_samples(run) else {}
     panels["launches"] = list(cases)
     most = max(math.ceil(len(titles) / PANELS) for titles in panels.values())
     if number > most:
@@ -135,13 +135,13 @@ def _into(drawing: Drawing, lines: Sequence[Line]) -> Callable[[Axes], None]:
 
 def _launches(panels: Mapping[str, Cases], run: Path, about: str) -> tuple[Sheet, list[str]]:
     records = [record for cases in panels.values() for these in cases.values() for record in these]
-    traces = read_samples_csv(run, {record.case for record in records})
+    traces = read_traces(run, {record.case for record in records})
     strategies = list(dict.fromkeys(name for cases in panels.values() for name in cases))
     lost = []
     if traces.torn:
-        lost.append(f"samples.csv.gz is torn or damaged in {counted(traces.torn, 'place')}")
+        lost.append(f"samples are torn or damaged in {counted(traces.torn, 'place')}")
     if traces.damaged:
-        lost.append(f"samples.csv.gz: {counted(traces.damaged, 'line')} left out: no sample")
+        lost.append(f"{counted(traces.damaged, 'line')} of the samples left out: not a sample")
     return Sheet(
         heading="Every iteration against its case's step time",
         panels={

@@ -18,7 +18,7 @@ from spbench.analysis.compare_strategies import compare_strategies
 from spbench.report.plots import plots
 from spbench.report.plots.figure import PANELS, STYLE, Sheet
 from spbench.report.plots.figure import draw as draw_sheet
-from spbench.results.iterations import append_samples
+from spbench.results.iterations import write_samples
 from spbench.results.record import Record
 from spbench.results.sample import Sample
 from spbench.workload.case import Case
@@ -65,7 +65,7 @@ def with_samples(folder: Path, records: Sequence[Record], outlier: float = 1.0) 
         if one.step_ms is not None:
             steps = [one.step_ms * (1 + 0.001 * (i % 5)) for i in range(9)]
             steps.append(one.step_ms * outlier)
-            append_samples(
+            write_samples(
                 folder,
                 one,
                 [Sample(rank=r, status="ok", step_ms=steps) for r in range(one.world_size)],

@@ -1,8 +1,10 @@
-"""samples.csv.gz: every iteration, whatever was torn, changed or written behind it."""
+"""Samples: every iteration comes back, also from the one file of older versions, torn or not."""
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spbench.results.iterations import SAMPLE_COLUMNS, Traces, append_samples, read_samples_csv
+import spbench
+from spbench.results.iterations import SAMPLE_COLUMNS, Traces, read_traces, write_samples
+from spbench.results.old_samples import COLUMNS as OLD_COLUMNS
 from spbench.results.record import Record
 from spbench.results.sample import Sample
 from spbench.results.store import Store
@@ -36,10 +40,26 @@ def samples(launch: int) -> list[Sample]:
     ]
 
 
-def written(folder: Path, launches: list[int]) -> bytes:
+def written(folder: Path, launches: list[int], case: str = CASE.key) -> bytes:
+    """samples.csv.gz as older versions wrote it: each launch a member, the first with a header."""
     for launch in launches:
-        append_samples(folder, record(launch), samples(launch))
+        append_old(folder, case, launch, samples(launch))
     return (folder / "samples.csv.gz").read_bytes()
+
+
+def append_old(folder: Path, case: str, launch: int, ranks: list[Sample]) -> None:
+    rows = [
+        (case, launch, name, sample.rank, i, f"{ms:.6g}")
+        for sample in ranks
+        for name, times in (("timed", sample.step_ms), ("silent", sample.compute_ms))
+        for i, ms in enumerate(times or [])
+    ]
+    path = folder / "samples.csv.gz"
+    is_new = not path.exists() or path.stat().st_size == 0
+    text = io.StringIO()
+    csv.writer(text).writerows([*([OLD_COLUMNS] if is_new else []), *rows])
+    with path.open("ab") as file:
+        file.write(gzip.compress(text.getvalue().encode(), mtime=0))
 
 
 def steps(traces: Traces, launch: int, case: str = CASE.key) -> list[list[float]]:
@@ -49,13 +69,17 @@ def steps(traces: Traces, launch: int, case: str = CASE.key) -> list[list[float]
 
 def read(folder: Path, data: bytes) -> Traces:
     (folder / "samples.csv.gz").write_bytes(data)
-    return read_samples_csv(folder)
+    return read_traces(folder)
 
 
-def test_every_iteration_comes_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("old", [False, True])
+def test_every_iteration_comes_back(tmp_path: Path, old: bool) -> None:
     """By launch, pass and rank; an iteration is as long as its slowest rank."""
-    written(tmp_path, [0, 1, 2])
-    found = read_samples_csv(tmp_path)
+    if old:
+        written(tmp_path, [0, 1, 2])
+    for launch in [] if old else TIMES:
+        write_samples(tmp_path, record(launch), samples(launch))
+    found = read_traces(tmp_path)
     assert {launch: steps(found, launch) for launch in TIMES} == TIMES
     assert (found.torn, found.damaged) == (0, 0)
     assert found.slowest((CASE.key, 0), "timed", 2) == [1.5, 2.5, 4.0]
@@ -64,36 +88,89 @@ def test_every_iteration_comes_back(tmp_path: Path) -> None:
     assert found.slowest((CASE.key, 9), "timed", 2) == []
 
 
-def test_only_the_cases_that_are_asked_for(tmp_path: Path) -> None:
-    """A large file is not all kept."""
-    written(tmp_path, [0])
-    append_samples(tmp_path, record(case="other"), samples(1))
-    assert list(read_samples_csv(tmp_path, {"other"}).ms) == [("other", 0)]
-    assert list(read_samples_csv(tmp_path, {CASE.key}).ms) == [(CASE.key, 0)]
-    assert len(read_samples_csv(tmp_path).ms) == 2
+@pytest.mark.parametrize("old", [False, True])
+def test_samples_are_one_frame(tmp_path: Path, old: bool) -> None:
+    """A row is an iteration of a rank, whoever wrote it; the silent pass may be shorter."""
+    if old:
+        written(tmp_path, [0])
+    else:
+        write_samples(tmp_path, record(0), samples(0))
+    frame = spbench.read_samples(tmp_path)
+    assert list(frame.columns) == list(SAMPLE_COLUMNS)
+    assert list(map(str, frame.dtypes))[1:] == [*3 * ["int64"], *2 * ["float64"]]
+    blank = frame.silent_ms.isna()
+    assert frame[~blank].values.tolist() == [
+        [CASE.key, 0, 0, 0, 1.25, 0.5],
+        [CASE.key, 0, 1, 0, 1.5, 0.5],
+    ]
+    assert frame.step_ms.tolist() == [1.25, 2.5, 3.0, 1.5, 2.25, 4.0]
+    assert (frame.attrs["torn"], frame.attrs["damaged"]) == (0, 0)
+
+
+def test_a_run_of_an_older_version_is_resumed(tmp_path: Path) -> None:
+    """What it wrote stays; a launch that is measured again is the new one."""
+    written(tmp_path, [0, 1])
+    write_samples(tmp_path, record(1), samples(2))
+    write_samples(tmp_path, record(2), samples(2))
+    found = read_traces(tmp_path)
+    assert [steps(found, launch) for launch in range(3)] == [TIMES[0], TIMES[2], TIMES[2]]
+
+
+def test_a_launch_is_replaced_by_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed at any moment, the earlier attempt or the new one is there as a whole."""
+    write_samples(tmp_path, record(0), samples(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write_samples(tmp_path, record(0), samples(1))
+    assert steps(read_traces(tmp_path), 0) == TIMES[0]
+    write_samples(tmp_path, record(0), samples(1))
+    assert steps(read_traces(tmp_path), 0) == TIMES[1]
+    assert read_traces(tmp_path).torn == 0
+
+
+@pytest.mark.parametrize("damage", [b"", b"noise", None])
+def test_a_damaged_file_takes_no_other_launch_with_it(tmp_path: Path, damage: bytes | None) -> None:
+    """Empty, of noise or cut anywhere: it is counted, and the others are read."""
+    for launch in (0, 1):
+        write_samples(tmp_path, record(launch), samples(launch))
+    path = tmp_path / "samples" / f"{CASE.key}-launch0.csv.gz"
+    data = path.read_bytes()
+    for cut in [damage] if damage is not None else [data[:n] for n in range(len(data))]:
+        path.write_bytes(cut)
+        found = read_traces(tmp_path)
+        assert (steps(found, 0), steps(found, 1), found.torn) == ([], TIMES[1], 1)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_only_the_cases_that_are_asked_for(tmp_path: Path, old: bool) -> None:
+    """A large run is not all kept."""
+    for case, launch in ((CASE.key, 0), ("other", 1)):
+        if old:
+            written(tmp_path, [launch], case)
+        else:
+            write_samples(tmp_path, record(launch, case=case), samples(launch))
+    assert list(read_traces(tmp_path, {"other"}).ms) == [("other", 1)]
+    assert list(read_traces(tmp_path, {CASE.key}).ms) == [(CASE.key, 0)]
+    assert len(read_traces(tmp_path).ms) == 2
 
 
 @pytest.mark.parametrize("make", [lambda path: None, Path.touch, Path.mkdir])
 def test_without_samples_there_are_none(tmp_path: Path, make: Any) -> None:
-    """Missing, empty, or no file at all; an empty one gets its header."""
+    """Missing, empty, or no file at all."""
     make(tmp_path / "samples.csv.gz")
-    assert read_samples_csv(tmp_path) == Traces()
-    if not (tmp_path / "samples.csv.gz").is_dir():
-        written(tmp_path, [1])
-        with gzip.open(tmp_path / "samples.csv.gz", "rt") as file:
-            assert file.readline().strip() == ",".join(SAMPLE_COLUMNS)
+    assert read_traces(tmp_path) == Traces()
 
 
 def test_a_launch_without_samples_adds_nothing(tmp_path: Path) -> None:
-    """Skipped or failed, or of ranks that timed nothing: no byte is written."""
+    """Skipped or failed, or of ranks that timed nothing: no file is written."""
     with Store(tmp_path) as store:
         store.append(record(status="skipped"))
         store.append(record(1, status="oom"), [Sample(rank=0, status="oom")])
-        assert not (tmp_path / "samples.csv.gz").exists()
+        assert not (tmp_path / "samples").exists()
         store.append(record(2), samples(2))
-        size_bytes = (tmp_path / "samples.csv.gz").stat().st_size
         store.append(record(3, status="skipped"))
-    assert (tmp_path / "samples.csv.gz").stat().st_size == size_bytes
+    assert [one.name for one in (tmp_path / "samples").iterdir()] == [f"{CASE.key}-launch2.csv.gz"]
 
 
 def test_a_file_torn_anywhere_is_written_on(tmp_path: Path) -> None:
@@ -106,9 +183,8 @@ def test_a_file_torn_anywhere_is_written_on(tmp_path: Path) -> None:
     seen = set()
     for length in range(len(both)):
         (tmp_path / "samples.csv.gz").write_bytes(both[:length])
-        with Store(tmp_path) as store:
-            store.append(record(2), samples(2))
-        found = read_samples_csv(tmp_path)
+        written(tmp_path, [2])
+        found = read_traces(tmp_path)
         assert steps(found, 2) == TIMES[2]
         for launch in (0, 1):
             for had, now in zip(TIMES[launch], steps(found, launch), strict=False):
@@ -124,18 +200,17 @@ def test_a_file_torn_anywhere_is_written_on(tmp_path: Path) -> None:
 def test_a_launch_that_was_measured_again(tmp_path: Path) -> None:
     """Its last figures count, also where the first attempt was torn, and never a mixture."""
     whole = written(tmp_path, [0])
-    again = record(0), [samples(1)[0]]
-    append_samples(tmp_path, *again)
-    assert steps(read_samples_csv(tmp_path), 0) == [TIMES[1][0]]
+    append_old(tmp_path, CASE.key, 0, [samples(1)[0]])
+    assert steps(read_traces(tmp_path), 0) == [TIMES[1][0]]
     (tmp_path / "samples.csv.gz").write_bytes(whole[:-12])
-    append_samples(tmp_path, record(0), samples(1))
-    assert steps(read_samples_csv(tmp_path), 0) == TIMES[1]
+    append_old(tmp_path, CASE.key, 0, samples(1))
+    assert steps(read_traces(tmp_path), 0) == TIMES[1]
 
 
 def test_a_torn_second_attempt_leaves_the_first(tmp_path: Path) -> None:
     """Torn at any byte, nothing of the first is lost or mixed with the second."""
     first = written(tmp_path, [0])
-    append_samples(tmp_path, record(0), samples(1))
+    append_old(tmp_path, CASE.key, 0, samples(1))
     both = (tmp_path / "samples.csv.gz").read_bytes()
     for length in range(len(first), len(both)):
         assert steps(read(tmp_path, both[:length]), 0) == TIMES[0]
@@ -191,12 +266,12 @@ def test_a_member_that_holds_what_looks_like_another(tmp_path: Path) -> None:
 
 
 def test_lines_that_are_no_sample_are_counted(tmp_path: Path) -> None:
-    """Too short, no number, no time, or an iteration of which the one before is missing."""
+    """Too short, not a number, not a time; the order of lines does not matter."""
     lines = ["c,0,timed,0,0,1.5", "c,0,timed", "c,0,timed,0,1,x", "c,0,timed,0,1,nan"]
     lines += ["c,0,timed,0,1,-1", "c,0,timed,0,2,1.5", "c,0,timed,0,1,2.5", ""]
     found = read(tmp_path, gzip.compress("\n".join(lines).encode()))
-    assert found.ms == {("c", 0): {("timed", 0): [1.5, 2.5]}}
-    assert found.damaged == 5
+    assert found.ms == {("c", 0): {("timed", 0): [1.5, 2.5, 1.5]}}
+    assert found.damaged == 4
 
 
 @settings(max_examples=300)
@@ -223,8 +298,8 @@ def test_noise_is_read(tmp_path_factory: pytest.TempPathFactory, noise: bytes) -
     folder = tmp_path_factory.mktemp("noise")
     assert read(folder, noise).ms == {}
     (folder / "samples.csv.gz").write_bytes(noise)
-    append_samples(folder, record(2), samples(2))
-    assert steps(read_samples_csv(folder), 2) == TIMES[2]
+    written(folder, [2])
+    assert steps(read_traces(folder), 2) == TIMES[2]
 
 
 @pytest.mark.parametrize("ms", ["1e-200", "1e200", "1e-7", "inf", "0"])

@@ -457,18 +457,21 @@ def test_a_missing_file_is_said(tmp_path: Path) -> None:
 
 
 def test_every_iteration_of_every_rank_is_kept(tmp_path: Path) -> None:
-    """samples.csv.gz holds timed and silent passes, and grows with each row."""
+    """samples/ holds a file a launch: timed and silent passes."""
     sample = Sample(rank=1, status="ok", step_ms=[1.25, 2.5], compute_ms=[1.0])
     with Store(tmp_path) as store:
         store.append(record(), [sample])
         store.append(record(launch=1, status="oom"))
         store.append(record(launch=2), [sample])
-    with gzip.open(tmp_path / "samples.csv.gz", "rt", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["ms"] for row in rows] == ["1.25", "2.5", "1"] * 2
-    assert [row["pass"] for row in rows] == ["timed", "timed", "silent"] * 2
-    assert {row["launch"] for row in rows} == {"0", "2"}
-    assert {row["case"] for row in rows} == {CASE.key}
+    for launch in (0, 2):
+        path = tmp_path / "samples" / f"{CASE.key}-launch{launch}.csv.gz"
+        with gzip.open(path, "rt", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [row["step_ms"] for row in rows] == ["1.25", "2.5"]
+        assert [row["silent_ms"] for row in rows] == ["1", ""]
+        assert {row["launch"] for row in rows} == {str(launch)}
+        assert {row["case"] for row in rows} == {CASE.key}
+    assert len(list((tmp_path / "samples").iterdir())) == 2
 
 
 def test_run_json_keeps_the_history_of_a_resumed_run(tmp_path: Path) -> None:

@@ -1,0 +1,112 @@
+"""samples.csv.gz of older versions: all launches in one file, each a gzip member of its own.
+
+A run that was killed while it wrote left a torn member with others behind it. Of a torn one what
+came before the tear is read, unless the launch is whole elsewhere; a member whose checksum is wrong
+is left out, as any of its figures may be.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pandas
+
+NAME = "samples.csv.gz"
+COLUMNS = ("case", "launch", "pass", "rank", "iteration", "ms")
+MEMBER = re.compile(rb"\x1f\x8b\x08(?=[\x00-\x1f].{4}[\x00\x02\x04][\x00-\x0d\xff])", re.DOTALL)
+"""How a gzip member begins: method, flags, any time, level, system (RFC 1952). What was torn may
+end like one, directly before the next."""
+
+
+def old_cells(folder: Path, cases: Collection[str] | None) -> tuple[pandas.DataFrame, int]:
+    """The lines of ``cases``, or of all, with one time each, and in how many places they are torn.
+
+    Launches that were measured again are there as often; ``whole`` says which lines are of a
+    member that is whole.
+    """
+    try:
+        data = (folder / NAME).read_bytes()
+    except OSError:
+        return pandas.DataFrame(columns=[*COLUMNS, "whole"]), 0
+    texts = list(_members(data))
+    parts = [_cells(text, cases).assign(whole=whole) for text, whole in _joined(texts)]
+    return pandas.concat(parts, ignore_index=True), sum(not whole for _, whole in texts)
+
+
+def _joined(texts: Sequence[tuple[str, bool]]) -> Iterator[tuple[str, bool]]:
+    """The text of all whole members, and the lines that end of all torn ones."""
+    yield "\n".join(text for text, whole in texts if whole), True
+    yield "\n".join(text[: text.rfind("\n") + 1] for text, whole in texts if not whole), False
+
+
+def _cells(text: str, cases: Collection[str] | None) -> pandas.DataFrame:
+    header = ",".join(COLUMNS)
+    lines = [
+        line
+        for line in text.splitlines()
+        if line
+        and not line.startswith(header)
+        and (cases is None or line.partition(",")[0] in cases)
+    ]
+    return pandas.read_csv(
+        io.StringIO("\n".join(lines) or header),
+        names=list(COLUMNS),
+        usecols=range(len(COLUMNS)),
+        header=None if lines else 0,
+        dtype={"case": str, "pass": str},
+        index_col=False,
+        quoting=3,
+        on_bad_lines="skip",
+        keep_default_na=False,
+        low_memory=False,
+    )
+
+
+def _members(data: bytes) -> Iterator[tuple[str, bool]]:
+    """The text of each gzip member, and whether it is whole; of a torn one its beginning."""
+    try:
+        text = gzip.GzipFile(fileobj=io.BytesIO(data)).read()
+    except (OSError, EOFError, zlib.error):
+        yield from _members_of_damaged(data)
+    else:
+        yield text.decode("utf-8", errors="replace"), True
+
+
+def _members_of_damaged(data: bytes) -> Iterator[tuple[str, bool]]:
+    starts = [match.start() for match in MEMBER.finditer(data)]
+    if not starts or starts[0] > 0:
+        yield "", False
+    bounds = [*starts, len(data)]
+    i = 0
+    while i < len(starts):
+        text, ends, rest = _member(data, bounds[i:])
+        yield text.decode("utf-8", errors="replace"), ends > 0
+        if rest.strip(b"\0"):
+            yield "", False  # noise behind a whole member
+        i += max(ends, 1)
+
+
+def _member(data: bytes, bounds: Sequence[int]) -> tuple[bytes, int, bytes]:
+    """What begins at the first of ``bounds``: its text, at which bound it has ended, what is over.
+
+    It may well hold what looks like another beginning. 0: it is torn, before the next beginning,
+    as what follows it would be read as its own.
+    """
+    inflate = zlib.decompressobj(wbits=31)
+    text = beginning = b""
+    for ends, (start, end) in enumerate(pairwise(bounds), 1):
+        try:
+            text += inflate.decompress(data[start:end])
+        except zlib.error:
+            break
+        if inflate.eof:
+            return text, ends, inflate.unused_data
+        if ends == 1:
+            beginning = text
+    return beginning, 0, b""
