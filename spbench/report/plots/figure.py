@@ -13,12 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
-
-mpl.use("Agg")
-
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -41,9 +38,15 @@ STYLE = {
     "axes.titlesize": TITLE,
     "axes.titlelocation": "left",
     "legend.frameon": False,
-    "figure.dpi": 130,
+    "figure.dpi": 110,
+    "text.hinting": "none",
     "svg.hashsalt": "spbench",
 }
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "png": {"pil_kwargs": {"compress_level": 3}},
+    "svg": {"metadata": {"Date": None}},
+}
+"""Endings, and how each is written: a PNG of level 3 takes half the time of level 6."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +71,10 @@ def save(sheet: Sheet, stem: Path) -> Iterator[Path]:
     """Draws the sheet and writes it twice; yields the paths."""
     with mpl.rc_context(STYLE), _uncollected():  # type: ignore[arg-type]
         figure = draw(sheet)
-        try:
-            for kind in ("png", "svg"):
-                path = stem.with_name(f"{stem.name}.{kind}")
-                figure.savefig(path, metadata={"Date": None} if kind == "svg" else None)
-                yield path
-        finally:
-            plt.close(figure)
+        for kind, options in KINDS.items():
+            path = stem.with_name(f"{stem.name}.{kind}")
+            figure.savefig(path, **options)
+            yield path
 
 
 @contextmanager
@@ -108,8 +108,10 @@ def draw(sheet: Sheet) -> Figure:
     bottom = 0.55 + (1 + caption.count("\n")) * SMALL * LINE
     gap = title_height + 0.5
     height = top + title_height + rows * down + (rows - 1) * gap + bottom
-    figure, axes = plt.subplots(rows, columns, figsize=(width, height), squeeze=False)
-    figure.subplots_adjust(
+    figure = Figure(figsize=(width, height))
+    grid = figure.add_gridspec(
+        rows,
+        columns,
         left=left / width,
         right=1 - right / width,
         top=1 - (top + title_height) / height,
@@ -117,17 +119,14 @@ def draw(sheet: Sheet) -> Figure:
         wspace=between / across,
         hspace=gap / down,
     )
-    for i, (ax, title, fill_in) in enumerate(
-        zip(axes.flat, titles, sheet.panels.values(), strict=False)
-    ):
+    for i, (title, fill_in) in enumerate(zip(titles, sheet.panels.values(), strict=True)):
+        ax = figure.add_subplot(grid[i])
         fill_in(ax)
         _place(ax, title, down=TICK_HEIGHT / down, left=(sheet.label_width - 0.07) / across)
         if i % columns:
             ax.set_ylabel("")
         if i + columns < count:
             ax.set_xlabel("")
-    for ax in axes.flat[count:]:
-        ax.set_visible(False)
     at = left / width
     figure.text(at, 1 - 0.12 / height, heading, size=HEADING, weight="bold", va="top")
     if sheet.strategies:

@@ -17,8 +17,7 @@ from matplotlib.axes import Axes
 from spbench.analysis.compare import MARGIN
 from spbench.analysis.compare_strategies import Line
 from spbench.analysis.intervals import LEAST_LAUNCHES
-from spbench.report.plots.at_once import save_all
-from spbench.report.plots.figure import PANELS, Sheet
+from spbench.report.plots.figure import PANELS, Sheet, save
 from spbench.report.plots.forest import compared, labels, ratios
 from spbench.report.plots.iterations_plot import OUTLIER, Cases, cases_by_panel, launch_rows
 from spbench.report.plots.panels import memory, sent_bytes, step_split, throughput
@@ -173,7 +172,8 @@ def _left_out(panels: Mapping[str, Sequence[str]], number: int, most: int) -> st
 def draw_all(page: Page, folder: Path) -> Iterator[Path]:
     """Writes every figure of the page; yields the paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    yield from save_all({folder / name: sheet for name, sheet in page.sheets.items()})
+    for name, sheet in page.sheets.items():
+        yield from save(sheet, folder / name)
 
 
 def caption(records: Sequence[Record], lines: Sequence[Line]) -> str:
