@@ -30,7 +30,7 @@ NOBODY = Answer(error="NVML Shared Library Not Found", code=12)
 
 
 def test_the_doctor_on_this_machine(tmp_path: Path) -> None:
-    """Real ranks on the CPU, two and then three: every exchange is right; the rest is told."""
+    """Two and then three real ranks on the CPU get every exchange right."""
     words = ["doctor", "--device", "cpu", "--gpus", "3", "--json"]
     done = spbench(tmp_path, *words, torch=True, TMPDIR=str(tmp_path))
     found = {one["check"]: one for one in json.loads(done.out)}
@@ -53,7 +53,7 @@ def test_the_doctor_on_this_machine(tmp_path: Path) -> None:
 
 
 def test_the_doctor_where_torch_does_not_load(tmp_path: Path) -> None:
-    """A failure with a remedy and exit code 6; no ranks are started."""
+    """A torch that does not load is a failure with a remedy and exit code 6; no rank starts."""
     done = spbench(tmp_path, "doctor", "--device", "cpu", torch=None)
     assert done.code == UNFIT
     lines = done.out.splitlines()
@@ -79,7 +79,7 @@ def patient(**more: Any) -> Examination:
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A machine where torch is what the test says, all is quiet, and no rank is ever started."""
+    """A quiet machine with the torch that the test names, where no rank is ever started."""
     facts: dict[str, Any] = {"version": "2.12.0", "loaded": CPU_BUILD, "asked": [], "tried": []}
 
     def loaded(device: str, timeout_s: float) -> TorchFacts | str:
@@ -98,7 +98,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_without_torch(elsewhere: dict[str, Any]) -> None:
-    """It is said with what to do, nothing is loaded, ranks are skipped, the rest is looked at."""
+    """torch is a failure with a remedy, ranks are skipped, and the other checks run."""
     elsewhere["version"] = ""
     found = {one.check: one for one in examine(patient(), lambda _: None)}
     assert (found["torch"].status, found["torch"].found) == ("fail", "not installed")
@@ -110,7 +110,7 @@ def test_without_torch(elsewhere: dict[str, Any]) -> None:
 
 
 def test_a_machine_without_gpus(elsewhere: dict[str, Any]) -> None:
-    """With auto the CPU is tried; where cuda was asked for that is the failure, and no rank is."""
+    """auto tries the CPU; with --device cuda the missing GPU is a failure, and no rank is tried."""
     found = {one.check: one for one in examine(patient(), lambda _: None)}
     assert found["gpus"].status == "ok"
     assert elsewhere["tried"] == [([2, 8], "cpu")]
@@ -122,7 +122,7 @@ def test_a_machine_without_gpus(elsewhere: dict[str, Any]) -> None:
 
 
 def test_a_machine_with_gpus(elsewhere: dict[str, Any]) -> None:
-    """Each fact of them has its line; two ranks and as many as there are GPUs are tried."""
+    """Each check of GPUs has a line; two ranks and then one for each GPU are tried."""
     elsewhere["loaded"] = CUDA_BUILD
     answer = ask(fake_nvml())
     three = patient(driver=answer, gpus=answer.gpus, ranks=None)
@@ -139,7 +139,7 @@ def test_a_machine_with_gpus(elsewhere: dict[str, Any]) -> None:
 
 
 def test_a_torch_for_the_cpu_beside_gpus(elsewhere: dict[str, Any]) -> None:
-    """With auto a warning, and the CPU is tried; with cuda a failure, and nothing is."""
+    """auto warns and tries the CPU; --device cuda fails and tries nothing."""
     answer = ask(fake_nvml())
     found = {one.check: one for one in examine(patient(driver=answer, gpus=answer.gpus), print)}
     assert (found["cuda"].status, found["driver"].status) == ("warn", "skipped")
@@ -151,7 +151,7 @@ def test_a_torch_for_the_cpu_beside_gpus(elsewhere: dict[str, Any]) -> None:
 
 
 def test_one_gpu_has_nobody_to_send_to(elsewhere: dict[str, Any]) -> None:
-    """Ranks are skipped, and so is what lies between GPUs."""
+    """With a single GPU, ranks and the links between GPUs are skipped."""
     elsewhere["loaded"] = CUDA_BUILD
     answer = ask(fake_nvml())
     alone = patient(driver=answer, gpus=answer.gpus[:1], ranks=None)
@@ -162,7 +162,7 @@ def test_one_gpu_has_nobody_to_send_to(elsewhere: dict[str, Any]) -> None:
 
 
 def test_what_torch_says_of_itself() -> None:
-    """As a process of its own tells it, it is what is loaded here."""
+    """The facts are those of the torch that is loaded here."""
     import torch
 
     found = torch_probe.torch_facts("cpu")
@@ -173,7 +173,7 @@ def test_what_torch_says_of_itself() -> None:
 
 
 def test_gpus_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Why not, in torch's words: a warning, an error, or that a first sum is wrong."""
+    """The reason is torch's warning, its error, or a first sum that is wrong."""
     import warnings
 
     import torch
@@ -218,12 +218,12 @@ def says(script: str) -> tuple[str, ...]:
     ],
 )
 def test_a_torch_that_cannot_be_asked(script: str, why: str) -> None:
-    """An error, a crash, or something else in place of an answer."""
+    """An error, a crash and any output that is not facts are reported."""
     assert probe("cpu", 30.0, says(script)) == why
 
 
 def test_a_torch_that_answers() -> None:
-    """The last line counts, whatever stands above it; one that takes too long is given up."""
+    """The last line counts, whatever stands above it; a torch that is too slow is given up."""
     text = CUDA_BUILD.model_dump_json()
     assert probe("cuda", 30.0, says(f"print('a library greets'); print({text!r})")) == CUDA_BUILD
     found = probe("cpu", 0.2, says("import time; time.sleep(30)"))
@@ -234,7 +234,7 @@ def test_a_torch_that_answers() -> None:
 def test_its_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: Any, code: int
 ) -> None:
-    """6 if anything failed; warnings leave it at 0. With --json the lines are data."""
+    """The exit code is 6 if a check failed and 0 otherwise; --json prints the diagnoses as data."""
     found = [Diagnosis(check="torch", status=status, found="so", remedy="do")]
     monkeypatch.setattr(doctor_command, "examine", lambda *_: found)
     assert doctor_command.command.main(["--json"], standalone_mode=False) == code
@@ -244,7 +244,7 @@ def test_its_exit_code(
 
 
 def test_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More ranks than GPUs, and a launch under way, before anything is looked at."""
+    """More ranks than GPUs, and a start under torchrun, are refused before any check."""
     monkeypatch.setattr(doctor_command, "ask", lambda _: ask(fake_nvml()))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(
@@ -271,7 +271,7 @@ FOUND = [
 def shown(
     monkeypatch: pytest.MonkeyPatch, columns: int | None, found: list[Diagnosis] = FOUND
 ) -> str:
-    """As in a terminal of so many columns, or behind a pipe."""
+    """The output in a terminal of that width; or, with None, in a pipe."""
     stream = io.StringIO() if columns is None else Terminal()
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -284,7 +284,7 @@ def shown(
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_lines_fit_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
-    """None is wider, statuses are coloured, and each check stands behind its status."""
+    """No line is wider than the terminal, and each check follows its coloured status."""
     styled = shown(monkeypatch, columns)
     assert "\x1b[" in styled
     lines = STYLED.sub("", styled).splitlines()
@@ -297,7 +297,7 @@ def test_lines_fit_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -
 
 
 def test_lines_behind_a_pipe_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for what was found, one for the remedy, in columns, without codes."""
+    """In a pipe, a line is never folded and has no colour."""
     lines = shown(monkeypatch, None).splitlines()
     assert "\x1b" not in "".join(lines)
     begin = lines[0].index("found")
@@ -313,7 +313,7 @@ def test_lines_behind_a_pipe_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_whole_in_a_line() -> None:
-    """Fit, with what to think of; or what makes it unfit."""
+    """The headline names failed checks and warnings."""
     assert doctor_table.headline(FOUND[:1]) == "fit"
     two = [*FOUND[:2], warn("quiet", "no", "wait")]
     assert doctor_table.headline(two) == "fit; 2 warnings: /dev/shm, quiet"

@@ -120,7 +120,7 @@ def until(happens: Callable[[], bool], within_s: float = 10.0) -> None:
 
 
 def traces(lab: str) -> list[str]:
-    """What is there of a lab: namespaces, files, and processes that carry the mark."""
+    """What exists of a lab: namespaces, files, and processes that carry the mark."""
     places = (Path("/run/netns"), Path("/etc/netns"))
     names = [path.name for place in places for path in place.glob(f"netlab-{lab}-*")]
     return names + [str(one.pid) for one in sleepers()]
@@ -133,7 +133,7 @@ def sleepers() -> list[psutil.Process]:
 
 @pytest.fixture(scope="module")
 def fit() -> None:
-    """Skips where a lab cannot be, found out without ours."""
+    """Skips where the machine cannot have a lab, tested without netlab."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
     space = f"netlab-probe-{os.getpid()}"
@@ -155,7 +155,7 @@ def fit() -> None:
 
 @pytest.fixture(scope="module")
 def lab(fit: None) -> Iterator[str]:
-    """Two nodes at 40 Mbit/s, a server in node 1."""
+    """A lab of two nodes at 40 Mbit/s, with a server in node 1."""
     made = netlab("up", LAB, "--nodes", "2", "--rate", "40mbit")
     assert (made.returncode, made.stderr) == (0, "")
     server = subprocess.Popen([*NETLAB, "exec", LAB, "1", "--", sys.executable, "-c", SERVE])
@@ -167,14 +167,14 @@ def lab(fit: None) -> Iterator[str]:
 
 
 def default_signals() -> None:
-    """Whatever pytest was started under: nohup, or a shell's background."""
+    """Undoes ignored signals, as under nohup or in a shell's background."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager
 def sleeping(script: str, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """A run of two nodes in which every 'sleep' of the script has begun."""
+    """A run of two nodes, once every 'sleep' of the script has begun."""
     words = [*NETLAB, "run", *options, "--", "sh", "-c", script.replace("sleep", f"sleep {MARK}")]
     run = subprocess.Popen(
         words,
@@ -220,7 +220,7 @@ def test_a_mistake_is_named_with_what_works(line: str, said: str) -> None:
 
 
 def test_help_is_at_hand() -> None:
-    """The script itself, on its own feet; each verb has help too."""
+    """The script runs by itself, and each command has help."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         [SCRIPTS / "netlab.sh", "--help"],
@@ -235,7 +235,7 @@ def test_help_is_at_hand() -> None:
 
 
 def test_an_unfit_machine_is_told_what_is_missing(tmp_path: Path) -> None:
-    """Without iproute2, and without root."""
+    """netlab names missing iproute2, and missing root."""
     done = netlab("list", PATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (6, "")
     assert "needs 'ip', which iproute2 brings" in done.stderr
@@ -254,7 +254,7 @@ def test_an_unfit_machine_is_told_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_nodes_have_names_of_their_own(lab: str) -> None:
-    """Each is called node0, node1; they resolve each other; the host keeps its name and files."""
+    """Nodes are called node0 and node1 and resolve each other; the host stays as it is."""
     host, hosts = os.uname().nodename, Path("/etc/hosts").read_text(encoding="utf-8")
     found = [json.loads(python(lab, node, NAMES).stdout) for node in (0, 1)]
     others = ["10.77.0.2", ["node0", "node0.mapped"]]
@@ -263,7 +263,7 @@ def test_nodes_have_names_of_their_own(lab: str) -> None:
 
 
 def test_exec_is_the_command(lab: str) -> None:
-    """Its exit code, and its variables."""
+    """exec has the command's exit code, and sets the node's variables."""
     assert netlab("exec", lab, "node1", "--", "sh", "-c", "exit 7").returncode == 7
     assert netlab("exec", lab, "1", "--", "no-such-command").returncode == 127
     told = netlab(
@@ -273,7 +273,7 @@ def test_exec_is_the_command(lab: str) -> None:
 
 
 def test_what_is_not_there_is_named(lab: str) -> None:
-    """A lab, with those there are; a node, likewise; a name that is taken."""
+    """Unknown labs and nodes are named with those that exist, and so is a name that is taken."""
     done = netlab("exec", "absent", "0", "--", "true")
     assert done.returncode == 2
     assert "no lab is called 'absent'; there are " in done.stderr
@@ -301,7 +301,7 @@ def test_what_is_not_there_is_named(lab: str) -> None:
 def test_a_link_holds_its_rate(
     lab: str, rates: tuple[str, str], gives_bits_per_s: float, size: int
 ) -> None:
-    """TCP never gets more than the slower of two links gives, and nearly all of it."""
+    """TCP gets nearly all of the slower link's rate, and never more."""
     for node, rate in enumerate(rates):
         assert netlab("rate", lab, str(node), rate).returncode == 0
     best = 0.0
@@ -337,7 +337,7 @@ def test_list_shows_nodes(lab: str) -> None:
 
 
 def test_a_run_is_one_command_in_every_node(fit: None, tmp_path: Path) -> None:
-    """Words are filled in, output is told apart and kept, node 0 gives the exit code."""
+    """Placeholders are filled in, output is marked and kept, and node 0 gives the exit code."""
     words = ["--nodes", "3", "--log", str(tmp_path / "logs"), "--", sys.executable, "-c", MEET]
     done = netlab("run", *words, "{node}", "{nodes}", "{head}")
     assert (done.returncode, done.stdout) == (5, "['node1', 'node2']\n")
@@ -352,7 +352,7 @@ def test_how_the_others_ended_is_said(fit: None) -> None:
 
 
 def test_links_go_down_and_up_when_files_appear(fit: None, tmp_path: Path) -> None:
-    """In between the other side hears nothing, not even an end; then all that was sent."""
+    """While the link is down the other node receives nothing; then it receives all."""
     when = ("--cut", f"1@file:{tmp_path}/**/he?rd", "--mend", f"1@file:{tmp_path}/silence")
     done = netlab("run", *when, "--", sys.executable, "-c", BEAT, "{node}", str(tmp_path))
     assert (done.returncode, done.stdout) == (1, "silence\n")
@@ -386,7 +386,7 @@ def test_time_that_is_up_ends_all(fit: None) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_a_signal_leaves_nothing_behind(fit: None, number: str, code: int) -> None:
-    """Not even a process that has left its session."""
+    """Even a process that has left its session is ended."""
     with sleeping("setsid sleep & sleep") as run:
         run.send_signal(signal.Signals[number])
         assert run.wait(5) == code
@@ -394,7 +394,7 @@ def test_a_signal_leaves_nothing_behind(fit: None, number: str, code: int) -> No
 
 
 def test_a_second_signal_does_not_wait(fit: None) -> None:
-    """The first lets a command that ignores it go on; the second ends it."""
+    """A command may ignore the first signal; the second ends it."""
     with sleeping("trap '' TERM; sleep") as run:
         run.terminate()
         with pytest.raises(subprocess.TimeoutExpired):
@@ -417,7 +417,7 @@ def test_a_killed_script_is_tidied_up_by_down(fit: None) -> None:
 
 
 def test_a_signal_to_up_leaves_nothing_behind(fit: None) -> None:
-    """It comes while nodes are being made."""
+    """The signal comes while nodes are being made."""
     name = f"halted-{os.getpid()}"
     words = [*NETLAB, "up", name, "--nodes", "25", "--rate", "1gbit"]
     making = subprocess.Popen(words, preexec_fn=default_signals)  # noqa: PLW1509 - as above
@@ -437,7 +437,7 @@ def test_half_a_lab_is_listed_and_taken_down(fit: None) -> None:
 
 
 def test_a_machine_without_tbf_is_left_as_it_was(fit: None, tmp_path: Path) -> None:
-    """What the kernel says is passed on, and the half-made lab is gone."""
+    """The kernel's message is shown, and the half-made lab is removed."""
     tc = tmp_path / "tc"
     tc.write_text("#!/bin/sh\necho 'qdisc kind is unknown' >&2\nexit 2\n")
     tc.chmod(0o755)

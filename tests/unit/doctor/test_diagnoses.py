@@ -1,4 +1,4 @@
-"""What the doctor makes of facts: each check on machines that are not there."""
+"""Each check of the doctor, on facts of machines that do not exist."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TORN = CUDA_BUILD.model_copy(update={"gpus": 0, "troubles": ["CUDA unknown error
 
 
 def check(found: Diagnosis, status: str, said: str, remedy: str = "") -> None:
-    """It says so; only what is not well has a remedy."""
+    """Asserts status, text and remedy; only warn and fail have a remedy."""
     assert found.status == status, found
     assert said in found.found
     assert remedy in found.remedy
@@ -45,7 +45,7 @@ def check(found: Diagnosis, status: str, said: str, remedy: str = "") -> None:
     ("version", "status"), [((3, 11, 0), "ok"), ((3, 14, 1), "ok"), ((3, 10, 9), "fail")]
 )
 def test_python_must_be_new_enough(version: tuple[int, ...], status: str) -> None:
-    """3.11 or newer."""
+    """Python must be 3.11 or newer."""
     check(software.python(version), status, ".".join(map(str, version)))
 
 
@@ -76,7 +76,7 @@ def test_python_must_be_new_enough(version: tuple[int, ...], status: str) -> Non
 def test_torch_must_be_there_and_load(
     version: str, loaded: TorchFacts | str, status: str, said: str, remedy: str
 ) -> None:
-    """Installed, 2.11 or newer, without an error, and the one that pip knows of."""
+    """torch must be installed, 2.11 or newer, loadable, and the torch that pip installed."""
     check(software.torch(version, loaded), status, said, remedy)
 
 
@@ -94,7 +94,7 @@ def test_torch_must_be_there_and_load(
 def test_where_ranks_are_tried(
     asked: DeviceChoice, gpu_count: int, loaded: TorchFacts | str, device: Device
 ) -> None:
-    """As asked; with auto on GPUs, if torch was built for them."""
+    """The device is that of --device; auto takes GPUs if torch was built for them."""
     assert software.device_of(asked, gpu_count, loaded) == device
 
 
@@ -136,7 +136,7 @@ def test_torch_must_be_able_to_use_the_gpus(
 def test_the_driver_must_be_as_new_as_torchs_cuda(
     knows: tuple[int, int] | None, built: str, usable: int, status: str, said: str
 ) -> None:
-    """By the major version; with the driver that would do."""
+    """The major versions are compared, and the remedy names a driver that works."""
     loaded = CUDA_BUILD.model_copy(update={"cuda": built, "gpus": usable})
     found = software.driver("570.1", knows, loaded)
     check(found, status, said)
@@ -144,7 +144,7 @@ def test_the_driver_must_be_as_new_as_torchs_cuda(
 
 
 def test_the_backend_must_be_built_in() -> None:
-    """NCCL on GPUs, with its version; gloo on a CPU."""
+    """GPUs need NCCL, whose version is shown; a CPU needs gloo."""
     check(software.backend(CUDA_BUILD, "cuda"), "ok", "2.27.3")
     check(software.backend(CUDA_BUILD, "cpu"), "ok", "built in")
     check(software.backend(CPU_BUILD, "cuda"), "fail", "built without it", "built for CUDA")
@@ -187,7 +187,7 @@ def fake_nvml(**instead: Any) -> SimpleNamespace:
 
 
 def test_what_nvml_tells() -> None:
-    """Driver, its CUDA, each GPU's state, and the way between each two; a power cap is no fault."""
+    """NVML tells the driver, its CUDA, and each GPU's state and links; a power cap is normal."""
     answer = ask(fake_nvml())
     assert (answer.error, answer.driver, answer.cuda) == ("", "570.1", (12, 8))
     assert [gpu.throttled for gpu in answer.gpus] == [(), (), ("thermal slowdown",)]
@@ -197,7 +197,7 @@ def test_what_nvml_tells() -> None:
 
 
 def test_what_nvml_does_not_tell_is_left_open() -> None:
-    """Any question may fail, and the others are answered; an old driver counts memory its way."""
+    """Any question may fail without the others; older drivers have an older question for memory."""
 
     def memory(index: int, version: int | None = None) -> SimpleNamespace:
         if version is not None:
@@ -214,7 +214,7 @@ def test_what_nvml_does_not_tell_is_left_open() -> None:
 
 
 def test_a_gpu_that_is_lost_is_a_failure() -> None:
-    """Whatever was asked for: it takes others along."""
+    """A lost GPU is a failure whatever --device says."""
     lost = ask(fake_nvml(nvmlDeviceGetHandleByIndex=failing(pynvml.NVML_ERROR_GPU_IS_LOST)))
     check(gpus.present(lost, lost.gpus, "auto", None), "fail", "GPU 0: GPU is lost", "restart")
 
@@ -230,7 +230,7 @@ def test_a_gpu_that_is_lost_is_a_failure() -> None:
     ],
 )
 def test_a_driver_that_does_not_answer(code: int, auto: str, remedy: str) -> None:
-    """Its own words, and what to do; a machine without any driver does for the CPU."""
+    """NVML's error is shown with a remedy; without a driver the CPU still works."""
     answer = ask(fake_nvml(nvmlInit=failing(code)))
     said = str(pynvml.NVMLError(code))
     check(gpus.present(answer, [], "cuda", None), "fail", said, remedy)
@@ -266,12 +266,12 @@ def test_the_gpus_that_there_are() -> None:
     ],
 )
 def test_which_gpus_are_visible(shown: str | None, indices: list[int]) -> None:
-    """By number or identity, in that order, up to the first that is none, as CUDA has it."""
+    """GPUs are named by number or identity, up to the first unknown name, as CUDA does it."""
     assert [gpu.index for gpu in visible(ask(fake_nvml()).gpus, shown)] == indices
 
 
 def test_gpus_that_others_use() -> None:
-    """Seen by processes, by memory, or by work: those of other containers may show in one alone."""
+    """Processes, memory and work each show use; other containers may show in only one."""
     here = ask(fake_nvml()).gpus
     check(gpus.idle(here[:1]), "ok", "no other process")
     found = gpus.idle(here)
@@ -281,14 +281,14 @@ def test_gpus_that_others_use() -> None:
 
 
 def test_gpus_that_are_held_down() -> None:
-    """Which, and by what."""
+    """The GPU and the cause of its throttling are named."""
     here = ask(fake_nvml()).gpus
     check(gpus.cool(here[:2]), "ok", "not throttled")
     check(gpus.cool(here), "warn", "GPU 2: thermal slowdown", "cool")
 
 
 def test_how_gpus_are_joined() -> None:
-    """In one line; a way between sockets is worth a warning, with GPUs that do without."""
+    """A path between sockets is a warning, and the remedy names GPUs without one."""
     here = seen("A", "A", "A", "A")
     linked = dict.fromkeys(combinations(range(4), 2), NVLINK)
     check(gpus.topology(linked, here), "ok", "NVLink between all 6 pairs")
@@ -304,7 +304,7 @@ def test_how_gpus_are_joined() -> None:
 
 
 def groups(folder: Path, text: str, **limits_: str) -> Allowed:
-    """A process in those groups, with files named by their path, dots for slashes as '__'."""
+    """The limits in these groups; in a file's name '__' stands for '/', '_DOT_' for '.'."""
     (folder / "cgroup").write_text(text)
     for name, content in limits_.items():
         file = folder / "fs" / name.replace("__", "/").replace("_DOT_", ".")
@@ -314,7 +314,7 @@ def groups(folder: Path, text: str, **limits_: str) -> Allowed:
 
 
 def test_limits_of_control_groups_of_version_2(tmp_path: Path) -> None:
-    """The tightest of a group and all above it; 'max' is none."""
+    """The tightest limit of a group and its parents counts; 'max' is no limit."""
     found = groups(
         tmp_path,
         "0::/a/b\n",
@@ -328,7 +328,7 @@ def test_limits_of_control_groups_of_version_2(tmp_path: Path) -> None:
 
 
 def test_limits_of_control_groups_of_version_1(tmp_path: Path) -> None:
-    """Each controller has a tree of its own; the host's path is not there in a container."""
+    """Each controller has its own tree; in a container the host's path does not exist."""
     found = groups(
         tmp_path,
         "3:memory:/docker/abc\n2:cpu,cpuacct:/docker/abc\n1:name=systemd:/x\n0::/\n",
@@ -340,7 +340,7 @@ def test_limits_of_control_groups_of_version_1(tmp_path: Path) -> None:
 
 
 def test_no_limits_of_control_groups(tmp_path: Path) -> None:
-    """A number near 2**63, a quota of -1, no files, no list of groups at all: none."""
+    """A number near 2**63, a quota of -1, and missing files are no limits."""
     found = groups(
         tmp_path,
         "3:memory:/\n2:cpu:/\n",
@@ -383,12 +383,12 @@ def test_no_limits_of_control_groups(tmp_path: Path) -> None:
 def test_cores(
     ours: int, quota: float | None, ranks: int, device: Device, status: str, said: str, remedy: str
 ) -> None:
-    """Of the machine, those of this process; a quota below them stops ranks in mid-step."""
+    """Fewer usable cores than ranks, or a quota below them, is a warning."""
     check(capacity.cores(16, ours, Allowed(cores=quota), ranks, device), status, said, remedy)
 
 
 def test_memory() -> None:
-    """What is free, or allowed, and whether it does for so many ranks."""
+    """Less free or allowed memory than the ranks need is a warning."""
     none = Allowed()
     check(capacity.memory(64 * GIB, 32 * GIB, none, 8), "ok", "32 of 64 GiB free")
     check(
@@ -402,7 +402,7 @@ def test_memory() -> None:
 
 
 def test_shared_memory() -> None:
-    """It must be writable; below 1 GiB NCCL's ranks may fill it, gloo's have no use for it."""
+    """/dev/shm must be writable, and NCCL needs 1 GiB of it."""
     small = Space(folder="/dev/shm", total_bytes=2**26, free_bytes=2**25)
     check(limits.shared_memory(small, 8, "cuda"), "warn", "32 MiB of 64 MiB free", "--shm-size")
     check(limits.shared_memory(small, 1, "cuda"), "ok", "32 MiB of 64 MiB free")
@@ -414,7 +414,7 @@ def test_shared_memory() -> None:
 
 
 def test_folders() -> None:
-    """They must be writable, and have some room."""
+    """Folders must be writable and have some free space."""
     wide = Space(folder="/data", total_bytes=64 * GIB, free_bytes=8 * GIB)
     tight = Space(folder="/data", total_bytes=64 * GIB, free_bytes=GIB // 2)
     closed = Space(folder="/data", why_not="Permission denied")
@@ -425,7 +425,7 @@ def test_folders() -> None:
 
 
 def test_a_folder_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was written is taken away again; a place that is none says why."""
+    """The trial file is removed again; a folder that cannot be written says why."""
     found = limits.space(tmp_path)
     assert (found.why_not, 0 < found.free_bytes <= found.total_bytes) == ("", True)
     assert list(tmp_path.iterdir()) == []
@@ -440,7 +440,7 @@ def test_a_folder_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_open_files() -> None:
-    """As many as ranks may want, which grows with their number."""
+    """The files that a rank needs grow with the number of ranks."""
     check(limits.open_files(1024, 8), "ok", "1,024")
     check(
         limits.open_files(256, 8),
@@ -456,7 +456,7 @@ def test_open_files() -> None:
 
 
 def test_locked_memory(tmp_path: Path) -> None:
-    """A limit matters where there is InfiniBand."""
+    """A limit on locked memory matters only with InfiniBand."""
     check(limits.locked_memory(2**23, []), "ok", "at most 8 MiB; without InfiniBand")
     check(
         limits.locked_memory(2**23, ["mlx5_0"]),
@@ -491,12 +491,12 @@ THERE = {"lo": ["127.0.0.1", "::1"], "eth0": ["10.0.0.5"]}
 def test_the_host_name(
     addresses: list[str] | None, chosen: str, status: str, said: str, remedy: str
 ) -> None:
-    """It should lead to this machine; an interface that is chosen must be there."""
+    """The name should resolve to this machine; a chosen interface must exist."""
     check(network.host_name("box", addresses, THERE, chosen, "cpu"), status, said, remedy)
 
 
 def test_a_host_name_that_matters_less() -> None:
-    """An interface of gloo's is a warning on GPUs; where none are told nothing is held against."""
+    """On GPUs gloo's interface is only a warning; unknown interfaces are not a problem."""
     found = network.host_name("box", [], THERE, "eth7", "cuda")
     check(found, "warn", "there is no interface 'eth7'", "one of")
     check(network.host_name("box", [], {}, "eth7", "cpu"), "ok", "gloo listens on eth7")
@@ -504,7 +504,7 @@ def test_a_host_name_that_matters_less() -> None:
 
 
 def test_names_are_resolved_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer, no answer, and a resolver that takes longer than one waits."""
+    """A name resolves, does not resolve, or takes too long."""
     assert "127.0.0.1" in (network.addresses_of("127.0.0.1") or [])
     assert "127.0.0.1" in [one for of_one in network.interfaces().values() for one in of_one]
 
@@ -518,7 +518,7 @@ def test_names_are_resolved_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_variables_are_told() -> None:
-    """Those that matter, secrets hidden; what spoils figures is a warning, unless it is off."""
+    """Variables are listed with secrets hidden; those that distort figures are a warning."""
     told = network.settings({"NCCL_DEBUG": "INFO", "TORCH_TOKEN": "hunter2", "SLURM_JOB_ID": "7"})
     check(told, "ok", "NCCL_DEBUG=INFO, TORCH_TOKEN=(hidden)")
     assert "hunter2" not in told.found
@@ -530,7 +530,7 @@ def test_variables_are_told() -> None:
 
 
 def test_others_at_work() -> None:
-    """On a CPU more than a tenth of the cores is a warning that names who; on GPUs it is told."""
+    """Other processes on over a tenth of a CPU's cores are a warning; on GPUs only a fact."""
     busy = Load(cores=8, busy_cores=1.26, load_average=2.0, busiest=[("make (7)", 1.2)])
     said = "other processes use 1.3 of 8 cores; load average 2.0"
     check(noise.quiet(busy, "cpu"), "warn", said, "end them or wait (make (7) uses 1.2);")
@@ -544,7 +544,7 @@ def test_others_at_work() -> None:
 
 
 def test_who_is_at_work_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process's cores are counted and it is named; our own are left out."""
+    """Cores of other processes are counted and named; those of this process are not."""
     shares = {os.getpid(): 50.0, 2: 120.0, 3: 1.0}
 
     class Process:

@@ -1,4 +1,4 @@
-"""How a check measures: in stages, both sides in turn, and another commit's code for real."""
+"""How a check measures: in stages, base and head alternately, and another commit for real."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from spbench.workload.catalogue import find
 CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
 MARGINS = Margins(time=0.03)
 Asked = list[tuple[list[int], list[str] | None]]
-"""Launches, and of which cases; None: of all."""
+"""The launches that were asked for, and their cases; None: all cases."""
 
 
 @dataclass
 class FakeBench:
-    """Two sides whose times are known beforehand; what was measured is kept."""
+    """A base and a head with given times, which records the launches that a check asks for."""
 
     before: Mapping[str, list[float]]
     after: Mapping[str, list[float]]
@@ -51,7 +51,7 @@ class FakeBench:
     new: dict[str, Any] = field(default_factory=dict)
     metrics: Sequence[Metric] = METRICS
     kept: int | None = None
-    """Launches of the first side, if it is not measured."""
+    """Launches of a baseline, where base is not measured."""
     asked: Asked = field(default_factory=list)
 
     def measure(self, launches: Iterable[int], only: Iterable[str] | None = None) -> None:
@@ -88,14 +88,14 @@ SLOW = [ms * 1.1 for ms in (*FLAT[1:], FLAT[0])]
 
 
 def test_what_passes_is_measured_once() -> None:
-    """A first launch of each, then the others."""
+    """A first launch of each case comes before the others."""
     bench = FakeBench({"a": FLAT}, {"a": FLAT})
     assert bench.judgement().of("fail") == []
     assert bench.asked == [([0], None), ([1, 2, 3, 4], ["a"])]
 
 
 def test_what_would_fail_is_measured_again_and_judged_on_all() -> None:
-    """Only the case in doubt."""
+    """Only the case in doubt is measured again."""
     bench = FakeBench({"a": FLAT, "b": FLAT}, {"a": SLOW, "b": FLAT})
     judgement = bench.judgement()
     assert bench.asked[2:] == [([5, 6, 7, 8, 9], ["a"])]
@@ -105,13 +105,13 @@ def test_what_would_fail_is_measured_again_and_judged_on_all() -> None:
 
 
 def test_a_false_alarm_is_taken_back() -> None:
-    """Five slow launches by chance, and then five that are not."""
+    """Five launches are slow by chance, and the next five are not."""
     bench = FakeBench({"a": FLAT}, {"a": [*SLOW[:5], *FLAT[5:]]})
     assert bench.judgement().of("fail") == []
 
 
 def test_what_stays_open_is_measured_until_it_is_settled() -> None:
-    """About 4 % slower, half of the launches by much and half by little: up to twenty of each."""
+    """A head about 4 % slower, by much in half of the launches, takes up to twenty of each."""
     rough = [ms * (1.04 + 0.06 * (-1) ** i) for i, ms in enumerate(FLAT)]
     bench = FakeBench({"a": FLAT}, {"a": rough})
     bench.judgement()
@@ -122,7 +122,7 @@ def test_what_stays_open_is_measured_until_it_is_settled() -> None:
 
 @pytest.mark.parametrize(("kept", "stages"), [(1, 1), (2, 1), (3, 2)])
 def test_a_baseline_that_is_too_short_is_not_measured_against(kept: int, stages: int) -> None:
-    """However often this side is, there would be no interval: bytes and memory are judged."""
+    """No number of launches of head would give an interval; bytes and memory are judged."""
     bench = FakeBench({"a": FLAT}, {"a": FLAT}, kept=kept)
     judgement = bench.judgement()
     assert len(bench.asked) == stages
@@ -134,10 +134,10 @@ def test_a_baseline_that_is_too_short_is_not_measured_against(kept: int, stages:
 
 @dataclass
 class GivenBench:
-    """Cases of which each look finds a given probability, in parts of ``ALPHA``."""
+    """Cases whose probability at each look is given, in parts of ``ALPHA``."""
 
     p: Mapping[str, Sequence[float]]
-    """By case, for each number of launches: 5, 10, 15, 20."""
+    """The probabilities of each case after 5, 10, 15 and 20 launches."""
     launches: dict[str, int] = field(default_factory=dict)
 
     def measure(self, launches: Iterable[int], only: Iterable[str] | None = None) -> None:
@@ -175,14 +175,14 @@ class GivenBench:
     ],
 )
 def test_looks_share_the_error(p: tuple[float, ...], launches: int, fails: bool) -> None:
-    """The first spends nothing, then a quarter, a quarter and a half: all of it, and no more."""
+    """Looks spend nothing, a quarter, a quarter and a half of ``ALPHA``: all of it, and no more."""
     bench = GivenBench({"a": p})
     judgement = in_stages(bench, 5, MARGINS, lambda _: None)
     assert (bench.launches["a"], bool(judgement.of("fail"))) == (launches, fails)
 
 
 def test_what_has_failed_stays_failed() -> None:
-    """It is not measured again, and no later look at another case asks for more."""
+    """A failed case is not measured again, and later looks at other cases do not need it."""
     told: list[int] = []
     bench = GivenBench({"a": (0.01, 0.12, 9, 9), "b": (9, 9, 9, 9)})
     judgement = in_stages(bench, 5, MARGINS, told.append)
@@ -193,7 +193,7 @@ def test_what_has_failed_stays_failed() -> None:
 
 @pytest.mark.parametrize("launches", [1, 2])
 def test_few_launches_are_measured_up_to_four_times_too(launches: int) -> None:
-    """Below three there is no interval, and no verdict."""
+    """With fewer than three launches there is no interval, so the check goes on."""
     bench = FakeBench({"a": FLAT}, {"a": SLOW})
     judgement = in_stages(bench, launches, MARGINS, lambda _: None)
     assert judgement.of("fail")
@@ -204,7 +204,7 @@ def test_few_launches_are_measured_up_to_four_times_too(launches: int) -> None:
     ("metrics", "gpu"), [(("volume",), "a GPU"), (("time", "volume"), "another GPU")]
 )
 def test_what_no_launch_would_tell_is_not_launched(metrics: tuple[Metric, ...], gpu: str) -> None:
-    """Bytes are known after one, and times of another GPU never."""
+    """One launch shows the bytes, and times of different GPUs are never comparable."""
     bench = FakeBench({"a": FLAT}, {"a": FLAT}, {"gpu": "a GPU"}, {"gpu": gpu}, metrics)
     bench.judgement()
     assert bench.asked == [([0], None)]
@@ -212,14 +212,14 @@ def test_what_no_launch_would_tell_is_not_launched(metrics: tuple[Metric, ...], 
 
 @pytest.mark.parametrize(("old", "new"), [("ok", "wrong_result"), ("crash", "ok"), ("oom", "oom")])
 def test_a_case_that_fails_on_a_side_is_launched_once(old: str, new: str) -> None:
-    """Its time has nothing to be compared with."""
+    """The time of a failed case has no counterpart."""
     bench = FakeBench({"a": FLAT}, {"a": FLAT}, {"status": old}, {"status": new})
     assert bench.judgement().timed == []
     assert bench.asked == [([0], None)]
 
 
 class Order:
-    """Stands in for a Sweep; says which side ran what, in order."""
+    """Stands in for a Sweep and logs which runner ran which launch."""
 
     def __init__(self, name: str, log: list[str]) -> None:
         self.name, self.log = name, log
@@ -233,7 +233,7 @@ class Order:
 
 
 def test_sides_take_turns_and_neither_always_follows() -> None:
-    """A B, then B A."""
+    """The order is A B, then B A."""
     log: list[str] = []
     sides = [Runner(name=name, sweep=Order(name, log)) for name in "AB"]  # type: ignore[arg-type]
     cells = [
@@ -245,7 +245,7 @@ def test_sides_take_turns_and_neither_always_follows() -> None:
 
 
 class Renewed(Order):
-    """Says when its launcher is closed."""
+    """Logs when its launcher is closed."""
 
     @property
     def launcher(self) -> SimpleNamespace:
@@ -253,7 +253,7 @@ class Renewed(Order):
 
 
 def test_launchers_are_renewed_behind_each_pair() -> None:
-    """Not between the two: the second's end would fall into the first's steps."""
+    """Launchers end after both launches: an end between them would disturb the other's steps."""
     log: list[str] = []
     sides = [Runner(name=name, sweep=Renewed(name, log), renews_launcher=True) for name in "AB"]  # type: ignore[arg-type]
     cells = [
@@ -265,7 +265,7 @@ def test_launchers_are_renewed_behind_each_pair() -> None:
 
 
 class Failing(Order):
-    """Its first tries of one launch, a few of them, end otherwise than with ok."""
+    """The first tries of one of its launches end with a given status."""
 
     def __init__(
         self, name: str, log: list[str], launch: int, status: RowStatus, tries: int = 1
@@ -293,7 +293,7 @@ class Failing(Order):
 def test_what_may_be_chance_is_tried_once_more(
     tmp_path: Path, side: str, launch: int, status: RowStatus, tries: int, again: list[str]
 ) -> None:
-    """Once, with the other side's launch of that round; what would come again is left as it is."""
+    """A failure that may be chance is retried once, with the other launch of its round."""
     log: list[str] = []
     sweeps: list[Any] = [
         Failing(name, log, launch, status, tries) if name == side else Order(name, log)
@@ -316,7 +316,7 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A git repository with this spbench in it, committed once."""
+    """A git repository with one commit, which holds this spbench."""
     folder = tmp_path / "repository"
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(spbench.__file__).parent, folder / "spbench", ignore=ignore)
@@ -329,7 +329,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_a_commit_is_checked_out_whole(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also from a subfolder, as it was committed; and gone afterwards."""
+    """The checkout is what was committed, also from a subfolder, and is removed afterwards."""
     file = repository / "spbench" / "__init__.py"
     was = file.read_text()
     file.write_text(was + "\nchanged = True\n")
@@ -345,7 +345,7 @@ def test_a_commit_is_checked_out_whole(repository: Path, monkeypatch: pytest.Mon
 def test_a_checkout_leaves_the_repository_as_it_is(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is staged stays staged, and a link that leads elsewhere stops nothing."""
+    """Staged files stay staged, and a broken link does no harm."""
     (repository / "link").symlink_to("/nowhere/at/all")
     git(repository, "add", "link")
     git(repository, "commit", "-q", "-m", "a link")
@@ -363,7 +363,7 @@ def test_a_checkout_leaves_the_repository_as_it_is(
 def test_a_revision_that_is_none(
     repository: Path, monkeypatch: pytest.MonkeyPatch, revision: str
 ) -> None:
-    """And the commonest reason: a CI that fetches the latest commit alone."""
+    """The message names the most common cause: a CI that fetches only the latest commit."""
     monkeypatch.chdir(repository)
     with pytest.raises(CheckoutError, match="fetch-depth: 0"), checked_out(revision):
         pass
@@ -372,7 +372,7 @@ def test_a_revision_that_is_none(
 def test_a_commit_without_packages_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The code at hand would run in its place, and be compared with itself."""
+    """Otherwise the installed code would be compared with itself."""
     git(tmp_path, "init", "-q", ".")
     git(tmp_path, "commit", "-q", "--allow-empty", "-m", "empty")
     monkeypatch.chdir(tmp_path)
@@ -388,7 +388,7 @@ def test_a_commit_without_packages_is_refused(
 def test_code_that_is_installed_is_not_compared_with_itself(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A package of tests at the top is one, and holds nothing that is measured."""
+    """A package of tests at the top does not hold the code that is measured."""
     modules = ["no.such.module", "spbench", "spbench.strategies.dsp"]
     monkeypatch.chdir(repository)
     with checked_out("HEAD") as base:
@@ -408,7 +408,7 @@ SMALL = ["-w", "earthformer-small", "--set", "depth=1", "-s", "ulysses", "--devi
 
 
 def check(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """The command with the spbench of ``folder``, as its user would have installed it."""
+    """Runs the command with the spbench of ``folder``."""
     return subprocess.run(
         [sys.executable, "-m", "spbench", *words],
         cwd=folder,
@@ -423,11 +423,11 @@ def check(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProc
 CALL = "            return attend_by_heads(q, k, v, scores, shard, comm)\n"
 HEADS = "Shard.even(q.dim() - 2, q.shape[-2], comm.size)"
 EDITED = (CALL, f"            comm.switch(q, before=shard, after={HEADS})\n{CALL}")
-"""The queries sent once more, for nothing."""
+"""An edit that sends the queries once more."""
 
 
 def test_a_strategy_that_sends_more_than_its_base_is_caught(repository: Path) -> None:
-    """One all-to-all more in a work tree: exit 4 naming strategy, phase and bytes."""
+    """One more all-to-all in the work tree gives exit 4 and names strategy, phase and bytes."""
     words = ["check", "--base-ref", "HEAD", *SMALL, "--metrics", "volume"]
     same = check(repository, *words, "--out", "same")
     assert same.returncode == DONE, same.stderr
@@ -457,7 +457,7 @@ REFUSING = """    def why_not(self, workload: Workload, ranks: int) -> str | Non
 
 
 def test_a_strategy_that_declines_what_its_base_runs_broke(repository: Path) -> None:
-    """Also where such cells are to be left out; what both decline is left out as ever."""
+    """--skip-invalid does not hide it; what both commits decline is left out as in ``run``."""
     file = repository / "spbench" / "strategies" / "ulysses.py"
     text = file.read_text()
     assert text.count(WHY_NOT) == 1
@@ -478,7 +478,7 @@ def test_a_strategy_that_declines_what_its_base_runs_broke(repository: Path) -> 
 
 
 def test_what_a_tree_would_run(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It speaks for itself; one that cannot be asked runs nothing that is declined here."""
+    """The tree's own code answers; a tree that cannot answer runs nothing."""
     monkeypatch.chdir(repository)
     unknown = CASE.model_copy(update={"strategy": "nobody"})
     too_many = CASE.model_copy(update={"strategy": "ulysses", "ranks": 999})
@@ -490,7 +490,7 @@ def test_what_a_tree_would_run(repository: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_baseline_is_measured_again_as_it_was() -> None:
-    """What run.json tells of the effort counts if it is that of the rows."""
+    """The budget in run.json counts if its label is that of the rows."""
     known = CASE.model_copy(update={"budget": BASE_AND_HEAD_BUDGET})
     told = {"key": CASE.key, "why_not": None, **known.model_dump(mode="json", by_alias=True)}
     assert BASE_AND_HEAD_BUDGET.label == "30 s, none silent"

@@ -1,4 +1,4 @@
-"""Launches that take turns, block by block: real sockets, threads in place of ranks."""
+"""Launches that take turns, block by block, with real sockets and threads in place of ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from spbench.workload.case import Case, Cell, MeasurementBudget
 from spbench.workload.catalogue import find
 
 FIXED = MeasurementBudget(min_warmup=5, max_warmup=5, min_iterations=10, max_iterations=10)
-"""Step 9 is the first timed one, 10 the first silent one, which only barriers tell of."""
+"""Step 9 is the first timed step, and 10 the first silent step, which only barriers show."""
 CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu", effort=FIXED)
 SOON_S = 20.0
 TIDY_S = 0.01
@@ -53,12 +53,12 @@ def until(seen: Callable[[], bool]) -> None:
 
 
 def end(turns: TurnClient) -> None:
-    """As the end of its process does."""
+    """Closes the connection, as the end of a rank's process does."""
     turns._line.close()
 
 
 class Launch:
-    """Ranks of one side that run so many blocks each, and say when they begin and end."""
+    """The ranks of a launch; each logs the begin and end of its blocks."""
 
     def __init__(self, name: str, seat: Seat, ranks: int, blocks: int, log: list[str]) -> None:
         self.name, self.seat, self.log, self.blocks = name, seat, log, blocks
@@ -87,7 +87,7 @@ class Launch:
 
 
 def test_without_a_server_there_are_no_turns(tmp_path: Path) -> None:
-    """Nobody asked for them, or nobody is there any more: the launch runs by itself."""
+    """A launch without a server, or whose server has gone, runs by itself."""
     assert TurnClient.of({}, 2, lambda: None) is None
     assert TurnClient.of({VARIABLE: str(tmp_path / "gone")}, 2, lambda: None) is None
     with TurnServer() as server:
@@ -98,7 +98,7 @@ def test_without_a_server_there_are_no_turns(tmp_path: Path) -> None:
 
 
 def test_blocks_of_two_launches_alternate(server: TurnServer) -> None:
-    """All ranks of one, then all of the other; who has more to do goes on alone."""
+    """All ranks of one launch run, then all of the other; a longer launch goes on alone."""
     log: list[str] = []
     first = Launch("A", server.seats[0], 2, 3, log)
     second = Launch("B", server.seats[1], 3, 5, log)
@@ -121,7 +121,7 @@ def test_blocks_of_two_launches_alternate(server: TurnServer) -> None:
 
 
 def test_a_launch_that_never_asks_is_waited_for_until_it_has_ended(server: TurnServer) -> None:
-    """Code that knows no turns; or a launch whose gate fails."""
+    """Older code does not know turns, and a launch whose gate fails never asks."""
     log: list[str] = []
     first = Launch("A", server.seats[0], 1, 2, log)
     server.seats[1].expect()
@@ -137,7 +137,7 @@ def test_a_launch_that_never_asks_is_waited_for_until_it_has_ended(server: TurnS
 
 
 def test_a_rank_that_dies_in_its_turn_holds_nobody_up(server: TurnServer) -> None:
-    """Its end of the line closes with it."""
+    """The dead rank's connection closes."""
     log: list[str] = []
     dying = server.seats[0]
     dying.expect()
@@ -153,7 +153,7 @@ def test_a_rank_that_dies_in_its_turn_holds_nobody_up(server: TurnServer) -> Non
 
 
 def test_a_turn_that_hangs_ends_the_turns() -> None:
-    """The other goes on; once both have left, turns are taken again."""
+    """The other launch goes on; once both have left, turns are taken again."""
     with TurnServer() as server:
         for _ in range(2):
             log: list[str] = []
@@ -173,7 +173,7 @@ def test_a_turn_that_hangs_ends_the_turns() -> None:
 
 
 def test_who_waits_is_alive(server: TurnServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that nobody takes it for hung."""
+    """A waiting rank calls ``alive``, so that it does not count as hung."""
     monkeypatch.setattr("spbench.worker.turn_client.LOOK_S", TIDY_S)
     called: list[int] = []
     for seat in server.seats:
@@ -188,7 +188,7 @@ def test_who_waits_is_alive(server: TurnServer, monkeypatch: pytest.MonkeyPatch)
 
 
 class Watched:
-    """Stands in for a Sweep whose one rank takes turns; its launcher looks at the seat."""
+    """Stands in for a Sweep whose single rank takes turns, and whose launcher looks at the seat."""
 
     def __init__(self, name: str, seat: Seat, log: list[str], *, asks: bool = True) -> None:
         self.name, self.seat, self.log, self.asks = name, seat, log, asks
@@ -211,7 +211,7 @@ def order_of(
     server: TurnServer,
     log: list[str],
     asks: dict[str, bool],
-    apart: Callable[[Case], None] = lambda _: None,
+    short_of_memory: Callable[[Case], None] = lambda _: None,
 ) -> list[str]:
     made = [
         Runner(name=name, sweep=Watched(name, seat, log, asks=asks[name]), seat=seat)  # type: ignore[arg-type]
@@ -220,12 +220,12 @@ def order_of(
     cells = [
         Cell(case=CASE.model_copy(update={"launch": launch}), why_not=None) for launch in range(2)
     ]
-    ran = run_alternately(made, cells, lambda *_: None, apart)
-    return [f"{side.name}{record}" for side, record in ran]
+    ran = run_alternately(made, cells, lambda *_: None, short_of_memory)
+    return [f"{runner.name}{record}" for runner, record in ran]
 
 
 def test_the_second_launch_comes_while_the_first_waits(server: TurnServer) -> None:
-    """Both in each place once; records of both, each with its own side."""
+    """Each runner goes first once, and each record comes with its own runner."""
     log: list[str] = []
     assert order_of(server, log, {"A": True, "B": True}) == ["AA", "BB", "BB", "AA"]
     assert log == [
@@ -235,7 +235,7 @@ def test_the_second_launch_comes_while_the_first_waits(server: TurnServer) -> No
 
 
 def test_an_end_that_is_seen_late_makes_no_launch_longer(server: TurnServer) -> None:
-    """Who watches the first launch is busy with the second when the first ends."""
+    """The parent watches the second launch when the first one ends."""
     first, second = server.seats
 
     def meanwhile() -> None:
@@ -255,7 +255,7 @@ def test_an_end_that_is_seen_late_makes_no_launch_longer(server: TurnServer) -> 
 
 
 def test_code_that_knows_no_turns_is_followed_or_follows(server: TurnServer) -> None:
-    """One launch behind the other, whichever of them it is."""
+    """One launch follows the other, whichever of them does not ask for turns."""
     log: list[str] = []
     assert order_of(server, log, {"A": False, "B": True}) == ["AA", "BB", "BB", "AA"]
     assert log == [
@@ -267,13 +267,13 @@ def test_code_that_knows_no_turns_is_followed_or_follows(server: TurnServer) -> 
 def test_without_memory_for_two_they_follow_each_other(
     server: TurnServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first does not wait for what does not come; and somebody is told."""
+    """The first launch does not wait for the second, and the case is reported."""
     log: list[str] = []
-    apart: list[Case] = []
+    short_of_memory: list[Case] = []
     monkeypatch.setattr(alternate, "has_memory_for_another", lambda: False)
-    ran = order_of(server, log, {"A": True, "B": True}, apart.append)
+    ran = order_of(server, log, {"A": True, "B": True}, short_of_memory.append)
     assert ran == ["AA", "BB", "BB", "AA"]
-    assert [case.launch for case in apart] == [0, 1]
+    assert [case.launch for case in short_of_memory] == [0, 1]
     assert log == [
         *("A starts", "A ends", "B starts", "B ends"),
         *("B starts", "B ends", "A starts", "A ends"),
@@ -287,7 +287,7 @@ def test_without_memory_for_two_they_follow_each_other(
 def test_whether_there_is_memory_for_two(
     monkeypatch: pytest.MonkeyPatch, free: int, limit: int | None, fits: bool
 ) -> None:
-    """What two processes held at their peaks and a fifth more, on the machine and of its limit."""
+    """Memory suffices if the peaks and a fifth more are free, also within the group's limit."""
     ours = SimpleNamespace(children=lambda recursive: [SimpleNamespace(pid=1)] * 2)
     monkeypatch.setattr(psutil, "Process", lambda: ours)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
@@ -297,7 +297,7 @@ def test_whether_there_is_memory_for_two(
 
 
 def test_the_peak_of_a_process() -> None:
-    """At least what it holds now; of one that has gone nothing."""
+    """The peak of a process that has ended is 0."""
     assert alternate._peak_bytes(os.getpid()) >= psutil.Process().memory_info().rss // 2
     assert alternate._peak_bytes(2**31 - 1) == 0
 
@@ -306,8 +306,8 @@ def test_the_peak_of_a_process() -> None:
 def test_real_launches_take_turns(
     server: TurnServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    """The first is there still when the second starts. Where it hangs in its turn the second has
-    its steps nevertheless, and the row of the first says which rank it was."""
+    """The second launch starts while the first waits. If the first hangs in its turn, the second
+    still runs its steps, and the row of the first names the rank that hung."""
     monkeypatch.setattr(alternate, "has_memory_for_another", lambda: True)
     seen: list[tuple[str, bool]] = []
     before = set(psutil.Process().children())
@@ -320,8 +320,8 @@ def test_real_launches_take_turns(
         sweep = Sweep(store=store, launcher=launcher, run_id=name, session="s", deadlines=deadlines)
         made.append(Runner(name=name, sweep=sweep, seat=seat, renews_launcher=True))
 
-    def started(side: Runner, _: Case) -> None:
-        seen.append((side.name, server.seats[0].waits))
+    def started(runner: Runner, _: Case) -> None:
+        seen.append((runner.name, server.seats[0].waits))
 
     records = [one for _, one in run_alternately(made, [Cell(case=CASE, why_not=None)], started)]
     assert set(psutil.Process().children()) <= before
