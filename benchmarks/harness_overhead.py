@@ -4,7 +4,8 @@
 
 Both run in the same processes, on the same process group, model and inputs. The bare loop
 is what one would write by hand around that model: a barrier, a clock, forward, backward,
-gradient all-reduce. So this is the cost of being timed by spbench, not of its model.
+gradient all-reduce. So this is the cost of being timed by spbench, not of its model. The rank's
+heartbeat is written as in a launch; in the bare loop by transfers alone.
 Blocks of steps alternate between the two; the ratio is taken block by block, of the slowest
 rank, so that drift cancels, and the median over blocks counts.
 """
@@ -26,7 +27,9 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from spbench.comm.group import ProcessGroup
+from spbench.results.heartbeat import Heartbeat, heartbeat_path
 from spbench.strategies.registry import load
+from spbench.worker.observer import Observer
 from spbench.worker.step import Step
 from spbench.worker.timer import Stopwatch
 from spbench.workload.catalogue import find
@@ -51,7 +54,7 @@ def main() -> int:
         found = [json.loads((Path(folder) / f"{r}.json").read_text()) for r in range(asked.ranks)]
     ours, bare = (
         [
-            statistics.median(map(max, zip(*(one[name][i] for one in found), strict=True)))
+            statistics.median(map(max, zip(*(times[name][i] for times in found), strict=True)))
             for i in range(asked.rounds)
         ]
         for name in ("ours", "bare")
@@ -73,10 +76,13 @@ def rank_main(
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
-    group = ProcessGroup(torch.device("cpu"), 120.0)
+    heartbeat = Heartbeat(heartbeat_path(Path(folder), rank))
+    group = ProcessGroup(torch.device("cpu"), 120.0, heartbeat)
     group.warm()
-    transports = group.transports
-    step = Step(find(workload), load(strategy), transports, group.device, seed=None)
+    observer = Observer(heartbeat=heartbeat)
+    step = Step(
+        find(workload), load(strategy), group.transports, group.device, seed=None, observer=observer
+    )
     inputs, cotangent = step.random_inputs()
     watch = Stopwatch(group=group, now_s=time.perf_counter)
 

@@ -59,8 +59,7 @@ def kind_of(kernel: str) -> str:
 def report(work: Workload, strategy: str, ranks: int, flop_per_s: float) -> None:
     device = torch.device("cuda", 0)
     group = ShareOfGroup(device, ranks)
-    transports = group.transports
-    step = Step(work, load(strategy), transports, device, seed=None)
+    step = Step(work, load(strategy), group.transports, device, seed=None)
     inputs, cotangent = step.random_inputs()
     step_ms = ms_of(lambda: step(inputs, cotangent), 5)
     began_s = time.perf_counter()
@@ -71,10 +70,10 @@ def report(work: Workload, strategy: str, ranks: int, flop_per_s: float) -> None
         for _ in range(STEPS):
             step(inputs, cotangent)
         torch.cuda.synchronize()
-    kernels = [one for one in seen.key_averages() if one.device_type == DeviceType.CUDA]
+    kernels = [kernel for kernel in seen.key_averages() if kernel.device_type == DeviceType.CUDA]
     by_kind: dict[str, float] = defaultdict(float)
-    for one in kernels:
-        by_kind[kind_of(one.key)] += one.self_device_time_total / 1e3 / STEPS
+    for kernel in kernels:
+        by_kind[kind_of(kernel.key)] += kernel.self_device_time_total / 1e3 / STEPS
     busy_ms = sum(by_kind.values())
     again = 4 / 3 if work.mode == "train" and work.checkpointing == "full" else 1
     floor_ms = step_flops(work) * again / ranks / flop_per_s * 1e3
@@ -84,9 +83,9 @@ def report(work: Workload, strategy: str, ranks: int, flop_per_s: float) -> None
     )
     for kind, spent_ms in sorted(by_kind.items(), key=lambda pair: -pair[1]):
         print(f"  {spent_ms:8.2f} ms {spent_ms / busy_ms:6.1%}  {kind}")
-    for one in sorted(kernels, key=lambda one: -one.self_device_time_total)[:14]:
-        spent_ms = one.self_device_time_total / 1e3 / STEPS
-        print(f"    {spent_ms:8.2f} ms {one.count // STEPS:5d}x  {one.key[:110]}")
+    for kernel in sorted(kernels, key=lambda kernel: -kernel.self_device_time_total)[:14]:
+        spent_ms = kernel.self_device_time_total / 1e3 / STEPS
+        print(f"    {spent_ms:8.2f} ms {kernel.count // STEPS:5d}x  {kernel.key[:110]}")
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ by the same line of code.
     all_reduce        all_reduce
 
 A tensor here is this rank's part of a whole tensor, cut along ``shard.dim`` into
-``shard.sizes``. A collective over one rank hands out what it is given, and copies nothing.
+``shard.sizes``. A collective over one rank returns what it is given, and copies nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spbench.workload.sharding import Shard
 
 @final
 class Pending:
-    """A tensor on its way. ``wait`` gives it."""
+    """A tensor under way; ``wait`` returns it."""
 
     def __init__(self, handle: Handle, tensor: Tensor) -> None:
         self._handle, self._tensor = handle, tensor
@@ -45,13 +45,7 @@ class Collectives:
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
 
-    @property
-    def rank(self) -> int:
-        return self.transport.rank
-
-    @property
-    def size(self) -> int:
-        return self.transport.size
+        self.rank, self.size = transport.rank, transport.size
 
     def take(self, whole: Tensor, shard: Shard) -> Tensor:
         """This rank's part of a tensor that every rank holds. Moves nothing.
@@ -66,8 +60,8 @@ class Collectives:
     ) -> tuple[Tensor, ...]:
         """``before.dim`` becomes whole, in rank order, and ``after.dim`` becomes sharded.
 
-        Several tensors travel in one all-to-all. They may differ in their other dims, and
-        in how ``after`` cuts them. Both directions: each rank sends all but its own part.
+        Several tensors travel in one all-to-all. They may differ in their other dims, and in how
+        ``after`` cuts them. Forward and backward each send all but the rank's own part.
         """
         if self.size == 1:
             return xs
@@ -124,8 +118,7 @@ class Collectives:
         """A reduce-scatter to be waited for later. No backward."""
         if self.size == 1:
             return Pending(Done(), x)
-        shape = _resized(x.shape, shard.dim, shard.sizes[self.rank])
-        mine = self.transport.empty(x, shape)
+        mine = self.transport.empty(x, _resized(x.shape, shard.dim, shard.sizes[self.rank]))
         parts = x.split(list(shard.sizes), shard.dim)
         return Pending(self.transport.reduce_scatter(mine, parts), mine)
 
@@ -133,19 +126,17 @@ class Collectives:
         self, xs: Sequence[Tensor], before: Sequence[Shard], after: Sequence[Shard]
     ) -> list[Tensor]:
         """``switch`` without its gradient, tensor by tensor from ``before`` to ``after``."""
-        found, sent, received = [], [], []
+        outs, sent, received = [], [], []
         for x, old, new in zip(xs, before, after, strict=True):
             cut = _resized(x.shape, new.dim, new.sizes[self.rank])
             out = self.transport.empty(x, _resized(cut, old.dim, old.length))
-            found.append(out)
+            outs.append(out)
             sent.append(x.split(list(new.sizes), new.dim))
             received.append(out.split(list(old.sizes), old.dim))
-        self.transport.all_to_all(
-            list(zip(*received, strict=True)),
-            list(zip(*sent, strict=True)),
-            run_dim=max(shard.dim for shard in (*before, *after)),
-        ).wait()
-        return found
+        run_dim = max(shard.dim for shard in (*before, *after))
+        arriving, leaving = (list(zip(*parts, strict=True)) for parts in (received, sent))
+        self.transport.all_to_all(arriving, leaving, run_dim).wait()
+        return outs
 
 
 def _resized(shape: Sequence[int], dim: int, length: int) -> list[int]:
@@ -155,11 +146,7 @@ def _resized(shape: Sequence[int], dim: int, length: int) -> list[int]:
 class _Switch(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        comm: Collectives,
-        before: Sequence[Shard],
-        after: Sequence[Shard],
-        *xs: Tensor,
+        ctx: Any, comm: Collectives, before: Sequence[Shard], after: Sequence[Shard], *xs: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.comm, ctx.before, ctx.after = comm, before, after
         return tuple(comm.exchange(xs, before, after))

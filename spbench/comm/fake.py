@@ -1,12 +1,12 @@
 """Collectives that send nothing: a step keeps its computation and its packing.
 
-A step with them, taken from the step as it is, leaves the exposed communication; and they
-give one rank's share of a cluster that is not there. What is packed, copied and summed on
+The time of a step less that of a step with these is its exposed communication; they also give
+one rank's share of a cluster that one does not have. What is packed, copied and summed on
 the way is what the real transport of the device does (``nccl_gloo.py``).
 
-What others would send is random numbers: zeros would make a GPU's products faster than real
-data does, and memory that held something else may read as NaN. On CUDA received tensors live
-in a memory pool of their own, so that an address once filled holds nothing but such numbers.
+In place of what other ranks would send there are random numbers: zeros would make a GPU's
+products faster than real data does, and unset memory may read as NaN. On CUDA received tensors
+live in a memory pool of their own, so that an address once filled holds nothing but such numbers.
 On the CPU, where addresses come and go, they are copied from one buffer each time, as a
 receive would write them.
 """
@@ -25,7 +25,7 @@ from spbench.comm.transport import Done, Handle, TransferObserver, Transport, Tr
 
 @final
 class SilentTransport(Transport):
-    """Claims a rank of a group."""
+    """A rank of a group that has no other ranks in fact."""
 
     def __init__(self, rank: int, size: int, observer: TransferObserver | None = None) -> None:
         super().__init__(rank, size, observer)

@@ -1,6 +1,6 @@
 """Joining the other ranks: process groups, the device, and agreement between ranks.
 
-torch elastic (or torchrun, or Slurm) has set RANK, WORLD_SIZE, MASTER_ADDR and the like;
+The launcher (or torchrun, or Slurm) has set RANK, WORLD_SIZE, MASTER_ADDR and the like;
 init_process_group reads them. Two groups hold the same ranks: one for the strategy, one for
 the gradient all-reduce, so that neither queues behind the other.
 """
@@ -101,8 +101,8 @@ class ProcessGroup(Group):
     def _largest(self, values: Sequence[float]) -> list[float]:
         shared = torch.tensor(list(values), dtype=torch.float64, device=self.device)
         dist.all_reduce(shared, op=dist.ReduceOp.MAX)
-        found: list[float] = shared.tolist()
-        return found
+        largest: list[float] = shared.tolist()
+        return largest
 
     def _meet(self) -> None:
         dist.all_reduce(self._one)
@@ -134,7 +134,7 @@ class ProcessGroup(Group):
 
 @final
 class ShareOfGroup(Group):
-    """Rank 0 of a group whose other ranks are not there: it computes and sends nothing."""
+    """Rank 0 of a group that has no other ranks in fact: it computes and sends nothing."""
 
     backend = "fake"
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @final
 class ThreadRendezvous:
-    """Where the threads of one group show each other tensors, one round at a time."""
+    """Threads of one group show each other tensors here, one round at a time."""
 
     def __init__(self, size: int, timeout_s: float = 900.0) -> None:
         self.size = size
@@ -34,7 +34,7 @@ class ThreadRendezvous:
     def exchange(
         self, rank: int, mine: Sequence[Parts], take: Callable[[list[Sequence[Parts]]], T]
     ) -> T:
-        """``take`` sees what every rank shows, and must copy what it wants to keep."""
+        """``take`` is given what every rank shows, and must copy what it keeps."""
         self._shown[rank] = mine
         self._barrier.wait()
         taken = take(self._shown)

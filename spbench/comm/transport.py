@@ -22,13 +22,10 @@ from spbench.workload.traffic import Count, Op, Phase, all_reduce_bytes
 
 
 class TransferObserver(Protocol):
-    """Learns of what a rank does with the others: its sign of life while they wait."""
+    """Learns of what a rank does with the others, as it begins; a meeting waits for all ranks."""
 
-    def transfer(self) -> None:
-        """A transfer begins."""
-
-    def meeting(self) -> None:
-        """This rank begins to wait for all ranks."""
+    def transfer(self) -> None: ...
+    def meeting(self) -> None: ...
 
 
 @final
@@ -78,7 +75,7 @@ class Transport(ABC):
             self._phase = before
 
     def reset(self) -> None:
-        """Forget what was counted so far."""
+        """Forget what was counted."""
         self.sent, self.calls = {}, {}
 
     def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
