@@ -1,8 +1,8 @@
 """Where a rank is, in a small file that the parent can look at: the rank's sign of life.
 
 The rank writes into mapped memory (no system call, so that a timed step may do it), the parent
-reads the file. A pulse that does not change is no proof of a fault, but where none of a launch's
-changes for long, the launch hangs, and the rank that got least far is where to look.
+reads the file. A heartbeat that does not change does not prove a fault, but if none of a launch
+changes for long, the launch hangs, and the rank that got least far is the one to look at.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import final
 
 LAYOUT = struct.Struct("<QQQQQ64s")
-"""Process id, signs of life, phases and steps begun, transfers since, the phase's name."""
+"""Process id, heartbeats, phases and steps begun, transfers since, the phase's name."""
 IN_MEMORY = Path("/dev/shm")
 OUTSIDE = ("starting", "joining", "leaving", "ended")
-"""Without steps."""
+"""Phases without steps."""
 
 
 def heartbeat_path(folder: Path, rank: int) -> Path:
@@ -36,13 +36,13 @@ class RankPosition:
     pid: int
     phase: str
     beats: int
-    """Grows with whatever the rank does."""
+    """Number of heartbeats: grows with whatever the rank does."""
     phases: int
-    """Begun so far."""
+    """Phases begun so far."""
     steps: int
-    """Begun so far, the gate's included."""
+    """Steps begun so far, the gate's included."""
     transfers: int
-    """Begun since the last step began; meetings of all ranks behind it count too."""
+    """Transfers begun since the last step began, and meetings of all ranks."""
 
     @property
     def ended(self) -> bool:
@@ -50,7 +50,7 @@ class RankPosition:
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """Larger: further."""
+        """Grows as the rank goes on."""
         return self.phases, self.steps, self.transfers
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class RankPosition:
 
 @final
 class Heartbeat:
-    """The rank's side. Without a path nobody looks, and nothing is written."""
+    """The rank's side. Without a path nothing is written."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._beats = self._phases = self._steps = self._transfers = 0
@@ -80,7 +80,7 @@ class Heartbeat:
         self._write()
 
     def step(self) -> None:
-        """Another one begins."""
+        """A step begins."""
         self._steps, self._transfers = self._steps + 1, 0
         self._write()
 
@@ -117,30 +117,30 @@ class Heartbeat:
 
 @contextmanager
 def heartbeat_folder(folder: Path) -> Iterator[Path]:
-    """Where the pulses of the launch in ``folder`` are, while it lasts.
+    """The folder of the heartbeats of the launch in ``folder``, while the launch lasts.
 
-    In memory if the system has such a place, since a page of a disk's file may make a rank wait. A
-    file says where: it is no part of the job, which ranks of an older commit are to understand.
+    It is in memory if the system has such a place, since writing to a disk may make a rank wait.
+    A file says where, not the job, which ranks of older commits must understand.
     """
     where = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="spbench-pulses-", dir=where) as pulses:
-        point_to_heartbeats(folder, Path(pulses))
-        yield Path(pulses)
+    with tempfile.TemporaryDirectory(prefix="spbench-pulses-", dir=where) as heartbeats:
+        point_to_heartbeats(folder, Path(heartbeats))
+        yield Path(heartbeats)
 
 
-def point_to_heartbeats(folder: Path, pulses: Path) -> None:
-    (folder / "pulses").write_text(str(pulses), encoding="utf-8")
+def point_to_heartbeats(folder: Path, heartbeats: Path) -> None:
+    (folder / "pulses").write_text(str(heartbeats), encoding="utf-8")
 
 
 def find_heartbeats(folder: Path) -> Path | None:
-    """Where the pulses of the launch in ``folder`` are to be; None: nobody looks at them."""
+    """The folder of the heartbeats of the launch in ``folder``; None: nobody reads them."""
     with contextlib.suppress(OSError):
         return Path((folder / "pulses").read_text(encoding="utf-8"))
     return None
 
 
 def read_heartbeat(folder: Path, rank: int) -> RankPosition | None:
-    """None: the rank has not begun."""
+    """The rank's position; None if the rank has not begun."""
     try:
         pid, beats, phases, steps, transfers, phase = LAYOUT.unpack(
             heartbeat_path(folder, rank).read_bytes()

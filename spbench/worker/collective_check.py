@@ -1,11 +1,10 @@
 """Every collective with numbers that are known beforehand: what ``spbench doctor`` has ranks do.
 
-    whole (R, C)   small whole numbers, the same on every rank without anything being sent
-    shards         of the rows, and for an all-to-all of the columns; even, then uneven
+    whole (R, C)   small whole numbers, which every rank knows without communication
+    shards         cuts of the rows, and for an all-to-all of the columns; even, then uneven
 
-A sum of them is exact in float32, so what comes must equal what was to come in every bit. Each
-exchange has numbers of its own: memory that still holds the right ones from before, and into
-which nothing came, would else look right.
+Their sum is exact in float32, so what a rank receives must equal what it expects in every bit. Each
+exchange has numbers of its own, so that memory left over from an earlier one is never right.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Example:
 
     @classmethod
     def of(cls, ranks: int, number: int, device: torch.device, *, even: bool) -> Self:
-        """Numbers below 251, a prime: on fewer ranks than that no two shards are alike."""
+        """Numbers below 251, a prime: on fewer than 251 ranks no two shards are equal."""
         rows, columns = (2 * ranks, 3 * ranks) if even else (2 * ranks + 1, 4 * ranks - 1)
         numbers = torch.arange(rows * columns, device=device) + 17 * number
         whole = (numbers % 251).to(torch.float32).view(rows, columns)
@@ -46,12 +45,12 @@ class Example:
         return cls(whole=whole, rows=cuts[0], columns=cuts[1])
 
 
-Outcome = tuple[Tensor, Tensor]
-"""What came, and what was to come."""
+Pair = tuple[Tensor, Tensor]
+"""What a rank received, and what it should have received."""
 
 
 def _weight(rank: int) -> int:
-    """Of a rank's part in a sum: small, so that a thousand of them are exact."""
+    """A rank's factor in a sum: small, so that the sum over a thousand ranks is exact."""
     return rank % 4 + 1
 
 
@@ -59,34 +58,34 @@ def _total(ranks: int) -> int:
     return sum(map(_weight, range(ranks)))
 
 
-def _all_to_all(comm: Collectives, of: Example) -> Outcome:
-    mine = comm.take(of.whole, of.rows).contiguous()
-    (came,) = comm.switch(mine, before=of.rows, after=of.columns)
-    return came, comm.take(of.whole, of.columns)
+def _all_to_all(comm: Collectives, example: Example) -> Pair:
+    mine = comm.take(example.whole, example.rows).contiguous()
+    (received,) = comm.switch(mine, before=example.rows, after=example.columns)
+    return received, comm.take(example.whole, example.columns)
 
 
-def _all_gather(comm: Collectives, of: Example) -> Outcome:
-    return comm.all_gather(comm.take(of.whole, of.rows), of.rows), of.whole
+def _all_gather(comm: Collectives, example: Example) -> Pair:
+    return comm.all_gather(comm.take(example.whole, example.rows), example.rows), example.whole
 
 
-def _reduce_scatter(comm: Collectives, of: Example) -> Outcome:
-    came = comm.reduce_scatter(of.whole * _weight(comm.rank), of.rows)
-    return came, comm.take(of.whole, of.rows) * _total(comm.size)
+def _reduce_scatter(comm: Collectives, example: Example) -> Pair:
+    received = comm.reduce_scatter(example.whole * _weight(comm.rank), example.rows)
+    return received, comm.take(example.whole, example.rows) * _total(comm.size)
 
 
-def _all_reduce(comm: Collectives, of: Example) -> Outcome:
-    came = of.whole * _weight(comm.rank)
-    comm.all_reduce_(came).wait()
-    return came, of.whole * _total(comm.size)
+def _all_reduce(comm: Collectives, example: Example) -> Pair:
+    received = example.whole * _weight(comm.rank)
+    comm.all_reduce_(received).wait()
+    return received, example.whole * _total(comm.size)
 
 
-def _ring(comm: Collectives, of: Example) -> Outcome:
-    mine = comm.take(of.whole, of.rows)
-    blocks = {owner: block.clone() for owner, block in comm.ring(mine, of.rows)}
-    return torch.cat([blocks[rank] for rank in range(comm.size)], of.rows.dim), of.whole
+def _ring(comm: Collectives, example: Example) -> Pair:
+    mine = comm.take(example.whole, example.rows)
+    blocks = {owner: block.clone() for owner, block in comm.ring(mine, example.rows)}
+    return torch.cat([blocks[rank] for rank in range(comm.size)], example.rows.dim), example.whole
 
 
-EXCHANGES: Mapping[str, Callable[[Collectives, Example], Outcome]] = {
+EXCHANGES: Mapping[str, Callable[[Collectives, Example], Pair]] = {
     "all_to_all": _all_to_all,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
@@ -100,7 +99,7 @@ def exchange_all(group: Group, observer: Observer) -> Exchanged:
 
     Each is a phase of the observer's, so that one that hangs can be named.
     """
-    found: list[Exchange] = []
+    exchanges: list[Exchange] = []
     for whose, transport in (
         ("strategy", group.transports.strategy),
         ("gradients", group.transports.gradients),
@@ -109,25 +108,25 @@ def exchange_all(group: Group, observer: Observer) -> Exchanged:
         for even in (True, False):
             for op, run in EXCHANGES.items():
                 name = f"{op} of {'even' if even else 'uneven'} shards ({whose} group)"
-                example = Example.of(group.size, len(found), group.device, even=even)
+                example = Example.of(group.size, len(exchanges), group.device, even=even)
                 with observer.phase(name):
-                    found.append(Exchange(name=name, wrong=difference(*run(comm, example))))
+                    exchanges.append(Exchange(name=name, wrong=difference(*run(comm, example))))
     with observer.phase("16 MiB against the clock"):
-        return Exchanged(rank=group.rank, exchanges=found, sent_bytes_per_s=rates(group))
+        return Exchanged(rank=group.rank, exchanges=exchanges, sent_bytes_per_s=rates(group))
 
 
-def difference(came: Tensor, wanted: Tensor) -> str:
-    """In words; blank if there is none."""
-    if came.shape != wanted.shape:
-        return f"came as {tuple(came.shape)} instead of {tuple(wanted.shape)}"
-    differs = (came != wanted).flatten()
+def difference(received: Tensor, expected: Tensor) -> str:
+    """How the two tensors differ, in words; blank if they do not."""
+    if received.shape != expected.shape:
+        return f"came as {tuple(received.shape)} instead of {tuple(expected.shape)}"
+    differs = (received != expected).flatten()
     count = int(differs.sum())
     if not count:
         return ""
     first = int(differs.nonzero()[0])
-    one, other = (float(x.flatten()[first]) for x in (came, wanted))
+    wrong, right = (float(x.flatten()[first]) for x in (received, expected))
     many = f"{count:,} of {differs.numel():,} numbers differ"
-    return f"{many}, the first is {one:g} instead of {other:g}"
+    return f"{many}, the first is {wrong:g} instead of {right:g}"
 
 
 def rates(group: Group, now_s: Callable[[], float] = time.perf_counter) -> dict[str, float]:
@@ -135,19 +134,19 @@ def rates(group: Group, now_s: Callable[[], float] = time.perf_counter) -> dict[
     transport = group.transports.strategy
     length = LARGE_BYTES // 4 // group.size
     sent, received = (torch.zeros(length * group.size, device=group.device) for _ in range(2))
-    gone, come = ([[part] for part in whole.split(length)] for whole in (sent, received))
+    outgoing, incoming = ([[part] for part in x.split(length)] for x in (sent, received))
     large: dict[str, Callable[[], object]] = {
         "all_reduce": lambda: transport.all_reduce(sent).wait(),
-        "all_to_all": lambda: transport.all_to_all(come, gone, 0).wait(),
+        "all_to_all": lambda: transport.all_to_all(incoming, outgoing, 0).wait(),
     }
-    found = {}
+    bytes_per_s = {}
     for op, run in large.items():
         seconds = [_seconds(run, group, now_s) for _ in range(1 + TRIES)][1:]
         transport.reset()
         run()
-        found[op] = float(sum(transport.sent.values())) / min(seconds)
+        bytes_per_s[op] = float(sum(transport.sent.values())) / min(seconds)
     transport.reset()
-    return found
+    return bytes_per_s
 
 
 def _seconds(run: Callable[[], object], group: Group, now_s: Callable[[], float]) -> float:

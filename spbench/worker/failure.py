@@ -1,4 +1,4 @@
-"""What a rank that fails says of it, and what it means for the row."""
+"""A failed rank's sample: the cause of its failure and the status of the row."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from spbench.worker.fault_injection import Fault
 OUT_OF_MEMORY = re.compile(
     r"Tried to allocate ([\d.]+ \w+)|you tried to allocate (\d+) bytes", re.IGNORECASE
 )
-"""How torch's allocators, of CUDA and of the CPU, name what they could not give."""
+"""The size that could not be allocated, in the words of torch's CUDA and CPU allocators."""
 
 
 def failure(error: BaseException, rank: int, fault: Fault | None = None) -> Sample:
-    """A rank's last words."""
+    """The failure cause, as the rank that failed writes it down."""
     status = status_of(error)
     first_line = str(error).strip().split("\n")[0][:300]
     reason = f"{type(error).__name__}: {first_line}"
-    wanted = OUT_OF_MEMORY.search(str(error))
-    if status in ("oom", "host_oom") and wanted is not None:
-        size = wanted[1] if wanted[1] else f"{int(wanted[2]) / 2**20:,.1f} MiB"
+    request = OUT_OF_MEMORY.search(str(error))
+    if status in ("oom", "host_oom") and request is not None:
+        size = request[1] if request[1] else f"{int(request[2]) / 2**20:,.1f} MiB"
         reason = f"out of memory when it asked for {size}"
     return Sample(
         rank=rank,
@@ -38,7 +38,7 @@ def failure(error: BaseException, rank: int, fault: Fault | None = None) -> Samp
 
 
 def status_of(error: BaseException) -> RowStatus:
-    """Which row status an exception of a rank means."""
+    """The row's status after a rank raised ``error``."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return "oom"
     text = str(error)

@@ -4,9 +4,9 @@
     kill@rank1:step3   rank 1 kills itself when its step 3 begins
     hang@rank0:init    rank 0 stops before it joins the others; teardown: before it leaves them
 
-Step 0 is the gate's, 1 and 2 are those of the memory pass, then come warm-up and timed ones.
-They prove that what is to be noticed is noticed. No torch here, so that the command line can
-refuse a fault that it does not understand before anything starts.
+Step 0 is the gate's, 1 and 2 are those of the memory pass, then come warm-up and timed steps.
+Faults prove that spbench notices what it promises to notice. This file does not load torch, so
+that the command line can refuse a fault that it does not understand before anything starts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NoReturn, Self, TypeVar, final
 VARIABLE = "SPBENCH_FAULT"
 SLOW = "slow"
 WRONG = ("corrupt", "nan")
-"""Wrong numbers; they can be seen in step 0 alone, which is compared with one device."""
+"""Kinds that make numbers wrong: only in step 0, which is compared with one device."""
 KINDS = (SLOW, "oom", "raise", "exit", "kill", "abort", "segv", "hang", "deaf", "mismatch", *WRONG)
 """deaf hangs and ignores SIGTERM; mismatch calls a collective that the others do not."""
 WORKS = f"{VARIABLE}=slow@rank1:5% or kill@rank1:step3"
@@ -42,23 +42,23 @@ class Fault:
     kind: str
     rank: int
     share: float = 0.0
-    """Of a slow rank: how much longer each step takes, as a part of itself."""
+    """How much longer each timed step of a slow rank takes, as a part of itself."""
     place: str = ""
-    """Of the other kinds: init, teardown or stepS."""
+    """Where the other kinds strike: init, teardown or stepS."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Raises ValueError with the value and what would work."""
-        found = re.fullmatch(r"(\w+)@rank(\d{1,9}):(\S+)", text, re.ASCII)
-        if found is None:
+        parts = re.fullmatch(r"(\w+)@rank(\d{1,9}):(\S+)", text, re.ASCII)
+        if parts is None:
             raise _bad(text, "is not KIND@rankR:WHERE")
-        kind, rank, what = found.groups()
+        kind, rank, what = parts.groups()
         if kind not in KINDS:
             raise _bad(text, f"has no kind of fault, {kind!r}; there is {', '.join(KINDS)}")
         if kind == SLOW:
             percent = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)%", what, re.ASCII)
             if percent is None:
-                raise _bad(text, f"says {what!r}, which is no percentage")
+                raise _bad(text, f"says {what!r}, which is not a percentage")
             return cls(text=text, kind=kind, rank=int(rank), share=float(percent[1]) / 100)
         if not re.fullmatch(r"init|teardown|step\d{1,9}", what, re.ASCII):
             raise _bad(text, f"says {what!r}, which is neither init, teardown nor stepS")
@@ -70,7 +70,7 @@ class Fault:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self | None:
-        """What the environment asks for, if anything."""
+        """The fault that the environment asks for, if any."""
         text = environ.get(VARIABLE, "")
         return cls.parse(text) if text else None
 
@@ -79,7 +79,7 @@ class Fault:
         return {VARIABLE: self.text}
 
     def strike(self, rank: int, place: str, extra: Callable[[], object] = lambda: None) -> None:
-        """Whatever happens to ``rank`` at this place. ``extra``: a collective too many."""
+        """Does what is planted in this rank and place. ``extra``: a collective of its own."""
         if (rank, place) != (self.rank, self.place) or self.kind in WRONG:
             return
         if self.kind == "mismatch":

@@ -53,11 +53,11 @@ class Error:
 
 @dataclass(frozen=True, kw_only=True)
 class GateResult:
-    """What one rank found: the errors nearest to their tolerance, and the bytes."""
+    """One rank's errors nearest to their tolerance, and its bytes."""
 
     output: Error
     gradient: Error | None
-    """The worst of the input's and the weights'; None in forward mode."""
+    """The worst error of the input's and the weights' gradients; None in forward mode."""
     sent: Count
     predicted: Count
 
@@ -67,7 +67,7 @@ class GateResult:
         return max(errors, key=lambda error: error.excess)
 
     def why_wrong(self) -> str | None:
-        """A sentence, or None if the gate is passed."""
+        """The reason in a sentence; None if the gate is passed."""
         worst = self.worst
         if not worst.excess <= 1:
             return (
@@ -127,8 +127,8 @@ def run_gate(
         typical = statistics.median(overall.values())
         for name in mine:
             part = parts[name]
-            here = error_of(name, own[name] if part is None else comm.take(own[name], part))
-            own_error = OWN_ERROR_FACTOR * max(typical, here, overall[name])
+            on_rank = error_of(name, own[name] if part is None else comm.take(own[name], part))
+            own_error = OWN_ERROR_FACTOR * max(typical, on_rank, overall[name])
             tolerances[name] = max(FIXED_TOLERANCE.get(workload.dtype, 0.0), own_error)
     errors = [
         Error(name=name, relative=error_of(name, got), tolerance=tolerances[name])
@@ -151,8 +151,10 @@ def _parts(step: Step) -> dict[str, Shard | None]:
 
 
 def _noise(reference: Reference) -> float:
-    """Below this size a gradient is nothing but rounding: that of a query which only one key
-    answers is zero, whatever its digits say. Errors are then relative to this size."""
+    """Below this size a gradient is nothing but rounding, and errors are relative to this size.
+
+    The gradient of a query which only one key answers is zero, whatever its digits say.
+    """
     if reference.own is not None or reference.workload.mode == "forward":
         return 0.0  # the tolerance knows what rounding alone may do
     sizes = [_root_mean_square(x) for name, x in reference.exact.items() if name != "output"]

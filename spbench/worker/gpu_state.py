@@ -1,4 +1,4 @@
-"""What NVML tells of this rank's GPU, asked while it works: once idle, it tells of an idle GPU.
+"""The state of this rank's GPU by NVML, read between blocks: an idle GPU shows another state.
 
     open, look    timed ▪▪▪ look  silent ▪▪▪  timed ▪▪▪ look  silent ▪▪▪ ...  state
 
@@ -16,9 +16,9 @@ from spbench.results.conditions import THROTTLED
 from spbench.results.safe_query import told
 
 WORST = {"gpu_clock_mhz": min, "gpu_power_w": max, "gpu_temperature_c": max, "gpu_processes": max}
-"""Which of several looks is told."""
+"""How the values of several looks become one."""
 OF_A_LOAD = {"gpu_clock_mhz", "gpu_power_w", "gpu_temperature_c", "bits"}
-"""Nothing of the first look, before which the GPU may have been idle."""
+"""Fields left out of the first look, before which the GPU may have been idle."""
 
 
 @final

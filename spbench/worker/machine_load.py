@@ -1,4 +1,4 @@
-"""What a rank can see of its machine around the timed pass: load, other work, its GPU's state.
+"""The machine around the timed pass: its load, other processes' work, the state of the GPU.
 
 Nothing here may stop a run: what the machine does not tell stays blank.
 """
@@ -24,13 +24,16 @@ from spbench.results.safe_query import told
 from spbench.worker.gpu_state import Gpu
 
 BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
-"""Guests are part of user."""
+"""Fields of psutil's cpu_times in which a core works; guests are part of user."""
 
 
 @final
 class Machine:
-    """Two looks at the cores, before each of which all ranks meet: what one of them does outside
-    another's window would else be work of others there. Looks at a GPU in between."""
+    """Two looks at the cores, with looks at the GPU in between.
+
+    All ranks meet before each look at the cores: what a rank does outside another rank's window
+    would otherwise count as other processes' work there.
+    """
 
     def __init__(self, group: Group) -> None:
         """The first look: just before the timed pass, so that no warm-up is in it."""
@@ -43,7 +46,7 @@ class Machine:
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """What passes inside is another launch's turn, and no part of what was seen."""
+        """The time inside is another launch's turn, and is left out of the conditions."""
         self.group.barrier()
         before = _times()
         yield
@@ -57,7 +60,7 @@ class Machine:
             self.gpu.look()
 
     def seen(self) -> Conditions:
-        """The last look: to be asked just after the timed pass."""
+        """The last look, just after the timed pass."""
         self.group.barrier()
         whole = _passed(self._before)
         passed = {name: value - self._elsewhere.get(name, 0.0) for name, value in whole.items()}
@@ -91,7 +94,7 @@ def _gpu_name(device: torch.device) -> str:
 
 
 def _times() -> dict[str, float]:
-    """Seconds that only their differences mean something of, by the name of that."""
+    """Readings of three clocks in seconds, by the name of the difference of two of them."""
     questions = {"wall_s": time.monotonic, "busy_s": _busy_s, "cpu_s": time.process_time}
     found = {name: told(question) for name, question in questions.items()}
     return {name: value for name, value in found.items() if value is not None}
@@ -108,7 +111,7 @@ def _busy_s() -> float:
 
 
 def _host() -> str:
-    """Containers of one machine have names of their own and the same cores."""
+    """The id of the machine's boot: containers have host names of their own and share the cores."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     return socket.gethostname()

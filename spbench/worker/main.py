@@ -1,4 +1,4 @@
-"""What a rank's process does: joins the others, lives through its job, writes its file.
+"""A rank's process: it joins the others, does its job and writes its file.
 
 Called by the launcher in each process. On an error the rank writes what it knows and leaves
 by ``os._exit``: taking the process group down after an error can block, and would hide which
@@ -33,7 +33,7 @@ from spbench.worker.verify import verify_all
 from spbench.workload.case import Job
 
 ECHO_S = 0.5
-"""A broken connection is mostly the echo of another rank's death, which is to be seen first."""
+"""A rank with a broken connection waits so long: the death of another rank is the failure cause."""
 
 
 def run_job(folder: str) -> None:

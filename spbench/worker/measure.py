@@ -1,4 +1,4 @@
-"""What one rank measures of a case: memory and bytes, warm-up, timed and silent steps in turn.
+"""One rank's measurement of a case: memory and bytes, warm-up, timed and silent steps in turn.
 
 Instruments never share a pass with the clock.
 """
@@ -56,16 +56,16 @@ def _time(
     step: Callable[[], None],
     whole: Step,
     inputs: Inputs,
-    effort: MeasurementBudget,
+    budget: MeasurementBudget,
     group: Group,
     observer: Observer,
 ) -> dict[str, Any]:
-    """Warm-up, then both passes; of a share the one that it has, since it never sends."""
+    """Warm-up, then both passes; a share has one pass, since it never sends."""
     watch = Stopwatch(group=group, now_s=observer.times.now_s)
     is_share = isinstance(group, ShareOfGroup)
-    both = effort.silent and not is_share
+    both = budget.silent and not is_share
     with observer.phase("warm-up"):
-        warmup = watch.warm_up(step, effort)
+        warmup = watch.warm_up(step, budget)
         if both:
             with whole.silenced(), observer.times.step(group.device):
                 step()
@@ -90,7 +90,7 @@ def _time(
             return times
 
         block_s = math.inf if observer.turns is None else TURN_S
-        times = sample(timed, silent if both else None, group.largest, effort, typical_ms, block_s)
+        times = sample(timed, silent if both else None, group.largest, budget, typical_ms, block_s)
         conditions = machine.seen()
     observer.times.steps_s += watch.spent_s
     return {
@@ -105,7 +105,7 @@ def _time(
 def _remember(
     step: Callable[[], None], there: list[Tensor], group: Group, observer: Observer
 ) -> dict[str, Any]:
-    """What one step takes of memory and, but for a share, what it sends."""
+    """The memory of one step and, but for a share, the bytes that it sends."""
     with observer.times.step(group.device):
         step()  # every kind of transfer and kernel once, before memory is read
     group.transports.reset()
@@ -122,7 +122,7 @@ def _remember(
 
 
 def _check_finite(inputs: Inputs) -> None:
-    """NaN changes what products cost: a time of such steps is no time."""
+    """Raises FloatingPointError: NaN changes what products cost, so times would mean nothing."""
     grad = inputs.x.grad
     if grad is not None and not grad.isfinite().all():
         raise FloatingPointError("the timed steps gave gradients that are not finite")

@@ -24,7 +24,7 @@ ROUND_BYTES = 512
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Peaks of one rank; None where there is no such thing to read."""
+    """Peaks of one rank; None where the device does not tell."""
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int | None
@@ -34,7 +34,7 @@ class Memory:
 
 @final
 class LiveStorages(TorchDispatchMode):
-    """Counts the bytes of storages that are alive, and remembers the most."""
+    """Counts the bytes of storages that are alive, and keeps their peak."""
 
     def __init__(self, already_there: Iterable[Tensor]) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class LiveStorages(TorchDispatchMode):
 def measure(
     step: Callable[[], object], already_there: Iterable[Tensor], device: torch.device
 ) -> Memory:
-    """Runs ``step`` once. ``already_there``: weights and inputs, which it finds allocated."""
+    """Runs ``step`` once. ``already_there``: weights and inputs, allocated before the step."""
     rss = psutil.Process().memory_info
     if device.type != "cuda":
         with LiveStorages(already_there) as tracker:

@@ -9,17 +9,17 @@ import sys
 
 PR_SET_PDEATHSIG = 1
 PARENT = "SPBENCH_PARENT"
-"""Of what a process starts: whose death is its own, from before it can ask for that."""
+"""The variable by which a process tells those it starts its own process id."""
 
 
 def die_with_parent(parent: int | None = None) -> None:
     """On Linux: the kernel kills this process when the one that started it dies.
 
-    ``parent``: its process id, which else the variable of that process tells. If it is another's
-    by now, that has happened already.
+    ``parent``: its process id, by default the one in ``SPBENCH_PARENT``. If this process has
+    another parent by now, the death has happened already, and the process exits at once.
     """
-    told = os.environ.get(PARENT, "")
-    expected = parent if parent is not None else int(told) if told.isdecimal() else None
+    named = os.environ.get(PARENT, "")
+    expected = parent if parent is not None else int(named) if named.isdecimal() else None
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if expected is not None and os.getppid() != expected:

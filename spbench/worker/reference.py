@@ -1,9 +1,12 @@
-"""What one device makes of a workload: the truth that the gate compares with.
+"""One device's output and gradients of a workload: the truth that the gate compares with.
 
 The same model code on a group of one, from the same seeded weights and inputs. Where rounding
 alone leads far off there are two answers: one in the next finer arithmetic on the same rounded
-weights, which is taken for exact, and one device's own, which says how far. So it is in 16 bits,
+weights, which is taken for exact, and one device's own, which says how far. This is so in 16 bits,
 and in float32 where rows of scores are sharp.
+
+A workload that one device could not run whole, in time and memory beside everything else, is
+compared as its reduced workload.
 """
 
 from __future__ import annotations
@@ -28,11 +31,11 @@ from spbench.workload.flops import forward_flops, parameters
 from spbench.workload.workload import DTYPE_BYTES, Workload
 
 GATE_FLOPS = {"cpu": 5e10, "cuda": 5e13}
-"""Forward operations up to which a workload is compared whole rather than as its twin."""
+"""Forward operations up to which a workload is compared whole, not reduced."""
 GATE_MEMORY_SHARE = {"cpu": 0.5, "cuda": 0.3}
-"""Of what is free."""
+"""Part of the free memory that the comparison may take."""
 LIVE_ACTIVATIONS = 16
-"""Activations that autograd keeps of one sublayer, at the most; scores come on top."""
+"""Most activations that autograd keeps of one sublayer; scores come on top."""
 FINER = {"bfloat16": "float32", "float16": "float32"}
 FINER_WHERE_SHARP = FINER | {"float32": "float64"}
 
@@ -130,7 +133,7 @@ def run_seeded(
 
 
 def workload_to_compare(workload: Workload, group: Group) -> Workload:
-    """``workload``, or its reduced twin if it is too large for any rank's device alone."""
+    """``workload``, or its reduced workload if it is too large for any rank's device alone."""
     (too_large,) = group.largest([float(not _fits(workload, group))])
     return workload.reduced(group.size) if too_large else workload
 
@@ -147,7 +150,7 @@ def _fits(workload: Workload, group: Group) -> bool:
 
 
 def _needed_bytes(workload: Workload, group: Group) -> float:
-    """What one rank holds at the most: one device's step, then its own part of another.
+    """The most that one rank holds: one device's step, then its own part of another.
 
     Kernels that keep no scores take no bias that has a gradient; on CUDA they have no float64,
     and no grouped queries in float32.

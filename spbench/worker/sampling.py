@@ -23,15 +23,15 @@ from typing import Literal
 from spbench.workload.case import MeasurementBudget
 
 BLOCKS = 10
-"""Planned; the last medians of the warm-up say how many steps that makes a block."""
+"""Planned number of blocks; the warm-up's last median says how many steps a block then has."""
 SOONEST = 10
-"""One part in so many of the wanted seconds passes before times may be called precise: steps that
-follow each other at once agree about a moment, not about the machine."""
+"""A tenth of the wanted seconds passes before times may be called precise: steps that follow
+each other at once agree about a moment, not about the machine."""
 TAIL = 40
-"""One part in so many may lie beyond each end: an interval of 95 %."""
+"""One part in 40 may lie beyond each end: an interval of 95 %."""
 
 Block = Callable[[int], list[float]]
-"""Runs so many steps; this rank's milliseconds of each."""
+"""Runs this number of steps; gives this rank's milliseconds of each."""
 StoppedBy = Literal["precision", "seconds", "iterations"]
 
 
@@ -48,7 +48,7 @@ def sample(
     timed: Block,
     silent: Block | None,
     largest: Callable[[Sequence[float]], list[float]],
-    effort: MeasurementBudget,
+    budget: MeasurementBudget,
     typical_ms: float,
     block_s: float = math.inf,
 ) -> Sampled:
@@ -57,12 +57,12 @@ def sample(
     ``block_s``: seconds that a block of more than one step is not to exceed.
     """
     fitting = max(1.0, block_s * 1e3 / max(typical_ms, 1e-6))
-    block = int(min(-(-planned(typical_ms, effort) // BLOCKS), fitting))
+    block = int(min(-(-planned(typical_ms, budget) // BLOCKS), fitting))
     timed_ms: list[float] = []
     silent_ms: list[float] = []
     slowest: list[float] = []
-    while (reason := stop(slowest, effort)) is None:
-        steps = min(block, effort.max_iterations - len(slowest))
+    while (reason := stop(slowest, budget)) is None:
+        steps = min(block, budget.max_iterations - len(slowest))
         new = timed(steps)
         timed_ms += new
         slowest += largest(new)
@@ -71,26 +71,26 @@ def sample(
     return Sampled(timed_ms=timed_ms, silent_ms=silent_ms, stopped_by=reason)
 
 
-def planned(typical_ms: float, effort: MeasurementBudget) -> int:
+def planned(typical_ms: float, budget: MeasurementBudget) -> int:
     """How many steps fill ``seconds``, between the least and the most allowed."""
-    wanted = round(effort.seconds * 1e3 / max(typical_ms, 1e-6))
-    return min(max(wanted, effort.min_iterations), effort.max_iterations)
+    wanted = round(budget.seconds * 1e3 / max(typical_ms, 1e-6))
+    return min(max(wanted, budget.min_iterations), budget.max_iterations)
 
 
-def stop(slowest_ms: Sequence[float], effort: MeasurementBudget) -> StoppedBy | None:
+def stop(slowest_ms: Sequence[float], budget: MeasurementBudget) -> StoppedBy | None:
     """What ends the sampling after these steps; None: nothing yet."""
-    if len(slowest_ms) >= effort.max_iterations:
+    if len(slowest_ms) >= budget.max_iterations:
         return "iterations"
-    if len(slowest_ms) < effort.min_iterations:
+    if len(slowest_ms) < budget.min_iterations:
         return None
-    spent_ms, wanted_ms = sum(slowest_ms), effort.seconds * 1e3
-    if spent_ms * SOONEST >= wanted_ms and half_width(slowest_ms) < effort.precision:
+    spent_ms, wanted_ms = sum(slowest_ms), budget.seconds * 1e3
+    if spent_ms * SOONEST >= wanted_ms and half_width(slowest_ms) < budget.precision:
         return "precision"
     return "seconds" if spent_ms >= wanted_ms else None
 
 
 def half_width(times: Sequence[float]) -> float:
-    """Of the median's 95 % interval, relative to the median; infinite below six times.
+    """Half the width of the median's 95 % interval, over the median; infinite below six times.
 
     Distribution-free: between the k-th smallest and the k-th largest, with the largest k for
     which at most 1/40 of the binomial distribution of n fair coins lies below k (David and

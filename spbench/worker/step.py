@@ -50,7 +50,7 @@ class Step:
         sharpness: float = 1.0,
         observer: Observer | None = None,
     ) -> None:
-        """``seed`` gives the same weights to every strategy; None: any, made on the device."""
+        """``seed`` gives every strategy the same weights; None makes random ones on the device."""
         self.workload, self.transports, self.device = workload, transports, device
         self._observer = observer or Observer()
         self.dtype = DTYPES[workload.dtype]
@@ -81,7 +81,7 @@ class Step:
 
     @contextmanager
     def silenced(self) -> Iterator[None]:
-        """Inside, a step computes and packs as ever, and sends nothing."""
+        """Inside, a step computes and packs as always, and sends nothing."""
         self.comm.transport = self.silent.strategy
         self.gradient_comm.transport = self.silent.gradients
         try:

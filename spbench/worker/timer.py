@@ -1,4 +1,4 @@
-"""Times steps: warm-up until steady, then as many iterations as it is told.
+"""Times steps: warm-up until steady, then as many iterations as asked for.
 
 Ranks start each iteration together, outside the clock, and the clock stops when the rank's
 device is done. The clock is an argument, so that tests can bring their own.
@@ -26,7 +26,7 @@ class Stopwatch:
     group: Group
     now_s: Callable[[], float]
     spent_s: float = 0.0
-    """On the clock so far, all steps together."""
+    """Seconds of all steps so far."""
 
     def once(self, step: Callable[[], object]) -> float:
         """Milliseconds of one step of this rank, all ranks starting together."""
@@ -38,18 +38,18 @@ class Stopwatch:
         self.spent_s += took_s
         return took_s * 1e3
 
-    def warm_up(self, step: Callable[[], object], effort: MeasurementBudget) -> list[float]:
-        """Until the last two medians of three agree within 2 %, or a cap. Slowest rank's ms.
+    def warm_up(self, step: Callable[[], object], budget: MeasurementBudget) -> list[float]:
+        """Steps until the last two medians of three agree within 2 %; the slowest rank's ms.
 
-        At the earliest after ``min_warmup`` steps, at the latest after ``max_warmup`` or,
-        past ``min_warmup``, once twice ``seconds`` are spent.
+        At least ``min_warmup`` steps, at most ``max_warmup``, and beyond ``min_warmup`` at most
+        twice ``seconds``.
         """
         slowest: list[float] = []
-        while len(slowest) < effort.max_warmup:
+        while len(slowest) < budget.max_warmup:
             slowest += self.group.largest([self.once(step)])
             spent_s = sum(slowest) / 1e3
-            if len(slowest) >= effort.min_warmup and (
-                _is_steady(slowest) or spent_s > 2 * effort.seconds
+            if len(slowest) >= budget.min_warmup and (
+                _is_steady(slowest) or spent_s > 2 * budget.seconds
             ):
                 break
         return slowest

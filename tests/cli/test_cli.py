@@ -425,7 +425,7 @@ def test_a_fault_that_is_not_understood_is_refused(tmp_path: Path) -> None:
     done = spbench(tmp_path, "run", SPBENCH_FAULT="slow@rank1:fast")
     assert (done.code, done.out) == (USAGE, "")
     assert done.err == (
-        "Error: SPBENCH_FAULT='slow@rank1:fast' says 'fast', which is no percentage; "
+        "Error: SPBENCH_FAULT='slow@rank1:fast' says 'fast', which is not a percentage; "
         "SPBENCH_FAULT=slow@rank1:5% or kill@rank1:step3 would work\n"
     )
     assert not (tmp_path / "results").exists()

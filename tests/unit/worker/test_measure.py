@@ -65,13 +65,13 @@ class ThreadGroup(Group):
 
 def measured(
     ranks: int,
-    effort: MeasurementBudget,
+    budget: MeasurementBudget,
     clock_of: Callable[[int], Iterator[float]],
     turns: TurnClient | None = None,
 ) -> list[dict[str, Any]]:
     """What ``measure`` finds on each of the ranks, whose clocks say what ``clock_of`` gives."""
     case = Case(
-        workload=find("axes-2d", "verify"), strategy="dsp", ranks=ranks, device="cpu", effort=effort
+        workload=find("axes-2d", "verify"), strategy="dsp", ranks=ranks, device="cpu", budget=budget
     )
     meetings = [ThreadRendezvous(ranks, WAIT_S) for _ in range(3)]
 
@@ -139,8 +139,8 @@ def test_silent_blocks_are_silent_and_looks_in_their_place(order: list[str]) -> 
 
 def test_without_silent_steps_there_are_none(order: list[str]) -> None:
     """Neither in warm-up nor in turn."""
-    effort = MeasurementBudget(min_iterations=20, max_iterations=20, silent=False)
-    (found,) = measured(1, effort, steady)
+    budget = MeasurementBudget(min_iterations=20, max_iterations=20, silent=False)
+    (found,) = measured(1, budget, steady)
     assert re.fullmatch(r"SS(Sx)+m(SSlx){10}e", "".join(order)), "".join(order)
     assert found["compute_ms"] is None
 
@@ -148,10 +148,10 @@ def test_without_silent_steps_there_are_none(order: list[str]) -> None:
 @pytest.mark.parametrize(("step_s", "steps"), [(0.01, 10), (0.2, 2), (0.4, 1), (3.0, 1)])
 def test_turns_are_half_a_second_or_a_step(order: list[str], step_s: float, steps: int) -> None:
     """With another launch; a tenth of what is planned at most, here ten of a hundred."""
-    effort = MeasurementBudget(min_iterations=100, max_iterations=100, seconds=1e3, silent=False)
+    budget = MeasurementBudget(min_iterations=100, max_iterations=100, seconds=1e3, silent=False)
     turns = TurnClient(socket.socket(), 1, lambda: None)
     turns.take = lambda: order.append("t")  # type: ignore[method-assign]
-    measured(1, effort, lambda _: itertools.count(0.0, step_s), turns)
+    measured(1, budget, lambda _: itertools.count(0.0, step_s), turns)
     turn = f"t{'S' * steps}lx"
     assert re.fullmatch(f"SS(Sx)+m({turn}){{{100 // steps}}}e", "".join(order)), "".join(order)
 

@@ -19,8 +19,8 @@ def alone(values: Sequence[float]) -> list[float]:
     return list(values)
 
 
-def sampled(step_ms: Callable[[], float], effort: MeasurementBudget, typical_ms: float) -> Sampled:
-    return sample(lambda n: [step_ms() for _ in range(n)], None, alone, effort, typical_ms)
+def sampled(step_ms: Callable[[], float], budget: MeasurementBudget, typical_ms: float) -> Sampled:
+    return sample(lambda n: [step_ms() for _ in range(n)], None, alone, budget, typical_ms)
 
 
 @pytest.mark.parametrize(("typical_ms", "wanted"), [(10.0, 200), (100.0, 30), (5000.0, 5)])
@@ -57,18 +57,18 @@ def test_many_short_steps_end_at_the_most_allowed() -> None:
 @pytest.mark.parametrize(("precision", "reason"), [(0.1, "precision"), (0.001, "iterations")])
 def test_the_wanted_precision_decides(precision: float, reason: str) -> None:
     """The same noise is soon known to 10 %, and never to 0.1 %."""
-    effort = MeasurementBudget(precision=precision, seconds=100.0)
+    budget = MeasurementBudget(precision=precision, seconds=100.0)
     scatter = random.Random(1)
-    found = sampled(lambda: scatter.gauss(100, 10), effort, 100.0)
+    found = sampled(lambda: scatter.gauss(100, 10), budget, 100.0)
     assert found.stopped_by == reason
     assert (half_width(found.timed_ms) < precision) == (reason == "precision")
 
 
 def test_a_moment_is_not_precise() -> None:
     """Equal times end the sampling after a tenth of the seconds, not before."""
-    effort = MeasurementBudget(seconds=3.0)
-    assert stop([29.0] * 10, effort) is None
-    assert stop([30.5] * 10, effort) == "precision"
+    budget = MeasurementBudget(seconds=3.0)
+    assert stop([29.0] * 10, budget) is None
+    assert stop([30.5] * 10, budget) == "precision"
 
 
 def test_one_launch_is_less_precise_than_it_looks() -> None:
@@ -93,15 +93,15 @@ def test_one_launch_is_less_precise_than_it_looks() -> None:
 
 def test_the_least_number_of_steps_is_kept() -> None:
     """Whatever the time says: the median of one is none."""
-    effort = MeasurementBudget(seconds=0.001, min_iterations=5)
-    assert stop([100.0] * 4, effort) is None
-    assert stop([100.0] * 5, effort) == "seconds"
+    budget = MeasurementBudget(seconds=0.001, min_iterations=5)
+    assert stop([100.0] * 4, budget) is None
+    assert stop([100.0] * 5, budget) == "seconds"
 
 
 def test_timed_and_silent_blocks_take_turns() -> None:
     """As many silent steps as timed ones, in as many blocks."""
     order: list[str] = []
-    effort = MeasurementBudget(max_iterations=5, min_iterations=5, precision=1e-9)
+    budget = MeasurementBudget(max_iterations=5, min_iterations=5, precision=1e-9)
     times = iter(range(1, 100))
 
     def run(name: str) -> Callable[[int], list[float]]:
@@ -111,7 +111,7 @@ def test_timed_and_silent_blocks_take_turns() -> None:
 
         return block
 
-    found = sample(run("timed"), run("silent"), alone, effort, 1e4)
+    found = sample(run("timed"), run("silent"), alone, budget, 1e4)
     assert order == ["timed 1", "silent 1"] * 5
     assert (len(found.timed_ms), len(found.silent_ms)) == (5, 5)
 
