@@ -1,4 +1,4 @@
-"""What a run shows while it runs: on stderr, live in a terminal, plain lines elsewhere."""
+"""The progress of a run on stderr: live in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from spbench.analysis.comparable import panel_title
 from spbench.report import tables, units
 from spbench.results.environment import package_version
+from spbench.results.find_run import command_again
 from spbench.results.record import Record
 from spbench.text import counted
 from spbench.workload.case import Case
@@ -23,7 +24,7 @@ from spbench.workload.workload import Workload
 
 
 class Screen:
-    """Says what starts and what has finished."""
+    """Shows the launch that runs, and a line for each that has finished."""
 
     def __init__(
         self,
@@ -35,8 +36,8 @@ class Screen:
         goes_on: bool = False,
         placed: Sequence[str] = (),
     ) -> None:
-        """``goes_on``: one of several passes of a command, which has more to say behind them.
-        ``placed``: which ranks are where, if that is on several machines."""
+        """``goes_on``: this is a pass of a command that has more passes.
+        ``placed``: which ranks run on which of several machines."""
         self.folder, self.cases, self.done = folder, cases, 0
         self.goes_on, self.placed = goes_on, placed
         self.console = tables.console(sys.stderr)
@@ -80,29 +81,34 @@ class Screen:
     ) -> None:
         self.progress.stop()
         if isinstance(error, KeyboardInterrupt):
-            on = "" if self.goes_on else f" Go on with --out {self.folder}"
-            self._say(f"stopped; what was finished is kept in {self.folder}.{on}")
+            self._say(f"stopped; what was finished is kept in {self.folder}")
+            if not self.goes_on:
+                self._say(self._resume)
         elif error is None and not self.goes_on:
             took = units.seconds(time.monotonic() - self.started_s)
             done = counted(self.done, "launch")
             self._say(f"{done} in {took}; rows in {self.folder / 'runs.csv'}")
             left = len(self.cases) - self.done + self.cut
             if left:
-                on = f"go on with --out {self.folder}"
-                self._say(f"the time was up with {counted(left, 'launch')} left; {on}")
+                self._say(f"--max-time reached; {counted(left, 'launch')} left")
+                self._say(self._resume)
             if self.measured:
                 self._say(f"next: spbench compare {self.folder}, spbench plot {self.folder}")
+
+    @property
+    def _resume(self) -> str:
+        return f"resume with: {command_again(self.folder) or f'--out {self.folder}'}"
 
     def started(self, case: Case) -> None:
         self.spent_s = {}
         self.progress.update(self.task, description=case.label)
 
     def went(self, spent_s: Mapping[str, float]) -> None:
-        """Where the seconds of the launch that is about to finish went."""
+        """Takes the seconds of each phase of the launch that is about to finish."""
         self.spent_s = spent_s
 
     def finished(self, record: Record, side: str = "") -> None:
-        """``side`` names one of several that are measured in turn."""
+        """``side``: base or head, where they are measured in turn."""
         self.done += 1
         self.measured += record.status == "ok"
         self.cut += record.status == "interrupted"
@@ -139,17 +145,17 @@ class Screen:
 
 
 def in_seconds(record: Record, spent_s: Mapping[str, float]) -> str:
-    """Each phase of a launch, and what it cost beyond its steps."""
+    """Seconds of each phase of a launch, and its overhead: what was not spent in steps."""
     said = f"took {record.launch_s:.2f} s"
     if spent_s:
         said += ": " + ", ".join(f"{name} {value:.2f}" for name, value in spent_s.items())
     if record.launch_s is not None and record.steps_s is not None:
-        said += f"; {record.launch_s - record.steps_s:.2f} s beyond its steps"
+        said += f"; overhead {record.launch_s - record.steps_s:.2f} s"
     return said
 
 
 def header(cases: Sequence[Case]) -> list[str]:
-    """What is about to run, on what."""
+    """The workloads, launches, ranks, device and libraries of a run."""
     said = list(dict.fromkeys(in_a_line(case.workload) for case in cases))
     if cases:
         *others, last = dict.fromkeys(case.ranks for case in cases)
@@ -165,7 +171,7 @@ def header(cases: Sequence[Case]) -> list[str]:
 
 
 def in_a_line(work: Workload) -> str:
-    """What of a workload tells it from its like in a sweep."""
+    """A workload by what distinguishes it in a sweep."""
     axes = " x ".join(f"{name} {length}" for name, length in work.axes.items())
     size = f"hidden {work.hidden}, {work.heads} heads, depth {work.depth}"
     how = f"{work.dtype}, {work.mode}"

@@ -129,7 +129,7 @@ def headline(judgement: Judgement, *, strict: bool = False) -> str:
 
 
 def _why_not_comparable(findings: Sequence[Finding]) -> str:
-    """Of the first figure, or case, that has no counterpart; and what could be judged."""
+    """The first figure, or case, that has no counterpart; and what could be judged."""
     apart = [one for one in findings if one.verdict == "not comparable"]
     if not apart:
         is_missing = any(one.verdict == "missing" for one in findings)

@@ -74,7 +74,7 @@ def table(grid: Grid, title: str = "", widths: Sequence[int] | None = None) -> T
 
 
 def show_table(out: Console, title: str, grid: Grid) -> None:
-    """The same to look at as ``table``, and much faster to make where nothing breaks."""
+    """Prints a table that looks like ``table``, much faster where nothing breaks."""
     widths = grid.whole
     if title and cell_len(title) > room(out):
         say(out, title)

@@ -135,7 +135,9 @@ def test_the_time_for_all_launches(tmp_path: Path) -> None:
     words = ("run", *LONG, "--launches", "2", "--out", "here", "--max-time", "6s")
     code, _, err = finish(start(tmp_path, *words))
     assert code == 3, err
-    assert "go on with --out here" in err
+    assert "--max-time reached; " in err
+    assert "resume with: spbench run" in err
+    assert "--out here\n" in err
     rows = rows_of(tmp_path / "here")
     assert rows[-1]["status"] == "interrupted" or len(rows) == 1
     assert len(rows) <= 2

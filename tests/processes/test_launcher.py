@@ -170,7 +170,7 @@ def test_a_planted_slow_rank_shows(tmp_path: Path) -> None:
     assert run.returncode == 0, err
     assert {row["environment"] for row in json.loads(out)} == {"SPBENCH_FAULT=slow@rank1:100%"}
     phases = "start .*, gate .*, memory .*, warm-up .*, timed and silent .*, end .*"
-    found = re.findall(rf"took (.*) s: {phases}; (.*) s beyond its steps", err)
+    found = re.findall(rf"took (.*) s: {phases}; overhead (.*) s", err)
     assert len(found) == 2
     assert all(float(beyond) < float(took) for took, beyond in found)
     assert min(float(beyond) for _, beyond in found) < 1.5

@@ -31,11 +31,11 @@ class Frame:
     margin: int
     cell: int
     width: int
-    """Of the page: sentences may go on to it."""
+    """Columns of the page, which sentences may fill."""
     is_last: bool
 
     def at(self, sublayer: int) -> int:
-        """Where its words begin. Two columns before it the line may hop."""
+        """The column where a sublayer's words begin. Two columns before it the line may hop."""
         return self.margin + (sublayer - self.sublayers.start) * self.cell
 
     @property
@@ -63,7 +63,7 @@ class Picture:
 
     @cached_property
     def unit(self) -> str:
-        """One for the whole picture, so that its figures can be compared."""
+        """The unit of bytes in the whole picture, so that its figures can be compared."""
         legs = [leg for lane in self.lanes for leg in lane.legs]
         sent = [leg.sent_bytes for leg in legs]
         sent += [leg.switch.sent_bytes for leg in legs if leg.switch]
@@ -107,9 +107,9 @@ class Picture:
         ]
 
     def as_data(self) -> dict[str, Any]:
-        """The same for ``--json``; bytes are Fractions still, to be rounded.
+        """The picture for ``--json``; bytes are Fractions still, to be rounded.
 
-        Who declines sends nothing that is known: its bytes are None.
+        The bytes of a strategy that declines are not known: None.
         """
         work = self.workload
         facts = work.model_dump(mode="json", by_alias=True)

@@ -111,6 +111,6 @@ def fill(strategy: str) -> dict[str, Any]:
 
 
 def hatch(strategy: str) -> str:
-    """Options are told apart by a pattern over the strategy's colour."""
+    """A pattern over the strategy's colour, which distinguishes its options."""
     options = strategy.partition(":")[2]
     return HATCHES[sum(map(ord, options)) % len(HATCHES)] if options else ""

@@ -51,20 +51,20 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
-    """What stands on it."""
+    """A heading, panels and a caption."""
 
     heading: str
     panels: Mapping[str, Callable[[Axes], None]]
     """By title, in order; each draws into its axes."""
     caption: str
     strategies: Sequence[str] = ()
-    """In the legend."""
+    """Strategies in the legend."""
     label_width: float = 0.65
     """Inches of the labels left of a panel."""
     end_width: float = 0.1
     """Inches of the texts right of a panel."""
     rows: int = 0
-    """Of labels in a panel, which each need some height."""
+    """Labels in a panel, each of which needs some height."""
 
 
 def save(sheet: Sheet, stem: Path) -> Iterator[Path]:

@@ -1,7 +1,7 @@
 """How much longer each strategy takes than the reference, with intervals: a forest plot.
 
 A row for each strategy and number of ranks, the reference's left out. What lies wholly within
-the band is the same, wholly outside it faster or slower; a hollow dot is not told apart.
+the band is the same, wholly outside it faster or slower; a hollow dot is no significant difference.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ SHARE_DRAWINGS = ("memory", "step_split")
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What is drawn at once, by the names of the files, and what is not."""
+    """Sheets by the names of their files, and remarks on panels that are not drawn."""
 
     sheets: Mapping[str, Sheet]
     remarks: Sequence[str]
@@ -109,12 +109,12 @@ def _by_panel(lines: Sequence[Line]) -> dict[str, list[Line]]:
 
 
 def _ratios(lines: Sequence[Line], about: str) -> Sheet:
-    """Of lines that have a ratio."""
+    """The forest plot of lines that have a ratio."""
     panels = _by_panel(lines)
     return Sheet(
         heading=f"Against {lines[0].reference}: {_ratios_of(lines)}",
         panels={title: partial(ratios, lines=these) for title, these in panels.items()},
-        caption=f"{about} · band: within {MARGIN:.0%}; hollow: not told apart",
+        caption=f"{about} · band: within {MARGIN:.0%}; hollow: no significant difference",
         label_width=0.3 + 0.066 * max(map(len, labels(lines))),
         rows=max(map(len, panels.values())) + 1,
     )

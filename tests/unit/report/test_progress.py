@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def test_where_the_time_of_a_launch_went(
     crash = replace(ROW, status="crash", reason="rank 1 was ended by SIGKILL", launch_s=0.5)
     skipped = replace(ROW, status="skipped", reason="8 heads")
     assert said(tmp_path, capsys, GOOD, crash, skipped, verbose=True).splitlines()[1:] == [
-        "  took 4.00 s: start 0.25, gate 1.00, end 0.50; 0.75 s beyond its steps",
+        "  took 4.00 s: start 0.25, gate 1.00, end 0.50; overhead 0.75 s",
         "dsp on 2: crash: rank 1 was ended by SIGKILL",
         "  took 0.50 s",
         "dsp on 2: skipped: 8 heads",
@@ -52,6 +53,29 @@ def test_what_disturbed_a_launch_is_said(
     """Below its figures, at once, whether or not more was asked for."""
     noisy = replace(GOOD, noisy="others used 0.9 of 2 cores")
     assert said(tmp_path, capsys, noisy).endswith("\n  noisy: others used 0.9 of 2 cores")
+
+
+def test_launches_that_are_left_over_have_a_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command of run.json with its folder; without run.json the flag alone."""
+    for argv, again in (
+        (None, f"--out {tmp_path}"),
+        (["spbench", "run", "-s", "dsp", "--fresh"], f"spbench run -s dsp --out {tmp_path}"),
+    ):
+        if argv is not None:
+            (tmp_path / "run.json").write_text(json.dumps({"argv": argv}))
+        with Screen(tmp_path, [CASE, CASE]) as screen:
+            screen.started(CASE)
+            screen.finished(GOOD)
+        err = capsys.readouterr().err
+        assert "--max-time reached; 1 launch left" in err
+        assert f"resume with: {again}\n" in err
+        with pytest.raises(KeyboardInterrupt), Screen(tmp_path, [CASE]):
+            raise KeyboardInterrupt
+        err = capsys.readouterr().err
+        assert f"what was finished is kept in {tmp_path}\n" in err
+        assert f"resume with: {again}\n" in err
 
 
 def test_a_share_is_not_said_to_send() -> None:
