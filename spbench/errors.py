@@ -24,3 +24,10 @@ class Failure(Exception):
 
 class ResultsError(Failure):
     """A results directory cannot be used; the message says why."""
+
+
+class CannotWriteError(ResultsError):
+    """A results directory cannot be written to; the message says why."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, UNFIT)

@@ -16,7 +16,6 @@ from spbench.cli.selection import request_of, selection_options
 from spbench.errors import DONE, SOME_FAILED
 from spbench.report.dry_run import show_plan
 from spbench.report.strategy_table import show_comparison
-from spbench.results.find_run import reference_of
 from spbench.sweep.fault_check import announce_fault
 from spbench.sweep.plan import cells
 from spbench.sweep.run import run
@@ -82,6 +81,8 @@ def command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> in
     if as_json:
         click.echo(json.dumps([asdict(record) for record in finished.records], indent=2))
     else:
+        from spbench.results.find_run import reference_of  # imports pandas: not before ranks start
+
         reference = reference_of(finished.folder, finished.records)
         show_comparison(compare_strategies(finished.records, reference))
     if {record.status for record in finished.records} == {"skipped"}:

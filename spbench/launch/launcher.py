@@ -9,6 +9,7 @@ from typing import Protocol
 
 from pydantic import BaseModel
 
+from spbench.errors import UNFIT, Failure
 from spbench.workload.case import Job
 
 
@@ -22,8 +23,11 @@ class Deadlines:
     sweep_s: float = math.inf
 
 
-class LauncherError(Exception):
+class LauncherError(Failure):
     """No further launch is possible: why, and what would help."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, UNFIT)
 
 
 class LaunchResult(BaseModel):

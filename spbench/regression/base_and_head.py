@@ -12,9 +12,8 @@ from pathlib import Path
 
 import click
 
-from spbench.errors import UNFIT, Failure, ResultsError
 from spbench.launch.gpu_memory import GpuMemory
-from spbench.launch.launcher import Deadlines, LauncherError
+from spbench.launch.launcher import Deadlines
 from spbench.launch.local import LocalLauncher
 from spbench.launch.turn_seat import Seat
 from spbench.regression.alternate import Runner
@@ -52,39 +51,36 @@ def open_runners(
     take_turns = len(codes) > 1 and all(case.device == "cpu" for case in cases)
     with ExitStack() as stack:
         runners: list[Runner] = []
-        try:
-            seats = _seats(stack) if take_turns else [None] * len(codes)
-            gpu_memory = GpuMemory.of(cases)
-            for code, seat in zip(codes, seats, strict=True):
-                store = stack.enter_context(Store(folder / code.name))
-                git = {"commit": code.commit, "dirty": False} if code.is_base else facts["git"]
-                store.write_run({"argv": sys.argv, "cases": planned, **facts, "git": git})
-                log = store.folder / "logs" / "launcher.log"
-                launcher = LocalLauncher(log, code.variables, gpu_memory=gpu_memory, seat=seat)
-                stack.callback(launcher.close)
-                sweep = Sweep(
-                    store=store,
-                    launcher=launcher,
-                    run_id=folder.resolve().name,
-                    session=session,
-                    deadlines=deadlines,
-                    git_commit=code.commit or facts["git"].get("commit", ""),
+        seats = _seats(stack) if take_turns else [None] * len(codes)
+        gpu_memory = GpuMemory.of(cases)
+        for code, seat in zip(codes, seats, strict=True):
+            store = stack.enter_context(Store(folder / code.name))
+            git = {"commit": code.commit, "dirty": False} if code.is_base else facts["git"]
+            store.write_run({"argv": sys.argv, "cases": planned, **facts, "git": git})
+            log = store.folder / "logs" / "launcher.log"
+            launcher = LocalLauncher(log, code.variables, gpu_memory=gpu_memory, seat=seat)
+            stack.callback(launcher.close)
+            sweep = Sweep(
+                store=store,
+                launcher=launcher,
+                run_id=folder.resolve().name,
+                session=session,
+                deadlines=deadlines,
+                git_commit=code.commit or facts["git"].get("commit", ""),
+            )
+            runners.append(
+                Runner(
+                    name=code.name,
+                    sweep=sweep,
+                    seat=seat,
+                    tries_all=code.is_base,
+                    renews_launcher=timed,
                 )
-                runners.append(
-                    Runner(
-                        name=code.name,
-                        sweep=sweep,
-                        seat=seat,
-                        tries_all=code.is_base,
-                        renews_launcher=timed,
-                    )
-                )
-            yield runners
-            folders = [str(runner.sweep.store.folder) for runner in runners]
-            command = shlex.join(["spbench", "compare", *folders])
-            click.echo(f"show the rows of this check with: {command}", err=True)
-        except (ResultsError, LauncherError) as error:
-            raise Failure(str(error), UNFIT) from None
+            )
+        yield runners
+        folders = [str(runner.sweep.store.folder) for runner in runners]
+        command = shlex.join(["spbench", "compare", *folders])
+        click.echo(f"show the rows of this check with: {command}", err=True)
 
 
 def _seats(stack: ExitStack) -> Sequence[Seat | None]:

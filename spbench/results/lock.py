@@ -8,14 +8,14 @@ from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
-from spbench.errors import ResultsError
+from spbench.errors import CannotWriteError
 
 LOCK = ".lock"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def taken(folder: Path) -> BaseFileLock:
-    """The lock of ``folder``, held. Raises ResultsError where another run has it, or none can.
+    """The lock of ``folder``, held. Raises CannotWriteError where another run has it, or none can.
 
     Where there are no locks filelock may offer a file whose presence is one. That outlives a
     killed run, so it is not used.
@@ -26,7 +26,7 @@ def taken(folder: Path) -> BaseFileLock:
             warnings.simplefilter("ignore")
             lock.acquire(timeout=0)
     except Timeout:
-        raise ResultsError(
+        raise CannotWriteError(
             f"{folder} is being written by another run; wait for it, or use another --out"
         ) from None
     except NotImplementedError:
@@ -34,15 +34,15 @@ def taken(folder: Path) -> BaseFileLock:
     except OSError as error:
         if error.errno in NO_LOCKS:
             raise _no_locks(folder) from None
-        raise ResultsError(f"cannot write to {folder}: {error.strerror}") from None
+        raise CannotWriteError(f"cannot write to {folder}: {error.strerror}") from None
     if isinstance(lock, SoftFileLock):
         lock.release()
         raise _no_locks(folder)
     return lock
 
 
-def _no_locks(folder: Path) -> ResultsError:
-    return ResultsError(
+def _no_locks(folder: Path) -> CannotWriteError:
+    return CannotWriteError(
         f"the file system of {folder} has no locks, so two runs could write there at once; "
         f"use another --out, on a local disk"
     )

@@ -21,9 +21,8 @@ from typing import Any, Self
 
 from filelock import BaseFileLock
 
-from spbench.errors import ResultsError
+from spbench.errors import CannotWriteError
 from spbench.results.csv_header import lines_of, text_of, widened, with_last_line_ended
-from spbench.results.iterations import write_samples
 from spbench.results.lock import LOCK, taken
 from spbench.results.record import COLUMNS, Record
 from spbench.results.run_json import read_run
@@ -41,7 +40,7 @@ class Store:
         self.folder = folder
         with _named(folder):
             if not str(_real(folder)).isprintable():
-                raise ResultsError(f"cannot write to {str(folder)!a}: not a name that prints")
+                raise CannotWriteError(f"cannot write to {str(folder)!a}: not a name that prints")
             folder.mkdir(parents=True, exist_ok=True)
         self._lock: BaseFileLock | None = None
         self._columns: tuple[str, ...] = COLUMNS
@@ -50,7 +49,7 @@ class Store:
         self._lock = taken(self.folder)
         try:
             self._prepare()
-        except ResultsError:
+        except CannotWriteError:
             self._lock.release()
             raise
         return self
@@ -60,31 +59,33 @@ class Store:
             self._lock.release()
 
     def check_room(self) -> None:
-        """Raises ResultsError where a row could not be written: before a launch, not behind it."""
+        """Raises CannotWriteError, before a launch, if its row could not be written."""
         with _named(self.folder):
             self._check_there()
             disk = shutil.disk_usage(self.folder)
             if not os.access(self.folder, os.W_OK):
-                raise ResultsError(f"cannot write to {self.folder} any more")
+                raise CannotWriteError(f"cannot write to {self.folder} any more")
         # A file system that tells no size tells nothing of what is free either.
         if disk.total and disk.free < LEAST_FREE_BYTES:
-            raise ResultsError(
+            raise CannotWriteError(
                 f"the disk of {self.folder} has {disk.free / 2**20:.1f} MiB free, and a launch "
                 f"needs {LEAST_FREE_BYTES // 2**20}; make room, then go on with the same --out"
             )
 
     def append(self, record: Record, samples: Sequence[Sample] = ()) -> None:
-        """The row, and before it every iteration of every rank. Raises ResultsError.
+        """The row, and before it every iteration of every rank. Raises CannotWriteError.
 
         Ctrl-C and the like wait until it is done: a case that was measured is not lost.
         """
+        from spbench.results.iterations import write_samples  # and pandas: not before ranks start
+
         with _named(self.folder), _uninterrupted():
             self._check_there()
             write_samples(self.folder, record, samples)
             self._add([record])
 
     def copy(self, records: Iterable[Record]) -> None:
-        """Rows of launches that were measured elsewhere, all at once. Raises ResultsError."""
+        """Rows of launches that were measured elsewhere, all at once. Raises CannotWriteError."""
         with _named(self.folder), _uninterrupted():
             self._check_there()
             self._add(records)
@@ -112,13 +113,13 @@ class Store:
     def _check_there(self) -> None:
         """Ranks that write their logs would make the folder anew, without its rows and its lock."""
         if self._lock is not None and not (self.folder / LOCK).exists():
-            raise ResultsError(f"{self.folder} was moved or deleted while a run wrote to it")
+            raise CannotWriteError(f"{self.folder} was moved or deleted while a run wrote to it")
 
     def _prepare(self) -> None:
         """Reads runs.csv once and makes it fit to be written on.
 
         A last line that was cut short is ended without its last cell; a file of an older version
-        gets the columns that it lacks. Raises ResultsError for a file that is not ours.
+        gets the columns that it lacks. Raises CannotWriteError for a file that is not ours.
         """
         path = self.folder / "runs.csv"
         if not path.exists():
@@ -128,7 +129,9 @@ class Store:
             mended = with_last_line_ended(text)
             lines = lines_of(mended)
             if mended and lines.why_not:
-                raise ResultsError(f"{path}: {lines.why_not}; move it away, or use another --out")
+                raise CannotWriteError(
+                    f"{path}: {lines.why_not}; move it away, or use another --out"
+                )
             missing = [name for name in COLUMNS if name not in lines.columns]
             if mended and missing:
                 mended = widened(mended, missing)
@@ -178,17 +181,17 @@ def _named(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ResultsError(f"cannot write to {folder}: {error.strerror or error}") from None
+        raise CannotWriteError(f"cannot write to {folder}: {error.strerror or error}") from None
 
 
 def _real(folder: Path) -> Path:
-    """Without links. Raises ResultsError for one that leads nowhere, or round in a circle."""
+    """Without links. Raises CannotWriteError for one that leads nowhere, or round in a circle."""
     try:
         if not folder.is_symlink() or folder.exists():
             return folder.resolve()
     except RuntimeError:
         pass
-    raise ResultsError(f"cannot write to {folder}: a link that leads nowhere")
+    raise CannotWriteError(f"cannot write to {folder}: a link that leads nowhere")
 
 
 def _cell(value: object) -> object:

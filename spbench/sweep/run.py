@@ -15,16 +15,14 @@ from typing import Any
 
 import click
 
-from spbench.errors import UNFIT, Failure, ResultsError
+from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster, placement, placement_of, spread
 from spbench.launch.gpu_memory import GpuMemory
-from spbench.launch.launcher import LauncherError
 from spbench.launch.local import LocalLauncher
 from spbench.launch.process import AgentProcess
 from spbench.launch.torchrun import JoinedLauncher, joined_ranks
 from spbench.report.progress import Screen
 from spbench.results.environment import environment
-from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.results.run_json import read_run
 from spbench.results.store import Store
@@ -63,11 +61,8 @@ def run(request: Request, cells: Sequence[Cell]) -> Finished | None:
         if not launcher.is_first:
             launcher.follow()
             return None
-    try:
-        with Store(folder) as store:
-            return _measure(request, cells, store, launcher)
-    except (ResultsError, LauncherError) as error:
-        raise Failure(str(error), UNFIT) from None
+    with Store(folder) as store:
+        return _measure(request, cells, store, launcher)
 
 
 def _follow(cluster: Cluster) -> None:
@@ -145,7 +140,7 @@ def _measure(
 ) -> Finished:
     began_s = time.monotonic()
     facts = environment()
-    done = read_rows(store.folder).records if (store.folder / "runs.csv").exists() else []
+    done, _ = _rows(store.folder) if (store.folder / "runs.csv").exists() else ([], [])
     todo = still_to_do(cells, done)
     try:
         placements = _placements(request, cells, launcher)
@@ -173,13 +168,22 @@ def _measure(
                 screen.finished(record)
     finally:
         launcher.close()
-    rows = read_rows(store.folder)
+    records, latest = _rows(store.folder)
     ours = {(cell.case.key, cell.case.launch) for cell in cells}
     return Finished(
         folder=store.folder,
-        records=[record for record in rows.latest() if (record.case, record.launch) in ours],
-        unfinished=still_to_do(cells, rows.records),
+        records=[record for record in latest if (record.case, record.launch) in ours],
+        unfinished=still_to_do(cells, records),
     )
+
+
+def _rows(folder: Path) -> tuple[list[Record], list[Record]]:
+    """All rows of a run, and the latest of each launch."""
+    # A new run starts its first ranks before pandas is imported, which takes 0.3 s.
+    from spbench.results.reading import latest, read_runs, records_of
+
+    frame = read_runs(folder)
+    return records_of(frame), records_of(latest(frame))
 
 
 def _asked_for(request: Request, cells: Sequence[Cell], folder: Path) -> dict[str, Any]:

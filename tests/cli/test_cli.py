@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -216,6 +217,13 @@ def test_help_is_there_at_once(tmp_path: Path) -> None:
     assert all(f"  {name} " in done.out for name in entry.COMMANDS)
     assert done.cpu_s < 0.3
     assert spbench(tmp_path).out == done.out
+
+
+def test_ranks_start_before_pandas_is_imported() -> None:
+    """It takes 0.3 s, and the first launch of a run needs none of it."""
+    program = "import sys, spbench.cli.run_command; sys.exit('pandas' in sys.modules)"
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    assert subprocess.run([sys.executable, "-c", program], env=environ, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("name", list(FLAGS))
