@@ -1,1 +1,1 @@
-"""One rank's life: gate, warm-up, clock, memory, counters."""
+"""The life of one rank: gate, memory, warm-up, timing, silent steps."""

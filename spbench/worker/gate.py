@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor
@@ -106,32 +108,10 @@ def run_gate(
     transports.reset()
     mine = run_seeded(step, reference.seed, step.dtype, observer)
     mine["output"] = observer.output(mine["output"])
-    parts = _parts(step)
-    comm = Collectives(transports.strategy)
-
-    floor = _noise(reference)
-
-    def error_of(name: str, got: Tensor) -> float:
-        part, whole = parts[name], reference.exact[name]
-        return relative_error(got, whole if part is None else comm.take(whole, part), whole, floor)
-
-    tolerances = dict.fromkeys(mine, FIXED_TOLERANCE.get(workload.dtype, math.nan))
-    if reference.own is not None:
-        own = reference.own
-        overall = {
-            name: relative_error(own[name], reference.exact[name], reference.exact[name])
-            for name in mine
-        }
-        # A bias of a few numbers may come out exact by luck: no tensor is held to less than
-        # what is typical of all.
-        typical = statistics.median(overall.values())
-        for name in mine:
-            part = parts[name]
-            on_rank = error_of(name, own[name] if part is None else comm.take(own[name], part))
-            own_error = OWN_ERROR_FACTOR * max(typical, on_rank, overall[name])
-            tolerances[name] = max(FIXED_TOLERANCE.get(workload.dtype, 0.0), own_error)
+    comparison = _Comparison(reference, step)
+    tolerances = comparison.tolerances(list(mine))
     errors = [
-        Error(name=name, relative=error_of(name, got), tolerance=tolerances[name])
+        Error(name=name, relative=comparison.error(name, got), tolerance=tolerances[name])
         for name, got in mine.items()
     ]
     gradients = [error for error in errors if error.name != "output"]
@@ -143,11 +123,44 @@ def run_gate(
     )
 
 
-def _parts(step: Step) -> dict[str, Shard | None]:
+@final
+class _Comparison:
+    """This rank's parts of the reference, and how far other tensors are from them."""
+
+    def __init__(self, reference: Reference, step: Step) -> None:
+        self.reference, self.comm = reference, Collectives(step.transports.strategy)
+        self.shards, self.floor = _shards(step), _noise(reference)
+
+    def part(self, name: str, whole: Tensor) -> Tensor:
+        shard = self.shards[name]
+        return whole if shard is None else self.comm.take(whole, shard)
+
+    def error(self, name: str, got: Tensor) -> float:
+        whole = self.reference.exact[name]
+        return relative_error(got, self.part(name, whole), whole, self.floor)
+
+    def tolerances(self, names: Sequence[str]) -> dict[str, float]:
+        fixed = FIXED_TOLERANCE.get(self.reference.workload.dtype)
+        own, exact = self.reference.own, self.reference.exact
+        if own is None:
+            return dict.fromkeys(names, math.nan if fixed is None else fixed)
+        overall = {name: relative_error(own[name], exact[name], exact[name]) for name in names}
+        # A bias of a few numbers may come out exact by luck: no tensor is held to less than
+        # what is typical of all.
+        typical = statistics.median(overall.values())
+        tolerances = {}
+        for name in names:
+            on_rank = self.error(name, self.part(name, own[name]))
+            own_error = OWN_ERROR_FACTOR * max(typical, on_rank, overall[name])
+            tolerances[name] = max(fixed or 0.0, own_error)
+        return tolerances
+
+
+def _shards(step: Step) -> dict[str, Shard | None]:
     """Which part of each compared tensor this rank holds; None: all of it."""
-    parts = {f"gradient of {name}": part_of(p) for name, p in step.model.named_parameters()}
-    parts |= {gradient_name(axis): shard for axis, shard in step.pairs.items()}
-    return parts | {"output": step.last, "gradient of the input": step.first}
+    shards = {f"gradient of {name}": part_of(p) for name, p in step.model.named_parameters()}
+    shards |= {gradient_name(axis): shard for axis, shard in step.pairs.items()}
+    return shards | {"output": step.last, "gradient of the input": step.first}
 
 
 def _noise(reference: Reference) -> float:

@@ -47,9 +47,9 @@ def measure(
             whole(inputs, cotangent)
 
         there = [*whole.model.parameters(), *inputs.tensors, cotangent]
-        found = _remember(step, there, group, observer)
+        memory_and_bytes = _remember(step, there, group, observer)
     step = observer.timed(step)
-    return found | _time(step, whole, inputs, case.budget, group, observer)
+    return memory_and_bytes | _time(step, whole, inputs, case.budget, group, observer)
 
 
 def _time(
@@ -110,11 +110,11 @@ def _remember(
         step()  # every kind of transfer and kernel once, before memory is read
     group.transports.reset()
     with observer.times.step(group.device):
-        found = asdict(memory.measure(step, there, group.device))
+        peaks = asdict(memory.measure(step, there, group.device))
     if isinstance(group, ShareOfGroup):
-        return found
+        return peaks
     sent = group.transports.sent()
-    return found | {
+    return peaks | {
         "sent_by_phase": by_phase(sent),
         "sent_by_op": by_op(sent),
         "collectives": by_call(group.transports.calls()),

@@ -1,4 +1,4 @@
-"""The one observer of a rank: what happens in the rank's life is told here, and here alone.
+"""The one observer of a rank: it learns of phases, steps and the gate's output as they come.
 
     phase    heartbeat, phase times
     step     heartbeat, the planted fault that strikes as a step begins

@@ -124,12 +124,12 @@ def run_seeded(
     part = comm.take(cotangent, step.last).contiguous()
     with (observer or Observer()).times.step(step.device):
         out = step(mine, part)
-    found = {"output": out, **mine.gradients}
+    tensors = {"output": out, **mine.gradients}
     if step.train:
         for name, parameter in step.model.named_parameters():
             assert parameter.grad is not None, f"{name} has no gradient"
-            found[f"gradient of {name}"] = parameter.grad
-    return found
+            tensors[f"gradient of {name}"] = parameter.grad
+    return tensors
 
 
 def workload_to_compare(workload: Workload, group: Group) -> Workload:

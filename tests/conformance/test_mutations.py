@@ -38,7 +38,7 @@ def shape(name: str = "axes-2d-uneven", **settings: Any) -> Workload:
 
 
 def caught(strategy: str, ranks: int, work: Workload, sharpness: float = 1.0) -> str:
-    """What the gate says of it; an empty text means that the defect got through."""
+    """The gate's complaint; an empty text means that the defect got through."""
     return why_wrong(prove(work, load(strategy), ranks, sharpness=sharpness))
 
 
@@ -451,4 +451,6 @@ def test_ulysses_needs_heads_only_where_it_swaps_them() -> None:
     work = shape(axes="{time: 6, space: 8}", heads=2, block=block, modulation="none")
     assert load("ulysses").layout(work, 4)[0] == "time"
     assert not caught("ulysses", 4, work)
-    assert "2 heads give" in (load("ulysses:every-attention").why_not(work, 4) or "")
+    assert "2 heads cannot be split over 4 ranks" in (
+        load("ulysses:every-attention").why_not(work, 4) or ""
+    )

@@ -19,7 +19,7 @@ MOST_KEPT = 200
 def prove(
     workload: Workload, strategy: Strategy, ranks: int, *, seed: int = 0, sharpness: float = 1.0
 ) -> list[GateResult]:
-    """What every rank's gate found."""
+    """Every rank's gate result."""
     second = ThreadRendezvous(ranks)
     reference = _reference(workload, seed, sharpness)
 
@@ -32,9 +32,9 @@ def prove(
     return run_rank_threads(ranks, rank_main)
 
 
-def why_wrong(outcomes: list[GateResult]) -> str:
+def why_wrong(results: list[GateResult]) -> str:
     """The first rank's complaint, or an empty text if every rank is content."""
-    return next((wrong for outcome in outcomes if (wrong := outcome.why_wrong())), "")
+    return next((wrong for result in results if (wrong := result.why_wrong())), "")
 
 
 def _reference(workload: Workload, seed: int, sharpness: float) -> Reference:

@@ -234,7 +234,7 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def gpu_state(looks: int = 1) -> dict[str, Any]:
-    """Of a GPU that is looked at before, and after so many timed blocks."""
+    """The state of a GPU after a look before all blocks and one after each of ``looks`` blocks."""
     gpu = Gpu(CUDA)
     for _ in range(looks):
         gpu.look()
