@@ -39,7 +39,7 @@ JUDGED = METRICS[1:]
     type=options.Percent(),
     default=f"{MAX_SLOWDOWN:.0%}",
     show_default=True,
-    help="Allowed growth of the time of a step.",
+    help="Allowed growth of a step's time.",
 )
 @click.option(
     "--max-memory",

@@ -122,7 +122,7 @@ def test_another_gpu_is_said_once_and_not_compared() -> None:
         (["check", "--base-ref", "HEAD", "a"], "leave RUN out"),
         (["check", "--base-ref", "HEAD"], "--base-ref HEAD: not a git repository"),
         (["check", "--baseline", "x", "--metrics", "tiem"], "Did you mean 'time'?"),
-        (["check", "--baseline", "x", "a", "--metrics", ""], "'' is no metric. There are: time"),
+        (["check", "--baseline", "x", "a", "--metrics", ""], "'' is not a metric. There are: time"),
     ],
 )
 def test_mistakes_are_answered(words: list[str], said: str) -> None:
