@@ -1,4 +1,7 @@
-"""Which results directory a command means: the one named, or the latest."""
+"""Which results directory a command means: the one named, or the latest.
+
+What imports pandas is imported in functions: a run needs this file before its ranks start.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,18 @@ import contextlib
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from spbench.errors import Failure, ResultsError
 from spbench.results.baselines import BASELINES, folder_of, names
-from spbench.results.iterations import Traces, read_traces
-from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.results.run_json import folder_of_run, read_run
 from spbench.text import did_you_mean
+
+if TYPE_CHECKING:
+    from spbench.results.iterations import Traces
 
 RESULTS = Path("results")
 SHOWN = 3
@@ -105,12 +110,16 @@ def reference_of(run: Path, records: Sequence[Record]) -> str | None:
 
 def traces_of(run: Path, records: Sequence[Record]) -> Traces:
     """Iterations of the launches that took turns with another side's; of others none are needed."""
+    from spbench.results.iterations import Traces, read_traces
+
     cases = {record.case for record in records if record.turns}
     return read_traces(folder_of_run(run), cases) if cases else Traces()
 
 
 def records_of(run: Path) -> list[Record]:
     """The latest record of each case; says on stderr what could not be read, and why."""
+    from spbench.results.reading import read_rows
+
     try:
         rows = read_rows(run)
     except ResultsError as error:
