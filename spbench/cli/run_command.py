@@ -15,6 +15,7 @@ from spbench.cli.selection import request_of, selection_options
 from spbench.errors import DONE, SOME_FAILED
 from spbench.report.dry_run import show_plan
 from spbench.results.find_run import reference_of
+from spbench.strategies.describe import predictions
 from spbench.sweep.fault_check import announce_fault
 from spbench.sweep.plan import cells
 from spbench.sweep.run import Finished, run
@@ -72,7 +73,7 @@ def command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> in
     planned = cells(request)
     announce_fault(request.fault, planned)
     if dry_run:
-        show_plan(planned, as_json=as_json)
+        show_plan(planned, predictions(planned), as_json=as_json)
         return DONE
     finished = run(request, planned)
     if finished is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +14,9 @@ from rich.text import Text
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer, folded
 from spbench.report.progress import in_a_line
-from spbench.strategies.registry import load
 from spbench.text import counted
 from spbench.workload.case import Cell
+from spbench.workload.predicted import Prediction
 from spbench.workload.traffic import PHASES
 
 LABEL, NARROWEST = 16, 40
@@ -26,12 +26,17 @@ SPARE = ("sharded axes", "grad MiB", "bwd MiB")
 """What goes where not all fits, behind the launches."""
 
 
-def show_plan(cells: Sequence[Cell], *, as_json: bool) -> None:
-    """What a run would do: its resolved workloads, and each cell with its predicted bytes."""
+def show_plan(
+    cells: Sequence[Cell], predictions: Mapping[str, Prediction], *, as_json: bool
+) -> None:
+    """Prints the resolved workloads, and each cell with its predicted bytes.
+
+    ``predictions``: by the keys of cases; a cell that cannot run has none.
+    """
     rows: dict[str, dict[str, Any]] = {}
     for cell in cells:
         if cell.case.key not in rows:
-            rows[cell.case.key] = _planned(cell)
+            rows[cell.case.key] = _planned(cell, predictions.get(cell.case.key))
     every = [rows[cell.case.key] | {"launch": cell.case.launch} for cell in cells]
     if as_json:
         click.echo(json.dumps(every, indent=2))
@@ -87,18 +92,8 @@ def _remark(row: dict[str, Any]) -> str:
     return f"{whom}: {row['note']}" if row["note"] else ""
 
 
-def _planned(cell: Cell) -> dict[str, Any]:
-    from spbench.workload.traffic import by_busiest
-
-    case, strategy = cell.case, load(cell.case.strategy)
-    sharded, sent, note = "", {}, ""
-    if cell.why_not is None:
-        layout = strategy.layout(case.workload, case.ranks)
-        axes = layout[: len(case.workload.block)]
-        sharded = axes[0] if len(set(layout)) == 1 else " ".join(axes)
-        transfers = strategy.traffic(case.workload, case.ranks)
-        sent = by_busiest(transfers, case.ranks)
-        note = strategy.notes(case.workload, case.ranks)
+def _planned(cell: Cell, prediction: Prediction | None) -> dict[str, Any]:
+    case = cell.case
     return {
         "case": case.key,
         "workload": case.workload.name,
@@ -112,8 +107,8 @@ def _planned(cell: Cell) -> dict[str, Any]:
         "launch": case.launch,
         "device": case.device,
         "kind": case.kind,
-        "sharded": sharded,
-        "sent_bytes": sent,
-        "note": note,
+        "sharded": prediction.sharded if prediction else "",
+        "sent_bytes": prediction.sent_bytes if prediction else {},
+        "note": prediction.note if prediction else "",
         "why_not": cell.why_not,
     }

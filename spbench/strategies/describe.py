@@ -7,68 +7,41 @@ they add up; the others send as much, or less where shards are uneven.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from spbench.strategies.registry import UnknownStrategyError, load
 from spbench.workload.block import Attention
-from spbench.workload.traffic import Op, Transfer, by_busiest, switch
+from spbench.workload.case import Case, Cell
+from spbench.workload.predicted import Lane, Leg, Prediction, Sent
+from spbench.workload.traffic import Transfer, by_busiest, switch
 from spbench.workload.workload import Workload
 
 if TYPE_CHECKING:
     from spbench.strategies.base import Layout, Strategy
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sent:
-    """One collective, and the bytes that the lane's rank sends in it."""
-
-    op: Op
-    sent_bytes: Fraction
+def predictions(cells: Sequence[Cell]) -> dict[str, Prediction]:
+    """By the keys of their cases, cells that can run. Imports torch."""
+    cases = {cell.case.key: cell.case for cell in cells if cell.why_not is None}
+    return {key: _prediction(case) for key, case in cases.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Leg:
-    """One sublayer: the axis that is sharded while it runs, and what its forward sends."""
-
-    axis: str
-    transfers: tuple[Sent, ...]
-    switch: Sent | None
-    """To the axis of the next leg; None where it is the same, or there is none."""
-
-    @property
-    def sent_bytes(self) -> Fraction:
-        """Of the sublayer alone, without the switch behind it."""
-        return sum((one.sent_bytes for one in self.transfers), Fraction(0))
-
-    @property
-    def total_bytes(self) -> Fraction:
-        return self.sent_bytes + (self.switch.sent_bytes if self.switch else 0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lane:
-    """One strategy on the whole stack. Without legs if it declines, and then it says why."""
-
-    strategy: str
-    why_not: str | None = None
-    note: str = ""
-    legs: tuple[Leg, ...] = ()
-    period: int = 1
-    """Blocks after which the layout repeats."""
-    saves_last_switch: bool = False
-    """Whether the end of the stack does without a switch that every other period has."""
-    block_bytes: Fraction = Fraction(0)
-    """Sent in forward by a block, the mean of a period, the switch behind it included."""
-    step_bytes: Mapping[str, int] = field(default_factory=dict)
-    """Sent in a step, by phase: as ``run --dry-run`` predicts it."""
+def _prediction(case: Case) -> Prediction:
+    strategy = load(case.strategy)
+    layout = strategy.layout(case.workload, case.ranks)
+    axes = layout[: len(case.workload.block)]
+    return Prediction(
+        sharded=axes[0] if len(set(layout)) == 1 else " ".join(axes),
+        sent_bytes=by_busiest(strategy.traffic(case.workload, case.ranks), case.ranks),
+        note=strategy.notes(case.workload, case.ranks),
+    )
 
 
 def lanes(workload: Workload, strategies: Sequence[str], ranks: int) -> list[Lane]:
-    """One for each strategy. Imports torch.
+    """A lane for each strategy. Imports torch.
 
     Raises UnknownStrategyError for an unknown option, and for one that names an unknown axis.
     """

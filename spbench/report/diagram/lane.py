@@ -17,7 +17,7 @@ from rich.text import Span, Text
 
 from spbench.report.diagram.layout import LABEL, Frame, Picture
 from spbench.report.fit_width import Placed, folded, has_room, packed
-from spbench.strategies.describe import Lane, Leg
+from spbench.workload.predicted import Lane, Leg
 
 GAP = 3  # between what neighbours send, so that it is not read as one list
 WORDS = {

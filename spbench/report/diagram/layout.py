@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Any
 
 from spbench.report import units
-from spbench.strategies.describe import Lane
 from spbench.workload.flops import parameters
+from spbench.workload.predicted import Lane
 from spbench.workload.workload import Workload
 
 MOST_BLOCKS = 2

@@ -1,0 +1,74 @@
+"""What a strategy shards and sends, as plain data that loads no strategy.
+
+``strategies.describe`` makes it before any rank is started; the dry run and the diagram print it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import final
+
+from spbench.workload.traffic import Op
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """A case before it runs."""
+
+    sharded: str
+    """The axis that every sublayer of the stack shards, or those of the first block in order."""
+    sent_bytes: Mapping[str, int]
+    """Bytes of the busiest rank in a step, by phase."""
+    note: str
+    """What the strategy does beside its idea."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """One collective, and the bytes that the lane's rank sends in it."""
+
+    op: Op
+    sent_bytes: Fraction
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Leg:
+    """One sublayer: the axis that is sharded while it runs, and what its forward sends."""
+
+    axis: str
+    transfers: tuple[Sent, ...]
+    switch: Sent | None
+    """The switch to the axis of the next leg; None where it is the same, or there is none."""
+
+    @property
+    def sent_bytes(self) -> Fraction:
+        """Bytes of the sublayer alone, without the switch behind it."""
+        return sum((one.sent_bytes for one in self.transfers), Fraction(0))
+
+    @property
+    def total_bytes(self) -> Fraction:
+        return self.sent_bytes + (self.switch.sent_bytes if self.switch else 0)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """One strategy on the whole stack. Without legs if it declines, and then it says why."""
+
+    strategy: str
+    why_not: str | None = None
+    note: str = ""
+    legs: tuple[Leg, ...] = ()
+    period: int = 1
+    """Blocks after which the layout repeats."""
+    saves_last_switch: bool = False
+    """Whether the end of the stack does without a switch that every other period has."""
+    block_bytes: Fraction = Fraction(0)
+    """Bytes sent in forward by a block, the mean of a period, the switch behind it included."""
+    step_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes sent in a step, by phase: as ``run --dry-run`` predicts it."""
