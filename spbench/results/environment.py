@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 
 from spbench import __version__
+from spbench.results.gpu_device import Device, devices, open_nvml
+from spbench.results.safe_query import told
 
 PACKAGES = ("spbench", "torch", "numpy", "pandas", "matplotlib", "pydantic")
 VARIABLES = re.compile(r"^(NCCL|TORCH|CUDA|OMP|MKL|GLOO|SPBENCH|SLURM)_")
@@ -55,17 +57,13 @@ def variables(environ: os._Environ[str] | dict[str, str]) -> dict[str, str]:
 
 def gpus() -> list[dict[str, Any]]:
     """Name, identity, memory and power limit of each GPU, by NVML; none without one."""
-    found: list[dict[str, Any]] = []
-    # pynvml may be missing, be another package of that name, or not fit the driver.
-    with contextlib.suppress(Exception):
-        import pynvml
-
-        pynvml.nvmlInit()
-        try:
-            found = [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
-        finally:
-            pynvml.nvmlShutdown()
-    return found
+    nvml = open_nvml()
+    if nvml is None:
+        return []
+    try:
+        return [_facts(gpu, told(nvml.nvmlSystemGetDriverVersion)) for gpu in devices(nvml)]
+    finally:
+        told(nvml.nvmlShutdown)
 
 
 def gpu_memory(shown: str | None) -> list[int]:
@@ -73,19 +71,18 @@ def gpu_memory(shown: str | None) -> list[int]:
 
     ``shown``: what CUDA_VISIBLE_DEVICES says; others' GPUs are their affair.
     """
-    found: list[int] = []
-    with contextlib.suppress(Exception):
-        import pynvml
-
-        pynvml.nvmlInit()
-        try:
-            for index in range(pynvml.nvmlDeviceGetCount()):
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                if _is_shown(index, pynvml.nvmlDeviceGetUUID(handle), shown):
-                    found.append(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
-        finally:
-            pynvml.nvmlShutdown()
-    return found
+    nvml = open_nvml()
+    if nvml is None:
+        return []
+    try:
+        used = [
+            gpu.used_bytes
+            for index, gpu in enumerate(devices(nvml))
+            if _is_shown(index, gpu.uuid or "", shown)
+        ]
+    finally:
+        told(nvml.nvmlShutdown)
+    return [size for size in used if size is not None]
 
 
 def _is_shown(index: int, uuid: str, shown: str | None) -> bool:
@@ -93,17 +90,10 @@ def _is_shown(index: int, uuid: str, shown: str | None) -> bool:
     return names is None or str(index) in names or any(n and uuid.startswith(n) for n in names)
 
 
-def _gpu(nvml: Any, index: int) -> dict[str, Any]:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    facts: dict[str, Any] = {
-        "name": nvml.nvmlDeviceGetName(handle),
-        "uuid": nvml.nvmlDeviceGetUUID(handle),
-        "driver": nvml.nvmlSystemGetDriverVersion(),
-        "memory_bytes": nvml.nvmlDeviceGetMemoryInfo(handle).total,
-    }
-    with contextlib.suppress(nvml.NVMLError):
-        facts["power_limit_w"] = nvml.nvmlDeviceGetPowerManagementLimit(handle) / 1e3
-    return facts
+def _facts(gpu: Device, driver: str | None) -> dict[str, Any]:
+    facts = {"name": gpu.name, "uuid": gpu.uuid, "driver": driver, "memory_bytes": gpu.total_bytes}
+    limit_w = gpu.power_limit_w
+    return facts if limit_w is None else facts | {"power_limit_w": limit_w}
 
 
 def git_state() -> dict[str, Any]:

@@ -9,6 +9,7 @@ from itertools import combinations
 from typing import Any
 
 from spbench.results.conditions import POWER_CAP, THROTTLED
+from spbench.results.gpu_device import Device
 from spbench.results.safe_query import told
 
 NVLINK = "NVLink"
@@ -79,25 +80,19 @@ def _gpu(nvml: Any, index: int) -> Seen:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
     except nvml.NVMLError as error:
         return Seen(index=index, lost=str(error))
-    bits = told(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))) or 0
-    running = told(lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
+    gpu = Device(nvml, handle)
+    bits = gpu.throttle_bits or 0
     return Seen(
         index=index,
-        name=told(lambda: nvml.nvmlDeviceGetName(handle)) or "",
-        uuid=told(lambda: nvml.nvmlDeviceGetUUID(handle)) or "",
-        used_bytes=_used_bytes(nvml, handle),
-        busy_percent=told(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-        processes=running,
+        name=gpu.name or "",
+        uuid=gpu.uuid or "",
+        used_bytes=gpu.used_bytes,
+        busy_percent=gpu.busy_percent,
+        processes=gpu.processes,
         throttled=tuple(
             name for bit, name in THROTTLED.items() if bits & bit and name != POWER_CAP
         ),
     )
-
-
-def _used_bytes(nvml: Any, handle: Any) -> int | None:
-    """The second form counts what the driver keeps apart; drivers before 510 have the first."""
-    second = told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used)
-    return told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used) if second is None else second
 
 
 def _paths(nvml: Any, count: int) -> dict[tuple[int, int], str]:
@@ -123,12 +118,12 @@ def visible(gpus: Sequence[Seen], shown: str | None) -> list[Seen]:
         if name.startswith("MIG-"):
             found.append(Seen(index=-1, name="MIG slice"))  # NVML tells of whole GPUs
             continue
-        named = [one for one in gpus if name == str(one.index) or _is_uuid(name, one)]
+        named = [
+            one
+            for one in gpus
+            if name == str(one.index) or (name.startswith("GPU-") and one.uuid.startswith(name))
+        ]
         if not named:
             break
         found.append(named[0])
     return found
-
-
-def _is_uuid(name: str, gpu: Seen) -> bool:
-    return name.startswith("GPU-") and gpu.uuid.startswith(name)

@@ -7,12 +7,12 @@ NVML starts and finds the GPU before anything is timed, and is asked off the clo
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any, final
 
 import torch
 
 from spbench.results.conditions import THROTTLED
+from spbench.results.gpu_device import Device, open_nvml
 from spbench.results.safe_query import told
 
 WORST = {"gpu_clock_mhz": min, "gpu_power_w": max, "gpu_temperature_c": max, "gpu_processes": max}
@@ -32,18 +32,11 @@ class Gpu:
     def __init__(self, device: torch.device) -> None:
         """Opens NVML and takes the first look, which makes the later ones quick."""
         self._uuid = told(lambda: f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-        self._nvml: Any = None
-        self._handle: Any = None
-        with contextlib.suppress(Exception):
-            import pynvml
-
-            pynvml.nvmlInit()
-            self._nvml = pynvml
-            self._handle = pynvml.nvmlDeviceGetHandleByUUID(self._uuid)
+        self._nvml = open_nvml()
+        handle = told(lambda: self._nvml.nvmlDeviceGetHandleByUUID(self._uuid))
+        self._gpu = Device(self._nvml, handle) if handle is not None else None
         first = self._answers()
-        self.power_limit_w = told(
-            lambda: self._nvml.nvmlDeviceGetPowerManagementLimit(self._handle) / 1e3
-        )
+        self.power_limit_w = self._gpu.power_limit_w if self._gpu else None
         self._looks = [{name: first[name] for name in first.keys() - OF_A_LOAD}]
 
     def look(self) -> None:
@@ -69,17 +62,13 @@ class Gpu:
 
     def _answers(self) -> dict[str, Any]:
         """Each question for itself: it fails on some GPU, driver or container."""
-        nvml, handle = self._nvml, self._handle
-        if handle is None:
+        if self._gpu is None:
             return {}
-        questions = {
-            "gpu_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-            "gpu_power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
-            "gpu_temperature_c": lambda: nvml.nvmlDeviceGetTemperature(
-                handle, nvml.NVML_TEMPERATURE_GPU
-            ),
-            "bits": lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
-            "gpu_processes": lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
+        found = {
+            "gpu_clock_mhz": self._gpu.clock_mhz,
+            "gpu_power_w": self._gpu.power_w,
+            "gpu_temperature_c": self._gpu.temperature_c,
+            "bits": self._gpu.throttle_bits,
+            "gpu_processes": self._gpu.processes,
         }
-        found = {name: told(question) for name, question in questions.items()}
         return {name: value for name, value in found.items() if value is not None}
