@@ -6,15 +6,13 @@ where it lies wholly inside; else inconclusive, with the launches that it would 
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from spbench.analysis.comparable import mismatch
 from spbench.analysis.intervals import LEAST_LAUNCHES, Ratio, paired_rounds, ratio
-from spbench.analysis.paired_steps import Both, in_turns
-from spbench.results.record import Record
+from spbench.analysis.launches import Launches
+from spbench.analysis.paired_steps import step_ratios
 from spbench.text import counted
 
 MARGIN = 0.02
@@ -55,80 +53,50 @@ class Comparison:
 
 
 def compare_times(
-    before: Sequence[Record],
-    after: Sequence[Record],
-    margin: float = MARGIN,
-    *,
-    allow_mismatch: bool = False,
-    traces: Both | None = None,
+    before: Launches, after: Launches, margin: float = MARGIN, *, allow_mismatch: bool = False
 ) -> Comparison | None:
-    """Of the launches that count; None where a side has no time at all.
+    """The times of the launches that count; None where a side has no time at all.
 
-    Launches that took turns are compared step by step, where ``traces`` has their iterations.
+    Launches that took turns are compared step by step, where their iterations are known.
     """
-    old, new, noise = _launches_of_both(before, after)
-    sides = times(old), times(new)
-    ratios = in_turns(old, new, traces) if traces is not None else {}
-    found = ratio(sides[0], sides[1] | {name: sides[0][name] * r for name, r in ratios.items()})
-    if found is None:
+    old, new, noise = _compared(before, after)
+    turns = step_ratios(old.steps_ms, new.steps_ms)
+    estimate = ratio(old.ms, {**new.ms, **{name: old.ms[name] * r for name, r in turns.items()}})
+    if estimate is None:
         return None
-    if found.is_paired:
-        shared = paired_rounds(*sides)
-        sides = (
-            {name: sides[0][name] for name in shared},
-            {name: sides[1][name] for name in shared},
-        )
-    typical = [statistics.median(side.values()) for side in sides]
-    why_not = mismatch(old, new)
+    why_not = mismatch(old.setups.values(), new.setups.values())
+    if estimate.is_paired:
+        shared = paired_rounds(old.ms, new.ms)
+        old, new = old.only(shared), new.only(shared)
     if why_not and not allow_mismatch:
-        said = Comparison(verdict="not comparable", reason=why_not)
+        result = Comparison(verdict="not comparable", reason=why_not)
     else:
-        said = _judged(found, margin, noise, sides)
-        said = replace(said, verdict="not comparable", reason=why_not) if why_not else said
-    return replace(said, before_ms=typical[0], after_ms=typical[1])
+        result = _judged(estimate, margin, noise, (len(old.ms), len(new.ms)))
+        result = replace(result, verdict="not comparable", reason=why_not) if why_not else result
+    return replace(result, before_ms=old.median_ms, after_ms=new.median_ms)
 
 
-def _launches_of_both(
-    before: Sequence[Record], after: Sequence[Record]
-) -> tuple[list[Record], list[Record], str]:
-    """The launches of both sides that are compared, and the noise that forbids a verdict.
+def _compared(before: Launches, after: Launches) -> tuple[Launches, Launches, str]:
+    """The launches of both that are compared, and the noise that forbids a verdict.
 
-    In rounds the sides take turns, in an order that favours neither: noise that meets both widens
-    the interval and shifts nothing, so noisy rounds count where too few are quiet. Sides that ran
-    apart may have been disturbed apart, and there nothing but quiet launches gives a verdict.
+    In rounds the two take turns, in an order that favours neither: noise that meets both widens
+    the interval and shifts nothing, so noisy rounds count where too few are quiet. Runs that were
+    measured apart may have been disturbed apart, and there only quiet launches give a verdict.
     """
-    old, new = [[one for one in side if one.status == "ok"] for side in (before, after)]
-    shared = set(paired_rounds(times(old), times(new)))
+    shared = set(paired_rounds(before.ms, after.ms))
     if not shared:
-        old, new = launches_that_count(old), launches_that_count(new)
-        return old, new, next((one.noisy for one in (*old, *new) if one.noisy), "")
-    noisy = [{one.round for one in side if one.noisy} & shared for side in (old, new)]
+        old, new = before.that_count(), after.that_count()
+        return old, new, next(iter([*old.noise.values(), *new.noise.values()]), "")
+    noisy = before.noise.keys() & shared, after.noise.keys() & shared
     quiet = shared - noisy[0] - noisy[1]
     enough = max(LEAST_LAUNCHES, len(shared) / 2)  # a few quiet ones tell less than many
-    kept, noise = (quiet, "") if len(quiet) >= enough else (shared, "")
-    if kept is shared and min(map(len, noisy)) == 0 and max(map(len, noisy)) >= LEAST_LAUNCHES:
-        # Chance does not choose one side three times over.
-        noise = next(one.noisy for one in (*old, *new) if one.round in kept and one.noisy)
-    old, new = [[one for one in side if one.round in kept] for side in (old, new)]
+    if len(quiet) >= enough:
+        return before.only(quiet), after.only(quiet), ""
+    old, new = before.only(shared), after.only(shared)
+    is_one_sided = min(map(len, noisy)) == 0 and max(map(len, noisy)) >= LEAST_LAUNCHES
+    # Chance does not choose one side three times over.
+    noise = next(iter([*old.noise.values(), *new.noise.values()])) if is_one_sided else ""
     return old, new, noise
-
-
-def launches_that_count(records: Sequence[Record]) -> list[Record]:
-    """The quiet ones if there are enough of them; else the noisy ones too."""
-    good = [record for record in records if record.status == "ok"]
-    quiet = [record for record in good if not record.noisy]
-    return quiet if len(quiet) >= LEAST_LAUNCHES else good
-
-
-def times(records: Sequence[Record]) -> dict[str, float]:
-    """Milliseconds by round: of the step, or of a share's computation."""
-    found = {}
-    for i, record in enumerate(records):
-        ms = record.compared_ms
-        if ms is not None and ms > 0:
-            # Rows from before there were rounds ran next to nothing that is known.
-            found[record.round or f"{id(records)}.{i}"] = ms
-    return found
 
 
 def launches_in_words(needs: int | None, counts: tuple[int, int], *, is_paired: bool) -> str:
@@ -144,11 +112,8 @@ def _there_are(counts: tuple[int, int]) -> str:
     return f"{counted(after, 'launch')} {against}"
 
 
-def _judged(
-    found: Ratio, margin: float, noise: str, sides: Sequence[Mapping[str, float]]
-) -> Comparison:
+def _judged(found: Ratio, margin: float, noise: str, counts: tuple[int, int]) -> Comparison:
     verdict, needs, reason = verdict_of(found, margin), None, ""
-    counts = len(sides[0]), len(sides[1])
     if noise:
         verdict, reason = "inconclusive", f"too many launches were disturbed: {noise}"
     elif verdict == "inconclusive" and found.launches < LEAST_LAUNCHES:

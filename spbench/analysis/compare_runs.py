@@ -5,107 +5,167 @@ Times are judged by interval, memory by a margin, bytes and calls exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from spbench.analysis.comparable import LIBRARIES, matched, mismatch, panel_key, panel_titles
-from spbench.analysis.compare import compare_times, times
+import pandas
+
+from spbench.analysis.comparable import LIBRARIES, in_panels, matched, mismatch
+from spbench.analysis.compare import compare_times
 from spbench.analysis.findings import (
     METRICS,
     USUAL,
+    Ending,
     Finding,
     Margins,
     Metric,
+    Sent,
     compare_status,
     sent_by_both,
+    sent_by_launch,
     volume_difference,
 )
-from spbench.analysis.paired_steps import Both
-from spbench.results.record import Record
+from spbench.analysis.launches import NONE, Launches, launches_by
+from spbench.results.iterations import Traces
+from spbench.results.reading import records_of
+from spbench.results.record import COLUMNS
 
 SAME_LAUNCHES = "both runs hold the same launches"
+CASE = ["run", "case"]
+BEFORE, AFTER = 0, 1
+"""Values of the column ``run``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseOfRun:
+    """What one run has of a case."""
+
+    panel: str
+    strategy: str
+    ranks: int
+    endings: Sequence[Ending]
+    launches: Launches
+    """Launches that are ok. A run that went on after its baseline was made has those that are new
+    since; where all are in the baseline, it has all."""
+    sent: Sequence[Sent]
+    """What these launches sent, and those that failed."""
+    peak_bytes: int = 0
+    """The largest of the launches: what one takes, any may take. 0: not measured."""
+    is_copy: bool
+    """Whether all launches are those of the other run."""
 
 
 def compare_runs(
-    before: Iterable[Record],
-    after: Iterable[Record],
+    before: pandas.DataFrame,
+    after: pandas.DataFrame,
     margins: Margins = USUAL,
     *,
     metrics: Sequence[Metric] = METRICS,
     allow_mismatch: bool = False,
-    traces: Both | None = None,
+    traces: tuple[Traces, Traces] | None = None,
 ) -> list[Finding]:
-    """Findings for each case that either side has, in the order of the second.
+    """Findings for each case that either run has, in the order of the second.
 
     ``traces``: iterations of launches that took turns (see ``paired_steps.py``).
     """
-    every = [list(before), list(after)]
-    panels = panel_titles(record for side in every for record in side)
-    found: list[Finding] = []
-    for old, new in matched(*every):
-        here = [compare_status(old, new)]
-        if old and new:
-            more = _not_in(old, new)
-            here += [
-                *_time(old, more, margins.time, allow_mismatch, traces),
-                *_memory(old, more, margins.memory, allow_mismatch),
-                *_volume(old, more),
+    cases = _cases_of_runs(before, after, traces)
+    findings: list[Finding] = []
+    for name_before, name_after in matched(before, after):
+        old, new = cases.get((BEFORE, name_before)), cases.get((AFTER, name_after))
+        known = new or old
+        assert known is not None
+        of_case = [compare_status(old.endings if old else [], new.endings if new else [])]
+        if old is not None and new is not None:
+            of_case += [
+                *_time(old, new, margins.time, allow_mismatch),
+                *_memory(old, new, margins.memory, allow_mismatch),
+                *_volume(old, new),
             ]
-        one = (new or old)[-1]
-        found += [
-            replace(
-                finding,
-                case=one.case,
-                panel=panels[panel_key(one)],
-                strategy=one.strategy,
-                ranks=one.world_size,
-            )
-            for finding in here
+        name = name_after or name_before or ""
+        findings += [
+            replace(one, case=name, panel=known.panel, strategy=known.strategy, ranks=known.ranks)
+            for one in of_case
+            if one.metric in metrics or one.metric == "status"
         ]
-    return [one for one in found if one.metric in metrics or one.metric == "status"]
+    return findings
 
 
-def _not_in(before: Sequence[Record], after: Sequence[Record]) -> Sequence[Record]:
-    """Of a run that went on after its baseline was made, what is new; of the same run, all."""
-    known = set(before)
-    return [one for one in after if one not in known] or after
+def _cases_of_runs(
+    before: pandas.DataFrame, after: pandas.DataFrame, traces: tuple[Traces, Traces] | None
+) -> dict[tuple[int, str | None], CaseOfRun]:
+    """By run and key of the case."""
+    both = in_panels(
+        pandas.concat([before.assign(run=BEFORE), after.assign(run=AFTER)], ignore_index=True)
+    )
+    is_skipped = (both["run"] == BEFORE) & (both["status"] == "skipped")
+    both = both[~is_skipped & (both["status"] != "interrupted")].reset_index(drop=True)
+    is_copy = both.duplicated(list(COLUMNS)) & (both["run"] == AFTER)
+    all_copies = is_copy.groupby([both[name] for name in CASE]).transform("all")
+    used = both[~is_copy | all_copies]
+    launches = launches_by(used, CASE, _steps_of_turns(used, traces))
+    peaks = used[used["status"] == "ok"].groupby(CASE)["peak_allocated_bytes"].max().fillna(0)
+    peak_bytes = peaks.to_dict()
+    sent = sent_by_launch(used)
+    sent_by_case = {case: [sent[i] for i in at] for case, at in used.groupby(CASE).indices.items()}
+    columns = [both[name].tolist() for name in ("panel", "strategy", "world_size")]
+    endings = list(map(Ending, both["status"], both["reason"]))
+    cases: dict[tuple[int, str | None], CaseOfRun] = {}
+    by_case: dict[Any, Any] = both.groupby(CASE).indices
+    for case, places in by_case.items():
+        panel, strategy, ranks = (column[places[-1]] for column in columns)
+        cases[case] = CaseOfRun(
+            panel=panel,
+            strategy=strategy,
+            ranks=ranks,
+            endings=[endings[i] for i in places],
+            launches=launches.get(case, NONE),
+            sent=sent_by_case[case],
+            peak_bytes=peak_bytes.get(case, 0),
+            is_copy=bool(all_copies[places[-1]]),
+        )
+    return cases
+
+
+def _steps_of_turns(
+    both: pandas.DataFrame, traces: tuple[Traces, Traces] | None
+) -> Mapping[int, Sequence[float]]:
+    """The iterations of launches that took turns with the other run's, by the row's label."""
+    if traces is None:
+        return {}
+    turned = both[(both["turns"].fillna(0) > 0) & (both["status"] == "ok")]
+    runs = zip(turned.index, turned["run"], records_of(turned), strict=True)
+    return {row: traces[run].steps(record) for row, run, record in runs}
 
 
 def _time(
-    before: Sequence[Record],
-    after: Sequence[Record],
-    margin: float,
-    allow_mismatch: bool,
-    traces: Both | None,
+    before: CaseOfRun, after: CaseOfRun, margin: float, allow_mismatch: bool
 ) -> list[Finding]:
-    said = compare_times(before, after, margin, allow_mismatch=allow_mismatch, traces=traces)
-    if said is None:
-        return _unless_lost("time", bool(times(_ok(before))), after)
-    is_itself = said.verdict == "same" and set(after) <= set(before)
+    times = before.launches, after.launches
+    comparison = compare_times(*times, margin, allow_mismatch=allow_mismatch)
+    if comparison is None:
+        return _unless_lost("time", bool(before.launches.ms), after)
+    is_itself = comparison.verdict == "same" and after.is_copy
     return [
         Finding(
             metric="time",
-            verdict=said.verdict,
-            before=said.before_ms,
-            after=said.after_ms,
-            comparison=said,
-            reason=SAME_LAUNCHES if is_itself else said.reason,
+            verdict=comparison.verdict,
+            before=comparison.before_ms,
+            after=comparison.after_ms,
+            comparison=comparison,
+            reason=SAME_LAUNCHES if is_itself else comparison.reason,
         )
     ]
 
 
 def _memory(
-    before: Sequence[Record], after: Sequence[Record], margin: float, allow_mismatch: bool
+    before: CaseOfRun, after: CaseOfRun, margin: float, allow_mismatch: bool
 ) -> list[Finding]:
-    """The largest of the launches: what one of them takes, any may take."""
-    old, new = _ok(before), _ok(after)
-    was, now = (
-        max((one.peak_allocated_bytes for one in side if one.peak_allocated_bytes), default=0)
-        for side in (old, new)
-    )
+    was, now = before.peak_bytes, after.peak_bytes
     if not was or not now:
         return _unless_lost("memory", bool(was), after)
-    why_not = mismatch(old, new, LIBRARIES)
+    setups = before.launches.setups.values(), after.launches.setups.values()
+    why_not = mismatch(*setups, LIBRARIES)
     if why_not and not allow_mismatch:
         return [Finding(metric="memory", verdict="not comparable", reason=why_not)]
     inside = 1 - margin <= now / was <= 1 + margin
@@ -113,26 +173,22 @@ def _memory(
     return [Finding(metric="memory", verdict=verdict, before=was, after=now, reason=why_not)]
 
 
-def _volume(before: Sequence[Record], after: Sequence[Record]) -> list[Finding]:
+def _volume(before: CaseOfRun, after: CaseOfRun) -> list[Finding]:
     """Also of launches that were wrong now, if they were to send something else: it tells why."""
-    if not _ok(before):
+    if not before.launches.setups:
         return []
-    was, now = sent_by_both(before, after)
+    was, now = sent_by_both(before.sent, after.sent)
     if was is None or now is None:
         return _unless_lost("volume", was is not None, after)
-    reason = volume_difference(before, after)
-    if not reason and not _ok(after):
+    reason = volume_difference(before.sent, after.sent)
+    if not reason and not after.launches.setups:
         return []  # what was to be sent is the same; what was sent is not known to be
     verdict = "changed" if reason else "same"
     return [Finding(metric="volume", verdict=verdict, before=was, after=now, reason=reason)]
 
 
-def _unless_lost(metric: Metric, was_known: bool, after: Sequence[Record]) -> list[Finding]:
-    """What was known and is no more would pass for want of a figure."""
-    if not was_known or not _ok(after):
+def _unless_lost(metric: Metric, was_known: bool, after: CaseOfRun) -> list[Finding]:
+    """A figure that was known and is not known any more would pass for want of a figure."""
+    if not was_known or not after.launches.setups:
         return []
     return [Finding(metric=metric, verdict="not comparable", reason="it was not measured now")]
-
-
-def _ok(records: Sequence[Record]) -> list[Record]:
-    return [record for record in records if record.status == "ok"]

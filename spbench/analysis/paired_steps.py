@@ -11,29 +11,19 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from spbench.results.iterations import Traces
-from spbench.results.record import Record
-
 TRIM = 0.25
 """Of the ratios, at each end."""
 
-Both = tuple[Traces, Traces]
-"""Iterations of the launches before and after."""
 
-
-def in_turns(
-    before: Sequence[Record], after: Sequence[Record], traces: Both
-) -> Mapping[str, float]:
+def step_ratios(
+    before_ms: Mapping[str, Sequence[float]], after_ms: Mapping[str, Sequence[float]]
+) -> dict[str, float]:
     """By round, ``after`` over ``before`` where their launches took turns and no step is lost."""
-    known = {one.round: one for one in before if one.turns}
-    found = {}
-    for new in after:
-        old = known.get(new.round)
-        if old is not None and new.turns:
-            steps = traces[0].steps(old), traces[1].steps(new)
-            if all(steps):
-                found[new.round] = math.exp(middle_log_ratio(*steps))
-    return found
+    return {
+        name: math.exp(middle_log_ratio(before_ms[name], steps))
+        for name, steps in after_ms.items()
+        if steps and before_ms.get(name)
+    }
 
 
 def middle_log_ratio(before_ms: Sequence[float], after_ms: Sequence[float]) -> float:

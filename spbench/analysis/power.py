@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pandas
+
 from spbench.analysis.comparable import mismatch
-from spbench.analysis.compare import times
 from spbench.analysis.intervals import LEAST_LAUNCHES, error_of, exp, freedom_of, quantile
+from spbench.analysis.launches import launches_by
 from spbench.analysis.verdict import ALPHA, LAUNCHES, MAX_SLOWDOWN, MOST_TIMES, SHARES
+from spbench.results.reading import records_of
 from spbench.results.record import Record
 
 MOST_OF_CHECK = LAUNCHES * MOST_TIMES
@@ -39,30 +41,25 @@ class DetectableSlowdown:
     """The same, if the baseline had ``MOST_OF_CHECK`` launches that differ as these do."""
 
 
-def quiet_launches(records: Iterable[Record]) -> Counter[str]:
+def quiet_launches(frame: pandas.DataFrame) -> dict[str, int]:
     """How many each case has that ran; none of its launches may be quiet."""
-    found: Counter[str] = Counter()
-    for record in records:
-        if record.status == "ok":
-            found[record.case] += not record.noisy
-    return found
+    good = frame[frame["status"] == "ok"]
+    quiet = (good["noisy"] == "").groupby(good["case"], sort=False).sum()
+    return {str(case): int(count) for case, count in quiet.items()}
 
 
-def hardest_case(records: Iterable[Record]) -> DetectableSlowdown | None:
-    """Over the cases that have an interval, for a check with its usual limits; None: there is none.
-
-    Only quiet launches count, as in a check against launches that ran apart from it.
-    """
-    cases: dict[str, list[Record]] = {}
-    for record in records:
-        if record.status == "ok" and not record.noisy:
-            cases.setdefault(record.case, []).append(record)
-    timed = [(these, list(times(these).values())) for these in cases.values()]
-    alpha = ALPHA * SHARES[-1] / max(len(timed), 1)  # Holm's for the worst of them, the last look's
+def hardest_case(frame: pandas.DataFrame) -> DetectableSlowdown | None:
+    """The case with the largest slowdown, for a check with its usual limits; None: no case has an
+    interval. Only quiet launches count, as in a check against launches that ran apart from it."""
+    quiet = frame[(frame["status"] == "ok") & (frame["noisy"] == "")]
+    cases = launches_by(quiet, ["case"])
+    alpha = ALPHA * SHARES[-1] / max(len(cases), 1)  # Holm's for the worst of them, the last look's
+    last = {one.case: one for one in records_of(quiet.drop_duplicates("case", keep="last"))}
     every = [
-        _of(these[-1], ms, alpha)
-        for these, ms in timed
-        if len(ms) >= LEAST_LAUNCHES and not mismatch(these, these)
+        _of(last[case], list(launches.ms.values()), alpha)
+        for case, launches in cases.items()
+        if len(launches.ms) >= LEAST_LAUNCHES
+        and not mismatch(launches.setups.values(), launches.setups.values())
     ]
     return max(every, key=lambda one: one.slowdown, default=None)
 

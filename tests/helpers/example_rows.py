@@ -6,6 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pandas
+
+from spbench.analysis.compare_runs import compare_runs
+from spbench.analysis.compare_strategies import Line, compare_strategies
+from spbench.analysis.findings import Finding, Margins
+from spbench.analysis.launches import NONE, Launches, launches_by
+from spbench.results.reading import frame_of
 from spbench.results.record import Record
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
@@ -27,3 +34,22 @@ def rows(strategy: str, steps_ms: Sequence[float], session: str = "s", **more: A
         row(strategy, launch=i, round=f"{session}.{i}", step_ms=ms, **more)
         for i, ms in enumerate(steps_ms)
     ]
+
+
+def launches_of(*runs: Sequence[Record]) -> list[Launches]:
+    """The launches of each run, of one case."""
+    frames = [frame_of(run).assign(run=number) for number, run in enumerate(runs)]
+    found = launches_by(pandas.concat(frames, ignore_index=True), ["run"])
+    return [found.get(number, NONE) for number in range(len(runs))]
+
+
+def lines_of(records: Sequence[Record], reference: str | None = None) -> list[Line]:
+    """The strategies of these rows compared."""
+    return compare_strategies(frame_of(records), reference)
+
+
+def findings_of(
+    before: Sequence[Record], after: Sequence[Record], *margins: Margins, **more: Any
+) -> list[Finding]:
+    """Two runs of these rows compared."""
+    return compare_runs(frame_of(before), frame_of(after), *margins, **more)

@@ -9,19 +9,20 @@ the scale does not reach stands at the edge of its row, and how far it is at the
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from spbench.analysis.comparable import PanelKey, panel_key, panel_titles
-from spbench.analysis.compare import launches_that_count
+from spbench.analysis.comparable import in_panels
+from spbench.analysis.launches import launches_by
 from spbench.report import units
 from spbench.report.plots.bars import colour
 from spbench.results.iterations import Traces
+from spbench.results.reading import records_of
 from spbench.results.record import Record
 from spbench.text import counted
 
@@ -34,28 +35,20 @@ ROUNDING = 1e-5
 HALF_ROW = 0.42
 
 Figures = NDArray[np.float64]
-Cases = Mapping[str, Sequence[Record]]
-"""The launches of each strategy."""
 
 
-def cases_by_panel(records: Iterable[Record]) -> dict[str, Cases]:
-    """By title, in order; a case of which no launch was measured has no row."""
-    found: dict[PanelKey, dict[str, list[Record]]] = {}
-    for record in records:
-        found.setdefault(panel_key(record), {}).setdefault(record.strategy, []).append(record)
-    first = list(dict.fromkeys(group[:-1] for group in found))
-    named = panel_titles(next(iter(cases.values()))[0] for cases in found.values())
-    panels: dict[str, Cases] = {}
-    for group in sorted(found, key=lambda group: (first.index(group[:-1]), group[-1])):
-        cases = {
-            strategy: sorted(launches, key=lambda record: record.launch)
-            for strategy, launches in found[group].items()
-            if any(record.status == "ok" for record in launches)
-        }
-        if cases:
-            ranks = next(iter(cases.values()))[0].world_size
-            panels[f"{named[group]}\n{counted(ranks, 'rank')}"] = cases
-    return panels
+def cases_by_panel(frame: pandas.DataFrame) -> dict[str, pandas.DataFrame]:
+    """The launches of each panel by its title, in order; a case of which no launch was measured
+    has no row."""
+    case = ["panel_number", "world_size", "strategy"]
+    shown = in_panels(frame)
+    is_ok = shown["status"] == "ok"
+    shown = shown[is_ok.groupby([shown[name] for name in case]).transform("any")]
+    shown = shown.sort_values([*case[:2], "launch"], kind="stable")
+    return {
+        f"{rows['panel'].iloc[0]}\n{counted(rows['world_size'].iloc[0], 'rank')}": rows
+        for _, rows in shown.groupby(case[:2])
+    }
 
 
 def steps_of(record: Record, traces: Traces) -> Figures:
@@ -83,14 +76,16 @@ class Dots:
     """The largest distance from the case's step time, as a part of it."""
 
 
-def launch_rows(ax: Axes, cases: Cases, traces: Traces) -> None:
+def launch_rows(ax: Axes, frame: pandas.DataFrame, traces: Traces) -> None:
     """A row of dots for each case; a line at each launch's step time, which is its row's."""
+    groups = frame.groupby("strategy", sort=False)
+    cases = {str(name): records_of(rows) for name, rows in groups}
     steps = {name: [steps_of(record, traces) for record in these] for name, these in cases.items()}
-    middle = {
-        name: statistics.median(levels)
-        for name, these in cases.items()
-        if (levels := [one.compared_ms for one in launches_that_count(these) if one.compared_ms])
+    medians = {
+        name: launches.that_count().median_ms
+        for name, launches in launches_by(frame, ["strategy"]).items()
     }
+    middle = {name: ms for name, ms in medians.items() if ms is not None}
     scale = _scale(steps, middle)
     slots = sorted({record.launch for these in cases.values() for record in these})
     every: list[Dots] = []

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import pandas
 from matplotlib.axes import Axes
 
 from spbench.analysis.compare import MARGIN
@@ -19,10 +20,9 @@ from spbench.analysis.compare_strategies import Line
 from spbench.analysis.intervals import LEAST_LAUNCHES
 from spbench.report.plots.figure import PANELS, Sheet, save
 from spbench.report.plots.forest import compared, labels, ratios
-from spbench.report.plots.iterations_plot import OUTLIER, Cases, cases_by_panel, launch_rows
+from spbench.report.plots.iterations_plot import OUTLIER, cases_by_panel, launch_rows
 from spbench.report.plots.panels import memory, sent_bytes, step_split, throughput
 from spbench.results.iterations import has_samples, read_traces
-from spbench.results.record import Record
 from spbench.text import counted
 
 Drawing = Callable[[Axes, Sequence[Line]], None]
@@ -58,7 +58,7 @@ class Page:
     remarks: Sequence[str]
 
 
-def page_of(lines: Sequence[Line], records: Sequence[Record], run: Path, number: int = 1) -> Page:
+def page_of(lines: Sequence[Line], frame: pandas.DataFrame, run: Path, number: int = 1) -> Page:
     """The figures that the run has data for. Raises ValueError if it has fewer pages."""
     panels: dict[str, list[str]] = {}
     for name in DRAWINGS:
@@ -66,14 +66,14 @@ def page_of(lines: Sequence[Line], records: Sequence[Record], run: Path, number:
         drawn = [line for line in lines if name in SHARE_DRAWINGS or line.kind == "measured"]
         panels[name] = list(dict.fromkeys(line.panel for line in drawn))
     panels["ratios"] = list(dict.fromkeys(line.panel for line in lines if compared(line)))
-    cases = cases_by_panel(records) if has_samples(run) else {}
+    cases = cases_by_panel(frame) if has_samples(run) else {}
     panels["launches"] = list(cases)
     most = max(math.ceil(len(titles) / PANELS) for titles in panels.values())
     if number > most:
         raise ValueError(f"--page {number}: the last page is {most}")
     shown = {name: titles[PANELS * (number - 1) :][:PANELS] for name, titles in panels.items()}
     suffix = f"-page{number}" if number > 1 else ""
-    about = caption(records, lines)
+    about = caption(frame, lines)
     sheets = {
         name + suffix: _sheet(name, [line for line in lines if line.panel in shown[name]], about)
         for name in DRAWINGS
@@ -132,10 +132,11 @@ def _into(drawing: Drawing, lines: Sequence[Line]) -> Callable[[Axes], None]:
     return lambda ax: drawing(ax, lines)
 
 
-def _launches(panels: Mapping[str, Cases], run: Path, about: str) -> tuple[Sheet, list[str]]:
-    records = [record for cases in panels.values() for these in cases.values() for record in these]
-    traces = read_traces(run, {record.case for record in records})
-    strategies = list(dict.fromkeys(name for cases in panels.values() for name in cases))
+def _launches(
+    panels: Mapping[str, pandas.DataFrame], run: Path, about: str
+) -> tuple[Sheet, list[str]]:
+    drawn = pandas.concat(panels.values())
+    traces = read_traces(run, set(drawn["case"]))
     lost = []
     if traces.torn:
         lost.append(f"samples are torn or damaged in {counted(traces.torn, 'place')}")
@@ -144,14 +145,14 @@ def _launches(panels: Mapping[str, Cases], run: Path, about: str) -> tuple[Sheet
     return Sheet(
         heading="Every iteration against its case's step time",
         panels={
-            title: partial(launch_rows, cases=cases, traces=traces)
-            for title, cases in panels.items()
+            title: partial(launch_rows, frame=frame, traces=traces)
+            for title, frame in panels.items()
         },
         caption=f"{about} · slowest rank; lines: step times of launches; "
         f"rings: more than {OUTLIER:.0f} scaled MADs from the launch's median",
-        label_width=0.3 + 0.066 * max(map(len, strategies)),
+        label_width=0.3 + 0.066 * drawn["strategy"].str.len().max(),
         end_width=0.4,
-        rows=max(map(len, panels.values())),
+        rows=max(frame["strategy"].nunique() for frame in panels.values()),
     ), lost
 
 
@@ -176,16 +177,16 @@ def draw_all(page: Page, folder: Path) -> Iterator[Path]:
         yield from save(sheet, folder / name)
 
 
-def caption(records: Sequence[Record], lines: Sequence[Line]) -> str:
+def caption(frame: pandas.DataFrame, lines: Sequence[Line]) -> str:
     """Run, device, torch and dtype of what is drawn, and what its whiskers are."""
-    first = records[0]
+    first = frame.iloc[0]
 
     def each(name: str) -> str:
-        return ", ".join(dict.fromkeys(str(getattr(r, name)) for r in records if getattr(r, name)))
+        return ", ".join(value for value in frame[name].unique() if value)
 
     known = {min(line.launches, LEAST_LAUNCHES) for line in lines if line.launches}
     spread = MIXED if {2, LEAST_LAUNCHES} <= known else SPREAD[max(known, default=1)]
     backend = each("backend").replace(SHARE_BACKEND, "nothing sent")
-    where = [each("gpu") or first.device, backend, f"torch {each('torch')}"]
-    said = [f"run {first.run_id}", *where, each("dtype"), each("mode"), spread]
+    where = [each("gpu") or first["device"], backend, f"torch {each('torch')}"]
+    said = [f"run {first['run_id']}", *where, each("dtype"), each("mode"), spread]
     return " · ".join(part for part in said if part)

@@ -5,11 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from helpers.example_rows import rows
+from helpers.example_rows import launches_of, rows
 
-from spbench.analysis.compare import compare_times, limits_of
+from spbench.analysis.compare import Comparison, compare_times, limits_of
+from spbench.results.record import Record
 
 FLAT = [100.0, 100.4, 99.6, 100.2, 99.8]
+
+
+def compared(
+    before: list[Record], after: list[Record], *, allow_mismatch: bool = False
+) -> Comparison | None:
+    return compare_times(*launches_of(before, after), allow_mismatch=allow_mismatch)
 
 
 def times(factor: float, spread: float = 1.0) -> list[float]:
@@ -28,7 +35,7 @@ def times(factor: float, spread: float = 1.0) -> list[float]:
 )
 def test_a_verdict_needs_the_whole_interval(factor: float, verdict: str) -> None:
     """Outside the margin, inside it, or across its edge."""
-    found = compare_times(rows("a", FLAT), rows("a", times(factor)))
+    found = compared(rows("a", FLAT), rows("a", times(factor)))
     assert found is not None
     assert (found.verdict, found.paired, found.launches) == (verdict, True, 5)
     assert found.ratio == pytest.approx(factor)
@@ -39,7 +46,7 @@ def test_a_verdict_needs_the_whole_interval(factor: float, verdict: str) -> None
 
 def test_inconclusive_says_what_it_would_take() -> None:
     """More launches, in number and in words."""
-    found = compare_times(rows("a", FLAT), rows("a", times(1.024, spread=5.0)))
+    found = compared(rows("a", FLAT), rows("a", times(1.024, spread=5.0)))
     assert found is not None and found.needs is not None
     assert found.verdict == "inconclusive" and found.needs > 5
     assert found.reason == f"5 launches of each; a verdict takes about {found.needs}"
@@ -47,7 +54,7 @@ def test_inconclusive_says_what_it_would_take() -> None:
 
 def test_a_single_launch_has_no_verdict() -> None:
     """Nor an interval; three are asked for."""
-    found = compare_times(rows("a", [1.0]), rows("a", [2.0]))
+    found = compared(rows("a", [1.0]), rows("a", [2.0]))
     assert found is not None
     assert (found.verdict, found.low, found.needs) == ("inconclusive", None, 3)
     assert found.reason == "1 launch of each; an interval takes 3 of each"
@@ -55,7 +62,7 @@ def test_a_single_launch_has_no_verdict() -> None:
 
 def test_which_side_has_too_few_launches_is_said() -> None:
     """Of sides that ran apart."""
-    found = compare_times(rows("a", FLAT[:2]), rows("a", FLAT, session="t"))
+    found = compared(rows("a", FLAT[:2]), rows("a", FLAT, session="t"))
     assert found is not None
     assert found.reason == "5 launches against 2; an interval takes 3 of each"
 
@@ -71,11 +78,11 @@ def test_other_hardware_or_libraries_are_not_compared(field: str) -> None:
     """The reason names the field and both values; there is no figure either."""
     before = rows("a", FLAT, **{field: "old"})
     after = rows("a", times(1.5), session="t", **{field: "new"})
-    found = compare_times(before, after)
+    found = compared(before, after)
     assert found is not None
     assert (found.verdict, found.ratio) == ("not comparable", None)
     assert found.reason == f"{field} new, was old"
-    allowed = compare_times(before, after, allow_mismatch=True)
+    allowed = compared(before, after, allow_mismatch=True)
     assert allowed is not None
     assert (allowed.verdict, allowed.reason) == ("not comparable", f"{field} new, was old")
     assert allowed.ratio == pytest.approx(1.5)
@@ -83,14 +90,14 @@ def test_other_hardware_or_libraries_are_not_compared(field: str) -> None:
 
 def test_what_is_not_known_stops_nothing() -> None:
     """Rows of an older schema have no hardware."""
-    found = compare_times(rows("a", FLAT), rows("a", times(1.5), hardware="a CPU"))
+    found = compared(rows("a", FLAT), rows("a", times(1.5), hardware="a CPU"))
     assert found is not None and found.verdict == "slower"
 
 
 def test_a_noisy_run_by_itself_has_no_verdict() -> None:
     """Nothing tells its disturbance from a change."""
     noisy = rows("a", times(1.5), session="t", noisy="others used 1.0 of 2 cores")
-    found = compare_times(rows("a", FLAT), noisy)
+    found = compared(rows("a", FLAT), noisy)
     assert found is not None
     assert (found.verdict, found.is_noisy, found.p_slower) == ("inconclusive", True, 1.0)
     assert "too many launches were disturbed: others used 1.0 of 2 cores" in found.reason
@@ -100,17 +107,17 @@ def test_noisy_launches_are_left_out() -> None:
     """As long as quiet ones are there."""
     apart = rows("a", [*times(1.0), 300.0], session="t")
     apart[-1] = replace(apart[-1], noisy="a neighbour")
-    found = compare_times(rows("a", FLAT), apart)
+    found = compared(rows("a", FLAT), apart)
     assert found is not None and (found.verdict, found.launches) == ("same", 5)
 
 
 def test_noisy_rounds_count_where_too_few_are_quiet() -> None:
     """Sides that take turns are disturbed alike: their ratio stays what it is."""
     both = [rows("a", FLAT, noisy="x"), rows("a", times(1.1), noisy="x")]
-    found = compare_times(*both)
+    found = compared(*both)
     assert found is not None and (found.verdict, found.is_noisy) == ("slower", False)
     three_quiet = [[*side[:2], *(replace(one, noisy="") for one in side[2:])] for side in both]
-    found = compare_times(*three_quiet)
+    found = compared(*three_quiet)
     assert found is not None and found.launches == 3
 
 
@@ -118,14 +125,14 @@ def test_only_launches_that_are_ok_count() -> None:
     """A failed one has no time, whatever its row says."""
     after = rows("a", times(1.0))
     after[0] = replace(after[0], status="crash", step_ms=900.0)
-    found = compare_times(rows("a", FLAT), after)
+    found = compared(rows("a", FLAT), after)
     assert found is not None and (found.verdict, found.launches) == ("same", 4)
 
 
 def test_without_a_time_there_is_nothing_to_compare() -> None:
     """A dry run, or a case of which no launch is ok."""
-    assert compare_times(rows("a", FLAT), []) is None
-    assert compare_times(rows("a", FLAT), rows("a", FLAT, status="oom")) is None
+    assert compared(rows("a", FLAT), []) is None
+    assert compared(rows("a", FLAT), rows("a", FLAT, status="oom")) is None
 
 
 def test_a_share_is_compared_by_its_computation() -> None:
@@ -134,34 +141,34 @@ def test_a_share_is_compared_by_its_computation() -> None:
         rows("a", values, kind="one_gpu_share", compute_ms=9.0) for values in (FLAT, times(1.2))
     ]
     share = [[replace(one, step_ms=None, compute_ms=one.step_ms) for one in side] for side in share]
-    found = compare_times(*share)
+    found = compared(*share)
     assert found is not None and found.verdict == "slower"
 
 
 def test_computation_is_no_step() -> None:
     """A step whose time is blank has none, whatever it computed."""
     blank = [replace(one, step_ms=None, compute_ms=1.0) for one in rows("a", FLAT)]
-    assert compare_times(rows("a", FLAT), blank) is None
+    assert compared(rows("a", FLAT), blank) is None
 
 
 def test_rows_of_before_there_were_rounds() -> None:
     """They ran next to nothing that is known: never paired."""
     old = [[replace(one, round="") for one in rows("a", values)] for values in (FLAT, times(1.0))]
-    found = compare_times(*old)
+    found = compared(*old)
     assert found is not None and (found.paired, found.verdict) == (False, "same")
 
 
 def test_noise_on_one_side_alone_is_no_chance() -> None:
     """Three rounds of it and none on the other: whatever it is, there is no verdict."""
     noisy = rows("a", times(1.3), noisy="others used 1.0 of 2 cores")
-    found = compare_times(rows("a", FLAT), noisy)
+    found = compared(rows("a", FLAT), noisy)
     assert found is not None and found.paired
     assert (found.verdict, found.is_noisy) == ("inconclusive", True)
     both = rows("a", FLAT, noisy="x")
     both[0] = replace(both[0], noisy="")
-    found = compare_times(both, noisy)
+    found = compared(both, noisy)
     assert found is not None and found.verdict == "slower"
-    found = compare_times(noisy, rows("a", FLAT))
+    found = compared(noisy, rows("a", FLAT))
     assert found is not None and found.verdict == "inconclusive"
 
 
@@ -170,7 +177,7 @@ def test_either_side_may_make_a_round_noisy() -> None:
     sides = [rows("a", FLAT), rows("a", times(1.0))]
     sides[0][0] = replace(sides[0][0], noisy="x")
     sides[1][4] = replace(sides[1][4], noisy="x")
-    found = compare_times(*sides)
+    found = compared(*sides)
     assert found is not None and found.launches == 3
 
 
@@ -182,7 +189,7 @@ def test_a_few_quiet_rounds_of_many_tell_less_than_all() -> None:
         mixed = [
             [*clean[:quiet], *dirty[quiet:]] for clean, dirty in zip(sides, noisy, strict=True)
         ]
-        found = compare_times(*mixed)
+        found = compared(*mixed)
         assert found is not None and found.launches == counted
 
 
@@ -191,7 +198,7 @@ def test_three_common_rounds_are_enough_to_pair() -> None:
     drift = [100.0, 120.0, 140.0, 160.0, 180.0]
     before, after = rows("a", drift), rows("b", [1.1 * ms for ms in drift])
     before[0], after[4] = (replace(one, status="hang") for one in (before[0], after[4]))
-    found = compare_times(before, after)
+    found = compared(before, after)
     assert found is not None and found.paired
     assert (found.launches, found.verdict) == (3, "slower")
     assert found.ratio == pytest.approx(1.1)
@@ -201,15 +208,15 @@ def test_three_common_rounds_are_enough_to_pair() -> None:
 def test_two_common_rounds_of_many_are_not() -> None:
     """All launches tell more, though they ran apart."""
     later = [*rows("b", [110.0, 111.0]), *rows("b", [110.0, 111.0, 112.0], session="t")]
-    found = compare_times(rows("a", FLAT), later)
+    found = compared(rows("a", FLAT), later)
     assert found is not None and (found.paired, found.launches) == (False, 5)
 
 
 def test_both_limits_must_be_cleared_from_within() -> None:
     """Inside the margin, near one of its limits, it takes the launches of the nearer one."""
-    found = compare_times(rows("a", FLAT), rows("a", times(1.012, spread=6.0)))
+    found = compared(rows("a", FLAT), rows("a", times(1.012, spread=6.0)))
     assert found is not None and found.needs is not None
     assert found.verdict == "inconclusive"
-    less = compare_times(rows("a", FLAT), rows("a", times(1.0, spread=6.0)))
+    less = compared(rows("a", FLAT), rows("a", times(1.0, spread=6.0)))
     assert less is not None and less.needs is not None
     assert found.needs > less.needs

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from helpers.example_rows import row, rows
+from helpers.example_rows import findings_of, row, rows
 
-from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.findings import Finding
 from spbench.results.record import Record
 
@@ -32,7 +31,7 @@ def run(strategy: str = "dsp", session: str = "s", **more: Any) -> list[Record]:
 
 def words(before: list[Record], after: list[Record], **more: Any) -> dict[str, str]:
     """The verdict of each metric of the only case."""
-    return {one.metric: one.verdict for one in compare_runs(before, after, **more)}
+    return {one.metric: one.verdict for one in findings_of(before, after, **more)}
 
 
 def only(findings: list[Finding], metric: str) -> Finding:
@@ -49,7 +48,7 @@ def test_a_run_against_itself() -> None:
 
 def test_new_and_missing_cases() -> None:
     """A case that only one side has is named, and nothing else is said of it."""
-    found = compare_runs([*run("a"), *run("b")], [*run("a"), *run("c")])
+    found = findings_of([*run("a"), *run("b")], [*run("a"), *run("c")])
     lone = {one.strategy: one.verdict for one in found if one.strategy != "a"}
     assert lone == {"b": "missing", "c": "new"}
 
@@ -61,7 +60,7 @@ def test_new_and_missing_cases() -> None:
 def test_what_works_and_what_does_not(before: str, after: str, verdict: str) -> None:
     """ok to failed is broke, failed to ok is fixed; why, of whichever failed."""
     old, new = ([row(status=status, reason="why")] for status in (before, after))
-    (found,) = compare_runs(old, new)
+    (found,) = findings_of(old, new)
     assert (found.metric, found.verdict) == ("status", verdict)
     assert found.reason == (f"it was {before}. why" if after == "ok" else f"{after}. why")
 
@@ -70,7 +69,7 @@ def test_one_failed_launch_breaks_a_case() -> None:
     """Nobody can rely on the others; they are compared all the same."""
     after = run(session="t")
     after[1] = replace(after[1], status="hang", reason="rank 1")
-    found = compare_runs(run(), after)
+    found = findings_of(run(), after)
     assert only(found, "status").verdict == "broke"
     assert only(found, "status").reason == "1 of 3 launches: hang. rank 1"
     assert only(found, "volume").verdict == "same"
@@ -99,7 +98,7 @@ def test_memory_of_another_gpu_is_not_compared() -> None:
 def test_bytes_are_compared_whatever_the_hardware() -> None:
     """They are exact: one byte more is a change, with phase and operation named."""
     after = run(gpu="b", sent_bytes_forward=401, all_to_all_bytes=801)
-    found = only(compare_runs(run(gpu="a"), after), "volume")
+    found = only(findings_of(run(gpu="a"), after), "volume")
     assert (found.verdict, found.before, found.after) == ("changed", 900, 901)
     assert found.reason == "forward 401 bytes, was 400 (+1); all_to_all 801 bytes, was 800 (+1)"
 
@@ -110,12 +109,11 @@ def test_calls_are_compared_too() -> None:
         collectives=SENT["collectives"].replace("forward.all_to_all=4", "forward.all_to_all=8")
     )
     assert (
-        only(compare_runs(run(), after), "volume").reason
-        == "forward all_to_all 8 calls, was 4 (+4)"
+        only(findings_of(run(), after), "volume").reason == "forward all_to_all 8 calls, was 4 (+4)"
     )
     gone = run(collectives="forward.all_to_all=4 backward.all_to_all=4")
     assert (
-        only(compare_runs(run(), gone), "volume").reason
+        only(findings_of(run(), gone), "volume").reason
         == "gradients all_reduce 0 calls, was 1 (-1)"
     )
 
@@ -137,12 +135,12 @@ def test_a_share_is_compared_by_what_it_would_send() -> None:
     """It sends nothing itself."""
     share = {name: None for name in SENT if "bytes" in name} | {"kind": "one_gpu_share"}
     old, new = (run(predicted_bytes_forward=count, **share) for count in (7, 8))
-    assert only(compare_runs(old, new), "volume").reason == "forward 8 bytes, was 7 (+1)"
+    assert only(findings_of(old, new), "volume").reason == "forward 8 bytes, was 7 (+1)"
 
 
 def test_a_device_is_no_other_case() -> None:
     """It is the same case, and cannot be compared."""
-    found = compare_runs(run(device="cpu"), run(device="cuda"))
+    found = findings_of(run(device="cpu"), run(device="cuda"))
     assert only(found, "time").reason == "device cuda, was cpu"
 
 
@@ -158,7 +156,7 @@ def test_a_device_is_no_other_case() -> None:
 )
 def test_cases_are_matched_by_what_they_compute(other: dict[str, Any]) -> None:
     """Anything else is another case."""
-    assert {one.verdict for one in compare_runs(run(), run(case="other", **other))} == {
+    assert {one.verdict for one in findings_of(run(), run(case="other", **other))} == {
         "new",
         "missing",
     }
@@ -171,7 +169,7 @@ def test_only_the_metrics_that_were_asked_for() -> None:
 
 def test_what_fails_as_before_is_the_same() -> None:
     """Said, and not a regression."""
-    (found,) = compare_runs([row(status="oom")], [row(status="oom", reason="why")])
+    (found,) = findings_of([row(status="oom")], [row(status="oom", reason="why")])
     assert (found.verdict, found.reason) == ("same", "oom, as before. why")
 
 
@@ -179,7 +177,7 @@ def test_what_failed_now_and_then_and_now_always_broke() -> None:
     """One hang of three is not three."""
     before, after = run(), run(status="hang")
     before[1] = replace(before[1], status="hang")
-    assert only(compare_runs(before, after), "status").verdict == "broke"
+    assert only(findings_of(before, after), "status").verdict == "broke"
 
 
 @pytest.mark.parametrize(
@@ -196,7 +194,7 @@ def test_what_failed_now_and_then_and_now_always_broke() -> None:
 def test_a_figure_that_disappears_is_not_passed_over(metric: str, lost: dict[str, Any]) -> None:
     """It cannot be compared; one that is new has nothing to be compared with."""
     without = [replace(one, **lost) for one in run()]
-    found = only(compare_runs(run(), without), metric)
+    found = only(findings_of(run(), without), metric)
     assert (found.verdict, found.reason) == ("not comparable", "it was not measured now")
     assert metric not in words(without, run())
 
@@ -205,14 +203,14 @@ def test_any_launch_may_take_more_memory() -> None:
     """The largest is the one that matters."""
     after = run()
     after[0] = replace(after[0], peak_allocated_bytes=20_000)
-    assert only(compare_runs(run(), after), "memory").after == 20_000
+    assert only(findings_of(run(), after), "memory").after == 20_000
 
 
 def test_seeds_are_cases_of_their_own() -> None:
     """Where both sides have them; a slower one is not hidden by the other."""
     before = [*run(case="seed 0"), *run(case="seed 1")]
     slow = rows("dsp", [ms * 1.2 for ms in STEPS], **SENT, case="seed 0")
-    found = compare_runs(before, [*slow, *run(case="seed 1")])
+    found = findings_of(before, [*slow, *run(case="seed 1")])
     assert {one.case: one.verdict for one in found if one.metric == "time"} == {
         "seed 0": "slower",
         "seed 1": "same",
@@ -223,7 +221,7 @@ def test_rows_of_before_there_were_keys_are_known_by_their_name() -> None:
     """An older schema has no workload_key; two that differ are two workloads."""
     old = run(case="old", workload_key="")
     assert words(old, run(case="new", workload_key="x"))["time"] == "same"
-    other = compare_runs(run(case="old", workload_key="y"), run(case="new", workload_key="x"))
+    other = findings_of(run(case="old", workload_key="y"), run(case="new", workload_key="x"))
     assert {one.verdict for one in other} == {"new", "missing"}
     titles = {one.panel for one in other}
     assert len(titles) == 2
@@ -231,7 +229,7 @@ def test_rows_of_before_there_were_keys_are_known_by_their_name() -> None:
 
 def test_quick_launches_are_not_compared_with_full_ones() -> None:
     """They warm up for less."""
-    found = only(compare_runs(run(effort="full"), run(effort="quick")), "time")
+    found = only(findings_of(run(effort="full"), run(effort="quick")), "time")
     assert (found.verdict, found.reason) == ("not comparable", "effort quick, was full")
 
 
@@ -240,25 +238,25 @@ def test_launches_of_two_machines_are_no_case() -> None:
     mixed = run()
     mixed[0] = replace(mixed[0], hardware="one")
     mixed[1] = replace(mixed[1], hardware="two")
-    found = only(compare_runs(mixed, mixed), "time")
+    found = only(findings_of(mixed, mixed), "time")
     assert found.reason == "launches with hardware one and two in one case"
 
 
 def test_figures_are_those_of_the_launches_that_were_compared() -> None:
     """Not of rounds that only one side has."""
     after = [*run(git_commit="b"), row(**SENT, launch=3, round="s.3", step_ms=900.0)]
-    found = only(compare_runs(run(), after), "time")
+    found = only(findings_of(run(), after), "time")
     assert (found.before, found.after) == (10.0, 10.0)
 
 
 def test_what_a_strategy_declined_before_is_not_missed() -> None:
     """Nor is it new while it still declines; once it runs it is."""
     declined = [row("rsa", status="skipped", reason="one axis")]
-    assert {one.strategy for one in compare_runs([*run(), *declined], run())} == {"dsp"}
-    assert {one.strategy for one in compare_runs([*run(), *declined], [*run(), *declined])} == {
+    assert {one.strategy for one in findings_of([*run(), *declined], run())} == {"dsp"}
+    assert {one.strategy for one in findings_of([*run(), *declined], [*run(), *declined])} == {
         "dsp"
     }
-    found = compare_runs([*run(), *declined], [*run(), *run("rsa")])
+    found = findings_of([*run(), *declined], [*run(), *run("rsa")])
     assert [one.verdict for one in found if one.strategy == "rsa"] == ["new"]
 
 
@@ -293,7 +291,7 @@ def test_an_earlier_failure_excuses_no_other(
     """One launch of three hung before: in whatever order, what fails otherwise now is named."""
     (found,) = [
         one
-        for one in compare_runs(statuses("ok", "hang", "ok"), statuses(*now))
+        for one in findings_of(statuses("ok", "hang", "ok"), statuses(*now))
         if one.metric == "status"
     ]
     assert found.verdict == verdict
@@ -305,14 +303,14 @@ def test_what_is_new_and_fails_broke() -> None:
     declined = [row("rsa", status="skipped", reason="one axis")]
     for before in (run(), [*run(), *declined]):
         failing = row("rsa", status="wrong_result", reason="2.0 off")
-        (found,) = [one for one in compare_runs(before, [*run(), failing]) if one.strategy == "rsa"]
+        (found,) = [one for one in findings_of(before, [*run(), failing]) if one.strategy == "rsa"]
         assert (found.verdict, found.after) == ("broke", "wrong_result")
         assert found.reason == "wrong_result, and this case was not measured before. 2.0 off"
 
 
 def test_what_a_strategy_declines_now_broke() -> None:
     """It ran before."""
-    (found,) = compare_runs(run(), [row(status="skipped", reason="5 heads")])
+    (found,) = findings_of(run(), [row(status="skipped", reason="5 heads")])
     assert (found.verdict, found.reason) == ("broke", "skipped. 5 heads")
 
 
@@ -320,10 +318,10 @@ def test_a_twin_is_not_taken_by_another_case() -> None:
     """The same case on another device stands first; each key is its own twin's."""
     before = run(case="on cuda", device="cuda")
     after = [*run(case="on cpu", device="cpu"), *run(case="on cuda", device="cuda", session="t")]
-    found = {one.case: one.verdict for one in compare_runs(before, after) if one.metric == "time"}
+    found = {one.case: one.verdict for one in findings_of(before, after) if one.metric == "time"}
     assert found == {"on cuda": "same"}
     statuses = {
-        one.case: one.verdict for one in compare_runs(before, after) if one.metric == "status"
+        one.case: one.verdict for one in findings_of(before, after) if one.metric == "status"
     }
     assert statuses == {"on cpu": "new", "on cuda": "same"}
 
@@ -335,7 +333,7 @@ def test_many_cases_without_a_twin_take_no_longer() -> None:
         for side in "ab"
     )
     start_s = time.process_time()
-    assert len(compare_runs(before, after)) == 6000
+    assert len(findings_of(before, after)) == 6000
     assert time.process_time() - start_s < 5.0
 
 
@@ -347,7 +345,7 @@ def test_what_was_not_counted_is_not_called_the_same() -> None:
     same, other = (row(**wrong, predicted_bytes_forward=count) for count in (400, 480))
     assert words(before, [same]) == {"status": "broke"}
     assert words(before, [other]) == {"status": "broke", "volume": "changed"}
-    said = only(compare_runs(before, [other]), "volume").reason
+    said = only(findings_of(before, [other]), "volume").reason
     assert said == "forward 480 bytes, was 400 (+80)"
 
 
@@ -355,13 +353,13 @@ def test_a_run_that_went_on_is_judged_by_what_is_new() -> None:
     """Its first launches are those of the baseline, and prove nothing."""
     slow = rows("dsp", [ms * 1.2 for ms in STEPS], session="t", **SENT)
     slow = [replace(one, launch=3 + i) for i, one in enumerate(slow)]
-    found = only(compare_runs(run(), [*run(), *slow]), "time")
+    found = only(findings_of(run(), [*run(), *slow]), "time")
     assert (found.verdict, found.after) == ("slower", 12.0)
 
 
 def test_the_same_launches_on_both_sides_are_said() -> None:
     """They cannot differ."""
-    found = only(compare_runs(run(), run()), "time")
+    found = only(findings_of(run(), run()), "time")
     assert (found.verdict, found.reason) == ("same", "both runs hold the same launches")
 
 
@@ -369,7 +367,7 @@ def test_memory_of_another_gpu_is_shown_where_it_is_asked_for() -> None:
     """A figure without a verdict."""
     after = run(gpu="another", peak_allocated_bytes=20_000)
     for allow, figures in ((False, (None, None)), (True, (10_000, 20_000))):
-        found = only(compare_runs(run(gpu="one"), after, allow_mismatch=allow), "memory")
+        found = only(findings_of(run(gpu="one"), after, allow_mismatch=allow), "memory")
         assert (found.verdict, found.before, found.after) == ("not comparable", *figures)
 
 
@@ -388,7 +386,7 @@ def test_ranks_on_other_machines_are_not_compared(placement: str, by_node: str) 
     before = run(world_size=4, placement="x 0-1, y 2-3")
     after = run(world_size=4, placement=placement, session="t")
     assert after[0].ranks_by_node == by_node
-    found = only(compare_runs(before, after), "time")
+    found = only(findings_of(before, after), "time")
     if by_node == "2+2":
         assert found.verdict == "same"
     else:

@@ -7,18 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from helpers.example_rows import lines_of, rows
 from helpers.example_rows import row as record
-from helpers.example_rows import rows
+from spbench.analysis.launches import Figure
 
-from spbench.analysis.compare_strategies import compare_strategies
 from spbench.analysis.intervals import around
-from spbench.analysis.summary import Figure
 from spbench.report.strategy_table import ranking_sentences
 
 
 def test_a_launch_is_the_unit() -> None:
     """A figure is the median of the launches, with the interval that they give."""
-    (line,) = compare_strategies(rows("dsp", (4.0, 9.0, 5.0)))
+    (line,) = lines_of(rows("dsp", (4.0, 9.0, 5.0)))
     low, high = around([4.0, 9.0, 5.0]) or (0.0, 0.0)
     assert line.step_ms == Figure(median=5.0, low=low, high=high, is_interval=True)
     assert line.launches == 3
@@ -26,14 +25,14 @@ def test_a_launch_is_the_unit() -> None:
 
 def test_two_launches_have_a_range() -> None:
     """Their smaller and their larger: no interval."""
-    (line,) = compare_strategies(rows("dsp", (4.0, 9.0)))
+    (line,) = lines_of(rows("dsp", (4.0, 9.0)))
     assert line.step_ms == Figure(median=6.5, low=4.0, high=9.0, is_interval=False)
 
 
 def test_ratios_are_taken_round_by_round() -> None:
     """A machine that slows down between rounds takes nothing from the certainty of a ratio."""
     drift = [10.0, 15.0, 20.0]
-    _, other = compare_strategies([*rows("dsp", drift), *rows("rsa", [2 * ms for ms in drift])])
+    _, other = lines_of([*rows("dsp", drift), *rows("rsa", [2 * ms for ms in drift])])
     assert other.to_reference is not None and other.to_reference.paired
     assert (other.to_reference.low, other.to_reference.high) == pytest.approx((2.0, 2.0))
     assert other.speedup == pytest.approx(0.5)
@@ -42,7 +41,7 @@ def test_ratios_are_taken_round_by_round() -> None:
 def test_a_resumed_run_is_not_paired() -> None:
     """Launches of another hour are compared as those of another run."""
     later = rows("rsa", (20.0, 20.2, 19.8), session="later")
-    _, other = compare_strategies([*rows("dsp", (10.0, 10.1, 9.9)), *later])
+    _, other = lines_of([*rows("dsp", (10.0, 10.1, 9.9)), *later])
     assert other.to_reference is not None
     assert (other.to_reference.paired, other.to_reference.verdict) == (False, "slower")
 
@@ -51,11 +50,11 @@ def test_noisy_launches_do_not_count_while_enough_are_quiet() -> None:
     """And the line says so."""
     records = rows("dsp", (10.0, 30.0, 10.0, 10.0))
     records[1] = replace(records[1], noisy="a neighbour")
-    (line,) = compare_strategies(records)
+    (line,) = lines_of(records)
     assert line.step_ms is not None and line.step_ms.high == pytest.approx(10.0)
     assert line.launches == 3
     assert line.reason == "1 of 4 launches noisy, left out: a neighbour"
-    (line,) = compare_strategies(records[:3])
+    (line,) = lines_of(records[:3])
     assert line.launches == 3
     assert line.reason == "1 of 3 launches noisy, so the time is unreliable: a neighbour"
 
@@ -64,40 +63,40 @@ def test_in_words_a_difference_is_one_or_is_none() -> None:
     """Slower, with the interval; the same; or not significant, with the launches it would take."""
     base = [10.0, 10.01, 9.99, 10.0, 10.0]
     slow = [20.0, 20.1, 19.9, 20.0, 20.05]
-    (said,) = ranking_sentences(compare_strategies([*rows("dsp", base), *rows("rsa", slow)]))
+    (said,) = ranking_sentences(lines_of([*rows("dsp", base), *rows("rsa", slow)]))
     assert re.fullmatch(
         r"On 2 ranks dsp is fastest; rsa takes 2\.00x as long \(1\.99 to 2\.01\)", said
     )
-    (said,) = ranking_sentences(compare_strategies([*rows("dsp", base), *rows("rsa", base[::-1])]))
+    (said,) = ranking_sentences(lines_of([*rows("dsp", base), *rows("rsa", base[::-1])]))
     assert "; rsa takes 1.00x as long (1.00 to 1.00; the same within the margin)" in said
     rough = [10.1, 10.9, 9.8, 10.6, 10.0]
-    (said,) = ranking_sentences(compare_strategies([*rows("dsp", base), *rows("rsa", rough)]))
+    (said,) = ranking_sentences(lines_of([*rows("dsp", base), *rows("rsa", rough)]))
     unsure = r"; rsa takes 1\.03x as long \(.*; no significant difference, about \d+ launches"
     assert re.search(unsure, said)
 
 
 def test_quick_and_full_runs_have_panels_of_their_own() -> None:
     """Few iterations do not stand beside many."""
-    first, second = compare_strategies([record(), record("rsa", effort="quick")])
+    first, second = lines_of([record(), record("rsa", effort="quick")])
     assert (first.panel + " quick", first.to_fastest) == (second.panel, None)
 
 
 def test_speedups_are_over_the_first_strategy() -> None:
     """Its own is 1; half the time is 2."""
-    lines = compare_strategies([record(step_ms=10.0), record("rsa", step_ms=20.0)])
+    lines = lines_of([record(step_ms=10.0), record("rsa", step_ms=20.0)])
     assert [(line.strategy, line.speedup) for line in lines] == [("dsp", 1.0), ("rsa", 0.5)]
 
 
 def test_a_named_reference() -> None:
     """Speed-ups are over it, the order of the lines stays."""
-    lines = compare_strategies([record(step_ms=10.0), record("rsa", step_ms=20.0)], reference="rsa")
+    lines = lines_of([record(step_ms=10.0), record("rsa", step_ms=20.0)], reference="rsa")
     assert [(line.strategy, line.speedup) for line in lines] == [("dsp", 2.0), ("rsa", 1.0)]
 
 
 def test_an_unknown_reference_says_which_there_are() -> None:
     """The strategies of the run are listed."""
     with pytest.raises(ValueError, match=r"no case of strategy 'dps'.*there are dsp, rsa"):
-        compare_strategies([record(), record("rsa")], reference="dps")
+        lines_of([record(), record("rsa")], reference="dps")
 
 
 @pytest.mark.parametrize(
@@ -117,30 +116,28 @@ def test_an_unknown_reference_says_which_there_are() -> None:
 def test_only_what_is_alike_is_compared(other: dict[str, Any]) -> None:
     """Another number of ranks, shape, dtype, mode, device or kind has no ratio to this one."""
     records = [record(step_ms=10.0, compute_ms=8.0), record("rsa", step_ms=5.0, **other)]
-    first, second = compare_strategies(records)
+    first, second = lines_of(records)
     assert (first.speedup, second.speedup) == (1.0, None)
 
 
 def test_panels_of_one_name_are_told_apart() -> None:
     """Another workload of the same name and shape has a title, and so a table, of its own."""
     records = [record(workload_key="1234"), record("rsa", workload_key="1234")]
-    (title,) = {line.panel for line in compare_strategies(records)}
+    (title,) = {line.panel for line in lines_of(records)}
     assert "1234" not in title
-    several = compare_strategies([*records, record(workload_key="5678")])
+    several = lines_of([*records, record(workload_key="5678")])
     assert [line.panel for line in several] == [
         *[f"{title} workload 1234"] * 2,
         f"{title} workload 5678",
     ]
-    devices = compare_strategies([record(), record(device="cuda")])
+    devices = lines_of([record(), record(device="cuda")])
     assert [line.panel for line in devices] == [f"{title} cpu", f"{title} cuda"]
 
 
 def test_a_share_is_compared_by_computation() -> None:
     """It has no step time and so no speed-up; in words, who computes least."""
     share = {"kind": "one_gpu_share", "step_ms": None}
-    lines = compare_strategies(
-        [record(compute_ms=6.0, **share), record("rsa", compute_ms=3.0, **share)]
-    )
+    lines = lines_of([record(compute_ms=6.0, **share), record("rsa", compute_ms=3.0, **share)])
     assert [line.speedup for line in lines] == [None, None]
     assert "rsa computes fastest; dsp takes 2.00x" in ranking_sentences(lines)[0]
     assert [line.step_ms for line in lines] == [None, None]
@@ -150,16 +147,14 @@ def test_words_of_several_workloads_name_theirs() -> None:
     """With one workload it goes without saying."""
     one = [record(step_ms=1.0), record("rsa", step_ms=2.0)]
     other = [replace(found, batch=7) for found in one]
-    assert ranking_sentences(compare_strategies(one))[0].startswith("On 2 ranks dsp")
-    for said, batch in zip(
-        ranking_sentences(compare_strategies([*one, *other])), (1, 7), strict=True
-    ):
+    assert ranking_sentences(lines_of(one))[0].startswith("On 2 ranks dsp")
+    for said, batch in zip(ranking_sentences(lines_of([*one, *other])), (1, 7), strict=True):
         assert re.match(rf"axes-2d \(.*batch {batch}.*\): on 2 ranks dsp is", said)
 
 
 def test_a_failed_case_is_a_line_with_blanks() -> None:
     """Status and reason are kept; no figure is 0."""
-    ok, failed = compare_strategies(
+    ok, failed = lines_of(
         [record(step_ms=3.0), record("rsa", status="oom", reason="rank 1: 3 GiB")]
     )
     assert (failed.status, failed.reason, failed.launches) == ("oom", "rank 1: 3 GiB", 0)
@@ -171,21 +166,19 @@ def test_a_failed_case_is_a_line_with_blanks() -> None:
 def test_a_strategy_that_declines_is_no_reference() -> None:
     """DSP on one axis is skipped: ratios are over the first strategy that ran."""
     declined = record(status="skipped", reason="x")
-    lines = compare_strategies(
-        [declined, record("rsa", step_ms=5.0), record("ulysses", step_ms=4.0)]
-    )
+    lines = lines_of([declined, record("rsa", step_ms=5.0), record("ulysses", step_ms=4.0)])
     assert [line.speedup for line in lines] == [None, 1.0, 1.25]
 
 
 def test_a_failed_reference_leaves_ratios_blank() -> None:
     """There is nothing to divide by."""
-    lines = compare_strategies([record(status="crash", reason="x"), record("rsa", step_ms=5.0)])
+    lines = lines_of([record(status="crash", reason="x"), record("rsa", step_ms=5.0)])
     assert [line.speedup for line in lines] == [None, None]
 
 
 def test_times_of_a_failed_launch_do_not_count() -> None:
     """Only launches that are ok make figures; that another one failed is said."""
-    (line,) = compare_strategies(
+    (line,) = lines_of(
         [
             record(step_ms=2.0),
             record(launch=1, status="wrong_result", reason="rank 1: 0.5 off", step_ms=1.0),
@@ -206,16 +199,16 @@ def test_a_wrong_launch_among_others_is_not_hidden() -> None:
         record(launch=2, step_ms=1.0, output_error=1e-6, tolerance=1e-4),
     ]
     for these in (launches, launches[:2], launches[::-1]):
-        (line,) = compare_strategies(these)
+        (line,) = lines_of(these)
         assert (line.gate, line.output_error) == ("failed", 0.5)
-    (line,) = compare_strategies(launches)
+    (line,) = lines_of(launches)
     assert line.reason == "1 of 3 launches: wrong_result, 1 crash. rank 1: 0.5 off"
     assert line.as_data()["gate"] == "failed"
 
 
 def test_bytes_and_errors_are_taken_over() -> None:
     """Bytes by phase, sent and predicted; zero stays zero and blank stays blank."""
-    (line,) = compare_strategies(
+    (line,) = lines_of(
         [
             record(
                 sent_bytes_forward=0,
@@ -243,25 +236,25 @@ def test_bytes_and_errors_are_taken_over() -> None:
 )
 def test_what_the_gate_said(more: dict[str, Any], gate: str) -> None:
     """passed, failed, or not run where there is no tolerance."""
-    (line,) = compare_strategies([record(**more)])
+    (line,) = lines_of([record(**more)])
     assert line.gate == gate
 
 
 def test_options_make_another_strategy() -> None:
     """rsa and rsa:reduce-scatter stand on lines of their own."""
-    lines = compare_strategies([record("rsa"), record("rsa:reduce-scatter")])
+    lines = lines_of([record("rsa"), record("rsa:reduce-scatter")])
     assert [line.strategy for line in lines] == ["rsa", "rsa:reduce-scatter"]
 
 
 def test_nothing_gives_no_lines() -> None:
     """A run without rows."""
-    assert compare_strategies([]) == []
+    assert lines_of([]) == []
 
 
 def test_numbers_of_ranks_ascend_in_each_panel() -> None:
     """Whatever was measured first; panels and strategies stay as they came."""
     ran = [("b", "dsp", 8), ("b", "rsa", 8), ("a", "dsp", 4), ("b", "rsa", 2), ("b", "dsp", 2)]
-    lines = compare_strategies(
+    lines = lines_of(
         record(strategy, workload=work, world_size=ranks) for work, strategy, ranks in ran
     )
     found = [(line.panel[0], line.strategy, line.ranks) for line in lines]

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from helpers.example_rows import rows
+from helpers.example_rows import findings_of, rows
 
-from spbench.analysis.compare import Comparison, compare_times
-from spbench.analysis.paired_steps import Both, middle_log_ratio
+from spbench.analysis.compare import Comparison
+from spbench.analysis.paired_steps import middle_log_ratio
 from spbench.results.iterations import Traces
 from spbench.results.record import Record
 
@@ -54,10 +54,12 @@ def drifting(factor: float, seed: int) -> tuple[Steps, Steps]:
     return before, after
 
 
-def compared(old: list[Record], new: list[Record], traces: Both | None = None) -> Comparison:
-    found = compare_times(old, new, traces=traces)
-    assert found is not None
-    return found
+def compared(
+    old: list[Record], new: list[Record], traces: tuple[Traces, Traces] | None = None
+) -> Comparison:
+    (found,) = (one for one in findings_of(old, new, traces=traces) if one.metric == "time")
+    assert found.comparison is not None
+    return found.comparison
 
 
 def test_the_middle_half_of_the_ratios() -> None:

@@ -13,8 +13,16 @@ import pytest
 from helpers.example_rows import rows
 
 from spbench.analysis.intervals import ratio
-from spbench.analysis.power import MOST_OF_CHECK, POWER, detectable_slowdown, hardest_case
+from spbench.analysis.power import (
+    MOST_OF_CHECK,
+    POWER,
+    DetectableSlowdown,
+    detectable_slowdown,
+    hardest_case,
+)
 from spbench.analysis.verdict import ALPHA, MAX_SLOWDOWN, SHARES
+from spbench.results.reading import frame_of
+from spbench.results.record import Record
 
 LAST = ALPHA * SHARES[-1]
 
@@ -56,6 +64,10 @@ def test_more_launches_find_less_and_nothing_within_the_limit() -> None:
     assert detectable_slowdown(0.0, 5, 20, LAST) == pytest.approx(MAX_SLOWDOWN)
 
 
+def hardest(records: Sequence[Record]) -> DetectableSlowdown | None:
+    return hardest_case(frame_of(records))
+
+
 def side(strategy: str, times: Sequence[float], **more: Any) -> list[Any]:
     return rows(strategy, times, session="a", **more)
 
@@ -63,13 +75,13 @@ def side(strategy: str, times: Sequence[float], **more: Any) -> list[Any]:
 def test_the_hardest_case_is_told() -> None:
     """Its launches differ most; several cases share the error."""
     steady, shaky = side("dsp", launches(5, 0.01)), side("rsa", launches(5, 0.06))
-    found = hardest_case([*steady, *shaky])
+    found = hardest([*steady, *shaky])
     assert found is not None
     assert (found.record, found.launches) == (shaky[-1], 5)
     assert found.spread == pytest.approx(0.06)
     assert found.slowdown == detectable_slowdown(found.spread, 5, MOST_OF_CHECK, LAST / 2)
     assert found.with_more == detectable_slowdown(found.spread, 20, MOST_OF_CHECK, LAST / 2)
-    alone = hardest_case(shaky)
+    alone = hardest(shaky)
     assert alone is not None
     assert alone.slowdown < found.slowdown
 
@@ -77,26 +89,26 @@ def test_the_hardest_case_is_told() -> None:
 def test_quiet_launches_alone_count() -> None:
     """As in a check against launches that ran apart: with too few there is no verdict on time."""
     loud = rows("dsp", [150.0, 90.0, 80.0], session="b", noisy="a neighbour")
-    found = hardest_case([*side("dsp", launches(5, 0.01)), *loud])
+    found = hardest([*side("dsp", launches(5, 0.01)), *loud])
     assert found is not None
     assert (found.launches, found.spread) == (5, pytest.approx(0.01))
-    assert hardest_case([*side("dsp", [100.0, 101.0]), *loud]) is None
+    assert hardest([*side("dsp", [100.0, 101.0]), *loud]) is None
 
 
 def test_launches_that_cannot_be_compared_have_no_figure() -> None:
     """Of other hardware among themselves; a case that is too short still shares the error."""
     mixed = [*side("rsa", launches(3, 0.1)), *rows("rsa", [90.0], session="b", gpu="another")]
     mixed[0] = replace(mixed[0], gpu="one")
-    assert hardest_case(mixed) is None
+    assert hardest(mixed) is None
     good = side("dsp", launches(5, 0.01))
-    with_short = hardest_case([*good, *side("rsa", [100.0])])
+    with_short = hardest([*good, *side("rsa", [100.0])])
     assert with_short is not None
     assert with_short.slowdown == detectable_slowdown(with_short.spread, 5, MOST_OF_CHECK, LAST / 2)
 
 
 def test_a_spread_beyond_reason_is_no_error() -> None:
     """As in a file that was damaged; a float holds it, or it is infinite."""
-    found = hardest_case(side("dsp", [1e-29, 1.0, 1e29]))
+    found = hardest(side("dsp", [1e-29, 1.0, 1e29]))
     assert found is not None
     assert found.slowdown > 1e100
 
@@ -105,4 +117,4 @@ def test_a_spread_beyond_reason_is_no_error() -> None:
 def test_two_launches_have_no_interval(count: int) -> None:
     """Nor has a case without a time."""
     failed = side("rsa", [100.0] * 5, status="oom")
-    assert hardest_case([*side("dsp", [100.0, 101.0][:count]), *failed]) is None
+    assert hardest([*side("dsp", [100.0, 101.0][:count]), *failed]) is None

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers.example_rows import row, rows
+from helpers.example_rows import findings_of, row, rows
 
-from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.findings import Margins
 from spbench.analysis.verdict import Judgement, judged
 from spbench.results.record import Record
@@ -22,7 +21,7 @@ def side(factor: float = 1.0, strategy: str = "dsp", **more: Any) -> list[Record
 
 
 def judge(before: list[Record], after: list[Record]) -> Judgement:
-    return judged(compare_runs(before, after, CHECK), CHECK)
+    return judged(findings_of(before, after, CHECK), CHECK)
 
 
 def grade(before: list[Record], after: list[Record], metric: str) -> str:

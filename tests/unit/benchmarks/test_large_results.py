@@ -10,11 +10,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from helpers.example_rows import lines_of
 
-from spbench.analysis.compare_strategies import compare_strategies
 from spbench.errors import UNFIT
 from spbench.report.plots.plots import draw_all, page_of
-from spbench.results.reading import read_rows
+from spbench.results.reading import frame_of, read_rows
 
 ROOT = Path(__file__).parents[3]
 
@@ -65,7 +65,7 @@ def test_several_processes_draw_what_one_does(large: ModuleType, tmp_path: Path)
     done = spbench("plot", str(tmp_path))
     drawn = [Path(path) for path in done.stdout.split()]
     records = read_rows(tmp_path).records
-    page = page_of(compare_strategies(records), records, tmp_path)
+    page = page_of(lines_of(records), frame_of(records), tmp_path)
     alone = list(draw_all(page, tmp_path / "alone"))
     assert [path.name for path in alone] == [path.name for path in drawn]
     assert len(alone) == 12

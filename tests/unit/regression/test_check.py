@@ -14,11 +14,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.example_rows import rows
+from helpers.example_rows import findings_of, rows
 
 import spbench
 from spbench.analysis.compare import Comparison
-from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.findings import METRICS, Finding, Margins, Metric
 from spbench.analysis.verdict import ALPHA, SHARES, Judgement
 from spbench.errors import DONE, REGRESSION, USAGE
@@ -74,7 +73,7 @@ class FakeBench:
                 (self.after, self.new, None, "s"),
             )
         ]
-        return compare_runs(*sides, MARGINS, metrics=self.metrics)
+        return findings_of(*sides, MARGINS, metrics=self.metrics)
 
     def baseline_launches(self) -> Mapping[str, int] | None:
         return None if self.kept is None else dict.fromkeys(self.before, self.kept)

@@ -10,15 +10,16 @@ from typing import Any
 
 import matplotlib as mpl
 import pytest
+from helpers.example_rows import lines_of
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from spbench.analysis.compare_strategies import compare_strategies
 from spbench.report.plots import plots
 from spbench.report.plots.figure import PANELS, STYLE, Sheet
 from spbench.report.plots.figure import draw as draw_sheet
 from spbench.results.iterations import write_samples
+from spbench.results.reading import frame_of
 from spbench.results.record import Record
 from spbench.results.sample import Sample
 from spbench.workload.case import Case
@@ -87,7 +88,7 @@ def texts(figure: Figure) -> list[Text]:
 
 
 def sheets(folder: Path, records: list[Record], page: int = 1) -> dict[str, Sheet]:
-    return dict(plots.page_of(compare_strategies(records), records, folder, page).sheets)
+    return dict(plots.page_of(lines_of(records), frame_of(records), folder, page).sheets)
 
 
 @pytest.mark.parametrize("large", [1e-3, 1.0, 3e5])
@@ -122,7 +123,7 @@ def test_a_large_run_has_pages(tmp_path: Path) -> None:
             for title in sheet.panels
         ]
         assert len(seen) == len(set(seen)) == 2 * PANELS + 1
-    made = plots.page_of(compare_strategies(records), records, tmp_path, 3)
+    made = plots.page_of(lines_of(records), frame_of(records), tmp_path, 3)
     assert max(len(sheet.panels) for sheet in made.sheets.values()) == 1
     assert made.remarks == [
         "drawn are panels 25 to 25 of 25, panels of launches 25 to 25 of 25; "
@@ -135,7 +136,7 @@ def test_a_large_run_has_pages(tmp_path: Path) -> None:
 def test_twelve_panels_are_one_page(tmp_path: Path) -> None:
     """Nothing is left out, so nothing is said."""
     records = a_run(PANELS, ranks=(2,))
-    made = plots.page_of(compare_strategies(records), records, tmp_path)
+    made = plots.page_of(lines_of(records), frame_of(records), tmp_path)
     assert (list(made.sheets), made.remarks) == ([*plots.DRAWINGS, "ratios"], [])
 
 

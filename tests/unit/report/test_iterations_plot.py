@@ -10,16 +10,17 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from helpers.example_rows import lines_of
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_hex
 from test_figure import with_samples
 
-from spbench.analysis.compare_strategies import compare_strategies
 from spbench.report.plots import plots
 from spbench.report.plots.bars import colour
 from spbench.report.plots.iterations_plot import HALF_ROW, cases_by_panel, launch_rows, outliers
 from spbench.results.iterations import Traces
+from spbench.results.reading import frame_of, records_of
 from spbench.results.record import Record
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
@@ -67,7 +68,7 @@ def rings(ax: Axes) -> int:
 
 
 def draw(ax: Axes, records: list[Record], found: Traces) -> None:
-    (cases,) = cases_by_panel(records).values()
+    (cases,) = cases_by_panel(frame_of(records)).values()
     launch_rows(ax, cases, found)
 
 
@@ -169,8 +170,8 @@ def test_panels_are_by_workload_then_ranks() -> None:
         record("rsa", status="oom", world_size=2),
         record("rsa", status="oom", world_size=16),
     ]
-    panels = cases_by_panel(records)
-    assert [list(cases) for cases in panels.values()] == [["dsp"], ["dsp"], ["dsp"]]
+    panels = cases_by_panel(frame_of(records))
+    assert [list(cases["strategy"]) for cases in panels.values()] == [["dsp"], ["dsp"], ["dsp"]]
     assert [title.splitlines()[1] for title in panels] == ["2 ranks", "4 ranks", "2 ranks"]
 
 
@@ -182,22 +183,22 @@ def test_no_panel_is_lost_to_another_of_its_name() -> None:
         for device in ("cpu", "cuda")
         for effort in ("full", "quick")
     ]
-    panels = cases_by_panel(records)
-    assert [[one] for one in records] == [list(cases["dsp"]) for cases in panels.values()]
+    panels = cases_by_panel(frame_of(records))
+    assert [[one] for one in records] == [records_of(cases) for cases in panels.values()]
     assert "workload other, cuda, quick" in list(panels)[-1].splitlines()[0]
 
 
 def test_it_is_drawn_where_there_are_samples(tmp_path: Path) -> None:
     """Beside the other figures; what is lost of the samples is said."""
     records = [record(strategy, launch) for strategy in ("dsp", "rsa") for launch in range(2)]
-    before = plots.page_of(compare_strategies(records), records, tmp_path)
+    before = plots.page_of(lines_of(records), frame_of(records), tmp_path)
     assert "launches" not in before.sheets
     with_samples(tmp_path, records)
-    whole = plots.page_of(compare_strategies(records), records, tmp_path)
+    whole = plots.page_of(lines_of(records), frame_of(records), tmp_path)
     assert whole.remarks == []
     paths = list(plots.draw_all(whole, tmp_path / "plots"))
     assert [path.name for path in paths[-2:]] == ["launches.png", "launches.svg"]
     file = next((tmp_path / "samples").iterdir())
     file.write_bytes(file.read_bytes()[:-20])
-    torn = plots.page_of(compare_strategies(records), records, tmp_path)
+    torn = plots.page_of(lines_of(records), frame_of(records), tmp_path)
     assert torn.remarks == ["samples are torn or damaged in 1 place"]

@@ -13,15 +13,17 @@ from xml.etree import ElementTree
 
 import matplotlib.pyplot as plt
 import pytest
+from helpers.example_rows import lines_of
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import Rectangle
 
-from spbench.analysis.compare_strategies import Line, compare_strategies
+from spbench.analysis.compare_strategies import Line
 from spbench.report.plots import bars as look
 from spbench.report.plots import panels, plots
 from spbench.report.plots.figure import Sheet
 from spbench.report.plots.forest import ratios
+from spbench.results.reading import frame_of
 from spbench.results.record import Record
 from spbench.strategies.registry import BUILT_IN
 from spbench.workload.case import Case
@@ -59,7 +61,7 @@ DRAWINGS: list[Drawing] = [drawing for drawing, _ in plots.DRAWINGS.values()]
 
 
 def draw(records: list[Record], folder: Path, page: int = 1) -> list[Path]:
-    made = plots.page_of(compare_strategies(records), records, folder, page)
+    made = plots.page_of(lines_of(records), frame_of(records), folder, page)
     return list(plots.draw_all(made, folder))
 
 
@@ -112,7 +114,7 @@ def test_a_run_in_which_nothing_worked_is_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize("draw", DRAWINGS)
 def test_a_failed_case_is_hatched_and_labelled(ax: Axes, draw: Drawing) -> None:
     """Its status stands where its bar would, in place of a bar of no height."""
-    draw(ax, compare_strategies([measured("dsp", 5.0), record("rsa", status="oom")]))
+    draw(ax, lines_of([measured("dsp", 5.0), record("rsa", status="oom")]))
     assert "oom" in [text.get_text() for text in ax.texts]
     assert len([patch for patch in ax.patches if patch.get_hatch() == "xxx"]) == 1
     assert bars(ax, look.colour("rsa")) == []
@@ -121,13 +123,13 @@ def test_a_failed_case_is_hatched_and_labelled(ax: Axes, draw: Drawing) -> None:
 
 def test_what_was_not_measured_is_no_zero(ax: Axes) -> None:
     """A case that is ok and has no figure says so."""
-    panels.memory(ax, compare_strategies([record()]))
+    panels.memory(ax, lines_of([record()]))
     assert [text.get_text() for text in ax.texts] == ["not measured"]
 
 
 def test_throughput_is_of_the_median_launch(ax: Axes) -> None:
     """The bar is the median, the whisker reaches from the slowest to the fastest launch."""
-    panels.throughput(ax, compare_strategies(RUN[:2]))
+    panels.throughput(ax, lines_of(RUN[:2]))
     ((top, _),) = bars(ax, look.colour("dsp"))
     (whisker,) = ax.collections
     low, high = whisker.get_paths()[0].vertices[:, 1]  # type: ignore[union-attr]
@@ -137,22 +139,20 @@ def test_throughput_is_of_the_median_launch(ax: Axes) -> None:
 
 def test_one_launch_has_no_whisker(ax: Axes) -> None:
     """One launch knows no spread."""
-    panels.throughput(ax, compare_strategies(RUN[:1]))
+    panels.throughput(ax, lines_of(RUN[:1]))
     assert len(ax.collections) == 0
 
 
 def test_equal_launches_have_a_whisker_of_no_length(ax: Axes) -> None:
     """Rounding does not make it negative, which could not be drawn."""
     same = {"tokens_per_s": 15027.7}
-    panels.throughput(
-        ax, compare_strategies([measured("dsp", 11.4, launch=i, **same) for i in range(3)])
-    )
+    panels.throughput(ax, lines_of([measured("dsp", 11.4, launch=i, **same) for i in range(3)]))
     assert len(ax.collections) == 1
 
 
 def test_sent_bytes_stand_on_each_other_with_their_prediction(ax: Axes) -> None:
     """Phases are stacked; the ticks are the predictions of the phases up to them."""
-    panels.sent_bytes(ax, compare_strategies([measured("dsp", 5.0)]))
+    panels.sent_bytes(ax, lines_of([measured("dsp", 5.0)]))
     assert bars(ax, look.colour("dsp")) == [(3.0, 0.0), (9.0, 3.0), (10.0, 9.0)]
     (lines,) = ax.collections
     ticks = [float(one[0][1]) for one in lines.get_segments()]  # type: ignore[attr-defined]
@@ -162,9 +162,7 @@ def test_sent_bytes_stand_on_each_other_with_their_prediction(ax: Axes) -> None:
 def test_a_share_has_predictions_without_bars(ax: Axes) -> None:
     """Nothing was sent, so nothing is stacked; what would be sent is marked."""
     silent = {f"sent_bytes_{phase}": None for phase in ("forward", "backward", "gradients")}
-    panels.sent_bytes(
-        ax, compare_strategies([measured("dsp", 5.0, kind="one_gpu_share", **silent)])
-    )
+    panels.sent_bytes(ax, lines_of([measured("dsp", 5.0, kind="one_gpu_share", **silent)]))
     assert bars(ax, look.colour("dsp")) == []
     (lines,) = ax.collections
     assert len(lines.get_segments()) == 3  # type: ignore[attr-defined]
@@ -173,9 +171,7 @@ def test_a_share_has_predictions_without_bars(ax: Axes) -> None:
 def test_communication_stands_on_computation(ax: Axes) -> None:
     """Together they are the step; overlap that hides more than all is drawn as none."""
     hidden = {"exposed_comm_ms": -0.5}
-    panels.step_split(
-        ax, compare_strategies([measured("dsp", 8.0), measured("rsa", 8.0, **hidden)])
-    )
+    panels.step_split(ax, lines_of([measured("dsp", 8.0), measured("rsa", 8.0, **hidden)]))
     exposed = [
         (patch.get_y(), patch.get_height())  # type: ignore[attr-defined]
         for patch in ax.patches
@@ -186,7 +182,7 @@ def test_communication_stands_on_computation(ax: Axes) -> None:
 
 def test_a_strategy_has_its_colour_everywhere(ax: Axes) -> None:
     """It does not depend on which others are drawn, nor on their order."""
-    lines = compare_strategies([measured("rsa", 5.0), measured("dsp", 6.0)])
+    lines = lines_of([measured("rsa", 5.0), measured("dsp", 6.0)])
     for draw in DRAWINGS:
         draw(ax, lines[::-1])
         draw(ax, lines[:1])
@@ -204,7 +200,7 @@ def test_colours_can_be_told_apart() -> None:
 
 def test_bars_do_not_cover_each_other(ax: Axes) -> None:
     """Strategies stand side by side in the cluster of their number of ranks."""
-    panels.memory(ax, compare_strategies(RUN))
+    panels.memory(ax, lines_of(RUN))
     spans = sorted((one.get_x(), one.get_x() + one.get_width()) for one in ax.patches)  # type: ignore[attr-defined]
     assert len(spans) == 5
     assert all(left[1] < right[0] for left, right in pairwise(spans))
@@ -213,13 +209,13 @@ def test_bars_do_not_cover_each_other(ax: Axes) -> None:
 
 def test_the_caption_says_where_figures_come_from() -> None:
     """Run, device, torch, dtype, and whether there is a spread between launches."""
-    text = plots.caption(RUN, compare_strategies(RUN))
+    text = plots.caption(frame_of(RUN), lines_of(RUN))
     for said in ("run a run", "cpu", "torch 9.9", "float32", "train", "range of two launches"):
         assert said in text
-    assert "one launch: no spread" in plots.caption(RUN[:1], compare_strategies(RUN[:1]))
-    assert "Some GPU" in plots.caption([replace(RUN[0], gpu="Some GPU")], [])
-    mixed = compare_strategies([*RUN, *(measured("ulysses", 5.0, launch=n) for n in range(3))])
-    assert "95 % intervals; of two launches their range" in plots.caption(RUN, mixed)
+    assert "one launch: no spread" in plots.caption(frame_of(RUN[:1]), lines_of(RUN[:1]))
+    assert "Some GPU" in plots.caption(frame_of([replace(RUN[0], gpu="Some GPU")]), [])
+    mixed = lines_of([*RUN, *(measured("ulysses", 5.0, launch=n) for n in range(3))])
+    assert "95 % intervals; of two launches their range" in plots.caption(frame_of(RUN), mixed)
 
 
 def test_drawing_needs_no_torch() -> None:
@@ -259,7 +255,7 @@ def compared(*steps: float, strategy: str = "ulysses", **more: Any) -> list[Reco
 
 def test_a_ratio_has_its_interval_and_the_band_its_margin(ax: Axes) -> None:
     """A filled dot with a line through it; the reference has no row."""
-    lines = compare_strategies(compared(12.0, 12.2, 11.9))
+    lines = lines_of(compared(12.0, 12.2, 11.9))
     ratios(ax, lines, margin=0.05)
     found = lines[1].to_reference
     assert found is not None
@@ -275,10 +271,10 @@ def test_a_ratio_has_its_interval_and_the_band_its_margin(ax: Axes) -> None:
 
 def test_what_is_not_told_apart_is_hollow(ax: Axes) -> None:
     """And two launches have a dot without a line."""
-    ratios(ax, compare_strategies(compared(10.0, 12.0, 9.0)))
+    ratios(ax, lines_of(compared(10.0, 12.0, 9.0)))
     assert to_hex(ax.collections[-1].get_facecolor()[0]) == "#ffffff"  # type: ignore[index]
     ax.clear()
-    ratios(ax, compare_strategies(compared(12.0, 12.1)))
+    ratios(ax, lines_of(compared(12.0, 12.1)))
     assert len(ax.collections) == 1
 
 

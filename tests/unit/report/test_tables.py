@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from helpers.example_rows import lines_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spbench.analysis.compare_strategies import Line, compare_strategies
+from spbench.analysis.compare_strategies import Line
 from spbench.report import strategy_table, tables, units
 from spbench.report.fit_width import Grid
 from spbench.results.record import Record
@@ -68,29 +69,29 @@ def row_of(text: str, strategy: str) -> list[str]:
 
 def test_a_measured_line() -> None:
     """Each figure in its unit, and the larger of the gate's errors."""
-    (text,) = printed(compare_strategies([MEASURED]))
+    (text,) = printed(lines_of([MEASURED]))
     cells = "dsp 2 12.3 - 1.00x 1.23M 10 2.35 3 1 0 - 3.0e-06"
     assert row_of(text, "dsp") == cells.split()
 
 
 def test_a_failed_line_has_its_status_and_no_figures() -> None:
     """The status stands where the time would; the rest is blank."""
-    (text,) = printed(compare_strategies([MEASURED, OOM]))
+    (text,) = printed(lines_of([MEASURED, OOM]))
     assert row_of(text, "rsa") == ["rsa", "2", "oom", *["-"] * 10]
 
 
 def test_a_range_needs_launches() -> None:
     """With two launches there is one, with one there is none."""
-    lines = compare_strategies([record(step_ms=1.0), record(launch=1, step_ms=2.0)])
+    lines = lines_of([record(step_ms=1.0), record(launch=1, step_ms=2.0)])
     (text,) = printed(lines)
     assert "1..2*" in row_of(text, "dsp")
 
 
 def test_a_wrong_result_says_so_beside_its_error() -> None:
     """The error that was found, and WRONG."""
-    (line,) = compare_strategies([replace(MEASURED, status="wrong_result")])
+    (line,) = lines_of([replace(MEASURED, status="wrong_result")])
     assert strategy_table.gate_cell(line) == "3.0e-06 WRONG"
-    (line,) = compare_strategies([record()])
+    (line,) = lines_of([record()])
     assert strategy_table.gate_cell(line) == "-"
 
 
@@ -98,7 +99,7 @@ def test_workloads_and_kinds_have_tables_of_their_own() -> None:
     """A share is named as one, and its bytes are the predicted ones."""
     share = replace(MEASURED, kind="one_gpu_share", step_ms=None, sent_bytes_forward=None)
     other = replace(MEASURED, workload="other")
-    made = printed(compare_strategies([MEASURED, share, other]))
+    made = printed(lines_of([MEASURED, share, other]))
     titles = [text.splitlines()[0] for text in made]
     assert [title.split()[0] for title in titles] == ["axes-2d", "axes-2d", "other"]
     assert ["share" in title for title in titles] == [False, True, False]
@@ -108,7 +109,7 @@ def test_workloads_and_kinds_have_tables_of_their_own() -> None:
 def test_failures_are_sentences() -> None:
     """Strategy, ranks, status and reason of what did not finish, and of nothing else."""
     partly = [record("ulysses", step_ms=1.0), record("ulysses", launch=1, status="crash")]
-    said = strategy_table.failures(compare_strategies([MEASURED, OOM, *partly]))
+    said = strategy_table.failures(lines_of([MEASURED, OOM, *partly]))
     assert said == [
         "rsa on 2 ranks: oom. rank 1: no 3 GiB, [bold]see log[/bold]",
         "ulysses on 2 ranks: 1 of 2 launches: crash. ",
@@ -118,21 +119,21 @@ def test_failures_are_sentences() -> None:
 def test_failures_of_several_workloads_name_theirs() -> None:
     """Where one table is not all there is, a sentence says which one it is about."""
     other = replace(OOM, batch=7)
-    said = strategy_table.failures(compare_strategies([MEASURED, OOM, other]))
+    said = strategy_table.failures(lines_of([MEASURED, OOM, other]))
     assert [one.split("): ")[0].rpartition("batch ")[2][0] for one in said] == ["1", "7"]
 
 
 def test_the_comparison_shows_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
     """Below the tables, word for word and in one line, brackets and all."""
     long = replace(OOM, reason="rank 1: " + "very " * 60 + "long [/] reason")
-    strategy_table.show_comparison(compare_strategies([MEASURED, long]))
+    strategy_table.show_comparison(lines_of([MEASURED, long]))
     out, err = capsys.readouterr()
     assert f"rsa on 2 ranks: oom. {long.reason}" in out.splitlines()
     assert err == ""
 
 
 def lines_for_screens() -> list[Line]:
-    return compare_strategies([MEASURED, OOM, record("x" * 50, step_ms=1.0)])
+    return lines_of([MEASURED, OOM, record("x" * 50, step_ms=1.0)])
 
 
 def test_no_escape_codes_outside_a_terminal() -> None:
@@ -147,7 +148,7 @@ def test_a_narrow_terminal_does_not_break(monkeypatch: pytest.MonkeyPatch, colum
     """No line is wider than the terminal, no strategy's name is cut, and no case is missing."""
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
-    (made,) = printed(compare_strategies([MEASURED, OOM]), columns, Terminal())
+    (made,) = printed(lines_of([MEASURED, OOM]), columns, Terminal())
     text = STYLED.sub("", made)
     assert max(map(len, text.splitlines())) <= columns
     assert row_of(text, "dsp")
@@ -168,7 +169,7 @@ def test_no_colours_where_none_are_wanted(
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv(name, value)
-    (text,) = printed(compare_strategies([MEASURED]), stream=Terminal())
+    (text,) = printed(lines_of([MEASURED]), stream=Terminal())
     assert codes.search(text) is None
 
 

@@ -1,0 +1,112 @@
+"""What the launches of a case say: which count, their times by round, their typical figure.
+
+The launches of all cases are sorted out at once, as a DataFrame; comparing two cases is plain
+arithmetic on a few numbers each.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pandas
+
+from spbench.analysis.comparable import Setup, setups_of
+from spbench.analysis.intervals import LEAST_LAUNCHES, around
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launches:
+    """The launches of one case that are ok, by the round in which each ran."""
+
+    ms: Mapping[str, float]
+    """Milliseconds of a step, or of what one GPU's share computes, where there is such a time."""
+    noise: Mapping[str, str]
+    """What disturbed the launches that were disturbed."""
+    setups: Mapping[str, Setup]
+    """Hardware and libraries of each launch."""
+    counting: Mapping[str, bool]
+    """Whether a launch counts; see ``launches_that_count``."""
+    steps_ms: Mapping[str, Sequence[float]]
+    """Iterations of the launches that took turns with those of another version."""
+
+    def only(self, rounds: Collection[str]) -> Launches:
+        """The launches of these rounds."""
+        if all(name in rounds for name in self.setups):
+            return self
+        kept = {
+            field.name: {name: x for name, x in getattr(self, field.name).items() if name in rounds}
+            for field in fields(self)
+        }
+        return Launches(**kept)
+
+    def that_count(self) -> Launches:
+        return self.only([name for name, counts in self.counting.items() if counts])
+
+    @property
+    def median_ms(self) -> float | None:
+        return statistics.median(self.ms.values()) if self.ms else None
+
+
+NONE = Launches(ms={}, noise={}, setups={}, counting={}, steps_ms={})
+
+
+def launches_that_count(frame: pandas.DataFrame, by: Sequence[str]) -> pandas.Series[bool]:
+    """The quiet launches of each case if there are enough of them; else the noisy ones, too."""
+    is_ok = frame["status"] == "ok"
+    is_quiet = is_ok & (frame["noisy"] == "")
+    quiet = is_quiet.groupby([frame[name] for name in by]).transform("sum")
+    return is_quiet | (is_ok & (quiet < LEAST_LAUNCHES))
+
+
+def launches_by(
+    frame: pandas.DataFrame,
+    by: Sequence[str],
+    steps_ms: Mapping[int, Sequence[float]] | None = None,
+) -> dict[Any, Launches]:
+    """The launches of each case; ``by`` are the columns that tell cases apart.
+
+    ``steps_ms`` has the iterations of launches that took turns, by the row's label.
+    """
+    is_ok = frame["status"] == "ok"
+    counting = launches_that_count(frame, by)[is_ok].tolist()
+    good = frame[is_ok]
+    # Rows from before there were rounds ran next to nothing that is known.
+    rounds = [name or f"row {row}" for row, name in good["round"].items()]
+    times = good["step_ms"].where(good["kind"] != "one_gpu_share", good["compute_ms"]).tolist()
+    noise, setups, labels = good["noisy"].tolist(), setups_of(good), good.index.tolist()
+    steps_ms = steps_ms or {}
+    return {
+        case: Launches(
+            ms={rounds[i]: times[i] for i in places if times[i] > 0},
+            noise={rounds[i]: noise[i] for i in places if noise[i]},
+            setups={rounds[i]: setups[i] for i in places},
+            counting={rounds[i]: counting[i] for i in places},
+            steps_ms={rounds[i]: steps_ms[labels[i]] for i in places if labels[i] in steps_ms},
+        )
+        for case, places in good.groupby(list(by), sort=False).indices.items()
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """Median over the launches of a case, and how far it may be off."""
+
+    median: float
+    low: float
+    high: float
+    is_interval: bool
+    """Low and high are the 95 % interval; with fewer than three launches, smallest and largest."""
+
+
+def figure(values: Sequence[float]) -> Figure | None:
+    """None without a value."""
+    if not values:
+        return None
+    interval = around(values) if min(values) > 0 else None
+    low, high = interval or (min(values), max(values))
+    return Figure(
+        median=statistics.median(values), low=low, high=high, is_interval=interval is not None
+    )
