@@ -11,26 +11,23 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy import stats
 
-from spbench.analysis.compare_runs import compare_runs
+from spbench.analysis.compare import MARGIN, Comparison, compare_times
 from spbench.analysis.findings import Finding, Margins
 from spbench.analysis.intervals import LEAST_LAUNCHES, quantile
+from spbench.analysis.launches import Launches
 from spbench.regression.sequential import in_stages
-from spbench.results.record import Record
 from spbench.results.step_time import typical
-from spbench.workload.case import Case
-from spbench.workload.catalogue import find
 
 BETWEEN, WITHIN, ITERATIONS = 0.005, 0.01, 50
-CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
-ROW = Record.of_case(CASE, run_id="simulated", started_utc="", status="ok")
 CHECK = Margins(time=0.03)
+Times = dict[str, float]
+"""Milliseconds of launches, by round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,35 +39,34 @@ class Noise:
 
 
 def launches(
-    rng: np.random.Generator,
-    count: int,
-    factor: float,
-    noise: Noise,
-    *,
-    first: int = 0,
-    case: int = 0,
-) -> list[Record]:
-    """Rows of one side of one case."""
+    rng: np.random.Generator, count: int, factor: float, noise: Noise, *, first: int = 0
+) -> Times:
+    """The launches of one run of one case."""
     centre = 100.0 * factor * np.exp(rng.normal(0, noise.between, count))
     hit = rng.random(count) < noise.disturbed
     centre *= np.where(hit, 1 + rng.uniform(0.2, 0.4, count), 1.0)
     steps = centre[:, None] * np.exp(rng.normal(0, WITHIN, (count, ITERATIONS)))
-    row = replace(ROW, strategy=f"strategy-{case}", case=f"{case}")
-    return [
-        replace(row, launch=first + i, round=f"{first + i}", step_ms=typical(ms))
-        for i, ms in enumerate(steps.tolist())
-    ]
+    return {f"{first + i}": typical(ms) for i, ms in enumerate(steps.tolist())}
 
 
-def apart(rows: list[Record], name: str) -> list[Record]:
+def apart(times: Times, name: str) -> Times:
     """The same launches as a run of its own, whose rounds are nobody else's."""
-    return [replace(row, round=f"{name}{row.round}") for row in rows]
+    return {f"{name}{round}": ms for round, ms in times.items()}
 
 
-def verdict(before: list[Record], after: list[Record]) -> str:
-    """What ``spbench compare A B`` says, with its margin of 2 %."""
-    (time,) = (one for one in compare_runs(before, after) if one.metric == "time")
-    return time.verdict
+def compared(before: Times, after: Times, margin: float = MARGIN) -> Comparison:
+    """What is said of two runs of a case."""
+    found = compare_times(*map(quiet, (before, after)), margin)
+    assert found is not None
+    return found
+
+
+def quiet(times: Times) -> Launches:
+    """Launches that nothing disturbed as far as anybody noticed, all on one machine."""
+    every = dict.fromkeys(times, True)
+    return Launches(
+        ms=times, noise={}, setups=dict.fromkeys(times, ()), counting=every, steps_ms={}
+    )
 
 
 @dataclass(kw_only=True)
@@ -86,32 +82,38 @@ class Simulated:
     cases: int
     changed: int
     kept: int
-    before: list[Record] = field(default_factory=list)
-    after: list[Record] = field(default_factory=list)
+    before: dict[str, Times] = field(default_factory=dict)
+    after: dict[str, Times] = field(default_factory=dict)
+    """By the number of the case."""
 
     def __post_init__(self) -> None:
         if self.kept:
             for case in range(self.cases):
-                self.before.extend(apart(self._side(1.0, range(self.kept), case), "stored "))
+                self.before[f"{case}"] = apart(self._side(1.0, range(self.kept)), "stored ")
 
     def measure(self, numbers: Iterable[int], only: Iterable[str] | None = None) -> None:
         numbers = list(numbers)
         for case in range(self.cases) if only is None else map(int, only):
             if not self.kept:
-                self.before.extend(self._side(1.0, numbers, case))
+                self.before.setdefault(f"{case}", {}).update(self._side(1.0, numbers))
             factor = self.factor if case < self.changed else 1.0
-            self.after.extend(self._side(factor, numbers, case))
+            self.after.setdefault(f"{case}", {}).update(self._side(factor, numbers))
 
-    def _side(self, factor: float, numbers: Sequence[int], case: int) -> list[Record]:
-        first, count = numbers[0], len(numbers)
-        return launches(self.rng, count, factor, self.noise, first=first, case=case)
+    def _side(self, factor: float, numbers: Sequence[int]) -> Times:
+        return launches(self.rng, len(numbers), factor, self.noise, first=numbers[0])
 
     def findings(self) -> list[Finding]:
-        return compare_runs(self.before, self.after, CHECK)
+        times = {
+            case: compared(self.before[case], after, CHECK.time)
+            for case, after in self.after.items()
+        }
+        return [
+            Finding(case=case, metric="time", verdict=time.verdict, comparison=time)
+            for case, time in times.items()
+        ]
 
     def baseline_launches(self) -> Mapping[str, int] | None:
-        quiet = Counter(row.case for row in self.before if not row.noisy)
-        return quiet if self.kept else None
+        return {case: len(times) for case, times in self.before.items()} if self.kept else None
 
 
 def fails(
@@ -140,7 +142,7 @@ def coverage(rng: np.random.Generator, count: int, trials: int) -> dict[str, flo
     """How often the interval of a ratio that is 1 holds 1, by method."""
     held = {"Student's t": 0, "percentile bootstrap": 0, "BCa bootstrap": 0}
     for _ in range(trials):
-        sides = [[row.step_ms or 0.0 for row in launches(rng, count, 1.0, Noise())] for _ in "ab"]
+        sides = [[*launches(rng, count, 1.0, Noise()).values()] for _ in "ab"]
         logs = np.log(sides[1]) - np.log(sides[0])
         half = quantile(count - 1) * logs.std(ddof=1) / count**0.5
         held["Student's t"] += abs(logs.mean()) <= half
@@ -161,18 +163,18 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=2000)
     trials = parser.parse_args().trials
     rng = np.random.default_rng(20260101)
-    quiet, rough = Noise(), Noise(between=0.015, disturbed=0.2)
+    calm, rough = Noise(), Noise(between=0.015, disturbed=0.2)
 
     def differs(count: int, noise: Noise, *, is_paired: bool) -> bool:
         sides = [launches(rng, count, 1.0, noise) for _ in "ab"]
         before, after = (
             sides if is_paired else [apart(side, n) for n, side in zip("ab", sides, strict=True)]
         )
-        return verdict(before, after) in ("faster", "slower")
+        return compared(before, after).verdict in ("faster", "slower")
 
     def slower(count: int, factor: float) -> bool:
-        before, after = launches(rng, count, 1.0, quiet), launches(rng, count, factor, quiet)
-        return verdict(before, after) == "slower"
+        before, after = launches(rng, count, 1.0, calm), launches(rng, count, factor, calm)
+        return compared(before, after).verdict == "slower"
 
     rows: list[tuple[str, float, float, bool]] = []
 
@@ -188,7 +190,7 @@ def main() -> int:
         for is_paired in (True, False):
             how = "in the same rounds" if is_paired else "run apart"
             name = f"A/A called different, {count} launches, {how}"
-            at_most(0.01, name, lambda c=count, p=is_paired: differs(c, quiet, is_paired=p))
+            at_most(0.01, name, lambda c=count, p=is_paired: differs(c, calm, is_paired=p))
     at_most(
         0.05,
         "A/A called different, a neighbour in 1 of 5 launches, 5 launches",
@@ -196,30 +198,30 @@ def main() -> int:
     )
     at_least(0.95, "5 % slower found by compare, 5 launches", lambda: slower(5, 1.05))
     at_least(
-        0.95, "5 % slower fails the check, margin 3 %, 5 launches", lambda: fails(rng, 1.05, quiet)
+        0.95, "5 % slower fails the check, margin 3 %, 5 launches", lambda: fails(rng, 1.05, calm)
     )
-    at_least(0.95, "the same in one of 12 cases", lambda: fails(rng, 1.05, quiet, cases=12))
-    at_most(0.01, "2 % slower fails the check, margin 3 %", lambda: fails(rng, 1.02, quiet))
+    at_least(0.95, "the same in one of 12 cases", lambda: fails(rng, 1.05, calm, cases=12))
+    at_most(0.01, "2 % slower fails the check, margin 3 %", lambda: fails(rng, 1.02, calm))
     at_least(
         0.95,
         "5 % slower than a stored baseline fails the check",
-        lambda: fails(rng, 1.05, quiet, is_stored=True),
+        lambda: fails(rng, 1.05, calm, is_stored=True),
     )
     at_most(
         0.01,
         "2 % slower than a stored baseline fails the check",
-        lambda: fails(rng, 1.02, quiet, is_stored=True),
+        lambda: fails(rng, 1.02, calm, is_stored=True),
     )
-    at_most(0.01, "A/A fails the check", lambda: fails(rng, 1.0, quiet))
-    at_most(0.01, "A/A of 12 cases fails the check", lambda: fails(rng, 1.0, quiet, cases=12))
+    at_most(0.01, "A/A fails the check", lambda: fails(rng, 1.0, calm))
+    at_most(0.01, "A/A of 12 cases fails the check", lambda: fails(rng, 1.0, calm, cases=12))
     at_most(
         0.01, "A/A fails the check, a neighbour in 1 of 5 launches", lambda: fails(rng, 1.0, rough)
     )
-    at_most(0.035, "3 % slower, just the margin, fails the check", lambda: fails(rng, 1.03, quiet))
+    at_most(0.035, "3 % slower, just the margin, fails the check", lambda: fails(rng, 1.03, calm))
     at_most(
         0.035,
         "all of 4 cases 3 % slower, any fails the check",
-        lambda: fails(rng, 1.03, quiet, cases=4, changed=4),
+        lambda: fails(rng, 1.03, calm, cases=4, changed=4),
     )
     print(f"{trials} trials each\n\n| | rate | limit |\n|---|---|---|")
     for name, found, limit, is_kept in rows:

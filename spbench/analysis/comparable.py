@@ -19,19 +19,10 @@ import pandas
 from spbench.results.reading import records_of
 from spbench.results.record import Record
 
-COMPUTES = (
-    "workload",
-    "axes",
-    "batch",
-    "dtype",
-    "mode",
-    "checkpointing",
-    "kind",
-    "world_size",
-    "strategy",
-)
+SHAPE = ("axes", "batch", "dtype", "mode", "checkpointing", "kind")
+COMPUTES = ("workload", *SHAPE, "world_size", "strategy")
 """Columns in which rows of one case agree, whatever their device and seed."""
-PANEL = ("workload", "workload_key", *COMPUTES[1:7], "device")
+PANEL = ("workload", "workload_key", *SHAPE, "device")
 """Columns in which rows of one panel agree, besides the effort."""
 LIBRARIES = ("device", "backend", "gpu", "torch", "cuda", "nccl")
 """What the memory of a step depends on, besides the code."""

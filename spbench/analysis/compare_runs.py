@@ -16,20 +16,17 @@ from spbench.analysis.compare import compare_times
 from spbench.analysis.findings import (
     METRICS,
     USUAL,
-    Ending,
     Finding,
     Margins,
     Metric,
-    Sent,
     compare_status,
     sent_by_both,
-    sent_by_launch,
     volume_difference,
 )
 from spbench.analysis.launches import NONE, Launches, launches_by
 from spbench.results.iterations import Traces
 from spbench.results.reading import records_of
-from spbench.results.record import COLUMNS
+from spbench.results.record import COLUMNS, Record
 
 SAME_LAUNCHES = "both runs hold the same launches"
 CASE = ["run", "case"]
@@ -42,18 +39,19 @@ class CaseOfRun:
     """What one run has of a case."""
 
     panel: str
-    strategy: str
-    ranks: int
-    endings: Sequence[Ending]
+    every: Sequence[Record]
+    used: Sequence[Record]
+    """Of a run that went on after its baseline was made, what is new since; else all."""
     launches: Launches
-    """Launches that are ok. A run that went on after its baseline was made has those that are new
-    since; where all are in the baseline, it has all."""
-    sent: Sequence[Sent]
-    """What these launches sent, and those that failed."""
-    peak_bytes: int = 0
-    """The largest of the launches: what one takes, any may take. 0: not measured."""
+    """Those of ``used`` that are ok."""
     is_copy: bool
-    """Whether all launches are those of the other run."""
+    """Whether all of it is in the other run, too."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest of the launches: what one takes, any may take. 0: not measured."""
+        peaks = [one.peak_allocated_bytes or 0 for one in self.used if one.status == "ok"]
+        return max(peaks, default=0)
 
 
 def compare_runs(
@@ -75,16 +73,22 @@ def compare_runs(
         old, new = cases.get((BEFORE, name_before)), cases.get((AFTER, name_after))
         known = new or old
         assert known is not None
-        of_case = [compare_status(old.endings if old else [], new.endings if new else [])]
+        of_case = [compare_status(old.every if old else [], new.every if new else [])]
         if old is not None and new is not None:
             of_case += [
                 *_time(old, new, margins.time, allow_mismatch),
                 *_memory(old, new, margins.memory, allow_mismatch),
                 *_volume(old, new),
             ]
-        name = name_after or name_before or ""
+        last = known.every[-1]
         findings += [
-            replace(one, case=name, panel=known.panel, strategy=known.strategy, ranks=known.ranks)
+            replace(
+                one,
+                case=last.case,
+                panel=known.panel,
+                strategy=last.strategy,
+                ranks=last.world_size,
+            )
             for one in of_case
             if one.metric in metrics or one.metric == "status"
         ]
@@ -102,40 +106,32 @@ def _cases_of_runs(
     both = both[~is_skipped & (both["status"] != "interrupted")].reset_index(drop=True)
     is_copy = both.duplicated(list(COLUMNS)) & (both["run"] == AFTER)
     all_copies = is_copy.groupby([both[name] for name in CASE]).transform("all")
-    used = both[~is_copy | all_copies]
-    launches = launches_by(used, CASE, _steps_of_turns(used, traces))
-    peaks = used[used["status"] == "ok"].groupby(CASE)["peak_allocated_bytes"].max().fillna(0)
-    peak_bytes = peaks.to_dict()
-    sent = sent_by_launch(used)
-    sent_by_case = {case: [sent[i] for i in at] for case, at in used.groupby(CASE).indices.items()}
-    columns = [both[name].tolist() for name in ("panel", "strategy", "world_size")]
-    endings = list(map(Ending, both["status"], both["reason"]))
+    is_used = ~is_copy | all_copies
+    used = both[is_used]
+    records = records_of(both)
+    launches = launches_by(used, CASE, _steps_of_turns(used, records, traces))
     cases: dict[tuple[int, str | None], CaseOfRun] = {}
     by_case: dict[Any, Any] = both.groupby(CASE).indices
-    for case, places in by_case.items():
-        panel, strategy, ranks = (column[places[-1]] for column in columns)
+    for case, rows in by_case.items():
         cases[case] = CaseOfRun(
-            panel=panel,
-            strategy=strategy,
-            ranks=ranks,
-            endings=[endings[i] for i in places],
+            panel=both["panel"][rows[-1]],
+            every=[records[row] for row in rows],
+            used=[records[row] for row in rows if is_used[row]],
             launches=launches.get(case, NONE),
-            sent=sent_by_case[case],
-            peak_bytes=peak_bytes.get(case, 0),
-            is_copy=bool(all_copies[places[-1]]),
+            is_copy=bool(all_copies[rows[-1]]),
         )
     return cases
 
 
 def _steps_of_turns(
-    both: pandas.DataFrame, traces: tuple[Traces, Traces] | None
+    frame: pandas.DataFrame, records: Sequence[Record], traces: tuple[Traces, Traces] | None
 ) -> Mapping[int, Sequence[float]]:
-    """The iterations of launches that took turns with the other run's, by the row's label."""
+    """The iterations of launches that took turns with the other run's, by the row."""
     if traces is None:
         return {}
-    turned = both[(both["turns"].fillna(0) > 0) & (both["status"] == "ok")]
-    runs = zip(turned.index, turned["run"], records_of(turned), strict=True)
-    return {row: traces[run].steps(record) for row, run, record in runs}
+    rows = zip(frame.index, frame["run"], strict=True)
+    turned = [(row, run) for row, run in rows if records[row].turns]
+    return {row: traces[run].steps(records[row]) for row, run in turned}
 
 
 def _time(
@@ -177,10 +173,10 @@ def _volume(before: CaseOfRun, after: CaseOfRun) -> list[Finding]:
     """Also of launches that were wrong now, if they were to send something else: it tells why."""
     if not before.launches.setups:
         return []
-    was, now = sent_by_both(before.sent, after.sent)
+    was, now = sent_by_both(before.used, after.used)
     if was is None or now is None:
         return _unless_lost("volume", was is not None, after)
-    reason = volume_difference(before.sent, after.sent)
+    reason = volume_difference(before.used, after.used)
     if not reason and not after.launches.setups:
         return []  # what was to be sent is the same; what was sent is not known to be
     verdict = "changed" if reason else "same"

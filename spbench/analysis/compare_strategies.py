@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas
 
 from spbench.analysis.comparable import in_panels
 from spbench.analysis.compare import MARGIN, Comparison, compare_times
-from spbench.analysis.findings import failed_launches
 from spbench.analysis.launches import (
     NONE,
     Figure,
     Launches,
+    cause_of,
     figure,
     launches_by,
     launches_that_count,
+    why_incomplete,
 )
 from spbench.results.reading import records_of
 from spbench.results.record import Record
@@ -84,24 +85,14 @@ class Line:
         return asdict(self) | {"speedup": self.speedup}
 
 
-class Row(NamedTuple):
-    """One launch."""
-
-    status: str
-    noisy: str
-    panel: str
-    counts: bool
-    record: Record | None
-    """The whole row, where a line needs more of it."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """One strategy's rows of a panel, on one number of ranks."""
+    """One strategy's launches in a panel, on one number of ranks."""
 
-    rows: Sequence[Row]
+    panel: str
+    every: Sequence[Record]
+    counting: Sequence[Record]
     launches: Launches
-    step_ms: Figure | None
     medians: Mapping[str, float | None]
 
 
@@ -131,26 +122,20 @@ def compare_strategies(
 def _cases(frame: pandas.DataFrame) -> dict[tuple[int, ...], Strategy]:
     """By the number of the panel, the number of ranks and the number of the strategy."""
     counts = launches_that_count(frame, CASE)
-    counting = frame[counts]
-    medians = counting.groupby(CASE)[MEDIANS].median().astype(object)
+    medians = frame[counts].groupby(CASE)[MEDIANS].median().astype(object)
     by_case = medians.where(medians.notna(), None).to_dict("index")
-    step_ms = frame["step_ms"].tolist()
     launches = launches_by(frame, CASE)
-    # Of launches that are ok only the last that counts has to be known in full.
-    is_shown = (frame["status"] != "ok") | frame.index.isin(counting.groupby(CASE).tail(1).index)
-    records = dict(zip(frame.index[is_shown], records_of(frame[is_shown]), strict=True))
-    columns = (frame[name] for name in ("status", "noisy", "panel"))
-    shown = map(records.get, range(len(frame)))
-    rows = [Row(*row) for row in zip(*columns, counts, shown, strict=True)]
-    places: dict[Any, Any] = frame.groupby(CASE).indices
+    records, panels = records_of(frame), frame["panel"].tolist()
+    rows_by_case: dict[Any, Any] = frame.groupby(CASE).indices
     return {
         case: Strategy(
-            rows=[rows[i] for i in at],
+            panel=panels[rows[-1]],
+            every=[records[row] for row in rows],
+            counting=[records[row] for row in rows if counts[row]],
             launches=launches.get(case, NONE),
-            step_ms=figure([step_ms[i] for i in at if counts[i] and step_ms[i] == step_ms[i]]),
             medians=by_case.get(case, dict.fromkeys(MEDIANS)),
         )
-        for case, at in places.items()
+        for case, rows in rows_by_case.items()
     }
 
 
@@ -161,13 +146,9 @@ def _lines(group: Mapping[str, Strategy], reference: str, margin: float) -> list
 
     to_reference = {name: against(reference, name) for name in group}
     fastest = _fastest(group, to_reference)
+    to_fastest = {name: against(fastest, name) for name in group if name != fastest}
     return [
-        _line(
-            strategy,
-            reference,
-            to_reference[name],
-            against(fastest, name) if name != fastest else None,
-        )
+        _line(strategy, reference, to_reference[name], to_fastest.get(name))
         for name, strategy in group.items()
     ]
 
@@ -187,23 +168,21 @@ def _line(
     to_reference: Comparison | None,
     to_fastest: Comparison | None,
 ) -> Line:
-    rows = strategy.rows
-    good = [row for row in rows if row.counts]
-    first = good[-1].record if good else _cause(rows)
-    assert first is not None
-    wrong = [row.record for row in rows if row.record and row.status == "wrong_result"]
+    good = strategy.counting
+    first = (good or [cause_of(strategy.every)])[-1]
+    wrong = [record for record in strategy.every if record.status == "wrong_result"]
     proved = max(wrong, key=lambda one: one.gate_error or 0.0, default=first)
     passed = "passed" if proved.tolerance is not None else "not run"
     return Line(
         workload=first.workload,
-        panel=rows[-1].panel,
+        panel=strategy.panel,
         kind=first.kind,
         ranks=first.world_size,
         strategy=first.strategy,
         launches=len(good),
         status=first.status,
-        reason=_reason(rows, good),
-        step_ms=strategy.step_ms,
+        reason=why_incomplete(strategy.every, good),
+        step_ms=figure([ms for record in good if (ms := record.step_ms) is not None]),
         reference=reference,
         to_reference=to_reference,
         to_fastest=to_fastest,
@@ -215,29 +194,3 @@ def _line(
         tolerance=proved.tolerance,
         gate="failed" if wrong else passed,
     )
-
-
-def _cause(rows: Sequence[Row]) -> Record:
-    """Of launches without figures a wrong one, else the last that was tried: others were skipped
-    because of it."""
-    failed = [row.record for row in rows if row.record and row.status != "ok"]
-    wrong = [record for record in failed if record.status == "wrong_result"]
-    tried = [record for record in wrong or failed if record.status != "skipped"]
-    return (tried or failed)[-1]
-
-
-def _reason(rows: Sequence[Row], good: Sequence[Row]) -> str:
-    """Why there are no figures, or that they are not of all launches, or of noisy ones."""
-    if not good:
-        return _cause(rows).reason
-    reasons = []
-    statuses = [row.status for row in rows]
-    if any(status != "ok" for status in statuses):
-        worst = _cause(rows)
-        reasons.append(f"{failed_launches(worst.status, statuses)}. {worst.reason}")
-    noisy = [row.noisy for row in rows if row.status == "ok" and row.noisy]
-    if noisy:
-        is_left_out = not any(row.noisy for row in good)
-        effect = "left out" if is_left_out else "so the time is unreliable"
-        reasons.append(f"{len(noisy)} of {len(rows)} launches noisy, {effect}: {noisy[-1]}")
-    return "; ".join(reasons)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
-
-import pandas
+from typing import Literal
 
 from spbench.analysis.compare import MARGIN, Comparison
+from spbench.analysis.launches import failed_launches
+from spbench.results.record import Record
 from spbench.workload.traffic import OPS, PHASES
 
 Metric = Literal["status", "time", "memory", "volume"]
@@ -57,23 +56,16 @@ class Finding:
         return self.after / self.before if self.before and self.after is not None else None
 
 
-class Ending(NamedTuple):
-    """How a launch ended."""
-
-    status: str
-    reason: str = ""
-
-
-def compare_status(before: Sequence[Ending], after: Sequence[Ending]) -> Finding:
+def compare_status(before: Sequence[Record], after: Sequence[Record]) -> Finding:
     """A launch that failed gives its case its status: nobody can rely on the others. An earlier
     failure excuses none of another kind."""
     if not after:
         return Finding(metric="status", verdict="missing", reason="this case was not measured now")
     if not before:
         return _status_of_new(_worst(after))
-    known = {ending.status for ending in before}
+    known = {record.status for record in before}
     old, new = _worst(before), _worst(after, but=known)
-    good = [any(ending.status == "ok" for ending in run) for run in (before, after)]
+    good = [any(record.status == "ok" for record in run) for run in (before, after)]
     if new.status == "ok":
         verdict = "same" if old.status == "ok" else "fixed"
     elif new.status in known and good[0] <= good[1]:
@@ -89,71 +81,37 @@ def compare_status(before: Sequence[Ending], after: Sequence[Ending]) -> Finding
     )
 
 
-def _why(worst: Ending, endings: Sequence[Ending], *, as_before: bool) -> str:
+def _why(worst: Record, records: Sequence[Record], *, as_before: bool) -> str:
     """How many of the launches ended like ``worst``, and why it did; blank if it is ok."""
     if worst.status == "ok":
         return ""
-    statuses = [ending.status for ending in endings]
-    share = worst.status if len(set(statuses)) == 1 else failed_launches(worst.status, statuses)
+    is_alone = all(record.status == worst.status for record in records)
+    share = worst.status if is_alone else failed_launches(worst.status, records)
     return f"{share}{', as before' if as_before else ''}. {worst.reason}"
 
 
-def failed_launches(status: str, statuses: Sequence[str]) -> str:
-    """How many launches did so, and how many otherwise than ok: 1 of 5 launches: hang, 2 crash."""
-    counts = Counter(other for other in statuses if other != "ok")
-    share = f"{counts.pop(status)} of {len(statuses)} launches: {status}"
-    return share + "".join(f", {count} {other}" for other, count in counts.items())
-
-
-def _status_of_new(ending: Ending) -> Finding:
+def _status_of_new(record: Record) -> Finding:
     """A case that was not measured before, or was skipped: no earlier failure excuses it."""
     none_before = "this case was not measured before"
-    if ending.status in ("ok", "skipped"):
+    if record.status in ("ok", "skipped"):
         return Finding(metric="status", verdict="new", reason=none_before)
-    reason = f"{ending.status}, and {none_before}. {ending.reason}"
-    return Finding(metric="status", verdict="broke", after=ending.status, reason=reason)
+    reason = f"{record.status}, and {none_before}. {record.reason}"
+    return Finding(metric="status", verdict="broke", after=record.status, reason=reason)
 
 
-def _worst(endings: Sequence[Ending], but: Collection[str] = ()) -> Ending:
+def _worst(endings: Sequence[Record], but: Collection[str] = ()) -> Record:
     """A failure, with another status than ``but`` if there is such a failure; else the last."""
-    failed = [ending for ending in endings if ending.status != "ok"]
-    otherwise = [ending for ending in failed if ending.status not in but]
+    failed = [record for record in endings if record.status != "ok"]
+    otherwise = [record for record in failed if record.status not in but]
     return (otherwise or failed or endings[-1:])[0]
 
 
-Counts = Mapping[str, int]
+Counts = dict[str, int]
 
 
-class Sent(NamedTuple):
-    """What a launch sent, or was to send: bytes of one rank in a step, by name, where known."""
-
-    phases: Counts
-    ops: Counts
-    predicted: Counts
-    calls: str
-    """As ``forward.all_to_all=55``, a word for each phase and operation."""
-
-
-def sent_by_launch(frame: pandas.DataFrame) -> list[Sent]:
-    """What each row tells of that."""
-    kinds = (
-        {f"sent_bytes_{phase}": phase for phase in PHASES},
-        {f"{op}_bytes": op for op in OPS},
-        {f"predicted_bytes_{phase}": phase for phase in PHASES},
-    )
-    counts = []
-    for names in kinds:
-        rows = zip(*(frame[column].tolist() for column in names), strict=True)
-        counts.append(
-            [
-                {name: n for name, n in zip(names.values(), row, strict=True) if n is not pandas.NA}
-                for row in rows
-            ]
-        )
-    return [Sent(*row) for row in zip(*counts, frame["collectives"], strict=True)]
-
-
-def sent_by_both(before: Sequence[Sent], after: Sequence[Sent]) -> tuple[int | None, int | None]:
+def sent_by_both(
+    before: Sequence[Record], after: Sequence[Record]
+) -> tuple[int | None, int | None]:
     """Bytes of a rank in a step."""
     old, new = (
         sum(counts[phase] for phase in PHASES if phase in counts) if counts else None
@@ -162,16 +120,16 @@ def sent_by_both(before: Sequence[Sent], after: Sequence[Sent]) -> tuple[int | N
     return old, new
 
 
-def volume_difference(before: Sequence[Sent], after: Sequence[Sent]) -> str:
+def volume_difference(before: Sequence[Record], after: Sequence[Record]) -> str:
     """Each phase and operation that sends more or less than before, of any launch, in words."""
-    return next((words for sent in after if (words := _of_launch(before, sent))), "")
+    return next((words for record in after if (words := _of_launch(before, [record]))), "")
 
 
-def _of_launch(before: Sequence[Sent], after: Sent) -> str:
-    old, new = _counts(before, [after])
+def _of_launch(before: Sequence[Record], after: Sequence[Record]) -> str:
+    old, new = _counts(before, after)
     shared = [name for name in old if name in new]
     words = [*_differences({n: old[n] for n in shared}, {n: new[n] for n in shared}, "bytes")]
-    was, now = _calls(before), _calls([after])
+    was, now = _calls(before), _calls(after)
     if was and now:
         words += _differences(was, now, "calls")
     return "; ".join(words)
@@ -184,28 +142,37 @@ def _differences(old: Counts, new: Counts, unit: str) -> Iterator[str]:
             yield f"{name} {now:,} {unit}, was {was:,} ({now - was:+,})"
 
 
-def _counts(before: Sequence[Sent], after: Sequence[Sent]) -> tuple[Counts, Counts]:
+def _counts(before: Sequence[Record], after: Sequence[Record]) -> tuple[Counts, Counts]:
     """What was sent, if it is known of both; else what was to be sent, as of a share, which sends
     nothing, or of a launch that was wrong before anything was counted. Never the one against the
     other: a call too many is in the first alone."""
-    phases, ops, predicted = (
-        [_last(run, kind) for run in (before, after)] for kind in ("phases", "ops", "predicted")
-    )
-    if all(predicted) and not all(phases):
-        return predicted[0], predicted[1]
-    old, new = ({**one, **more} if one else {} for one, more in zip(phases, ops, strict=True))
-    return old, new
+    sent, predicted = ((kind(before), kind(after)) for kind in (_sent, _predicted))
+    return predicted if all(predicted) and not all(sent) else sent
 
 
-def _last(launches: Sequence[Sent], kind: str) -> Counts:
-    """The last counts that are known."""
-    return next((known for sent in reversed(launches) if (known := getattr(sent, kind))), {})
+def _sent(records: Sequence[Record]) -> Counts:
+    """Bytes by phase and by operation, of the last launch that has them."""
+    by_phase = _last(records, {f"sent_bytes_{phase}": phase for phase in PHASES})
+    return by_phase and by_phase | _last(records, {f"{op}_bytes": op for op in OPS})
 
 
-def _calls(launches: Sequence[Sent]) -> Counts:
-    """Calls by phase and operation."""
-    for sent in reversed(launches):
-        words = [word.partition("=") for word in sent.calls.split()]
+def _predicted(records: Sequence[Record]) -> Counts:
+    return _last(records, {f"predicted_bytes_{phase}": phase for phase in PHASES})
+
+
+def _last(records: Sequence[Record], columns: Mapping[str, str]) -> Counts:
+    """The last launch's that has any of the columns."""
+    for record in reversed(records):
+        every = {name: getattr(record, column) for column, name in columns.items()}
+        if known := {name: count for name, count in every.items() if count is not None}:
+            return known
+    return {}
+
+
+def _calls(records: Sequence[Record]) -> Counts:
+    """Calls by phase and operation, which a record has as ``forward.all_to_all=55``."""
+    for record in reversed(records):
+        words = [word.partition("=") for word in record.collectives.split()]
         if words:
             return {name.replace(".", " "): int(n) for name, _, n in words if n.isdecimal()}
     return {}

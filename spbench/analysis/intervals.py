@@ -64,11 +64,14 @@ class Ratio:
 
     def p_above(self, limit: float) -> float:
         """How probable so high a ratio is where the true one is ``limit``: one-sided."""
-        return self._p(self.log - math.log(limit))
+        from scipy.special import stdtr
 
-    def p_below(self, limit: float) -> float:
-        """How probable so low a ratio is where the true one is ``limit``: one-sided."""
-        return self._p(math.log(limit) - self.log)
+        distance = self.log - math.log(limit)
+        if self.launches < LEAST_LAUNCHES:
+            return 1.0
+        if self.error == 0.0:
+            return 0.0 if distance > 0 else 1.0
+        return float(stdtr(self.freedom, -distance / self.error))
 
     def launches_needed(self, limit: float, below: float = (1 + CONFIDENCE) / 2) -> int | None:
         """Launches, of each side, after which the interval would lie on one side of ``limit``.
@@ -85,15 +88,6 @@ class Ratio:
             if quantile(freedom, below) * error_of(self.variances, counts) < gap:
                 return launches
         return None
-
-    def _p(self, distance: float) -> float:
-        from scipy.special import stdtr
-
-        if self.launches < LEAST_LAUNCHES:
-            return 1.0
-        if self.error == 0.0:
-            return 0.0 if distance > 0 else 1.0
-        return float(stdtr(self.freedom, -distance / self.error))
 
 
 def paired_rounds(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:

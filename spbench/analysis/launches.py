@@ -7,6 +7,7 @@ arithmetic on a few numbers each.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -15,6 +16,7 @@ import pandas
 
 from spbench.analysis.comparable import Setup, setups_of
 from spbench.analysis.intervals import LEAST_LAUNCHES, around
+from spbench.results.record import Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,3 +112,34 @@ def figure(values: Sequence[float]) -> Figure | None:
     return Figure(
         median=statistics.median(values), low=low, high=high, is_interval=interval is not None
     )
+
+
+def failed_launches(status: str, records: Sequence[Record]) -> str:
+    """How many launches did so, and how many otherwise than ok: 1 of 5 launches: hang, 2 crash."""
+    counts = Counter[str](record.status for record in records if record.status != "ok")
+    share = f"{counts.pop(status)} of {len(records)} launches: {status}"
+    return share + "".join(f", {count} {other}" for other, count in counts.items())
+
+
+def cause_of(records: Sequence[Record]) -> Record:
+    """Of launches without figures a wrong one, else the last that was tried: others were skipped
+    because of it."""
+    wrong = [one for one in records if one.status == "wrong_result"]
+    return next((one for one in reversed(wrong or records) if one.status != "skipped"), records[-1])
+
+
+def why_incomplete(records: Sequence[Record], good: Sequence[Record]) -> str:
+    """Why there are no figures, or that they are not of all launches, or of noisy ones."""
+    if not good:
+        return cause_of(records).reason
+    reasons = []
+    failed = [record for record in records if record.status != "ok"]
+    if failed:
+        worst = cause_of(failed)
+        reasons.append(f"{failed_launches(worst.status, records)}. {worst.reason}")
+    noisy = [record.noisy for record in records if record.status == "ok" and record.noisy]
+    if noisy:
+        is_left_out = not any(record.noisy for record in good)
+        effect = "left out" if is_left_out else "so the time is unreliable"
+        reasons.append(f"{len(noisy)} of {len(records)} launches noisy, {effect}: {noisy[-1]}")
+    return "; ".join(reasons)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
+import pandas
 
 from spbench.analysis.compare_strategies import compare_strategies
 from spbench.analysis.intervals import LEAST_LAUNCHES
@@ -24,11 +23,10 @@ from spbench.results.find_run import (
     find_baseline,
     find_run,
     not_there_yet,
-    records_of,
+    read_latest,
     reference_of,
 )
-from spbench.results.reading import read_rows
-from spbench.results.record import Record
+from spbench.results.reading import latest, read_runs, records_of
 from spbench.text import counted
 
 SPARE = ("torch", "commit", "gpu", "started", "launches", "run")
@@ -56,58 +54,55 @@ def set_command(name: str, run: Path | None, force: bool, replace: bool, baselin
     except ResultsError as error:
         raise Failure(str(error)) from None
     if folder.exists() and not replace:
-        raise Failure(f"baseline {name!r} is there already; --replace puts the run in its place")
+        raise Failure(f"baseline {name!r} exists; --replace puts the run in its place")
     found = find_run(run, baselines)
-    records = records_of(found)
-    doubts = _doubts(found, records)
+    frame = read_latest(found)
+    doubts = _doubts(found, frame)
     if doubts and not force:
         raise Failure(
-            f"{found} is not fit for a baseline: {'; '.join(doubts)}.\n  {_remedy(found, records)}"
+            f"{found} is not fit for a baseline: {'; '.join(doubts)}.\n  {_remedy(found, frame)}"
         )
     try:
-        keep(name, found, records, baselines)
+        keep(name, found, records_of(frame), baselines)
     except (ResultsError, OSError) as error:
         raise Failure(f"cannot keep the baseline: {error}", UNFIT) from None
-    click.echo(f"{counted(len(records), 'row')} of {found} are baseline {name!r} in {folder}")
-    few = min(quiet_launches(records).values(), default=0)
+    click.echo(f"{counted(len(frame), 'row')} of {found} are baseline {name!r} in {folder}")
+    few = min(quiet_launches(frame).values(), default=0)
     if few < LEAST_LAUNCHES:
         click.echo(
             f"With {counted(few, 'quiet launch')} of a case it judges bytes and memory; "
             f"time takes {LEAST_LAUNCHES} or more ('spbench run --launches 5').",
             err=True,
         )
-    for sentence in findable_in_words(hardest_case(records)):
+    for sentence in findable_in_words(hardest_case(frame)):
         click.echo(sentence)
 
 
-def _doubts(run: Path, records: Sequence[Record]) -> list[str]:
-    """Why a run is not fit, in words."""
-    failed = [one for one in records if one.status not in ("ok", "skipped")]
-    noisy = [one for one in records if one.status == "ok" and one.noisy]
-    missing = not_there_yet(run, records)
-    said = []
-    if failed:
-        first = failed[0]
-        said.append(f"{counted(len(failed), 'launch')} failed ({first.strategy}: {first.status})")
-    if noisy:
-        said.append(f"{counted(len(noisy), 'launch')} noisy ({noisy[0].noisy})")
+def _doubts(run: Path, frame: pandas.DataFrame) -> list[str]:
+    """Why a run is not fit for a baseline."""
+    good = frame[frame["status"] == "ok"]
+    failed = frame[~frame["status"].isin(["ok", "skipped"])]
+    noisy = good[good["noisy"] != ""]
+    missing = not_there_yet(run, frame)
+    doubts = []
+    if len(failed):
+        first = failed.iloc[0]
+        failure = f"{first['strategy']}: {first['status']}"
+        doubts.append(f"{counted(len(failed), 'launch')} failed ({failure})")
+    if len(noisy):
+        doubts.append(f"{counted(len(noisy), 'launch')} noisy ({noisy['noisy'].iloc[0]})")
     if missing:
-        said.append(f"{counted(missing, 'launch')} not there yet")
-    if not any(record.status == "ok" for record in records):
-        said.append("no launch is ok")
-    return said
+        doubts.append(f"{counted(missing, 'launch')} not measured yet")
+    if good.empty:
+        doubts.append("no launch is ok")
+    return doubts
 
 
-def _remedy(run: Path, records: Sequence[Record]) -> str:
-    """What would make it fit, or take it as it is."""
-    again = command_again(run) if not_there_yet(run, records) else ""
+def _remedy(run: Path, frame: pandas.DataFrame) -> str:
+    """What would make the run fit, and how to keep it as it is."""
+    again = command_again(run) if not_there_yet(run, frame) else ""
     missing = f"Measure what is missing ({again}), or all anew" if again else "Measure it anew"
     return f"{missing}, or take it as it is with --force."
-
-
-def _launches(records: Sequence[Record]) -> list[int]:
-    """How many good launches each case has."""
-    return list(Counter(record.case for record in records if record.status == "ok").values())
 
 
 @command.command("list", short_help="The baselines there are.")
@@ -118,7 +113,7 @@ def list_command(baselines: Path, as_json: bool) -> None:
     rows = []
     for name in names(baselines):
         try:
-            rows.append(_summary(name, read_rows(folder_of(name, baselines)).latest()))
+            rows.append(_summary(name, latest(read_runs(folder_of(name, baselines)))))
         except ResultsError as error:
             click.echo(str(error), err=True)
     if as_json:
@@ -131,23 +126,23 @@ def list_command(baselines: Path, as_json: bool) -> None:
         show_fitting(console(), fewer(grid, SPARE))
 
 
-def _summary(name: str, records: Sequence[Record]) -> dict[str, object]:
+def _summary(name: str, frame: pandas.DataFrame) -> dict[str, object]:
     """A baseline in a row."""
-
-    def each(column: str) -> str:
-        return ", ".join(dict.fromkeys(str(v) for r in records if (v := getattr(r, column))))
-
-    launches = _launches(records)
+    launches = frame.loc[frame["status"] == "ok", "case"].value_counts()
     return {
         "baseline": name,
-        "run": each("run_id"),
+        "run": _each(frame, "run_id"),
         "cases": len(launches),
-        "launches": min(launches, default=0),
-        "gpu": each("gpu"),
-        "torch": each("torch"),
-        "commit": ", ".join(one[:9] for one in each("git_commit").split(", ")),
-        "started": min((record.started_utc for record in records), default=""),
+        "launches": int(launches.min()) if len(launches) else 0,
+        "gpu": _each(frame, "gpu"),
+        "torch": _each(frame, "torch"),
+        "commit": ", ".join(one[:9] for one in _each(frame, "git_commit").split(", ")),
+        "started": min(frame["started_utc"], default=""),
     }
+
+
+def _each(frame: pandas.DataFrame, column: str) -> str:
+    return ", ".join(value for value in frame[column].unique() if value)
 
 
 @command.command("show", short_help="A baseline's figures.")
@@ -157,13 +152,12 @@ def _summary(name: str, records: Sequence[Record]) -> dict[str, object]:
 def show_command(name: str, baselines: Path, as_json: bool) -> None:
     """The figures of the baseline NAME, strategies side by side."""
     folder = find_baseline(name, baselines)
-    records = records_of(folder)
-    lines = compare_strategies(records, reference_of(folder, records))
+    frame = read_latest(folder)
+    lines = compare_strategies(frame, reference_of(folder, frame))
     if as_json:
         click.echo(json.dumps([line.as_data() for line in lines], indent=2))
         return
-    for label, value in _summary(name, records).items():
+    for label, value in _summary(name, frame).items():
         click.echo(f"{label + ':':10s} {value}")
-    hardware = dict.fromkeys(record.hardware for record in records if record.hardware)
-    click.echo(f"{'hardware:':10s} {', '.join(hardware)}")
+    click.echo(f"{'hardware:':10s} {_each(frame, 'hardware')}")
     show_comparison(lines)

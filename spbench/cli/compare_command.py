@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+import pandas
 
 from spbench.analysis.compare import MARGIN
 from spbench.analysis.compare_runs import compare_runs
@@ -19,9 +20,10 @@ from spbench.errors import CANNOT_JUDGE, DONE, Failure
 from spbench.report.run_table import show_findings
 from spbench.report.strategy_table import show_comparison
 from spbench.results.find_run import (
+    command_again,
     find_run,
     not_there_yet,
-    records_of,
+    read_latest,
     reference_of,
     traces_of,
 )
@@ -36,7 +38,7 @@ MOST_RUNS = 2
 @click.option(
     "--reference",
     metavar="STRATEGY",
-    help="Speed-ups are over this one.  [default: the sweep's, or the first]",
+    help="The strategy that speed-ups are relative to.  [default: the sweep's, or the first]",
 )
 @click.option(
     "--margin",
@@ -72,35 +74,37 @@ def command(
         if reference is not None:
             raise Failure("--reference is for the strategies of one run; leave it out, or a run")
         return _against(runs, margin, allow_mismatch, baselines, as_json)
-    found = find_run(runs[0] if runs else None, baselines)
-    records = records_of(found)
+    run = find_run(runs[0] if runs else None, baselines)
+    frame = read_latest(run)
     try:
-        lines = compare_strategies(records, reference or reference_of(found, records), margin)
+        lines = compare_strategies(frame, reference or reference_of(run, frame), margin)
     except ValueError as error:
         raise Failure(str(error)) from None
     if as_json:
         click.echo(json.dumps([line.as_data() for line in lines], indent=2))
     else:
         show_comparison(lines)
-        missing = not_there_yet(found, records)
-        if missing:
-            are = "that was asked for is" if missing == 1 else "that were asked for are"
-            folder = folder_of_run(found)
-            is_kept = folder.resolve().is_relative_to(baselines.resolve())
-            how = (
-                "" if is_kept else f"; the command that asked for them goes on with --out {folder}"
-            )
-            click.echo(f"{counted(missing, 'launch')} {are} not there yet{how}", err=True)
+        _warn_of_missing(run, frame, baselines)
     return DONE
+
+
+def _warn_of_missing(run: Path, frame: pandas.DataFrame, baselines: Path) -> None:
+    """How many launches are not measured, and the command that resumes the run."""
+    missing = not_there_yet(run, frame)
+    if missing:
+        is_baseline = folder_of_run(run).resolve().is_relative_to(baselines.resolve())
+        command = "" if is_baseline else command_again(run)
+        resume = f"; resume with: {command}" if command else ""
+        click.echo(f"{counted(missing, 'launch')} not measured yet{resume}", err=True)
 
 
 def _against(
     runs: Sequence[Path], margin: float, allow_mismatch: bool, baselines: Path, as_json: bool
 ) -> int:
     """The second run against the first; 5 where no case of theirs may be compared."""
-    found = [find_run(run, baselines) for run in runs]
-    before, after = map(records_of, found)
-    traces = traces_of(found[0], before), traces_of(found[1], after)
+    paths = [find_run(run, baselines) for run in runs]
+    before, after = map(read_latest, paths)
+    traces = traces_of(paths[0], before), traces_of(paths[1], after)
     margins = Margins(time=margin)
     findings = compare_runs(before, after, margins, allow_mismatch=allow_mismatch, traces=traces)
     if as_json:
@@ -114,9 +118,10 @@ def _against(
         return CANNOT_JUDGE
     figures = [one for one in findings if one.metric != "status"]
     judged = [one for one in figures if one.metric == "time"] or figures
-    apart = bool(judged) and all(one.verdict == "not comparable" for one in judged)
-    if apart and not allow_mismatch:
-        said = "no time can be judged between these runs"
-        click.echo(f"{said}; --allow-mismatch shows the figures", err=True)
+    if judged and not allow_mismatch and all(one.verdict == "not comparable" for one in judged):
+        click.echo(
+            "no time can be compared between these runs; --allow-mismatch shows the figures",
+            err=True,
+        )
         return CANNOT_JUDGE
     return DONE

@@ -15,7 +15,7 @@ from spbench.report import units
 from spbench.report.fit_width import Grid
 from spbench.report.tables import console, show_fitting
 from spbench.results.find_run import all_runs
-from spbench.results.reading import read_rows
+from spbench.results.reading import latest, read_runs
 from spbench.strategies.registry import SUMMARIES, expand_names, places
 from spbench.workload.catalogue import find, names
 from spbench.workload.flops import parameters, step_flops
@@ -158,19 +158,20 @@ def _runs() -> list[dict[str, Any]]:
     rows = []
     for run in all_runs():
         try:
-            records = read_rows(run).latest()
+            frame = latest(read_runs(run))
         except ResultsError as error:
             click.echo(str(error), err=True)
             continue
-        if not records:
+        if frame.empty:
             continue
+        ok = int((frame["status"] == "ok").sum())
         rows.append(
             {
                 "run": run.name,
-                "workloads": ", ".join(dict.fromkeys(r.workload for r in records)),
-                "ok": sum(record.status == "ok" for record in records),
-                "other": sum(record.status != "ok" for record in records),
-                "started": records[0].started_utc,
+                "workloads": ", ".join(frame["workload"].unique()),
+                "ok": ok,
+                "other": len(frame) - ok,
+                "started": frame["started_utc"].iloc[0],
             }
         )
     return rows

@@ -9,9 +9,9 @@ import click
 
 from spbench.analysis.compare_strategies import compare_strategies
 from spbench.cli import options
-from spbench.cli.row_selection import chosen
 from spbench.errors import UNFIT, Failure
-from spbench.results.find_run import RESULTS, find_run, records_of, reference_of
+from spbench.results.find_run import RESULTS, find_run, read_latest, reference_of
+from spbench.results.row_selection import select_rows
 from spbench.results.run_json import folder_of_run
 
 
@@ -47,7 +47,7 @@ def command(
     or ranks, each repeated or with commas.
     """
     found = find_run(run, baselines)
-    records = chosen(records_of(found), workloads, strategies, [gpus] if gpus else [])
+    frame = select_rows(read_latest(found), workloads, strategies, [gpus] if gpus else [])
     from spbench.report.plots.plots import draw_all, page_of
 
     home = folder_of_run(found)
@@ -56,15 +56,14 @@ def command(
     beside = home / "plots" if home.is_dir() else home.with_name(f"{home.stem}-plots")
     folder = out or (RESULTS / f"baseline-{home.name}" / "plots" if is_kept else beside)
     try:
-        asked = page_of(
-            compare_strategies(records, reference_of(found, records)), records, home, page
-        )
+        lines = compare_strategies(frame, reference_of(found, frame))
+        figures = page_of(lines, frame, home, page)
     except ValueError as error:
         raise Failure(str(error)) from None
-    for remark in asked.remarks:
+    for remark in figures.remarks:
         click.echo(remark, err=True)
     try:
-        drawn = list(draw_all(asked, folder))
+        drawn = list(draw_all(figures, folder))
     except OSError as error:
         raise Failure(f"cannot write to {folder}: {error.strerror}", UNFIT) from None
     for path in drawn:

@@ -94,9 +94,10 @@ def _show(finished: Finished, *, as_json: bool) -> None:
     # These import pandas, which takes 0.3 s: not before ranks start.
     from spbench.analysis.compare_strategies import compare_strategies
     from spbench.report.strategy_table import show_comparison
+    from spbench.results.reading import frame_of
 
     if as_json:
         click.echo(json.dumps([asdict(record) for record in finished.records], indent=2))
         return
-    reference = reference_of(finished.folder, finished.records)
-    show_comparison(compare_strategies(finished.records, reference))
+    frame = frame_of(finished.records)
+    show_comparison(compare_strategies(frame, reference_of(finished.folder, frame)))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pandas
 
 from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.intervals import LEAST_LAUNCHES
@@ -19,8 +20,7 @@ from spbench.regression.base_accepts import accepted_cases
 from spbench.regression.base_and_head import Code, open_runners
 from spbench.regression.checkout import CheckoutError, checked_out, work_tree
 from spbench.regression.measurement import CheckOptions, LiveMeasurement
-from spbench.results.find_run import find_baseline, find_run, records_of
-from spbench.results.record import Record
+from spbench.results.find_run import find_baseline, find_run, read_latest
 from spbench.results.run_json import read_run
 from spbench.strategies.registry import load, module_of
 from spbench.sweep.devices import choose_device, why_not_here
@@ -41,8 +41,8 @@ than the 1 % of ``run``, to which six iterations may agree by chance (docs/decis
 
 def against_run(name: str, baselines: Path, run: Path, options: CheckOptions) -> Judgement:
     """Judges a run as it is and measures nothing."""
-    before = records_of(find_baseline(name, baselines))
-    after = records_of(find_run(run, baselines))
+    before = read_latest(find_baseline(name, baselines))
+    after = read_latest(find_run(run, baselines))
     findings = compare_runs(before, after, options.margins, metrics=options.metrics)
     return judged(findings, options.margins)
 
@@ -52,16 +52,16 @@ def against_baseline(
 ) -> Judgement:
     """Measures the baseline's cases again, with the budget that the baseline had."""
     folder = find_baseline(name, baselines)
-    records = records_of(folder)
-    cases = _cases_of(folder, records)
+    known = read_latest(folder)
+    cases = _cases_of(folder, known)
     cells = _planned(cases, options)
     announce_fault(planted_fault(), cells)
     out = _new_folder(out, f"check-{name}")
     if "time" in options.metrics:
-        _warn_of_few_launches(records)
+        _warn_of_few_launches(known)
     with open_runners(out, [Code(name="now")], cells, options.deadlines) as runners:
         return LiveMeasurement(
-            folder=out, runners=runners, cases=cases, options=options, known=records
+            folder=out, runners=runners, cases=cases, options=options, known=known
         ).judge()
 
 
@@ -70,8 +70,8 @@ def _planned(cases: Sequence[Case], options: CheckOptions) -> list[Cell]:
     return in_rounds(cases, range(options.launches if "time" in options.metrics else 1), seed=0)
 
 
-def _warn_of_few_launches(records: Sequence[Record]) -> None:
-    short = sum(quiet < LEAST_LAUNCHES for quiet in quiet_launches(records).values())
+def _warn_of_few_launches(known: pandas.DataFrame) -> None:
+    short = sum(quiet < LEAST_LAUNCHES for quiet in quiet_launches(known).values())
     if short:
         click.echo(
             f"the baseline has fewer than {LEAST_LAUNCHES} quiet launches of "
@@ -81,9 +81,10 @@ def _warn_of_few_launches(records: Sequence[Record]) -> None:
         )
 
 
-def _cases_of(baseline: Path, records: Sequence[Record]) -> list[Case]:
+def _cases_of(baseline: Path, known: pandas.DataFrame) -> list[Case]:
     """The cases of the baseline's rows, as its run.json describes them."""
-    budgets = {record.case: record.effort for record in records if record.status != "skipped"}
+    ran = known[known["status"] != "skipped"]
+    budgets = dict(zip(ran["case"], ran["effort"], strict=True))
     described = {case.get("key"): case for case in read_run(baseline).get("cases", [])}
     if budgets.keys() - described.keys():
         raise Failure(f"{baseline}/run.json does not describe all its cases; give a RUN to judge")

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
 import click
+import pandas
 
 from spbench.analysis.comparable import matched
 from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.findings import Finding, Margins, Metric
+from spbench.analysis.power import quiet_launches
 from spbench.analysis.verdict import Judgement
 from spbench.launch.launcher import Deadlines
 from spbench.regression.alternate import Runner, run_alternately
 from spbench.regression.sequential import in_stages
 from spbench.report.progress import Screen
 from spbench.results.find_run import traces_of
-from spbench.results.reading import read_rows
-from spbench.results.record import Record
+from spbench.results.reading import latest, read_runs
 from spbench.results.sample import RowStatus
 from spbench.sweep.plan import in_rounds
 from spbench.text import counted
@@ -49,7 +50,7 @@ class LiveMeasurement:
     """Base and head; or head alone, against ``known``."""
     cases: Sequence[Case]
     options: CheckOptions
-    known: Sequence[Record] = field(default_factory=list)
+    known: pandas.DataFrame | None = None
     """The rows of the baseline, where base is not measured."""
 
     def measure(self, launches: Iterable[int], only: Iterable[str] | None = None) -> None:
@@ -87,23 +88,21 @@ class LiveMeasurement:
 
     def findings(self) -> list[Finding]:
         folders = [runner.sweep.store.folder for runner in self.runners]
-        measured = [read_rows(folder).latest() for folder in folders]
+        measured = [latest(read_runs(folder)) for folder in folders]
         margins, metrics = self.options.margins, self.options.metrics
-        if len(measured) < 2:
+        if self.known is not None:
             return compare_runs(self.known, measured[0], margins, metrics=metrics)
         before, after = measured
         traces = traces_of(folders[0], before), traces_of(folders[1], after)
         return compare_runs(before, after, margins, metrics=metrics, traces=traces)
 
     def baseline_launches(self) -> Mapping[str, int] | None:
-        if len(self.runners) > 1:
+        if self.known is None:
             return None
-        measured = read_rows(self.runners[0].sweep.store.folder).latest()
-        return {
-            new[-1].case: sum(record.status == "ok" and not record.noisy for record in old)
-            for old, new in matched(self.known, measured)
-            if new
-        }
+        measured = latest(read_runs(self.runners[0].sweep.store.folder))
+        quiet = quiet_launches(self.known)
+        pairs = matched(self.known, measured)
+        return {new: quiet.get(old or "", 0) for old, new in pairs if new is not None}
 
     def judge(self) -> Judgement:
         """Measures until there is a verdict, or up to four times the launches."""

@@ -12,7 +12,6 @@ from typing import Self
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from spbench.analysis.comparable import panel_title
 from spbench.report import tables, units
 from spbench.results.environment import package_version
 from spbench.results.find_run import command_again
@@ -128,7 +127,12 @@ class Screen:
             said = f"{record.status}: {record.reason}"
         launch = f" launch {record.launch + 1}" if self.launches > 1 else ""
         where = f"{side}: " if side else ""
-        where += f"{panel_title(record)}, " if self.several else ""
+        if self.several:
+            from spbench.analysis.comparable import (
+                panel_title,  # and pandas: not before ranks start
+            )
+
+            where += f"{panel_title(record)}, "
         self._say(f"{where}{record.strategy} on {record.world_size}{launch}: {said}")
         if record.log:
             self._say(f"  log: {self.folder / record.log}")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +14,12 @@ import click
 
 from spbench.errors import Failure, ResultsError
 from spbench.results.baselines import BASELINES, folder_of, names
-from spbench.results.record import Record
 from spbench.results.run_json import folder_of_run, read_run
 from spbench.text import did_you_mean
 
 if TYPE_CHECKING:
+    import pandas
+
     from spbench.results.iterations import Traces
 
 RESULTS = Path("results")
@@ -82,9 +82,9 @@ def _changed_s(file: Path) -> float:
     return 0.0
 
 
-def not_there_yet(run: Path, records: Sequence[Record]) -> int:
+def not_there_yet(run: Path, frame: pandas.DataFrame) -> int:
     """How many launches run.json asks for that have no row."""
-    there = {(record.case, record.launch) for record in records}
+    there = set(zip(frame["case"], frame["launch"], strict=True))
     asked = read_run(folder_of_run(run)).get("cases", [])
     return sum((case.get("key"), case.get("launch")) not in there for case in asked)
 
@@ -102,30 +102,27 @@ def command_again(run: Path) -> str:
     return shlex.join([*kept, "--out", str(folder_of_run(run))]) if kept[1:2] == ["run"] else ""
 
 
-def reference_of(run: Path, records: Sequence[Record]) -> str | None:
+def reference_of(run: Path, frame: pandas.DataFrame) -> str | None:
     """The strategy to compare the others with that the run's sweep names, if it has a row."""
     found = read_run(folder_of_run(run)).get("reference")
-    return found if any(record.strategy == found for record in records) else None
+    return found if (frame["strategy"] == found).any() else None
 
 
-def traces_of(run: Path, records: Sequence[Record]) -> Traces:
+def traces_of(run: Path, frame: pandas.DataFrame) -> Traces:
     """Iterations of the launches that took turns with another side's; of others none are needed."""
     from spbench.results.iterations import Traces, read_traces
 
-    cases = {record.case for record in records if record.turns}
+    cases = set(frame.loc[frame["turns"].fillna(0) > 0, "case"])
     return read_traces(folder_of_run(run), cases) if cases else Traces()
 
 
-def records_of(run: Path) -> list[Record]:
-    """The latest record of each case; says on stderr what could not be read, and why."""
-    from spbench.results.reading import read_rows
+def read_latest(run: Path) -> pandas.DataFrame:
+    """The latest row of each launch; says on stderr what could not be read, and why."""
+    from spbench.results.reading import latest, read_runs
 
-    try:
-        rows = read_rows(run)
-    except ResultsError as error:
-        raise Failure(str(error)) from None
-    for remark in rows.remarks(run):
+    frame = read_runs(run)
+    for remark in frame.attrs["remarks"]:
         click.echo(remark, err=True)
-    if not rows.records:
+    if frame.empty:
         raise Failure(f"{run} holds no rows to show")
-    return rows.latest()
+    return latest(frame)

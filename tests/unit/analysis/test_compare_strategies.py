@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from helpers.example_rows import lines_of, rows
 from helpers.example_rows import row as record
-from spbench.analysis.launches import Figure
 
 from spbench.analysis.intervals import around
+from spbench.analysis.launches import Figure
 from spbench.report.strategy_table import ranking_sentences
 
 

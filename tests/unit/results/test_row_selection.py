@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from spbench.cli.row_selection import chosen
 from spbench.errors import Failure
+from spbench.results.reading import frame_of, records_of
 from spbench.results.record import Record
+from spbench.results.row_selection import select_rows
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
 
@@ -26,6 +28,10 @@ ROWS = [
     for strategy in STRATEGIES
     for ranks in (2, 16)
 ]
+
+
+def chosen(rows: Sequence[Record], *named: Sequence[str]) -> list[Record]:
+    return records_of(select_rows(frame_of(rows), *named))
 
 
 def test_nothing_named_is_everything() -> None:
@@ -83,7 +89,7 @@ def test_of_many_names_some_are_offered() -> None:
 
 def test_nothing_of_all_together() -> None:
     """Each is there, but not in one row."""
-    with pytest.raises(Failure, match="no row of all that is asked for together"):
+    with pytest.raises(Failure, match="no row of the run matches"):
         chosen(
             [row for row in ROWS if row.strategy == "dsp" or row.world_size == 2],
             (),
