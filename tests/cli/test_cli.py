@@ -473,7 +473,7 @@ def test_what_does_not_fit_is_refused_before_any_start(tmp_path: Path) -> None:
 
 
 def test_strategies_that_can_run_are_named(tmp_path: Path) -> None:
-    """Of those that were asked for, those that can run it on all ranks that were asked for."""
+    """They are the requested strategies that can run it on every requested number of ranks."""
     words = ["run", "-w", "llama3-8b", "--gpus", "8,32", "--dry-run"]
     done = spbench(tmp_path, *words, "-s", "dsp,rsa,megatron-sp,ulysses", torch=True)
     assert done.code == USAGE
@@ -571,7 +571,7 @@ def test_nothing_measured_is_no_success(tmp_path: Path) -> None:
 
 
 def test_a_variable_cannot_choose_cells_beside_a_sweep(tmp_path: Path) -> None:
-    """It is refused by its own name, as a flag is; one that a flag may beat is used."""
+    """It is refused by its own name, as a flag is; a variable whose flag may be given is used."""
     done = spbench(tmp_path, "run", "--sweep", "ci-smoke", SPBENCH_RUN_GPUS="4")
     assert done.code == USAGE
     assert "SPBENCH_RUN_GPUS cannot be given with --sweep" in done.err

@@ -244,7 +244,7 @@ BOMB = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c]\n"
 def test_what_is_wrong_is_said(
     tmp_path: Path, flag: str, content: bytes | None, line: int, said: str
 ) -> None:
-    """The same of a workload and of a sweep."""
+    """This holds for a workload and for a sweep."""
     path = tmp_path / "bench.yaml"
     if content is None:
         path.mkdir()

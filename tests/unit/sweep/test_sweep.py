@@ -383,7 +383,7 @@ def test_a_round_is_a_launch_of_a_session(tmp_path: Path) -> None:
 
 
 def test_it_is_told_where_the_time_went(tmp_path: Path) -> None:
-    """Before the record is handed out: from start to end, as rank 0 saw it; nothing of a crash."""
+    """Seconds of each phase come before the record, as rank 0 saw them; none of a crash."""
     phases = {"gate": 1.0, "memory": 0.5}
     told = good(0, began_s=time.time() + 0.25, phases_s=phases, steps_s=1.25)
     went: list[Mapping[str, float]] = []
@@ -431,7 +431,7 @@ def test_an_interrupt_is_a_row_and_goes_on_up(tmp_path: Path) -> None:
 
 
 def test_a_defect_of_our_own_is_not_hidden(tmp_path: Path) -> None:
-    """An exception that is no interrupt leaves no row and comes out as it is."""
+    """An exception that is not an interrupt leaves no row and is raised unchanged."""
     with pytest.raises(ZeroDivisionError):
         sweep(tmp_path, FakeLauncher([ZeroDivisionError]), cells())
     assert not (tmp_path / "runs.csv").exists()
@@ -453,7 +453,7 @@ def test_a_resumed_run_redoes_only_what_is_not_ok(tmp_path: Path) -> None:
 
 
 def test_a_quick_row_is_done_for_a_quick_run_alone(tmp_path: Path) -> None:
-    """A full run measures it again; a quick one takes what is there, full or of before."""
+    """A full run measures it again; a quick run takes any row, also of an older version."""
     quick, full = cells(budget=QUICK), cells(budget=MeasurementBudget())
     sweep(tmp_path, FakeLauncher([OK]), quick)
     done = read_rows(tmp_path).latest()
@@ -484,7 +484,7 @@ def test_a_quick_launch_more_does_not_hide_a_full_run(tmp_path: Path) -> None:
 
 
 def test_another_length_does_not_redo_a_case(tmp_path: Path) -> None:
-    """How long it is measured is no part of a case; another launch or shape is."""
+    """The measurement budget is not part of a case; another launch or shape is."""
     sweep(tmp_path, FakeLauncher([OK]), cells(budget=MeasurementBudget()))
     done = read_rows(tmp_path).latest()
     slower = QUICK.model_copy(update={"seconds": 9.0})
@@ -530,7 +530,7 @@ def test_launches_are_interleaved() -> None:
 
 
 def test_the_seed_decides_the_order_of_later_launches() -> None:
-    """The same seed gives the same order; of the three that begin, any may be the second."""
+    """One seed gives one order; which strategy begins a later round depends on it."""
     names = ("dsp", "ulysses", "rsa")
 
     def orders(seed: int) -> list[str]:
