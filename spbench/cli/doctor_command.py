@@ -54,11 +54,11 @@ def _examination(gpus: int | None, timeout_s: float, device: DeviceChoice) -> Ex
     import pynvml
 
     driver = ask(pynvml)
-    here = visible(driver.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if gpus is not None and device != "cpu" and 0 < len(here) < gpus:
+    usable = visible(driver.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if gpus is not None and device != "cpu" and 0 < len(usable) < gpus:
         raise Failure(
-            f"--gpus {gpus}: this machine has {counted(len(here), 'GPU')}; use 1 to {len(here)}, "
-            f"or --device cpu"
+            f"--gpus {gpus}: this machine has {counted(len(usable), 'GPU')}; "
+            f"use 1 to {len(usable)}, or --device cpu"
         )
     return Examination(
         device=device,
@@ -66,5 +66,5 @@ def _examination(gpus: int | None, timeout_s: float, device: DeviceChoice) -> Ex
         timeout_s=timeout_s,
         environ=dict(os.environ),
         driver=driver,
-        gpus=here,
+        gpus=usable,
     )

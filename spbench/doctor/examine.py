@@ -80,16 +80,16 @@ def _usable_cores() -> int:
 
 
 def _check_gpus(examination: Examination, loaded: TorchFacts | str) -> list[Diagnosis]:
-    here, driver = examination.gpus, examination.driver
+    usable, driver = examination.gpus, examination.driver
     shown = examination.environ.get("CUDA_VISIBLE_DEVICES")
-    diagnoses = [gpus.present(driver, here, examination.device, shown)]
-    if not here:
+    diagnoses = [gpus.present(driver, usable, examination.device, shown)]
+    if not usable:
         return diagnoses
     if isinstance(loaded, TorchFacts):
         diagnoses.append(software.driver(driver.driver, driver.cuda, loaded))
-        diagnoses.append(software.cuda(loaded, len(here), examination.device))
-    diagnoses += [gpus.idle(here), gpus.cool(here)]
-    return diagnoses + ([gpus.topology(driver.paths, here)] if len(here) > 1 else [])
+        diagnoses.append(software.cuda(loaded, len(usable), examination.device))
+    diagnoses += [gpus.idle(usable), gpus.cool(usable)]
+    return diagnoses + ([gpus.topology(driver.paths, usable)] if len(usable) > 1 else [])
 
 
 def _check_machine(environ: Mapping[str, str], ranks: int, device: Device) -> list[Diagnosis]:

@@ -24,24 +24,24 @@ BUSY_PERCENT = 5
 
 
 def present(
-    answer: Answer, here: Sequence[Seen], asked: DeviceChoice, shown: str | None
+    answer: Answer, usable: Sequence[Seen], choice: DeviceChoice, shown: str | None
 ) -> Diagnosis:
-    """``here``: those of the driver's GPUs that CUDA_VISIBLE_DEVICES (``shown``) leaves.
+    """``usable``: those of the driver's GPUs that CUDA_VISIBLE_DEVICES (``shown``) leaves.
 
     A machine without GPUs will do unless --device cuda was given.
     """
-    grade = fail if asked == "cuda" else warn
+    grade = fail if choice == "cuda" else warn
     if answer.error:
-        if answer.code == NO_LIBRARY and asked == "auto":
+        if answer.code == NO_LIBRARY and choice == "auto":
             return ok("gpus", f"none ({answer.error}); ranks run on the CPU")
         return grade("gpus", answer.error, REMEDIES.get(answer.code, "read what nvidia-smi says"))
     if lost := [gpu for gpu in answer.gpus if gpu.lost]:
         found = "; ".join(f"GPU {gpu.index}: {gpu.lost}" for gpu in lost)
         return fail("gpus", found, "restart the machine; its log (dmesg, Xid) may say why")
-    if not here:
+    if not usable:
         found, remedy = _none(answer, shown)
-        return fail("gpus", found, remedy) if asked == "cuda" else ok("gpus", found)
-    models = Counter(gpu.name for gpu in here)
+        return fail("gpus", found, remedy) if choice == "cuda" else ok("gpus", found)
+    models = Counter(gpu.name for gpu in usable)
     found = ", ".join(f"{count} x {name}" for name, count in models.items())
     if len(models) > 1:
         remedy = (
@@ -58,8 +58,8 @@ def _none(answer: Answer, shown: str | None) -> tuple[str, str]:
     return "the driver shows none", "read what nvidia-smi -L and lspci list"
 
 
-def idle(here: Iterable[Seen]) -> Diagnosis:
-    busy = [use for gpu in here if (use := _use(gpu))]
+def idle(usable: Iterable[Seen]) -> Diagnosis:
+    busy = [use for gpu in usable if (use := _use(gpu))]
     if not busy:
         return ok("gpus idle", "no other process uses them")
     remedy = "end the processes that nvidia-smi lists, or choose others with CUDA_VISIBLE_DEVICES"
@@ -78,17 +78,17 @@ def _use(gpu: Seen) -> str:
     return f"GPU {gpu.index}: {', '.join(uses)}" if uses else ""
 
 
-def cool(here: Iterable[Seen]) -> Diagnosis:
-    slowed = [f"GPU {gpu.index}: {', '.join(gpu.throttled)}" for gpu in here if gpu.throttled]
+def cool(usable: Iterable[Seen]) -> Diagnosis:
+    slowed = [f"GPU {gpu.index}: {', '.join(gpu.throttled)}" for gpu in usable if gpu.throttled]
     if not slowed:
         return ok("gpu clocks", "not throttled")
     remedy = "let them cool, and check fans and power; launches would be flagged noisy"
     return warn("gpu clocks", "; ".join(slowed), remedy)
 
 
-def topology(paths: Mapping[tuple[int, int], str], here: Sequence[Seen]) -> Diagnosis:
+def topology(paths: Mapping[tuple[int, int], str], usable: Sequence[Seen]) -> Diagnosis:
     """How each pair of two or more GPUs is connected; between sockets is the slowest path."""
-    indices = sorted(gpu.index for gpu in here)
+    indices = sorted(gpu.index for gpu in usable)
     pairs = {pair: path for pair in combinations(indices, 2) if (path := paths.get(pair))}
     if not pairs:
         return ok("gpu links", "NVML does not tell how the GPUs are connected")

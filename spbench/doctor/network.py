@@ -64,7 +64,7 @@ def host_name(
 ) -> Diagnosis:
     """gloo listens at the address that the name resolves to, or on the interface ``chosen``."""
     if chosen:
-        unknown = [one for one in chosen.split(",") if one not in interfaces]
+        unknown = [choice for choice in chosen.split(",") if choice not in interfaces]
         if unknown and interfaces:
             grade = fail if device == "cpu" else warn  # NCCL has a variable of its own
             found = f"{GLOO_INTERFACE}={chosen}, but there is no interface {unknown[0]!r}"

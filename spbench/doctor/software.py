@@ -48,19 +48,19 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", version.partition("+")[0])[:2]))
 
 
-def device_of(asked: DeviceChoice, gpus: int, loaded: TorchFacts | str) -> Device:
+def device_of(choice: DeviceChoice, gpus: int, loaded: TorchFacts | str) -> Device:
     """The device that ranks are tried on; auto avoids GPUs that torch was not built for."""
-    if asked != "auto":
-        return asked
+    if choice != "auto":
+        return choice
     is_for_cpu = isinstance(loaded, TorchFacts) and not loaded.cuda
     return "cuda" if gpus and not is_for_cpu else "cpu"
 
 
-def cuda(loaded: TorchFacts, gpus: int, asked: DeviceChoice) -> Diagnosis:
+def cuda(loaded: TorchFacts, gpus: int, choice: DeviceChoice) -> Diagnosis:
     """Whether torch can use all GPUs that the driver shows, which are ``gpus``, one or more."""
     shown = counted(gpus, "GPU")
     if not loaded.cuda:
-        grade = fail if asked == "cuda" else warn
+        grade = fail if choice == "cuda" else warn
         found = f"there are {shown}, but torch is built for the CPU only"
         return grade("cuda", found, f"{CUDA_BUILD}, or use --device cpu")
     if loaded.troubles:

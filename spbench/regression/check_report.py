@@ -60,7 +60,7 @@ def check_writable(file: Path) -> None:
 
 def _as_data(judgement: Judgement, summary: str, code: int) -> dict[str, object]:
     findings = [
-        asdict(one.finding) | {"ratio": one.finding.ratio, "outcome": one.grade}
-        for one in judgement.graded
+        asdict(graded.finding) | {"ratio": graded.finding.ratio, "outcome": graded.grade}
+        for graded in judgement.graded
     ]
     return {"summary": summary, "exit_code": code, "findings": findings}

@@ -43,13 +43,13 @@ def in_stages(
     known = measurement.baseline_launches()
     # A baseline with fewer launches than an interval takes never allows a verdict.
     enough = {case for case, quiet in (known or {}).items() if quiet >= LEAST_LAUNCHES}
-    timed = [one.case for one in judgement.timed if known is None or one.case in enough]
+    timed = [time.case for time in judgement.timed if known is None or time.case in enough]
     if not timed:
         return judgement
     if launches > 1:
         measurement.measure(range(1, launches), timed)
         judgement = judged(measurement.findings(), margins)
-    doubtful = _cases(timed, judgement, lambda one: _would_fail(one) or _is_undecided(one))
+    doubtful = _cases(timed, judgement, lambda graded: _would_fail(graded) or _is_undecided(graded))
     for times, share in enumerate(SHARES, start=1):
         if not doubtful:
             break
