@@ -14,7 +14,7 @@ from spbench.analysis.power import hardest_case, quiet_launches
 from spbench.cli import options
 from spbench.errors import UNFIT, Failure, ResultsError
 from spbench.report.fit_width import Grid, fewer
-from spbench.report.power_text import findable_in_words
+from spbench.report.run_table import slowdown_in_words
 from spbench.report.strategy_table import show_comparison
 from spbench.report.tables import console, show_fitting
 from spbench.results.baselines import folder_of, keep, names
@@ -74,7 +74,7 @@ def set_command(name: str, run: Path | None, force: bool, replace: bool, baselin
             f"time takes {LEAST_LAUNCHES} or more ('spbench run --launches 5').",
             err=True,
         )
-    for sentence in findable_in_words(hardest_case(frame)):
+    for sentence in slowdown_in_words(hardest_case(frame)):
         click.echo(sentence)
 
 

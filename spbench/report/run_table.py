@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from spbench.analysis.compare import Comparison
 from spbench.analysis.findings import Finding, Metric
-from spbench.analysis.verdict import Judgement
+from spbench.analysis.power import MOST_OF_CHECK, DetectableSlowdown
+from spbench.analysis.verdict import MAX_SLOWDOWN, Judgement
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fitting, left_out
 from spbench.text import counted
@@ -21,6 +22,8 @@ METRIC_HEADS = ("time", "memory", "sent")
 NARROWER = ((), (5,), (2, 3, 5), (2, 3, 4, 5), (2, 3, 4, 5, 8), (2, 3, 4, 5, 7, 8))
 """Columns that are left out where not all fit: the interval, the sides, the change, and what has
 sentences of its own below the table."""
+WORTH_MORE = 0.8
+"""More launches are advised where the slowdown that they find is at most this share of it."""
 
 
 def panels(findings: Sequence[Finding]) -> Iterator[tuple[str, list[list[str]]]]:
@@ -158,3 +161,26 @@ def show_findings(findings: Sequence[Finding], before: str, after: str) -> None:
         tables.show_table(out, panel, Grid(columns=heads, rows=rows).without(*lacks))
     for said in [*sentences(findings), *([left_out(lacks)] if lacks else [])]:
         tables.say(out, said)
+
+
+def slowdown_in_words(found: DetectableSlowdown | None) -> Iterator[str]:
+    """What a check finds in the hardest case, and whether more launches would find less."""
+    if found is None:
+        return
+    hard = found.record
+    share = "" if hard.kind == "measured" else ", one GPU's share"
+    yield (
+        f"Time is hardest to judge of {hard.strategy} on {counted(hard.world_size, 'rank')} "
+        f"({hard.workload}{share}): its {found.launches} launches have a standard deviation of "
+        f"{units.percent(found.spread)}."
+    )
+    yield (
+        f"Where the machine stays as it was, a check finds a slowdown of about "
+        f"{units.percent(found.slowdown)} there (--max-slowdown {MAX_SLOWDOWN:.0%}, up to "
+        f"{MOST_OF_CHECK} launches)."
+    )
+    if found.with_more < WORTH_MORE * found.slowdown:
+        yield (
+            f"With {MOST_OF_CHECK} such launches in the baseline, too, it would find about "
+            f"{units.percent(found.with_more)}: the same run with --launches {MOST_OF_CHECK}."
+        )
