@@ -214,7 +214,7 @@ def test_an_unfinished_run_is_no_baseline() -> None:
         store.write_run({"cases": [{"key": "other", "launch": 0}]})
     for run in ("mine", "results/mine/runs.csv"):
         done = spbench("baseline", "set", "main", run)
-        assert (done.exit_code, "1 launch not there yet" in done.stderr) == (USAGE, True)
+        assert (done.exit_code, "1 launch not measured yet" in done.stderr) == (USAGE, True)
 
 
 def test_a_baseline_keeps_history_and_its_link() -> None:
