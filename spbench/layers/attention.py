@@ -48,7 +48,7 @@ def fastest_kernels(device: torch.device) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """What one self-attention is asked for, beyond q, k and v."""
+    """Mask, projection and bias of one self-attention."""
 
     dims: tuple[int, ...]
     """The attended dims of (B, *axes, Z, D), ascending."""
@@ -68,7 +68,7 @@ def fold(x: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def unfold(folded: Tensor, shape: Sequence[int], dims: Sequence[int]) -> Tensor:
-    """The way back, to (B, *axes, Z, D) of ``shape``."""
+    """(B x other axes, Z, S, D) -> (B, *axes, Z, D) of ``shape``."""
     last = range(-2 - len(dims), -2)
     others = [n for dim, n in enumerate(shape[:-2]) if dim not in dims]
     lengths = [shape[dim] for dim in dims]

@@ -38,7 +38,7 @@ def attend_by_heads(
 
 
 def bias_of_heads(scores: Scores, queries: Sizes, comm: Collectives) -> Scores:
-    """With the whole bias of this rank's heads, from this rank's positions of all heads."""
+    """Scores with the whole bias of this rank's heads, from its positions of all heads."""
     if scores.bias is None or scores.bias_shard is None:
         return scores
     heads = Shard.of_sizes(3, queries)
@@ -80,7 +80,7 @@ def bias_traffic_by_heads(sublayer: Sublayer, workload: Workload, heads: Sizes) 
 
 
 def bias_of_groups(scores: Scores, group: int, comm: Collectives) -> Scores:
-    """The same where the heads are cut by whole groups of ``group`` queries."""
+    """Like ``bias_of_heads``, with heads cut by whole groups of ``group`` query heads."""
     count = 0 if scores.bias is None else scores.bias.shape[3]
     return bias_of_heads(scores, share_groups(count // group, group, comm.size), comm)
 
