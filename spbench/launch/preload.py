@@ -10,4 +10,4 @@ from spbench.worker.parent_death import die_with_parent
 
 die_with_parent()  # first: what follows takes seconds, in which the launcher may die
 
-import spbench.worker.main  # noqa: E402, F401
+import spbench.worker.rank_process  # noqa: E402, F401

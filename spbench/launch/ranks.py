@@ -33,7 +33,7 @@ from spbench.comm.kv_store import KeyValueStore, KeyValueStoreError
 from spbench.launch.gpu_memory import oom_kills
 from spbench.launch.launcher import LaunchResult
 from spbench.launch.process import GRACE_S, STACKS_S, send_signal
-from spbench.worker.main import run_job
+from spbench.worker.rank_process import run_job
 
 POLL_S = 0.05
 STOP_POLL_S = 0.1

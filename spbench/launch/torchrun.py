@@ -83,7 +83,7 @@ class JoinedLauncher:
 
     def __init__(self, job: Job, fault: Fault | None = None) -> None:
         from spbench.launch.failure_notices import FailureNotices
-        from spbench.worker.main import connect
+        from spbench.worker.rank_process import connect
 
         keep_stdout()
         self._fault = fault
@@ -113,7 +113,7 @@ class JoinedLauncher:
 
     def run(self, job: Job, folder: Path) -> LaunchResult:
         from spbench.worker.failure import failure
-        from spbench.worker.main import work
+        from spbench.worker.rank_process import work
 
         if self._lost:
             return LaunchResult(ok=False, group_lost=True)

@@ -33,7 +33,7 @@ from spbench.strategies.fixed_axis import FixedAxis
 from spbench.strategies.registry import load
 from spbench.sweep.plan import cells
 from spbench.sweep.request import Request
-from spbench.worker.main import work as work_of_rank
+from spbench.worker.rank_process import work as work_of_rank
 from spbench.worker.reference import OneDevice, one_device
 from spbench.worker.step import Step
 from spbench.workload import workload as workload_module
