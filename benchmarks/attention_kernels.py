@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from spbench.layers import cross_attention as layer
 from spbench.layers.attention import Scores, attend_whole
-from spbench.layers.cross_attention import attend_context
+from spbench.layers.cross_attention import cross_attend
 
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -66,7 +66,7 @@ def self_attention(name: str, shape: tuple[int, ...], dim: int, *, causal: bool 
 def context(name: str, shape: tuple[int, ...], length: int, piece: int) -> None:
     q, k, v = tensors(shape, (shape[0], length, *shape[-2:]), (shape[0], length, *shape[-2:]))
     before, layer.PIECE, layer.LONGER = (layer.PIECE, layer.LONGER), piece, 0
-    line(name, lambda: attend_context(q, k, v), [q, k, v], 4 * q.numel() * length)
+    line(name, lambda: cross_attend(q, k, v), [q, k, v], 4 * q.numel() * length)
     layer.PIECE, layer.LONGER = before
 
 

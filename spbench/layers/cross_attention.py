@@ -19,7 +19,7 @@ LONGER = 8
 """And so many times the context's length: each piece has a gradient of the whole context."""
 
 
-def attend_context(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def cross_attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Every position of ``q`` (B, *axes, Z, D) to a context k, v of (B, L, Z, D)."""
     flat = q.flatten(1, -3)
     count = pieces(flat.shape[1], max(PIECE, LONGER * k.shape[1]))

@@ -8,6 +8,11 @@ all-gather is what an accounting by activations alone leaves out.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
@@ -15,6 +20,21 @@ from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import shard_sizes
 from spbench.workload.traffic import Transfer
 from spbench.workload.workload import Workload
+
+
+@final
+class PairBias(nn.Module):
+    """This rank's rows of the pair tensor (B, S/N, S, C) -> its rows of bias (B, S/N, S, Z).
+
+    There is no constant for each head: softmax would not see it, and its gradient is zero.
+    """
+
+    def __init__(self, channels: int, heads: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(heads, channels))
+
+    def forward(self, pairs: Tensor) -> Tensor:
+        return F.linear(pairs, self.weight)
 
 
 def gathered(scores: Scores, comm: Collectives) -> Scores:

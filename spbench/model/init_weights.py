@@ -1,4 +1,4 @@
-"""The same weights on every rank, whatever part of them it holds.
+"""Weights that are equal on every rank, whatever part of them it holds.
 
 Each tensor has its own random stream, seeded by its name, so that a rank makes any whole
 tensor by itself, one at a time, and keeps its part: nothing is broadcast.
@@ -22,7 +22,7 @@ def named_tensor(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
 
 @torch.no_grad()
 def load_weights(model: nn.Module, rank: int, seed: int, sharpness: float = 1.0) -> None:
-    """Weights at the usual scale, biases and tables small but not zero, norms near one.
+    """Sets weights at the usual scale, biases and tables small but not zero, norms near one.
 
     ``sharpness`` multiplies the projections to q, k and v: at 8 and more, rows of scores
     differ by hundreds, which a careless softmax or merge does not survive.
@@ -43,7 +43,7 @@ def load_weights(model: nn.Module, rank: int, seed: int, sharpness: float = 1.0)
 
 @torch.no_grad()
 def fill_weights(model: nn.Module) -> None:
-    """Weights of the same scales from the device's own random stream: for timing, not proof."""
+    """Sets weights of those scales from the device's random stream: for timing, not proof."""
     for name, parameter in model.named_parameters():
         mean, scale = _mean_and_scale(name, list(parameter.shape))
         parameter.normal_(mean, scale)

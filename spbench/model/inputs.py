@@ -1,7 +1,7 @@
-"""What a step is given: the activation and its side inputs, whole or this rank's part.
+"""The inputs of a step: the activation and its side inputs, whole or this rank's part.
 
-The activation and the pair tensors are sharded; the condition and the context are small and
-whole on every rank.
+The activation and the pair tensors are sharded; the condition and the text tokens of
+cross-attention are small and whole on every rank.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ class Inputs:
     x: Tensor
     """(B, *axes, H)."""
     condition: Tensor
-    """(B, H), or (B, T, H) with one for each position of time."""
-    context: Tensor
-    """(B, L, H)."""
+    """(B, H), or (B, T, H) with a vector for each position of time."""
+    text: Tensor
+    """(B, L, H), the tokens that cross-attention attends to."""
     pairs: dict[str, Tensor]
     """(B, S, S, C) for each axis whose attention has a pair bias; its first S is sharded."""
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [self.x, self.condition, self.context, *self.pairs.values()]
+        return [self.x, self.condition, self.text, *self.pairs.values()]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Inputs:
         return Inputs(
             x=change(self.x),
             condition=change(self.condition),
-            context=change(self.context),
+            text=change(self.text),
             pairs={axis: change(pair) for axis, pair in self.pairs.items()},
         )
 
@@ -51,7 +51,7 @@ class Inputs:
         return replace(self, x=comm.take(self.x, first).contiguous(), pairs=mine)
 
     def requiring_grad(self, wanted: bool) -> Inputs:
-        """With gradients for the activation and the pair tensors, if ``wanted``."""
+        """These inputs; the activation and the pair tensors get gradients if ``wanted``."""
         for leaf in (self.x, *self.pairs.values()):
             leaf.requires_grad_(wanted)
         return self
@@ -62,10 +62,10 @@ class Inputs:
 
     @property
     def gradients(self) -> dict[str, Tensor]:
-        """Those that a backward pass has left, by name."""
-        found = {"gradient of the input": self.x.grad}
-        found |= {gradient_name(axis): pair.grad for axis, pair in self.pairs.items()}
-        return {name: grad for name, grad in found.items() if grad is not None}
+        """Gradients that a backward pass has left, by name."""
+        named = {"gradient of the input": self.x.grad}
+        named |= {gradient_name(axis): pair.grad for axis, pair in self.pairs.items()}
+        return {name: grad for name, grad in named.items() if grad is not None}
 
 
 def gradient_name(axis: str) -> str:
@@ -73,13 +73,13 @@ def gradient_name(axis: str) -> str:
 
 
 def make(workload: Workload, tensor: Callable[[str, tuple[int, ...]], Tensor]) -> Inputs:
-    """Whole inputs of a workload, each by ``tensor(name, shape)``."""
+    """Whole inputs of a workload, each made by ``tensor(name, shape)``."""
     batch, hidden = workload.batch, workload.hidden
     times = (workload.axes["time"],) if workload.modulation == "per_time" else ()
     return Inputs(
         x=tensor("x", (batch, *workload.axes.values(), hidden)),
         condition=tensor("condition", (batch, *times, hidden)),
-        context=tensor("context", (batch, max(1, workload.context_tokens), hidden)),
+        text=tensor("context", (batch, max(1, workload.text_tokens), hidden)),
         pairs={
             axis: tensor(f"pairs of {axis}", (batch, *[workload.axes[axis]] * 2, channels))
             for axis, channels in workload.pairs.items()
@@ -88,7 +88,7 @@ def make(workload: Workload, tensor: Callable[[str, tuple[int, ...]], Tensor]) -
 
 
 def seeded(workload: Workload, seed: int) -> Inputs:
-    """The same whole inputs on every rank, on the CPU."""
+    """Whole inputs on the CPU, equal on every rank."""
     return make(workload, lambda name, shape: named_tensor(name, shape, seed))
 
 

@@ -1,7 +1,7 @@
-"""Norms, plain or modulated by a conditioning vector (adaLN: shift, scale, gate).
+"""Norms: plain, modulated by a conditioning vector (adaLN: shift, scale, gate), of heads.
 
-As in the DiT family's lighter form: one projection of the condition serves the whole model,
-and each sublayer adds a table of its own. A condition for each position of ``time`` belongs
+adaLN is the DiT family's lighter form: one projection of the condition serves the whole
+model, and each sublayer adds a table of its own. A condition for each position of ``time`` belongs
 to that axis and follows its shard; so does every gradient that it contributes.
 """
 
@@ -46,7 +46,7 @@ class PlainNorm(nn.Module):
 
 @final
 class ModulatedNorm(nn.Module):
-    """The bare norm, then (1 + scale) x + shift; gives the gate for the residual too."""
+    """The norm without weights, then (1 + scale) x + shift; the residual's gate comes beside it."""
 
     def __init__(self, workload: Workload, index: int) -> None:
         super().__init__()
@@ -63,6 +63,18 @@ class ModulatedNorm(nn.Module):
 
 
 @final
+class QueryKeyNorm(nn.Module):
+    """An RMS norm of each head's query and of each head's key, its scale shared by the heads."""
+
+    def __init__(self, head_dim: int) -> None:
+        super().__init__()
+        self.q_norm, self.k_norm = nn.RMSNorm(head_dim, eps=EPS), nn.RMSNorm(head_dim, eps=EPS)
+
+    def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return self.q_norm(q), self.k_norm(k)
+
+
+@final
 class Conditioning(nn.Module):
     """The condition (B, H) or (B, T, H) -> (B, *ones or time, modulated, 3, H), sharded."""
 
@@ -76,7 +88,7 @@ class Conditioning(nn.Module):
         self.bias = nn.Parameter(torch.empty(modulated * 3 * hidden))
 
     def forward(self, condition: Tensor) -> Tensor:
-        """Every rank's whole, to be taken apart by ``on_shard``."""
+        """The whole condition, projected; ``on_shard`` takes a rank's part of it."""
         projected = F.linear(F.silu(condition), self.weight, self.bias)
         ones = [1] * self.axes
         if self.time_dim is not None:
@@ -85,5 +97,5 @@ class Conditioning(nn.Module):
         return projected.reshape(shape)
 
     def on_shard(self, projected: Tensor, shard: Shard, comm: Collectives) -> Tensor:
-        """This rank's part, where the condition belongs to the sharded axis."""
+        """This rank's part if the condition belongs to the sharded axis, else all of it."""
         return comm.take(projected, shard) if shard.dim == self.time_dim else projected

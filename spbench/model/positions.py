@@ -1,6 +1,6 @@
-"""Positions along axes: learned ones are added to the input, rotary ones turn q and k.
+"""Positions along axes: learned positions are added to the input, rotary positions turn q and k.
 
-Both belong to an axis and follow its shard, whatever positions a rank holds.
+Both belong to an axis and follow its shard, whichever positions a rank holds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BASE = 10_000.0
 
 @final
 class LearnedPositions(nn.Module):
-    """(B, *axes, H) plus one vector for each position of each axis that has them."""
+    """(B, *axes, H) plus a vector for each position of each axis with learned positions."""
 
     def __init__(self, workload: Workload, comm: Collectives) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def _name(axis: str, pairs: int) -> str:
 class Rotary(nn.Module):
     """Turns pairs of numbers of each query and key by angles that grow with the position.
 
-    (B, *axes, Z, D) -> the same. With several rotary axes each has its own share of the
+    Shapes (B, *axes, Z, D) stay. With several rotary axes each has its own share of the
     pairs. (Su et al., RoFormer, 2021, eq. 34; number i is paired with number i + D/2.)
     """
 
@@ -86,7 +86,7 @@ class Rotary(nn.Module):
         self.dims = {axis: workload.dim(axis) for axis in self.pairs}
 
     def forward(self, q: Tensor, k: Tensor, shard: Shard | None) -> tuple[Tensor, Tensor]:
-        """``shard`` says how the axes of q and k are cut; None: they are whole."""
+        """``shard`` tells how the axes of q and k are cut; None: they are whole."""
         if not self.pairs:
             return q, k
         tables = []

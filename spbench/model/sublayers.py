@@ -1,8 +1,8 @@
-"""The sublayers: self-attention, cross-attention, mlp. Each meets the strategy at its seams.
+"""The sublayers: self-attention, cross-attention, mlp; each calls the strategy at its seams.
 
     x (B, *axes, H)  ->  linear_in  ->  attend or activation  ->  linear_out  ->  (B, *axes, H)
 
-What lies between the projections may be whole or cut; only the strategy knows.
+Between the projections the axes may be whole or cut; only the strategy knows which.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
-from spbench.layers.cross_attention import attend_context
+from spbench.layers.cross_attention import cross_attend
 from spbench.layers.linear import LinearSpec
+from spbench.layers.pair_bias import PairBias
 from spbench.model.inputs import Inputs
-from spbench.model.modulation import EPS
+from spbench.model.modulation import QueryKeyNorm
 from spbench.model.positions import Rotary, RotaryTables
 from spbench.strategies.base import Strategy
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
@@ -78,8 +79,9 @@ class SelfAttention(nn.Module):
             self.projection = nn.Parameter(torch.empty(2, sublayer.projection, *lengths))
         self.bias: PairBias | None = None
         if sublayer.pair_bias:
-            self.bias = PairBias(sublayer.axes[0], sublayer.pair_bias, workload.heads)
-            self.bias_shard = shared.pairs[sublayer.axes[0]]
+            self.bias = PairBias(sublayer.pair_bias, workload.heads)
+            self.bias_axis = sublayer.axes[0]
+            self.bias_shard = shared.pairs[self.bias_axis]
 
     def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
         qkv = self.qkv(x, shard)
@@ -92,7 +94,7 @@ class SelfAttention(nn.Module):
             dims=self.dims,
             causal=self.causal,
             projection=self.projection,
-            bias=None if self.bias is None else self.bias(inputs),
+            bias=None if self.bias is None else self.bias(inputs.pairs[self.bias_axis]),
             bias_shard=None if self.bias is None else self.bias_shard,
         )
         attended = self.strategy.attend(q, k, v, scores, shard, self.comm)
@@ -101,36 +103,8 @@ class SelfAttention(nn.Module):
 
 
 @final
-class QueryKeyNorm(nn.Module):
-    """An RMS norm of each head's query and of each head's key, its scale shared by the heads."""
-
-    def __init__(self, head_dim: int) -> None:
-        super().__init__()
-        self.q_norm, self.k_norm = nn.RMSNorm(head_dim, eps=EPS), nn.RMSNorm(head_dim, eps=EPS)
-
-    def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return self.q_norm(q), self.k_norm(k)
-
-
-@final
-class PairBias(nn.Module):
-    """This rank's rows of the pair tensor (B, S/N, S, C) -> its rows of bias (B, S/N, S, Z).
-
-    Without a constant for each head: softmax would not see it, and its gradient is zero.
-    """
-
-    def __init__(self, axis: str, channels: int, heads: int) -> None:
-        super().__init__()
-        self.axis = axis
-        self.weight = nn.Parameter(torch.empty(heads, channels))
-
-    def forward(self, inputs: Inputs) -> Tensor:
-        return F.linear(inputs.pairs[self.axis], self.weight)
-
-
-@final
-class ContextAttention(nn.Module):
-    """Attention to a context that every rank holds whole: local under any shard."""
+class CrossAttentionModule(nn.Module):
+    """Attention to text tokens that every rank holds whole: local under any shard."""
 
     def __init__(
         self, sublayer: CrossAttention, workload: Workload, strategy: Strategy, comm: Collectives
@@ -144,15 +118,15 @@ class ContextAttention(nn.Module):
             return LinearSpec(in_shape=in_shape, out_shape=out_shape, cut=0, units=heads)
 
         self.q = strategy.linear_in(spec((hidden,), (heads, head_dim)), comm)
-        both = LinearSpec(
+        keys_values = LinearSpec(
             in_shape=(hidden,), out_shape=(2 * heads, head_dim), cut=0, units=heads, widths=(1, 1)
         )
-        self.kv = strategy.linear_in(both, comm)
+        self.kv = strategy.linear_in(keys_values, comm)
         self.out = strategy.linear_out(spec((heads, head_dim), (hidden,)), comm)
 
     def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
-        k, v = self.kv(inputs.context[:, : self.length], None).chunk(2, -2)
-        out: Tensor = self.out(attend_context(self.q(x, shard), k, v), shard)
+        k, v = self.kv(inputs.text[:, : self.length], None).chunk(2, -2)
+        out: Tensor = self.out(cross_attend(self.q(x, shard), k, v), shard)
         return out
 
 
@@ -194,11 +168,11 @@ def make(
     strategy: Strategy,
     comm: Collectives,
     shared: Shared,
-) -> SelfAttention | ContextAttention | FeedForward:
+) -> SelfAttention | CrossAttentionModule | FeedForward:
     match sublayer:
         case Attention():
             return SelfAttention(sublayer, workload, strategy, comm, shared)
         case CrossAttention():
-            return ContextAttention(sublayer, workload, strategy, comm)
+            return CrossAttentionModule(sublayer, workload, strategy, comm)
         case Mlp():
             return FeedForward(sublayer, workload, strategy, comm)

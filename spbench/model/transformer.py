@@ -4,9 +4,9 @@
         x = switch(x, to=shard)                  # only where the layout changes
         x = x + gate * sublayer(norm(x))         # linear_in -> attend -> linear_out
 
-It starts on a sharded activation, as a patch embedding leaves it, and ends with the final
-projection on whatever shard is current: 36 times fewer channels, still sharded. Under
-checkpointing each block is recomputed from its input; the switch into it is not.
+The activation comes sharded, as a patch embedding leaves it. The final projection runs on
+whatever shard is current: 36 times fewer channels, still sharded. Under checkpointing each
+block is recomputed from its input; the switch into the block is not.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Residual(nn.Module):
 
 @final
 class Transformer(nn.Module):
-    """(B, *axes, H), sharded as the first sublayer wants it -> (B, *axes, C), as the last."""
+    """(B, *axes, H), sharded as for the first sublayer -> (B, *axes, C), as for the last."""
 
     def __init__(self, workload: Workload, strategy: Strategy, comm: Collectives) -> None:
         super().__init__()
@@ -79,13 +79,13 @@ class Transformer(nn.Module):
         )
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """``inputs`` are this rank's part."""
+        """The output for this rank's part of the inputs."""
         projected = None if self.conditioning is None else self.conditioning(inputs.condition)
         recompute = self.workload.checkpointing == "full" and inputs.x.requires_grad
         shard = self.first
         x = self.positions(inputs.x, shard)
         length = len(self.workload.block)
-        residuals = [one for one in self.residuals if isinstance(one, Residual)]
+        residuals = [module for module in self.residuals if isinstance(module, Residual)]
         for block in (residuals[i : i + length] for i in range(0, len(residuals), length)):
             x = self._switch(x, shard, block[0].shard)
             if recompute:

@@ -94,7 +94,7 @@ class Workload(Frozen):
         return max(MIN_OUT_CHANNELS, self.hidden // OUT_RATIO)
 
     @property
-    def context_tokens(self) -> int:
+    def text_tokens(self) -> int:
         """Length of the longest context of the block's cross-attentions; 0 without any."""
         return max((s.length for s in self.block if isinstance(s, CrossAttention)), default=0)
 

@@ -119,7 +119,7 @@ def test_context_heads_reinterpreted(monkeypatch: pytest.MonkeyPatch) -> None:
         mixed = q.transpose(-1, -2).reshape(q.shape)
         return right_reference(mixed, k, v)
 
-    right_reference = sublayers.attend_context
+    right_reference = sublayers.cross_attend
     calls = {"n": 0}
 
     def only_when_sharded(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ def test_context_heads_reinterpreted(monkeypatch: pytest.MonkeyPatch) -> None:
         whole = q.shape[1:3] == (5, 13)
         return right_reference(q, k, v) if whole else wrong(q, k, v)
 
-    monkeypatch.setattr(sublayers, "attend_context", only_when_sharded)
+    monkeypatch.setattr(sublayers, "cross_attend", only_when_sharded)
     assert caught("ulysses", 3, shape())
     assert calls["n"]
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from spbench.layers import cross_attention
-from spbench.layers.cross_attention import attend_context, pieces
+from spbench.layers.cross_attention import cross_attend, pieces
 
 
 @pytest.mark.parametrize(
@@ -22,14 +22,14 @@ def test_a_long_context_goes_to_few_pieces(monkeypatch: pytest.MonkeyPatch) -> N
     asked = []
     monkeypatch.setattr(cross_attention, "pieces", lambda *lengths: asked.append(lengths) or 1)
     for length in (7, 128, 300):
-        attend_context(torch.zeros(1, 4, 2, 8), *torch.zeros(2, 1, length, 2, 8))
+        cross_attend(torch.zeros(1, 4, 2, 8), *torch.zeros(2, 1, length, 2, 8))
     assert asked == [(4, 1024), (4, 1024), (4, 2400)]
 
 
 @pytest.mark.parametrize("queries", [(0, 5), (3, 0)])
 def test_no_queries(queries: tuple[int, int]) -> None:
     """A rank may have none."""
-    out = attend_context(torch.zeros(1, *queries, 2, 8), *torch.zeros(2, 1, 3, 2, 8))
+    out = cross_attend(torch.zeros(1, *queries, 2, 8), *torch.zeros(2, 1, 3, 2, 8))
     assert out.shape == (1, *queries, 2, 8)
 
 
@@ -42,7 +42,7 @@ def test_pieces_change_nothing(batch: int, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(cross_attention, "PIECE", 8)
     monkeypatch.setattr(cross_attention, "LONGER", 1)
     assert pieces(6 * 16, 8) == 12
-    found = attend_context(q, k, v)
+    found = cross_attend(q, k, v)
     weights = (torch.einsum("btszd,blzd->btszl", q, k) / 4**0.5).softmax(-1)
     wanted = torch.einsum("btszl,blzd->btszd", weights, v)
     cotangent = torch.randn_like(wanted)

@@ -111,7 +111,7 @@ def sublayer_of(
             wide = F.silu(gate) * value if gated else F.gelu(wide, approximate="tanh")
             return wide @ weights["down.weight"].T + weights["down.bias"]
         case CrossAttention():
-            context = given.context[:, : sublayer.length]
+            context = given.text[:, : sublayer.length]
             q, kv = heads_of(x, weights, "q"), heads_of(context, weights, "kv")
             k, v = kv[:, :, : q.shape[2]], kv[:, :, q.shape[2] :]
             seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool)

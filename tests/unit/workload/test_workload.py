@@ -103,10 +103,10 @@ def test_what_is_derived() -> None:
         CrossAttention(length=9),
         Mlp(ratio=2.5),
     )
-    assert (work.head_dim, work.tokens, work.context_tokens) == (8, 96, 9)
+    assert (work.head_dim, work.tokens, work.text_tokens) == (8, 96, 9)
     assert work.activation_bytes == 2 * 96 * 48 * 2
     assert (work.dim("time"), work.dim("space")) == (1, 2)
-    assert workload(block=[{"mlp": 4}]).context_tokens == 0
+    assert workload(block=[{"mlp": 4}]).text_tokens == 0
 
 
 @pytest.mark.parametrize(("hidden", "channels"), [(1152, 32), (2048, 56), (48, 8), (288, 8)])
@@ -141,7 +141,7 @@ def test_a_twin_keeps_what_makes_shards_uneven(
     assert twin.head_dim == min(8, work.head_dim)
     assert twin.depth == 2
     assert [type(s) for s in twin.block] == [type(s) for s in work.block]
-    assert twin.context_tokens <= 7
+    assert twin.text_tokens <= 7
 
 
 def case(**more: Any) -> Case:
