@@ -7,15 +7,14 @@ figure that cannot be, as a negative time, is damage: it would be drawn and divi
 from __future__ import annotations
 
 import re
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import pandas
 
 from spbench.results.record import COLUMNS, REQUIRED, column_types
-from spbench.results.sample import RowStatus
+from spbench.results.sample import STATUSES
 
 DTYPES: Final[dict[type, str]] = {int: "Int64", float: "float64", str: "str"}
-STATUSES = frozenset(get_args(RowStatus))
 ABOVE_0 = frozenset(
     name
     for name in COLUMNS

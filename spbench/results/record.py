@@ -19,7 +19,7 @@ SCHEMA_VERSION = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A launch, measured or failed."""
+    """A launch, measured or failed. ``columns.py`` says what each field means."""
 
     schema_version: int = SCHEMA_VERSION
     run_id: str
@@ -80,51 +80,37 @@ class Record:
     log: str = ""
     workload_key: str = ""
     environment: str = ""
-    """Variables that the strategy's best form asks for, as the ranks found them."""
     effort: str = ""
-    """How it was measured: full, quick, counted (one step), or the seconds that were aimed at.
-    Blank, in rows of before, is full."""
     round: str = ""
-    """Launches that ran in one pass of one invocation: they saw the same machine."""
     stopped_by: str = ""
-    """What ended sampling: precision, seconds or iterations."""
     noisy: str = ""
-    """What disturbed the timed pass, in a few words; blank when it was quiet."""
     load_average: float | None = None
     others_cores: float | None = None
-    """Cores of a host that anything but the ranks used during the timed pass."""
     gpu_clock_mhz: float | None = None
     gpu_power_w: float | None = None
     gpu_temperature_c: float | None = None
     gpu_throttle: str = ""
     gpu_neighbours: int | None = None
-    """Processes of others on one of the GPUs."""
     hardware: str = ""
-    """Stable facts of the machine: launches on other hardware are not to be compared."""
     collectives: str = ""
-    """Calls of the busiest rank in one step, as forward.all_to_all=55 backward.all_to_all=55."""
     launch_s: float | None = None
-    """Of the whole launch, as it was seen from outside."""
     steps_s: float | None = None
-    """Of that, inside steps of rank 0, untimed ones included."""
     placement: str = ""
-    """Which ranks were on which machine, as node-a 0-3, node-b 4-7; blank on one alone."""
     turns: int | None = None
-    """That it took right behind one of another side's launch of its round; blank: it ran alone."""
 
     @property
     def effort_label(self) -> str:
-        """As a case's effort is called; rows of before say none, and were full."""
+        """Name of the measurement budget; rows of older versions have none, and were full."""
         return self.effort or "full"
 
     @property
     def statistic(self) -> str:
-        """What ``step_ms`` is of its launch's iterations."""
+        """How ``step_ms`` is made of the iterations of the launch."""
         return "median" if self.schema_version < 4 else "trimmed mean"
 
     @property
     def ranks_by_node(self) -> str:
-        """How many ranks each machine had, as 4+4; of one machine all."""
+        """Number of ranks on each machine, as 4+4."""
         if not self.placement:
             return str(self.world_size)
         runs = [part.rpartition(" ")[2].partition("-") for part in self.placement.split(", ")]
@@ -135,18 +121,18 @@ class Record:
 
     @property
     def gate_error(self) -> float | None:
-        """The larger of output and gradients; infinite where one is no number."""
-        found = [e for e in (self.output_error, self.gradient_error) if e is not None]
-        return math.inf if any(map(math.isnan, found)) else max(found, default=None)
+        """The larger error of output and gradients; infinite where one is not a number."""
+        errors = [e for e in (self.output_error, self.gradient_error) if e is not None]
+        return math.inf if any(map(math.isnan, errors)) else max(errors, default=None)
 
     @property
     def compared_ms(self) -> float | None:
-        """What stands for the launch's time: of a step, or of what one GPU's share computes."""
+        """Time that launches are compared by: a step's, or one GPU's share of computation."""
         return self.compute_ms if self.kind == "one_gpu_share" else self.step_ms
 
     @classmethod
     def of_case(cls, case: Case, **more: Any) -> Self:
-        """What is known before anything ran, and ``more``."""
+        """Record of a case before anything ran, with ``more`` columns."""
         work = case.workload
         return cls(
             case=case.key,
@@ -170,11 +156,7 @@ class Record:
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Record))
 REQUIRED = tuple(field.name for field in fields(Record) if field.default is MISSING)
-"""A row without one of these is not known to be of any case."""
-REQUIRED = tuple(field.name for field in fields(Record) if field.default is MISSING)
-"""A row without one of these is not known to be of any case."""
-REQUIRED = tuple(field.name for field in fields(Record) if field.default is MISSING)
-"""A row without one of these is not known to be of any case."""
+"""Columns without which it is not known what case a row belongs to."""
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
@@ -23,6 +23,7 @@ RowStatus = Literal[
     "skipped",
     "interrupted",
 ]
+STATUSES: tuple[RowStatus, ...] = get_args(RowStatus)
 
 
 class Sample(BaseModel):
