@@ -1,1 +1,1 @@
-"""Records to what they say: no torch, no clock, made from the CSV alone."""
+"""From records to verdicts: no torch, no clock, from the CSV alone."""

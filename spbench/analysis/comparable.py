@@ -1,11 +1,11 @@
-"""Which rows may be compared: rows of one case, of the same hardware, and in one panel.
+"""Which rows may be compared: rows of one case, on the same hardware, and in one panel.
 
-- ``matched``: the cases of two runs, by key where both have it, else by what is computed, on how
-  many ranks and by which strategy. Device and seed are left out then: another device is a reason
-  not to compare a case, and not another case.
-- ``mismatch``: times of different GPUs, or of different versions of torch, say nothing about a
-  change of the code. A field that is blank on one side is not known there, and stops nothing.
-- ``in_panels``: a panel is what strategies share that stand side by side, but for the ranks.
+- ``matched`` pairs the cases of two runs, by key where both have it, else by what is computed, on
+  how many ranks and by which strategy. Device and seed do not count: a case that ran on another
+  device cannot be compared, but it is not another case.
+- ``mismatch`` says why times cannot be compared: those of different GPUs, or of different versions
+  of torch, say nothing about a change of the code. A blank field is not known, and no obstacle.
+- ``in_panels`` groups the strategies that stand side by side: all but the ranks is the same.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ SHAPE = ("axes", "batch", "dtype", "mode", "checkpointing", "kind")
 COMPUTES = ("workload", *SHAPE, "world_size", "strategy")
 """Columns in which rows of one case agree, whatever their device and seed."""
 PANEL = ("workload", "workload_key", *SHAPE, "device")
-"""Columns in which rows of one panel agree, besides the effort."""
+"""Columns in which rows of one panel agree, besides the measurement budget."""
 LIBRARIES = ("device", "backend", "gpu", "torch", "cuda", "nccl")
 """What the memory of a step depends on, besides the code."""
 HARDWARE = (*LIBRARIES, "hardware", "ranks_by_node", "effort", "statistic")
-"""What its time depends on: links between machines, and a quick launch warms up for less."""
+"""What its time depends on: links between machines, too, and a quick launch warms up for less."""
 IN_FRAME = (*LIBRARIES, "hardware", "placement", "world_size", "effort", "schema_version")
-"""The columns that ``HARDWARE`` is made of."""
+"""The columns that ``HARDWARE`` is computed from."""
 Setup = tuple[str, ...]
 """Values of ``HARDWARE``."""
 
@@ -39,8 +39,8 @@ def matched(
 ) -> Iterator[tuple[str | None, str | None]]:
     """The key of each case in both runs, in the order of the second; one may be None.
 
-    An interrupted launch says nothing of the code. What a baseline has as skipped, because a
-    strategy declined it, cannot be missed.
+    An interrupted launch says nothing about the code. A case that the baseline skipped, because
+    its strategy declined it, is never missing.
     """
     old = _cases(before[~before["status"].isin(["interrupted", "skipped"])])
     tried = after[after["status"] != "interrupted"]
@@ -71,9 +71,9 @@ def _cases(frame: pandas.DataFrame) -> dict[str, tuple[object, ...]]:
 def _same_workload(
     workload_key: object, old: dict[str, tuple[object, ...]], spare: list[str]
 ) -> str | None:
-    """The first of ``spare`` with the same workload; it is taken from there.
+    """Takes the first case with the same workload out of ``spare``.
 
-    Rows from before workloads had keys are known by the workload's name.
+    In rows from before workloads had keys, the workload's name decides.
     """
     for case in spare:
         keys = {old[case][0], workload_key}
@@ -84,7 +84,7 @@ def _same_workload(
 
 
 def setups_of(frame: pandas.DataFrame) -> list[Setup]:
-    """For each row the values of ``HARDWARE``."""
+    """The values of ``HARDWARE``, row by row."""
     kind = frame.groupby(list(IN_FRAME), sort=False, dropna=False).ngroup()
     setups = list(map(attrgetter(*HARDWARE), records_of(frame[~kind.duplicated()])))
     return [setups[number] for number in kind]
@@ -95,37 +95,33 @@ def mismatch(
 ) -> str:
     """What differs, in words; blank if the two may be compared.
 
-    Launches of one side that differ among themselves are not to be compared with anything.
+    A case whose own launches differ cannot be compared with anything.
     """
     if len({*before, *after}) <= 1:
-        return ""  # as nearly always, and much sooner known
+        return ""  # nearly always, and much faster
     reasons = []
     for i, name in enumerate(fields):
-        old, new = ({setup[i] for setup in side if setup[i]} for side in (before, after))
+        old, new = ({setup[i] for setup in run if setup[i]} for run in (before, after))
         word = name.replace("_", " ")
         mixed = next((values for values in (new, old) if len(values) > 1), None)
         if mixed:
-            reasons.append(f"launches with {word} {_listed(mixed)} in one case")
+            reasons.append(f"launches with {word} {' and '.join(sorted(mixed))} in one case")
         elif old and new and old != new:
-            reasons.append(f"{word} {_listed(new)}, was {_listed(old)}")
+            reasons.append(f"{word} {new.pop()}, was {old.pop()}")
     return "; ".join(reasons)
-
-
-def _listed(values: set[str]) -> str:
-    return " and ".join(sorted(values))
 
 
 def in_panels(frame: pandas.DataFrame) -> pandas.DataFrame:
     """The frame with the columns ``panel``, a title, and ``panel_number``, in the run's order.
 
-    Panels of one name are told apart by what they differ in.
+    Where titles would be equal, they also name what differs.
     """
     effort = frame["effort"].replace("", "full")
     number = frame.groupby([*(frame[name] for name in PANEL), effort], sort=False).ngroup()
     firsts = records_of(frame[~number.duplicated()])
     alike: dict[str, list[Setup]] = {}
     for record in firsts:
-        alike.setdefault(panel_title(record), []).append(_apart(record))
+        alike.setdefault(panel_title(record), []).append(_further_words(record))
     titles = [_title(record, alike[panel_title(record)]) for record in firsts]
     return frame.assign(panel=[titles[i] for i in number], panel_number=number)
 
@@ -141,16 +137,13 @@ def panel_title(record: Record) -> str:
     return f"{record.workload} ({', '.join(words)})"
 
 
-def _apart(record: Record) -> Setup:
-    """What panels of one name may differ in, in words."""
+def _further_words(record: Record) -> Setup:
+    """What panels with equal titles may differ in, in words."""
     key = f"workload {record.workload_key}" if record.workload_key else ""
     return key, record.device, "" if record.effort_label == "full" else record.effort
 
 
 def _title(record: Record, alike: Sequence[Setup]) -> str:
-    words = [
-        word
-        for i, word in enumerate(_apart(record))
-        if word and len({other[i] for other in alike}) > 1
-    ]
+    columns = zip(_further_words(record), *alike, strict=True)
+    words = [word for word, *every in columns if word and len(set(every)) > 1]
     return " ".join([panel_title(record), ", ".join(words)]).rstrip()

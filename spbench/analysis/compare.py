@@ -1,7 +1,7 @@
-"""Two sides of one case: which launches count, whether they may be compared, what follows.
+"""The times of one case before and after: which launches count, and what follows from them.
 
 Faster or slower only where the ratio's interval lies wholly outside the margin, the same only
-where it lies wholly inside; else inconclusive, with the launches that it would take.
+where it lies wholly inside; else inconclusive, with the launches that a verdict takes.
 """
 
 from __future__ import annotations
@@ -16,46 +16,48 @@ from spbench.analysis.paired_steps import step_ratios
 from spbench.text import counted
 
 MARGIN = 0.02
-"""Differences below this are the same to us, unless told otherwise."""
+"""Default margin: times that differ by less are the same."""
 
 Verdict = Literal["faster", "same", "slower", "inconclusive", "not comparable"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The time of one side as a multiple of the other's: above 1 is slower."""
+    """The time after as a multiple of the time before: above 1 is slower."""
 
     verdict: Verdict
     before_ms: float | None = None
+    """Median of the launches before that were compared."""
     after_ms: float | None = None
-    """Medians of the launches that were compared."""
+    """Median of the launches after that were compared."""
     ratio: float | None = None
     """Mean of the launches' ratios; None where they are not comparable."""
     low: float | None = None
+    """Lower end of the ratio's interval; None with fewer than three launches."""
     high: float | None = None
-    """The interval; None with fewer than three launches."""
+    """Upper end of the ratio's interval."""
     launches: int = 0
-    """That were compared, of the side that has fewer."""
+    """Launches that were compared, before or after, whichever are fewer."""
     counts: tuple[int, int] = (0, 0)
-    """The same of each side, before and after."""
+    """Launches that were compared, before and after."""
     paired: bool = False
-    """Whether the launches of both sides ran next to each other, in the same rounds."""
+    """Whether the launches before and after ran next to each other, in the same rounds."""
     needs: int | None = None
-    """Launches that a verdict would take, of each side, if value and spread stay what they are."""
+    """Launches before and after that a verdict would take, if ratio and spread stay the same."""
     estimate: Ratio | None = None
-    """What interval and verdict are made of."""
+    """The estimate that interval and verdict are computed from."""
     p_slower: float = 1.0
-    """One-sided: how probable this is where the truth is just within the margin."""
+    """One-sided probability of so high a ratio where the true one is just within the margin."""
     is_noisy: bool = False
-    """Whether too few launches were quiet, of a side that ran apart or of one side alone: there is
-    no verdict."""
+    """Whether there is no verdict, as too few launches were quiet: of runs that were measured
+    apart, or of one of two that took turns."""
     reason: str = ""
 
 
 def compare_times(
     before: Launches, after: Launches, margin: float = MARGIN, *, allow_mismatch: bool = False
 ) -> Comparison | None:
-    """The times of the launches that count; None where a side has no time at all.
+    """Compares the launches that count; None where no time is known before or after.
 
     Launches that took turns are compared step by step, where their iterations are known.
     """
@@ -77,7 +79,7 @@ def compare_times(
 
 
 def _compared(before: Launches, after: Launches) -> tuple[Launches, Launches, str]:
-    """The launches of both that are compared, and the noise that forbids a verdict.
+    """The launches before and after to compare, and the noise that forbids a verdict.
 
     In rounds the two take turns, in an order that favours neither: noise that meets both widens
     the interval and shifts nothing, so noisy rounds count where too few are quiet. Runs that were
@@ -89,69 +91,68 @@ def _compared(before: Launches, after: Launches) -> tuple[Launches, Launches, st
         return old, new, next(iter([*old.noise.values(), *new.noise.values()]), "")
     noisy = before.noise.keys() & shared, after.noise.keys() & shared
     quiet = shared - noisy[0] - noisy[1]
-    enough = max(LEAST_LAUNCHES, len(shared) / 2)  # a few quiet ones tell less than many
+    enough = max(LEAST_LAUNCHES, len(shared) / 2)  # a few quiet launches say less than many
     if len(quiet) >= enough:
         return before.only(quiet), after.only(quiet), ""
     old, new = before.only(shared), after.only(shared)
     is_one_sided = min(map(len, noisy)) == 0 and max(map(len, noisy)) >= LEAST_LAUNCHES
-    # Chance does not choose one side three times over.
+    # Noise that meets only one of the two three times over is not chance.
     noise = next(iter([*old.noise.values(), *new.noise.values()])) if is_one_sided else ""
     return old, new, noise
 
 
 def launches_in_words(needs: int | None, counts: tuple[int, int], *, is_paired: bool) -> str:
-    """What there is, before and after, and how much would be enough."""
+    """The numbers of launches before and after, and the number that a verdict takes."""
     each = "" if is_paired else " of each"
     enough = f"about {needs:,}{each}" if needs else "more than 1,000"
-    return f"{_there_are(counts)}; a verdict takes {enough}"
+    return f"{_counts_in_words(counts)}; a verdict takes {enough}"
 
 
-def _there_are(counts: tuple[int, int]) -> str:
+def _counts_in_words(counts: tuple[int, int]) -> str:
     before, after = counts
     against = "of each" if before == after else f"against {before}"
     return f"{counted(after, 'launch')} {against}"
 
 
-def _judged(found: Ratio, margin: float, noise: str, counts: tuple[int, int]) -> Comparison:
-    verdict, needs, reason = verdict_of(found, margin), None, ""
+def _judged(estimate: Ratio, margin: float, noise: str, counts: tuple[int, int]) -> Comparison:
+    verdict, needs, reason = verdict_of(estimate, margin), None, ""
     if noise:
         verdict, reason = "inconclusive", f"too many launches were disturbed: {noise}"
-    elif verdict == "inconclusive" and found.launches < LEAST_LAUNCHES:
+    elif verdict == "inconclusive" and estimate.launches < LEAST_LAUNCHES:
         needs = LEAST_LAUNCHES
-        reason = f"{_there_are(counts)}; an interval takes {LEAST_LAUNCHES} of each"
+        reason = f"{_counts_in_words(counts)}; an interval takes {LEAST_LAUNCHES} of each"
     elif verdict == "inconclusive":
-        needs = _needed(found, margin)
-        reason = launches_in_words(needs, counts, is_paired=found.is_paired)
-    low, high = found.interval() if found.launches >= LEAST_LAUNCHES else (None, None)
+        needs = _needed(estimate, margin)
+        reason = launches_in_words(needs, counts, is_paired=estimate.is_paired)
+    low, high = estimate.interval() if estimate.launches >= LEAST_LAUNCHES else (None, None)
     return Comparison(
         verdict=verdict,
-        ratio=found.value,
+        ratio=estimate.value,
         low=low,
         high=high,
-        launches=found.launches,
+        launches=estimate.launches,
         counts=counts,
-        paired=found.is_paired,
+        paired=estimate.is_paired,
         needs=needs,
-        estimate=found,
-        p_slower=1.0 if noise else found.p_above(1 + margin),
+        estimate=estimate,
+        p_slower=1.0 if noise else estimate.p_above(1 + margin),
         is_noisy=bool(noise),
         reason=reason,
     )
 
 
-def _needed(found: Ratio, margin: float) -> int | None:
-    """Launches until the interval leaves the limit that it straddles; inside, both limits."""
+def _needed(estimate: Ratio, margin: float) -> int | None:
+    """Launches until the interval leaves the limit that it straddles; both, if it lies between."""
     fast, slow = limits_of(margin)
-    limits = [limit for limit in (fast, slow) if fast <= found.value <= slow] or [
-        slow if found.value > slow else fast
-    ]
-    needs = [found.launches_needed(limit) for limit in limits]
+    nearest = (slow,) if estimate.value > slow else (fast,)
+    limits = (fast, slow) if fast <= estimate.value <= slow else nearest
+    needs = [estimate.launches_needed(limit) for limit in limits]
     return None if None in needs else max(n for n in needs if n is not None)
 
 
-def verdict_of(found: Ratio, margin: float) -> Verdict:
+def verdict_of(estimate: Ratio, margin: float) -> Verdict:
     fast, slow = limits_of(margin)
-    low, high = found.interval()
+    low, high = estimate.interval()
     if low > slow:
         return "slower"
     if high < fast:
@@ -160,5 +161,5 @@ def verdict_of(found: Ratio, margin: float) -> Verdict:
 
 
 def limits_of(margin: float) -> tuple[float, float]:
-    """A margin of 3 % reaches from 1 / 1.03 to 1.03: the same for both directions."""
+    """The ratios that a margin allows: 3 % reaches from 1 / 1.03 to 1.03, equal as factors."""
     return 1 / (1 + margin), 1 + margin

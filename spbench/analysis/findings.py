@@ -1,4 +1,4 @@
-"""What is found of one metric of one case, before and after: status, time, memory or volume."""
+"""One metric of one case, before and after: its status, time, memory or volume."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ METRICS: tuple[Metric, ...] = ("status", "time", "memory", "volume")
 
 @dataclass(frozen=True, kw_only=True)
 class Margins:
-    """How much more is still the same."""
+    """Relative differences that count as none: 0.02 is 2 %."""
 
     time: float = MARGIN
     memory: float = 0.01
@@ -31,7 +31,7 @@ class Finding:
     """One metric of one case, before and after."""
 
     case: str = ""
-    """Its key on the side that has it; the second's where both have."""
+    """The case's key; the second run's where both have the case."""
     panel: str = ""
     """Workload, shape and mode in words."""
     strategy: str = ""
@@ -43,7 +43,7 @@ class Finding:
     """Milliseconds, bytes or a status."""
     after: float | str | None = None
     comparison: Comparison | None = None
-    """Of times."""
+    """The comparison of the times, where the metric is time."""
     reason: str = ""
 
     @property
@@ -57,8 +57,10 @@ class Finding:
 
 
 def compare_status(before: Sequence[Record], after: Sequence[Record]) -> Finding:
-    """A launch that failed gives its case its status: nobody can rely on the others. An earlier
-    failure excuses none of another kind."""
+    """A launch that failed gives its case its status, as the other launches cannot be relied on.
+
+    An earlier failure excuses no failure of another kind.
+    """
     if not after:
         return Finding(metric="status", verdict="missing", reason="this case was not measured now")
     if not before:
@@ -99,22 +101,25 @@ def _status_of_new(record: Record) -> Finding:
     return Finding(metric="status", verdict="broke", after=record.status, reason=reason)
 
 
-def _worst(endings: Sequence[Record], but: Collection[str] = ()) -> Record:
-    """A failure, with another status than ``but`` if there is such a failure; else the last."""
-    failed = [record for record in endings if record.status != "ok"]
+def _worst(records: Sequence[Record], but: Collection[str] = ()) -> Record:
+    """The first failure, preferably with a status not in ``but``; without any, the last record."""
+    failed = [record for record in records if record.status != "ok"]
     otherwise = [record for record in failed if record.status not in but]
-    return (otherwise or failed or endings[-1:])[0]
+    return (otherwise or failed or records[-1:])[0]
 
 
 Counts = dict[str, int]
+SENT = {f"sent_bytes_{phase}": phase for phase in PHASES} | {f"{op}_bytes": op for op in OPS}
+PREDICTED = {f"predicted_bytes_{phase}": phase for phase in PHASES}
+"""Columns of bytes, with the phase or operation that each counts."""
 
 
 def sent_by_both(
     before: Sequence[Record], after: Sequence[Record]
 ) -> tuple[int | None, int | None]:
-    """Bytes of a rank in a step."""
+    """Bytes that a rank sends in a step, before and after."""
     old, new = (
-        sum(counts[phase] for phase in PHASES if phase in counts) if counts else None
+        sum(counts.get(phase, 0) for phase in PHASES) if counts else None
         for counts in _counts(before, after)
     )
     return old, new
@@ -122,14 +127,14 @@ def sent_by_both(
 
 def volume_difference(before: Sequence[Record], after: Sequence[Record]) -> str:
     """Each phase and operation that sends more or less than before, of any launch, in words."""
-    return next((words for record in after if (words := _of_launch(before, [record]))), "")
+    return next((words for record in after if (words := _change(before, record))), "")
 
 
-def _of_launch(before: Sequence[Record], after: Sequence[Record]) -> str:
-    old, new = _counts(before, after)
+def _change(before: Sequence[Record], record: Record) -> str:
+    old, new = _counts(before, [record])
     shared = [name for name in old if name in new]
     words = [*_differences({n: old[n] for n in shared}, {n: new[n] for n in shared}, "bytes")]
-    was, now = _calls(before), _calls(after)
+    was, now = _calls(before), _calls([record])
     if was and now:
         words += _differences(was, now, "calls")
     return "; ".join(words)
@@ -143,25 +148,17 @@ def _differences(old: Counts, new: Counts, unit: str) -> Iterator[str]:
 
 
 def _counts(before: Sequence[Record], after: Sequence[Record]) -> tuple[Counts, Counts]:
-    """What was sent, if it is known of both; else what was to be sent, as of a share, which sends
-    nothing, or of a launch that was wrong before anything was counted. Never the one against the
-    other: a call too many is in the first alone."""
-    sent, predicted = ((kind(before), kind(after)) for kind in (_sent, _predicted))
+    """The bytes that were sent, if known before and after; else the predictions.
+
+    A share sends nothing, and a launch may be wrong before anything is counted. A count is never
+    compared with a prediction: only the count shows a call too many.
+    """
+    sent, predicted = ((_last(before, kind), _last(after, kind)) for kind in (SENT, PREDICTED))
     return predicted if all(predicted) and not all(sent) else sent
 
 
-def _sent(records: Sequence[Record]) -> Counts:
-    """Bytes by phase and by operation, of the last launch that has them."""
-    by_phase = _last(records, {f"sent_bytes_{phase}": phase for phase in PHASES})
-    return by_phase and by_phase | _last(records, {f"{op}_bytes": op for op in OPS})
-
-
-def _predicted(records: Sequence[Record]) -> Counts:
-    return _last(records, {f"predicted_bytes_{phase}": phase for phase in PHASES})
-
-
 def _last(records: Sequence[Record], columns: Mapping[str, str]) -> Counts:
-    """The last launch's that has any of the columns."""
+    """The columns of the last launch that has a value in any of them."""
     for record in reversed(records):
         every = {name: getattr(record, column) for column, name in columns.items()}
         if known := {name: count for name, count in every.items() if count is not None}:
@@ -170,7 +167,7 @@ def _last(records: Sequence[Record], columns: Mapping[str, str]) -> Counts:
 
 
 def _calls(records: Sequence[Record]) -> Counts:
-    """Calls by phase and operation, which a record has as ``forward.all_to_all=55``."""
+    """Calls by phase and operation, which a record writes as ``forward.all_to_all=55``."""
     for record in reversed(records):
         words = [word.partition("=") for word in record.collectives.split()]
         if words:

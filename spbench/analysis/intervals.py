@@ -1,4 +1,4 @@
-"""How much longer one thing takes than another, and how sure that is.
+"""How much longer one strategy or version takes than another, and how sure that is.
 
 The replicate is the launch. Launches of one round ran next to each other, so drift cancels in
 their ratio: they are paired. Ratios are averaged as logarithms, and the interval is Student's
@@ -16,21 +16,21 @@ from functools import cache, cached_property
 
 CONFIDENCE = 0.95
 LEAST_LAUNCHES = 3
-"""With fewer there is a range, no interval: two launches say next to nothing of a spread."""
+"""Fewest launches with an interval: two say next to nothing about a spread."""
 MOST_LAUNCHES = 1000
-"""More than these are never advised."""
+"""The most launches that are ever advised."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """What is known of a ratio of two times: ``after`` over ``before``, above 1 is slower."""
+    """An estimated ratio of two times, ``after`` over ``before``: above 1 is slower."""
 
     log: float
     """Mean of the logarithms of the launches' ratios."""
     variances: tuple[float, ...]
-    """Of the logarithms: of the rounds' ratios, or of each side's launches."""
+    """Variance of the logarithms of the rounds' ratios, or of the launches before and after."""
     counts: tuple[int, ...]
-    """Of these rounds, or of the launches before and after."""
+    """Numbers of these rounds, or of the launches before and after."""
 
     @property
     def is_paired(self) -> bool:
@@ -38,7 +38,7 @@ class Ratio:
 
     @property
     def launches(self) -> int:
-        """Of the side that has fewer."""
+        """Launches before or after, whichever are fewer."""
         return min(self.counts)
 
     @cached_property
@@ -48,7 +48,7 @@ class Ratio:
 
     @cached_property
     def freedom(self) -> float:
-        """Degrees of freedom of that error."""
+        """Degrees of freedom of ``error``."""
         return freedom_of(self.variances, self.counts)
 
     @property
@@ -63,7 +63,7 @@ class Ratio:
         return exp(self.log - half), exp(self.log + half)
 
     def p_above(self, limit: float) -> float:
-        """How probable so high a ratio is where the true one is ``limit``: one-sided."""
+        """One-sided probability of so high a ratio where the true one is ``limit``."""
         from scipy.special import stdtr
 
         distance = self.log - math.log(limit)
@@ -74,10 +74,10 @@ class Ratio:
         return float(stdtr(self.freedom, -distance / self.error))
 
     def launches_needed(self, limit: float, below: float = (1 + CONFIDENCE) / 2) -> int | None:
-        """Launches, of each side, after which the interval would lie on one side of ``limit``.
+        """Launches before and after that would move the interval off ``limit``.
 
-        If value and spreads stay what they are; None above ``MOST_LAUNCHES``, or where there
-        are too few to know a spread. ``below``: so much lies below the interval's upper end.
+        Assumes that value and spreads stay the same. None above ``MOST_LAUNCHES``, or where too
+        few launches are known for a spread. ``below``: the share below the interval's upper end.
         """
         gap = abs(self.log - math.log(limit))
         if self.launches < LEAST_LAUNCHES:
@@ -91,9 +91,9 @@ class Ratio:
 
 
 def paired_rounds(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
-    """The rounds that both sides have, if they are enough to go by; else none.
+    """The rounds with a launch before and after, if they are enough to compare; else none.
 
-    Three are, and so are fewer where a side has no others.
+    Three are enough, and fewer where the launches before or after have no other rounds.
     """
     shared = [name for name in before if name in after]
     enough = min(LEAST_LAUNCHES, len(before), len(after))
@@ -101,10 +101,10 @@ def paired_rounds(before: Mapping[str, float], after: Mapping[str, float]) -> li
 
 
 def ratio(before: Mapping[str, float], after: Mapping[str, float]) -> Ratio | None:
-    """Of times by round: of the paired rounds, if there are any.
+    """The ratio of the paired rounds; the times are in milliseconds, by round.
 
-    Otherwise the launches did not run next to each other, and their spreads add up (Welch).
-    None where a side has no launch.
+    Without paired rounds the launches did not run next to each other, and their spreads add up
+    (Welch). None where there is no launch before or after.
     """
     if not before or not after:
         return None
@@ -112,24 +112,19 @@ def ratio(before: Mapping[str, float], after: Mapping[str, float]) -> Ratio | No
         logs = [math.log(after[name] / before[name]) for name in shared]
         log, variance = _mean_and_variance(logs)
         return Ratio(log=log, variances=(variance,), counts=(len(logs),))
-    return _welch([*before.values()], [*after.values()])
-
-
-def _welch(before: Sequence[float], after: Sequence[float]) -> Ratio:
-    sides = [[math.log(value) for value in side] for side in (before, after)]
-    (old, old_variance), (new, new_variance) = map(_mean_and_variance, sides)
-    return Ratio(
-        log=new - old, variances=(old_variance, new_variance), counts=(len(before), len(after))
-    )
+    logs_apart = [[math.log(value) for value in run.values()] for run in (before, after)]
+    (old, *variances), (new, *others) = map(_mean_and_variance, logs_apart)
+    counts = len(before), len(after)
+    return Ratio(log=new - old, variances=(*variances, *others), counts=counts)
 
 
 def error_of(variances: Sequence[float], counts: Sequence[int]) -> float:
-    """Standard error of a mean, or of the difference of two, of so many values each."""
+    """Standard error of a mean of ``counts[0]`` values, or of the difference of two means."""
     return math.sqrt(sum(v / n for v, n in zip(variances, counts, strict=True)))
 
 
 def freedom_of(variances: Sequence[float], counts: Sequence[int]) -> float:
-    """Degrees of freedom of that error (Welch and Satterthwaite)."""
+    """Degrees of freedom of ``error_of`` (Welch and Satterthwaite)."""
     if len(counts) == 1:
         return counts[0] - 1.0
     parts = [v / n for v, n in zip(variances, counts, strict=True)]
@@ -144,7 +139,7 @@ def _mean_and_variance(values: Sequence[float]) -> tuple[float, float]:
 
 
 def around(values: Sequence[float]) -> tuple[float, float] | None:
-    """The interval of what launches took, by Student's t on logarithms; at least their median.
+    """The interval of launches' times, by Student's t on logarithms, widened to hold the median.
 
     None below three launches.
     """
@@ -158,24 +153,23 @@ def around(values: Sequence[float]) -> tuple[float, float] | None:
 
 @cache
 def quantile(freedom: float, below: float = (1 + CONFIDENCE) / 2) -> float:
-    """Of Student's t: so much of it lies below. ``CONFIDENCE`` lies within plus and minus this,
-    unless told otherwise."""
+    """The quantile of Student's t; ``CONFIDENCE`` lies between minus and plus the default."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, below))
 
 
 def holm(p_values: Sequence[float], alpha: float) -> list[bool]:
-    """Which of several hypotheses fall, so that a true one falls with ``alpha`` at most."""
+    """Which hypotheses are rejected, so that any true one is with ``alpha`` at most."""
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    fallen = [False] * len(p_values)
+    rejected = [False] * len(p_values)
     for place, i in enumerate(order):
         if p_values[i] > alpha / (len(p_values) - place):
             break
-        fallen[i] = True
-    return fallen
+        rejected[i] = True
+    return rejected
 
 
 def exp(log: float) -> float:
-    """Infinite where a float does not hold it."""
+    """The exponential; infinite where a float cannot hold it."""
     return math.exp(log) if log < 700 else math.inf

@@ -1,6 +1,6 @@
-"""What the launches of a case say: which count, their times by round, their typical figure.
+"""The launches of a case: which of them count, their times by round, and their typical figure.
 
-The launches of all cases are sorted out at once, as a DataFrame; comparing two cases is plain
+The launches of all cases are grouped at once, as a DataFrame; comparing two cases is then plain
 arithmetic on a few numbers each.
 """
 
@@ -16,6 +16,7 @@ import pandas
 
 from spbench.analysis.comparable import Setup, setups_of
 from spbench.analysis.intervals import LEAST_LAUNCHES, around
+from spbench.results.reading import records_of
 from spbench.results.record import Record
 
 
@@ -24,9 +25,9 @@ class Launches:
     """The launches of one case that are ok, by the round in which each ran."""
 
     ms: Mapping[str, float]
-    """Milliseconds of a step, or of what one GPU's share computes, where there is such a time."""
+    """Milliseconds of a step, or of what one GPU's share computes, where they were measured."""
     noise: Mapping[str, str]
-    """What disturbed the launches that were disturbed."""
+    """What disturbed the noisy launches."""
     setups: Mapping[str, Setup]
     """Hardware and libraries of each launch."""
     counting: Mapping[str, bool]
@@ -35,7 +36,6 @@ class Launches:
     """Iterations of the launches that took turns with those of another version."""
 
     def only(self, rounds: Collection[str]) -> Launches:
-        """The launches of these rounds."""
         if all(name in rounds for name in self.setups):
             return self
         kept = {
@@ -55,6 +55,36 @@ class Launches:
 NONE = Launches(ms={}, noise={}, setups={}, counting={}, steps_ms={})
 
 
+@dataclass(frozen=True, kw_only=True)
+class CaseRows:
+    """The rows of one case."""
+
+    panel: str
+    every: Sequence[Record]
+    used: Sequence[Record]
+    """The rows that figures are computed from."""
+    launches: Launches
+
+
+def cases_by(
+    frame: pandas.DataFrame,
+    by: Sequence[str],
+    is_used: pandas.Series[bool],
+    launches: Mapping[Any, Launches],
+) -> dict[Any, CaseRows]:
+    """The rows of each case, by the values of the columns ``by``; rows are numbered from 0."""
+    records, panels, used = records_of(frame), frame["panel"].tolist(), is_used.tolist()
+    return {
+        case: CaseRows(
+            panel=panels[rows[-1]],
+            every=[records[row] for row in rows],
+            used=[records[row] for row in rows if used[row]],
+            launches=launches.get(case, NONE),
+        )
+        for case, rows in frame.groupby(list(by)).indices.items()
+    }
+
+
 def launches_that_count(frame: pandas.DataFrame, by: Sequence[str]) -> pandas.Series[bool]:
     """The quiet launches of each case if there are enough of them; else the noisy ones, too."""
     is_ok = frame["status"] == "ok"
@@ -68,14 +98,14 @@ def launches_by(
     by: Sequence[str],
     steps_ms: Mapping[int, Sequence[float]] | None = None,
 ) -> dict[Any, Launches]:
-    """The launches of each case; ``by`` are the columns that tell cases apart.
+    """The launches of each case, by the values of the columns ``by``.
 
     ``steps_ms`` has the iterations of launches that took turns, by the row's label.
     """
     is_ok = frame["status"] == "ok"
     counting = launches_that_count(frame, by)[is_ok].tolist()
     good = frame[is_ok]
-    # Rows from before there were rounds ran next to nothing that is known.
+    # Older rows have no round: nothing is known of what ran next to them.
     rounds = [name or f"row {row}" for row, name in good["round"].items()]
     times = good["step_ms"].where(good["kind"] != "one_gpu_share", good["compute_ms"]).tolist()
     noise, setups, labels = good["noisy"].tolist(), setups_of(good), good.index.tolist()
@@ -94,42 +124,41 @@ def launches_by(
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """Median over the launches of a case, and how far it may be off."""
+    """The median over the launches of a case, with its interval or range."""
 
     median: float
     low: float
     high: float
     is_interval: bool
-    """Low and high are the 95 % interval; with fewer than three launches, smallest and largest."""
+    """Whether low and high are the 95 % interval, else the smallest and the largest value."""
 
 
 def figure(values: Sequence[float]) -> Figure | None:
-    """None without a value."""
+    """The figure of these values; None if there are none."""
     if not values:
         return None
     interval = around(values) if min(values) > 0 else None
     low, high = interval or (min(values), max(values))
-    return Figure(
-        median=statistics.median(values), low=low, high=high, is_interval=interval is not None
-    )
+    median = statistics.median(values)
+    return Figure(median=median, low=low, high=high, is_interval=interval is not None)
 
 
 def failed_launches(status: str, records: Sequence[Record]) -> str:
-    """How many launches did so, and how many otherwise than ok: 1 of 5 launches: hang, 2 crash."""
+    """Launches with this status, and with others but ok: 1 of 5 launches: hang, 2 crash."""
     counts = Counter[str](record.status for record in records if record.status != "ok")
     share = f"{counts.pop(status)} of {len(records)} launches: {status}"
     return share + "".join(f", {count} {other}" for other, count in counts.items())
 
 
 def cause_of(records: Sequence[Record]) -> Record:
-    """Of launches without figures a wrong one, else the last that was tried: others were skipped
-    because of it."""
-    wrong = [one for one in records if one.status == "wrong_result"]
-    return next((one for one in reversed(wrong or records) if one.status != "skipped"), records[-1])
+    """The launch that explains why there are no figures: a wrong one, else the last that ran."""
+    wrong = [record for record in records if record.status == "wrong_result"]
+    ran = [record for record in wrong or records if record.status != "skipped"]
+    return (ran or records)[-1]
 
 
 def why_incomplete(records: Sequence[Record], good: Sequence[Record]) -> str:
-    """Why there are no figures, or that they are not of all launches, or of noisy ones."""
+    """Why there are no figures, or which launches failed or were noisy."""
     if not good:
         return cause_of(records).reason
     reasons = []

@@ -1,8 +1,8 @@
-"""Launches of two sides whose steps took turns: each against the other's that ran next to it.
+"""The ratio of two launches whose steps took turns, from each step and its neighbour.
 
-Two steps next to each other met much the same machine (docs/decisions/0021), so their ratio tells
+Two steps next to each other met much the same machine (docs/decisions/0021), so their ratio says
 more than that of the launches' means. The mean of the middle half of its logarithms stands for a
-pair of launches: that leaves out where something came between (docs/decisions/0022).
+pair of launches, without the steps that something else disturbed (docs/decisions/0022).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 TRIM = 0.25
-"""Of the ratios, at each end."""
+"""Share of the ratios that is left out at each end."""
 
 
 def step_ratios(
@@ -27,7 +27,7 @@ def step_ratios(
 
 
 def middle_log_ratio(before_ms: Sequence[float], after_ms: Sequence[float]) -> float:
-    """What one side ran alone, since the other had ended, has no neighbour and is left out."""
+    """The mean without the steps that ran alone, after the other launch had ended."""
     logs = sorted(math.log(new / old) for old, new in zip(before_ms, after_ms, strict=False))
     cut = int(TRIM * len(logs))
     return statistics.fmean(logs[cut : len(logs) - cut])

@@ -1,7 +1,7 @@
-"""What a check could find against launches that are kept, while more of them can still be had.
+"""Statistical power: the slowdown that a check against a baseline detects.
 
-Launches of a baseline differ, and what their mean is off by stays in every check against it: with
-few of them a slowdown has to be large, however often the other side is launched.
+Launches of a baseline differ, and the error of their mean stays in every check against it: with
+few of them only a large slowdown is detected, however often the check launches.
 """
 
 from __future__ import annotations
@@ -22,49 +22,52 @@ from spbench.results.record import Record
 
 MOST_OF_CHECK = LAUNCHES * MOST_TIMES
 POWER = 0.9
-"""So often it is found, over baselines and checks that are like these."""
+"""Share of checks that detect the slowdown, over baselines and checks like these."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DetectableSlowdown:
-    """The case of a baseline in which a slowdown is hardest to find."""
+    """The case of a baseline in which a slowdown is hardest to detect."""
 
     record: Record
-    """A launch of it."""
+    """A launch of the case."""
     launches: int
-    """That are quiet."""
+    """Quiet launches of the case."""
     spread: float
     """Standard deviation of the logarithms of their times: 0.05 is 5 %."""
     slowdown: float
-    """That is found: 0.1 is 10 %."""
+    """The smallest slowdown that is detected: 0.1 is 10 %."""
     with_more: float
-    """The same, if the baseline had ``MOST_OF_CHECK`` launches that differ as these do."""
+    """The smallest slowdown, if the baseline had ``MOST_OF_CHECK`` launches with this spread."""
 
 
 def quiet_launches(frame: pandas.DataFrame) -> dict[str, int]:
-    """How many each case has that ran; none of its launches may be quiet."""
+    """The number of quiet launches of each case with launches that are ok; it may be 0."""
     good = frame[frame["status"] == "ok"]
     quiet = (good["noisy"] == "").groupby(good["case"], sort=False).sum()
     return {str(case): int(count) for case, count in quiet.items()}
 
 
 def hardest_case(frame: pandas.DataFrame) -> DetectableSlowdown | None:
-    """The case with the largest slowdown, for a check with its usual limits; None: no case has an
-    interval. Only quiet launches count, as in a check against launches that ran apart from it."""
+    """The case whose detectable slowdown is largest, for a check with the default limits.
+
+    Only quiet launches count, as in such a check. None if no case has an interval.
+    """
     quiet = frame[(frame["status"] == "ok") & (frame["noisy"] == "")]
     cases = launches_by(quiet, ["case"])
     alpha = ALPHA * SHARES[-1] / max(len(cases), 1)  # Holm's for the worst of them, the last look's
-    last = {one.case: one for one in records_of(quiet.drop_duplicates("case", keep="last"))}
+    records = records_of(quiet.drop_duplicates("case", keep="last"))
+    last = {record.case: record for record in records}
     every = [
-        _of(last[case], list(launches.ms.values()), alpha)
+        _detectable(last[case], list(launches.ms.values()), alpha)
         for case, launches in cases.items()
         if len(launches.ms) >= LEAST_LAUNCHES
         and not mismatch(launches.setups.values(), launches.setups.values())
     ]
-    return max(every, key=lambda one: one.slowdown, default=None)
+    return max(every, key=lambda case: case.slowdown, default=None)
 
 
-def _of(record: Record, ms: Sequence[float], alpha: float) -> DetectableSlowdown:
+def _detectable(record: Record, ms: Sequence[float], alpha: float) -> DetectableSlowdown:
     spread = statistics.stdev(map(math.log, ms))
     return DetectableSlowdown(
         record=record,
@@ -79,9 +82,9 @@ def detectable_slowdown(spread: float, kept: int, launches: int, alpha: float) -
     """The slowdown that fails ``POWER`` of checks with the usual limit, as 0.1 for 10 %.
 
     ``kept`` launches of the baseline and ``launches`` of the check differ by ``spread``, the
-    standard deviation of their logarithms, which each side estimates (Welch). ``alpha``:
-    one-sided. Power by the noncentral t; with 3 launches kept it is rather 0.85, as the degrees of
-    freedom are themselves estimated.
+    standard deviation of their logarithms, which baseline and check estimate each (Welch).
+    ``alpha`` is one-sided. Power by the noncentral t; with 3 launches kept it is closer to 0.85,
+    as the degrees of freedom are themselves estimated.
     """
     from scipy.special import nctdtrinc
 

@@ -1,8 +1,8 @@
-"""The gate for changes of the code: which findings fail it, pass it, or leave it undecided.
+"""The verdict of a check: which findings fail it, pass it, or leave it undecided.
 
 Bytes and calls fail on any difference, memory above its margin, time only where the launches
-leave no doubt: of several cases those whose slowdown stands after Holm's correction, at a level
-that all looks of a check share.
+leave no doubt: where the slowdown is significant after Holm's correction for several cases, at a
+level that all looks of a check share.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from spbench.analysis.intervals import CONFIDENCE, holm
 
 Grade = Literal["pass", "fail", "undecided"]
 MAX_SLOWDOWN = 0.03
-"""Of a check, unless told otherwise."""
+"""Default margin of a check: a step may take 3 % longer."""
 ALPHA = (1 - CONFIDENCE) / 2
-"""One-sided, for all cases and looks of a check together: a single case that is judged once fails
-just when its interval is beyond the margin."""
+"""One-sided level for all cases and looks of a check together: a single case that is judged once
+fails exactly when its interval is beyond the margin."""
 LAUNCHES = 5
-"""Launches of each case and version that a check starts with, unless told otherwise."""
+"""Default number of launches of each case and version that a check starts with."""
 SHARES = (1 / 4, 1 / 4, 1 / 2)
 """Shares of ``ALPHA`` that the looks at two, three and four times the launches may spend. The first
-look spends nothing: whatever would fail by it is looked at again. The last spends most: what is
-still open by then is near the margin. No look spends less than the one before it, so what has
+look spends nothing: a case that would fail is measured again. The last spends most: a case that is
+still open is near the margin. No look spends less than the one before it, so a case that has
 failed and is not measured again fails again."""
 MOST_TIMES = 1 + len(SHARES)
-"""A check measures a case at most so many times as often as it was asked to."""
+"""A check measures a case at most so many times as often as ``--launches`` says."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Graded:
-    """A finding, and what it means for the check."""
+    """A finding, and its effect on the check."""
 
     finding: Finding
     grade: Grade
@@ -47,56 +47,55 @@ class Judgement:
     graded: list[Graded]
 
     def of(self, grade: Grade) -> list[Finding]:
-        return [one.finding for one in self.graded if one.grade == grade]
+        return [graded.finding for graded in self.graded if graded.grade == grade]
 
     @property
     def findings(self) -> list[Finding]:
-        return [one.finding for one in self.graded]
+        return [graded.finding for graded in self.graded]
 
     @property
     def timed(self) -> list[Finding]:
-        """Times that may be compared, whether or not there are enough of them."""
-        return [one for one in self.findings if is_timed(one)]
+        """Times that may be compared, even if there are too few launches for a verdict."""
+        return [finding for finding in self.findings if is_timed(finding)]
 
     @property
     def is_comparable(self) -> bool:
-        """Whether every case had its counterpart, and any had a figure to judge."""
-        apart = {"missing", "not comparable"}
-        figures = [one for one in self.findings if one.metric != "status"]
-        return not any(one.verdict in apart for one in self.findings) and bool(figures)
+        """Whether every case has its counterpart, and at least one has a figure to judge."""
+        verdicts = {finding.verdict for finding in self.findings}
+        has_figures = any(finding.metric != "status" for finding in self.findings)
+        return has_figures and not verdicts & {"missing", "not comparable"}
 
     def is_decided(self, *, strict: bool) -> bool:
-        """Whether it fails or passes: ``strict`` does not pass what is open."""
+        """Whether the check fails or passes; with ``strict``, inconclusive cases do not pass."""
         if self.of("fail"):
             return True
         return self.is_comparable and not (strict and self.of("undecided"))
 
 
 def judged(findings: Sequence[Finding], margins: Margins, *, share: float = 1.0) -> Judgement:
-    """Grades of all findings of one check; ``share`` of ``ALPHA`` is spent on this look."""
+    """Grades all findings of a check; ``share`` of ``ALPHA`` is spent on this look."""
     alpha = share * ALPHA
     slower = _slower(findings, alpha)
     # By Holm the last of the cases has to be clearer than all the others.
     last = alpha / max(sum(map(is_timed, findings)), 1)
-    return Judgement(
-        graded=[_graded(one, i in slower, margins, last) for i, one in enumerate(findings)]
-    )
+    graded = [_graded(finding, i in slower, margins, last) for i, finding in enumerate(findings)]
+    return Judgement(graded=graded)
 
 
 def is_timed(finding: Finding) -> bool:
-    """Whether it is of times that may be compared."""
+    """Whether the finding compares times that may be compared."""
     return finding.comparison is not None and finding.verdict != "not comparable"
 
 
 def _slower(findings: Sequence[Finding], alpha: float) -> set[int]:
-    """The times that are above the margin beyond doubt, all cases taken together."""
+    """The places of the times that are significantly above the margin, among all cases."""
     p_values = {
-        i: one.comparison.p_slower
-        for i, one in enumerate(findings)
-        if one.comparison is not None and is_timed(one)
+        i: finding.comparison.p_slower
+        for i, finding in enumerate(findings)
+        if finding.comparison is not None and is_timed(finding)
     }
-    fallen = holm([*p_values.values()], alpha)
-    return {i for i, fell in zip(p_values, fallen, strict=True) if fell}
+    is_slower = holm([*p_values.values()], alpha)
+    return {i for i, slower in zip(p_values, is_slower, strict=True) if slower}
 
 
 def _graded(finding: Finding, is_slower: bool, margins: Margins, alpha: float) -> Graded:
@@ -110,29 +109,31 @@ def _graded(finding: Finding, is_slower: bool, margins: Margins, alpha: float) -
     return Graded(finding=finding, grade="fail" if fails else "pass")
 
 
-def _open(finding: Finding, found: Comparison, margin: float, alpha: float) -> Finding:
-    """Only the upper limit is of interest here; how much faster it is can stay open. It passes by
-    its own interval, and fails by its share of the error."""
-    if found.is_noisy or found.high is None or found.estimate is None:
+def _open(finding: Finding, times: Comparison, margin: float, alpha: float) -> Finding:
+    """The finding with the launches that decide whether it is above the margin.
+
+    It passes by its own interval, and fails at its share of the level.
+    """
+    if times.is_noisy or times.high is None or times.estimate is None:
         return finding
-    share = alpha if found.estimate.value > 1 + margin else ALPHA
-    needs = found.estimate.launches_needed(1 + margin, 1 - share)
-    reason = launches_in_words(needs, found.counts, is_paired=found.paired)
+    share = alpha if times.estimate.value > 1 + margin else ALPHA
+    needs = times.estimate.launches_needed(1 + margin, 1 - share)
+    reason = launches_in_words(needs, times.counts, is_paired=times.paired)
     if finding.verdict == "slower":
         reason = (
             f"slower than the margin on its own, but not significantly among all cases: {reason}"
         )
-    found = replace(found, needs=needs, reason=reason)
-    return replace(finding, verdict="inconclusive", reason=reason, comparison=found)
+    times = replace(times, needs=needs, reason=reason)
+    return replace(finding, verdict="inconclusive", reason=reason, comparison=times)
 
 
 def _graded_time(
-    finding: Finding, found: Comparison, is_slower: bool, margin: float, alpha: float
+    finding: Finding, times: Comparison, is_slower: bool, margin: float, alpha: float
 ) -> Graded:
     if is_slower:
         return Graded(finding=replace(finding, verdict="slower"), grade="fail")
-    if found.is_noisy or found.high is None or found.high > 1 + margin:
-        return Graded(finding=_open(finding, found, margin, alpha), grade="undecided")
+    if times.is_noisy or times.high is None or times.high > 1 + margin:
+        return Graded(finding=_open(finding, times, margin, alpha), grade="undecided")
     if finding.verdict == "inconclusive":  # between faster and the same: good enough
         finding = replace(finding, verdict="not slower", reason="")
     return Graded(finding=finding, grade="pass")
