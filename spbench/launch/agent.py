@@ -3,8 +3,7 @@
 Run as ``python -m spbench.launch.agent PARENT [CLUSTER FOLDER]``: with the parent's process id,
 so that it does not outlive a parent that dies while this one imports torch. Each line on its
 standard input names a folder with a ``job.json``; when that job's ranks have ended it writes
-``exit.json`` there. A file ``stop`` in the folder ends them before. End of input, or SIGTERM,
-ends this process and its ranks.
+``exit.json`` there. A file ``stop`` ends them before. End of input, or SIGTERM, ends this process.
 
 Ranks are forked from a server that has imported torch once, so a launch costs a fraction of a
 second. The server begins before this process imports torch: both take seconds, here side by side.
@@ -29,7 +28,10 @@ from spbench.worker.parent_death import die_with_parent
 
 def main() -> None:
     parent, *cluster_and_folder = sys.argv[1:]
-    _begin_fork_server(int(parent))
+    die_with_parent(int(parent))
+    multiprocessing.set_forkserver_preload(["spbench.launch.preload"])
+    signal.signal(signal.SIGTERM, _leave)
+    forkserver.ensure_running()
     from torch.distributed.elastic.multiprocessing import SignalException
 
     try:
@@ -39,14 +41,6 @@ def main() -> None:
             _run_alone()
     except SignalException as ending:
         sys.exit(128 + ending.sigval)
-
-
-def _begin_fork_server(parent: int) -> None:
-    """Ties this process to ``parent``, and the server to this process."""
-    die_with_parent(parent)
-    multiprocessing.set_forkserver_preload(["spbench.launch.preload"])
-    signal.signal(signal.SIGTERM, _leave)
-    forkserver.ensure_running()
 
 
 def _leave(signum: int, _: object) -> None:
@@ -71,15 +65,12 @@ def _run_node(cluster_json: str, folder: str) -> None:
     """``folder``: where node 0 puts the roster, and where a follower's ranks write."""
     from spbench.comm.kv_store import KeyValueStoreError
     from spbench.launch.cluster import Cluster
-    from spbench.launch.coordinator import Coordinator
+    from spbench.launch.coordinator import coordinate
     from spbench.launch.follower import follow, give_up
 
     cluster = Cluster.model_validate_json(cluster_json)
     try:
-        if cluster.is_head:
-            Coordinator(cluster, Path(folder)).run()
-        else:
-            follow(cluster, Path(folder))
+        (coordinate if cluster.is_head else follow)(cluster, Path(folder))
     except KeyValueStoreError as error:
         where = f"{cluster.head}:{cluster.port}"
         if cluster.is_head and "EADDRINUSE" in str(error):

@@ -7,6 +7,7 @@ follow. Ranks fill one node before the next, so that small groups stay inside a 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import platform
 import socket
 import uuid
@@ -147,25 +148,19 @@ def spread(ranks: int, per_node: int, nodes: int) -> list[int]:
     return [count for count in counts if count]
 
 
-def placement(counts: Sequence[int], hosts: Sequence[str]) -> str:
-    """Which ranks are on which host, as in "node-a 0-3, node-b 4-7"."""
-    parts, first = [], 0
-    for count, host in zip(counts, hosts, strict=False):
-        last = first + count - 1
-        parts.append(f"{host} {first}" if count == 1 else f"{host} {first}-{last}")
-        first += count
-    return ", ".join(parts)
+def hosts_of_ranks(counts: Sequence[int], hosts: Sequence[str]) -> list[str]:
+    """Each rank's host, from how many ranks each host has."""
+    return [host for count, host in zip(counts, hosts, strict=False) for _ in range(count)]
 
 
 def placement_of(hosts: Sequence[str]) -> str:
-    """``placement`` from the host of each rank; ranks of one host need not follow each other."""
-    runs: list[tuple[str, int]] = []
-    for host in hosts:
-        if runs and runs[-1][0] == host:
-            runs[-1] = (host, runs[-1][1] + 1)
-        else:
-            runs.append((host, 1))
-    return placement([count for _, count in runs], [host for host, _ in runs])
+    """Which ranks are on which host, as in "node-a 0-3, node-b 4-7", from each rank's host."""
+    parts, first = [], 0
+    for host, ranks in itertools.groupby(hosts):
+        last = first + len([*ranks]) - 1
+        parts.append(f"{host} {first}" if first == last else f"{host} {first}-{last}")
+        first = last + 1
+    return ", ".join(parts)
 
 
 def source_digest(folder: Path) -> str:

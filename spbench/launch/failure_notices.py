@@ -8,11 +8,10 @@ there, and one rank of each host shows by a heartbeat that the host lives.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Self, final
+from typing import final
 
 from spbench.comm.kv_store import KeyValueStore, KeyValueStoreError
 from spbench.results.sample import Sample
@@ -25,71 +24,66 @@ POLL_S = 0.1
 
 @final
 class FailureNotices:
-    """One rank's access to the store."""
+    """One rank's access to the store. Without a store nothing is left and nothing is read."""
 
-    def __init__(self, store: KeyValueStore | None, rank: int, hosts: Sequence[str]) -> None:
-        """``hosts`` of all ranks. Without a store nothing is left and nothing is read."""
-        self._store, self._rank, self._hosts = store, rank, hosts
-        is_first_of_host = hosts.index(hosts[rank]) == rank
-        if store is not None and is_first_of_host and len(set(hosts)) > 1:
-            threading.Thread(target=self._beat, args=(store.another(),), daemon=True).start()
-
-    @classmethod
-    def connect(cls, environ: Mapping[str, str], rank: int, hosts: Sequence[str]) -> Self:
-        """Over the store that MASTER_ADDR and MASTER_PORT name, if it answers."""
+    def __init__(self, environ: Mapping[str, str], rank: int, hosts: Sequence[str]) -> None:
+        """``environ``: MASTER_ADDR and MASTER_PORT name the store. ``hosts`` of all ranks."""
+        self._rank, self._hosts = rank, hosts
+        self._firsts = [hosts.index(host) for host in dict.fromkeys(hosts)]
+        """The lowest rank of each host."""
+        self._store: KeyValueStore | None = None
         with contextlib.suppress(KeyValueStoreError, KeyError, ValueError):
             port = int(environ["MASTER_PORT"])
-            return cls(KeyValueStore(environ["MASTER_ADDR"], port, wait_s=10.0), rank, hosts)
-        return cls(None, rank, hosts)
+            self._store = KeyValueStore(environ["MASTER_ADDR"], port, wait_s=10.0)
+            if rank in self._firsts and len(self._firsts) > 1:
+                beat = (self._store.another(),)
+                threading.Thread(target=self._beat, args=beat, daemon=True).start()
 
-    @property
-    def is_connected(self) -> bool:
-        return self._store is not None
-
-    def leave(self, failure: Sample) -> None:
-        """Leaves this rank's notice, if the store still answers."""
+    def leave(self, failure: Sample) -> bool:
+        """Leaves this rank's notice; whether the store still answers."""
         with contextlib.suppress(KeyValueStoreError):
             if self._store is not None:
                 self._store.post(f"spbench/words/{self._rank}", failure.model_dump_json())
+                return True
+        return False
 
     def collect(self, wait_s: float = WAIT_S) -> list[Sample]:
-        """The notices that other ranks have left by then."""
-        missing = {rank for rank in range(len(self._hosts)) if rank != self._rank}
+        """The notices that other ranks have left by then, in the order of ranks."""
+        missing = set(range(len(self._hosts))) - {self._rank}
         deadline = time.monotonic() + wait_s
-        failures = []
-        while missing and self._store is not None:
-            for rank in sorted(missing):
-                text = self._read(f"spbench/words/{rank}")
-                if text is not None:
-                    failures.append(Sample.model_validate_json(text))
-                    missing.discard(rank)
+        failures: dict[int, Sample] = {}
+        while self._store is not None and missing - failures.keys():
+            for rank in missing - failures.keys():
+                if (text := self._read("words", rank)) is not None:
+                    failures[rank] = Sample.model_validate_json(text)
             if time.monotonic() >= deadline:
                 break
             time.sleep(POLL_S)
-        return sorted(failures, key=lambda failure: failure.rank)
+        return [failures[rank] for rank in sorted(failures)]
+
+    def without_notice(self, failures: Sequence[Sample]) -> list[int]:
+        """Ranks but 0 that are not among those that failed; none if they could not tell."""
+        silent = set(range(1, len(self._hosts))) - {failure.rank for failure in failures}
+        return sorted(silent) if self._store is not None else []
 
     def silent_hosts(self) -> list[str]:
         """Hosts whose heartbeat has stopped. Takes a few seconds."""
-        firsts = [rank for rank, host in enumerate(self._hosts) if self._hosts.index(host) == rank]
-        if len(firsts) < 2 or self._store is None:
+        others = [rank for rank in self._firsts if rank != self._rank]
+        if not others or self._store is None:
             return []
-        before = {rank: self._read(f"spbench/beat/{rank}") for rank in firsts}
+        before = {rank: self._read("beat", rank) for rank in others}
         time.sleep(2.5 * BEAT_S)
-        return [
-            self._hosts[rank]
-            for rank in firsts
-            if rank != self._rank and self._read(f"spbench/beat/{rank}") == before[rank]
-        ]
+        return [self._hosts[rank] for rank in others if self._read("beat", rank) == before[rank]]
 
-    def _read(self, key: str) -> str | None:
+    def _read(self, name: str, rank: int) -> str | None:
         with contextlib.suppress(KeyValueStoreError):
-            return None if self._store is None else self._store.read(key)
+            return self._store and self._store.read(f"spbench/{name}/{rank}")
         return None
 
     def _beat(self, store: KeyValueStore) -> None:
         number = 0
         with contextlib.suppress(KeyValueStoreError):
             while True:
-                store.post(f"spbench/beat/{self._rank}", f"{os.getpid()} {number}")
+                store.post(f"spbench/beat/{self._rank}", f"{number}")
                 number += 1
                 time.sleep(BEAT_S)

@@ -23,8 +23,7 @@ OOM_COUNTERS = (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat"))
 
 @final
 class GpuMemory:
-    """The memory of the GPUs that launches share: what was in use before the first launch, and
-    whether the last one failed."""
+    """How much memory of the GPUs was in use before the first launch, and whether one failed."""
 
     def __init__(self, used: Callable[[], list[int]]) -> None:
         """``used``: bytes in use on each GPU."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,12 +29,11 @@ class HangDetector:
         now_s: Callable[[], float] = time.monotonic,
         *,
         from_start: bool = False,
-        starting_s: float = STARTING_S,
     ) -> None:
-        """``from_start``: a launch without any heartbeat stands still after ``starting_s``. Else
-        it is taken to make progress: the ranks of another commit may write none."""
+        """``from_start``: a launch without any heartbeat stands still after a minute. Else it is
+        taken to make progress: the ranks of another commit may write none."""
         self._folder, self._ranks, self._now_s = folder, ranks, now_s
-        self._starting_s = starting_s if from_start else None
+        self._starting_s = STARTING_S if from_start else math.inf
         self._looked_s = self._changed_s = now_s()
         self._positions: dict[int, RankPosition | None] = dict.fromkeys(ranks)
 
@@ -48,7 +48,7 @@ class HangDetector:
         still_s = now_s - self._changed_s
         if any(self._positions.values()):
             return still_s
-        return 0.0 if self._starting_s is None else max(0.0, still_s - self._starting_s)
+        return max(0.0, still_s - self._starting_s)
 
 
 def least_far(positions: dict[int, RankPosition | None]) -> tuple[list[int], str]:

@@ -32,23 +32,22 @@ def interface_towards(host: str, port: int) -> str | None:
 
 def resolves(host: str) -> bool:
     """Whether this machine can look up the name."""
-    try:
-        socket.getaddrinfo(host, None)
-    except OSError:
-        return False
-    return True
+    return bool(_addresses(host))
 
 
 def is_here(host: str) -> bool:
     """Whether the name means this machine. All of 127.0.0.0/8 does, whatever lo has."""
-    try:
-        of_host = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
-    except OSError:
-        return False
     interfaces = psutil.net_if_addrs().values()
     local = {entry.address for entries in interfaces for entry in entries}
-    return bool(of_host & local) or any(map(is_loopback, of_host))
+    return any(address in local or is_loopback(address) for address in _addresses(host))
 
 
 def is_loopback(address: str) -> bool:
     return address == "::1" or address.startswith("127.")
+
+
+def _addresses(host: str) -> set[str]:
+    try:
+        return {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
+    except OSError:
+        return set()

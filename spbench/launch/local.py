@@ -1,9 +1,8 @@
 """The parent's side: one launcher process on this machine, watched through files.
 
-The parent trusts files and exit codes, and reads no pipe. The launcher lives in a session of
-its own, so a Ctrl-C reaches the parent alone, which ends the rest in order. A launch that takes
-too long, or makes no progress, is ended by a file ``stop``: its ranks write their stacks and end,
-the launcher stays for the next launch. Of several nodes this is node 0.
+The parent trusts files and exit codes, and reads no pipe. A launch that takes too long, or makes
+no progress, is ended by a file ``stop``: its ranks write their stacks and end, the launcher stays
+for the next launch. Of several nodes this is node 0.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import final
 
-from spbench.launch.cluster import Cluster, Roster, ranks_per_node, spread
+from spbench.launch.cluster import Cluster, Roster, hosts_of_ranks, ranks_per_node, spread
 from spbench.launch.gpu_memory import GpuMemory
 from spbench.launch.hang_detector import HangDetector, least_far
 from spbench.launch.launcher import LauncherError, LaunchResult
@@ -42,11 +41,9 @@ class LocalLauncher:
         seat: Seat | None = None,
         grace_s: float = GRACE_S,
     ) -> None:
-        """
-        ``environment``: variables for the launcher and its ranks; None takes a variable away.
+        """``environment``: variables for the launcher and its ranks; None takes a variable away.
         ``gpu_memory``: shared by the launchers that run on the same GPUs; None without GPUs.
         ``seat``: where ranks take turns with another launch; their waiting does not count as time.
-        ``grace_s``: how long processes may take to end by themselves.
         """
         self._seat, self._grace_s = seat, grace_s
         environment = {**(environment or {}), **(seat.environment if seat else {})}
@@ -56,14 +53,12 @@ class LocalLauncher:
         self._agent = AgentProcess(log, environment, words, grace_s)
         self._idle = True
         self._node_lost = False
-        self.roster = Roster()
-        self.per_node = 0
+        self._roster = Roster()
+        self._per_node = 0
 
-    def meet(self, ranks: int, *, on_gpus: bool) -> Roster:
-        """Waits for the other nodes, which are to share up to so many ranks.
-
-        Raises LauncherError if a node does not come, or cannot take its part.
-        """
+    def meet(self, ranks: int, *, on_gpus: bool) -> None:
+        """Waits for the other nodes, which are to share up to so many ranks. Raises LauncherError
+        if a node does not come, or cannot take its part."""
         path = self._folder / "roster.json"
         path.unlink(missing_ok=True)
         self._agent.start()
@@ -71,29 +66,35 @@ class LocalLauncher:
             if not self._agent.runs:
                 raise LauncherError(f"node 0 could not start: {self._agent.last_line()}")
             time.sleep(POLL_S)
-        self.roster = Roster.model_validate_json(path.read_text(encoding="utf-8"))
-        if self.roster.why_not:
-            raise LauncherError(self.roster.why_not)
-        self.per_node = ranks_per_node(self.roster.members, ranks, on_gpus=on_gpus)
-        return self.roster
+        self._roster = Roster.model_validate_json(path.read_text(encoding="utf-8"))
+        if self._roster.why_not:
+            raise LauncherError(self._roster.why_not)
+        self._per_node = ranks_per_node(self._roster.members, ranks, on_gpus=on_gpus)
+
+    def hosts(self, ranks: int) -> list[str]:
+        """Each rank's host in a launch of so many ranks; empty for this machine alone."""
+        return hosts_of_ranks(self._spread(ranks), self._roster.hosts)
 
     def run(self, job: Job, folder: Path) -> LaunchResult:
         self._check_fit()
         if self._cluster is not None:
-            nodes = spread(job.processes, self.per_node, self._cluster.nodes)
-            job = job.model_copy(update={"nodes": nodes})
-        _prepare(job, folder)
+            job = job.model_copy(update={"nodes": self._spread(job.processes)})
+        job.write(folder)
+        samples = [sample_path(folder, rank) for rank in range(job.processes)]
+        for path in (folder / "exit.json", folder / "stop", *samples):
+            path.unlink(missing_ok=True)  # of an earlier launch of the same case
         with heartbeat_folder(folder) as heartbeats:
             self._agent.start()
             self._agent.send_line(str(folder.resolve()))
             self._idle = False
             result = self._watch(folder, heartbeats, job)
             self._idle = True
-        self._node_lost = self._node_lost or result.lost
+        self._node_lost |= result.lost
         if self._gpu_memory is not None:
             self._gpu_memory.launch_ended(ok=result.ok)
         turns = 0 if self._seat is None else self._seat.turns
-        more = {"hosts": self._hosts(job), "waited_s": self._waited_s, "turns": turns}
+        hosts = dict(enumerate(self.hosts(job.processes))) if len(job.nodes) > 1 else {}
+        more = {"hosts": hosts, "waited_s": self._waited_s, "turns": turns}
         return result.model_copy(update=more)
 
     def close(self) -> None:
@@ -103,11 +104,8 @@ class LocalLauncher:
     def _waited_s(self) -> float:
         return 0.0 if self._seat is None else self._seat.waited_s
 
-    def _hosts(self, job: Job) -> dict[int, str]:
-        if len(job.nodes) < 2:
-            return {}
-        counts = zip(self.roster.hosts, job.nodes, strict=False)
-        return dict(enumerate(host for host, count in counts for _ in range(count)))
+    def _spread(self, ranks: int) -> list[int]:
+        return spread(ranks, self._per_node, len(self._roster.members))
 
     def _check_fit(self) -> None:
         """Raises LauncherError after a kill that left memory on a GPU, or the loss of a node."""
@@ -115,8 +113,7 @@ class LocalLauncher:
             raise LauncherError("a node is lost; resume with the same --out when it is back")
         if self._cluster is not None and not self._agent.runs:
             raise LauncherError("the launcher of node 0 is gone, and the other nodes with it")
-        why_not = self._gpu_memory.why_not() if self._gpu_memory is not None else None
-        if why_not is not None:
+        if self._gpu_memory is not None and (why_not := self._gpu_memory.why_not()) is not None:
             raise LauncherError(why_not)
 
     def _watch(self, folder: Path, heartbeats: Path, job: Job) -> LaunchResult:
@@ -162,15 +159,6 @@ def _read_result(folder: Path) -> LaunchResult | None:
     with contextlib.suppress(OSError, ValueError):
         return LaunchResult.model_validate_json((folder / "exit.json").read_text(encoding="utf-8"))
     return None
-
-
-def _prepare(job: Job, folder: Path) -> None:
-    """Writes the job's file, and removes what an earlier launch of the same case left."""
-    job.write(folder)
-    stale = [folder / "exit.json", folder / "stop"]
-    stale += [sample_path(folder, rank) for rank in range(job.processes)]
-    for path in stale:
-        path.unlink(missing_ok=True)
 
 
 def read_samples(job: Job, folder: Path) -> list[Sample]:

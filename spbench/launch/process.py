@@ -1,7 +1,7 @@
 """The launcher process of this machine, from outside: started when needed, ended with its ranks.
 
-A launch that is to end is told so by a file ``stop`` in its folder, which holds the seconds of
-grace that its ranks have; its launcher process stays for the next launch.
+It lives in a session of its own, so a Ctrl-C reaches the parent alone, which ends the rest in
+order. A file ``stop`` in a launch's folder ends that launch alone; it holds the seconds of grace.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, final
+from typing import final
 
 import psutil
 
@@ -25,7 +25,7 @@ STACKS_S = 0.5
 
 @final
 class AgentProcess:
-    """``python -m spbench.launch.agent``, in a session of its own, writing into ``log``."""
+    """``python -m spbench.launch.agent``, which writes into ``log``."""
 
     def __init__(
         self,
@@ -34,12 +34,10 @@ class AgentProcess:
         words: Sequence[str] = (),
         grace_s: float = GRACE_S,
     ) -> None:
-        """``words``: arguments of the launcher. A variable that is None in ``environment`` is
-        taken away."""
-        self.log = log
+        """``words``: arguments. A variable that is None in ``environment`` is taken away."""
+        self._log = log
         self._environment, self._grace_s = environment, grace_s
         self._words = ["-m", "spbench.launch.agent", str(os.getpid()), *words]
-        self._file: IO[bytes] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -56,17 +54,17 @@ class AgentProcess:
         if self.runs:
             return
         self.end(now=True)
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.log.open("ab")
+        self._log.parent.mkdir(parents=True, exist_ok=True)
         variables = {**os.environ, "PYTHONUNBUFFERED": "1", **self._environment}
-        self._process = subprocess.Popen(
-            [sys.executable, *self._words],
-            stdin=subprocess.PIPE,
-            stdout=self._file,
-            stderr=self._file,
-            start_new_session=True,
-            env={name: value for name, value in variables.items() if value is not None},
-        )
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, *self._words],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={name: value for name, value in variables.items() if value is not None},
+            )
 
     def send_line(self, line: str) -> None:
         """Writes to its standard input. If it has just died, whoever waits for it will see that."""
@@ -82,23 +80,21 @@ class AgentProcess:
 
     def end(self, *, now: bool) -> None:
         """Ends it with all that it started; not ``now``: it may first come to its own end."""
-        if self._process is not None:
-            if not now and self._process.stdin is not None:
-                with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                    self._process.stdin.close()  # the end of its input is its end
-                    self._process.wait(self._grace_s)
-            _end_tree(self._process, self._grace_s)
-            self._process = None
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self._process is None:
+            return
+        if not now and self._process.stdin is not None:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                self._process.stdin.close()  # the end of its input is its end
+                self._process.wait(self._grace_s)
+        _end_tree(self._process, self._grace_s)
+        self._process = None
 
     def last_line(self) -> str:
         """The last line of its log."""
+        lines = []
         with contextlib.suppress(OSError):
-            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-            return next((line for line in reversed(lines) if line.strip()), "its log is empty")
-        return "its log is empty"
+            lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return next((line for line in reversed(lines) if line.strip()), "its log is empty")
 
 
 def ask_to_stop(folder: Path, grace_s: float) -> None:

@@ -1,8 +1,8 @@
 """This node's ranks of one launch: started by torch elastic, watched, and ended if need be.
 
 Ranks are forked from the fork server, write into log files of their own, and find each other
-through a key-value store that listens before the first of them starts: of a launch on one machine
-it lies in this process, of several nodes in node 0's. No port is chosen that another may take.
+through a key-value store that listens in the launcher process, node 0's of several, before the
+first of them starts. No port is chosen that another may take.
 
 A rank ends gracefully if it can: it writes the stacks of its threads into its log (SIGUSR1), has
 a grace to end by itself (SIGTERM), and is killed (SIGKILL).
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, final
+from typing import final
 
 import psutil
 from torch.distributed.elastic.multiprocessing import (
@@ -42,32 +42,26 @@ LOOPBACK = "127.0.0.1"
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class NodeRanks:
     """The ranks of a launch that run on this node, and where all its ranks meet."""
 
-    world_size: int
-    local_size: int
-    first: int
-    """The lowest rank on this node."""
+    node: int
+    counts: Sequence[int]
+    """Ranks on each node."""
     host: str
     port: int
-    interface: str | None
+    interface: str | None = None
     """The network interface for gloo, unless the user has chosen one; None: gloo's own choice."""
 
-    @classmethod
-    def of_node(
-        cls, node: int, counts: Sequence[int], store: tuple[str, int], interface: str | None = None
-    ) -> Self:
-        """``counts``: ranks on each node; ``store``: host and port at which all ranks meet."""
-        return cls(
-            world_size=sum(counts),
-            local_size=counts[node],
-            first=sum(counts[:node]),
-            host=store[0],
-            port=store[1],
-            interface=interface,
-        )
+    @property
+    def local_size(self) -> int:
+        return self.counts[self.node]
+
+    @property
+    def first(self) -> int:
+        """The lowest rank on this node."""
+        return sum(self.counts[: self.node])
 
     def environment(self, local_rank: int) -> dict[str, str]:
         """What init_process_group reads, and how many threads the rank may use."""
@@ -78,7 +72,7 @@ class NodeRanks:
         return {
             **{name: value for name, value in defaults.items() if name not in os.environ},
             "RANK": str(self.first + local_rank),
-            "WORLD_SIZE": str(self.world_size),
+            "WORLD_SIZE": str(sum(self.counts)),
             "LOCAL_RANK": str(local_rank),
             "LOCAL_WORLD_SIZE": str(self.local_size),
             "MASTER_ADDR": self.host,
@@ -96,7 +90,7 @@ def launch_here(folder: Path, ranks: int, stop: Callable[[], float | None]) -> L
         store = KeyValueStore(LOOPBACK, 0, keeps=True)  # open until this function returns
     except KeyValueStoreError as error:
         return LaunchResult(ok=False, why=f"no port for the ranks to meet at: {error}")
-    return run_ranks(folder, NodeRanks.of_node(0, [ranks], (LOOPBACK, store.port)), stop)
+    return run_ranks(folder, NodeRanks(0, [ranks], LOOPBACK, store.port), stop)
 
 
 def run_ranks(
@@ -108,8 +102,17 @@ def run_ranks(
     with that grace. SIGTERM ends the ranks and raises SignalException.
     """
     oom_kills_before = oom_kills()
+    local_ranks = range(node_ranks.local_size)
     try:
-        result = _wait(_start(folder, node_ranks), node_ranks, stop)
+        context = start_processes(
+            name="ranks",
+            entrypoint=run_job,
+            args={local_rank: (str(folder),) for local_rank in local_ranks},
+            envs={local_rank: node_ranks.environment(local_rank) for local_rank in local_ranks},
+            logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs"), redirects=Std.ALL),
+            start_method="forkserver",
+        )
+        result = _wait(context, node_ranks.first, stop)
     except SignalException:
         raise
     except Exception as error:  # no rank came to be: no process, no memory, no disk
@@ -117,19 +120,7 @@ def run_ranks(
     return result.model_copy(update={"starved": oom_kills() > oom_kills_before})
 
 
-def _start(folder: Path, node_ranks: NodeRanks) -> PContext:
-    local_ranks = range(node_ranks.local_size)
-    return start_processes(
-        name="ranks",
-        entrypoint=run_job,
-        args={local_rank: (str(folder),) for local_rank in local_ranks},
-        envs={local_rank: node_ranks.environment(local_rank) for local_rank in local_ranks},
-        logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs"), redirects=Std.ALL),
-        start_method="forkserver",
-    )
-
-
-def _wait(ranks: PContext, node_ranks: NodeRanks, stop: Callable[[], float | None]) -> LaunchResult:
+def _wait(ranks: PContext, first_rank: int, stop: Callable[[], float | None]) -> LaunchResult:
     try:
         next_look_s = time.monotonic()
         while (outcome := ranks.wait(0)) is None:
@@ -137,7 +128,7 @@ def _wait(ranks: PContext, node_ranks: NodeRanks, stop: Callable[[], float | Non
                 next_look_s = time.monotonic() + STOP_POLL_S
                 grace_s = stop()
                 if grace_s is not None:
-                    end_ranks(ranks, grace_s)
+                    _end_ranks(ranks, grace_s)
                     return LaunchResult(ok=False, stopped=True)
             time.sleep(POLL_S)
     except Exception:
@@ -146,11 +137,11 @@ def _wait(ranks: PContext, node_ranks: NodeRanks, stop: Callable[[], float | Non
     if not outcome.failures:
         return LaunchResult(ok=True)
     (first,) = outcome.failures.values()  # torch ends the others at once
-    rank = node_ranks.first + first.local_rank
+    rank = first_rank + first.local_rank
     return LaunchResult(ok=False, rank=rank, exitcode=first.exitcode)
 
 
-def end_ranks(ranks: PContext, grace_s: float) -> None:
+def _end_ranks(ranks: PContext, grace_s: float) -> None:
     """Has each rank write its stacks, and ends it and all that it started."""
     families = [process for pid in ranks.pids().values() for process in _family(pid)]
     send_signal(families, signal.SIGUSR1)

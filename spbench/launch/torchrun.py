@@ -1,8 +1,8 @@
 """Ranks that somebody else started: by torchrun, srun, or any launcher that sets RANK.
 
-Each of those processes runs the same command. They form one process group and go through
-the same cases in step; rank 0 alone reads and writes the results directory. When the group breaks,
-rank 0 finds out which rank broke it, as far as the others could still leave a notice.
+Each runs the same command. They form one process group and go through the same cases in step;
+rank 0 alone reads and writes the results directory. When the group breaks, rank 0 finds out which
+rank broke it, as far as the others could still leave a notice.
 """
 
 from __future__ import annotations
@@ -33,10 +33,8 @@ OTHERS_NOTICE_S = 12.0
 
 
 def joined_ranks(environ: Mapping[str, str] = os.environ) -> int | None:
-    """How many ranks the launch has that this process is one of; None outside a launch.
-
-    Raises Failure that names the variable whose value is not such a number.
-    """
+    """How many ranks the launch has that this process is one of; None outside a launch. Raises
+    Failure that names the variable whose value is not such a number."""
     if "RANK" not in environ or "WORLD_SIZE" not in environ:
         return None
     size = _number(environ, "WORLD_SIZE", 1, None)
@@ -62,10 +60,7 @@ def _number(environ: Mapping[str, str], name: str, least: int, most: int | None)
 
 def keep_stdout() -> None:
     """Sends what libraries write into file descriptor 1, as NCCL does, to stderr from here on.
-
-    ``sys.stdout`` alone still leads to stdout, where this process prints results. Nothing is done
-    if it leads elsewhere already.
-    """
+    Only ``sys.stdout``, where results go, still leads to stdout, if it has led there."""
     try:
         if sys.stdout.fileno() != 1:
             return
@@ -97,7 +92,7 @@ class JoinedLauncher:
             [(f"rank {i} ({rank['host']})", rank["versions"]) for i, rank in enumerate(ranks)]
         )
         """A difference between the ranks' code, in a sentence; blank if there is none."""
-        self._notices = FailureNotices.connect(os.environ, self._group.rank, self.hosts)
+        self._notices = FailureNotices(os.environ, self._group.rank, self.hosts)
         self._lost = False
 
     @property
@@ -169,18 +164,15 @@ class JoinedLauncher:
         if silent := self._notices.silent_hosts():
             why = f"{silent[0]} does not answer any more, {job.hang_s:g} s after its last transfer"
             return {"lost": True, "why": why}
-        stuck = sorted(set(range(1, self._group.size)) - {sample.rank for sample in failures})
-        timed_out = mine is not None and "imed out" in mine.reason
-        if not (self._notices.is_connected and stuck and timed_out):
+        stuck = self._notices.without_notice(failures)
+        if not stuck or mine is None or "imed out" not in mine.reason:
             return {}
         where = f"rank {stuck[0]} did not come along while the others waited for it"
         return {"hung": where, "hung_ranks": stuck, "still_s": job.hang_s}
 
     def _leave_notice_and_end(self, mine: Sample | None) -> NoReturn:
-        if mine is not None:
-            self._notices.leave(mine)
-            if self._notices.is_connected and mine.status == "comm_error":
-                time.sleep(OTHERS_NOTICE_S)
+        if mine is not None and self._notices.leave(mine) and mine.status == "comm_error":
+            time.sleep(OTHERS_NOTICE_S)
         os._exit(1)
 
     def _hosts_by_rank(self) -> dict[int, str]:

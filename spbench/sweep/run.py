@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from spbench.errors import UNFIT, Failure
-from spbench.launch.cluster import Cluster, placement, placement_of, spread
+from spbench.launch.cluster import Cluster, placement_of
 from spbench.launch.gpu_memory import GpuMemory
 from spbench.launch.local import LocalLauncher
 from spbench.launch.process import AgentProcess
@@ -128,11 +128,8 @@ def _placements(
     nodes = request.cluster.nodes
     click.echo(f"waiting for {nodes - 1} of {nodes} nodes at port {request.cluster.port}", err=True)
     counts = sorted({cell.case.ranks for cell in cells if cell.why_not is None})
-    roster = launcher.meet(max(counts, default=1), on_gpus=request.device == "cuda")
-    return [
-        f"{count} on " + placement(spread(count, launcher.per_node, nodes), roster.hosts)
-        for count in counts
-    ]
+    launcher.meet(max(counts, default=1), on_gpus=request.device == "cuda")
+    return [f"{count} on {placement_of(launcher.hosts(count))}" for count in counts]
 
 
 def _measure(
