@@ -20,6 +20,7 @@ from spbench.launch.local import LaunchResult, LocalLauncher
 from spbench.results.collective_result import Exchange, Exchanged
 from spbench.results.sample import Sample, sample_path
 from spbench.worker.collective_check import EXCHANGES, Example, difference, exchange_all, rates
+from spbench.worker.fault_injection import VARIABLE
 from spbench.worker.observer import Observer
 from spbench.workload.case import Job
 from spbench.workload.traffic import OPS
@@ -253,8 +254,8 @@ def test_all_are_not_waited_for_where_two_fail(tmp_path: Path) -> None:
 
 
 def test_real_ranks_are_ended_at_the_deadline(tmp_path: Path) -> None:
-    """Half a second does not even start them: the check fails in time, and nothing runs on."""
-    launcher = LocalLauncher(tmp_path / "launcher.log")
+    """Half a second does not even start them, and one never joins: the check fails in time."""
+    launcher = LocalLauncher(tmp_path / "log", {VARIABLE: "hang@rank1:init"}, grace_s=1.0)
     try:
         found = check_exchanges(2, "cpu", launcher, tmp_path / "2", 0.5)
     finally:

@@ -16,6 +16,8 @@ from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.workload.catalogue import find
 
+pytestmark = pytest.mark.long
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 DTYPES = ("float64", "float32", "bfloat16")
 ONE, TOGETHER = "verify-{}", "verify-{}-2-ranks-on-one-device"

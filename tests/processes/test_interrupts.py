@@ -6,7 +6,7 @@ import contextlib
 import os
 import pty
 import signal
-import subprocess
+import socket
 import sys
 import time
 from pathlib import Path
@@ -41,12 +41,15 @@ from spbench.results.store import Store
     ],
 )
 def test_an_ending_by_signal(tmp_path: Path, signals: list[signal.Signals], code: int) -> None:
-    """The case under way has a row 'interrupted'; the exit code tells the signal."""
+    """The case under way has a row 'interrupted'; the exit code tells the signal; ports on which
+    the run listened are free again."""
     out = tmp_path / "here"
     run = start(tmp_path, "run", *LONG, "--out", "here")
     until_ranks_step(out, run)
     ours = family(run.pid)
     assert len(ours) >= 3
+    ports = {port for one in [psutil.Process(run.pid), *ours] for _, port in listening(one)}
+    assert ports
     for one in signals:
         with contextlib.suppress(ProcessLookupError):
             run.send_signal(one)
@@ -58,6 +61,11 @@ def test_an_ending_by_signal(tmp_path: Path, signals: list[signal.Signals], code
     assert "Traceback" not in err
     assert alive(ours) == []
     assert [row["status"] for row in rows_of(out)] == ["interrupted"]
+    for port in ports:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("", port))
+            probe.listen()
 
 
 def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
@@ -115,7 +123,7 @@ def test_a_sudden_death(tmp_path: Path, who: str) -> None:
 def test_two_runs_on_one_output(tmp_path: Path) -> None:
     """The second refuses with 6 and names --out; the first goes on. With different outputs two runs
     go on beside each other: no port is shared."""
-    first = start(tmp_path, "run", *LONG, "--out", "here")
+    first = start(tmp_path, "run", *LONG, "--launches", "60", "--out", "here")
     until_ranks_step(tmp_path / "here", first)
     second = start(tmp_path, "run", *SMALL, "-s", "dsp", "--gpus", "2", "--out", "here")
     code, _, err = finish(second, 60)
@@ -141,31 +149,3 @@ def test_the_time_for_all_launches(tmp_path: Path) -> None:
     rows = rows_of(tmp_path / "here")
     assert rows[-1]["status"] == "interrupted" or len(rows) == 1
     assert len(rows) <= 2
-
-
-def test_no_port_is_held(tmp_path: Path) -> None:
-    """Ports on which a run listens are free again when it has been ended."""
-    run = start(tmp_path, "run", *LONG, "--out", "here")
-    until_ranks_step(tmp_path / "here", run)
-    ours = [psutil.Process(run.pid), *family(run.pid)]
-    ports = {port for one in ours for _, port in listening(one)}
-    assert ports
-    run.send_signal(signal.SIGTERM)
-    assert finish(run, 30)[0] == 143
-    held = subprocess.run(
-        [sys.executable, "-c", LISTEN, *map(str, ports)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert held.returncode == 0, held.stderr
-
-
-LISTEN = """
-import socket, sys
-for port in map(int, sys.argv[1:]):
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("", port))
-        probe.listen()
-"""

@@ -1,6 +1,6 @@
 """Kills at random moments: after the resume every measured case is there exactly once.
 
-A few of them in every test run; 200 with ``make test-all``.
+200 of them with ``make test-all``, or as many as the variable TEST_KILLS says.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CASES = 6
 CODES = (0, 3, 130, 143, -signal.SIGKILL, -signal.SIGINT, -signal.SIGTERM)
 """Negative: ended by the signal itself, before spbench could handle it or when all was done."""
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-KILLS = 200
+KILLS = int(os.environ.get("TEST_KILLS", "200"))
 TARGETS = ("spbench", "launcher", "rank")
 
 

@@ -161,6 +161,7 @@ def test_joining_ranks_that_torchrun_started(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.serial
 def test_a_planted_slow_rank_shows(tmp_path: Path) -> None:
     """The steps of that rank, silent ones too, are longer than another's; -v shows where the time
     of the launch went, and that little of it is overhead."""

@@ -288,6 +288,7 @@ def test_what_is_not_there_is_named(lab: str) -> None:
     assert f"lab '{lab}' is up already" in done.stderr
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(
     ("rates", "gives_bits_per_s", "size"),
     [

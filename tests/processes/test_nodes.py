@@ -27,6 +27,7 @@ from helpers.spbench_process import (
 )
 
 LONGER = pytest.mark.long
+PHASES = ("forward", "backward", "gradients")
 
 
 def free_port() -> int:
@@ -43,6 +44,24 @@ def node(folder: Path, rank: int, port: int, *words: str, nodes: int = 2, **more
     return start(place, "run", *words, *where, f"127.0.0.1:{port}", "--out", "here", **more)
 
 
+def test_a_case_on_two_nodes(tmp_path: Path) -> None:
+    """One node is full before the next, ranks send what was predicted, and only node 0 writes."""
+    port = free_port()
+    words = (*SMALL, "-s", "dsp", "--gpus", "3")
+    first, second = (node(tmp_path, i, port, *words) for i in (0, 1))
+    code, _, err = finish(first)
+    assert code == 0, err
+    assert finish(second, 30)[0] == 0
+    host = socket.gethostname()
+    assert f"ranks: 3 on {host} 0-1, {host} 2" in err
+    (row,) = rows_of(tmp_path / "node0" / "here")
+    assert (row["status"], row["world_size"]) == ("ok", "3")
+    assert row["placement"]
+    assert sent(row) == [row[f"predicted_bytes_{phase}"] for phase in PHASES]
+    assert not (tmp_path / "node1" / "here").exists()
+
+
+@LONGER
 def test_two_nodes_share_the_ranks_of_a_case(tmp_path: Path) -> None:
     """Ranks send as much as on one machine; one node is full before the next; only node 0 writes.
 
@@ -75,7 +94,7 @@ def test_two_nodes_share_the_ranks_of_a_case(tmp_path: Path) -> None:
 
 
 def sent(row: dict[str, str]) -> list[str]:
-    return [row[f"sent_bytes_{phase}"] for phase in ("forward", "backward", "gradients")]
+    return [row[f"sent_bytes_{phase}"] for phase in PHASES]
 
 
 @LONGER
@@ -145,6 +164,7 @@ def test_a_node_that_does_not_come(tmp_path: Path) -> None:
     assert not (tmp_path / "node0" / "here" / "runs.csv").exists()
 
 
+@LONGER
 def test_nobody_at_the_endpoint(tmp_path: Path) -> None:
     """A follower without node 0 ends with 6 and says where it looked."""
     port = free_port()
@@ -154,6 +174,7 @@ def test_nobody_at_the_endpoint(tmp_path: Path) -> None:
     assert f"127.0.0.1:{port}" in err
 
 
+@LONGER
 def test_other_code_on_one_node(tmp_path: Path) -> None:
     """Both end with 6; the message names the node and what differs."""
     shutil.copytree(ROOT / "spbench", tmp_path / "tree" / "spbench")
@@ -169,6 +190,7 @@ def test_other_code_on_one_node(tmp_path: Path) -> None:
         assert "node 1" in err and "code of spbench" in err and "install the same" in err
 
 
+@LONGER
 def test_a_node_that_is_lost(tmp_path: Path) -> None:
     """A node that is stopped in mid-run, as if its machine had gone, is named in a row within the
     deadline; no other case begins, both exit with 6, and no process is left. Its ranks listen where
@@ -256,7 +278,7 @@ def test_faults_of_ranks_that_torchrun_started(
     tmp_path: Path, fault: str, status: str, reason: str
 ) -> None:
     """Rank 0 writes the cause as far as it can, and why the other cases were skipped."""
-    torchrun(tmp_path, "--hang-after", "6s", SPBENCH_FAULT=fault)
+    torchrun(tmp_path, "--hang-after", "10s", SPBENCH_FAULT=fault)
     first, second = rows_of(tmp_path / "here")
     assert first["status"] == status, first["reason"]
     assert first["reason"].startswith(reason)

@@ -81,6 +81,7 @@ def fill(disk: Path) -> None:
             return
 
 
+@pytest.mark.long
 def test_a_full_disk_ends_a_run(small_disk: Path) -> None:
     """With 6, the folder's name and the rows so far, which are read again; with room it goes on."""
     out = small_disk / "run"
@@ -264,7 +265,7 @@ def test_two_runs_at_once_on_one_output(tmp_path: Path) -> None:
     """The second is refused with 6 while the first goes on, and ends as if it had been alone;
     an odd name is no trouble to either."""
     out = tmp_path / ODD / ("x" * 200)
-    first = start(tmp_path, *CELLS, str(out), "--launches", "3")
+    first = start(tmp_path, *CELLS, str(out), "--launches", "12")
     while first.poll() is None and not (out / "run.json").exists():
         time.sleep(0.02)
     second = start(tmp_path, *CELLS, str(out), "--launches", "3")
@@ -272,13 +273,13 @@ def test_two_runs_at_once_on_one_output(tmp_path: Path) -> None:
     assert (second.returncode, said) == (UNFIT, ""), err
     refused = "is being written by another run; wait for it, or use another --out"
     assert err == f"Error: {out} {refused}\n"
-    _, err = first.communicate(timeout=90)
+    _, err = first.communicate(timeout=180)
     assert first.returncode == DONE, err
     rows = read_rows(out)
-    assert [(row.status, row.run_id) for row in rows.records] == [("ok", out.name)] * 3
+    assert [(row.status, row.run_id) for row in rows.records] == [("ok", out.name)] * 12
     assert len({row.round.partition(".")[0] for row in rows.records}) == 1
     assert (rows.damaged, rows.repeated) == (0, 0)
     argv = json.loads((out / "run.json").read_text())["argv"]
-    assert argv[-3:] == [str(out), "--launches", "3"]
+    assert argv[-3:] == [str(out), "--launches", "12"]
     for command in ("compare", "plot"):
         assert inside(command, str(out)).code == DONE

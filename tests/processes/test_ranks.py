@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,7 +49,16 @@ FAULTS = {
     "nan@rank0:step0": ("wrong_result", "rank 0: output differs from one device by nan", ""),
     "": ("ok", "", ""),
 }
-"""Status, reason, and a pattern in the log of the rank to blame. The last launch has no fault."""
+"""Status, reason, and a pattern in the log of the rank to blame."""
+BY_DAY = [
+    *("oom@rank1:step3", "raise@rank1:step3", "kill@rank1:step3", "hang@rank1:step3"),
+    *("deaf@rank1:step3", "corrupt@rank1:step0", ""),
+]
+LONG = [fault for fault in FAULTS if fault not in BY_DAY]
+EACH_FAULT = [*BY_DAY, *(pytest.param(fault, marks=pytest.mark.long) for fault in LONG)]
+HANGS = ("hang", "deaf", "mismatch")
+HANG_S, PAUSE_S = 2.5, 10.0
+"""The hang limit of launches that hang, and of others, which a loaded machine may hold up."""
 
 
 @dataclass
@@ -55,12 +66,14 @@ class FaultLauncher:
     """Plants a fault into each launch, and counts the processes that each launch left."""
 
     inner: LocalLauncher
-    faults: list[str]
+    faults: Sequence[str]
     left: list[int] = field(default_factory=list)
 
     def run(self, job: Job, folder: Path) -> LaunchResult:
-        environment = {VARIABLE: self.faults[len(self.left)]}
-        result = self.inner.run(job.model_copy(update={"environment": environment}), folder)
+        fault = self.faults[len(self.left)]
+        limit_s = HANG_S if fault.startswith(HANGS) else PAUSE_S
+        planted = {"environment": {VARIABLE: fault}, "hang_s": limit_s}
+        result = self.inner.run(job.model_copy(update=planted), folder)
         ranks = [
             rank
             for launcher in psutil.Process().children()
@@ -74,21 +87,34 @@ class FaultLauncher:
         self.inner.close()
 
 
+@dataclass(frozen=True)
+class Launched:
+    """A sweep with one launch for each fault: its folder, rows, and processes left."""
+
+    folder: Path
+    records: dict[str, Record]
+    left: dict[str, int]
+
+
 @pytest.fixture(scope="module")
-def launched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Record], list[int]]:
-    """The folder, rows and processes left of a sweep with one launch for each fault."""
-    folder = tmp_path_factory.mktemp("faults")
+def launched(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Launched]:
+    """The sweep that has a launch with this fault: that of the short run, or of the long one."""
+    sweeps = functools.cache(lambda faults: launch(tmp_path_factory.mktemp("faults"), faults))
+    return lambda fault: sweeps(tuple(BY_DAY if fault in BY_DAY else LONG))
+
+
+def launch(folder: Path, faults: Sequence[str]) -> Launched:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", PATHS)
         request = Request(
             combinations=every(find("axes-2d", "verify"), ["dsp"], [2]),
             device="cpu",
             budget=QUICK,
-            launches=len(FAULTS),
+            launches=len(faults),
         )
         before = psutil.Process().children(recursive=True)
         launcher = FaultLauncher(
-            LocalLauncher(folder / "logs" / "launcher.log", grace_s=1.0), list(FAULTS)
+            LocalLauncher(folder / "logs" / "launcher.log", grace_s=1.0), faults
         )
         with Store(folder) as store:
             sweep = Sweep(
@@ -96,7 +122,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
                 launcher=launcher,
                 run_id="faults",
                 session="one",
-                deadlines=Deadlines(launch_s=60.0, hang_s=2.5),
+                deadlines=Deadlines(launch_s=60.0, hang_s=HANG_S),
             )
             # An oom case is not tried again; here each launch is another fault.
             records = []
@@ -106,44 +132,39 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
             launcher.close()
         after = [one for one in psutil.Process().children(recursive=True) if one not in before]
         assert alive(after) == []
-    return folder, dict(zip(FAULTS, records, strict=True)), launcher.left
+    rows = dict(zip(faults, records, strict=True))
+    return Launched(folder, rows, dict(zip(faults, launcher.left, strict=True)))
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_of_one_rank_is_a_row(
-    launched: tuple[Path, dict[str, Record], list[int]], fault: str
-) -> None:
+@pytest.mark.parametrize("fault", EACH_FAULT)
+def test_a_fault_of_one_rank_is_a_row(launched: Callable[[str], Launched], fault: str) -> None:
     """The row has the status, the rank to blame and its log, and no figures; no process is left,
     and the sweep goes on."""
-    folder, records, left = launched
+    sweep = launched(fault)
     status, reason, logged = FAULTS[fault]
-    record = records[fault]
+    record = sweep.records[fault]
     assert (record.status, reason in record.reason) == (status, True), record.reason
     assert (record.step_ms is not None) == (status == "ok")
-    assert left[list(FAULTS).index(fault)] == 0
+    assert sweep.left[fault] == 0
     if logged:
-        text = (folder / record.log).read_text(errors="replace")
+        text = (sweep.folder / record.log).read_text(errors="replace")
         assert re.search(logged, text), f"{record.log}: {text[-2000:]}"
 
 
-def test_a_hang_is_noticed_in_time(
-    launched: tuple[Path, dict[str, Record], list[int]],
-) -> None:
+@pytest.mark.parametrize("part", [BY_DAY[0], pytest.param(LONG[0], marks=pytest.mark.long)])
+def test_a_hang_is_noticed_in_time(launched: Callable[[str], Launched], part: str) -> None:
     """It ends within the limit and the time to end ranks; a rank that ignores SIGTERM takes its
     grace."""
-    _, records, _ = launched
-    for fault, record in records.items():
+    for fault, record in launched(part).records.items():
         if record.status == "hang":
             assert "nothing moved for" in record.reason
             assert record.launch_s is not None
             assert record.launch_s < (20 if fault.startswith("deaf") else 12), fault
 
 
-def test_no_file_of_another_launch_is_read(
-    launched: tuple[Path, dict[str, Record], list[int]],
-) -> None:
+def test_no_file_of_another_launch_is_read(launched: Callable[[str], Launched]) -> None:
     """Each launch has its own folder; a rank that could still write names its fault in the row."""
-    _, records, _ = launched
-    assert len({record.log for record in records.values() if record.log}) == len(FAULTS) - 1
+    records = launched("").records
+    assert len({record.log for record in records.values() if record.log}) == len(BY_DAY) - 1
     assert records["corrupt@rank1:step0"].environment == "SPBENCH_FAULT=corrupt@rank1:step0"
     assert os.environ.get(VARIABLE) is None

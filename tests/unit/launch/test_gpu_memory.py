@@ -67,15 +67,15 @@ def test_a_hung_launch_that_leaves_memory_ends_the_sweep(
     name = "spbench.launch.gpu_memory.memory_back"
     monkeypatch.setattr(name, lambda now, before: f"{now()} {before}")
     memory = GpuMemory(lambda: list(used))
-    launcher = LocalLauncher(tmp_path / "launcher.log", gpu_memory=memory)
+    launcher = LocalLauncher(tmp_path / "launcher.log", gpu_memory=memory, grace_s=1.0)
     work = find("axes-2d", "verify")
     (cell,) = cells(Request(combinations=every(work, ["dsp"], [2]), device="cpu", budget=QUICK))
-    job = job_of(cell.case, Deadlines(launch_s=60.0, hang_s=1.5))
+    job = job_of(cell.case, Deadlines(launch_s=60.0, hang_s=10.0))
     try:
         fine = launcher.run(job, tmp_path / "fine")
         assert fine.ok
-        environment = {"SPBENCH_FAULT": "hang@rank0:init"}
-        hung = launcher.run(job.model_copy(update={"environment": environment}), tmp_path / "hung")
+        hangs = {"environment": {"SPBENCH_FAULT": "hang@rank0:init"}, "hang_s": 1.5}
+        hung = launcher.run(job.model_copy(update=hangs), tmp_path / "hung")
         assert isinstance(hung, LaunchResult) and hung.hung
         used[0] = 5 * GIB
         with pytest.raises(LauncherError, match=f"\\[{5 * GIB}\\] \\[{GIB}\\]"):
