@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.examples import ALL
 from helpers.gate_on_threads import prove, why_wrong
 
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
@@ -23,17 +25,30 @@ from spbench.workload.workload import Workload
 
 def variants() -> list[str]:
     """Every registered strategy, and each once more with each of its flags set."""
-    found = []
+    names_and_flags = []
     for name in places():
         flags = [f.name.replace("_", "-") for f in fields(load(name)) if f.default is False]
-        found += [name, *(f"{name}:{flag}" for flag in flags)]
-    return found
+        names_and_flags += [name, *(f"{name}:{flag}" for flag in flags)]
+    return names_and_flags
 
 
 SHAPES = [find(name, "verify") for name in names("verify")]
+BY_PROCESSES = [pytest.param(ranks, marks=pytest.mark.long) for ranks in (2, 3)]
+"""Numbers of ranks that real processes prove in every run, and threads in a full one."""
+ON_PROCESSES = (
+    "axes-2d-uneven",
+    "axes-3d-uneven",
+    "causal-only",
+    "checkpointed",
+    "few-key-heads",
+    "mixed",
+    "pair-bias",
+    "projected",
+)
+"""Shapes of a short run on processes: every kind of sublayer and of uneven shard."""
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, *BY_PROCESSES, 4])
 @pytest.mark.parametrize("strategy", variants())
 def test_equals_one_device_on_every_shape(strategy: str, ranks: int) -> None:
     """In float64: output, all gradients below 1e-9, bytes exact; or declined in a sentence."""
@@ -68,7 +83,7 @@ def test_eight_ranks_and_uneven_everything(strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", variants())
 def test_timesformer_on_eight_ranks(strategy: str) -> None:
-    """12 heads are 2, 2, 2, 2, 1, 1, 1, 1 and 196 patches do not divide: right all the same."""
+    """12 heads are 2, 2, 2, 2, 1, 1, 1, 1 and 196 patches do not divide; results are right."""
     work = find("timesformer-small")
     assert (work.heads, work.axes["time"], work.axes["space"] % 8) == (12, 8, 4)
     less = with_settings(work, ["dtype=float64", "depth=1", "axes.space=28", "hidden=96"])
@@ -78,7 +93,7 @@ def test_timesformer_on_eight_ranks(strategy: str) -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("strategy", variants())
 def test_a_gradient_of_nothing_but_rounding(strategy: str, dtype: str) -> None:
-    """One token of context: queries cannot matter, and what their gradient holds is noise."""
+    """Cross-attention to one token: queries cannot matter, and their gradient is noise."""
     shape = find("axes-2d", "verify")
     block = "[{attention: space}, {attention: time}, {cross_attention: 1}, {mlp: 2}]"
     work = with_settings(shape, [f"block={block}", f"dtype={dtype}"])
@@ -87,7 +102,7 @@ def test_a_gradient_of_nothing_but_rounding(strategy: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("strategy", variants())
 def test_pairs_fewer_than_ranks(strategy: str) -> None:
-    """A pair tensor of 3 rows on 4 ranks: one rank holds none of it, and all is right."""
+    """A pair tensor of 3 rows on 4 ranks: one rank holds none of it, and results are right."""
     work = with_settings(find("pair-bias", "verify"), ["axes={row: 9, column: 3}", "dtype=float64"])
     if not load(strategy).why_not(work, 4):
         assert not why_wrong(prove(work, load(strategy), 4))
@@ -95,7 +110,7 @@ def test_pairs_fewer_than_ranks(strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", variants())
 def test_every_axis_may_be_the_sharded_one(strategy: str) -> None:
-    """Strategies with a fixed axis are right whichever of three uneven axes it is."""
+    """Strategies with a fixed axis are right on each of three uneven axes."""
     if "shard_axis" not in {field.name for field in fields(load(strategy))}:
         assert load(strategy).layout(find("axes-3d-uneven", "verify"), 2)
         return
@@ -123,26 +138,32 @@ def test_other_dtypes(strategy: str, dtype: str) -> None:
             assert not why_wrong(prove(work, load(strategy), 3, seed=seed)), (name, seed)
 
 
+@pytest.fixture(scope="module")
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLauncher]:
+    """One launcher for all world sizes: it imports torch once."""
+    launcher = LocalLauncher(tmp_path_factory.mktemp("launcher") / "launcher.log")
+    yield launcher
+    launcher.close()
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_real_processes_over_gloo(ranks: int, tmp_path: Path) -> None:
-    """The same suite, every strategy and shape, in one start of processes per world size."""
-    shapes = [with_settings(shape, ["dtype=float64"]) for shape in SHAPES]
-    launcher = LocalLauncher(tmp_path / "launcher.log")
-    try:
-        checks = checks_for(variants(), shapes)
-        verdicts = run_checks(checks, ranks, "cpu", launcher, tmp_path / "job", 240.0)
-    finally:
-        launcher.close()
-    assert len(verdicts) == len(checks)
-    assert {v.outcome for v in verdicts} == {"passed", "declined"}
-    passed = [v for v in verdicts if v.outcome == "passed"]
-    assert len(passed) > 0.8 * len(verdicts)
-    assert all(v.output_error is not None and v.output_error < 1e-9 for v in passed)
+def test_real_processes_over_gloo(ranks: int, launcher: LocalLauncher, tmp_path: Path) -> None:
+    """Every strategy on every shape (a short run: on eight), in one launch per world size."""
+    drawn = [shape for shape in SHAPES if ALL or shape.name in ON_PROCESSES]
+    assert ALL or len(drawn) == len(ON_PROCESSES)
+    shapes = [with_settings(shape, ["dtype=float64"]) for shape in drawn]
+    checks = checks_for(variants(), shapes)
+    results = run_checks(checks, ranks, "cpu", launcher, tmp_path / "job", 240.0)
+    assert len(results) == len(checks)
+    assert {result.outcome for result in results} == {"passed", "declined"}
+    passed = [result for result in results if result.outcome == "passed"]
+    assert len(passed) > 0.8 * len(results)
+    assert all(r.output_error is not None and r.output_error < 1e-9 for r in passed)
 
 
 @pytest.mark.parametrize("strategy", variants())
 def test_declines_instead_of_failing(strategy: str) -> None:
-    """A strategy that cannot run says a sentence with a value that would work, and means it."""
+    """``why_not`` is a sentence with a value that works, and None only where the strategy runs."""
     work = find("axes-2d-uneven", "verify")  # time 5, space 13, 5 heads
     for ranks in (1, 2, 5, 6, 7, 13, 14, 100):
         why = load(strategy).why_not(work, ranks)

@@ -1,6 +1,6 @@
-"""Any workload of the language, on any strategy that takes it: values and bytes are right.
+"""Any workload that YAML can express, on any strategy that takes it: values and bytes are right.
 
-Shapes that nobody wrote down: fields are drawn together that no file of the catalogue joins.
+Fields are drawn together that no file of the catalogue joins.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from helpers.examples import examples
 from helpers.gate_on_threads import prove, why_wrong
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from test_conformance import variants
@@ -22,7 +23,7 @@ AXES = ("time", "height", "width")
 
 @st.composite
 def attentions(draw: st.DrawFn, names: tuple[str, ...]) -> dict[str, Any]:
-    """Along one axis or several joined, with at most one speciality."""
+    """Along one axis or several joined, with at most one of causal, projection and pair bias."""
     joined = st.lists(st.sampled_from(names), min_size=1, max_size=len(names), unique=True)
     axes = draw(joined)
     special: dict[str, Any] = draw(
@@ -70,16 +71,15 @@ def workloads(draw: st.DrawFn) -> Workload | None:
 
 
 @pytest.mark.parametrize("strategy", variants())
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@examples(40, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(work=workloads(), ranks=st.integers(2, 5), axis=st.sampled_from(["", *AXES]))
 def test_right_or_declined(strategy: str, work: Workload | None, ranks: int, axis: str) -> None:
     """Equal to one device and bytes as predicted, whichever axis is sharded; or a sentence."""
     if work is None:
         return
-    asked = strategy
     if axis in work.axes and hasattr(load(strategy), "shard_axis"):
-        asked = f"{strategy}:shard-axis={axis}"
-    chosen = load(asked)
+        strategy = f"{strategy}:shard-axis={axis}"
+    chosen = load(strategy)
     if why := chosen.why_not(work, ranks):
         assert len(why.split()) > 8
         return

@@ -1,7 +1,7 @@
 """The gate is itself tested: each defect that others have shipped is planted and caught.
 
-Every mutation keeps shapes right, as those defects did. The unmutated strategies pass the
-same gates (test_conformance), so what is caught is the mutation.
+Every mutation keeps shapes right, as those defects did. The strategies without it pass the
+gate on these shapes (test_conformance), so the gate catches the mutation.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def scale_ring_gradients(monkeypatch: pytest.MonkeyPatch, factors: tuple[float, 
     right = rsa._Rings.backward
 
     def wrong(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        found = right(ctx, grad)
-        scaled = (g * factor for g, factor in zip(found, factors, strict=False))
-        return *scaled, *found[len(factors) :]
+        grads = right(ctx, grad)
+        scaled = (g * factor for g, factor in zip(grads, factors, strict=False))
+        return *scaled, *grads[len(factors) :]
 
     monkeypatch.setattr(rsa._Rings, "backward", staticmethod(wrong))
 
@@ -112,7 +112,7 @@ def test_accumulated_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught("rsa:shard-axis=space", 2, work)
 
 
-def test_context_heads_reinterpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cross_attention_heads_reinterpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cross-attention that reads (Z, D) as (D, Z): wrong values, right shapes."""
 
     def wrong(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -143,8 +143,8 @@ def test_rows_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch, strategy: str)
     exchange, gather = Collectives.exchange, Collectives.start_all_gather
 
     def wrong_switch(self: Collectives, xs: Any, before: Shards, after: Shards) -> list[Tensor]:
-        found = exchange(self, xs, before, after)
-        return [shuffled(x, b.sizes, b.dim) for x, b in zip(found, before, strict=True)]
+        right_values = exchange(self, xs, before, after)
+        return [shuffled(x, b.sizes, b.dim) for x, b in zip(right_values, before, strict=True)]
 
     def wrong_gather(self: Collectives, x: Tensor, shard: Shard) -> Any:
         whole = gather(self, x, shard).wait()
@@ -181,8 +181,8 @@ def test_output_equal_but_gradients_different(monkeypatch: pytest.MonkeyPatch) -
     right = collectives._Switch.backward
 
     def wrong(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        found = right(ctx, *grads)
-        return *found[:3], *(g.roll(1, ctx.before[0].dim) for g in found[3:])
+        right_values = right(ctx, *grads)
+        return *right_values[:3], *(g.roll(1, ctx.before[0].dim) for g in right_values[3:])
 
     monkeypatch.setattr(collectives._Switch, "backward", staticmethod(wrong))
     assert not caught("dsp", 2, shape(mode="forward"))
@@ -256,8 +256,8 @@ def test_swapped_split(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Collectives.exchange
 
     def wrong(self: Collectives, xs: Any, before: Shards, after: Shards) -> list[Tensor]:
-        found = right(self, xs, before, after)
-        return [x.flip(b.dim) for x, b in zip(found, before, strict=True)]
+        right_values = right(self, xs, before, after)
+        return [x.flip(b.dim) for x, b in zip(right_values, before, strict=True)]
 
     monkeypatch.setattr(Collectives, "exchange", wrong)
     assert caught("ulysses", 2, shape("axes-2d"))
@@ -288,9 +288,9 @@ def test_one_extra_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
         return right(self, q, k, v, scores, shard, comm)
 
     monkeypatch.setattr(ulysses.Ulysses, "attend", wasteful)
-    said = caught("ulysses", 2, shape())
-    assert "all_to_all sent" in said
-    assert "predicted" in said
+    complaint = caught("ulysses", 2, shape())
+    assert "all_to_all sent" in complaint
+    assert "predicted" in complaint
 
 
 def test_a_strategy_that_does_not_communicate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,8 +308,8 @@ def test_one_wrong_rank_is_not_diluted(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Collectives.exchange
 
     def wrong(self: Collectives, xs: Any, before: Shards, after: Shards) -> list[Tensor]:
-        found = right(self, xs, before, after)
-        return [x * 1.5 for x in found] if self.rank == 7 else found
+        right_values = right(self, xs, before, after)
+        return [x * 1.5 for x in right_values] if self.rank == 7 else right_values
 
     monkeypatch.setattr(Collectives, "exchange", wrong)
     work = shape("axes-2d", axes="{time: 16, space: 16}", dtype="bfloat16", mode="forward")
@@ -374,8 +374,8 @@ def test_one_key_head_of_the_copies_gets_all_the_gradient(monkeypatch: pytest.Mo
         seen: set[int] = set()
         copies = []
         for head in (head for heads_ in self.keys for head in heads_):
-            one = x.narrow(-2, head, 1)
-            copies.append(one.detach() if head in seen else one)
+            key_head = x.narrow(-2, head, 1)
+            copies.append(key_head.detach() if head in seen else key_head)
             seen.add(head)
         return torch.cat(copies, -2)
 
@@ -423,8 +423,8 @@ def test_a_small_gradient_is_not_taken_for_noise(monkeypatch: pytest.MonkeyPatch
     right = rsa._Rings.backward
 
     def wrong(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        found = right(ctx, grad)
-        return (found[0] * 0.5, *found[1:])
+        right_values = right(ctx, grad)
+        return (right_values[0] * 0.5, *right_values[1:])
 
     monkeypatch.setattr(rsa._Rings, "backward", staticmethod(wrong))
     gentle = prove(shape(dtype="float32"), load("rsa"), 2, sharpness=0.05)
@@ -436,8 +436,8 @@ def test_a_gradient_that_is_a_little_off_on_sharp_rows(monkeypatch: pytest.Monke
     right = rsa._Rings.backward
 
     def wrong(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        found = right(ctx, grad)
-        return (found[0] * 1.01, *found[1:])
+        right_values = right(ctx, grad)
+        return (right_values[0] * 1.01, *right_values[1:])
 
     work = with_settings(find("attention-only", "verify"), ["dtype=float32"])
     assert not caught("rsa", 3, work, sharpness=8.0)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -28,7 +29,7 @@ def whole_tensor(shape: tuple[int, ...]) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(SHAPES, st.integers(1, 4), st.booleans())
 def test_switch_reshards(shape: tuple[int, ...], ranks: int, other_way: bool) -> None:
     """Each rank's part along one dim becomes its part along the other, and back in backward."""
@@ -51,7 +52,7 @@ def test_switch_reshards(shape: tuple[int, ...], ranks: int, other_way: bool) ->
     run_rank_threads(ranks, rank_main)
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(SHAPES, st.integers(1, 4))
 def test_tensors_travel_together(shape: tuple[int, ...], ranks: int) -> None:
     """Several tensors of different widths in one all-to-all arrive as they would alone."""
@@ -67,7 +68,7 @@ def test_tensors_travel_together(shape: tuple[int, ...], ranks: int) -> None:
     run_rank_threads(ranks, rank_main)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(SHAPES, st.integers(1, 4), st.integers(1, 2))
 def test_gather_and_scatter_are_each_others_backward(
     shape: tuple[int, ...], ranks: int, dim: int
@@ -101,7 +102,7 @@ def test_gather_and_scatter_are_each_others_backward(
     run_rank_threads(ranks, rank_main)
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(SHAPES, st.integers(1, 5).filter(lambda n: n <= 4), st.integers(1, 2))
 def test_ring_shows_every_block_once(shape: tuple[int, ...], ranks: int, dim: int) -> None:
     """Own block first, then each other owner's, with the bytes that the formula says."""
@@ -132,7 +133,7 @@ def test_outermost_dims_are_not_copied() -> None:
     assert as_flat([x[:, 3:], x[:, :3]]) is None
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(SHAPES, st.integers(1, 4), st.integers(1, 2), st.integers(1, 3))
 def test_packing_is_undone(shape: tuple[int, ...], ranks: int, dim: int, tensors: int) -> None:
     """Rank by rank, tensor by tensor, each part flattened; unpacking puts each back."""

@@ -8,7 +8,8 @@ import threading
 
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -40,7 +41,7 @@ def bands(draw: st.DrawFn) -> list[Band]:
     ]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(bands())
 def test_tiles_cover_what_is_seen_once(every: list[Band]) -> None:
     """Each score of a query and a key it may see is in one tile; all others masked or in none."""

@@ -6,7 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from helpers.examples import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from spbench.strategies.dsp import DSP
@@ -127,7 +128,7 @@ def of_heads(sublayer: Sublayer, work: Workload, axis: str, ranks: int) -> float
     return forward + backward + (forward if work.checkpointing == "full" else 0.0)
 
 
-@settings(max_examples=STACKS, deadline=None)
+@examples(STACKS)
 @given(stacks())
 def test_never_a_byte_more_than_brute_force(case: tuple[Workload, int]) -> None:
     """Of all layouts that never shard the attended axis, none sends less."""

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from helpers.examples import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from spbench.workload.block import Attention, Mlp
@@ -239,7 +240,7 @@ def damages(draw: st.DrawFn) -> bytes:
     return content
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damages())
 def test_a_damaged_file_raises_nothing_else(tmp_path: Path, content: bytes) -> None:
     """Whatever the damage: a workload, or a WorkloadError that begins with file and line."""

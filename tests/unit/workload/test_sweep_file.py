@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from helpers.examples import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from spbench.strategies.registry import expand_names, places
@@ -311,7 +312,7 @@ def damages(draw: st.DrawFn) -> str:
     return content
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damages())
 def test_a_damaged_file_raises_nothing_else(tmp_path: Path, content: str) -> None:
     """Whatever the damage: cells, each once, or a WorkloadError that begins with file and line."""
