@@ -15,7 +15,7 @@ A tensor here is this rank's part of a whole tensor, cut along ``shard.dim`` int
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 import torch
@@ -24,6 +24,8 @@ from torch.autograd.function import once_differentiable
 
 from spbench.comm.transport import Done, Handle, Transport
 from spbench.workload.sharding import Shard
+
+Move = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
 @final
@@ -38,13 +40,15 @@ class Pending:
         return self._tensor
 
 
+Start = Callable[[Tensor, Shard], Pending]
+
+
 @final
 class Collectives:
     """The collectives of one group of ranks."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
-
         self.rank, self.size = transport.rank, transport.size
 
     def take(self, whole: Tensor, shard: Shard) -> Tensor:
@@ -63,26 +67,44 @@ class Collectives:
         Several tensors travel in one all-to-all. They may differ in their other dims, and in how
         ``after`` cuts them. Forward and backward each send all but the rank's own part.
         """
-        if self.size == 1:
-            return xs
-        each = [after] * len(xs) if isinstance(after, Shard) else list(after)
-        switched: tuple[Tensor, ...] = _Switch.apply(self, [before] * len(xs), each, *xs)
-        return switched
+        old = [before] * len(xs)
+        new = [after] * len(xs) if isinstance(after, Shard) else list(after)
+        return self._differentiable(
+            lambda xs: self.exchange(xs, old, new), lambda grads: self.exchange(grads, new, old), xs
+        )
 
     def all_gather(self, x: Tensor, shard: Shard) -> Tensor:
         """Sharded -> whole, in rank order, on every rank. Backward: a reduce-scatter."""
-        gathered: Tensor = x if self.size == 1 else _AllGather.apply(self, shard, x)
-        return gathered
+        return self._waited(self.start_all_gather, self.start_reduce_scatter, x, shard)
 
     def reduce_scatter(self, x: Tensor, shard: Shard) -> Tensor:
         """Partial sums of the whole -> their total, sharded. Backward: an all-gather."""
-        scattered: Tensor = x if self.size == 1 else _ReduceScatter.apply(self, shard, x)
-        return scattered
+        return self._waited(self.start_reduce_scatter, self.start_all_gather, x, shard)
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """Partial sums -> their total on every rank. Backward: an all-reduce."""
-        total: Tensor = x if self.size == 1 else _AllReduce.apply(self, x)
+        (total,) = self._differentiable(self._total, self._total, [x])
         return total
+
+    def _total(self, xs: Sequence[Tensor]) -> list[Tensor]:
+        total = xs[0].clone(memory_format=torch.contiguous_format)
+        self.all_reduce_(total).wait()
+        return [total]
+
+    def _waited(self, there: Start, back: Start, x: Tensor, shard: Shard) -> Tensor:
+        (moved,) = self._differentiable(
+            lambda xs: [there(xs[0], shard).wait()],
+            lambda grads: [back(grads[0], shard).wait()],
+            [x],
+        )
+        return moved
+
+    def _differentiable(self, there: Move, back: Move, xs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """``there`` moves ``xs``, and ``back`` their gradients; over one rank nothing moves."""
+        if self.size == 1:
+            return tuple(xs)
+        moved: tuple[Tensor, ...] = _Differentiable.apply(there, back, *xs)
+        return moved
 
     def all_reduce_(self, x: Tensor) -> Handle:
         """``x`` becomes the sum over the ranks, in place, once waited for. No backward."""
@@ -143,57 +165,13 @@ def _resized(shape: Sequence[int], dim: int, length: int) -> list[int]:
     return [*shape[:dim], length, *shape[dim + 1 :]]
 
 
-class _Switch(torch.autograd.Function):
+class _Differentiable(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, comm: Collectives, before: Sequence[Shard], after: Sequence[Shard], *xs: Tensor
-    ) -> tuple[Tensor, ...]:
-        ctx.comm, ctx.before, ctx.after = comm, before, after
-        return tuple(comm.exchange(xs, before, after))
+    def forward(ctx: Any, there: Move, back: Move, *xs: Tensor) -> tuple[Tensor, ...]:
+        ctx.back = back
+        return tuple(there(xs))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        return None, None, None, *ctx.comm.exchange(grads, ctx.after, ctx.before)
-
-
-class _AllGather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, comm: Collectives, shard: Shard, x: Tensor) -> Tensor:
-        ctx.comm, ctx.shard = comm, shard
-        return comm.start_all_gather(x, shard).wait()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        return None, None, ctx.comm.start_reduce_scatter(grad, ctx.shard).wait()
-
-
-class _ReduceScatter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, comm: Collectives, shard: Shard, x: Tensor) -> Tensor:
-        ctx.comm, ctx.shard = comm, shard
-        return comm.start_reduce_scatter(x, shard).wait()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        return None, None, ctx.comm.start_all_gather(grad, ctx.shard).wait()
-
-
-class _AllReduce(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, comm: Collectives, x: Tensor) -> Tensor:
-        ctx.comm = comm
-        return _total(comm, x)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        return None, _total(ctx.comm, grad)
-
-
-def _total(comm: Collectives, x: Tensor) -> Tensor:
-    total = x.clone(memory_format=torch.contiguous_format)
-    comm.all_reduce_(total).wait()
-    return total
+        return None, None, *ctx.back(grads)

@@ -20,15 +20,16 @@ import torch
 from torch import Tensor
 
 from spbench.comm.packing import Parts, incoming, outgoing, pack, unpacked
-from spbench.comm.transport import Done, Handle, TransferObserver, Transport, Transports
+from spbench.comm.transport import Done, Handle, Transport, Transports
+from spbench.results.heartbeat import Heartbeat
 
 
 @final
 class SilentTransport(Transport):
     """A rank of a group that has no other ranks in fact."""
 
-    def __init__(self, rank: int, size: int, observer: TransferObserver | None = None) -> None:
-        super().__init__(rank, size, observer)
+    def __init__(self, rank: int, size: int, heartbeat: Heartbeat | None = None) -> None:
+        super().__init__(rank, size, heartbeat)
         self._filled: set[tuple[int, int]] = set()
         self._noise: dict[torch.dtype, Tensor] = {}
         self._pool: torch.cuda.MemPool | None = None
@@ -103,6 +104,6 @@ class SilentTransport(Transport):
         return noise[: part.numel()].view(part.shape)
 
 
-def silent_transports(rank: int, size: int, observer: TransferObserver | None = None) -> Transports:
-    strategy, gradients = (SilentTransport(rank, size, observer) for _ in range(2))
+def silent_transports(rank: int, size: int, heartbeat: Heartbeat | None = None) -> Transports:
+    strategy, gradients = (SilentTransport(rank, size, heartbeat) for _ in range(2))
     return Transports(strategy=strategy, gradients=gradients)

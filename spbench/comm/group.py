@@ -18,7 +18,8 @@ import torch.distributed as dist
 from spbench.comm.collectives import Collectives
 from spbench.comm.fake import silent_transports
 from spbench.comm.nccl_gloo import GlooTransport, NcclTransport
-from spbench.comm.transport import TransferObserver, Transports, Unobserved
+from spbench.comm.transport import Transports
+from spbench.results.heartbeat import Heartbeat
 from spbench.workload.sharding import Shard
 
 
@@ -28,15 +29,11 @@ class Group(ABC):
     backend: str
 
     def __init__(
-        self,
-        device: torch.device,
-        transports: Transports,
-        observer: TransferObserver | None = None,
+        self, device: torch.device, transports: Transports, heartbeat: Heartbeat | None = None
     ) -> None:
-        """``observer`` learns of each ``barrier`` and ``largest``: behind the last transfer, or in
+        """Each ``barrier`` and ``largest`` shows in ``heartbeat``: behind the last transfer, or in
         a silent step, nothing else shows how far a rank has come."""
-        self.device, self.transports = device, transports
-        self._observer = observer or Unobserved()
+        self.device, self.transports, self._heartbeat = device, transports, heartbeat
 
     @property
     def rank(self) -> int:
@@ -53,13 +50,17 @@ class Group(ABC):
 
     def largest(self, values: Sequence[float]) -> list[float]:
         """Element by element, the largest over the ranks."""
-        self._observer.meeting()
+        self._show_meeting()
         return self._largest(values)
 
     def barrier(self) -> None:
         """Wait for every rank."""
-        self._observer.meeting()
+        self._show_meeting()
         self._meet()
+
+    def _show_meeting(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.meeting()
 
     @abstractmethod
     def _largest(self, values: Sequence[float]) -> list[float]: ...
@@ -80,7 +81,7 @@ class ProcessGroup(Group):
     """Ranks that are processes: NCCL for CUDA devices, gloo for CPUs."""
 
     def __init__(
-        self, device: torch.device, timeout_s: float, observer: TransferObserver | None = None
+        self, device: torch.device, timeout_s: float, heartbeat: Heartbeat | None = None
     ) -> None:
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -92,17 +93,14 @@ class ProcessGroup(Group):
         second = dist.new_group(timeout=timeout, device_id=eager)
         assert world is not None and second is not None
         network = NcclTransport if device.type == "cuda" else GlooTransport
-        transports = Transports(
-            strategy=network(world, observer), gradients=network(second, observer)
-        )
-        super().__init__(device, transports, observer)
+        strategy, gradients = (network(group, heartbeat) for group in (world, second))
+        super().__init__(device, Transports(strategy=strategy, gradients=gradients), heartbeat)
         self._one = torch.zeros(1, device=device)
 
     def _largest(self, values: Sequence[float]) -> list[float]:
         shared = torch.tensor(list(values), dtype=torch.float64, device=self.device)
         dist.all_reduce(shared, op=dist.ReduceOp.MAX)
-        largest: list[float] = shared.tolist()
-        return largest
+        return list(shared.tolist())
 
     def _meet(self) -> None:
         dist.all_reduce(self._one)
@@ -138,10 +136,8 @@ class ShareOfGroup(Group):
 
     backend = "fake"
 
-    def __init__(
-        self, device: torch.device, size: int, observer: TransferObserver | None = None
-    ) -> None:
-        super().__init__(device, silent_transports(0, size, observer), observer)
+    def __init__(self, device: torch.device, size: int, heartbeat: Heartbeat | None = None) -> None:
+        super().__init__(device, silent_transports(0, size, heartbeat), heartbeat)
 
     def _largest(self, values: Sequence[float]) -> list[float]:
         return list(values)

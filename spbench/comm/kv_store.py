@@ -6,6 +6,8 @@ is there, what is to be started and how it ended, and never carries what a strat
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import final
 
@@ -35,7 +37,7 @@ class KeyValueStore:
             self._store = self._open(self.port, keeps)
 
     def _open(self, port: int, keeps: bool) -> TCPStore:
-        try:
+        with _named_errors():
             return TCPStore(
                 self.host,
                 port,
@@ -44,31 +46,29 @@ class KeyValueStore:
                 wait_for_workers=False,
                 multi_tenant=True,
             )
-        except (RuntimeError, ValueError) as error:  # torch's DistError is a RuntimeError
-            raise KeyValueStoreError(str(error).strip().split("\n")[0]) from None
 
     def another(self) -> KeyValueStore:
         """A second connection to the same store."""
         return KeyValueStore(self.host, self.port, wait_s=self._wait_s)
 
     def post(self, name: str, text: str) -> None:
-        try:
+        with _named_errors():
             self._store.set(name, text)
-        except RuntimeError as error:
-            raise KeyValueStoreError(str(error)) from None
 
     def claim(self, name: str, text: str) -> str:
         """Posts the text unless there is one by this name already; the text there now."""
-        try:
+        with _named_errors():
             return self._store.compare_set(name, "", text).decode()
-        except RuntimeError as error:
-            raise KeyValueStoreError(str(error)) from None
 
     def read(self, name: str) -> str | None:
         """The text, or None while nobody has posted it."""
-        try:
-            if not self._store.check([name]):
-                return None
-            return self._store.get(name).decode()
-        except RuntimeError as error:
-            raise KeyValueStoreError(str(error)) from None
+        with _named_errors():
+            return self._store.get(name).decode() if self._store.check([name]) else None
+
+
+@contextmanager
+def _named_errors() -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:  # torch's DistError is a RuntimeError
+        raise KeyValueStoreError(str(error).strip().split("\n")[0]) from None

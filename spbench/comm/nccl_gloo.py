@@ -17,7 +17,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from spbench.comm.packing import Parts, incoming, outgoing, pack, unpacked
-from spbench.comm.transport import Handle, TransferObserver, Transport
+from spbench.comm.transport import Handle, Transport
+from spbench.results.heartbeat import Heartbeat
 
 # torch 2.13 renames these two and deprecates the old names; a torch that was built without
 # torch.distributed has neither.
@@ -57,8 +58,8 @@ class Several:
 class ProcessGroupTransport(Transport):
     """A torch process group."""
 
-    def __init__(self, group: dist.ProcessGroup, observer: TransferObserver | None = None) -> None:
-        super().__init__(dist.get_rank(group), dist.get_world_size(group), observer)
+    def __init__(self, group: dist.ProcessGroup, heartbeat: Heartbeat | None = None) -> None:
+        super().__init__(dist.get_rank(group), dist.get_world_size(group), heartbeat)
         self.group = group
 
     def _all_reduce(self, x: Tensor) -> Handle:

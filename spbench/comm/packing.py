@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import product
+from itertools import chain, product
 
 from torch import Tensor
 
@@ -23,10 +23,6 @@ MIN_MESSAGE_BYTES = 64 * 2**10
 """Shorter runs of memory are packed: a message costs as much as copying some ten KiB."""
 
 
-def new_empty(like: Tensor, shape: Sequence[int]) -> Tensor:
-    return like.new_empty(shape)
-
-
 def as_flat(parts: Parts) -> Tensor | None:
     """The one flat tensor that ``parts`` already are in memory; None if they are not.
 
@@ -34,9 +30,8 @@ def as_flat(parts: Parts) -> Tensor | None:
     """
     at, storage = parts[0].data_ptr(), parts[0].untyped_storage().data_ptr()
     for part in parts:
-        if not part.is_contiguous() or part.data_ptr() != at:
-            return None
-        if part.untyped_storage().data_ptr() != storage:
+        follows = part.is_contiguous() and part.data_ptr() == at
+        if not follows or part.untyped_storage().data_ptr() != storage:
             return None
         at += part.nbytes
     return parts[0].as_strided((sum(part.numel() for part in parts),), (1,))
@@ -44,19 +39,19 @@ def as_flat(parts: Parts) -> Tensor | None:
 
 def pack(by_rank: Sequence[Parts]) -> Tensor:
     """A flat tensor of every rank's parts, in order; a copy only if they do not lie so."""
-    flat = as_flat([part for parts in by_rank for part in parts])
+    flat = as_flat([*chain.from_iterable(by_rank)])
     if flat is None:
-        flat = new_empty(by_rank[0][0], (_numel(by_rank),))
+        flat = by_rank[0][0].new_empty(_numel(by_rank))
         for view, part in _pairs(flat, by_rank):
             view.copy_(part)
     return flat
 
 
 def unpacked(
-    by_rank: Sequence[Parts], empty: Empty = new_empty
+    by_rank: Sequence[Parts], empty: Empty = Tensor.new_empty
 ) -> tuple[Tensor, Callable[[], None]]:
     """A flat tensor to receive into, and what brings its content to the parts afterwards."""
-    flat = as_flat([part for parts in by_rank for part in parts])
+    flat = as_flat([*chain.from_iterable(by_rank)])
     if flat is not None:
         return flat, lambda: None
     buffer = empty(by_rank[0][0], (_numel(by_rank),))
@@ -73,40 +68,37 @@ def outgoing(parts: Parts, run_dim: int) -> Iterator[Tensor]:
 
     From dim ``run_dim`` on, each part is contiguous in the tensor that it is a view of.
     """
-    for part in parts:
-        if _goes_in_runs(part, run_dim):
-            yield from (run.contiguous() for run in _runs(part, run_dim))
-    short = [part for part in parts if not _goes_in_runs(part, run_dim)]
+    runs, short = _runs_and_short_parts(parts, run_dim)
+    yield from (run.contiguous() for run in runs)
     if short:
         yield pack([short])
 
 
-def incoming(
-    parts: Parts, run_dim: int, empty: Empty = new_empty
-) -> tuple[list[Tensor], Callable[[], None]]:
+def incoming(parts: Parts, run_dim: int) -> tuple[list[Tensor], Callable[[], None]]:
     """Where the messages of one rank are received, and what unpacks the last of them."""
-    messages = [
-        run for part in parts if _goes_in_runs(part, run_dim) for run in _runs(part, run_dim)
-    ]
-    short = [part for part in parts if not _goes_in_runs(part, run_dim)]
+    runs, short = _runs_and_short_parts(parts, run_dim)
     if not short:
-        return messages, lambda: None
-    flat, unpack = unpacked([short], empty)
-    return [*messages, flat], unpack
+        return runs, lambda: None
+    flat, unpack = unpacked([short])
+    return [*runs, flat], unpack
 
 
-def _goes_in_runs(part: Tensor, run_dim: int) -> bool:
-    """Decided by the shape alone, so that both sides decide alike."""
-    return math.prod(part.shape[run_dim:]) * part.element_size() >= MIN_MESSAGE_BYTES
-
-
-def _runs(part: Tensor, run_dim: int) -> Iterator[Tensor]:
-    for index in product(*(range(length) for length in part.shape[:run_dim])):
-        yield part[index]
+def _runs_and_short_parts(parts: Parts, run_dim: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Long runs of memory, and the parts that have none. Shapes alone decide, so that the sender
+    and the receiver decide alike."""
+    runs: list[Tensor] = []
+    short: list[Tensor] = []
+    for part in parts:
+        if math.prod(part.shape[run_dim:]) * part.element_size() < MIN_MESSAGE_BYTES:
+            short.append(part)
+        else:
+            indices = product(*(range(length) for length in part.shape[:run_dim]))
+            runs += [part[index] for index in indices]
+    return runs, short
 
 
 def _numel(by_rank: Sequence[Parts]) -> int:
-    return sum(part.numel() for parts in by_rank for part in parts)
+    return sum(part.numel() for part in chain.from_iterable(by_rank))
 
 
 def _pairs(flat: Tensor, by_rank: Sequence[Parts]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -121,10 +113,9 @@ def _pairs(flat: Tensor, by_rank: Sequence[Parts]) -> Iterator[tuple[Tensor, Ten
             yield rows.narrow(1, at, size).unflatten(1, stack.shape[1:]), stack
             at += size
         return
-    for parts in by_rank:
-        for part in parts:
-            yield flat.narrow(0, at, part.numel()).view(part.shape), part
-            at += part.numel()
+    for part in chain.from_iterable(by_rank):
+        yield flat.narrow(0, at, part.numel()).view(part.shape), part
+        at += part.numel()
 
 
 def _stacked(parts: Parts) -> Tensor | None:

@@ -2,7 +2,7 @@
 
 ``Transport`` counts; a subclass moves. A count is taken from the very tensors that are
 handed over, so a strategy cannot move what is not counted. Parts are views, in rank order,
-of whole tensors on either side; whether they are packed on the way is the wire's affair.
+of whole tensors on either side; each transport decides whether they are packed on the way.
 """
 
 from __future__ import annotations
@@ -18,23 +18,8 @@ from typing import Protocol, final
 from torch import Tensor
 
 from spbench.comm.packing import Parts
+from spbench.results.heartbeat import Heartbeat
 from spbench.workload.traffic import Count, Op, Phase, all_reduce_bytes
-
-
-class TransferObserver(Protocol):
-    """Learns of what a rank does with the others, as it begins; a meeting waits for all ranks."""
-
-    def transfer(self) -> None: ...
-    def meeting(self) -> None: ...
-
-
-@final
-class Unobserved:
-    def transfer(self) -> None:
-        return None
-
-    def meeting(self) -> None:
-        return None
 
 
 class Handle(Protocol):
@@ -58,9 +43,9 @@ class Transport(ABC):
     on the sending and on the receiving side.
     """
 
-    def __init__(self, rank: int, size: int, observer: TransferObserver | None = None) -> None:
+    def __init__(self, rank: int, size: int, heartbeat: Heartbeat | None = None) -> None:
         self.rank, self.size = rank, size
-        self._observer = observer or Unobserved()
+        self._heartbeat = heartbeat
         self.sent: Count = {}
         self.calls: dict[tuple[Phase, Op], int] = {}
         self._phase: Phase = "forward"
@@ -84,7 +69,8 @@ class Transport(ABC):
 
     def all_to_all(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
         """``sent[r]`` goes to rank r, one part of each tensor; ``received[r]`` comes from it."""
-        self._count("all_to_all", sum(self._others([_nbytes(parts) for parts in sent])))
+        by_rank = [sum(part.nbytes for part in parts) for parts in sent]
+        self._count("all_to_all", sum(self._others(by_rank)))
         return self._all_to_all(received, sent, run_dim)
 
     def all_gather(self, received: Parts, sent: Tensor, run_dim: int) -> Handle:
@@ -111,7 +97,8 @@ class Transport(ABC):
         return [*by_rank[: self.rank], *by_rank[self.rank + 1 :]]
 
     def _count(self, op: Op, sent: int | Fraction) -> None:
-        self._observer.transfer()
+        if self._heartbeat is not None:
+            self._heartbeat.transfer()
         if sent:
             key = (self._phase, op)
             self.sent[key] = self.sent.get(key, Fraction(0)) + sent
@@ -148,15 +135,9 @@ class Transports:
 
     def sent(self) -> Count:
         """Bytes sent since the last reset, of both."""
-        total = dict(self.strategy.sent)
-        for key, sent in self.gradients.sent.items():
-            total[key] = total.get(key, 0) + sent
-        return total
+        strategy, gradients = self.strategy.sent, self.gradients.sent
+        return {key: strategy.get(key, 0) + gradients.get(key, 0) for key in strategy | gradients}
 
     def calls(self) -> dict[tuple[Phase, Op], int]:
         """Collectives since the last reset that sent something, of both."""
         return Counter(self.strategy.calls) + Counter(self.gradients.calls)
-
-
-def _nbytes(parts: Parts) -> int:
-    return sum(part.nbytes for part in parts)

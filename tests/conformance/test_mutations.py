@@ -178,13 +178,13 @@ def test_bias_added_before_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_output_equal_but_gradients_different(monkeypatch: pytest.MonkeyPatch) -> None:
     """A switch that forgets its way back: the forward pass shows nothing."""
-    right = collectives._Switch.backward
+    right = collectives._Differentiable.backward
 
     def wrong(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        right_values = right(ctx, *grads)
-        return *right_values[:3], *(g.roll(1, ctx.before[0].dim) for g in right_values[3:])
+        there, back, *gradients = right(ctx, *grads)
+        return there, back, *(gradient.roll(1, 1) for gradient in gradients)
 
-    monkeypatch.setattr(collectives._Switch, "backward", staticmethod(wrong))
+    monkeypatch.setattr(collectives._Differentiable, "backward", staticmethod(wrong))
     assert not caught("dsp", 2, shape(mode="forward"))
     assert "gradient" in caught("dsp", 2, shape())
 
@@ -408,13 +408,19 @@ def test_bias_of_the_wrong_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bias_gradient_of_one_rank_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pair tensor's gradient without what the other ranks' rows contribute."""
-    right = collectives._AllGather.backward
 
-    def wrong(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        right(ctx, grad)
-        return None, None, ctx.comm.take(grad, ctx.shard)
+    def wrong(comm: Collectives, x: Tensor, shard: Shard) -> Tensor:
+        def own(grads: Sequence[Tensor]) -> list[Tensor]:
+            for grad in grads:
+                comm.start_reduce_scatter(grad, shard).wait()
+            return [comm.take(grad, shard) for grad in grads]
 
-    monkeypatch.setattr(collectives._AllGather, "backward", staticmethod(wrong))
+        (whole,) = comm._differentiable(
+            lambda xs: [comm.start_all_gather(part, shard).wait() for part in xs], own, [x]
+        )
+        return whole
+
+    monkeypatch.setattr(Collectives, "all_gather", wrong)
     assert "gradient" in caught("dsp", 2, shape("pair-bias"))
 
 
