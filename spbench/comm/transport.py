@@ -135,8 +135,10 @@ class Transports:
 
     def sent(self) -> Count:
         """Bytes sent since the last reset, of both."""
-        strategy, gradients = self.strategy.sent, self.gradients.sent
-        return {key: strategy.get(key, 0) + gradients.get(key, 0) for key in strategy | gradients}
+        total = dict(self.strategy.sent)
+        for key, sent in self.gradients.sent.items():
+            total[key] = total.get(key, 0) + sent
+        return total
 
     def calls(self) -> dict[tuple[Phase, Op], int]:
         """Collectives since the last reset that sent something, of both."""
