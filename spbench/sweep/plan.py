@@ -27,15 +27,15 @@ def cells(request: Request) -> list[Cell]:
     """
     cases = [
         Case(
-            workload=one.workload,
-            strategy=one.strategy,
-            ranks=one.ranks,
+            workload=combination.workload,
+            strategy=combination.strategy,
+            ranks=combination.ranks,
             device=request.device,
             kind=request.kind,
             seed=request.seed,
             budget=request.budget,
         )
-        for one in request.combinations
+        for combination in request.combinations
     ]
     planned = in_rounds(cases, range(request.launches), request.seed)
     share = request.kind == "one_gpu_share"
@@ -43,10 +43,10 @@ def cells(request: Request) -> list[Cell]:
         ranks: why_not_here(ranks, request.device, share=share, nodes=request.nodes)
         for ranks in {case.ranks for case in cases}
     }
-    planned = [replace(one, why_not=one.why_not or why_nots[one.case.ranks]) for one in planned]
-    first = next((one for one in planned if one.why_not is not None), None)
-    if first is not None and not request.skip_invalid:
-        raise refusal(request, first, planned)
+    planned = [replace(cell, why_not=cell.why_not or why_nots[cell.case.ranks]) for cell in planned]
+    refused = [cell for cell in planned if cell.why_not is not None]
+    if refused and not request.skip_invalid:
+        raise refusal(request, refused[0], planned)
     return planned
 
 
@@ -68,9 +68,8 @@ def in_rounds(cases: Sequence[Case], launches: Iterable[int], seed: int) -> list
                 strategy = strategies[case.strategy]
                 misfit = strategy.misfit(case.workload)
                 why_not = misfit or strategy.why_not(case.workload, case.ranks)
-                planned.append(
-                    Cell(case=case.model_copy(update={"launch": launch}), why_not=why_not)
-                )
+                launched = case.model_copy(update={"launch": launch})
+                planned.append(Cell(case=launched, why_not=why_not))
     return planned
 
 

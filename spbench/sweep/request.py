@@ -99,7 +99,7 @@ def _place(request: Request, cell: Cell) -> str:
     """``file:line: `` of the cell; empty where the command line asked for it."""
     case = cell.case
     wanted = Combination(workload=case.workload, strategy=case.strategy, ranks=case.ranks)
-    place = next(one.place for one in request.combinations if one == wanted)
+    place = next(asked.place for asked in request.combinations if asked == wanted)
     return f"{place}: " if place else ""
 
 

@@ -35,8 +35,8 @@ def columns_of(
 
     ``peak_tflops`` is that of one device.
     """
-    columns: dict[str, Any] = {}
-    columns["placement"] = placement_of([*launched.hosts.values()]) if launched.hosts else ""
+    hosts = [*launched.hosts.values()]
+    columns: dict[str, Any] = {"placement": placement_of(hosts) if hosts else ""}
     if samples:
         versions = samples[0].versions
         columns |= {name: versions.get(name, "") for name in ("torch", "cuda", "nccl")}

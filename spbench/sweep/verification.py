@@ -1,4 +1,4 @@
-"""The gate over many shapes: which checks to make, and what the ranks found in each."""
+"""The gate over many shapes: which checks to make, and the result of each."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from spbench.launch.launcher import Launcher, LaunchResult
 from spbench.launch.local import LocalLauncher
 from spbench.launch.torchrun import JoinedLauncher, joined_ranks
 from spbench.results.sample import CHECKED, Checked, Sample, VerifyResult, sample_path
+from spbench.sweep.row import largest
 from spbench.text import counted
 from spbench.workload.case import Device, GateCheck, Job
 from spbench.workload.workload import Workload
@@ -104,10 +105,9 @@ def run_checks(
 
 
 def _read_checks(folder: Path, launched: LaunchResult, rank: int) -> list[Checked]:
-    """What a rank found in each check. Raises RanksFailedError with what it wrote instead."""
-    path = sample_path(folder, rank)
+    """A rank's result of each check. Raises RanksFailedError with what it wrote instead."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = sample_path(folder, rank).read_text(encoding="utf-8")
         return CHECKED.validate_json(text)
     except OSError:
         why = f"left nothing (exit code {launched.exitcode})"
@@ -121,13 +121,8 @@ def _read_checks(folder: Path, launched: LaunchResult, rank: int) -> list[Checke
 
 def _result(check: GateCheck, ranks: int, by_rank: Sequence[Checked]) -> VerifyResult:
     """The largest errors of any rank; WRONG if any rank says so."""
-    wrong = next((f"rank {i}: {one.wrong}" for i, one in enumerate(by_rank) if one.wrong), "")
-    declined = by_rank[0].declined
-
-    def largest(name: str) -> float | None:
-        values = [value for one in by_rank if (value := getattr(one, name)) is not None]
-        return max(values, default=None)
-
+    errors = [f"rank {rank}: {seen.wrong}" for rank, seen in enumerate(by_rank) if seen.wrong]
+    wrong, declined = next(iter(errors), ""), by_rank[0].declined
     return VerifyResult(
         strategy=check.strategy,
         workload=by_rank[0].gated_on or check.workload.name,
@@ -136,7 +131,7 @@ def _result(check: GateCheck, ranks: int, by_rank: Sequence[Checked]) -> VerifyR
         sharpness=check.sharpness,
         outcome="declined" if declined else "WRONG" if wrong else "passed",
         reason=declined or wrong,
-        output_error=largest("output_error"),
-        gradient_error=largest("gradient_error"),
-        tolerance=largest("tolerance"),
+        output_error=largest(seen.output_error for seen in by_rank),
+        gradient_error=largest(seen.gradient_error for seen in by_rank),
+        tolerance=largest(seen.tolerance for seen in by_rank),
     )

@@ -54,10 +54,6 @@ def _weight(rank: int) -> int:
     return rank % 4 + 1
 
 
-def _total(ranks: int) -> int:
-    return sum(map(_weight, range(ranks)))
-
-
 def _all_to_all(comm: Collectives, example: Example) -> Pair:
     mine = comm.take(example.whole, example.rows).contiguous()
     (received,) = comm.switch(mine, before=example.rows, after=example.columns)
@@ -70,13 +66,14 @@ def _all_gather(comm: Collectives, example: Example) -> Pair:
 
 def _reduce_scatter(comm: Collectives, example: Example) -> Pair:
     received = comm.reduce_scatter(example.whole * _weight(comm.rank), example.rows)
-    return received, comm.take(example.whole, example.rows) * _total(comm.size)
+    total = sum(map(_weight, range(comm.size)))
+    return received, comm.take(example.whole, example.rows) * total
 
 
 def _all_reduce(comm: Collectives, example: Example) -> Pair:
     received = example.whole * _weight(comm.rank)
     comm.all_reduce_(received).wait()
-    return received, example.whole * _total(comm.size)
+    return received, example.whole * sum(map(_weight, range(comm.size)))
 
 
 def _ring(comm: Collectives, example: Example) -> Pair:

@@ -1,10 +1,10 @@
 """The gate: a strategy is proved equal to one device before anything is timed.
 
-Every rank has the whole answer of one device (``reference.py``) and
-compares its own shard of the output, of the input's gradient and of every weight's gradient.
-An error is relative: the root mean square of (got - wanted) on this rank over that of the
-whole tensor. The largest of all tensors and ranks counts, so a fault of one rank is not
-diluted by the others. The bytes that the rank sent are held against the prediction, exactly.
+Every rank has the whole answer of one device (``reference.py``) and compares its own shard of the
+output, of the input's gradient and of every weight's gradient. An error is relative: the root mean
+square of (got - wanted) on this rank over that of the whole tensor. The largest of all tensors and
+ranks counts, so a fault of one rank is not diluted by the others. The bytes that the rank sent are
+held against the prediction, exactly.
 
 Tolerances: float64 1e-9 and float32 1e-4 against one device in the same dtype. In 16 bits
 both are compared with float32 arithmetic on the same rounded weights, and each tensor of the
@@ -19,7 +19,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -64,6 +64,15 @@ class GateResult:
     predicted: Count
 
     @property
+    def figures(self) -> dict[str, Any]:
+        """The errors and their tolerance, as the fields of Sample and Checked call them."""
+        return {
+            "output_error": self.output.relative,
+            "gradient_error": None if self.gradient is None else self.gradient.relative,
+            "tolerance": self.worst.tolerance,
+        }
+
+    @property
     def worst(self) -> Error:
         errors = [self.output] if self.gradient is None else [self.output, self.gradient]
         return max(errors, key=lambda error: error.excess)
@@ -91,22 +100,15 @@ def run_gate(
     transports: Transports,
     device: torch.device,
     reference: Reference,
-    observer: Observer | None = None,
+    observer: Observer,
 ) -> GateResult:
     """Compare this rank's part of a step with one device's. Every rank must call it."""
-    observer = observer or Observer()
-    workload = reference.workload
+    workload, seed, sharpness = reference.workload, reference.seed, reference.sharpness
     step = Step(
-        workload,
-        strategy,
-        transports,
-        device,
-        seed=reference.seed,
-        sharpness=reference.sharpness,
-        observer=observer,
+        workload, strategy, transports, device, seed=seed, sharpness=sharpness, observer=observer
     )
     transports.reset()
-    mine = run_seeded(step, reference.seed, step.dtype, observer)
+    mine = run_seeded(step, seed, step.dtype, observer)
     mine["output"] = observer.output(mine["output"])
     comparison = _Comparison(reference, step)
     tolerances = comparison.tolerances(list(mine))

@@ -17,16 +17,16 @@ from spbench.results.safe_query import told
 
 WORST = {"gpu_clock_mhz": min, "gpu_power_w": max, "gpu_temperature_c": max, "gpu_processes": max}
 """How the values of several looks become one."""
-OF_A_LOAD = {"gpu_clock_mhz", "gpu_power_w", "gpu_temperature_c", "bits"}
-"""Fields left out of the first look, before which the GPU may have been idle."""
+FIRST_LOOK = ("gpu_processes",)
+"""All that counts of the first look, before which the GPU may have been idle."""
 
 
 @final
 class Gpu:
     """One GPU, and the looks at it so far.
 
-    What does not answer is blank. Under MIG all but ``gpu`` is so: the identity that CUDA tells is
-    that of a slice, by which NVML knows no GPU; what it could tell is of all the slices.
+    What NVML does not answer stays blank. Under MIG that is all but ``gpu``: CUDA gives the
+    identity of a slice, which NVML does not know; its answers would be about all slices together.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -37,7 +37,7 @@ class Gpu:
         self._gpu = Device(self._nvml, handle) if handle is not None else None
         first = self._answers()
         self.power_limit_w = self._gpu.power_limit_w if self._gpu else None
-        self._looks = [{name: first[name] for name in first.keys() - OF_A_LOAD}]
+        self._looks = [{name: first.get(name) for name in FIRST_LOOK}]
 
     def look(self) -> None:
         """Right after timed steps, before the GPU waits for anything."""
@@ -47,28 +47,26 @@ class Gpu:
         """The fields of Conditions, the worst of all looks; NVML is closed."""
         if self._nvml is not None:
             told(self._nvml.nvmlShutdown)
-        found: dict[str, Any] = {"gpu": self._uuid or ""}
+        state: dict[str, Any] = {"gpu": self._uuid or ""}
         for name, worst in WORST.items():
-            if values := self._told_of(name):
-                found[name] = worst(values)
-        if every := self._told_of("bits"):
-            found["gpu_throttle"] = [
+            if values := self._values(name):
+                state[name] = worst(values)
+        if every := self._values("throttle_bits"):
+            state["gpu_throttle"] = [
                 name for bit, name in THROTTLED.items() if any(bits & bit for bits in every)
             ]
-        return found
+        return state
 
-    def _told_of(self, name: str) -> list[Any]:
-        return [look[name] for look in self._looks if name in look]
+    def _values(self, name: str) -> list[Any]:
+        return [look[name] for look in self._looks if look.get(name) is not None]
 
     def _answers(self) -> dict[str, Any]:
-        """Each question for itself: it fails on some GPU, driver or container."""
         if self._gpu is None:
             return {}
-        found = {
+        return {
             "gpu_clock_mhz": self._gpu.clock_mhz,
             "gpu_power_w": self._gpu.power_w,
             "gpu_temperature_c": self._gpu.temperature_c,
-            "bits": self._gpu.throttle_bits,
             "gpu_processes": self._gpu.processes,
+            "throttle_bits": self._gpu.throttle_bits,
         }
-        return {name: value for name, value in found.items() if value is not None}

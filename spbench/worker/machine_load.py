@@ -1,6 +1,6 @@
-"""The machine around the timed pass: its load, other processes' work, the state of the GPU.
+"""The machine during the timed pass: its load, other processes' work, the state of the GPU.
 
-Nothing here may stop a run: what the machine does not tell stays blank.
+No question to the machine may stop a run: what it does not answer stays blank.
 """
 
 from __future__ import annotations
@@ -89,15 +89,15 @@ def hardware(device: torch.device, power_limit_w: float | None) -> str:
 
 
 def _gpu_name(device: torch.device) -> str:
-    known = torch.cuda.get_device_properties(device)
-    return f"{known.name} {known.total_memory / 2**30:.0f} GiB"
+    gpu = torch.cuda.get_device_properties(device)
+    return f"{gpu.name} {gpu.total_memory / 2**30:.0f} GiB"
 
 
 def _times() -> dict[str, float]:
     """Readings of three clocks in seconds, by the name of the difference of two of them."""
     questions = {"wall_s": time.monotonic, "busy_s": _busy_s, "cpu_s": time.process_time}
-    found = {name: told(question) for name, question in questions.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    times = {name: told(question) for name, question in questions.items()}
+    return {name: seconds for name, seconds in times.items() if seconds is not None}
 
 
 def _passed(before: dict[str, float]) -> dict[str, float]:

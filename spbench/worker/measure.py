@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -28,12 +27,7 @@ from spbench.workload.case import Case, MeasurementBudget
 from spbench.workload.traffic import by_call, by_op, by_phase
 
 
-def measure(
-    case: Case,
-    strategy: Strategy,
-    group: Group,
-    observer: Observer,
-) -> dict[str, Any]:
+def measure(case: Case, strategy: Strategy, group: Group, observer: Observer) -> dict[str, Any]:
     """Fields of the rank's Sample, but for those that are in ``observer.times``."""
     if group.device.type == "cuda":
         torch.cuda.empty_cache()  # what the gate left behind is not the step's
@@ -46,10 +40,10 @@ def measure(
         def step() -> None:
             whole(inputs, cotangent)
 
-        there = [*whole.model.parameters(), *inputs.tensors, cotangent]
-        memory_and_bytes = _remember(step, there, group, observer)
-    step = observer.timed(step)
-    return memory_and_bytes | _time(step, whole, inputs, case.budget, group, observer)
+        already_there = [*whole.model.parameters(), *inputs.tensors, cotangent]
+        memory_and_bytes = _memory_and_bytes(step, already_there, group, observer)
+    slowed = observer.timed(step)
+    return memory_and_bytes | _time(slowed, whole, inputs, case.budget, group, observer)
 
 
 def _time(
@@ -102,15 +96,15 @@ def _time(
     }
 
 
-def _remember(
-    step: Callable[[], None], there: list[Tensor], group: Group, observer: Observer
+def _memory_and_bytes(
+    step: Callable[[], None], already_there: list[Tensor], group: Group, observer: Observer
 ) -> dict[str, Any]:
     """The memory of one step and, but for a share, the bytes that it sends."""
     with observer.times.step(group.device):
         step()  # every kind of transfer and kernel once, before memory is read
     group.transports.reset()
     with observer.times.step(group.device):
-        peaks = asdict(memory.measure(step, there, group.device))
+        peaks = memory.measure(step, already_there, group.device)
     if isinstance(group, ShareOfGroup):
         return peaks
     sent = group.transports.sent()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, final
 
 import psutil
@@ -20,16 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 ROUND_BYTES = 512
-
-
-@dataclass(frozen=True, kw_only=True)
-class Memory:
-    """Peaks of one rank; None where the device does not tell."""
-
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int | None
-    device_used_bytes: int | None
-    host_rss_bytes: int
 
 
 @final
@@ -70,26 +59,24 @@ class LiveStorages(TorchDispatchMode):
 
 def measure(
     step: Callable[[], object], already_there: Iterable[Tensor], device: torch.device
-) -> Memory:
-    """Runs ``step`` once. ``already_there``: weights and inputs, allocated before the step."""
-    rss = psutil.Process().memory_info
+) -> dict[str, int]:
+    """Runs ``step`` once; its peaks, as the fields of Sample call them: what the device tells.
+
+    ``already_there``: weights and inputs, allocated before the step.
+    """
     if device.type != "cuda":
         with LiveStorages(already_there) as tracker:
             step()
-        return Memory(
-            peak_allocated_bytes=tracker.peak_bytes,
-            peak_reserved_bytes=None,
-            device_used_bytes=None,
-            host_rss_bytes=rss().rss,
-        )
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    step()
-    torch.cuda.synchronize(device)
-    free, total = torch.cuda.mem_get_info(device)
-    return Memory(
-        peak_allocated_bytes=torch.cuda.max_memory_allocated(device),
-        peak_reserved_bytes=torch.cuda.max_memory_reserved(device),
-        device_used_bytes=total - free,
-        host_rss_bytes=rss().rss,
-    )
+        peaks = {"peak_allocated_bytes": tracker.peak_bytes}
+    else:
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        step()
+        torch.cuda.synchronize(device)
+        free, total = torch.cuda.mem_get_info(device)
+        peaks = {
+            "peak_allocated_bytes": torch.cuda.max_memory_allocated(device),
+            "peak_reserved_bytes": torch.cuda.max_memory_reserved(device),
+            "device_used_bytes": total - free,
+        }
+    return peaks | {"host_rss_bytes": psutil.Process().memory_info().rss}

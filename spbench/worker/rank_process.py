@@ -33,7 +33,7 @@ from spbench.worker.verify import verify_all
 from spbench.workload.case import Job
 
 ECHO_S = 0.5
-"""A rank with a broken connection waits so long: the death of another rank is the failure cause."""
+"""Wait of a rank with a broken connection: the death of another rank is the failure cause."""
 
 
 def run_job(folder: str) -> None:
@@ -114,24 +114,17 @@ def work(
     fault: Fault | None = None,
     turns: TurnClient | None = None,
 ) -> str:
-    """Does what the job asks of this rank; what its file will hold."""
-    observer = Observer(
-        heartbeat=heartbeat or Heartbeat(), fault=_planted(fault, group), turns=turns
+    """Does what the job asks of this rank, and returns what its file will hold."""
+    planted = fault and PlantedFault(
+        fault=fault,
+        rank=group.rank,
+        extra_collective=lambda: group.gather_text(""),
+        synchronise=group.synchronise,
     )
+    observer = Observer(heartbeat=heartbeat or Heartbeat(), fault=planted, turns=turns)
     with fastest_kernels(group.device):
         if job.case is not None:
             return run_case(job.case, group, observer).model_dump_json()
         if job.collectives:
             return exchange_all(group, observer).model_dump_json()
         return CHECKED.dump_json(verify_all(job.checks, group, observer)).decode()
-
-
-def _planted(fault: Fault | None, group: Group) -> PlantedFault | None:
-    if fault is None:
-        return None
-    return PlantedFault(
-        fault=fault,
-        rank=group.rank,
-        extra_collective=lambda: group.gather_text(""),
-        synchronise=group.synchronise,
-    )

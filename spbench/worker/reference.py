@@ -76,14 +76,14 @@ def one_device(
     observer: Observer | None = None,
 ) -> Reference:
     """Runs the whole workload on ``device`` alone, a second time where finer is exact."""
+    observer = observer or Observer()
     finer = (FINER_WHERE_SHARP if sharpness > 1.0 else FINER).get(workload.dtype)
 
     def run(dtype: str) -> Named:
         alone = silent_transports(0, 1)
         same = workload.model_copy(update={"dtype": dtype})
         step = Step(same, OneDevice(), alone, device, seed=seed, sharpness=sharpness)
-        if observer is not None:
-            _show_progress(step, observer.heartbeat.working)
+        _show_progress(step, observer.heartbeat.working)
         rounded_to = getattr(torch, workload.dtype)
         with torch.no_grad():
             for parameter in step.model.parameters():
@@ -108,9 +108,7 @@ def _show_progress(step: Step, alive: Callable[[], None]) -> None:
             parameter.register_post_accumulate_grad_hook(lambda _: alive())
 
 
-def run_seeded(
-    step: Step, seed: int, rounded_to: torch.dtype, observer: Observer | None = None
-) -> Named:
+def run_seeded(step: Step, seed: int, rounded_to: torch.dtype, observer: Observer) -> Named:
     """One step from the seeded whole inputs: this rank's output and gradients by name."""
     comm = Collectives(step.transports.strategy)
 
@@ -122,7 +120,7 @@ def run_seeded(
     shape = (step.workload.batch, *step.workload.axes.values(), step.workload.out_channels)
     cotangent = rounded(named_tensor("cotangent", shape, seed))
     part = comm.take(cotangent, step.last).contiguous()
-    with (observer or Observer()).times.step(step.device):
+    with observer.times.step(step.device):
         out = step(mine, part)
     tensors = {"output": out, **mine.gradients}
     if step.train:
@@ -159,10 +157,10 @@ def _needed_bytes(workload: Workload, group: Group) -> float:
     tokens, part = workload.batch * workload.tokens, 1 + 1 / group.size
     activations = len(workload.stack) * LIVE_ACTIVATIONS * tokens * workload.hidden
     scores, grouped = 0.0, workload.key_heads != workload.heads
-    for one in workload.attentions:
+    for attention in workload.attentions:
         slow = group.device.type == "cuda" and (workload.dtype == "float64" or grouped)
-        keeps = slow or one.pair_bias
-        square = tokens * workload.length(one) * workload.heads
+        keeps = slow or attention.pair_bias
+        square = tokens * workload.length(attention) * workload.heads
         scores += 2 * workload.depth * square * (part if keeps else 1 / group.size)
     pairs = sum(workload.axes[axis] ** 2 * channels for axis, channels in workload.pairs.items())
     kept = activations * part + scores + 2 * workload.batch * pairs

@@ -62,9 +62,7 @@ def _gate_and_measure(case: Case, strategy: Strategy, group: Group, observer: Ob
         "backend": group.backend,
         "began_s": began_s,
         "gated_on": gated_on,
-        "output_error": result.output.relative,
-        "gradient_error": None if result.gradient is None else result.gradient.relative,
-        "tolerance": result.worst.tolerance,
+        **result.figures,
         "predicted_by_phase": _predicted(case, strategy, group),
     }
     wrong = result.why_wrong()

@@ -24,7 +24,6 @@ from spbench.model.inputs import Inputs
 from spbench.model.transformer import Transformer
 from spbench.strategies.base import Strategy
 from spbench.worker.observer import Observer
-from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
 
 DTYPES = {
@@ -60,6 +59,8 @@ class Step:
         self.silent = silent_transports(self.rank, self.ranks)
         with device:
             model = Transformer(workload, strategy, self.comm).to(self.dtype)
+        self.first, self.last, self.pairs = model.first, model.last, model.pairs
+        """How the input, the output and the pair tensor of each axis are sharded."""
         if seed is None:
             fill_weights(model)
         else:
@@ -68,16 +69,6 @@ class Step:
         replicated = [p for p in self.model.parameters() if part_of(p) is None]
         self.gradient_comm = Collectives(transports.gradients)
         self.gradients = GradientSum(replicated, self.gradient_comm) if self.train else None
-
-    @property
-    def first(self) -> Shard:
-        """How the input is sharded."""
-        return self.model.first
-
-    @property
-    def last(self) -> Shard:
-        """How the output is sharded."""
-        return self.model.last
 
     @contextmanager
     def silenced(self) -> Iterator[None]:
@@ -89,11 +80,6 @@ class Step:
         finally:
             self.comm.transport = self.transports.strategy
             self.gradient_comm.transport = self.transports.gradients
-
-    @property
-    def pairs(self) -> dict[str, Shard]:
-        """How the pair tensor of each axis is sharded."""
-        return self.model.pairs
 
     def random_inputs(self) -> tuple[Inputs, Tensor]:
         """This rank's part of the inputs, and of the output's gradient, made on the device."""

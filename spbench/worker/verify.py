@@ -11,7 +11,6 @@ from spbench.worker.gate import run_gate
 from spbench.worker.observer import Observer
 from spbench.worker.reference import Reference, one_device, workload_to_compare
 from spbench.workload.case import GateCheck
-from spbench.workload.workload import Workload
 
 
 def verify_all(checks: Sequence[GateCheck], group: Group, observer: Observer) -> list[Checked]:
@@ -29,23 +28,13 @@ def verify_all(checks: Sequence[GateCheck], group: Group, observer: Observer) ->
             continue
         with observer.phase(f"{check.strategy} on {check.workload.name}"):
             workload = workload_to_compare(check.workload, group)
-            if reference is None or not _answers(reference, check, workload):
+            asked = workload, check.sharpness
+            if reference is None or (reference.workload, reference.sharpness) != asked:
                 reference = None  # freed before the next one is made
                 reference = one_device(
                     workload, group.device, sharpness=check.sharpness, observer=observer
                 )
             result = run_gate(strategy, group.transports, group.device, reference, observer)
-        checked.append(
-            Checked(
-                gated_on=workload.name,
-                wrong=result.why_wrong() or "",
-                output_error=result.output.relative,
-                gradient_error=None if result.gradient is None else result.gradient.relative,
-                tolerance=result.worst.tolerance,
-            )
-        )
+        wrong = result.why_wrong() or ""
+        checked.append(Checked(gated_on=workload.name, wrong=wrong, **result.figures))
     return checked
-
-
-def _answers(reference: Reference, check: GateCheck, workload: Workload) -> bool:
-    return reference.workload == workload and reference.sharpness == check.sharpness

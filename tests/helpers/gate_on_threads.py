@@ -8,6 +8,7 @@ from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_th
 from spbench.comm.transport import Transports
 from spbench.strategies.base import Strategy
 from spbench.worker.gate import GateResult, run_gate
+from spbench.worker.observer import Observer
 from spbench.worker.reference import Reference, one_device
 from spbench.workload.workload import Workload
 
@@ -27,7 +28,7 @@ def prove(
         transports = Transports(
             strategy=transport, gradients=ThreadTransport(transport.rank, second)
         )
-        return run_gate(strategy, transports, CPU, reference)
+        return run_gate(strategy, transports, CPU, reference, Observer())
 
     return run_rank_threads(ranks, rank_main)
 
