@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,9 +29,10 @@ from spbench.results.run_json import folder_of_run
 )
 @click.option("-g", "--gpus", metavar="N[,N...]", help="Only these numbers of ranks.")
 @click.option(
-    "--page", type=click.IntRange(min=1), default=1, show_default=True, help="Of many panels."
+    "--page", type=click.IntRange(min=1), default=1, show_default=True, help="Page, of 12 panels."
 )
 @options.baselines_option
+@options.json_option
 def command(
     run: Path | None,
     out: Path | None,
@@ -39,6 +41,7 @@ def command(
     gpus: str | None,
     page: int,
     baselines: Path,
+    as_json: bool,
 ) -> None:
     """Draw the figures of RUN: throughput, memory, bytes, compute, and every iteration.
 
@@ -46,25 +49,24 @@ def command(
     Prints the paths. A figure has at most 12 panels; choose others by page, workload, strategy
     or ranks, each repeated or with commas.
     """
-    found = find_run(run, baselines)
-    frame = select_rows(read_latest(found), workloads, strategies, [gpus] if gpus else [])
-    from spbench.report.plots.plots import draw_all, page_of
+    path = find_run(run, baselines)
+    frame = select_rows(read_latest(path), workloads, strategies, [gpus] if gpus else [])
+    from spbench.report.plots.plots import page_of
+    from spbench.report.plots.save_figures import save_all
 
-    home = folder_of_run(found)
+    home = folder_of_run(path)
     # A baseline's own folder is to be committed.
     is_kept = home.resolve().parent == baselines.resolve()
     beside = home / "plots" if home.is_dir() else home.with_name(f"{home.stem}-plots")
     folder = out or (RESULTS / f"baseline-{home.name}" / "plots" if is_kept else beside)
     try:
-        lines = compare_strategies(frame, reference_of(found, frame))
-        figures = page_of(lines, frame, home, page)
+        figures = page_of(compare_strategies(frame, reference_of(path, frame)), frame, home, page)
     except ValueError as error:
         raise Failure(str(error)) from None
     for remark in figures.remarks:
         click.echo(remark, err=True)
     try:
-        drawn = list(draw_all(figures, folder))
+        files = list(map(str, save_all(figures.sheets, folder)))
     except OSError as error:
         raise Failure(f"cannot write to {folder}: {error.strerror}", UNFIT) from None
-    for path in drawn:
-        click.echo(path)
+    click.echo(json.dumps(files, indent=2) if as_json else "\n".join(files))

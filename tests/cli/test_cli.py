@@ -74,6 +74,7 @@ FLAGS = {
     "plot": [
         "--baselines",
         "--gpus",
+        "--json",
         "--out",
         "--page",
         "--strategy",
@@ -334,6 +335,8 @@ def test_plot_writes_beside_the_run(place: Path, tmp_path: Path) -> None:
     assert {path.parent for path in paths} == {Path("results/made-up/plots")}
     assert {path.suffix for path in paths} == {".png", ".svg"}
     assert all((place / path).stat().st_size > 1000 for path in paths)
+    listed = spbench(place, "plot", "--json")
+    assert [Path(name) for name in json.loads(listed.out)] == paths
     assert spbench(place, "baseline", "set", "mine", "--force", "--baselines", "kept").code == 0
     done = spbench(place, "plot", "baseline:mine", SPBENCH_BASELINES="kept")
     assert (done.code, done.err) == (0, "")

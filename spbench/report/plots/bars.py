@@ -1,13 +1,14 @@
-"""Bars in clusters: one cluster for each number of ranks, one bar in it for each strategy.
+"""Bars in clusters: a cluster for each number of ranks, a stack of bars in it for each strategy.
 
-One fixed colour for each strategy everywhere, from a palette that the colour-blind can tell
-apart (Okabe and Ito); options are a pattern over it. A case that did not finish is a hatched
+Each strategy has one fixed colour everywhere, from a palette that the colour-blind can tell apart
+(Okabe and Ito); its options are a pattern over the colour. A case that did not finish is a hatched
 sliver with its status.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,41 +25,81 @@ COLOURS = {
 }
 MORE_COLOURS = ("#56B4E9", "#D55E00", "#F0E442", "#000000", "#999999")
 HATCHES = ("..", "\\\\\\", "oo", "++", "--")
+FILL = 0.92
+"""Share of its place that a bar is wide."""
 
 
-def bars(
-    ax: Axes,
-    lines: Sequence[Line],
-    height: Callable[[Line], float | None],
-    whisker: Callable[[Line], tuple[float, float] | None] | None = None,
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """The bars of one case, each on top of the one before."""
+
+    bars: Sequence[tuple[float, dict[str, Any]]] = ()
+    """Height and look of each bar, from the bottom."""
+    levels: Sequence[float] = ()
+    """Heights of black lines across the stack."""
+    whisker: tuple[float, float] | None = None
+    """Lengths of the whisker below and above the top."""
+
+
+def draw_stacks(
+    ax: Axes, lines: Sequence[Line], stack_of: Callable[[Line], Stack | None], unit: str
 ) -> None:
+    """A stack for each line, or its status where ``stack_of`` returns None.
+
+    Bars of a panel are one call each of matplotlib, which takes a fraction of a call for each bar.
+    """
     places, width = places_of(lines)
-    whiskers: list[tuple[float, float, float, float]] = []
-    for line, at in zip(lines, places, strict=True):
-        value = height(line)
-        if line.status != "ok" or value is None:
-            mark_failed(ax, at, width, line)
-            continue
-        ax.bar(at, value, width * 0.92, **fill(line.strategy))
-        ends = whisker(line) if whisker else None
-        if ends is not None:
-            whiskers.append((at, value, *ends))
+    stacks = [(at, stack_of(line)) for line, at in zip(lines, places, strict=True)]
+    _draw_bars(ax, stacks, width)
+    failed = [(at, line) for (at, stack), line in zip(stacks, lines, strict=True) if stack is None]
+    _mark_failed(ax, failed, width)
+    whiskers = [
+        (at, sum(height for height, _ in stack.bars), *stack.whisker)
+        for at, stack in stacks
+        if stack and stack.whisker
+    ]
     if whiskers:
-        x, y, *ends_of = np.array(whiskers).T
-        ax.errorbar(x, y, yerr=ends_of, fmt="none", ecolor="black", capsize=3, elinewidth=1)
-    rank_ticks(ax, lines)
-
-
-def levels(ax: Axes, at: Sequence[tuple[float, float]], width: float) -> None:
-    """A black line over the bar at each place, at its height; all are one artist."""
-    if at:
-        x, y = np.array(at).T
+        x, y, *ends = np.array(whiskers).T
+        ax.errorbar(x, y, yerr=ends, fmt="none", ecolor="black", capsize=3, elinewidth=1)
+    levels = [(at, height) for at, stack in stacks if stack for height in stack.levels]
+    if levels:
+        x, y = np.array(levels).T
         ax.hlines(y, x - 0.45 * width, x + 0.45 * width, color="black", lw=1.2)
+    _label_ranks(ax, lines)
+    ax.set_ylabel(unit)
+
+
+def _draw_bars(ax: Axes, stacks: Sequence[tuple[float, Stack | None]], width: float) -> None:
+    bars: list[tuple[float, float, float]] = []
+    looks: dict[str, Any] = {}
+    for at, stack in stacks:
+        bottom = 0.0
+        for height, look in stack.bars if stack else ():
+            bars.append((at, height, bottom))
+            bottom += height
+            for name, value in look.items():
+                looks.setdefault(name, []).append(value)
+    if bars:
+        x, heights, bottoms = zip(*bars, strict=True)
+        ax.bar(x, heights, width * FILL, bottoms, **looks)
+
+
+def _mark_failed(ax: Axes, failed: Sequence[tuple[float, Line]], width: float) -> None:
+    """A hatched sliver with the status in place of a figure."""
+    across = ax.get_xaxis_transform()
+    if failed:
+        look: dict[str, Any] = {"color": "white", "edgecolor": "grey", "hatch": "xxx"}
+        ax.bar([at for at, _ in failed], 0.06, width * FILL, transform=across, **look)
+    for at, line in failed:
+        label = line.status if line.status != "ok" else "not measured"
+        ax.text(
+            at, 0.08, label, rotation=90, ha="center", va="bottom", fontsize=8, transform=across
+        )
 
 
 def places_of(lines: Sequence[Line]) -> tuple[list[float], float]:
-    """One cluster of bars for each number of ranks, one bar in it for each strategy."""
-    ranks, strategies = _ranks(lines), _strategies(lines)
+    """The middle of each line's stack, and the width of a place."""
+    ranks, strategies = _ranks(lines), list(dict.fromkeys(line.strategy for line in lines))
     width = 0.8 / len(strategies)
     middle = (len(strategies) - 1) / 2
     return [
@@ -71,32 +112,18 @@ def _ranks(lines: Sequence[Line]) -> list[int]:
     return sorted({line.ranks for line in lines})
 
 
-def _strategies(lines: Sequence[Line]) -> list[str]:
-    return list(dict.fromkeys(line.strategy for line in lines))
-
-
-def rank_ticks(ax: Axes, lines: Sequence[Line]) -> None:
+def _label_ranks(ax: Axes, lines: Sequence[Line]) -> None:
     ranks = _ranks(lines)
     ax.set_xticks(range(len(ranks)), [str(n) for n in ranks])
     ax.set_xlim(-0.6, len(ranks) - 0.4)
     ax.set_xlabel("ranks")
     ax.set_ylim(bottom=0)
-    ax.yaxis.set_major_formatter(short)
+    ax.yaxis.set_major_formatter(_short)
 
 
-def short(value: float, _: object = None) -> str:
+def _short(value: float, _: object = None) -> str:
     """A tick's figure in at most six characters or so."""
     return f"{value:,.5g}" if abs(value) < 1e5 else units.count_of(value)
-
-
-def mark_failed(ax: Axes, at: float, width: float, line: Line) -> None:
-    """A hatched sliver with the status in place of a figure."""
-    label = line.status if line.status != "ok" else "not measured"
-    transform = ax.get_xaxis_transform()
-    ax.bar(
-        at, 0.06, width * 0.92, color="white", edgecolor="grey", hatch="xxx", transform=transform
-    )
-    ax.text(at, 0.08, label, rotation=90, ha="center", va="bottom", fontsize=8, transform=transform)
 
 
 def colour(strategy: str) -> str:
@@ -106,8 +133,13 @@ def colour(strategy: str) -> str:
 
 
 def fill(strategy: str) -> dict[str, Any]:
-    """What a bar of this strategy looks like."""
-    return {"facecolor": colour(strategy), "hatch": hatch(strategy), "edgecolor": "white", "lw": 0}
+    """The look of a strategy's bar."""
+    return {
+        "color": colour(strategy),
+        "hatch": hatch(strategy),
+        "edgecolor": "white",
+        "linewidth": 0,
+    }
 
 
 def hatch(strategy: str) -> str:

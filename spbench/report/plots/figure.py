@@ -1,4 +1,4 @@
-"""A sheet: a heading, a legend, a grid of panels, a caption, as PNG and SVG.
+"""The layout of a figure: a heading, a legend, a grid of panels, a caption.
 
 Places are in inches and worked out before anything is drawn: labels have short figures, texts
 are wrapped to their width. Measuring what was drawn would take longer than drawing it.
@@ -6,56 +6,35 @@ are wrapped to their width. Measuring what was drawn would take longer than draw
 
 from __future__ import annotations
 
-import gc
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from spbench.report.plots.bars import fill
+from spbench.report.plots.bars import colour, hatch
 
 PANELS = 12
-"""At most so many on a sheet: more are too small to read, and too slow to draw."""
+"""The most panels on a sheet: more are too small to read, and too slow to draw."""
 GRIDS = ((1, 1, 7.2, 3.1), (4, 2, 5.2, 2.7), (PANELS, 3, 4.3, 2.3))
-"""Up to so many panels: columns, and a panel's width and height in inches, labels apart."""
+"""A number of panels, and up to it: columns, a panel's width and height in inches, labels apart."""
 HEADING, TITLE, SMALL = 12, 8.5, 6.5
 LINE = 1.35 / 72
-"""Inches of a line of text for each point of its size."""
+"""Inches of a line of text, for each point of its size."""
 TICK_HEIGHT = 0.28
 """Inches of a tick and its figure, below a panel."""
-STYLE = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": TITLE,
-    "axes.titlelocation": "left",
-    "legend.frameon": False,
-    "figure.dpi": 110,
-    "text.hinting": "none",
-    "svg.hashsalt": "spbench",
-}
-KINDS: Mapping[str, Mapping[str, Any]] = {
-    "png": {"pil_kwargs": {"compress_level": 3}},
-    "svg": {"metadata": {"Date": None}},
-}
-"""Endings, and how each is written: a PNG of level 3 takes half the time of level 6."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
-    """A heading, panels and a caption."""
+    """A heading, panels and a caption; plain data, so that another process can draw it."""
 
     heading: str
     panels: Mapping[str, Callable[[Axes], None]]
-    """By title, in order; each draws into its axes."""
+    """Functions that draw into axes, by the panel's title and in order."""
     caption: str
     strategies: Sequence[str] = ()
     """Strategies in the legend."""
@@ -65,28 +44,6 @@ class Sheet:
     """Inches of the texts right of a panel."""
     rows: int = 0
     """Labels in a panel, each of which needs some height."""
-
-
-def save(sheet: Sheet, stem: Path) -> Iterator[Path]:
-    """Draws the sheet and writes it twice; yields the paths."""
-    with mpl.rc_context(STYLE), _uncollected():  # type: ignore[arg-type]
-        figure = draw(sheet)
-        for kind, options in KINDS.items():
-            path = stem.with_name(f"{stem.name}.{kind}")
-            figure.savefig(path, **options)
-            yield path
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """A figure is many objects, all in use until it is closed: looking for garbage finds none."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def draw(sheet: Sheet) -> Figure:
@@ -119,36 +76,48 @@ def draw(sheet: Sheet) -> Figure:
         wspace=between / across,
         hspace=gap / down,
     )
+    labels = TICK_HEIGHT / down, (sheet.label_width - 0.07) / across
     for i, (title, fill_in) in enumerate(zip(titles, sheet.panels.values(), strict=True)):
         ax = figure.add_subplot(grid[i])
         fill_in(ax)
-        _place(ax, title, down=TICK_HEIGHT / down, left=(sheet.label_width - 0.07) / across)
-        if i % columns:
-            ax.set_ylabel("")
-        if i + columns < count:
-            ax.set_xlabel("")
+        _place(ax, title, labels, is_left=i % columns == 0, is_lowest=i + columns >= count)
     at = left / width
     figure.text(at, 1 - 0.12 / height, heading, size=HEADING, weight="bold", va="top")
     if sheet.strategies:
-        figure.legend(
-            [Patch(**fill(strategy)) for strategy in sheet.strategies],
-            sheet.strategies,
-            loc="upper left",
-            bbox_to_anchor=(at, 1 - (top - legend_height) / height),
-            ncols=names,
-            borderaxespad=0,
-            borderpad=0.2,
-        )
+        _legend(figure, sheet.strategies, names, (at, 1 - (top - legend_height) / height))
     figure.text(0.1 / width, 0.06 / height, caption, size=SMALL, color="#444444", va="bottom")
     return figure
 
 
-def _place(ax: Axes, title: str, *, down: float, left: float) -> None:
-    """Title and labels, in parts of the panel below and left of it: what finds a place of its own
-    is measured at each drawing."""
+def _place(
+    ax: Axes, title: str, labels: tuple[float, float], *, is_left: bool, is_lowest: bool
+) -> None:
+    """Title and labels, these in parts of the panel below and left of it: what finds a place of
+    its own is measured at each drawing."""
     ax.set_title(title, y=1.0)
-    ax.xaxis.set_label_coords(0.5, -down)
-    ax.yaxis.set_label_coords(-left, 0.5)
+    ax.xaxis.set_label_coords(0.5, -labels[0])
+    ax.yaxis.set_label_coords(-labels[1], 0.5)
+    if not is_left:
+        ax.set_ylabel("")
+    if not is_lowest:
+        ax.set_xlabel("")
+
+
+def _legend(
+    figure: Figure, strategies: Sequence[str], columns: int, corner: tuple[float, float]
+) -> None:
+    figure.legend(
+        [
+            Patch(facecolor=colour(name), hatch=hatch(name), edgecolor="white", linewidth=0)
+            for name in strategies
+        ],
+        strategies,
+        loc="upper left",
+        bbox_to_anchor=corner,
+        ncols=columns,
+        borderaxespad=0,
+        borderpad=0.2,
+    )
 
 
 def _wrapped(text: str, width: float, size: float) -> str:

@@ -9,7 +9,7 @@ the scale does not reach stands at the edge of its row, and how far it is at the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,22 +37,47 @@ HALF_ROW = 0.42
 Figures = NDArray[np.float64]
 
 
-def cases_by_panel(frame: pandas.DataFrame) -> dict[str, pandas.DataFrame]:
-    """The launches of each panel by its title, in order; a case of which no launch was measured
-    has no row."""
+@dataclass(frozen=True, kw_only=True)
+class CaseTimes:
+    """The iterations of one strategy's launches in a panel."""
+
+    strategy: str
+    launches: Sequence[Record]
+    iterations_ms: Sequence[Figures]
+    """Times of the slowest rank, for each launch; empty without samples."""
+    median_ms: float | None
+    """The case's step time, or what one GPU's share computes."""
+
+
+def measured_cases(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """The launches in order of their panels, whose titles name the ranks, too; a case of which no
+    launch was measured has no row."""
     case = ["panel_number", "world_size", "strategy"]
     shown = in_panels(frame)
     is_ok = shown["status"] == "ok"
     shown = shown[is_ok.groupby([shown[name] for name in case]).transform("any")]
     shown = shown.sort_values([*case[:2], "launch"], kind="stable")
-    return {
-        f"{rows['panel'].iloc[0]}\n{counted(rows['world_size'].iloc[0], 'rank')}": rows
-        for _, rows in shown.groupby(case[:2])
-    }
+    titles = zip(shown["panel"], shown["world_size"], strict=True)
+    return shown.assign(panel=[f"{panel}\n{counted(ranks, 'rank')}" for panel, ranks in titles])
 
 
-def steps_of(record: Record, traces: Traces) -> Figures:
-    return np.array(traces.steps(record))
+def times_by_panel(shown: pandas.DataFrame, traces: Traces) -> dict[str, list[CaseTimes]]:
+    """The cases of each panel by its title, both in order; ``shown``: of ``measured_cases``."""
+    case = ["panel", "strategy"]
+    launches = launches_by(shown, case)
+    records: dict[tuple[str, str], list[Record]] = {}
+    for panel, record in zip(shown["panel"], records_of(shown), strict=True):
+        records.setdefault((panel, record.strategy), []).append(record)
+    panels: dict[str, list[CaseTimes]] = {}
+    for (panel, strategy), these in records.items():
+        times = CaseTimes(
+            strategy=strategy,
+            launches=these,
+            iterations_ms=[np.array(traces.steps(record)) for record in these],
+            median_ms=launches[panel, strategy].that_count().median_ms,
+        )
+        panels.setdefault(panel, []).append(times)
+    return panels
 
 
 def outliers(ms: Figures) -> NDArray[np.bool_]:
@@ -76,55 +101,47 @@ class Dots:
     """The largest distance from the case's step time, as a part of it."""
 
 
-def launch_rows(ax: Axes, frame: pandas.DataFrame, traces: Traces) -> None:
+def launch_rows(ax: Axes, cases: Sequence[CaseTimes]) -> None:
     """A row of dots for each case; a line at each launch's step time, which is its row's."""
-    groups = frame.groupby("strategy", sort=False)
-    cases = {str(name): records_of(rows) for name, rows in groups}
-    steps = {name: [steps_of(record, traces) for record in these] for name, these in cases.items()}
-    medians = {
-        name: launches.that_count().median_ms
-        for name, launches in launches_by(frame, ["strategy"]).items()
-    }
-    middle = {name: ms for name, ms in medians.items() if ms is not None}
-    scale = _scale(steps, middle)
-    slots = sorted({record.launch for these in cases.values() for record in these})
+    scale = _scale(cases)
+    slots = sorted({record.launch for case in cases for record in case.launches})
     every: list[Dots] = []
-    for row, (name, these) in enumerate(cases.items()):
+    for row, case in enumerate(cases):
         ax.axhline(-row, color="#DDDDDD", lw=0.6, zorder=0)
         dots = []
-        for record, ms in zip(these, steps[name], strict=True):
+        for record, ms in zip(case.launches, case.iterations_ms, strict=True):
             slot = slots.index(record.launch)
-            if len(ms) and record.compared_ms:
-                dots.append(_dots(ms, record.compared_ms, slot, -row, middle[name], scale))
+            if len(ms) and record.compared_ms and case.median_ms:
+                dots.append(_dots(ms, record.compared_ms, slot, -row, case.median_ms, scale))
             else:
-                said = record.status if record.status != "ok" else "no samples"
-                ax.text(slot + 0.5, -row, said, color="grey", size=7, ha="center", va="center")
+                why = record.status if record.status != "ok" else "no samples"
+                ax.text(slot + 0.5, -row, why, color="grey", size=7, ha="center", va="center")
         if dots:
-            x, y = np.concatenate([(one.x, one.y) for one in dots], axis=1)
-            ax.scatter(x, y, s=7, color=colour(name), lw=0, zorder=2)
-            furthest = max((one.furthest for one in dots), key=abs)
+            x, y = np.concatenate([(launch.x, launch.y) for launch in dots], axis=1)
+            ax.scatter(x, y, s=7, color=colour(case.strategy), lw=0, zorder=2)
+            furthest = max((launch.furthest for launch in dots), key=abs)
             if abs(furthest) > scale:
                 ax.text(len(slots) * 1.012, -row, f"{furthest:+.0%}", size=6.5, va="center")
         every += dots
     _marks(ax, every)
     _frame(ax, slots, len(cases), scale)
-    close = len(cases) > 5
-    behind = ", " if close else "\n"
+    is_close = len(cases) > 5
+    behind = ", " if is_close else "\n"
     ax.set_yticks(
         [-float(row) for row in range(len(cases))],
-        [f"{name}{behind}{units.milliseconds(middle.get(name))} ms" for name in cases],
-        fontsize=7 if close else 8,
+        [f"{case.strategy}{behind}{units.milliseconds(case.median_ms)} ms" for case in cases],
+        fontsize=7 if is_close else 8,
     )
     ax.set_ylim(0.55 - len(cases), 0.55)
 
 
-def _scale(steps: Mapping[str, Sequence[Figures]], middle: Mapping[str, float]) -> float:
-    """Half the height of a row: it reaches every dot that is no outlier."""
+def _scale(cases: Sequence[CaseTimes]) -> float:
+    """Half the height of a row: it reaches every dot that is not an outlier."""
     near = [
-        float(np.max(np.abs(ms[~outliers(ms)] / middle[name] - 1)))
-        for name, launches in steps.items()
-        for ms in launches
-        if len(ms)
+        float(np.max(np.abs(ms[~outliers(ms)] / case.median_ms - 1)))
+        for case in cases
+        for ms in case.iterations_ms
+        if len(ms) and case.median_ms
     ]
     return max(LEAST_SCALE, 1.1 * max(near, default=0.0))
 
@@ -143,10 +160,12 @@ def _dots(ms: Figures, level_ms: float, slot: int, row: int, middle: float, scal
 def _marks(ax: Axes, every: Sequence[Dots]) -> None:
     """Rings, and the step times of launches."""
     if every:
-        x, y = np.concatenate([(one.x[one.ringed], one.y[one.ringed]) for one in every], axis=1)
+        x, y = np.concatenate(
+            [(dots.x[dots.ringed], dots.y[dots.ringed]) for dots in every], axis=1
+        )
         ax.scatter(x, y, s=26, facecolors="none", edgecolors="black", lw=0.8, zorder=3)
-        slots = np.array([int(one.x[0]) for one in every])
-        level = [one.level for one in every]
+        slots = np.array([int(dots.x[0]) for dots in every])
+        level = [dots.level for dots in every]
         ax.hlines(level, slots + 0.06, slots + 0.94, color="#555555", lw=0.8, zorder=1)
 
 

@@ -13,7 +13,8 @@ import pytest
 from helpers.example_rows import lines_of
 
 from spbench.errors import UNFIT
-from spbench.report.plots.plots import draw_all, page_of
+from spbench.report.plots.plots import page_of
+from spbench.report.plots.save_figures import save
 from spbench.results.reading import frame_of, read_rows
 
 ROOT = Path(__file__).parents[3]
@@ -60,13 +61,18 @@ def test_it_is_shown_and_drawn(large: ModuleType, tmp_path: Path) -> None:
 
 
 def test_several_processes_draw_what_one_does(large: ModuleType, tmp_path: Path) -> None:
-    """The command draws on each core a sheet; here, beside torch, there is but this process."""
+    """The command draws two figures at a time; here this process draws one after another."""
     large.write(tmp_path, islice(large.rows(), 80))
     done = spbench("plot", str(tmp_path))
     drawn = [Path(path) for path in done.stdout.split()]
     records = read_rows(tmp_path).records
     page = page_of(lines_of(records), frame_of(records), tmp_path)
-    alone = list(draw_all(page, tmp_path / "alone"))
+    (tmp_path / "alone").mkdir()
+    alone = [
+        path
+        for name, sheet in page.sheets.items()
+        for path in save(sheet, tmp_path / "alone" / name)
+    ]
     assert [path.name for path in alone] == [path.name for path in drawn]
     assert len(alone) == 12
     for one, other in zip(drawn, alone, strict=True):

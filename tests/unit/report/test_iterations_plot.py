@@ -18,9 +18,16 @@ from test_figure import with_samples
 
 from spbench.report.plots import plots
 from spbench.report.plots.bars import colour
-from spbench.report.plots.iterations_plot import HALF_ROW, cases_by_panel, launch_rows, outliers
+from spbench.report.plots.iterations_plot import (
+    HALF_ROW,
+    launch_rows,
+    measured_cases,
+    outliers,
+    times_by_panel,
+)
+from spbench.report.plots.save_figures import save_all
 from spbench.results.iterations import Traces
-from spbench.results.reading import frame_of, records_of
+from spbench.results.reading import frame_of
 from spbench.results.record import Record
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
@@ -68,8 +75,8 @@ def rings(ax: Axes) -> int:
 
 
 def draw(ax: Axes, records: list[Record], found: Traces) -> None:
-    (cases,) = cases_by_panel(frame_of(records)).values()
-    launch_rows(ax, cases, found)
+    (cases,) = times_by_panel(measured_cases(frame_of(records)), found).values()
+    launch_rows(ax, cases)
 
 
 def test_iterations_stand_in_order_of_time(ax: Axes) -> None:
@@ -170,8 +177,9 @@ def test_panels_are_by_workload_then_ranks() -> None:
         record("rsa", status="oom", world_size=2),
         record("rsa", status="oom", world_size=16),
     ]
-    panels = cases_by_panel(frame_of(records))
-    assert [list(cases["strategy"]) for cases in panels.values()] == [["dsp"], ["dsp"], ["dsp"]]
+    panels = times_by_panel(measured_cases(frame_of(records)), Traces())
+    rows = [[case.strategy for case in cases] for cases in panels.values()]
+    assert rows == [["dsp"], ["dsp"], ["dsp"]]
     assert [title.splitlines()[1] for title in panels] == ["2 ranks", "4 ranks", "2 ranks"]
 
 
@@ -183,8 +191,8 @@ def test_no_panel_is_lost_to_another_of_its_name() -> None:
         for device in ("cpu", "cuda")
         for effort in ("full", "quick")
     ]
-    panels = cases_by_panel(frame_of(records))
-    assert [[one] for one in records] == [records_of(cases) for cases in panels.values()]
+    panels = times_by_panel(measured_cases(frame_of(records)), Traces())
+    assert [[record] for record in records] == [case.launches for (case,) in panels.values()]
     assert "workload other, cuda, quick" in list(panels)[-1].splitlines()[0]
 
 
@@ -196,7 +204,7 @@ def test_it_is_drawn_where_there_are_samples(tmp_path: Path) -> None:
     with_samples(tmp_path, records)
     whole = plots.page_of(lines_of(records), frame_of(records), tmp_path)
     assert whole.remarks == []
-    paths = list(plots.draw_all(whole, tmp_path / "plots"))
+    paths = save_all(whole.sheets, tmp_path / "plots")
     assert [path.name for path in paths[-2:]] == ["launches.png", "launches.svg"]
     file = next((tmp_path / "samples").iterdir())
     file.write_bytes(file.read_bytes()[:-20])

@@ -23,6 +23,7 @@ from spbench.report.plots import bars as look
 from spbench.report.plots import panels, plots
 from spbench.report.plots.figure import Sheet
 from spbench.report.plots.forest import ratios
+from spbench.report.plots.save_figures import save_all
 from spbench.results.reading import frame_of
 from spbench.results.record import Record
 from spbench.strategies.registry import BUILT_IN
@@ -62,7 +63,7 @@ DRAWINGS: list[Drawing] = [drawing for drawing, _ in plots.DRAWINGS.values()]
 
 def draw(records: list[Record], folder: Path, page: int = 1) -> list[Path]:
     made = plots.page_of(lines_of(records), frame_of(records), folder, page)
-    return list(plots.draw_all(made, folder))
+    return save_all(made.sheets, folder)
 
 
 @pytest.fixture
@@ -226,21 +227,25 @@ def test_drawing_needs_no_torch() -> None:
     assert done.returncode == 0
 
 
+def draws(ax: Axes) -> None:
+    ax.plot([1, 2])
+
+
+def fails(ax: Axes) -> None:
+    raise OSError(28, "No space left on device")
+
+
 def test_a_sheet_that_fails_ends_the_drawing(tmp_path: Path) -> None:
-    """As on a full disk: what was not begun is not drawn."""
-
-    def fails(ax: Axes) -> None:
-        raise OSError(28, "No space left on device")
-
-    panels = [{"panel": lambda ax: None}, {"panel": fails}, {"panel": lambda ax: None}]
+    """As on a full disk: the error is that of the sheet, and sheets not yet begun are not drawn."""
     sheets = {
-        str(i): Sheet(heading="heading", panels=panel, caption="caption")
-        for i, panel in enumerate(panels)
+        str(i): Sheet(heading="heading", panels={"panel": draw}, caption="caption")
+        for i, draw in enumerate([*[draws] * 8, fails])
     }
-    page = plots.Page(sheets=sheets, remarks=[])
     with pytest.raises(OSError, match="No space left on device"):
-        list(plots.draw_all(page, tmp_path))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.png", "0.svg"]
+        save_all(sheets, tmp_path)
+    names = [path.name for path in tmp_path.iterdir()]
+    assert "7.png" in names
+    assert "0.png" not in names
 
 
 def compared(*steps: float, strategy: str = "ulysses", **more: Any) -> list[Record]:
