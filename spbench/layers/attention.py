@@ -1,11 +1,10 @@
 """The one local attention of all strategies: torch's scaled_dot_product_attention.
 
 Kernels differ by up to three times, which would drown what is being compared: every strategy
-asks for the same ones in the same order (docs/decisions/0023). Rings alone have products of
-their own, of blocks as they come. Tensors are
-(B, *axes, Z, D): batch, the sequence axes, heads, head size; keys and values may have fewer
-heads. Folding puts them as the kernel wants them, (batch and other axes, Z, S, D), as a view
-wherever strides allow; S runs over the attended dims in tensor order.
+asks for the same kernels in the same order (docs/decisions/0023). Only rings have products of
+their own, block by block. Tensors are (B, *axes, Z, D): batch, the sequence axes, heads, head
+size; keys and values may have fewer heads. Folding gives the kernel's layout, (batch and other
+axes, Z, S, D), as a view wherever strides allow; S runs over the attended dims in tensor order.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ FASTEST_FIRST = [
     SDPBackend.EFFICIENT_ATTENTION,
     SDPBackend.MATH,
 ]
-"""On a GPU. The first that takes dtype, head size and mask, which no strategy changes."""
+"""Kernels of a GPU; the first that takes dtype, head size and mask serves all strategies."""
 HOPPER = (9, 0)
 
 
 def fastest_kernels(device: torch.device) -> AbstractContextManager[None]:
     """Inside, all attention of this process asks for the fastest kernel first.
 
-    cuDNN's was measured on an H200; newer GPUs are taken to be alike, older ones keep flash.
+    cuDNN's is the fastest on an H200, and assumed so on newer GPUs; older ones keep flash.
     """
     if device.type != "cuda":
         return nullcontext()
@@ -54,9 +53,9 @@ class Scores:
     """The attended dims of (B, *axes, Z, D), ascending."""
     causal: bool = False
     projection: Tensor | None = None
-    """(2, P, *attended lengths): along which keys, then values are projected; whole."""
+    """(2, P, *attended lengths), whole: the projections of keys and of values."""
     bias: Tensor | None = None
-    """(B, S, S, Z), queries first: added to the scores. Its queries are cut as below."""
+    """(B, S, S, Z), queries first, added to the scores; ``bias_shard`` cuts its queries."""
     bias_shard: Shard | None = None
 
 
@@ -77,7 +76,7 @@ def unfold(folded: Tensor, shape: Sequence[int], dims: Sequence[int]) -> Tensor:
 
 
 def attend_whole(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
-    """Attention along whole axes; every other axis is batch. Shape of ``q``.
+    """Attention along whole axes, with every other axis as batch, in the shape of ``q``.
 
     A bias must be whole too: (B, S, S, Z) with as many heads as ``q``.
     """
@@ -95,7 +94,7 @@ def attend_whole(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
 
 
 def kernel(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
-    """(b, Z, S, D), with k and v of as many heads as q or a divisor of it."""
+    """Attention of (b, Z, S, D), with as many heads of k and v as of q, or a divisor of that."""
     group = q.shape[1] // k.shape[1]
     if group > 1 and ("attn_mask" in how or _only_plain(q)):
         k, v = (x[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2) for x in (k, v))
@@ -104,7 +103,7 @@ def kernel(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
 
 
 def _only_plain(q: Tensor) -> bool:
-    """Where no kernel takes groups without holding the scores: keys are repeated instead."""
+    """Whether every kernel that takes groups would hold all scores; then keys are repeated."""
     return q.is_cuda and q.dtype not in (torch.bfloat16, torch.float16)
 
 

@@ -1,8 +1,8 @@
-"""Attention to a context that every rank holds whole: queries in pieces, each with all of it.
+"""Attention to text tokens that every rank holds whole; queries go in pieces, each to all tokens.
 
-In backward a kernel shares out samples, heads and blocks of keys among a GPU's processors, and a
-context is one block of keys. Where a rank has few heads most processors would idle: 2 heads of a
-whole sequence took 27 times as long as they need (docs/decisions/0023).
+In backward a kernel shares out samples, heads and blocks of keys among a GPU's processors, and
+the text is one block of keys. Where a rank has few heads most processors would idle: 2 heads of
+a whole sequence took 27 times as long as they need (docs/decisions/0023).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torch import Tensor
 from spbench.layers.attention import kernel
 
 PIECE = 1024
-"""Queries at least that the kernel gets as one sample, if there are so many."""
+"""The fewest queries that the kernel gets as one sample, if there are so many."""
 LONGER = 8
-"""And so many times the context's length: each piece has a gradient of the whole context."""
+"""The least length of a piece over that of the text, whose whole gradient each piece has."""
 
 
 def cross_attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Every position of ``q`` (B, *axes, Z, D) to a context k, v of (B, L, Z, D)."""
+    """Attention of every position of ``q`` (B, *axes, Z, D) to all of k, v (B, L, Z, D)."""
     flat = q.flatten(1, -3)
     count = pieces(flat.shape[1], max(PIECE, LONGER * k.shape[1]))
     cut = flat.unflatten(1, (count, flat.shape[1] // count)).flatten(0, 1)
@@ -31,6 +31,6 @@ def cross_attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 @cache
 def pieces(queries: int, least: int) -> int:
-    """Into how many equal pieces of ``least`` or more; one, where no divisor gives such."""
+    """The number of equal pieces of at least ``least`` queries; 1 where no divisor gives such."""
     most = max(1, queries // least)
     return next(count for count in range(most, 0, -1) if queries % count == 0)

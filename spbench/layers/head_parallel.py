@@ -1,4 +1,4 @@
-"""Heads shared out between the ranks: a sharded axis made whole, and what that costs.
+"""Heads shared out between the ranks, for which a sharded axis becomes whole; and the bytes sent.
 
 q, k, v   (B, T/N, S, Z, D)   --switch-->   (B, T, S, Z/N, D)
 out       (B, T, S, Z/N, D)   --switch-->   (B, T/N, S, Z, D)
@@ -47,7 +47,7 @@ def bias_of_heads(scores: Scores, queries: Sizes, comm: Collectives) -> Scores:
 
 
 def traffic_by_heads(attention: Attention, workload: Workload, axis: str, ranks: int) -> Traffic:
-    """What ``attend_by_heads`` sends in forward and in backward while ``axis`` is sharded."""
+    """Transfers of ``attend_by_heads`` in forward and in backward while ``axis`` is sharded."""
     shares = share_heads(workload.heads, workload.key_heads, ranks)
     held, M = shard_sizes(workload.axes[axis], ranks), workload.activation_bytes
     keys_bytes = 2 * sum(shares.key_sizes) * (M // workload.heads)
@@ -60,15 +60,13 @@ def traffic_by_heads(attention: Attention, workload: Workload, axis: str, ranks:
         Transfer.all_to_all(keys_bytes, shares.key_sizes, held),
     )
     bias, bias_back = bias_traffic_by_heads(attention, workload, shares.queries)
-    there, here = (
-        Transfer.all_to_all(M, shares.queries, held),
-        Transfer.all_to_all(M, held, shares.queries),
-    )
-    return [to_heads, *bias, there], [here, *bias_back, back]
+    out = Transfer.all_to_all(M, shares.queries, held)
+    out_back = Transfer.all_to_all(M, held, shares.queries)
+    return [to_heads, *bias, out], [out_back, *bias_back, back]
 
 
 def bias_traffic_by_heads(sublayer: Sublayer, workload: Workload, heads: Sizes) -> Traffic:
-    """What ``bias_of_heads`` sends."""
+    """Transfers of ``bias_of_heads`` in forward and in backward."""
     if not isinstance(sublayer, Attention) or not sublayer.pair_bias:
         return [], []
     (axis,) = sublayer.axes
@@ -80,12 +78,12 @@ def bias_traffic_by_heads(sublayer: Sublayer, workload: Workload, heads: Sizes) 
 
 
 def bias_of_groups(scores: Scores, group: int, comm: Collectives) -> Scores:
-    """Like ``bias_of_heads``, with heads cut by whole groups of ``group`` query heads."""
+    """``bias_of_heads`` with heads cut by whole groups of ``group`` query heads."""
     count = 0 if scores.bias is None else scores.bias.shape[3]
     return bias_of_heads(scores, share_groups(count // group, group, comm.size), comm)
 
 
 def bias_traffic_by_groups(sublayer: Sublayer, workload: Workload, ranks: int) -> Traffic:
-    """What ``bias_of_groups`` sends."""
+    """Transfers of ``bias_of_groups`` in forward and in backward."""
     group = workload.heads // workload.key_heads
     return bias_traffic_by_heads(sublayer, workload, share_groups(workload.key_heads, group, ranks))

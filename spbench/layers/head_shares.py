@@ -1,4 +1,4 @@
-"""Which heads each rank computes with, when heads are shared out.
+"""The heads that each rank computes with, when heads are shared out.
 
 Heads need not divide: 4 on 3 ranks are 2, 1, 1. With grouped queries a rank gets whole groups
 where they divide as evenly as queries would; else several ranks get a copy of a key head.
@@ -17,11 +17,12 @@ from spbench.workload.sharding import Sizes, runs_of, shard_sizes
 
 @dataclass(frozen=True, kw_only=True)
 class HeadShares:
-    """How many query heads and which key heads each rank computes with."""
+    """The query heads and the key heads that each rank computes with."""
 
     queries: Sizes
+    """Number of query heads of each rank."""
     keys: tuple[tuple[int, ...], ...]
-    """Those of each rank, in order; a key head may be in several."""
+    """Key heads of each rank, in order; several ranks may have copies of one."""
     group: int
     """Query heads for each key head."""
 
@@ -36,7 +37,7 @@ class HeadShares:
         return torch.cat([x.narrow(-2, heads[0], len(heads)) for heads in self.keys], -2)
 
     def matched(self, x: Tensor, rank: int) -> Tensor:
-        """Key heads of ``rank``, so that its query heads find theirs by even groups."""
+        """Key heads of ``rank``, repeated so that each serves equally many query heads."""
         first, held = sum(self.queries[:rank]), self.keys[rank]
         users = [
             min((head + 1) * self.group, first + self.queries[rank]) - max(head * self.group, first)
@@ -44,12 +45,12 @@ class HeadShares:
         ]
         if len(set(users)) == 1:
             return x
-        each = zip(x.unbind(-2), users, strict=True)
-        return torch.cat([one.unsqueeze(-2).expand(*_times(one, count)) for one, count in each], -2)
+        heads = zip(x.split(1, -2), users, strict=True)
+        return torch.cat([head.expand(*_times(head, count)) for head, count in heads], -2)
 
 
 def _times(head: Tensor, count: int) -> list[int]:
-    return [*head.shape[:-1], count, head.shape[-1]]
+    return [*head.shape[:-2], count, head.shape[-1]]
 
 
 @cache
@@ -60,7 +61,7 @@ def share_groups(key_heads: int, group: int, ranks: int) -> Sizes:
 
 @cache
 def share_heads(heads: int, key_heads: int, ranks: int) -> HeadShares:
-    """Whole groups where that is as even as can be, else query heads one by one."""
+    """Shares of whole groups where those are as even as can be, else of single query heads."""
     group = heads // key_heads
     queries, groups = shard_sizes(heads, ranks), share_groups(key_heads, group, ranks)
     if key_heads >= ranks and max(groups) == max(queries):

@@ -1,9 +1,9 @@
 """Projections into and out of sublayers, whole or cut by heads or columns.
 
 A weight keeps the dims that mean something, (*out, *in): q, k and v of a self-attention are
-one weight (Z + 2 Zkv, D, H). ``cut`` names the dim that belongs to heads or columns. Whatever
-a strategy makes of it loads from the same whole weight, and a parameter that holds only a part
-carries ``shard`` to say which: the gate compares gradients weight by weight.
+one weight (Z + 2 Zkv, D, H). ``cut`` names the dim that belongs to heads or columns. Every
+strategy's form of it loads from the same whole weight, and a parameter that holds only a part
+carries ``shard`` to tell which: the gate compares gradients weight by weight.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class LinearSpec:
     cut: int
     """The dim of heads or columns: in ``out_shape`` going in, in ``in_shape`` going out."""
     units: int
-    """What may be shared out: groups of heads that use the same key, or columns."""
+    """The number of parts that can be shared out: groups of heads with one key, or columns."""
     widths: tuple[int, ...] = (1,)
-    """The dim is so many stretches end to end, each of ``units`` times this width: with
-    query heads, key heads and value heads (g, 1, 1)."""
+    """The dim is these stretches end to end, each ``units`` times its width long: with query
+    heads, key heads and value heads (g, 1, 1)."""
 
     def part(self, dim: int, ranks: int) -> Shard:
-        """Which of ``dim``, where the cut one lies in a tensor, belongs to each rank."""
+        """The part of each rank, where the cut dim is ``dim`` of a tensor."""
         units = runs_of(shard_sizes(self.units, ranks))
         starts = [self.units * sum(self.widths[:i]) for i in range(len(self.widths))]
         stretches = list(zip(starts, self.widths, strict=True))
@@ -48,7 +48,7 @@ class LinearSpec:
 
 
 def part_of(parameter: nn.Parameter) -> Shard | None:
-    """Which part of the whole weight this rank's parameter is; None: all of it."""
+    """This rank's part of the whole weight; None: all of it."""
     part: Shard | None = getattr(parameter, "shard", None)
     return part
 
@@ -63,7 +63,7 @@ def empty_parameter(shape: tuple[int, ...], part: Shard | None, rank: int = 0) -
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None, inner: int) -> Tensor:
-    """(…, *in) times a weight (*out, *in) whose last ``inner`` dims are the in ones."""
+    """(…, *in) times a weight (*out, *in), whose last ``inner`` dims are summed over."""
     out_shape = weight.shape[: weight.ndim - inner]
     matrix = weight.reshape(math.prod(out_shape), -1)
     flat = F.linear(x.flatten(-inner), matrix, None if bias is None else bias.flatten())
@@ -72,7 +72,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, inner: int) -> Tenso
 
 @final
 class WholeLinear(nn.Module):
-    """A plain linear layer; the shard at hand does not concern it."""
+    """A plain linear layer, whatever the shard."""
 
     def __init__(self, spec: LinearSpec) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Attention to keys and values that were projected to a short sequence (Linformer), by ranks.
+"""Attention to keys and values projected to a short sequence (Linformer), over a sharded axis.
 
 Each rank projects the part of the sequence that it holds. The sum over the ranks is short,
 P keys instead of S, and whole on each of them; every query then attends to all of it.
@@ -29,7 +29,7 @@ def attend_projected(
 
 
 def projected_traffic(attention: Attention, workload: Workload, ranks: int) -> Traffic:
-    """What ``attend_projected`` sends."""
+    """Transfers of ``attend_projected`` in forward and in backward."""
     assert attention.projection, "an attention without projection has nothing to sum"
     keys_and_values = 2 * workload.key_bytes
     short = keys_and_values // workload.length(attention) * attention.projection

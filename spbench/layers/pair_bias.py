@@ -1,8 +1,8 @@
 """A bias of scores, computed from a side input that is sharded like the activation.
 
 Each rank projects its own rows of the pair tensor to one bias for each head, (B, S/N, S, Z):
-whoever attends a whole axis needs the other rows too, whatever else it saves. That
-all-gather is what an accounting by activations alone leaves out.
+to attend a whole axis takes the other ranks' rows too. An account of activations alone
+leaves that all-gather out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PairBias(nn.Module):
 
 
 def gathered(scores: Scores, comm: Collectives) -> Scores:
-    """With the whole bias, (B, S, S, Z), on every rank. Backward: a reduce-scatter."""
+    """``scores`` with the whole bias, (B, S, S, Z), on every rank. Backward: a reduce-scatter."""
     if scores.bias is None or scores.bias_shard is None:
         return scores
     whole = comm.all_gather(scores.bias, scores.bias_shard)
@@ -48,7 +48,7 @@ def gathered(scores: Scores, comm: Collectives) -> Scores:
 def gather_traffic(
     sublayer: Sublayer, workload: Workload, ranks: int
 ) -> tuple[list[Transfer], list[Transfer]]:
-    """What ``gathered`` sends in forward and in backward."""
+    """Transfers of ``gathered`` in forward and in backward."""
     if not isinstance(sublayer, Attention) or not sublayer.pair_bias:
         return [], []
     (axis,) = sublayer.axes

@@ -1,8 +1,8 @@
-"""What a strategy does along a stack, as plain data: which axis is sharded where, what is sent.
+"""A strategy's course through a stack as plain data: the axis sharded at each sublayer, the bytes.
 
-Strategies are asked here, before any rank is started, so whoever draws or prints the answer
-needs no torch. All bytes of a lane are those of one rank, the busiest in forward, so that
-they add up; the others send as much, or less where shards are uneven.
+It is worked out before any rank is started, so that drawing and printing need no torch. All
+bytes of a lane are those of the rank that is busiest in forward, so that they add up; the other
+ranks send as much, or less where shards are uneven.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def predictions(cells: Sequence[Cell]) -> dict[str, Prediction]:
-    """By the keys of their cases, cells that can run. Imports torch."""
+    """Predictions of the cells that can run, by the keys of their cases. Imports torch."""
     cases = {cell.case.key: cell.case for cell in cells if cell.why_not is None}
     return {key: _prediction(case) for key, case in cases.items()}
 
@@ -58,8 +58,8 @@ def _lane(name: str, strategy: Strategy, workload: Workload, ranks: int) -> Lane
     if why_not is not None:
         return Lane(strategy=name, why_not=why_not)
     traffic = strategy.traffic(workload, ranks)
-    forward = [one for one in traffic if one.phase == "forward"]
-    busiest = max(range(ranks), key=lambda rank: sum(one.sent[rank] for one in forward))
+    forward = [transfer.sent for transfer in traffic if transfer.phase == "forward"]
+    busiest = max(range(ranks), key=lambda rank: sum(sent[rank] for sent in forward))
     layout = strategy.layout(workload, ranks)
     length = len(workload.block)
     period = _period(layout, workload)
@@ -83,24 +83,26 @@ def _legs(
         return Sent(op=transfer.op, sent_bytes=transfer.sent[rank])
 
     block = workload.block
-    legs: dict[tuple[int, str, str], Leg] = {}  # a stack repeats a few of them
-    found = []
+    made: dict[tuple[int, str, str], Leg] = {}  # a stack repeats a few legs
+    legs = []
     for i, (axis, after) in enumerate(zip(layout, (*layout[1:], layout[-1]), strict=True)):
         key = (i % len(block), axis, after)
-        if key not in legs:
+        if key not in made:
             forward, _ = strategy.sublayer_traffic(block[i % len(block)], workload, axis, ranks)
             hop = sent(switch(workload, axis, after, ranks)) if after != axis else None
-            legs[key] = Leg(axis=axis, transfers=tuple(map(sent, forward)), switch=hop)
-        found.append(legs[key])
-    return tuple(found)
+            made[key] = Leg(axis=axis, transfers=tuple(map(sent, forward)), switch=hop)
+        legs.append(made[key])
+    return tuple(legs)
 
 
 def _period(layout: Sequence[str], workload: Workload) -> int:
-    """Compared up to the last attention: what follows it may stay where it is."""
+    """Blocks after which the layout repeats, up to the last attention of the stack.
+
+    What follows that attention may stay on the axis at hand.
+    """
     length = len(workload.block)
-    behind = next(
-        (i for i, one in enumerate(reversed(workload.block)) if isinstance(one, Attention)), length
-    )
+    attends = [isinstance(sublayer, Attention) for sublayer in reversed(workload.block)]
+    behind = attends.index(True) if any(attends) else length
     for period in range(1, workload.depth):
         apart = period * length
         if all(layout[i] == layout[i - apart] for i in range(apart, len(layout) - behind)):
@@ -109,4 +111,4 @@ def _period(layout: Sequence[str], workload: Workload) -> int:
 
 
 def _switches(layout: Layout) -> int:
-    return sum(here != after for here, after in pairwise(layout))
+    return sum(before != after for before, after in pairwise(layout))

@@ -7,12 +7,12 @@ from spbench.workload.workload import Workload
 
 
 def heads_why_not(workload: Workload, ranks: int) -> str | None:
-    """For strategies that split the heads of self-attention over the ranks."""
+    """Why the heads of self-attention cannot be split over the ranks; or None."""
     return _too_few(workload.heads, "heads", ranks)
 
 
 def cut_why_not(workload: Workload, ranks: int) -> str | None:
-    """For strategies that cut the weights of every sublayer, by key heads and columns."""
+    """Why the weights of every sublayer cannot be cut by key heads and columns; or None."""
     limits = []
     for sublayer in workload.block:
         match sublayer:
@@ -34,7 +34,7 @@ def _too_few(count: int, unit: str, ranks: int) -> str | None:
 
 
 def nothing_to_switch(workload: Workload) -> str:
-    """For strategies that shard an axis that is not attended, where every axis always is."""
+    """Why no axis can be sharded while others are attended, on any number of ranks."""
     if len(workload.axes) == 1:
         return "it shards an axis that is not attended, and needs a second sequence axis"
     return (
@@ -44,7 +44,7 @@ def nothing_to_switch(workload: Workload) -> str:
 
 
 def too_short(sublayer: Sublayer, workload: Workload, ranks: int) -> str:
-    """For such strategies, where axes not attended by ``sublayer`` have too few positions."""
+    """Why no axis that ``sublayer`` does not attend can be sharded: all have too few positions."""
     others = [a for a in workload.axes if a not in sublayer.attended] or list(workload.axes)
     axis = max(others, key=workload.axes.__getitem__)
     attended = " and ".join(sublayer.attended)

@@ -1,7 +1,7 @@
-"""Strategies by name, loaded only when asked for: naming one imports no torch.
+"""Strategies by name. Checking a name imports no torch; loading a strategy does.
 
-A strategy is asked for as ``name`` or ``name:option`` or ``name:option=value``, options
-separated by ``:``. Others come from the entry-point group ``spbench.strategies``.
+A strategy is written ``name``, ``name:option`` or ``name:option=value``, with ``:`` between
+options. Plug-ins come from the entry-point group ``spbench.strategies``.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ SUMMARIES = {
 
 
 class UnknownStrategyError(Failure, ValueError):
-    """No strategy, or no option of it, has that name or takes that value."""
+    """A name or an option of a strategy that does not exist, or a value that it does not take."""
 
 
 def places() -> dict[str, str]:
-    """Where each strategy lives, ``module:class``, the built-in ones first."""
-    found = {point.name: point.value for point in entry_points(group=GROUP)}
-    return BUILT_IN | found | BUILT_IN  # a plug-in adds, and replaces none of ours
+    """``module:class`` of each strategy, the built-in ones first."""
+    plug_ins = {point.name: point.value for point in entry_points(group=GROUP)}
+    return BUILT_IN | plug_ins | BUILT_IN  # a plug-in cannot replace a built-in strategy
 
 
 def check_name(text: str) -> None:
@@ -51,7 +51,7 @@ def check_name(text: str) -> None:
     name, known = text.split(":", maxsplit=1)[0], list(places())
     if name not in known:
         raise UnknownStrategyError(
-            f"unknown strategy {short(name)}. {nearest(name, known)}"
+            f"unknown strategy {short(name)}. {_near(name, known)}"
             f"The strategies are {', '.join(known)}"
         )
 
@@ -62,22 +62,22 @@ def module_of(text: str) -> str:
     return places()[text.partition(":")[0]].partition(":")[0]
 
 
-def nearest(word: str, known: Sequence[str]) -> str:
-    """'Did you mean …? ' with a space behind, or nothing."""
+def _near(word: str, known: Sequence[str]) -> str:
+    """'Did you mean ...? ' with a space behind, or nothing."""
     return f"{did_you_mean(word, known, cutoff=0.5)} ".lstrip()
 
 
 def expand_names(texts: Sequence[str]) -> list[str]:
-    """What texts such as ``dsp,rsa`` and ``all`` ask for, each once, in order. Loads nothing.
+    """Names from texts such as ``dsp,rsa`` and ``all``, each once, in order. Loads nothing.
 
     Raises UnknownStrategyError.
     """
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for text in (part.strip() for group in texts for part in group.split(",")):
         for name in places() if text == "all" else [text]:
             check_name(name)
-            found[name] = None
-    return list(found)
+            names[name] = None
+    return list(names)
 
 
 def load(text: str) -> Strategy:
@@ -94,7 +94,7 @@ def load(text: str) -> Strategy:
             offered = ", ".join(known) or "none"
             raise UnknownStrategyError(
                 f"strategy {name!r} has no option {option!r}. "
-                f"{nearest(option, list(known))}Its options are {offered}"
+                f"{_near(option, list(known))}Its options are {offered}"
             )
         field = known[option]
         options[field.name] = _parse(name, option, value if given else None, field.default)

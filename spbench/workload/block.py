@@ -54,7 +54,7 @@ class BlockItem(Frozen):
 
     @property
     def attended(self) -> tuple[str, ...]:
-        """Axes along which it mixes positions."""
+        """Axes along which the sublayer mixes positions."""
         return ()
 
     @model_serializer(mode="wrap")
@@ -92,7 +92,7 @@ class Attention(BlockItem):
 
 
 class CrossAttention(BlockItem):
-    """Attention from every position to a context of ``length`` tokens."""
+    """Attention from every position to ``length`` text tokens, which every rank holds whole."""
 
     length: Size = Field(alias="cross_attention")
     heads: Size | None = None

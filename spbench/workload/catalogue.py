@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from spbench.workload.load import load_file
-from spbench.workload.validation_errors import nearest
+from spbench.workload.validation_errors import suggestion
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_lines import WorkloadError, short
 
@@ -36,6 +36,6 @@ def path_of(name_or_file: str, kind: str, folder: Path | None = None) -> Path:
         if name_or_file in names(f"{other}s"):
             use = {"sweep": "'spbench run --sweep'", "workload": "--workload"}[other]
             raise WorkloadError(f"{name_or_file!r} is a {other}; use {use}")
-        hint = nearest(name_or_file, names(kind))
+        hint = suggestion(name_or_file, names(kind))
         raise WorkloadError(f"unknown {what} {short(name_or_file)}. {hint}")
     return configs() / kind / f"{name_or_file}.yaml"

@@ -14,7 +14,7 @@ import yaml
 
 from spbench.text import did_you_mean
 from spbench.workload.block import SUBLAYERS
-from spbench.workload.validation_errors import nearest, unknown_key, validated
+from spbench.workload.validation_errors import suggestion, unknown_key, validated
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_lines import (
     KeyPath,
@@ -49,14 +49,14 @@ def load_text(text: str, where: str) -> Workload:
 
 def _loaded(data: YamlData) -> Workload:
     if data.value.keys() & {"workloads", "include"} and not data.value.keys() & {"block", "axes"}:
-        raise WorkloadError(f"{data.at(())}: this is a sweep; use 'spbench run --sweep'")
+        raise data.error((), "this is a sweep; use 'spbench run --sweep'")
     return validated(Workload, data, _explain)
 
 
 def _explain(error: Any) -> tuple[KeyPath, str | None]:
-    """Path and message of an error in the forms above or in the block.
+    """The path to blame and a message for errors in ``FORMS`` or in the block.
 
-    pydantic puts the chosen sublayer's tag behind its index: block, 3, mlp, mlp.
+    Pydantic puts the sublayer's tag behind its index: block, 3, mlp, mlp.
     """
     path: KeyPath = error["loc"]
     if error["type"] in ("too_short", "tuple_type", "dict_type") and path in (
@@ -144,18 +144,18 @@ def overridden(workload: Workload, overrides: Sequence[Override]) -> Workload:
             data[first] = override.value
             continue
         if first == "positions":
-            data[first] = _of_each_axis(data[first], data["axes"])
+            data[first] = _positions_by_axis(data[first], data["axes"])
         if not isinstance(data[first], dict) or len(inside) > 1:
             raise override.error(f"{first!r} has no parts; write {first}=value")
         if inside[0] not in data[first]:
-            hint = nearest(inside[0], list(data[first]))
+            hint = suggestion(inside[0], list(data[first]))
             raise override.error(f"there is no axis {inside[0]!r}. {hint}")
         data[first] = data[first] | {inside[0]: override.value}
     where = " ".join(dict.fromkeys(override.where for override in overrides))
     return validated(Workload, YamlData(value=data, where=where, lines=lines), _explain)
 
 
-def _of_each_axis(positions: Any, axes: Any) -> Any:
+def _positions_by_axis(positions: Any, axes: Any) -> Any:
     """Positions as a mapping with every axis, so that an override may replace any of them."""
     if not isinstance(axes, dict):
         return positions

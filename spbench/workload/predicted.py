@@ -1,6 +1,6 @@
-"""What a strategy shards and sends, as plain data that loads no strategy.
+"""Predictions of what a strategy shards and sends, as plain data that needs no torch.
 
-``strategies.describe`` makes it before any rank is started; the dry run and the diagram print it.
+``strategies.describe`` makes them before any rank is started; dry run and diagram print them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from spbench.workload.traffic import Op
 @final
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """A case before it runs."""
+    """The sharding and bytes of a case that has not run."""
 
     sharded: str
     """The axis that every sublayer of the stack shards, or those of the first block in order."""
     sent_bytes: Mapping[str, int]
     """Bytes of the busiest rank in a step, by phase."""
     note: str
-    """What the strategy does beside its idea."""
+    """What the strategy does on this workload beyond its usual idea; or empty."""
 
 
 @final
@@ -43,12 +43,12 @@ class Leg:
     axis: str
     transfers: tuple[Sent, ...]
     switch: Sent | None
-    """The switch to the axis of the next leg; None where it is the same, or there is none."""
+    """The switch to the axis of the next leg; None where the axis stays, or behind the last leg."""
 
     @property
     def sent_bytes(self) -> Fraction:
         """Bytes of the sublayer alone, without the switch behind it."""
-        return sum((one.sent_bytes for one in self.transfers), Fraction(0))
+        return sum((sent.sent_bytes for sent in self.transfers), Fraction(0))
 
     @property
     def total_bytes(self) -> Fraction:
@@ -58,7 +58,7 @@ class Leg:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """One strategy on the whole stack. Without legs if it declines, and then it says why."""
+    """One strategy on the whole stack; without legs, and with ``why_not``, where it cannot run."""
 
     strategy: str
     why_not: str | None = None

@@ -52,7 +52,7 @@ def load_sweep(name_or_file: str, expand_names: ExpandNames) -> ExpandedSweep:
     path = path_of(name_or_file, "sweeps")
     data = read_mapping(path, "a sweep")
     if data.value.keys() & {"block", "axes"} and not data.value.keys() & {"workloads", "include"}:
-        raise WorkloadError(f"{data.at(())}: this is a workload; use --workload")
+        raise data.error((), "this is a workload; use --workload")
     file = validated(SweepFile, data, _explain)
     expansion = _Expansion(file=file, data=data, folder=path.parent, expand_names=expand_names)
     return ExpandedSweep(file=file, combinations=expansion.combinations())
@@ -81,7 +81,7 @@ class _Expansion:
         included = [cell for entry in self._included() for cell in candidates_of(entry, self.data)]
         cells = [*without_excluded(matrix, self.file.exclude, self.data), *included]
         if not cells:
-            raise self._error((), "every cell is excluded")
+            raise self.data.error((), "every cell is excluded")
         check_unique(cells, self.data)
         check_reference(self.file.reference, cells, self.data)
         return tuple(cell.combination for cell in cells)
@@ -92,7 +92,7 @@ class _Expansion:
         sizes = [len(values) for values in file.matrix.values()]
         count = math.prod([len(file.workloads), len(file.gpus), len(strategies), *sizes])
         if count > MAX_CELLS:
-            raise self._error((), f"{count} cells; a sweep has at most {MAX_CELLS}")
+            raise self.data.error((), f"{count} cells; a sweep has at most {MAX_CELLS}")
         common = self._overrides(file.set, ("set",))
         varied = [
             [self._override(key, value, ("matrix", key, i)) for i, value in enumerate(values)]
@@ -129,7 +129,7 @@ class _Expansion:
         try:
             return find(text, folder=self.folder)
         except WorkloadError as error:
-            raise self._error(path, str(error)) from None
+            raise self.data.error(path, str(error)) from None
 
     def _strategies(self, texts: Sequence[str], path: KeyPath) -> list[str]:
         names: dict[str, None] = {}
@@ -137,7 +137,7 @@ class _Expansion:
             try:
                 names |= dict.fromkeys(self.expand_names([text]))
             except ValueError as error:
-                raise self._error((*path, i), str(error)) from None
+                raise self.data.error((*path, i), str(error)) from None
         return list(names)
 
     def _overrides(self, settings: Mapping[str, Any], path: KeyPath) -> list[Override]:
@@ -146,21 +146,18 @@ class _Expansion:
     def _override(self, key: str, value: Any, path: KeyPath) -> Override:
         return Override(key=key, value=value, where=self.data.where, line=self.data.line(path))
 
-    def _error(self, path: KeyPath, message: str) -> WorkloadError:
-        return WorkloadError(f"{self.data.at(path)}: {message}")
-
     def _check_use(self) -> None:
         """Every key is of use to some cell."""
         file = self.file
         if not (file.workloads or file.gpus or file.include):
-            raise self._error((), "no cells: give workloads and gpus, or include")
+            raise self.data.error((), "no cells: give workloads and gpus, or include")
         for key in ("workloads", "gpus", "matrix", "exclude"):
             for other in ("workloads", "gpus"):
                 if getattr(file, key) and not getattr(file, other):
-                    raise self._error((key,), f"{key} is of no use without {other}")
+                    raise self.data.error((key,), f"{key} is of no use without {other}")
         own = not file.workloads and all(include.strategies for include in file.include)
         if own and "strategies" in file.model_fields_set:
-            raise self._error(("strategies",), "every include has strategies of its own")
+            raise self.data.error(("strategies",), "every include has strategies of its own")
 
     def _check_settings(self) -> None:
         """No setting undoes another one that applies to the same cells."""
@@ -175,4 +172,6 @@ class _Expansion:
             for earlier, later in itertools.combinations(paths, 2):
                 if f"{earlier[-1]}.".startswith(f"{later[-1]}."):
                     line = self.data.line(earlier)
-                    raise self._error(later, f"{later[-1]!r} undoes {earlier[-1]!r} of line {line}")
+                    raise self.data.error(
+                        later, f"{later[-1]!r} undoes {earlier[-1]!r} of line {line}"
+                    )

@@ -10,7 +10,7 @@ from typing import Any
 from spbench.text import counted
 from spbench.workload.case import Combination
 from spbench.workload.load import Override, overridden, with_settings_in_name
-from spbench.workload.validation_errors import nearest
+from spbench.workload.validation_errors import suggestion
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_lines import KeyPath, WorkloadError, YamlData, short
 
@@ -90,18 +90,18 @@ def _no_match(
 ) -> WorkloadError:
     """Blames a key that no cell has, else a value that no cell has, else all keys together."""
     for key, value in exclude.items():
-        place = data.at((*path, key))
         values = [cell.facts[key] for cell in cells if key in cell.facts]
         if not values:
             known = list(dict.fromkeys(name for cell in cells for name in cell.facts))
-            return WorkloadError(f"{place}: unknown key {short(key)}. {nearest(key, known)}")
+            message = f"unknown key {short(key)}. {suggestion(key, known)}"
+            return data.error((*path, key), message)
         if not any(_equal(value, other) for other in values):
-            hint = nearest(str(value), list(dict.fromkeys(map(str, values))))
+            hint = suggestion(str(value), list(dict.fromkeys(map(str, values))))
             message = f"excludes nothing: no cell of the matrix has {key} {short(value)}. {hint}"
-            return WorkloadError(f"{place}: {message}")
+            return data.error((*path, key), message)
     settings = ", ".join(f"{key} {short(value)}" for key, value in exclude.items())
     message = f"excludes nothing: no cell of the matrix has all of {settings}"
-    return WorkloadError(f"{data.at(path)}: {message}")
+    return data.error(path, message)
 
 
 def check_unique(cells: Sequence[Candidate], data: YamlData) -> None:
@@ -111,13 +111,13 @@ def check_unique(cells: Sequence[Candidate], data: YamlData) -> None:
         earlier = seen.setdefault(cell.identity, cell)
         if earlier is not cell:
             message = f"{cell} comes twice; first from line {data.line(earlier.path)}"
-            raise WorkloadError(f"{data.at(cell.path)}: {message}")
+            raise data.error(cell.path, message)
 
 
 def check_reference(reference: str | None, cells: Sequence[Candidate], data: YamlData) -> None:
     """Raises WorkloadError if no cell has the strategy that others are to be compared with."""
     strategies = list(dict.fromkeys(cell.combination.strategy for cell in cells))
     if reference is not None and reference not in strategies:
-        hint = nearest(reference, strategies)
+        hint = suggestion(reference, strategies)
         message = f"reference {short(reference)} is not a strategy of this sweep. {hint}"
-        raise WorkloadError(f"{data.at(('reference',))}: {message}")
+        raise data.error(("reference",), message)

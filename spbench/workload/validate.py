@@ -1,4 +1,4 @@
-"""Whether the fields of a workload fit together; if not, which values would.
+"""Checks that the fields of a workload fit together, and names values that would.
 
 Each error names the value, what works, and the keys to blame.
 """
@@ -21,7 +21,7 @@ POSITIONS = ("none", "rotary", "learned")
 
 
 def known_positions(value: Any) -> Any:
-    """One word for all axes, or one for each. Raises ValueError for an unknown word."""
+    """The word for all axes, or a mapping by axis. Raises ValueError for an unknown word."""
     for kind in value.values() if isinstance(value, dict) else [value]:
         if kind not in POSITIONS:
             raise ValueError(

@@ -10,12 +10,12 @@ from pydantic import ValidationError
 
 from spbench.text import did_you_mean
 from spbench.workload.block import Frozen
-from spbench.workload.yaml_lines import MAX_SHOWN, KeyPath, WorkloadError, YamlData, short
+from spbench.workload.yaml_lines import MAX_SHOWN, KeyPath, YamlData, short
 
 M = TypeVar("M", bound=Frozen)
 
 Explain = Callable[[Any], tuple[KeyPath, str | None]]
-"""Pydantic's error -> the path to blame, and the model's own message for it, if it has one."""
+"""Pydantic's error -> the path to blame, and a message of the model's own, if there is one."""
 
 OTHER_NAMES = {
     **dict.fromkeys(("layers", "num_layers", "n_layers"), "depth"),
@@ -46,8 +46,7 @@ def validated(model: type[M], data: YamlData, explain: Explain) -> M:
         misfit = first.get("ctx", {}).get("error")
         if isinstance(misfit, MisfitError):
             path = data.written(misfit.paths)
-        message = message or _message(first, path, model)
-        raise WorkloadError(f"{data.at(path)}: {message}") from None
+        raise data.error(path, message or _message(first, path, model)) from None
 
 
 def _message(error: Any, path: KeyPath, model: type[Frozen]) -> str:
@@ -80,12 +79,11 @@ def _message(error: Any, path: KeyPath, model: type[Frozen]) -> str:
 
 def unknown_key(key: str, model: type[Frozen]) -> str:
     known = [field.alias or name for name, field in model.model_fields.items()]
-    return f"unknown key {short(key)}. {nearest(key, known)}"
+    return f"unknown key {short(key)}. {suggestion(key, known)}"
 
 
-def nearest(word: str, known: Sequence[str]) -> str:
+def suggestion(word: str, known: Sequence[str]) -> str:
     """'Did you mean ...?', or the whole list if nothing is near."""
     own_name = OTHER_NAMES.get(word, word)
-    return (
-        did_you_mean(own_name if own_name in known else word, known) or f"Known: {', '.join(known)}"
-    )
+    near = did_you_mean(own_name if own_name in known else word, known)
+    return near or f"Known: {', '.join(known)}"

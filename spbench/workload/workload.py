@@ -35,7 +35,7 @@ Norm = Literal["layer", "rms"]
 
 
 class Workload(Frozen):
-    """A transformer and how it is run; ``batch`` is that of all ranks together."""
+    """A transformer and how it is run; ``batch`` counts the samples of all ranks together."""
 
     version: Literal[1] = 1
     name: Name
@@ -95,7 +95,7 @@ class Workload(Frozen):
 
     @property
     def text_tokens(self) -> int:
-        """Length of the longest context of the block's cross-attentions; 0 without any."""
+        """The most text tokens that a cross-attention of the block attends to; 0 without any."""
         return max((s.length for s in self.block if isinstance(s, CrossAttention)), default=0)
 
     @property
@@ -148,9 +148,9 @@ class Workload(Frozen):
         return any(each.causal and axis in each.axes for each in self.attentions)
 
     def reduced(self, ranks: int) -> Workload:
-        """The reduced workload: of this kind, and small enough to check on any ``ranks``.
+        """The reduced workload: like this one, and small enough to check on any ``ranks``.
 
-        Lengths, head size, context and depth shrink. Shards stay as uneven: each axis keeps its
+        Lengths, head size, text tokens and depth shrink. Shards stay as uneven: each axis keeps its
         remainder modulo ``ranks``, or modulo its 2 x ``ranks`` chunks if causal, and the number
         of heads stays.
         """

@@ -52,6 +52,9 @@ class YamlData:
         line = self.line(path)
         return self.where if line is None else f"{self.where}:{line}"
 
+    def error(self, path: KeyPath, message: str) -> WorkloadError:
+        return WorkloadError(f"{self.at(path)}: {message}")
+
 
 def read_mapping(path: Path, what: str) -> YamlData:
     """The mapping in a file that should hold ``what``, as in 'a workload'."""
