@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from spbench.errors import ResultsError
-from spbench.results.reading import read_rows
+from spbench.results.reading import latest, read_runs, records_of
 from spbench.results.record import Record
 from spbench.workload.catalogue import find
 from spbench.workload.flops import parameters, step_flops
@@ -93,7 +93,7 @@ def order(work: Workload, cells: list[dict[str, Any]]) -> str:
 def rows(folder: Path) -> int:
     """A line for each row: how it ended, its error at the gate, bytes sent and predicted."""
     try:
-        records = read_rows(folder).latest()
+        records = records_of(latest(read_runs(folder)))
     except ResultsError:
         return NOTHING_RAN
     for record in records:
@@ -111,7 +111,7 @@ def rows(folder: Path) -> int:
 def summary(folder: Path) -> int:
     """Prints what the folder holds, on one screen; the suite's exit code."""
     try:
-        records = read_rows(folder).latest()
+        records = records_of(latest(read_runs(folder)))
     except ResultsError:
         records = []
     print(f"\n{folder}")

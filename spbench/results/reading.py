@@ -1,14 +1,13 @@
 """runs.csv as a DataFrame: a row a launch, a column a field of Record, units in the names.
 
-Sound rows are used; what cannot be used is counted and put into words. Nothing raises but
+Sound rows are used; other lines are counted, and a sentence says why. Nothing raises but
 ResultsError, for a file that cannot be read at all.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,12 @@ import pandas
 
 from spbench.errors import ResultsError
 from spbench.results.cell_values import as_column, converted
-from spbench.results.csv_header import Lines, lines_of, text_of
-from spbench.results.record import COLUMNS, Record, column_types
+from spbench.results.csv_lines import Lines, lines_of, text_of
+from spbench.results.record import COLUMNS, Record
 from spbench.text import counted
 
 OLDEST = {"schema_version": 1, "dp_size": 1}
-"""What a row has that does not say."""
+"""Values of rows that were written before there were these columns."""
 MOST_SHOWN = 3
 
 
@@ -47,18 +46,23 @@ def read_runs(path: str | Path) -> pandas.DataFrame:
         lines = lines_of(text_of(file.read_bytes()))
     except OSError as error:
         raise ResultsError(f"cannot read {file}: {error.strerror}") from None
-    frame, left_out = _sound_rows(lines)
-    once, repeated = _without_repeats(frame)
-    once.attrs["left_out"] = left_out
-    once.attrs["remarks"] = _remarks(path, lines, once, repeated)
-    return once
+    every, left_out = _sound_rows(lines)
+    frame = _without_repeats(every)
+    remarks = [
+        *([f"{path}: {lines.header.renamed}"] if len(frame) and lines.header.renamed else []),
+        *_left_out_remark(path, left_out),
+        *_superseded_remark(path, frame),
+        *_repeats_remark(path, len(every) - len(frame)),
+    ]
+    frame.attrs |= {"left_out": left_out, "remarks": remarks}
+    return frame
 
 
 def frame_of(records: Iterable[Record]) -> pandas.DataFrame:
     """The frame that ``read_runs`` would return for these records."""
     records = list(records)
     frame = pandas.DataFrame(
-        {name: as_column(name, (getattr(one, name) for one in records)) for name in COLUMNS}
+        {name: as_column(name, (getattr(record, name) for record in records)) for name in COLUMNS}
     )
     frame.attrs |= {"left_out": {}, "remarks": []}
     return frame
@@ -80,27 +84,26 @@ def latest(frame: pandas.DataFrame) -> pandas.DataFrame:
     row that was not interrupted. So quick launches never hide a full run.
     """
     effort, case = _effort(frame), frame["case"]
-    chosen = effort.where(frame["status"] != "interrupted").groupby(case).last()
-    chosen = chosen.fillna(effort.groupby(case).first())
-    full = case[(frame["status"] == "ok") & (effort == "full")]
-    chosen[full.unique()] = "full"
-    shown = frame[effort == case.map(chosen)]
+    of_case = effort.where(frame["status"] != "interrupted").groupby(case).last()
+    of_case = of_case.fillna(effort.groupby(case).first())
+    of_case[case[(frame["status"] == "ok") & (effort == "full")].unique()] = "full"
+    shown = frame[effort == case.map(of_case)]
     launch = ["case", "launch"]
     place = shown.groupby(launch, sort=False).ngroup()
     last = shown.assign(place=place).drop_duplicates(launch, keep="last")
-    ordered: pandas.DataFrame = last.sort_values("place").drop(columns="place")
-    return ordered.reset_index(drop=True)
+    return last.sort_values("place", ignore_index=True).drop(columns="place")
 
 
 def _effort(frame: pandas.DataFrame) -> pandas.Series[str]:
-    """How each row was measured; rows of older versions do not say, and were full."""
+    """Name of each row's measurement budget; rows of older versions have none, and were full."""
     return frame["effort"].where(frame["effort"] != "", "full")
 
 
 def _sound_rows(lines: Lines) -> tuple[pandas.DataFrame, dict[str, list[int]]]:
-    """The rows whose cells are all valid, and the numbers of all lines that are not, by why."""
-    if lines.header is None or not lines.rows:
-        return frame_of([]), lines.left_out
+    """The rows whose cells are all valid, and the numbers of the other lines by the reason."""
+    left_out = {reason: list(numbers) for reason, numbers in lines.left_out.items()}
+    if not lines.rows:
+        return frame_of([]), left_out
     cells = pandas.read_csv(
         io.StringIO("\n".join(lines.rows.values())),
         header=None,
@@ -108,98 +111,58 @@ def _sound_rows(lines: Lines) -> tuple[pandas.DataFrame, dict[str, list[int]]]:
         dtype=str,
         na_filter=False,
         skip_blank_lines=False,
-    )
+    ).set_axis(list(lines.rows))
     why = pandas.Series("", index=cells.index)
     columns: dict[str, Any] = {}
-    for name, place in lines.header.places.items():
-        columns[name], reasons = converted(name, cells[place])
-        if reasons:
-            why = why.where(why != "", pandas.Series(reasons))
     for name in COLUMNS:
-        if name not in columns:
-            columns[name] = as_column(name, _blanks(name, len(cells)))
-        if name in OLDEST:
-            columns[name] = columns[name].fillna(OLDEST[name])
-    left_out = {reason: list(numbers) for reason, numbers in lines.left_out.items()}
+        place = lines.header.places.get(name)
+        texts = pandas.Series("", index=cells.index) if place is None else cells[place]
+        columns[name], reasons = converted(name, texts)
+        if reasons:
+            why = why.where(why != "", pandas.Series(reasons, index=cells.index))
     for number, reason in zip(lines.rows, why, strict=True):
         if reason:
             left_out.setdefault(reason, []).append(number)
-    frame = pandas.DataFrame({name: columns[name] for name in COLUMNS})
+    frame = pandas.DataFrame(columns).fillna(OLDEST)
     return frame[why == ""].reset_index(drop=True), left_out
 
 
-def _blanks(name: str, count: int) -> list[Any]:
-    return ["" if column_types()[name] is str else None] * count
-
-
-def _without_repeats(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, int]:
-    """Rows that are exactly as one above them count once."""
+def _without_repeats(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """The rows without those that are exactly as a row above them."""
     alike = frame.duplicated(["run_id", "case", "launch", "started_utc"], keep=False)
-    candidates = frame[alike]
-    repeats = candidates.index[candidates.duplicated()]
-    return frame.drop(index=repeats).reset_index(drop=True), len(repeats)
+    repeats = frame[alike].duplicated()
+    return frame.drop(index=repeats.index[repeats]).reset_index(drop=True)
 
 
-def _superseded(frame: pandas.DataFrame) -> int:
-    """Good rows in whose place another invocation's stand, as where files were joined."""
-    good = frame[frame["status"] == "ok"]
-    keys = [good["case"], good["launch"], _effort(good)]
-    return int((good["round"].groupby(keys).transform("last") != good["round"]).sum())
-
-
-def _remarks(path: Path, lines: Lines, frame: pandas.DataFrame, repeated: int) -> list[str]:
-    """What a reader of figures from this path must know, a sentence each."""
-    remarks = []
-    if len(frame) and lines.header is not None and lines.header.renamed:
-        remarks.append(f"{path}: {lines.header.renamed}")
-    left_out: dict[str, list[int]] = frame.attrs["left_out"]
-    if left_out:
-        count = sum(map(len, left_out.values()))
-        often = sorted(left_out.items(), key=lambda one: -len(one[1]))
-        why = [f"{why} ({_numbers(numbers)})" for why, numbers in often[:MOST_SHOWN]]
+def _left_out_remark(path: Path, left_out: Mapping[str, Sequence[int]]) -> Iterable[str]:
+    """How many rows cannot be used; the most frequent reasons first, with their lines."""
+    if count := sum(map(len, left_out.values())):
+        often = sorted(left_out.items(), key=lambda item: -len(item[1]))
+        why = [f"{reason} ({_lines(numbers)})" for reason, numbers in often[:MOST_SHOWN]]
         why += ["and more"] if len(often) > MOST_SHOWN else []
         are = "is" if count == 1 else "are"
-        remarks.append(f"{counted(count, 'row')} of {path} {are} left out: {'; '.join(why)}")
-    if superseded := _superseded(frame):
-        have = "has" if superseded == 1 else "have"
-        remarks.append(
-            f"{counted(superseded, 'row')} of {path} {have} the case and launch of a later one, "
-            f"which counts instead; files of several runs are compared apart"
-        )
-    if repeated:
-        are = "repeats one above it and is" if repeated == 1 else "repeat others and are"
-        remarks.append(f"{counted(repeated, 'row')} of {path} {are} not counted again")
-    return remarks
+        yield f"{counted(count, 'row')} of {path} {are} left out: {'; '.join(why)}"
 
 
-def _numbers(numbers: Sequence[int]) -> str:
+def _lines(numbers: Sequence[int]) -> str:
     shown = ", ".join(map(str, numbers[:MOST_SHOWN]))
     more = len(numbers) - MOST_SHOWN
-    return f"{'line' if len(numbers) == 1 else 'lines'} {shown}" + (
-        f" and {more:,} more" if more > 0 else ""
-    )
+    word = "line" if len(numbers) == 1 else "lines"
+    return f"{word} {shown}" + (f" and {more:,} more" if more > 0 else "")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rows:
-    """Records of ``read_runs``, for callers that do not use its frame yet."""
-
-    records: list[Record]
-    left_out: dict[str, list[int]]
-    frame: pandas.DataFrame = field(compare=False)
-
-    @property
-    def damaged(self) -> int:
-        return sum(map(len, self.left_out.values()))
-
-    def latest(self) -> list[Record]:
-        return records_of(latest(self.frame))
-
-    def remarks(self, _: object) -> list[str]:
-        remarks: list[str] = self.frame.attrs["remarks"]
-        return remarks
+def _superseded_remark(path: Path, frame: pandas.DataFrame) -> Iterable[str]:
+    """How many good rows are followed by another invocation's, as where files were joined."""
+    good = frame[frame["status"] == "ok"]
+    keys = [good["case"], good["launch"], _effort(good)]
+    if count := int((good["round"].groupby(keys).transform("last") != good["round"]).sum()):
+        yield (
+            f"{counted(count, 'row')} of {path} {'has' if count == 1 else 'have'} the case and "
+            "launch of a later one, which counts instead; files of several runs are compared apart"
+        )
 
 
-def read_rows(path: Path) -> Rows:
-    frame = read_runs(path)
-    return Rows(records=records_of(frame), left_out=frame.attrs["left_out"], frame=frame)
+def _repeats_remark(path: Path, count: int) -> Iterable[str]:
+    if count:
+        are = "repeats one above it and is" if count == 1 else "repeat others and are"
+        yield f"{counted(count, 'row')} of {path} {are} not counted again"

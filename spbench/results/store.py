@@ -22,7 +22,7 @@ from typing import Any, Self
 from filelock import BaseFileLock
 
 from spbench.errors import CannotWriteError
-from spbench.results.csv_header import lines_of, text_of, widened, with_last_line_ended
+from spbench.results.csv_lines import ready_for_rows, text_of
 from spbench.results.lock import LOCK, taken
 from spbench.results.record import COLUMNS, Record
 from spbench.results.run_json import read_run
@@ -118,26 +118,21 @@ class Store:
     def _prepare(self) -> None:
         """Reads runs.csv once and makes it fit to be written on.
 
-        A last line that was cut short is ended without its last cell; a file of an older version
-        gets the columns that it lacks. Raises CannotWriteError for a file that is not ours.
+        Raises CannotWriteError for a file that spbench did not write.
         """
         path = self.folder / "runs.csv"
-        if not path.exists():
-            return
         with _named(self.folder):
+            if not path.exists():
+                return
             text = text_of(path.read_bytes())
-            mended = with_last_line_ended(text)
-            lines = lines_of(mended)
-            if mended and lines.why_not:
+            try:
+                ready, self._columns = ready_for_rows(text)
+            except ValueError as error:
                 raise CannotWriteError(
-                    f"{path}: {lines.why_not}; move it away, or use another --out"
-                )
-            missing = [name for name in COLUMNS if name not in lines.columns]
-            if mended and missing:
-                mended = widened(mended, missing)
-            if mended != text or not mended:
-                write_atomically(path, mended)
-            self._columns = (*lines.columns, *missing)
+                    f"{path}: {error}; move it away, or use another --out"
+                ) from None
+            if ready != text:
+                write_atomically(path, ready)
 
     def write_run(self, facts: Mapping[str, Any]) -> None:
         """run.json: what was asked for, by what, where. ``history``: what was asked for before."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from helpers.stored_rows import stored_latest
 
-from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.workload.catalogue import find
 
@@ -56,7 +56,7 @@ def script() -> ModuleType:
 
 
 def by_kind(folder: Path, kind: str) -> list[Record]:
-    return [record for record in read_rows(folder).latest() if record.kind == kind]
+    return [record for record in stored_latest(folder) if record.kind == kind]
 
 
 def test_it_measures_and_it_takes_shares(done: tuple[Path, str]) -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from helpers.stored_rows import stored
 
 from spbench.launch.launcher import Deadlines
 from spbench.launch.local import LocalLauncher
 from spbench.launch.process import AgentProcess
-from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.results.store import Store
 from spbench.sweep.plan import cells
@@ -78,7 +78,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
         assert (
             alive([p for p in psutil.Process().children(recursive=True) if p not in before]) == []
         )
-    assert read_rows(folder).records == records
+    assert stored(folder) == records
     return {record.strategy: record for record in records}
 
 

@@ -17,9 +17,10 @@ import pytest
 from helpers.command_line import ROOT, record
 from helpers.in_process import Said, inside
 from helpers.spbench_process import start
+from helpers.stored_rows import rows_left_out, stored
 
 from spbench.errors import DONE, UNFIT, USAGE
-from spbench.results.reading import read_rows
+from spbench.results.reading import read_runs, records_of
 from spbench.results.store import LEAST_FREE_BYTES, Store
 
 WORDS = ["run", "-w", "earthformer-small", "--set", "depth=1", "--quick", "--device", "cpu"]
@@ -90,9 +91,9 @@ def test_a_full_disk_ends_a_run(small_disk: Path) -> None:
     last = done.err.splitlines()[-1]
     assert str(out) in last
     assert "No space left on device" in last or "MiB free, and a launch needs 16" in last
-    rows = read_rows(out)
-    assert 1 <= len(rows.records) < 40
-    assert {row.status for row in rows.records} <= {"ok", "crash"}
+    rows = read_runs(out)
+    assert 1 <= len(records_of(rows)) < 40
+    assert {row.status for row in records_of(rows)} <= {"ok", "crash"}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(small_disk)
         assert inside("compare", "run").code == DONE
@@ -100,7 +101,7 @@ def test_a_full_disk_ends_a_run(small_disk: Path) -> None:
     with Store(out) as store:
         store.check_room()
         store.append(record("dsp"))
-    assert len(read_rows(out).records) == len(rows.records) + 1
+    assert len(stored(out)) == len(records_of(rows)) + 1
 
 
 def test_a_disk_that_is_nearly_full_starts_nothing(
@@ -153,7 +154,7 @@ def test_a_folder_that_vanishes_ends_a_run(tmp_path: Path) -> None:
     done = in_mid_run(out, lambda: out.rename(tmp_path / "away"))
     assert (done.code, done.out) == (UNFIT, ""), done.err
     assert done.err.endswith(f"Error: {out} was moved or deleted while a run wrote to it\n")
-    assert len(read_rows(tmp_path / "away").records) >= 1
+    assert len(stored(tmp_path / "away")) >= 1
     assert not (out / "runs.csv").exists()
 
 
@@ -165,7 +166,7 @@ def test_a_run_that_ended_before_it_wrote_anything(tmp_path: Path) -> None:
     (out / ".lock").touch()
     done = inside(*CELLS, str(out))
     assert done.code == DONE, done.err
-    assert len(read_rows(out).records) == 1
+    assert len(stored(out)) == 1
 
 
 @pytest.mark.parametrize(
@@ -275,10 +276,10 @@ def test_two_runs_at_once_on_one_output(tmp_path: Path) -> None:
     assert err == f"Error: {out} {refused}\n"
     _, err = first.communicate(timeout=180)
     assert first.returncode == DONE, err
-    rows = read_rows(out)
-    assert [(row.status, row.run_id) for row in rows.records] == [("ok", out.name)] * 12
-    assert len({row.round.partition(".")[0] for row in rows.records}) == 1
-    assert (rows.damaged, rows.repeated) == (0, 0)
+    rows = read_runs(out)
+    assert [(row.status, row.run_id) for row in records_of(rows)] == [("ok", out.name)] * 12
+    assert len({row.round.partition(".")[0] for row in records_of(rows)}) == 1
+    assert (rows_left_out(rows), rows.attrs["remarks"]) == (0, [])
     argv = json.loads((out / "run.json").read_text())["argv"]
     assert argv[-3:] == [str(out), "--launches", "12"]
     for command in ("compare", "plot"):

@@ -20,10 +20,10 @@ from pathlib import Path
 import pytest
 from helpers.command_line import ROOT, record, spbench
 from helpers.in_process import Said, inside
+from helpers.stored_rows import stored
 
 from spbench.errors import DONE, READER_GONE, UNFIT
 from spbench.report import tables
-from spbench.results.reading import read_rows
 from spbench.results.sample import VerifyResult
 from spbench.results.store import Store
 
@@ -275,7 +275,7 @@ def test_a_run_whose_reader_goes_away(tmp_path: Path) -> None:
     words = "run -w earthformer-small --set depth=1 --quick --device cpu -s dsp -g 2 --out here"
     done = shell(tmp_path, f"spbench {words} --launches 20 2>&1 | head -3")
     assert (done.returncode, done.stderr) == (READER_GONE, "")
-    assert 1 <= len(read_rows(tmp_path / "here").records) < 20
+    assert 1 <= len(stored(tmp_path / "here")) < 20
     with Store(tmp_path / "here") as store:
         store.check_room()
 

@@ -11,11 +11,12 @@ from types import ModuleType
 
 import pytest
 from helpers.example_rows import lines_of
+from helpers.stored_rows import stored
 
 from spbench.errors import UNFIT
 from spbench.report.plots.plots import page_of
 from spbench.report.plots.save_figures import save
-from spbench.results.reading import frame_of, read_rows
+from spbench.results.reading import frame_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -47,7 +48,7 @@ def test_it_is_shown_and_drawn(large: ModuleType, tmp_path: Path) -> None:
     """A part of it as the commands see it: every panel in words, 12 of them in a figure."""
     records = list(islice(large.rows(), 80 * 14))
     large.write(tmp_path, records)
-    assert read_rows(tmp_path).records == records
+    assert stored(tmp_path) == records
     assert spbench("compare", str(tmp_path)).stderr == ""
     done = spbench("plot", str(tmp_path), "-s", "dsp,rsa", "-g", "2,4", "--page", "2")
     assert done.stderr.startswith(
@@ -65,7 +66,7 @@ def test_several_processes_draw_what_one_does(large: ModuleType, tmp_path: Path)
     large.write(tmp_path, islice(large.rows(), 80))
     done = spbench("plot", str(tmp_path))
     drawn = [Path(path) for path in done.stdout.split()]
-    records = read_rows(tmp_path).records
+    records = stored(tmp_path)
     page = page_of(lines_of(records), frame_of(records), tmp_path)
     (tmp_path / "alone").mkdir()
     alone = [

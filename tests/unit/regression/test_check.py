@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from helpers.example_rows import findings_of, rows
+from helpers.stored_rows import stored
 
 import spbench
 from spbench.analysis.compare import Comparison
@@ -28,7 +29,6 @@ from spbench.regression.check import BASE_AND_HEAD_BUDGET, case_of
 from spbench.regression.checkout import CheckoutError, checked_out, work_tree
 from spbench.regression.measurement import CheckOptions, LiveMeasurement
 from spbench.regression.sequential import in_stages
-from spbench.results.reading import read_rows
 from spbench.results.record import Record
 from spbench.results.sample import RowStatus
 from spbench.workload.case import QUICK, Case, Cell, MeasurementBudget
@@ -440,11 +440,10 @@ def test_a_strategy_that_sends_more_than_its_base_is_caught(repository: Path) ->
     assert "ulysses on 2 ranks: broke: wrong_result" in done.stdout
     assert "all_to_all sent" in done.stdout and "bytes in forward, predicted" in done.stdout
     rounds = [
-        {record.round for record in read_rows(repository / "same" / side).records}
-        for side in ("base", "now")
+        {record.round for record in stored(repository / "same" / side)} for side in ("base", "now")
     ]
     assert rounds[0] == rounds[1] != set()
-    (counted,) = read_rows(repository / "same" / "now").records
+    (counted,) = stored(repository / "same" / "now")
     assert counted.iterations == 1, "no time is judged"
 
 
@@ -465,8 +464,8 @@ def test_a_strategy_that_declines_what_its_base_runs_broke(repository: Path) -> 
     done = check(repository, *words, "--skip-invalid", "--out", "one")
     assert done.returncode == REGRESSION, done.stderr
     assert "broke: skipped. it no longer likes this shape" in done.stdout
-    (ran,) = read_rows(repository / "one" / "base").records
-    (declined,) = read_rows(repository / "one" / "now").records
+    (ran,) = stored(repository / "one" / "base")
+    (declined,) = stored(repository / "one" / "now")
     assert (ran.status, declined.status) == ("ok", "skipped")
     told = json.loads((repository / "one" / "base" / "run.json").read_text())["git"]
     assert told == {"commit": git(repository, "rev-parse", "HEAD"), "dirty": False}

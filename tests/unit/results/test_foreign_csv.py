@@ -9,12 +9,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
-from hypothesis import given, settings
+from helpers.examples import examples
+from helpers.stored_rows import rows_left_out
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spbench.errors import ResultsError
-from spbench.results.reading import Rows, read_rows
+from spbench.results.reading import latest, read_runs, records_of
 from spbench.results.record import COLUMNS, REQUIRED, Record, column_types
 from spbench.results.store import Store
 from spbench.workload.case import Case
@@ -43,18 +46,18 @@ def as_csv(records: list[Record], columns: tuple[str, ...] = COLUMNS, **form: An
     return text.getvalue()
 
 
-def read(folder: Path, content: str | bytes) -> Rows:
+def read(folder: Path, content: str | bytes) -> pandas.DataFrame:
     path = folder / "runs.csv"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return read_rows(path)
+    return read_runs(path)
 
 
-def remarks(rows: Rows) -> list[str]:
+def remarks(rows: pandas.DataFrame) -> list[str]:
     """What is said of the file, "it" in place of its path."""
-    return [re.sub(r"\S*runs\.csv", "it", remark) for remark in rows.remarks("it")]
+    return [re.sub(r"\S*runs\.csv", "it", remark) for remark in rows.attrs["remarks"]]
 
 
-def said(rows: Rows) -> str:
+def said(rows: pandas.DataFrame) -> str:
     return "\n".join(remarks(rows))
 
 
@@ -110,8 +113,8 @@ def test_a_form_that_is_not_read_is_said_with_what_to_do(tmp_path: Path, how: st
     content, sentence = LET_GO[how]
     rows = read(tmp_path, content)
     assert sentence in said(rows)
-    assert rows.records == [one for one in RUN if one in rows.records]
-    assert len(rows.records) + rows.damaged == len(RUN)
+    assert records_of(rows) == [one for one in RUN if one in records_of(rows)]
+    assert len(records_of(rows)) + rows_left_out(rows) == len(RUN)
     if how != "decimal commas":
         with pytest.raises(ResultsError, match=r"; move it away, or use another --out"):
             Store(tmp_path).__enter__()
@@ -122,7 +125,7 @@ def test_a_form_that_is_not_read_is_said_with_what_to_do(tmp_path: Path, how: st
 def test_a_file_that_was_saved_again_is_read(tmp_path: Path, how: str) -> None:
     """Whatever program wrote it: all rows, exact figures, and nothing to remark."""
     rows = read(tmp_path, SAVED_AGAIN[how])
-    assert rows.records == RUN
+    assert records_of(rows) == RUN
     assert remarks(rows) == []
 
 
@@ -133,16 +136,16 @@ def test_a_run_is_resumed_in_a_file_that_was_saved_again(tmp_path: Path, how: st
     more = record(launch=7, step_ms=3.5, reason="a, b; c\td")
     with Store(tmp_path) as store:
         store.append(more)
-    rows = read_rows(tmp_path)
-    assert rows.records == [*RUN, more]
-    assert rows.damaged == 0
+    rows = read_runs(tmp_path)
+    assert records_of(rows) == [*RUN, more]
+    assert rows_left_out(rows) == 0
 
 
 def test_rounded_digits_are_no_count(tmp_path: Path) -> None:
     """Bytes are exact; what a spreadsheet has shortened is no longer, and the row says so."""
     content = as_csv(RUN).replace(str(2**40), "1.09951E+12")
     rows = read(tmp_path, content)
-    assert rows.records == RUN[1:]
+    assert records_of(rows) == RUN[1:]
     assert (
         said(rows) == "1 row of it is left out: sent_bytes_forward is not a valid figure (line 2)"
     )
@@ -153,8 +156,8 @@ def test_a_row_that_stands_there_twice_counts_once(tmp_path: Path) -> None:
     assert ",1.5," in as_csv([RUN[0]])
     again = as_csv([RUN[0]]).splitlines()[1].replace(",1.5,", ",1.50,")
     rows = read(tmp_path, as_csv([*RUN, RUN[1]]) + again + "\n")
-    assert rows.records == RUN
-    assert rows.damaged == 0
+    assert records_of(rows) == RUN
+    assert rows_left_out(rows) == 0
     assert said(rows) == "2 rows of it repeat others and are not counted again"
     rows = read(tmp_path, as_csv([RUN[0], RUN[0]]))
     assert said(rows) == "1 row of it repeats one above it and is not counted again"
@@ -172,7 +175,7 @@ def test_rows_above_the_header_are_counted(tmp_path: Path) -> None:
     """As where the first lines were lost, or a line was put before it."""
     header, *lines = as_csv(RUN).splitlines()
     rows = read(tmp_path, "\n".join([lines[0], header, *lines[1:]]))
-    assert rows.records == RUN[1:]
+    assert records_of(rows) == RUN[1:]
     assert said(rows) == "1 row of it is left out: no header above (line 1)"
 
 
@@ -187,7 +190,7 @@ def test_rows_above_the_header_are_counted(tmp_path: Path) -> None:
 def test_a_missing_column_is_named(tmp_path: Path, old: str, new: str, expected: str) -> None:
     """With the one that looks like it; no row can be used, and none is written behind them."""
     rows = read(tmp_path, as_csv(RUN).replace(f",{old},", f",{new},", 1))
-    assert rows.records == []
+    assert records_of(rows) == []
     assert expected in said(rows)
     with pytest.raises(ResultsError, match=r"column .*; move it away, or use another --out"):
         Store(tmp_path).__enter__()
@@ -196,14 +199,14 @@ def test_a_missing_column_is_named(tmp_path: Path, old: str, new: str, expected:
 def test_a_renamed_figure_is_said(tmp_path: Path) -> None:
     """Rows stay without it; columns of an older or newer version are no cause for a remark."""
     rows = read(tmp_path, as_csv(RUN).replace(",compute_ms,", ",computed_ms,", 1))
-    assert rows.records == [replace(one, compute_ms=None) for one in RUN]
+    assert records_of(rows) == [replace(one, compute_ms=None) for one in RUN]
     assert said(rows) == "it: no column 'compute_ms'; 'computed_ms' looks like it"
 
 
 def test_a_status_of_a_newer_version_is_named(tmp_path: Path) -> None:
     """What it means is not known, so its figures are not shown as good ones."""
     rows = read(tmp_path, as_csv([*RUN, record(launch=5, status="preempted")]))
-    assert rows.records == RUN
+    assert records_of(rows) == RUN
     expected = "1 row of it is left out: status 'preempted' is not known to this version (line 5)"
     assert said(rows) == expected
 
@@ -247,9 +250,9 @@ def test_a_figure_out_of_sense_is_damage(tmp_path: Path, column: str) -> None:
         rows = read(tmp_path, as_csv([RUN[0], one]))
         least = -1 if column in NEGATIVE_TOO.split() else 0 if column in ZERO_TOO.split() else 1
         if least <= value < 10**30:
-            assert (rows.records, rows.damaged) == ([RUN[0], one], 0)
+            assert (records_of(rows), rows_left_out(rows)) == ([RUN[0], one], 0)
         else:
-            assert rows.left_out == {f"{column} is not a valid figure": [3]}
+            assert rows.attrs["left_out"] == {f"{column} is not a valid figure": [3]}
 
 
 @pytest.mark.parametrize("column", FIGURES)
@@ -257,10 +260,12 @@ def test_a_figure_out_of_sense_is_damage(tmp_path: Path, column: str) -> None:
 def test_what_is_no_number_was_not_measured(tmp_path: Path, column: str, value: str) -> None:
     """Blank, as NaN of a spreadsheet; without what a row needs it is left out."""
     rows = read(tmp_path, as_csv([replace(RUN[1], **{column: value})]))
-    assert rows.left_out == ({f"{column} is blank": [2]} if column in REQUIRED else {})
-    assert rows == read(tmp_path, as_csv([replace(RUN[1], **{column: ""})]))
+    assert rows.attrs["left_out"] == ({f"{column} is blank": [2]} if column in REQUIRED else {})
+    blank = read(tmp_path, as_csv([replace(RUN[1], **{column: ""})]))
+    pandas.testing.assert_frame_equal(rows, blank)
+    assert rows.attrs == blank.attrs
     not_said = 1 if column in ("schema_version", "dp_size") else None
-    assert all(getattr(one, column) == not_said for one in rows.records)
+    assert all(getattr(one, column) == not_said for one in records_of(rows))
 
 
 @pytest.mark.parametrize("column", ["launch", "p2p_bytes", "step_ms", "exposed_comm_ms"])
@@ -271,16 +276,16 @@ def test_what_is_no_number_was_not_measured(tmp_path: Path, column: str, value: 
 def test_only_plain_numbers_are_figures(tmp_path: Path, column: str, value: str) -> None:
     """Python takes more for one, and what is too large for a float for infinite."""
     rows = read(tmp_path, as_csv([replace(RUN[1], **{column: value})]))
-    assert rows.left_out == {f"{column} is not a valid figure": [2]}
+    assert rows.attrs["left_out"] == {f"{column} is not a valid figure": [2]}
 
 
 @pytest.mark.parametrize("value", ["15", "+15", "15.", "15.00", "015"])
 def test_a_plain_number_is_read_however_it_is_written(tmp_path: Path, value: str) -> None:
     """With a sign, a point, zeros, as a count and as a time; an exponent in a time alone."""
     one = replace(RUN[1], warmup=value, step_ms=value)  # type: ignore[arg-type]
-    assert read(tmp_path, as_csv([one])).records == [replace(RUN[1], warmup=15, step_ms=15.0)]
+    assert records_of(read(tmp_path, as_csv([one]))) == [replace(RUN[1], warmup=15, step_ms=15.0)]
     one = replace(RUN[1], step_ms=".15E+02")  # type: ignore[arg-type]
-    assert read(tmp_path, as_csv([one])).records == [replace(RUN[1], step_ms=15.0)]
+    assert records_of(read(tmp_path, as_csv([one]))) == [replace(RUN[1], step_ms=15.0)]
 
 
 @pytest.mark.parametrize("column", REQUIRED)
@@ -289,16 +294,16 @@ def test_bytes_that_are_no_text_are_damage_in_what_names_a_row(tmp_path: Path, c
     known = str(getattr(RUN[1], column))
     hurt = as_csv([replace(RUN[1], **{column: known + "#"})]).encode().replace(b"#", b"\xc3")
     rows = read(tmp_path, hurt)
-    assert (rows.records, rows.damaged) == ([], 1)
+    assert (records_of(rows), rows_left_out(rows)) == ([], 1)
     rows = read(tmp_path, as_csv(RUN[1:2]).encode().replace(b"never", b"nev\xc3r"))
-    assert rows.records == [replace(RUN[1], reason="no, nev\ufffdr")]
+    assert records_of(rows) == [replace(RUN[1], reason="no, nev\ufffdr")]
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "\0" * 99, as_csv([])])
 def test_nothing_to_read_is_no_damage(tmp_path: Path, content: str) -> None:
     """Empty, blank, or a header alone."""
     rows = read(tmp_path, content)
-    assert (rows.records, said(rows)) == ([], "")
+    assert (records_of(rows), said(rows)) == ([], "")
 
 
 def sound(found: Record) -> bool:
@@ -315,7 +320,7 @@ BYTES = {how: content.encode() for how, content in SAVED_AGAIN.items()}
 BYTES |= {how: content.encode() for how, (content, _) in LET_GO.items()}
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(
     st.sampled_from(list(BYTES.values())),
     st.lists(
@@ -339,27 +344,27 @@ def test_any_bytes_are_read(
         at = round(where * len(content))
         content = content[:at] + put + content[at + gone :]
     rows = read(tmp_path_factory.mktemp("bytes"), content)
-    assert all(map(sound, rows.records))
+    assert all(map(sound, records_of(rows)))
     assert all(remark.isprintable() for remark in remarks(rows))
-    assert bool(rows.damaged) == any("left out" in remark for remark in remarks(rows))
+    assert bool(rows_left_out(rows)) == any("left out" in remark for remark in remarks(rows))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.binary(max_size=400))
 def test_noise_is_read(tmp_path_factory: pytest.TempPathFactory, noise: bytes) -> None:
     """Before, between and behind rows: they are found, and the noise is counted."""
     folder = tmp_path_factory.mktemp("noise")
     header, *lines = [line.encode() for line in as_csv(RUN).splitlines()]
-    assert read(folder, noise).records == []
+    assert records_of(read(folder, noise)) == []
     rows = read(folder, b"\n".join([header, lines[0], noise, *lines[1:]]))
-    assert rows.records == RUN
+    assert records_of(rows) == RUN
 
 
 def test_runs_that_were_joined_are_said(tmp_path: Path) -> None:
     """Two good launches of one number: only the last can count, as where one is a retry."""
     first, again = record(round="a.0"), record(round="b.0", step_ms=9.0)
     rows = read(tmp_path, as_csv([first, again]))
-    assert rows.latest() == [again]
+    assert records_of(latest(rows)) == [again]
     assert remarks(rows) == [
         "1 row of it has the case and launch of a later one, which counts instead; files of "
         "several runs are compared apart"

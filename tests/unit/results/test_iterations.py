@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from helpers.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import spbench
@@ -274,7 +275,7 @@ def test_lines_that_are_no_sample_are_counted(tmp_path: Path) -> None:
     assert found.damaged == 4
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=6), st.integers(0, 30)), max_size=5))
 def test_any_bytes_are_read(
     tmp_path_factory: pytest.TempPathFactory, damage: list[tuple[float, bytes, int]]
@@ -292,6 +293,7 @@ def test_any_bytes_are_read(
         assert all(times in ([], *known) or found.torn for times in steps(found, launch))
 
 
+@examples(100)
 @given(st.binary(max_size=300))
 def test_noise_is_read(tmp_path_factory: pytest.TempPathFactory, noise: bytes) -> None:
     """Alone, and before a launch that is then found."""

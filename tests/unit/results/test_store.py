@@ -18,11 +18,13 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
-from hypothesis import given, settings
+from helpers.examples import examples
+from helpers.stored_rows import rows_left_out, stored, stored_latest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spbench.errors import ResultsError
-from spbench.results.reading import read_rows
+from spbench.results.reading import read_runs, records_of
 from spbench.results.record import COLUMNS, REQUIRED, Record
 from spbench.results.run_json import read_run
 from spbench.results.sample import Sample, write_atomically
@@ -49,9 +51,9 @@ def as_csv(records: list[Record], columns: list[str] | None = None) -> str:
 def read(folder: Path, content: str | bytes) -> tuple[list[Record], int]:
     path = folder / "runs.csv"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    rows = read_rows(folder)
-    assert read_rows(path) == rows
-    return rows.records, rows.damaged
+    rows = read_runs(folder)
+    assert read_runs(path).equals(rows)
+    return records_of(rows), rows_left_out(rows)
 
 
 MIXED = [
@@ -68,12 +70,13 @@ def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         for one in MIXED:
             store.append(one)
-    rows = read_rows(tmp_path)
-    assert (rows.records, rows.damaged) == (MIXED, 0)
-    assert rows.records[0].sent_bytes_forward == 0
-    assert rows.records[0].sent_bytes_backward is None
+    rows = read_runs(tmp_path)
+    assert (records_of(rows), rows_left_out(rows)) == (MIXED, 0)
+    assert records_of(rows)[0].sent_bytes_forward == 0
+    assert records_of(rows)[0].sent_bytes_backward is None
 
 
+@examples(100)
 @given(
     st.floats(min_value=1e-30, max_value=1e30),
     st.integers(0, 2**62),
@@ -87,19 +90,19 @@ def test_any_figure_and_any_reason_makes_one_row(
     with Store(folder) as store:
         store.append(record(step_ms=ms, p2p_bytes=count, reason=reason))
         store.append(record(launch=1))
-    rows = read_rows(folder)
-    assert rows.damaged == 0
-    assert [one.step_ms for one in rows.records] == [ms, None]
-    assert rows.records[0].p2p_bytes == count
+    rows = read_runs(folder)
+    assert rows_left_out(rows) == 0
+    assert [one.step_ms for one in records_of(rows)] == [ms, None]
+    assert records_of(rows)[0].p2p_bytes == count
     if not set(reason) & set("\r\n\0"):
-        assert rows.records[0].reason == reason.strip()
+        assert records_of(rows)[0].reason == reason.strip()
 
 
 def test_a_text_that_no_encoding_takes_is_kept_readable(tmp_path: Path) -> None:
     """A lone surrogate, as in an undecodable file name, is written as its escape."""
     with Store(tmp_path) as store:
         store.append(record(reason="no file \udcff"))
-    assert read_rows(tmp_path).records[0].reason == "no file \\udcff"
+    assert stored(tmp_path)[0].reason == "no file \\udcff"
 
 
 CONTENT = as_csv(MIXED).encode()
@@ -109,7 +112,7 @@ SHORT: dict[bytes, dict[str, Any]] = {CONTENT: {"turns": None}, TEXT_LAST: {"rea
 """By content: its last cell when it is blank."""
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(st.sampled_from(list(SHORT)), st.floats(0, 1))
 def test_a_file_cut_anywhere_is_read(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, where: float
@@ -124,7 +127,7 @@ def test_a_file_cut_anywhere_is_read(
     assert records[whole:] in ([], [replace(one, **SHORT[content]) for one in MIXED[whole:][:1]])
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(st.sampled_from(list(SHORT)), st.floats(0, 1))
 def test_a_torn_file_is_written_on(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, where: float
@@ -132,14 +135,14 @@ def test_a_torn_file_is_written_on(
     """Behind a torn row or header: what was read is read again, and what is new beside it."""
     folder = tmp_path_factory.mktemp("torn")
     (folder / "runs.csv").write_bytes(content[: round(where * len(content))])
-    before = read_rows(folder)
+    before = read_runs(folder)
     more = [record(launch=8, reason='with "quotes"', steps_s=1.5), record(launch=9)]
     with Store(folder) as store:
         for one in more:
             store.append(one)
-    after = read_rows(folder)
-    assert after.records == before.records + more
-    assert after.damaged == before.damaged
+    after = read_runs(folder)
+    assert records_of(after) == records_of(before) + more
+    assert rows_left_out(after) == rows_left_out(before)
 
 
 @pytest.mark.parametrize("cell", ['"a, b', '"a, b"', '"say ""hi', '"say ""', '"', "a", ""])
@@ -152,11 +155,11 @@ def test_a_last_cell_that_is_torn_reads_as_blank(tmp_path: Path, cell: str) -> N
     assert damaged == int("," in cell)
     with Store(tmp_path) as store:
         store.append(record(launch=8))
-    rows = read_rows(tmp_path)
-    assert (rows.records, rows.damaged) == ([*records, record(launch=8)], damaged)
+    rows = read_runs(tmp_path)
+    assert (records_of(rows), rows_left_out(rows)) == ([*records, record(launch=8)], damaged)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.integers(0, len(CONTENT)), st.binary(max_size=20), st.integers(0, 60))
 def test_any_damage_leaves_the_other_lines(
     tmp_path_factory: pytest.TempPathFactory, at: int, put: bytes, gone: int
@@ -260,7 +263,7 @@ def test_the_last_of_two_rows_of_a_launch_counts(tmp_path: Path) -> None:
     failed, other, redone = record(status="oom"), record(launch=1), record(step_ms=2.0)
     records, _ = read(tmp_path, as_csv([failed, other, redone]))
     assert len(records) == 3
-    assert read_rows(tmp_path).latest() == [redone, other]
+    assert stored_latest(tmp_path) == [redone, other]
 
 
 def test_launches_of_a_case_are_of_one_effort(tmp_path: Path) -> None:
@@ -276,7 +279,7 @@ def test_launches_of_a_case_are_of_one_effort(tmp_path: Path) -> None:
         ([failed, other, *quick], [*quick, other]),
     ):
         (tmp_path / "runs.csv").write_text(as_csv(written))
-        found = read_rows(tmp_path).latest()
+        found = stored_latest(tmp_path)
         assert sorted(found, key=repr) == sorted(shown, key=repr)
 
 
@@ -289,10 +292,10 @@ def test_an_older_file_is_resumed_with_all_columns(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         for one in more:
             store.append(one)
-    rows = read_rows(tmp_path)
-    assert rows.left_out == {"more or fewer cells than the header": [4]}
+    rows = read_runs(tmp_path)
+    assert rows.attrs["left_out"] == {"more or fewer cells than the header": [4]}
     old = [replace(one, effort="", log="") for one in MIXED[:2]]
-    assert rows.records == [*old, *more]
+    assert records_of(rows) == [*old, *more]
     assert (tmp_path / "runs.csv").read_text().count("schema_version") == 1
 
 
@@ -311,7 +314,7 @@ def test_an_empty_file_gets_a_header(tmp_path: Path) -> None:
     (tmp_path / "runs.csv").touch()
     with Store(tmp_path) as store:
         store.append(record())
-    assert read_rows(tmp_path).records == [record()]
+    assert stored(tmp_path) == [record()]
 
 
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
@@ -324,7 +327,7 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
         pass
     with Store(tmp_path) as store:
         store.append(record())
-    assert len(read_rows(tmp_path).records) == 1
+    assert len(stored(tmp_path)) == 1
 
 
 def test_a_file_in_the_way_is_said(tmp_path: Path) -> None:
@@ -341,7 +344,7 @@ def test_a_directory_in_place_of_the_csv_is_said(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="Is a directory"):
         Store(tmp_path).__enter__()
     with pytest.raises(ResultsError, match="cannot read"):
-        read_rows(tmp_path)
+        read_runs(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["with space", "äöü", 'quo"te', "a,b", "--out", "a'b;c"])
@@ -350,7 +353,7 @@ def test_odd_names_of_directories_work(tmp_path: Path, name: str) -> None:
     with Store(tmp_path / name) as store:
         store.append(record(run_id=name))
         store.write_run({"argv": [name]})
-    assert read_rows(tmp_path / name).records == [record(run_id=name)]
+    assert stored(tmp_path / name) == [record(run_id=name)]
 
 
 @pytest.mark.parametrize("name", ["line\nbreak", "\udcff", "tab\t"])
@@ -376,7 +379,7 @@ def test_a_full_disk_is_said_with_the_directory(
         for write in (lambda: store.append(record(launch=1)), lambda: store.write_run({})):
             with pytest.raises(ResultsError, match=f"cannot write to {tmp_path}: No space left"):
                 write()
-    assert read_rows(tmp_path).records[0] == record()
+    assert stored(tmp_path)[0] == record()
 
 
 def free(left_bytes: int, total_bytes: int = 2**40) -> Any:
@@ -412,7 +415,7 @@ def test_a_folder_that_vanished_is_said(tmp_path: Path) -> None:
                 with pytest.raises(ResultsError, match=f"{folder} was moved or deleted while"):
                     write()
             folder.rmdir()
-    assert read_rows(tmp_path / "away").records == [record()]
+    assert stored(tmp_path / "away") == [record()]
 
 
 def test_a_folder_that_was_locked_away_is_said(
@@ -453,7 +456,7 @@ def test_a_link_that_leads_nowhere_is_said(tmp_path: Path) -> None:
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
     """With its path and the reason."""
     with pytest.raises(ResultsError, match=r"cannot read .*runs\.csv: No such file"):
-        read_rows(tmp_path)
+        read_runs(tmp_path)
 
 
 def test_every_iteration_of_every_rank_is_kept(tmp_path: Path) -> None:

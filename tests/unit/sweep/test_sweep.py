@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.stored_rows import stored, stored_latest
 
 from spbench.launch.launcher import Deadlines, LaunchResult
-from spbench.results.reading import read_rows
+from spbench.results.reading import latest, read_runs, records_of
 from spbench.results.record import Record
 from spbench.results.sample import Sample, sample_path
 from spbench.results.store import Store
@@ -115,7 +116,7 @@ def sweep(
             now=lambda: datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC),
         )
         for record in run.run(todo, (started if started is not None else []).append):
-            assert read_rows(folder).records[-1] == record
+            assert stored(folder)[-1] == record
             records.append(record)
     return records
 
@@ -333,7 +334,7 @@ def test_a_fault_is_a_row_that_says_why(tmp_path: Path, name: str) -> None:
     )
     where = f"logs/{launch_folder(cells()[0].case)}/logs"
     assert record.log == ("" if replay.ended.group_lost else where)
-    assert read_rows(tmp_path).records == [record]
+    assert stored(tmp_path) == [record]
 
 
 def test_a_wrong_result_keeps_its_proof(tmp_path: Path) -> None:
@@ -362,7 +363,7 @@ def test_a_sweep_goes_on_after_a_fault(tmp_path: Path) -> None:
         ("rsa", "ok"),
     ]
     assert started == [cell.case for cell in todo]
-    assert read_rows(tmp_path).records == records
+    assert stored(tmp_path) == records
 
 
 def test_what_cannot_run_is_skipped_without_a_start(tmp_path: Path) -> None:
@@ -426,7 +427,7 @@ def test_an_interrupt_is_a_row_and_goes_on_up(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         sweep(tmp_path, launcher, cells("dsp", "ulysses", "rsa"))
     assert len(launcher.jobs) == 2
-    statuses = [(r.strategy, r.status) for r in read_rows(tmp_path).records]
+    statuses = [(r.strategy, r.status) for r in stored(tmp_path)]
     assert statuses == [("dsp", "ok"), ("ulysses", "interrupted")]
 
 
@@ -443,23 +444,23 @@ def test_a_resumed_run_redoes_only_what_is_not_ok(tmp_path: Path) -> None:
     todo = cells("dsp", "ulysses", "rsa", "megatron-sp")
     with pytest.raises(KeyboardInterrupt):
         sweep(tmp_path, FakeLauncher([OK, crash, KeyboardInterrupt]), todo)
-    rest = still_to_do(todo, read_rows(tmp_path).records)
+    rest = still_to_do(todo, stored(tmp_path))
     assert [cell.case.strategy for cell in rest] == ["ulysses", "rsa", "megatron-sp"]
     sweep(tmp_path, FakeLauncher([OK, OK, OK]), rest)
-    latest = read_rows(tmp_path).latest()
+    latest = stored_latest(tmp_path)
     assert [r.status for r in latest] == ["ok"] * 4
-    assert len(read_rows(tmp_path).records) == 6
-    assert still_to_do(todo, read_rows(tmp_path).records) == []
+    assert len(stored(tmp_path)) == 6
+    assert still_to_do(todo, stored(tmp_path)) == []
 
 
 def test_a_quick_row_is_done_for_a_quick_run_alone(tmp_path: Path) -> None:
     """A full run measures it again; a quick run takes any row, also of an older version."""
     quick, full = cells(budget=QUICK), cells(budget=MeasurementBudget())
     sweep(tmp_path, FakeLauncher([OK]), quick)
-    done = read_rows(tmp_path).latest()
+    done = stored_latest(tmp_path)
     assert (still_to_do(quick, done), still_to_do(full, done)) == ([], full)
     sweep(tmp_path, FakeLauncher([OK]), full)
-    done = read_rows(tmp_path).latest()
+    done = stored_latest(tmp_path)
     assert [row.effort for row in done] == ["full"]
     assert (still_to_do(quick, done), still_to_do(full, done)) == ([], [])
     of_before = [replace(row, effort="") for row in done]
@@ -470,23 +471,23 @@ def test_a_quick_launch_more_does_not_hide_a_full_run(tmp_path: Path) -> None:
     """Interrupted behind three full launches: they are still shown, and none is redone."""
     full = cells(launches=3, budget=MeasurementBudget())
     sweep(tmp_path, FakeLauncher([OK] * 3), full)
-    before = read_rows(tmp_path).latest()
+    before = stored_latest(tmp_path)
     quick = cells(launches=4, budget=QUICK)
-    rest = still_to_do(quick, read_rows(tmp_path).records)
+    rest = still_to_do(quick, stored(tmp_path))
     assert [cell.case.launch for cell in rest] == [3]
     with pytest.raises(KeyboardInterrupt):
         sweep(tmp_path, FakeLauncher([KeyboardInterrupt]), rest)
-    rows = read_rows(tmp_path)
-    assert rows.latest() == before
+    rows = read_runs(tmp_path)
+    assert records_of(latest(rows)) == before
     assert [row.effort for row in before] == ["full"] * 3
-    assert still_to_do(full, rows.records) == []
-    assert still_to_do(quick, rows.records) == rest
+    assert still_to_do(full, records_of(rows)) == []
+    assert still_to_do(quick, records_of(rows)) == rest
 
 
 def test_another_length_does_not_redo_a_case(tmp_path: Path) -> None:
     """The measurement budget is not part of a case; another launch or shape is."""
     sweep(tmp_path, FakeLauncher([OK]), cells(budget=MeasurementBudget()))
-    done = read_rows(tmp_path).latest()
+    done = stored_latest(tmp_path)
     slower = QUICK.model_copy(update={"seconds": 9.0})
     assert still_to_do(cells(budget=slower), done) == []
     assert [cell.case.launch for cell in still_to_do(cells(launches=3), done)] == [1, 2]
