@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spbench.workload.block import Attention, Mlp
 from spbench.workload.load import load_file, load_text, with_settings
-from spbench.workload.validation_errors import nearest
+from spbench.workload.validation_errors import suggestion
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_lines import MAX_BYTES, WorkloadError
 
@@ -327,8 +327,8 @@ def test_the_first_of_two_settings_is_not_blamed_on_the_second() -> None:
 
 def test_the_nearest_name_or_all_of_them() -> None:
     """A slip of the finger gets a suggestion, anything else the whole list."""
-    assert nearest("heds", ["heads", "depth"]) == "Did you mean 'heads'?"
-    assert nearest("zzz", ["heads", "depth"]) == "Known: heads, depth"
-    assert nearest("layers", ["axes", "depth"]) == "Did you mean 'depth'?"
-    assert nearest("layers", ["axes", "name"]) == "Known: axes, name"
-    assert nearest("bert", ["gpt-7b", "bert-large"]) == "Did you mean 'bert-large'?"
+    assert suggestion("heds", ["heads", "depth"]) == "Did you mean 'heads'?"
+    assert suggestion("zzz", ["heads", "depth"]) == "Known: heads, depth"
+    assert suggestion("layers", ["axes", "depth"]) == "Did you mean 'depth'?"
+    assert suggestion("layers", ["axes", "name"]) == "Known: axes, name"
+    assert suggestion("bert", ["gpt-7b", "bert-large"]) == "Did you mean 'bert-large'?"
