@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -18,7 +18,9 @@ from spbench.comm.transport import Handle, Transports
 from spbench.doctor.rank_collectives import check_exchanges, try_sizes
 from spbench.launch.local import LaunchResult, LocalLauncher
 from spbench.results.collective_result import Exchange, Exchanged
+from spbench.results.heartbeat import Heartbeat, heartbeat_path, read_heartbeat
 from spbench.results.sample import Sample, sample_path
+from spbench.worker import collective_check
 from spbench.worker.collective_check import EXCHANGES, Example, difference, exchange_all, rates
 from spbench.worker.fault_injection import VARIABLE
 from spbench.worker.observer import Observer
@@ -41,61 +43,73 @@ class ThreadGroup(Group):
         self.transports.strategy.meeting.exchange(self.rank, [], lambda _: None)  # type: ignore[attr-defined]
 
     def _largest(self, values: Sequence[float]) -> list[float]:
-        raise AssertionError("nobody is to ask for this here")
+        raise AssertionError("no check calls this")
 
     def gather_text(self, text: str) -> list[str]:
-        raise AssertionError("nobody is to ask for this here")
+        raise AssertionError("no check calls this")
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-def exchanged(ranks: int, told: list[str] | None = None) -> list[Exchanged]:
-    """The result of each rank; ``told`` takes what rank 0 announces before each exchange."""
+def exchanged(ranks: int, heartbeats: Path | None = None) -> list[Exchanged]:
+    """The result of each rank, which writes its heartbeat into the folder ``heartbeats``."""
     second = ThreadRendezvous(ranks, WAIT_S)
 
     def rank_main(transport: ThreadTransport) -> Exchanged:
         group = ThreadGroup(transport, ThreadTransport(transport.rank, second))
-        observer = Observer()
-        exchanged = exchange_all(group, observer)
-        if told is not None and not transport.rank:
-            told.extend(observer.times.phases_s)
-        return exchanged
+        path = None if heartbeats is None else heartbeat_path(heartbeats, transport.rank)
+        return exchange_all(group, Observer(heartbeat=Heartbeat(path)))
 
     return run_rank_threads(ranks, rank_main)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_right_exchanges(ranks: int) -> None:
+def test_right_exchanges(ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each collective runs with even and uneven shards on both groups, announced before it begins;
     then two are timed."""
-    told: list[str] = []
-    found = exchanged(ranks, told)
+    announced: list[str] = []
+
+    def noting(run: Callable[..., Any], rank_of: Callable[[Any], int]) -> Callable[..., Any]:
+        """``run``, which first notes the phase that rank 0's heartbeat shows by then."""
+
+        def run_noted(first: Any, *rest: Any) -> Any:
+            if rank_of(first) == 0:
+                position = read_heartbeat(tmp_path, 0)
+                announced.append("nothing" if position is None else position.phase)
+            return run(first, *rest)
+
+        return run_noted
+
+    noted = {op: noting(run, lambda comm: comm.rank) for op, run in EXCHANGES.items()}
+    monkeypatch.setattr(collective_check, "EXCHANGES", noted)
+    monkeypatch.setattr(collective_check, "rates", noting(rates, lambda group: group.rank))
+    results = exchanged(ranks, tmp_path)
     names = [
         f"{op} of {cut} shards ({whose} group)"
         for whose in ("strategy", "gradients")
         for cut in ("even", "uneven")
         for op in ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "ring")
     ]
-    assert told == [*names, "16 MiB against the clock"]
-    for rank, one in enumerate(found):
-        assert one.rank == rank
-        assert one.exchanges == [Exchange(name=name) for name in names]
-        assert one.sent_bytes_per_s.keys() == RATES.keys()
-        assert min(one.sent_bytes_per_s.values()) > 0
-        assert Exchanged.model_validate_json(one.model_dump_json()) == one
+    assert announced == [*names, "16 MiB against the clock"]
+    for rank, result in enumerate(results):
+        assert result.rank == rank
+        assert result.exchanges == [Exchange(name=name) for name in names]
+        assert result.sent_bytes_per_s.keys() == RATES.keys()
+        assert min(result.sent_bytes_per_s.values()) > 0
+        assert Exchanged.model_validate_json(result.model_dump_json()) == result
 
 
 def test_examples_are_what_they_should_be() -> None:
     """Shards are even or uneven, sums over a thousand ranks are exact, and no two are equal."""
     for ranks, even in itertools.product((2, 3, 8), (True, False)):
-        one, other = (Example.of(ranks, n, torch.device("cpu"), even=even) for n in (0, 1))
-        for shard in (one.rows, one.columns):
+        first, second = (Example.of(ranks, n, torch.device("cpu"), even=even) for n in (0, 1))
+        for shard in (first.rows, first.columns):
             assert (len(set(shard.sizes)) == 1) == even
             assert min(shard.sizes) > 0
-        assert one.whole.max() * 4 * 1024 < 2**24
-        assert not torch.equal(one.whole, other.whole)
-        assert (one.whole != other.whole).all()
+        assert first.whole.max() * 4 * 1024 < 2**24
+        assert not torch.equal(first.whole, second.whole)
+        assert (first.whole != second.whole).all()
 
 
 @pytest.mark.parametrize("broken", ["_all_to_all", "_all_gather", "_reduce_scatter", "_all_reduce"])
@@ -114,10 +128,9 @@ def test_a_rank_that_gets_wrong_numbers(monkeypatch: pytest.MonkeyPatch, broken:
 
     monkeypatch.setattr(ThreadTransport, broken, wrong)
     good, bad = exchanged(2)
-    assert not any(one.wrong for one in good.exchanges)
-    named = {one.name.partition(" ")[0] for one in bad.exchanges if one.wrong}
-    assert named == {broken.removeprefix("_")}
-    assert sum(bool(one.wrong) for one in bad.exchanges) == 4
+    assert not any(exchange.wrong for exchange in good.exchanges)
+    wrong_ops = [exchange.name.partition(" ")[0] for exchange in bad.exchanges if exchange.wrong]
+    assert wrong_ops == [broken.removeprefix("_")] * 4
 
 
 def test_data_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,8 +140,8 @@ def test_data_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
         return transport.all_reduce(torch.zeros(1))
 
     monkeypatch.setattr(ThreadTransport, "_all_gather", nothing)
-    for one in exchanged(2):
-        wrong = [exchange.name for exchange in one.exchanges if exchange.wrong]
+    for result in exchanged(2):
+        wrong = [exchange.name for exchange in result.exchanges if exchange.wrong]
         assert len([name for name in wrong if name.startswith("all_gather")]) == 4
 
 
@@ -148,8 +161,8 @@ def test_rates_are_bytes_sent_over_the_best_time() -> None:
         ticks = itertools.accumulate(itertools.cycle([1.0, 2.0, 1.0, 0.5]))
         return rates(ThreadGroup(transport, transport), lambda: next(ticks))
 
-    for found in run_rank_threads(2, rank_main):
-        assert found == {"all_reduce": 2**24 / 0.5, "all_to_all": 2**23 / 0.5}
+    for bytes_per_s in run_rank_threads(2, rank_main):
+        assert bytes_per_s == {"all_reduce": 2**24 / 0.5, "all_to_all": 2**23 / 0.5}
 
 
 class ReplayLauncher:
@@ -172,7 +185,7 @@ class ReplayLauncher:
 
 
 def written(rank: int, *wrong: str) -> str:
-    exchanges = [Exchange(name=f"exchange {i}", wrong=one) for i, one in enumerate(wrong)]
+    exchanges = [Exchange(name=f"exchange {i}", wrong=text) for i, text in enumerate(wrong)]
     speed = {op: rate * (1 + rank) for op, rate in RATES.items()}
     return Exchanged(rank=rank, exchanges=exchanges, sent_bytes_per_s=speed).model_dump_json()
 
@@ -187,9 +200,9 @@ FINE = LaunchResult(ok=True)
 def test_all_is_well(tmp_path: Path) -> None:
     """One line gives the rates of the slowest rank; the job asks for collectives alone."""
     played = ReplayLauncher(FINE, written(0, "", ""), written(1, "", ""))
-    found = check_exchanges(2, "cpu", played, tmp_path, 7.0)
-    assert (found.check, found.status, found.remedy) == ("2 ranks", "ok", "")
-    assert found.found == (
+    diagnosis = check_exchanges(2, "cpu", played, tmp_path, 7.0)
+    assert (diagnosis.check, diagnosis.status, diagnosis.remedy) == ("2 ranks", "ok", "")
+    assert diagnosis.found == (
         "all 2 exchanges right; each rank sends 2.5 GB/s in all_reduce, 1 GB/s in all_to_all"
     )
     (job,) = played.jobs
@@ -202,66 +215,66 @@ def test_all_is_well(tmp_path: Path) -> None:
 def test_wrong_numbers_are_named_by_rank(tmp_path: Path, device: Any, remedy: str) -> None:
     """The sentence names the exchange, its ranks and the difference; at most three are listed."""
     played = ReplayLauncher(FINE, written(0, "", "off by one"), written(1, "", "off by two"))
-    found = check_exchanges(2, device, played, tmp_path, 7.0)
-    assert found.status == "fail"
-    assert found.found == "exchange 1 is wrong on ranks 0, 1: off by one"
-    assert remedy in found.remedy
+    diagnosis = check_exchanges(2, device, played, tmp_path, 7.0)
+    assert diagnosis.status == "fail"
+    assert diagnosis.found == "exchange 1 is wrong on ranks 0, 1: off by one"
+    assert remedy in diagnosis.remedy
     played = ReplayLauncher(FINE, written(0, *["x"] * 5), written(1, *[""] * 5))
-    found = check_exchanges(2, device, played, tmp_path, 7.0)
-    assert found.found.endswith("exchange 2 is wrong on rank 0: x; and 2 more")
+    diagnosis = check_exchanges(2, device, played, tmp_path, 7.0)
+    assert diagnosis.found.endswith("exchange 2 is wrong on rank 0: x; and 2 more")
 
 
 def test_ranks_that_hang(tmp_path: Path) -> None:
     """The sentence names the rank, its exchange and the logs; the remedy starts with --timeout."""
     hung = LaunchResult(ok=False, hung="rank 2 stopped in ring", hung_ranks=[2], still_s=5.0)
-    found = check_exchanges(3, "cuda", ReplayLauncher(hung), tmp_path, 7.0)
-    assert found.status == "fail"
-    assert found.found.startswith("hang: rank 2 stopped in ring; nothing moved for 5 s")
-    assert found.found.endswith(f"; logs in {tmp_path / 'logs'}")
-    assert "--timeout" in found.remedy
-    assert "NCCL_DEBUG=INFO" in found.remedy
+    diagnosis = check_exchanges(3, "cuda", ReplayLauncher(hung), tmp_path, 7.0)
+    assert diagnosis.status == "fail"
+    assert diagnosis.found.startswith("hang: rank 2 stopped in ring; nothing moved for 5 s")
+    assert diagnosis.found.endswith(f"; logs in {tmp_path / 'logs'}")
+    assert "--timeout" in diagnosis.remedy
+    assert "NCCL_DEBUG=INFO" in diagnosis.remedy
 
 
 def test_ranks_that_die(tmp_path: Path) -> None:
     """The sentence gives the failure cause of the first rank, or how it ended."""
     sample = failed(1, "comm_error", "no connection to 10.0.0.5")
     result = LaunchResult(ok=False, rank=1, exitcode=1)
-    found = check_exchanges(2, "cpu", ReplayLauncher(result, "", sample), tmp_path, 7.0)
-    assert found.status == "fail"
-    assert "comm_error: rank 1: no connection to 10.0.0.5" in found.found
-    assert "GLOO_SOCKET_IFNAME=lo" in found.remedy
+    diagnosis = check_exchanges(2, "cpu", ReplayLauncher(result, "", sample), tmp_path, 7.0)
+    assert diagnosis.status == "fail"
+    assert "comm_error: rank 1: no connection to 10.0.0.5" in diagnosis.found
+    assert "GLOO_SOCKET_IFNAME=lo" in diagnosis.remedy
     result = LaunchResult(ok=False, rank=0, exitcode=-9)
-    found = check_exchanges(2, "cpu", ReplayLauncher(result), tmp_path / "other", 7.0)
-    assert "crash: rank 0 was ended by SIGKILL" in found.found
-    assert "stderr.log" in found.remedy
-    assert "--timeout" not in found.remedy
+    diagnosis = check_exchanges(2, "cpu", ReplayLauncher(result), tmp_path / "other", 7.0)
+    assert "crash: rank 0 was ended by SIGKILL" in diagnosis.found
+    assert "stderr.log" in diagnosis.remedy
+    assert "--timeout" not in diagnosis.remedy
 
 
 def test_all_are_not_waited_for_where_two_fail(tmp_path: Path) -> None:
     """The larger start is skipped, with a reason, and is not announced."""
-    told: list[str] = []
+    announced: list[str] = []
     played = ReplayLauncher(LaunchResult(ok=False, timed_out=True))
-    found = try_sizes([2, 8], "cpu", played, tmp_path, 7.0, told.append)
-    assert [one.check for one in found] == ["2 ranks", "8 ranks"]
-    assert [one.status for one in found] == ["fail", "skipped"]
-    assert found[1].found == "2 ranks failed"
-    assert told == ["2 ranks exchange numbers over gloo"]
+    diagnoses = try_sizes([2, 8], "cpu", played, tmp_path, 7.0, announced.append)
+    assert [diagnosis.check for diagnosis in diagnoses] == ["2 ranks", "8 ranks"]
+    assert [diagnosis.status for diagnosis in diagnoses] == ["fail", "skipped"]
+    assert diagnoses[1].found == "2 ranks failed"
+    assert announced == ["2 ranks exchange numbers over gloo"]
     fine = ReplayLauncher(FINE, *[written(rank, "") for rank in range(3)])
-    found = try_sizes([2, 3], "cuda", fine, tmp_path / "other", 7.0, told.append)
-    assert [one.status for one in found] == ["ok", "ok"]
+    diagnoses = try_sizes([2, 3], "cuda", fine, tmp_path / "other", 7.0, announced.append)
+    assert [diagnosis.status for diagnosis in diagnoses] == ["ok", "ok"]
     assert [job.ranks for job in fine.jobs] == [2, 3]
-    assert told[-1] == "3 ranks exchange numbers over nccl"
+    assert announced[-1] == "3 ranks exchange numbers over nccl"
 
 
 def test_real_ranks_are_ended_at_the_deadline(tmp_path: Path) -> None:
     """Half a second does not even start them, and one never joins: the check fails in time."""
     launcher = LocalLauncher(tmp_path / "log", {VARIABLE: "hang@rank1:init"}, grace_s=1.0)
     try:
-        found = check_exchanges(2, "cpu", launcher, tmp_path / "2", 0.5)
+        diagnosis = check_exchanges(2, "cpu", launcher, tmp_path / "2", 0.5)
     finally:
         launcher.close()
-    assert found.status == "fail"
-    assert "timeout: not done after 0.5 s" in found.found
+    assert diagnosis.status == "fail"
+    assert "timeout: not done after 0.5 s" in diagnosis.found
 
 
 def test_every_exchange_is_a_collective_of_the_model() -> None:
