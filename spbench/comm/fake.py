@@ -46,7 +46,7 @@ class SilentTransport(Transport):
         if sent[0][0].is_cuda:
             pack(sent)
             return self._receive(received)
-        for rank in self._peers():
+        for rank in {*range(self.size)} - {self.rank}:
             list(outgoing(sent[rank], run_dim))
             messages, unpack = incoming(received[rank], run_dim)
             self._fill(messages)
@@ -56,28 +56,22 @@ class SilentTransport(Transport):
         return Done()
 
     def _all_gather(self, received: Parts, sent: Tensor, run_dim: int) -> Handle:
-        sent = sent.contiguous()
-        if sent.is_cuda:
-            return self._receive([[part] for part in received])
-        return self._all_to_all([[part] for part in received], [[sent]] * self.size, run_dim)
+        if not sent.is_cuda:
+            return super()._all_gather(received, sent, run_dim)
+        sent.contiguous()  # the copy that NCCL would be given
+        return self._receive([[part] for part in received])
 
     def _reduce_scatter(self, received: Tensor, sent: Parts) -> Handle:
-        if received.is_cuda:
-            pack([[part] for part in sent])
-            return self._fill([received])
-        parts = received.new_empty(self.size, *received.shape)
-        self._all_to_all([[part] for part in parts], [[part] for part in sent], 0)
-        torch.sum(parts, 0, out=received)
-        return Done()
+        if not received.is_cuda:
+            return super()._reduce_scatter(received, sent)
+        pack([[part] for part in sent])
+        return self._fill([received])
 
     def _all_reduce(self, x: Tensor) -> Handle:
         return Done()
 
     def _shift(self, received: Tensor, sent: Tensor) -> Handle:
         return self._fill([received])
-
-    def _peers(self) -> list[int]:
-        return [rank for rank in range(self.size) if rank != self.rank]
 
     def _receive(self, received: Sequence[Parts]) -> Handle:
         """Into one flat buffer, then apart."""

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from spbench.comm.packing import Parts, incoming, outgoing, pack, unpacked
-from spbench.comm.transport import Handle, Transport
+from spbench.comm.transport import Handle, Several, Transport
 from spbench.results.heartbeat import Heartbeat
 
 # torch 2.13 renames these two and deprecates the old names; a torch that was built without
@@ -36,23 +36,6 @@ def available_backends() -> list[str]:
         return []
     built = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
     return [name for name, is_built in built.items() if is_built]
-
-
-@final
-class Several:
-    """Transfers under way together, and what is left to do when all have arrived."""
-
-    def __init__(
-        self, works: Sequence[Handle | None], then: Sequence[Callable[[], object]] = ()
-    ) -> None:
-        self._works, self._then = works, then
-
-    def wait(self) -> None:
-        for work in self._works:
-            if work is not None:
-                work.wait()
-        for act in self._then:
-            act()
 
 
 class ProcessGroupTransport(Transport):
@@ -139,13 +122,3 @@ class GlooTransport(ProcessGroupTransport):
         for target, part in zip(received[self.rank], sent[self.rank], strict=True):
             target.copy_(part)
         return Several(works, unpacks)
-
-    def _all_gather(self, received: Parts, sent: Tensor, run_dim: int) -> Handle:
-        sent = sent.contiguous()
-        return self._all_to_all([[part] for part in received], [[sent]] * self.size, run_dim)
-
-    def _reduce_scatter(self, received: Tensor, sent: Parts) -> Handle:
-        """Each rank gets every rank's part and sums them up, rounding once."""
-        parts = received.new_empty(self.size, *received.shape)
-        handle = self._all_to_all([[part] for part in parts], [[part] for part in sent], 0)
-        return Several([handle], [lambda: torch.sum(parts, 0, out=received)])

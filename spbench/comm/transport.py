@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol, final
 
+import torch
 from torch import Tensor
 
 from spbench.comm.packing import Parts
@@ -34,6 +35,23 @@ class Done:
 
     def wait(self) -> None:
         return None
+
+
+@final
+class Several:
+    """Transfers under way together, and what is left to do when all have arrived."""
+
+    def __init__(
+        self, works: Sequence[Handle | None], then: Sequence[Callable[[], object]] = ()
+    ) -> None:
+        self._works, self._then = works, then
+
+    def wait(self) -> None:
+        for work in self._works:
+            if work is not None:
+                work.wait()
+        for act in self._then:
+            act()
 
 
 class Transport(ABC):
@@ -109,11 +127,16 @@ class Transport(ABC):
         self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int
     ) -> Handle: ...
 
-    @abstractmethod
-    def _all_gather(self, received: Parts, sent: Tensor, run_dim: int) -> Handle: ...
+    def _all_gather(self, received: Parts, sent: Tensor, run_dim: int) -> Handle:
+        """Sends the same part to each rank."""
+        to_each = [[sent.contiguous()]] * self.size
+        return self._all_to_all([[part] for part in received], to_each, run_dim)
 
-    @abstractmethod
-    def _reduce_scatter(self, received: Tensor, sent: Parts) -> Handle: ...
+    def _reduce_scatter(self, received: Tensor, sent: Parts) -> Handle:
+        """Each rank gets every rank's part and sums them up, rounding once."""
+        parts = received.new_empty(self.size, *received.shape)
+        handle = self._all_to_all([[part] for part in parts], [[part] for part in sent], 0)
+        return Several([handle], [lambda: torch.sum(parts, 0, out=received)])
 
     @abstractmethod
     def _all_reduce(self, x: Tensor) -> Handle: ...

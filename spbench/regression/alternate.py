@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -48,11 +47,9 @@ class Runner:
     renews_launcher: bool = False
     """Whether the launcher ends after each pair of launches."""
 
-    def run(
-        self, cell: Cell, started: Callable[[Runner, Case], None]
-    ) -> list[tuple[Runner, Record]]:
+    def run(self, cell: Cell, started: Callable[[Case], None]) -> list[tuple[Runner, Record]]:
         cell = replace(cell, why_not=None) if self.tries_all else cell
-        return [(self, record) for record in self.sweep.run([cell], partial(started, self))]
+        return [(self, record) for record in self.sweep.run([cell], started)]
 
     def leave_turns(self) -> None:
         if self.seat is not None:
@@ -62,26 +59,24 @@ class Runner:
 def run_alternately(
     runners: Sequence[Runner],
     cells: Iterable[Cell],
-    started: Callable[[Runner, Case], None],
+    started: Callable[[Case], None],
     short_of_memory: Callable[[Case], None] = lambda _: None,
 ) -> Iterator[tuple[Runner, Record]]:
     """Yields a record for each cell and runner once it is written. ``short_of_memory`` is called
     with each case whose launches would have taken turns if there had been memory for both."""
     for cell in cells:
-        order = list(runners) if cell.case.launch % 2 == 0 else list(reversed(runners))
-        if len(order) > 1:
-            first, second = order
-            yield from _run_pair(first, second, cell, started, short_of_memory)
+        first, *others = runners if cell.case.launch % 2 == 0 else reversed(runners)
+        if others:
+            yield from _run_pair(first, others[0], cell, started, short_of_memory)
         else:
-            for runner in order:
-                yield from runner.run(cell, started)
+            yield from first.run(cell, started)
 
 
 def _run_pair(
     first: Runner,
     second: Runner,
     cell: Cell,
-    started: Callable[[Runner, Case], None],
+    started: Callable[[Case], None],
     short_of_memory: Callable[[Case], None],
 ) -> list[tuple[Runner, Record]]:
     """Launches the second while the first waits for its first turn; or, where that cannot be, after

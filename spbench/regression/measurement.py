@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -53,11 +53,10 @@ class LiveMeasurement:
     known: pandas.DataFrame | None = None
     """The rows of the baseline, where base is not measured."""
 
-    def measure(self, launches: Iterable[int], only: Iterable[str] | None = None) -> None:
+    def measure(self, launches: Iterable[int], only: Collection[str] | None = None) -> None:
         """Retries a launch once if its failure may be chance, with the other launch of its round: a
         port that was taken must neither fail the check nor hide a regression."""
-        keys = None if only is None else set(only)
-        cases = [case for case in self.cases if keys is None or case.key in keys]
+        cases = [case for case in self.cases if only is None or case.key in only]
         failed = self._launch(in_rounds(cases, launches, seed=0))
         if failed:
             click.echo(f"{counted(len(failed), 'launch')} failed: tried once more", err=True)
@@ -69,11 +68,7 @@ class LiveMeasurement:
         short_of_memory: list[Case] = []
         shown = [cell.case for cell in cells for _ in self.runners]
         with Screen(self.folder, shown, goes_on=True) as screen:
-
-            def started(_: Runner, case: Case) -> None:
-                screen.started(case)
-
-            records = run_alternately(self.runners, cells, started, short_of_memory.append)
+            records = run_alternately(self.runners, cells, screen.started, short_of_memory.append)
             for runner, record in records:
                 screen.finished(record, runner.name if len(self.runners) > 1 else "")
                 if record.status in RETRIED:

@@ -8,7 +8,7 @@ the looks depend on each other).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from spbench.analysis.findings import Finding, Margins
@@ -19,7 +19,7 @@ from spbench.analysis.verdict import SHARES, Graded, Judgement, is_timed, judged
 class Measurement(Protocol):
     """What measures launches for a check, and compares those there are so far."""
 
-    def measure(self, launches: Iterable[int], only: Iterable[str] | None = None) -> None:
+    def measure(self, launches: Iterable[int], only: Collection[str] | None = None) -> None:
         """Makes these launches of all cases, or only of the cases with these keys."""
 
     def findings(self) -> list[Finding]:

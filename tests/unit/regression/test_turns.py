@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +20,7 @@ from spbench.regression import alternate
 from spbench.regression.alternate import Runner, run_alternately
 from spbench.regression.turn_server import TurnServer
 from spbench.results.cgroup import Allowed
+from spbench.results.record import Record
 from spbench.results.store import Store
 from spbench.sweep.sweep import Sweep
 from spbench.worker.turn_client import VARIABLE, TurnClient
@@ -310,6 +311,14 @@ def test_real_launches_take_turns(
     still runs its steps, and the row of the first names the rank that hung."""
     monkeypatch.setattr(alternate, "has_memory_for_another", lambda: True)
     seen: list[tuple[str, bool]] = []
+
+    class Noted(Sweep):
+        """Notes, as its launch begins, whether the first one waits for a turn."""
+
+        def run(self, cells: Iterable[Cell], started: Callable[[Case], None]) -> Iterator[Record]:
+            seen.append((self.run_id, server.seats[0].waits))
+            return super().run(cells, started)
+
     before = set(psutil.Process().children())
     made = []
     for name, seat, planted in zip("AB", server.seats, (fault, ""), strict=True):
@@ -317,13 +326,11 @@ def test_real_launches_take_turns(
         log = tmp_path / name / "logs" / "launcher.log"
         launcher = LocalLauncher(log, {"SPBENCH_FAULT": planted}, seat=seat)
         deadlines = Deadlines(hang_s=4.0)
-        sweep = Sweep(store=store, launcher=launcher, run_id=name, session="s", deadlines=deadlines)
+        sweep = Noted(store=store, launcher=launcher, run_id=name, session="s", deadlines=deadlines)
         made.append(Runner(name=name, sweep=sweep, seat=seat, renews_launcher=True))
 
-    def started(runner: Runner, _: Case) -> None:
-        seen.append((runner.name, server.seats[0].waits))
-
-    records = [one for _, one in run_alternately(made, [Cell(case=CASE, why_not=None)], started)]
+    cells = [Cell(case=CASE, why_not=None)]
+    records = [record for _, record in run_alternately(made, cells, lambda _: None)]
     assert set(psutil.Process().children()) <= before
     assert seen == [("A", False), ("B", True)]
     first, second = records
