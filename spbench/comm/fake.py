@@ -26,7 +26,7 @@ from spbench.results.heartbeat import Heartbeat
 
 @final
 class SilentTransport(Transport):
-    """A rank of a group that has no other ranks in fact."""
+    """Stands in for a group's transport, and sends nothing."""
 
     def __init__(self, rank: int, size: int, heartbeat: Heartbeat | None = None) -> None:
         super().__init__(rank, size, heartbeat)

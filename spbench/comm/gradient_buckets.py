@@ -1,10 +1,10 @@
 """The gradient all-reduce of replicated weights, overlapped with the backward pass.
 
-Each rank's gradient of a weight that it shares with the others is the part that its own
-shard contributes; their sum is the gradient. Gradients are packed into buckets in the
-reverse order of use, and a bucket leaves as soon as it is full, always in the same order on
-every rank, on a process group of its own so that it does not queue before the strategy's
-transfers. (What DistributedDataParallel does; written here because it must be counted.)
+A rank computes what its own shard contributes to the gradient of a weight that all ranks hold; the
+sum over the ranks is the gradient. Gradients are packed into buckets in the reverse order of use. A
+bucket leaves as soon as it is full, in the same order on every rank, and on a process group of its
+own, so that the strategy's transfers do not queue behind it. DistributedDataParallel does the same,
+but its bytes could not be counted.
 """
 
 from __future__ import annotations

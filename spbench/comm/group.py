@@ -1,8 +1,8 @@
-"""Joining the other ranks: process groups, the device, and agreement between ranks.
+"""Joins a rank with the others, and lets ranks agree on numbers and exchange texts.
 
-The launcher (or torchrun, or Slurm) has set RANK, WORLD_SIZE, MASTER_ADDR and the like;
-init_process_group reads them. Two groups hold the same ranks: one for the strategy, one for
-the gradient all-reduce, so that neither queues behind the other.
+The launcher (or torchrun, or Slurm) sets RANK, WORLD_SIZE, MASTER_ADDR and the like, which
+init_process_group reads. Two process groups hold the same ranks: one for the strategy, one for the
+gradient all-reduce, so that neither queues behind the other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spbench.workload.sharding import Shard
 
 
 class Group(ABC):
-    """The ranks of a case: their transports, and what they must agree upon."""
+    """The ranks of a case: this rank's transports to the others, and what all must agree upon."""
 
     backend: str
 
@@ -95,7 +95,7 @@ class ProcessGroup(Group):
         network = NcclTransport if device.type == "cuda" else GlooTransport
         strategy, gradients = (network(group, heartbeat) for group in (world, second))
         super().__init__(device, Transports(strategy=strategy, gradients=gradients), heartbeat)
-        self._one = torch.zeros(1, device=device)
+        self._token = torch.zeros(1, device=device)
 
     def _largest(self, values: Sequence[float]) -> list[float]:
         shared = torch.tensor(list(values), dtype=torch.float64, device=self.device)
@@ -103,7 +103,7 @@ class ProcessGroup(Group):
         return list(shared.tolist())
 
     def _meet(self) -> None:
-        dist.all_reduce(self._one)
+        dist.all_reduce(self._token)
         self.synchronise()
 
     def gather_text(self, text: str) -> list[str]:
@@ -112,9 +112,9 @@ class ProcessGroup(Group):
         return texts
 
     def warm(self) -> None:
-        """Each kind of collective once on each group, so that none allocates later."""
+        """Runs each kind of collective once on each group, so that none allocates later."""
         for transport in (self.transports.strategy, self.transports.gradients):
-            mine, whole = self._one.clone(), torch.zeros(self.size, device=self.device)
+            mine, whole = self._token.clone(), torch.zeros(self.size, device=self.device)
             parts, apart = whole.split(1), torch.zeros_like(whole).split(1)
             transport.all_to_all([[p] for p in apart], [[p] for p in parts], 0).wait()
             transport.all_gather(parts, mine, 0).wait()
@@ -132,7 +132,7 @@ class ProcessGroup(Group):
 
 @final
 class ShareOfGroup(Group):
-    """Rank 0 of a group that has no other ranks in fact: it computes and sends nothing."""
+    """Rank 0 of a group without any other rank: it computes its share and sends nothing."""
 
     backend = "fake"
 

@@ -1,10 +1,10 @@
 """The transports that move bytes between processes: NCCL on GPUs, gloo on CPUs.
 
-The only file that calls torch.distributed's collectives. Each moves what its formula says
-and no more. NCCL gets flat buffers. gloo gets sends and receives, straight from and into the
-tensors where their parts are long enough in memory: its own all-to-all needs packing, its
-reduce-scatter is an all-reduce inside and moves twice the bytes, its all-gather is slow and
-refuses uneven shards (figures: docs/decisions/0004).
+No other file calls torch.distributed's collectives. Each moves the bytes that its formula says, and
+no more. NCCL is given flat buffers. gloo is given sends and receives, straight from and into the
+tensors where their parts are long enough: its own all-to-all needs packing, its reduce-scatter is
+an all-reduce inside and moves twice the bytes, its all-gather is slow and refuses uneven shards
+(figures: docs/decisions/0004).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How parts of tensors come together in memory for the wire, and apart again.
+"""Packs parts of tensors into buffers that can be sent, and unpacks them where they arrive.
 
-NCCL wants one flat buffer for all ranks. gloo takes messages: long runs of memory go as they
-lie, short ones are packed into one message for each peer. Parts that already lie one behind
-the other are their own flat buffer and are not copied, so with the sharded axis outermost a
-switch packs or unpacks once, never both. Even shards are copied by one strided copy for each
-tensor, whatever the number of ranks.
+NCCL takes one flat buffer for all ranks. gloo takes messages: long runs of memory are sent from
+where they lie, short ones are packed into one message for each rank. Parts that already lie one
+behind the other are a flat buffer and are not copied, so with the sharded axis outermost a switch
+packs or unpacks, never both. Even shards take one strided copy for each tensor, whatever the number
+of ranks.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ MIN_MESSAGE_BYTES = 64 * 2**10
 
 
 def as_flat(parts: Parts) -> Tensor | None:
-    """The one flat tensor that ``parts`` already are in memory; None if they are not.
+    """``parts`` as one flat view, if they lie one behind the other in one storage; else None.
 
-    Allocators may put separate tensors side by side: only parts of one storage are one.
+    Addresses alone do not show it: allocators may put separate tensors side by side.
     """
     at, storage = parts[0].data_ptr(), parts[0].untyped_storage().data_ptr()
     for part in parts:
@@ -38,7 +38,7 @@ def as_flat(parts: Parts) -> Tensor | None:
 
 
 def pack(by_rank: Sequence[Parts]) -> Tensor:
-    """A flat tensor of every rank's parts, in order; a copy only if they do not lie so."""
+    """A flat tensor of every rank's parts, in order; a copy unless they lie in this order."""
     flat = as_flat([*chain.from_iterable(by_rank)])
     if flat is None:
         flat = by_rank[0][0].new_empty(_numel(by_rank))
@@ -50,7 +50,7 @@ def pack(by_rank: Sequence[Parts]) -> Tensor:
 def unpacked(
     by_rank: Sequence[Parts], empty: Empty = Tensor.new_empty
 ) -> tuple[Tensor, Callable[[], None]]:
-    """A flat tensor to receive into, and what brings its content to the parts afterwards."""
+    """A flat tensor to receive into, and the call that copies it to the parts afterwards."""
     flat = as_flat([*chain.from_iterable(by_rank)])
     if flat is not None:
         return flat, lambda: None
@@ -64,7 +64,7 @@ def unpacked(
 
 
 def outgoing(parts: Parts, run_dim: int) -> Iterator[Tensor]:
-    """The messages to one rank: long runs as they lie in memory, the rest packed into one.
+    """Yields the messages to one rank: long runs where they lie, the rest packed into one.
 
     From dim ``run_dim`` on, each part is contiguous in the tensor that it is a view of.
     """
@@ -75,7 +75,7 @@ def outgoing(parts: Parts, run_dim: int) -> Iterator[Tensor]:
 
 
 def incoming(parts: Parts, run_dim: int) -> tuple[list[Tensor], Callable[[], None]]:
-    """Where the messages of one rank are received, and what unpacks the last of them."""
+    """Tensors to receive one rank's messages into, and the call that unpacks the last of them."""
     runs, short = _runs_and_short_parts(parts, run_dim)
     if not short:
         return runs, lambda: None
@@ -102,7 +102,7 @@ def _numel(by_rank: Sequence[Parts]) -> int:
 
 
 def _pairs(flat: Tensor, by_rank: Sequence[Parts]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Views of ``flat`` beside what belongs there, in as few pairs as can be."""
+    """Yields views of ``flat``, each with the part or stack of parts that belongs there."""
     at = 0
     rows = flat.view(len(by_rank), -1) if flat.numel() % len(by_rank) == 0 else None
     stacks = [_stacked(parts) for parts in zip(*by_rank, strict=True)]

@@ -44,10 +44,8 @@ def present(
     models = Counter(gpu.name for gpu in usable)
     found = ", ".join(f"{count} x {name}" for name, count in models.items())
     if len(models) > 1:
-        remedy = (
-            "choose one model with CUDA_VISIBLE_DEVICES, since a step waits for its slowest GPU"
-        )
-        return warn("gpus", found, remedy)
+        choose = "choose one model with CUDA_VISIBLE_DEVICES"
+        return warn("gpus", found, f"{choose}, since a step waits for its slowest GPU")
     return ok("gpus", found)
 
 

@@ -89,15 +89,12 @@ def locked_memory(limit_bytes: int | None, infiniband: Sequence[str]) -> Diagnos
     """NCCL locks the memory that it sends from over InfiniBand. None for no limit."""
     if limit_bytes is None:
         return ok("locked memory", "no limit")
-    found = _size(limit_bytes)
+    found = f"at most {_size(limit_bytes)}"
     if not infiniband:
-        return ok("locked memory", f"at most {found}; without InfiniBand that is enough")
+        return ok("locked memory", f"{found}; without InfiniBand that is enough")
     remedy = "ulimit -l unlimited; docker run --ulimit memlock=-1; memlock in limits.conf"
-    return warn(
-        "locked memory",
-        f"at most {found}, too little for InfiniBand ({', '.join(infiniband)})",
-        remedy,
-    )
+    devices = ", ".join(infiniband)
+    return warn("locked memory", f"{found}, too little for InfiniBand ({devices})", remedy)
 
 
 def soft_limit(which: int) -> int | None:

@@ -91,11 +91,8 @@ def _is_loopback(address: str) -> bool:
 
 def settings(environ: Mapping[str, str]) -> Diagnosis:
     """Lists the variables that torch, NCCL, gloo and spbench read, with secret values hidden."""
-    read = {
-        name: value
-        for name, value in variables(dict(environ)).items()
-        if not name.startswith(IGNORED_PREFIX)
-    }
+    every = variables(dict(environ))
+    read = {name: every[name] for name in every if not name.startswith(IGNORED_PREFIX)}
     found = ", ".join(f"{name}={value}" for name, value in read.items()) or "none that matter"
     distorting = [name for name in DISTORTING if read.get(name, "").upper() not in OFF]
     if distorting:

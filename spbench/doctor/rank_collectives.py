@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spbench.doctor.diagnosis import Diagnosis, fail, ok, skipped
 from spbench.launch.failure_cause import status_and_cause
-from spbench.launch.launcher import Deadlines, Launcher, LaunchResult
+from spbench.launch.launcher import Deadlines, Launcher
 from spbench.launch.local import read_samples
 from spbench.results.collective_result import Exchanged
 from spbench.results.sample import Sample, sample_path
@@ -58,7 +58,10 @@ def check_exchanges(
     job = Job(ranks=ranks, device=device, collectives=True, timeout_s=timeout_s)
     ended = launcher.run(job, folder)
     results = [result for rank in range(ranks) if (result := _read(sample_path(folder, rank)))]
-    status, cause = _status(ended, results, job, folder)
+    deadlines = Deadlines(launch_s=job.timeout_s, hang_s=job.hang_s)
+    done = [Sample(rank=result.rank, status="ok") for result in results]
+    samples = [*done, *read_samples(job, folder)]
+    status, cause = status_and_cause(ended, samples, ranks, deadlines)
     if status != "ok":
         slow = SLOW if status in ("timeout", "hang") else ""
         remedy = CRASHED if status == "crash" else f"{slow}{FAILED[device]}"
@@ -75,25 +78,17 @@ def _read(path: Path) -> Exchanged | None:
     return None
 
 
-def _status(
-    ended: LaunchResult, results: list[Exchanged], job: Job, folder: Path
-) -> tuple[str, str]:
-    deadlines = Deadlines(launch_s=job.timeout_s, hang_s=job.hang_s)
-    done = [Sample(rank=result.rank, status="ok") for result in results]
-    return status_and_cause(ended, [*done, *read_samples(job, folder)], job.ranks, deadlines)
-
-
 def _wrong(results: list[Exchanged]) -> str:
     """Which exchanges were wrong, on which ranks, and how; the first three of many."""
-    by_name: dict[str, list[tuple[int, str]]] = {}
+    by_name: dict[str, dict[int, str]] = {}
     for result in results:
         for exchange in result.exchanges:
             if exchange.wrong:
-                by_name.setdefault(exchange.name, []).append((result.rank, exchange.wrong))
+                by_name.setdefault(exchange.name, {})[result.rank] = exchange.wrong
     errors = []
     for name, wrong in by_name.items():
-        ranks = f"rank{'s' * (len(wrong) > 1)} {', '.join(str(rank) for rank, _ in wrong)}"
-        errors.append(f"{name} is wrong on {ranks}: {wrong[0][1]}")
+        ranks = f"rank{'s' * (len(wrong) > 1)} {', '.join(map(str, wrong))}"
+        errors.append(f"{name} is wrong on {ranks}: {next(iter(wrong.values()))}")
     more = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""
     return "; ".join(errors[:3]) + more
 

@@ -115,14 +115,11 @@ def has_memory_for_another() -> bool:
 
 def _peak_bytes(pid: int) -> int:
     """The process's current memory where the system does not tell its peak; 0 if it has ended."""
-    return told(lambda: _high_water_bytes(pid)) or told(lambda: _resident_bytes(pid)) or 0
+    now = told(lambda: int(psutil.Process(pid).memory_info().rss))
+    return told(lambda: _high_water_bytes(pid)) or now or 0
 
 
 def _high_water_bytes(pid: int) -> int:
     text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     (line,) = (line for line in text.splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
-
-
-def _resident_bytes(pid: int) -> int:
-    return int(psutil.Process(pid).memory_info().rss)

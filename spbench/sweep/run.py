@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -141,7 +140,9 @@ def _measure(
     todo = still_to_do(cells, done)
     try:
         placements = _placements(request, cells, launcher)
-        store.write_run(_asked_for(request, cells, store.folder) | facts)
+        reference = request.reference or read_run(store.folder).get("reference")
+        planned = [as_in_run_json(cell) for cell in cells]
+        store.write_run({"argv": sys.argv, "reference": reference, "cases": planned, **facts})
         with Screen(
             store.folder,
             [cell.case for cell in todo],
@@ -181,12 +182,3 @@ def _rows(folder: Path) -> tuple[list[Record], list[Record]]:
 
     frame = read_runs(folder)
     return records_of(frame), records_of(latest(frame))
-
-
-def _asked_for(request: Request, cells: Sequence[Cell], folder: Path) -> dict[str, Any]:
-    """The entries of run.json about this invocation."""
-    return {
-        "argv": sys.argv,
-        "reference": request.reference or read_run(folder).get("reference"),
-        "cases": [as_in_run_json(cell) for cell in cells],
-    }

@@ -40,7 +40,7 @@ class Sweep:
     deadlines: Deadlines = field(default_factory=Deadlines)
     git_commit: str = ""
     gpus: Sequence[Mapping[str, Any]] = ()
-    """The GPUs of this machine, by whose data sheets MFU is told."""
+    """The GPUs of this machine, whose data sheets MFU is computed from."""
     peak_tflops: float | None = None
     """Tflop/s of one device, in place of its data sheet's."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -66,8 +66,7 @@ class Sweep:
             try:
                 record, samples = self._launch(cell, left_s)
             except KeyboardInterrupt:
-                started_utc = self.now()
-                self.store.append(self._row(cell.case, started_utc, status="interrupted"))
+                self.store.append(self._row(cell.case, self.now(), status="interrupted"))
                 raise
             self.store.append(record, samples)
             yield record
@@ -95,7 +94,7 @@ class Sweep:
         peak_tflops = self.peak_tflops or known_peak(self.gpus, cell.case.workload.dtype)
         columns = columns_of(cell.case, launched, samples, status, peak_tflops)
         columns |= {"status": status, "reason": reason, "launch_s": launch_s}
-        columns |= {"turns": launched.turns or None}
+        columns["turns"] = launched.turns or None
         if status != "ok" and not launched.group_lost:
             columns["log"] = self._log(folder, rank_to_blame(launched, samples))
         return self._row(cell.case, started_utc, **columns), samples if status == "ok" else []
