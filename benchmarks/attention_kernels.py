@@ -2,9 +2,9 @@
 
     python benchmarks/attention_kernels.py --ranks 8
 
-Forward and backward of torch's scaled_dot_product_attention in bfloat16, median in ms, and the
-operations per second of both together. A context is tried whole and in pieces
-(``spbench/layers/cross_attention.py``).
+Times forward and backward of torch's scaled_dot_product_attention in bfloat16 (median, ms), and
+prints the operations per second of both together. Cross-attention is tried with the text whole and
+in pieces (``spbench/layers/cross_attention.py``).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def tensors(*shapes: tuple[int, ...]) -> list[Tensor]:
 def line(
     name: str, attend: Callable[[], Tensor], inputs: list[Tensor], forward_flop: float
 ) -> None:
-    """One shape under each backend."""
-    said = f"{name:34s}"
+    """Prints the times of one shape under each backend."""
+    text = f"{name:34s}"
     for which, backend in BACKENDS.items():
         with sdpa_kernel(backend):
             try:
@@ -49,11 +49,11 @@ def line(
                     lambda o=out, c=cotangent: torch.autograd.grad(o, inputs, c, retain_graph=True)
                 )
             except RuntimeError as error:
-                said += f"  {which}: {str(error).splitlines()[0][:40]:40s}"
+                text += f"  {which}: {str(error).splitlines()[0][:40]:40s}"
                 continue
         rate = 3.5 * forward_flop / (forward_ms + backward_ms) / 1e9
-        said += f"  {which} {forward_ms:7.3f} +{backward_ms:7.3f} ms {rate:4.0f} TFLOP/s"
-    print(said)
+        text += f"  {which} {forward_ms:7.3f} +{backward_ms:7.3f} ms {rate:4.0f} TFLOP/s"
+    print(text)
 
 
 def self_attention(name: str, shape: tuple[int, ...], dim: int, *, causal: bool = False) -> None:
@@ -63,7 +63,7 @@ def self_attention(name: str, shape: tuple[int, ...], dim: int, *, causal: bool 
     line(name, lambda: attend_whole(q, k, v, scores), [q, k, v], flop)
 
 
-def context(name: str, shape: tuple[int, ...], length: int, piece: int) -> None:
+def cross_attention(name: str, shape: tuple[int, ...], length: int, piece: int) -> None:
     q, k, v = tensors(shape, (shape[0], length, *shape[-2:]), (shape[0], length, *shape[-2:]))
     before, layer.PIECE, layer.LONGER = (layer.PIECE, layer.LONGER), piece, 0
     line(name, lambda: cross_attend(q, k, v), [q, k, v], 4 * q.numel() * length)
@@ -83,9 +83,9 @@ def main() -> None:
     self_attention("time, heads shared out", by_heads, 1)
     self_attention("8,192 causal, 4 heads of 128", (1, 8192, 4, 128), 1, causal=True)
     for piece in (WHOLE, 4096, 2048, 1024, 512, 256):
-        said = "whole" if piece == WHOLE else f"pieces of {piece}"
-        context(f"120 of text, space sharded, {said}", by_space, 120, piece)
-        context(f"120 of text, heads shared, {said}", by_heads, 120, piece)
+        cut = "whole" if piece == WHOLE else f"pieces of {piece}"
+        cross_attention(f"120 of text, space sharded, {cut}", by_space, 120, piece)
+        cross_attention(f"120 of text, heads shared, {cut}", by_heads, 120, piece)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Times on a GPU by its own events, for the benchmarks beside this file."""
+"""Times calls on a GPU by its own events, for the other benchmarks in this folder."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 
 
 def ms_of(run: Callable[[], object], times: int = 10) -> float:
-    """Median, by the device's events, behind three runs off the clock."""
+    """Median of ``times`` runs in milliseconds, after three runs that are not timed."""
     for _ in range(3):
         run()
-    took = []
+    times_ms = []
     for _ in range(times):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         run()
         end.record()
         end.synchronize()
-        took.append(begin.elapsed_time(end))
-    return statistics.median(took)
+        times_ms.append(begin.elapsed_time(end))
+    return statistics.median(times_ms)

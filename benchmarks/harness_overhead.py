@@ -1,13 +1,13 @@
-"""spbench's timed step over the same step in a bare hand-written loop: at most 1.02.
+"""Compares spbench's timed step with the same step in a bare hand-written loop: at most 1.02.
 
     python benchmarks/harness_overhead.py [--strategy dsp] [--ranks 2] [--rounds 9]
 
-Both run in the same processes, on the same process group, model and inputs. The bare loop
-is what one would write by hand around that model: a barrier, a clock, forward, backward,
-gradient all-reduce. So this is the cost of being timed by spbench, not of its model. The rank's
-heartbeat is written as in a launch; in the bare loop by transfers alone.
-Blocks of steps alternate between the two; the ratio is taken block by block, of the slowest
-rank, so that drift cancels, and the median over blocks counts.
+Both run in the same processes, on the same process group, model and inputs. The bare loop is what a
+user would write around that model: a barrier, a clock, forward, backward, gradient all-reduce. So
+the ratio is the cost of being timed by spbench, not the cost of its model. The rank's heartbeat is
+written as in a launch; in the bare loop by transfers alone. Blocks of steps alternate between the
+two. The ratio is taken block by block, for the slowest rank, so that drift cancels; the median over
+blocks counts.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ def main() -> int:
     parser.add_argument("--workload", default="open-sora-1.2-480p-small")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9)
-    asked = parser.parse_args()
+    flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         free.close()
-        words = (asked.ranks, port, asked.strategy, asked.workload, asked.rounds, folder)
-        mp.start_processes(rank_main, words, asked.ranks, start_method="forkserver")
-        found = [json.loads((Path(folder) / f"{r}.json").read_text()) for r in range(asked.ranks)]
+        words = (flags.ranks, port, flags.strategy, flags.workload, flags.rounds, folder)
+        mp.start_processes(rank_main, words, flags.ranks, start_method="forkserver")
+        by_rank = [json.loads((Path(folder) / f"{r}.json").read_text()) for r in range(flags.ranks)]
     ours, bare = (
         [
-            statistics.median(map(max, zip(*(times[name][i] for times in found), strict=True)))
-            for i in range(asked.rounds)
+            statistics.median(map(max, zip(*(times[name][i] for times in by_rank), strict=True)))
+            for i in range(flags.rounds)
         ]
         for name in ("ours", "bare")
     )
     ratios = [a / b for a, b in zip(ours, bare, strict=True)]
     ratio = statistics.median(ratios)
     print(
-        f"{asked.strategy} on {asked.ranks} ranks: spbench {statistics.median(ours):.1f} ms, "
+        f"{flags.strategy} on {flags.ranks} ranks: spbench {statistics.median(ours):.1f} ms, "
         f"bare loop {statistics.median(bare):.1f} ms, ratio {ratio:.3f} "
         f"(blocks {min(ratios):.3f} to {max(ratios):.3f})"
     )
@@ -103,13 +103,13 @@ def rank_main(
             times.append((time.perf_counter() - start) * 1e3)
         return times
 
-    found: dict[str, list[list[float]]] = {"ours": [], "bare": []}
+    blocks: dict[str, list[list[float]]] = {"ours": [], "bare": []}
     for i in range(-1, rounds):
         for name, run in (("ours", ours), ("bare", bare))[:: 1 if i % 2 else -1]:
             times = run()
             if i >= 0:
-                found[name].append(times)
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(found))
+                blocks[name].append(times)
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(blocks))
     group.close()
 
 

@@ -1,9 +1,9 @@
-"""Where one rank's share of a step goes on a GPU: its kernels by kind, beside the floor.
+"""Shows where the time of one rank's share goes on a GPU: its kernels by kind, and a lower bound.
 
     python benchmarks/share_profile.py --workload dsp-720m --strategy dsp,rsa --ranks 8
 
-The floor is the step's operations at the rate of one large product, measured here. What is above
-it is attention, which no product's rate holds for, and kernels that move bytes.
+The lower bound is the step's operations at the rate of one large product, measured first. A step
+takes longer because of attention, which is slower than a product, and of kernels that move bytes.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ KINDS = {
     "sums": ("reduce_kernel",),
     "element by element": ("elementwise",),
 }
-"""By a part of a kernel's name; the first that fits."""
+"""Parts of kernel names; the first kind with a part that occurs in a name is the kernel's."""
 STEPS = 3
 
 
 def ceilings(dtype: torch.dtype) -> tuple[float, float]:
-    """FLOP/s of a large product, bytes/s of a large copy, read and written."""
+    """FLOP/s of a large product, and bytes/s of a large copy, read and written."""
     n = 8192
     a, b = (torch.randn(n, n, device="cuda", dtype=dtype) for _ in range(2))
     product_ms = ms_of(lambda: a @ b)
@@ -94,16 +94,16 @@ def main() -> None:
     parser.add_argument("--strategy", default="dsp,ulysses,megatron-sp,rsa")
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--set", action="append", default=[])
-    asked = parser.parse_args()
-    work = with_settings(find(asked.workload), asked.set)
+    flags = parser.parse_args()
+    work = with_settings(find(flags.workload), flags.set)
     flop_per_s, bytes_per_s = ceilings(DTYPES[work.dtype])
     print(
         f"{torch.cuda.get_device_name()}: a product of 8192 cubed {flop_per_s / 1e12:.0f} TFLOP/s, "
         f"a copy {bytes_per_s / 1e12:.2f} TB/s"
     )
-    for strategy in asked.strategy.split(","):
+    for strategy in flags.strategy.split(","):
         with fastest_kernels(torch.device("cuda", 0)):
-            report(work, strategy, asked.ranks, flop_per_s)
+            report(work, strategy, flags.ranks, flop_per_s)
 
 
 if __name__ == "__main__":

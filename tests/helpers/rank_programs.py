@@ -1,4 +1,4 @@
-"""What ranks of real process groups run in tests."""
+"""Programs that ranks of real process groups run in tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spbench.workload.traffic import Transfer, by_op, count
 
 
 class SentOverC10d(TorchDispatchMode):
-    """Bytes handed to c10d operations, seen from outside our own counting."""
+    """Counts the bytes handed to c10d operations, independently of spbench's own counts."""
 
     def __init__(self, rank: int, ranks: int) -> None:
         super().__init__()
@@ -48,15 +48,15 @@ class SentOverC10d(TorchDispatchMode):
 
 
 def check_network(rank: int, ranks: int, folder: str) -> None:
-    """Every collective of the gloo transport, and a step of every strategy, seen from outside."""
+    """Runs every collective over gloo and a step of every strategy; counts the bytes at c10d."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
     torch.set_num_threads(1)
     place = Path(folder)
     os.environ["MASTER_PORT"] = (place / "port").read_text()
     group = ProcessGroup(torch.device("cpu"), 60.0)
     group.warm()
-    found: dict[str, Any] = {"steps": {}}
-    found["collectives"] = _collectives(group)
+    results: dict[str, Any] = {"steps": {}}
+    results["collectives"] = _collectives(group)
     for name in places():
         work = find("axes-2d-uneven", "verify")
         transports = group.transports
@@ -68,10 +68,10 @@ def check_network(rank: int, ranks: int, folder: str) -> None:
             step(*inputs)
         counted = sum(float(n) for n in transports.sent().values())
         predicted = sum(float(n) for n in count(load(name).traffic(work, ranks), rank).values())
-        found["steps"][name] = {"seen": seen.sent, "counted": counted, "predicted": predicted}
-    found["largest"] = group.largest([rank, -rank])
-    found["texts"] = group.gather_text(f"rank {rank}")
-    (place / f"{rank}.json").write_text(json.dumps(found))
+        results["steps"][name] = {"seen": seen.sent, "counted": counted, "predicted": predicted}
+    results["largest"] = group.largest([rank, -rank])
+    results["texts"] = group.gather_text(f"rank {rank}")
+    (place / f"{rank}.json").write_text(json.dumps(results))
     group.close()
 
 

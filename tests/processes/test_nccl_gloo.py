@@ -1,4 +1,4 @@
-"""gloo between real processes: values, and bytes as seen outside our own counters."""
+"""gloo between real processes: values, and bytes as c10d itself is handed them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from helpers.rank_programs import check_network
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_network(ranks: int, tmp_path: Path) -> None:
-    """Collectives are right; c10d saw exactly the bytes that we counted and predicted."""
+    """Collectives are right; c10d is handed exactly the bytes that spbench counts and predicts."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         (tmp_path / "port").write_text(str(free.getsockname()[1]))
     mp.start_processes(check_network, (ranks, str(tmp_path)), ranks, start_method="forkserver")
     for rank in range(ranks):
-        found = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert found["collectives"] == dict.fromkeys(found["collectives"], True)
-        for name, step in found["steps"].items():
+        results = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert results["collectives"] == dict.fromkeys(results["collectives"], True)
+        for name, step in results["steps"].items():
             assert step["counted"] == pytest.approx(step["predicted"], rel=1e-12), name
             assert step["seen"] == pytest.approx(step["counted"], rel=1e-12), name
-        assert found["largest"] == [ranks - 1, 0]
-        assert found["texts"] == [f"rank {r}" for r in range(ranks)]
+        assert results["largest"] == [ranks - 1, 0]
+        assert results["texts"] == [f"rank {r}" for r in range(ranks)]
