@@ -25,9 +25,9 @@ class Failure(Exception):
 class ResultsError(Failure):
     """A results directory cannot be used; the message says why."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message, UNFIT)
+
 
 class CannotWriteError(ResultsError):
     """A results directory cannot be written to; the message says why."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, UNFIT)

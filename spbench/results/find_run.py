@@ -117,10 +117,16 @@ def traces_of(run: Path, frame: pandas.DataFrame) -> Traces:
 
 
 def read_latest(run: Path) -> pandas.DataFrame:
-    """The latest row of each launch; says on stderr what could not be read, and why."""
+    """The latest row of each launch; says on stderr what could not be read, and why.
+
+    Raises Failure where the user has named a file that cannot be read.
+    """
     from spbench.results.reading import latest, read_runs
 
-    frame = read_runs(run)
+    try:
+        frame = read_runs(run)
+    except ResultsError as error:
+        raise Failure(str(error)) from None
     for remark in frame.attrs["remarks"]:
         click.echo(remark, err=True)
     if frame.empty:

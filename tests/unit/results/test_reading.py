@@ -12,7 +12,8 @@ import pandas
 import pytest
 
 import spbench
-from spbench.errors import ResultsError
+from spbench.errors import UNFIT, USAGE, Failure, ResultsError
+from spbench.results.find_run import read_latest
 from spbench.results.reading import frame_of, latest, records_of
 from spbench.results.record import COLUMNS, Record, column_types
 from spbench.results.store import Store
@@ -65,10 +66,14 @@ def test_the_latest_row_of_a_launch_stands_in_its_first_place() -> None:
     assert records_of(latest(frame_of([first, other, again]))) == [again, other]
 
 
-def test_a_missing_file_is_said(tmp_path: Path) -> None:
-    """In one sentence with its path."""
-    with pytest.raises(ResultsError, match=r"cannot read .*runs\.csv: No such file"):
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    """A sentence with its path; exit code 6 in the middle of a run, 2 if the user has named it."""
+    sentence = r"cannot read .*runs\.csv: No such file"
+    with pytest.raises(ResultsError, match=sentence) as of_a_run:
         spbench.read_runs(tmp_path / "runs.csv")
+    with pytest.raises(Failure, match=sentence) as named:
+        read_latest(tmp_path / "runs.csv")
+    assert (of_a_run.value.code, named.value.code) == (UNFIT, USAGE)
 
 
 def test_pandas_waits_until_it_is_needed() -> None:
