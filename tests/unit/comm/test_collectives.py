@@ -61,8 +61,8 @@ def test_tensors_travel_together(shape: tuple[int, ...], ranks: int) -> None:
 
     def rank_main(transport: ThreadTransport) -> None:
         comm = Collectives(transport)
-        found = comm.switch(*(comm.take(x, before) for x in xs), before=before, after=after)
-        assert all(torch.equal(y, comm.take(x, after)) for x, y in zip(xs, found, strict=True))
+        switched = comm.switch(*(comm.take(x, before) for x in xs), before=before, after=after)
+        assert all(torch.equal(y, comm.take(x, after)) for x, y in zip(xs, switched, strict=True))
         assert sum(transport.calls.values()) == (1 if transport.sent else 0)
 
     run_rank_threads(ranks, rank_main)
@@ -151,7 +151,7 @@ def test_packing_is_undone(shape: tuple[int, ...], ranks: int, dim: int, tensors
 
 
 def test_even_shards_cost_one_copy_a_tensor() -> None:
-    """However many ranks there are: q, k and v of 16 ranks are packed by three copies."""
+    """q, k and v of 16 ranks are packed by three copies, as for any number of ranks."""
     xs = [torch.randn(1, 4, 16, 8) for _ in range(3)]
     by_rank = list(zip(*(x.split(1, 2) for x in xs), strict=True))
     with CopiesMode() as seen:
@@ -180,7 +180,7 @@ def test_neighbours_in_memory_are_not_one_tensor() -> None:
 
 @pytest.mark.parametrize("bucket_bytes", [1, 40, 10**9])
 def test_gradient_sum(bucket_bytes: int) -> None:
-    """However it is cut into buckets, each gradient is the sum over the ranks, step after step."""
+    """For any bucket size each gradient is the sum over the ranks, step after step."""
 
     def rank_main(transport: ThreadTransport) -> None:
         weights = [torch.nn.Parameter(torch.ones(n)) for n in (3, 4, 5)]

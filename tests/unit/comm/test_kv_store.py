@@ -34,7 +34,7 @@ print(len(set(seen)))
 
 @needs_namespace
 def test_a_port_that_a_closed_store_had() -> None:
-    """Others in the process find the new store at it, as ranks of a launch's elastic do."""
+    """A reused port leads to the new store, as the ranks of a launch need."""
     words = [*ENTER, sys.executable, "-c", FEW_PORTS]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -42,7 +42,7 @@ def test_a_port_that_a_closed_store_had() -> None:
 
 
 def test_texts_by_name() -> None:
-    """Read by all; the first who claims a name has it; what nobody posted is None."""
+    """All read a posted text; the first to claim a name has it; a missing text is None."""
     kept = KeyValueStore("127.0.0.1", 0, keeps=True)
     other = kept.another()
     assert other.read("a") is None

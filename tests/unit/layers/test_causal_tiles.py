@@ -1,4 +1,4 @@
-"""What a ring computes under a mask: every score that is seen, once, and evenly over the ranks."""
+"""A causal ring computes every visible score once, evenly over the ranks."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_whichever_joined_axis_is_sharded_half_is_left_out(axes: str) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_counted_operations_of_a_causal_ring_are_balanced(ranks: int) -> None:
-    """What torch counts of a whole training step's products: 5 % at the most above the mean."""
+    """Operations of a step as torch counts them: the busiest rank is within 5 % of the mean."""
     work = with_settings(find("gpt-7b-small"), ["depth=1"])
     second = ThreadRendezvous(ranks)
     lock = threading.Lock()
@@ -133,7 +133,7 @@ def test_counted_operations_of_a_causal_ring_are_balanced(ranks: int) -> None:
 
 
 def test_straight_shards_would_be_lopsided() -> None:
-    """What zigzag is for: with one run each, the last of 8 ranks computes near twice the mean."""
+    """Zigzag is needed: with single runs the last of 8 ranks computes near twice the mean."""
     bands_ = [
         Band(shard=Shard.even(1, 4096, 8), rank=rank, dims=(1,), lengths=(4096,), causal=True)
         for rank in range(8)

@@ -1,4 +1,4 @@
-"""Queries to a context in pieces: the same attention, whatever the pieces."""
+"""Cross-attention in pieces equals cross-attention in one."""
 
 from __future__ import annotations
 
@@ -18,37 +18,39 @@ def test_pieces_are_equal_and_not_too_short(queries: int, count: int) -> None:
 
 
 def test_a_long_context_goes_to_few_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has a gradient of it: a piece is eight times as long at least."""
-    asked = []
-    monkeypatch.setattr(cross_attention, "pieces", lambda *lengths: asked.append(lengths) or 1)
+    """A piece is at least eight times as long as the text, whose gradient each piece has."""
+    lengths_given = []
+    monkeypatch.setattr(
+        cross_attention, "pieces", lambda *lengths: lengths_given.append(lengths) or 1
+    )
     for length in (7, 128, 300):
         cross_attend(torch.zeros(1, 4, 2, 8), *torch.zeros(2, 1, length, 2, 8))
-    assert asked == [(4, 1024), (4, 1024), (4, 2400)]
+    assert lengths_given == [(4, 1024), (4, 1024), (4, 2400)]
 
 
 @pytest.mark.parametrize("queries", [(0, 5), (3, 0)])
 def test_no_queries(queries: tuple[int, int]) -> None:
-    """A rank may have none."""
+    """A rank without queries gets an empty result."""
     out = cross_attend(torch.zeros(1, *queries, 2, 8), *torch.zeros(2, 1, 3, 2, 8))
     assert out.shape == (1, *queries, 2, 8)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_pieces_change_nothing(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the output nor any gradient: against every query with every key, written down."""
+    """Output and gradients equal those of every query with every key, written out."""
     torch.manual_seed(0)
     q = torch.randn(batch, 6, 16, 2, 4, dtype=torch.float64, requires_grad=True)
     k, v = (torch.randn(batch, 5, 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
     monkeypatch.setattr(cross_attention, "PIECE", 8)
     monkeypatch.setattr(cross_attention, "LONGER", 1)
     assert pieces(6 * 16, 8) == 12
-    found = cross_attend(q, k, v)
+    computed = cross_attend(q, k, v)
     weights = (torch.einsum("btszd,blzd->btszl", q, k) / 4**0.5).softmax(-1)
     wanted = torch.einsum("btszl,blzd->btszd", weights, v)
     cotangent = torch.randn_like(wanted)
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(computed, wanted)
     torch.testing.assert_close(
-        gradients(found, cotangent, q, k, v), gradients(wanted, cotangent, q, k, v)
+        gradients(computed, cotangent, q, k, v), gradients(wanted, cotangent, q, k, v)
     )
 
 

@@ -131,7 +131,7 @@ def of_heads(sublayer: Sublayer, work: Workload, axis: str, ranks: int) -> float
 @examples(STACKS)
 @given(stacks())
 def test_never_a_byte_more_than_brute_force(case: tuple[Workload, int]) -> None:
-    """Of all layouts that never shard the attended axis, none sends less."""
+    """No layout that never shards the attended axis sends less."""
     work, ranks = case
     assume(DSP().why_not(work, ranks) is None)
     layout = DSP().layout(work, ranks)
@@ -176,7 +176,7 @@ def test_short_axes_are_not_sharded() -> None:
 
 
 def test_one_axis_is_not_enough() -> None:
-    """DSP says that it needs a second sequence axis; embedded strategies work."""
+    """DSP needs a second sequence axis and says so; strategies with a fixed axis work."""
     for name in ("bert-base", "gpt-7b", "llama3-8b"):
         why = load("dsp").why_not(find(name), 2)
         assert why is not None
@@ -209,7 +209,7 @@ def test_joint_attention_among_others_shares_its_heads() -> None:
 
 
 def test_timesformer_on_eight_ranks() -> None:
-    """8 frames fit 8 ranks, 196 patches and 12 heads do not divide: nobody declines."""
+    """8 frames fit 8 ranks, 196 patches and 12 heads do not divide: no strategy declines."""
     work = find("timesformer")
     for name in ("dsp", "ulysses", "megatron-sp", "rsa"):
         assert load(name).why_not(work, 8) is None

@@ -1,4 +1,4 @@
-"""Strategies by name and option, and what is said of those that do not exist."""
+"""Strategies by name and option, and the messages for unknown ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_options_become_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("dps", "Did you mean 'dsp'"),
         ("rsa:reduce-scater", "Did you mean 'reduce-scatter'"),
@@ -31,9 +31,9 @@ def test_options_become_fields() -> None:
         ("", "unknown strategy ''"),
     ],
 )
-def test_mistakes_are_explained(text: str, said: str) -> None:
+def test_mistakes_are_explained(text: str, message: str) -> None:
     """The nearest valid name or value is named."""
-    with pytest.raises(UnknownStrategyError, match=said):
+    with pytest.raises(UnknownStrategyError, match=message):
         load(text)
 
 

@@ -1,4 +1,4 @@
-"""Jobs and rank files between checkouts of different age: only what is stated is sent."""
+"""Jobs and rank files between checkouts of different age: fields at their defaults are left out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def job(workload: Workload, **more: Any) -> Job:
 
 @pytest.mark.parametrize("kind", ["workloads", "verify"])
 def test_every_job_comes_back(tmp_path: Path, kind: str) -> None:
-    """Through job.json and through a joined group, aliases and all."""
+    """A job survives job.json and a joined group, with its aliases."""
     for name in names(kind):
         for effort in (MeasurementBudget(), QUICK, MeasurementBudget(silent=False, precision=0.5)):
             sent = job(find(name, kind), effort=effort, launch=2)
@@ -33,7 +33,7 @@ def test_every_job_comes_back(tmp_path: Path, kind: str) -> None:
 
 
 def test_checks_come_back(tmp_path: Path) -> None:
-    """A list of them, with and without a sharpness of their own."""
+    """Gate checks survive job.json, with and without a sharpness of their own."""
     work = find("axes-2d", "verify")
     checks = [GateCheck(workload=work, strategy="dsp", sharpness=s) for s in (1.0, 8.0)]
     sent = Job(ranks=3, device="cpu", checks=checks, environment={"A": "1"})
@@ -42,7 +42,7 @@ def test_checks_come_back(tmp_path: Path) -> None:
 
 
 def test_defaults_are_not_sent(tmp_path: Path) -> None:
-    """A field that an older checkout does not know does no harm until it is used."""
+    """An older checkout reads a job with newer fields as long as they are at their defaults."""
     job(find("dsp-720m-small")).write(tmp_path)
     written = json.loads((tmp_path / "job.json").read_text())
     assert written.keys() == {"ranks", "device", "case", "timeout_s"}
@@ -52,16 +52,16 @@ def test_defaults_are_not_sent(tmp_path: Path) -> None:
 
 
 def test_a_new_field_of_effort_does_not_change_a_case() -> None:
-    """How long it is measured is no part of its key."""
+    """The measurement budget is not part of a case's key."""
     work = find("dsp-720m-small")
     efforts = (MeasurementBudget(), MeasurementBudget(silent=False, precision=0.1), QUICK)
-    keys = {one.case.key for e in efforts if (one := job(work, effort=e)).case}
+    keys = {made.case.key for e in efforts if (made := job(work, effort=e)).case}
     assert keys == {"09d76186bb34e554"}
 
 
 def test_a_rank_file_of_another_checkout_is_read() -> None:
-    """What it says besides is left alone; what it does not say is not measured."""
+    """Unknown fields of a rank file are ignored; missing fields count as not measured."""
     text = json.dumps({"rank": 1, "status": "ok", "step_ms": [1.0], "mood": "good"})
-    found = Sample.model_validate_json(text)
-    assert (found.rank, found.step_ms, found.stopped_by) == (1, [1.0], "")
-    assert (found.conditions, found.collectives, found.steps_s) == (None, None, None)
+    sample = Sample.model_validate_json(text)
+    assert (sample.rank, sample.step_ms, sample.stopped_by) == (1, [1.0], "")
+    assert (sample.conditions, sample.collectives, sample.steps_s) == (None, None, None)

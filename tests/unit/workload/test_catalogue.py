@@ -1,4 +1,4 @@
-"""The YAML files in configs/: each loads, says where it comes from, and has an honest twin."""
+"""The YAML files in configs/: each loads, names its source, and has a small form true to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILES = sorted(
     if path.parent.name != "sweeps"  # test_sweep_file.py has those
 )
 
-# (axes kept or divided by, hidden divided by, layers), as the twin's own source says.
+# (axes kept or divided by, hidden divided by, layers), as the small form's source says.
 CLAIMED: dict[str, tuple[dict[str, float], int, int]] = {
     "axial-weather": ({"level": 1, "lat": 15, "lon": 15}, 16, 2),
     "bert-base": ({"sequence": 4}, 8, 2),
@@ -59,7 +59,7 @@ FOR_TIMING = {"dsp-3b", "dsp-720m", "latte-1", "open-sora-1.2-480p", "open-sora-
 
 @pytest.mark.parametrize("file", FILES)
 def test_every_file_loads_and_has_a_source(file: str) -> None:
-    """Whatever else lies in configs/ is a workload named as its file, with its source."""
+    """Every workload in configs/ is named as its file and has a source."""
     work = load_file(configs() / file)
     assert work.name == Path(file).stem
     assert len(work.source) > 20
@@ -75,7 +75,7 @@ def test_the_catalogue_is_complete() -> None:
 
 
 def form(sublayer: Sublayer) -> dict[str, Any]:
-    """All of a sublayer, with sizes that shrink in a twin as whether there are any."""
+    """A sublayer's fields; for sizes that shrink in the small form, only their presence."""
     data = sublayer.model_dump(by_alias=True)
     shrinks = {"cross_attention", "projection", "pair_bias"} & set(data)
     return data | {key: data[key] is not None for key in shrinks}
@@ -83,10 +83,12 @@ def form(sublayer: Sublayer) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", LARGE)
 def test_a_twin_is_of_the_same_kind(name: str) -> None:
-    """The same axes in the same order and the same block, and it trains on a CPU."""
+    """The small form has the axes and block of the large one, and trains on a CPU."""
     large, small = find(name), find(f"{name}-small")
     assert list(small.axes) == list(large.axes)
-    assert [form(one) for one in small.block] == [form(one) for one in large.block]
+    assert [form(sublayer) for sublayer in small.block] == [
+        form(sublayer) for sublayer in large.block
+    ]
     for key in ("norm", "qk_norm", "positions", "modulation", "mode"):
         assert getattr(small, key) == getattr(large, key)
     assert small.heads * large.key_heads == large.heads * small.key_heads
@@ -96,7 +98,7 @@ def test_a_twin_is_of_the_same_kind(name: str) -> None:
 
 @pytest.mark.parametrize("name", LARGE)
 def test_a_twin_is_as_small_as_it_says(name: str) -> None:
-    """Axes, width and layers are the fractions that its source claims."""
+    """Axes, width and layers are the fractions that the small form's source claims."""
     large, small = find(name), find(f"{name}-small")
     divisors, width, layers = CLAIMED[name]
     parts = {axis: n / divisors[axis] for axis, n in large.axes.items()}
@@ -114,11 +116,11 @@ def test_a_twin_is_small(name: str) -> None:
     assert min(*small.axes.values(), small.key_heads) >= 4
     assert small.hidden >= 32
     if name not in FOR_TIMING:
-        assert all(score_bytes(small, one) < 100e6 for one in small.attentions)
+        assert all(score_bytes(small, attention) < 100e6 for attention in small.attentions)
 
 
 def score_bytes(work: Workload, attention: Attention) -> int:
-    """Of one attention's scores in float64, in which strategies are proved."""
+    """Bytes of one attention's scores in float64, in which strategies are proved."""
     keys = attention.projection or work.length(attention)
     return work.batch * work.tokens * keys * work.heads * DTYPE_BYTES["float64"]
 
@@ -131,8 +133,8 @@ def test_remainders_are_as_claimed() -> None:
         assert f"modulo {', '.join(map(str, most))} and {last}" in small.source
         for axis, length in large.axes.items():
             assert all(small.axes[axis] % n == length % n for n in ranks)
-    said = {name for name in LARGE if "modulo" in find(f"{name}-small").source}
-    assert said == set(REMAINDERS)
+    stated = {name for name in LARGE if "modulo" in find(f"{name}-small").source}
+    assert stated == set(REMAINDERS)
 
 
 @pytest.mark.parametrize(
@@ -144,9 +146,9 @@ def test_remainders_are_as_claimed() -> None:
     ],
 )
 def test_13_and_17_divide_by_nothing(name: str, axis: str, length: int) -> None:
-    """Nor do they in the twin: some rank of 2 to 8 always holds less than another."""
-    for twin in (find(name), find(f"{name}-small")):
-        assert twin.axes[axis] == length
+    """Prime axes divide in neither form: on 2 to 8 ranks some rank holds less than another."""
+    for work in (find(name), find(f"{name}-small")):
+        assert work.axes[axis] == length
         assert all(len(set(shard_sizes(length, ranks))) == 2 for ranks in range(2, 9))
 
 
@@ -163,11 +165,11 @@ def test_what_each_twin_is_there_for() -> None:
 
 
 def test_row_wise_attention_of_the_evoformer_has_the_pair_bias() -> None:
-    """Within a row it goes along the columns, the residues, and there are pairs of those."""
+    """Attention within a row goes along the columns, the residues, whose pairs give the bias."""
     alone, paired = find("evoformer-msa"), find("evoformer-pair")
     assert paired.pairs == {"column": 128}
-    assert [one.axes for one in paired.attentions] == [("column",), ("row",)]
-    without = [one.model_copy(update={"pair_bias": None}) for one in paired.attentions]
+    assert [attention.axes for attention in paired.attentions] == [("column",), ("row",)]
+    without = [attention.model_copy(update={"pair_bias": None}) for attention in paired.attentions]
     assert tuple(without) == alone.attentions
     assert (paired.axes, paired.hidden, paired.depth) == (alone.axes, alone.hidden, alone.depth)
 
@@ -179,7 +181,7 @@ def test_heads_are_shared_unevenly_where_claimed() -> None:
 
 @pytest.mark.parametrize("name", LARGE)
 def test_paper_sizes(name: str) -> None:
-    """None is a toy, and one departs from bfloat16 only where its paper states no precision."""
+    """No workload is a toy; float32 is used only where the paper states no precision."""
     work = find(name)
     unstated = "the precision is not stated there, float32 is ours" in work.source
     assert work.dtype == ("float32" if unstated else "bfloat16")
@@ -207,16 +209,16 @@ def test_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("dsp-720", "unknown workload 'dsp-720'. Did you mean 'dsp-720m'"),
         ("zzz", "unknown workload 'zzz'. Known: axial-weather"),
         ("none.yaml", "none.yaml: No such file"),
     ],
 )
-def test_an_unknown_workload_is_said_with_the_nearest(name: str, said: str) -> None:
-    """A slip gets a suggestion, a file its reason."""
-    with pytest.raises(WorkloadError, match=said):
+def test_an_unknown_workload_is_named_with_the_nearest(name: str, message: str) -> None:
+    """A typing error gets a suggestion, an unreadable file its reason."""
+    with pytest.raises(WorkloadError, match=message):
         find(name)
 
 

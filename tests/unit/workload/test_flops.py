@@ -44,7 +44,7 @@ def test_parameters_are_those_of_the_model(work: Workload) -> None:
 
 @pytest.mark.parametrize("work", by_name(PAPERS))
 def test_parameters_of_the_papers_models(work: Workload) -> None:
-    """Exact for the large ones too, built without memory."""
+    """The formula is exact for large workloads too, built without memory."""
     with torch.device("meta"):
         model = Transformer(work, OneDevice(), Collectives(SilentTransport(0, 1)))
     assert parameters(work).total == sum(p.numel() for p in model.parameters())
@@ -59,10 +59,10 @@ def test_models_are_as_large_as_their_names_say(name: str, count: float) -> None
 @pytest.mark.parametrize("work", by_name(SMALL + VERIFY))
 def test_cut_and_replicated_parameters(work: Workload) -> None:
     """What may be cut grows with depth alone; weights of projections are most of it."""
-    one, three = (parameters(work.model_copy(update={"depth": n})) for n in (1, 3))
-    assert three.cuttable == 3 * one.cuttable
-    assert one.total == one.cuttable + one.replicated
-    assert one.cuttable >= 2 * work.hidden * work.hidden  # queries and the way out, at least
+    single, triple = (parameters(work.model_copy(update={"depth": n})) for n in (1, 3))
+    assert triple.cuttable == 3 * single.cuttable
+    assert single.total == single.cuttable + single.replicated
+    assert single.cuttable >= 2 * work.hidden * work.hidden  # queries and the way out, at least
 
 
 @pytest.mark.parametrize("work", by_name(VERIFY))
@@ -96,11 +96,11 @@ def test_a_training_step_is_three_forwards(work: Workload) -> None:
 
 @pytest.mark.parametrize("name", ["attention-only", "axes-3d-uneven"])
 def test_backward_is_twice_the_forward_as_torch_counts(name: str) -> None:
-    """Torch counts 3 x forward, less the gradient of the condition, which nobody asks for."""
+    """Torch counts 3 x forward, less the gradient of the condition, which needs none."""
     work = find(name, "verify")
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         run(one_step(work))
-    modulated = sum("mlp" in one or "attention" in one for one in dumped(work))
+    modulated = sum("mlp" in item or "attention" in item for item in dumped(work))
     not_asked_for = 0
     if work.modulation != "none":
         not_asked_for = 2 * work.batch * work.hidden * 3 * modulated * work.hidden

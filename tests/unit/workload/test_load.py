@@ -1,4 +1,4 @@
-"""YAML to workloads: every mistake is a WorkloadError that says where, why and what works."""
+"""YAML to workloads: every mistake is a WorkloadError with place, reason and remedy."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def test_a_valid_file_is_loaded(tmp_path: Path) -> None:
 )
 def test_the_way_a_file_is_saved_does_not_matter(tmp_path: Path, content: bytes) -> None:
     """Windows line ends, a byte order mark and a missing last line end are read alike."""
-    assert load_file(written(tmp_path, content)) == load_text(VALID, "here")
+    assert load_file(written(tmp_path, content)) == load_text(VALID, "text")
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "reason"),
     [
         ("", 1, "holds nothing"),
         ("# only a comment\n", 1, "holds nothing"),
@@ -173,24 +173,24 @@ def test_the_way_a_file_is_saved_does_not_matter(tmp_path: Path, content: bytes)
     ],
 )
 def test_a_mistake_is_said_with_file_and_line(
-    tmp_path: Path, text: str, line: int, said: str
+    tmp_path: Path, text: str, line: int, reason: str
 ) -> None:
     """The message starts with file:line of the offending key and says what is wrong with it."""
     path = written(tmp_path, text.encode())
     message = refused(path)
     assert message.startswith(f"{path}:{line}: "), message
-    assert said in message
+    assert reason in message
     assert len(message) < len(str(path)) + 400
 
 
 def test_a_file_that_is_not_utf8_names_the_line(tmp_path: Path) -> None:
-    """Latin-1 in the third line is found there."""
+    """Latin-1 in the third line is reported with that line."""
     path = written(tmp_path, changed("a test", "Käse").encode("latin-1"))
     assert refused(path) == f"{path}:3: not UTF-8 text"
 
 
 def test_paths_without_a_workload(tmp_path: Path) -> None:
-    """A folder, a missing file, what can name none, something endless: each with its path."""
+    """A folder, a missing file, an impossible name and an endless file are errors with the path."""
     assert refused(tmp_path) == f"{tmp_path}:1: is a folder; a workload is a YAML file"
     assert refused(Path("no\0.yaml")) == "'no\\x00.yaml': not the name of a file"
     assert refused(Path("no\ud800.yaml")) == "'no\\ud800.yaml': not the name of a file"
@@ -243,7 +243,7 @@ def damages(draw: st.DrawFn) -> bytes:
 @examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damages())
 def test_a_damaged_file_raises_nothing_else(tmp_path: Path, content: bytes) -> None:
-    """Whatever the damage: a workload, or a WorkloadError that begins with file and line."""
+    """A damaged file gives a workload, or a WorkloadError that begins with file and line."""
     path = written(tmp_path, content)
     try:
         loaded = load_file(path)
@@ -253,7 +253,7 @@ def test_a_damaged_file_raises_nothing_else(tmp_path: Path, content: bytes) -> N
         assert Workload.model_validate(loaded.model_dump(by_alias=True)) == loaded
 
 
-BASE = load_text(VALID, "here")
+BASE = load_text(VALID, "text")
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_settings_replace_fields(settings: list[str], expected: dict[str, object
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "message"),
     [
         ("depth", "write key=value, as in --set depth=4"),
         ("dpeth=4", "unknown key 'dpeth'. Did you mean 'depth'?"),
@@ -311,22 +311,22 @@ def test_settings_replace_fields(settings: list[str], expected: dict[str, object
         ("block=[*a]", "aliases"),
     ],
 )
-def test_a_mistaken_setting_is_named(setting: str, said: str) -> None:
+def test_a_mistaken_setting_is_named(setting: str, message: str) -> None:
     """The message repeats the setting as it was given, and says what would work."""
     with pytest.raises(WorkloadError) as caught:
         with_settings(BASE, [setting])
     assert str(caught.value).startswith(f"--set {setting}:")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_the_first_of_two_settings_is_not_blamed_on_the_second() -> None:
-    """Every setting is shown where they are judged together."""
+    """An error of fields that do not fit together shows every setting."""
     with pytest.raises(WorkloadError, match=r"^--set depth=0 --set batch=2: depth is 0"):
         with_settings(BASE, ["depth=0", "batch=2"])
 
 
 def test_the_nearest_name_or_all_of_them() -> None:
-    """A slip of the finger gets a suggestion, anything else the whole list."""
+    """A typing error gets a suggestion, any other word the whole list."""
     assert suggestion("heds", ["heads", "depth"]) == "Did you mean 'heads'?"
     assert suggestion("zzz", ["heads", "depth"]) == "Known: heads, depth"
     assert suggestion("layers", ["axes", "depth"]) == "Did you mean 'depth'?"

@@ -1,4 +1,4 @@
-"""How an axis is cut: every position once, as even as can be."""
+"""Shards hold every position once, as evenly as can be."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ def test_known_sizes(length: int, ranks: int, sizes: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(("sizes", "imbalance"), [((4, 3, 3, 3), 16 / 13), ((2, 2), 1.0)])
 def test_imbalance_is_largest_over_mean(sizes: tuple[int, ...], imbalance: float) -> None:
-    """Even shards have 1; otherwise the longest shard says how long all wait."""
+    """Even shards have imbalance 1; uneven shards have the longest over the mean."""
     assert Shard.of_sizes(1, sizes).imbalance == pytest.approx(imbalance)

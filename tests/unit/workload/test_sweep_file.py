@@ -48,13 +48,14 @@ def loaded(folder: Path, text: str) -> ExpandedSweep:
     return load_sweep(str(path), expand_names)
 
 
-def cell(one: Combination) -> tuple[Any, ...]:
-    work = one.workload
-    return work.name, work.axes["time"], work.batch, one.ranks, one.strategy
+def cell(combination: Combination) -> tuple[Any, ...]:
+    work = combination.workload
+    axes = work.axes
+    return work.name, axes["time"], work.batch, combination.ranks, combination.strategy
 
 
 def cells(folder: Path, text: str) -> list[tuple[Any, ...]]:
-    return [cell(one) for one in loaded(folder, text).combinations]
+    return [cell(each) for each in loaded(folder, text).combinations]
 
 
 def test_cells_come_in_the_order_of_the_file(tmp_path: Path) -> None:
@@ -69,9 +70,9 @@ def test_cells_come_in_the_order_of_the_file(tmp_path: Path) -> None:
         if (workload, ranks) != ("dsp-3b", 1) and (strategy, time) != ("rsa", 64)
     ]
     expected += [("dsp-720m", 512, 1, ranks, s) for ranks in (8, 16) for s in ("dsp", "rsa")]
-    found = cells(tmp_path, VALID)
-    assert found == expected
-    assert len(set(found)) == len(found) == 22
+    sweep_cells = cells(tmp_path, VALID)
+    assert sweep_cells == expected
+    assert len(set(sweep_cells)) == len(sweep_cells) == 22
 
 
 def test_what_else_a_file_says(tmp_path: Path) -> None:
@@ -79,20 +80,20 @@ def test_what_else_a_file_says(tmp_path: Path) -> None:
     sweep = loaded(tmp_path, VALID)
     assert (sweep.file.name, sweep.file.launches, sweep.file.reference) == ("made-up", 3, "rsa")
     assert sweep.file.skip_invalid
-    assert {one.workload.checkpointing for one in sweep.combinations} == {"none"}
+    assert {each.workload.checkpointing for each in sweep.combinations} == {"none"}
 
 
 def test_little_is_enough(tmp_path: Path) -> None:
-    """One of each, without lists: all strategies, three launches, nothing skipped, no reference."""
+    """A workload and ranks suffice: all strategies, three launches, none skipped, no reference."""
     sweep = loaded(tmp_path, "name: a\nworkloads: dsp-720m\ngpus: 2\n")
-    assert [one.strategy for one in sweep.combinations] == list(places())
-    assert [one.workload for one in sweep.combinations] == [find("dsp-720m")] * len(places())
+    assert [each.strategy for each in sweep.combinations] == list(places())
+    assert [each.workload for each in sweep.combinations] == [find("dsp-720m")] * len(places())
     assert (sweep.file.launches, sweep.file.reference) == (3, None)
     assert not sweep.file.skip_invalid
 
 
 def test_include_alone_is_enough(tmp_path: Path) -> None:
-    """Each has its own workload, ranks, settings and, if it likes, strategies."""
+    """An include has its own workload, ranks, settings and, optionally, strategies."""
     text = """\
 name: a
 strategies: dsp
@@ -108,15 +109,15 @@ include:
 
 
 def test_strategies_are_those_of_the_command_line(tmp_path: Path) -> None:
-    """With options, with commas, and 'all' for the rest; each once."""
+    """Strategies may have options and commas, with 'all' for the rest; each counts once."""
     texts = "[rsa:reduce-scatter, 'dsp,rsa', all]"
-    found = cells(tmp_path, f"name: a\nworkloads: dsp-720m\nstrategies: {texts}\ngpus: 2\n")
+    sweep_cells = cells(tmp_path, f"name: a\nworkloads: dsp-720m\nstrategies: {texts}\ngpus: 2\n")
     rest = [name for name in places() if name not in ("dsp", "rsa")]
-    assert [strategy for *_, strategy in found] == ["rsa:reduce-scatter", "dsp", "rsa", *rest]
+    assert [strategy for *_, strategy in sweep_cells] == ["rsa:reduce-scatter", "dsp", "rsa", *rest]
 
 
 def test_settings_without_a_column_are_in_the_name(tmp_path: Path) -> None:
-    """As with --set: axes and batch have columns, depth and block have not."""
+    """Settings without a column of the results (depth, block) are added to the name."""
     text = """\
 name: a
 workloads: dsp-720m-small
@@ -125,13 +126,13 @@ gpus: 2
 set: {axes.time: 4, norm: rms}
 matrix: {depth: [1, 2], block: [[{attention: time}, {mlp: 4}]]}
 """
-    found = [one.workload.name for one in loaded(tmp_path, text).combinations]
+    sweep_cells = [each.workload.name for each in loaded(tmp_path, text).combinations]
     block = "block=[{attention: time}, {mlp: 4}]"
-    assert found == [f"dsp-720m-small norm=rms depth={depth} {block}" for depth in (1, 2)]
+    assert sweep_cells == [f"dsp-720m-small norm=rms depth={depth} {block}" for depth in (1, 2)]
 
 
 def test_an_include_may_bring_back_what_is_excluded(tmp_path: Path) -> None:
-    """Excluding is done before; the cell comes behind the matrix."""
+    """An included cell is never excluded, and comes behind the matrix."""
     text = """\
 name: a
 workloads: [dsp-720m, dsp-3b]
@@ -140,8 +141,8 @@ gpus: [2, 4]
 include: [{workload: dsp-3b, gpus: 2}]
 exclude: [{workload: dsp-3b}]
 """
-    found = [(name, ranks) for name, _, _, ranks, _ in cells(tmp_path, text)]
-    assert found == [("dsp-720m", 2), ("dsp-720m", 4), ("dsp-3b", 2)]
+    sweep_cells = [(name, ranks) for name, _, _, ranks, _ in cells(tmp_path, text)]
+    assert sweep_cells == [("dsp-720m", 2), ("dsp-720m", 4), ("dsp-3b", 2)]
 
 
 @pytest.mark.parametrize(
@@ -156,24 +157,24 @@ exclude: [{workload: dsp-3b}]
 def test_any_field_of_the_workload_may_exclude(
     tmp_path: Path, exclude: str, left: list[tuple[str, int]]
 ) -> None:
-    """Whether it was set or is the workload's own; all that is given must match."""
+    """An exclude matches set values and the workload's own; all of its keys must match."""
     text = "name: a\nworkloads: [dsp-720m, dsp-3b]\nstrategies: dsp\ngpus: [2, 4]\n"
-    found = cells(tmp_path, f"{text}exclude: [{exclude}]\n")
-    assert [(name, ranks) for name, _, _, ranks, _ in found] == left
+    sweep_cells = cells(tmp_path, f"{text}exclude: [{exclude}]\n")
+    assert [(name, ranks) for name, _, _, ranks, _ in sweep_cells] == left
 
 
 def test_files_are_seen_from_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A workload of one's own lies beside the sweep, wherever the command is run."""
+    """A workload file is looked for beside the sweep, wherever the command is run."""
     (tmp_path / "mine.yaml").write_text((configs() / "verify" / "axes-2d.yaml").read_text())
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     (tmp_path / "sweep.yaml").write_text("name: a\nworkloads: mine.yaml\ngpus: 2\n")
-    found = load_sweep("../sweep.yaml", expand_names)
-    assert {one.workload.name for one in found.combinations} == {"axes-2d"}
+    sweep = load_sweep("../sweep.yaml", expand_names)
+    assert {each.workload.name for each in sweep.combinations} == {"axes-2d"}
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "reason"),
     [
         ("", 1, "holds nothing; a sweep is a mapping of keys"),
         ("name: a\n", 1, "no cells: give workloads and gpus, or include"),
@@ -249,29 +250,29 @@ def test_files_are_seen_from_the_sweep(tmp_path: Path, monkeypatch: pytest.Monke
     ],
 )
 def test_a_mistake_is_said_with_file_and_line(
-    tmp_path: Path, text: str, line: int, said: str
+    tmp_path: Path, text: str, line: int, reason: str
 ) -> None:
     """The message starts with file:line of the offending key and says what is wrong with it."""
     with pytest.raises(WorkloadError) as caught:
         loaded(tmp_path, text)
     message = str(caught.value)
     assert message.startswith(f"{tmp_path}/sweep.yaml:{line}: "), message
-    assert said in message
+    assert reason in message
     assert len(message) < 2 * len(str(tmp_path)) + 400
 
 
 def test_the_cell_that_comes_twice_is_named(tmp_path: Path) -> None:
-    """Whichever settings lead to it: depth 28 is the workload's own."""
+    """Cells are compared by their resolved workloads: depth 28 is dsp-720m's own."""
     text = "name: a\nworkloads: dsp-720m\nstrategies: dsp\ngpus: 2\ninclude:\n"
     again = "  - {workload: dsp-720m, gpus: 2, set: {depth: 28}}\n"
     with pytest.raises(WorkloadError) as caught:
         loaded(tmp_path, text + again)
-    said = "dsp on 2 ranks of dsp-720m depth=28 comes twice; first from line 2"
-    assert str(caught.value) == f"{tmp_path}/sweep.yaml:6: {said}"
+    reason = "dsp on 2 ranks of dsp-720m depth=28 comes twice; first from line 2"
+    assert str(caught.value) == f"{tmp_path}/sweep.yaml:6: {reason}"
 
 
 def test_a_mistake_in_a_workload_is_said_with_both_files(tmp_path: Path) -> None:
-    """Where the sweep names it, and where it is wrong."""
+    """A broken workload file is reported with the sweep's line and its own."""
     (tmp_path / "mine.yaml").write_text("name: mine\nhiden: 4\n")
     with pytest.raises(WorkloadError) as caught:
         loaded(tmp_path, "name: a\nworkloads: mine.yaml\ngpus: 2\n")
@@ -280,7 +281,7 @@ def test_a_mistake_in_a_workload_is_said_with_both_files(tmp_path: Path) -> None
 
 
 def test_a_sweep_has_an_end(tmp_path: Path) -> None:
-    """The number is worked out, not the cells."""
+    """The limit of cells is checked before any cell is made."""
     many = list(range(1, 1000))
     matrix = f"{{batch: {many}, depth: {many}, axes.time: {many}, axes.space: {many}}}"
     text = f"name: a\nworkloads: dsp-720m\nstrategies: dsp\ngpus: 2\nmatrix: {matrix}\n"
@@ -289,7 +290,7 @@ def test_a_sweep_has_an_end(tmp_path: Path) -> None:
 
 
 def test_an_unknown_sweep_is_said_with_the_nearest(tmp_path: Path) -> None:
-    """A slip gets a suggestion, a file its reason."""
+    """A typing error gets a suggestion, an unreadable file its reason."""
     with pytest.raises(WorkloadError, match=r"unknown sweep 'ci-smok'. Did you mean 'ci-smoke'"):
         load_sweep("ci-smok", expand_names)
     with pytest.raises(WorkloadError, match=r"'dsp-720m' is a workload; use --workload"):
@@ -315,19 +316,21 @@ def damages(draw: st.DrawFn) -> str:
 @examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damages())
 def test_a_damaged_file_raises_nothing_else(tmp_path: Path, content: str) -> None:
-    """Whatever the damage: cells, each once, or a WorkloadError that begins with file and line."""
+    """A damaged file gives cells, each once, or a WorkloadError that begins with file and line."""
     try:
-        found = loaded(tmp_path, content)
+        sweep = loaded(tmp_path, content)
     except WorkloadError as error:
         assert re.match(re.escape(f"{tmp_path}/sweep.yaml") + r":\d+: \S", str(error)), str(error)
     else:
-        asked = [(one.workload.model_dump_json(), *cell(one)[3:]) for one in found.combinations]
-        assert len(set(asked)) == len(asked) > 0
+        identities = [
+            (each.workload.model_dump_json(), *cell(each)[3:]) for each in sweep.combinations
+        ]
+        assert len(set(identities)) == len(identities) > 0
 
 
 @pytest.mark.parametrize("name", names("sweeps"))
 def test_every_sweep_of_the_catalogue_loads(name: str) -> None:
-    """Named as its file, with its source; more than one launch where times are the point."""
+    """A sweep is named as its file and has a source; sweeps for times have several launches."""
     sweep = load_sweep(name, expand_names)
     assert sweep.file.name == name
     assert len(sweep.file.source) > 60
@@ -362,37 +365,42 @@ DSP_PAPER = {
 
 @pytest.mark.parametrize("name", DSP_PAPER)
 def test_the_experiments_of_the_dsp_paper(name: str) -> None:
-    """Its models, frames, batches and GPUs, with all four strategies, in its precision."""
+    """The paper's models, frames, batches, GPUs and precision, with all four strategies."""
     sweep = load_sweep(name, expand_names)
     strategies = ("dsp", "ulysses", "megatron-sp", "rsa")
-    assert [cell(one) for one in sweep.combinations] == [
+    assert [cell(each) for each in sweep.combinations] == [
         (*p, s) for p in DSP_PAPER[name] for s in strategies
     ]
-    how = {(one.workload.dtype, one.workload.checkpointing) for one in sweep.combinations}
+    how = {(each.workload.dtype, each.workload.checkpointing) for each in sweep.combinations}
     assert how == {("bfloat16", "full")}
 
 
 def test_the_experiments_of_the_ring_paper() -> None:
     """Length 512 while the batch grows; batch 64 and 16 while the length grows; 114K on 32."""
     batches = load_sweep("rsa-max-batch", expand_names).combinations
-    assert {one.workload.axes["sequence"] for one in batches} == {512}
+    assert {each.workload.axes["sequence"] for each in batches} == {512}
     lengths = load_sweep("rsa-max-length", expand_names).combinations
-    assert {(one.workload.name, one.workload.batch) for one in lengths} == {
+    assert {(each.workload.name, each.workload.batch) for each in lengths} == {
         ("bert-base", 64),
         ("bert-large", 16),
     }
-    for found in (batches, lengths):
-        assert {one.strategy for one in found} == {"rsa", "megatron-sp"}
-        assert max(one.ranks for one in found) == 64
-        assert {one.workload.name for one in found if one.ranks == 12} == {"bert-base"}
+    for combinations in (batches, lengths):
+        assert {each.strategy for each in combinations} == {"rsa", "megatron-sp"}
+        assert max(each.ranks for each in combinations) == 64
+        assert {each.workload.name for each in combinations if each.ranks == 12} == {"bert-base"}
     longest = load_sweep("rsa-upper-bound", expand_names).combinations[-1]
     assert (longest.ranks, longest.workload.batch, longest.strategy) == (32, 4, "rsa")
     assert longest.workload.axes["sequence"] == 114_688
 
 
 def test_the_smoke_test_is_small() -> None:
-    """Small twins on 2 ranks with every strategy, once."""
+    """Small workloads on 2 ranks with every strategy, once."""
     sweep = load_sweep("ci-smoke", expand_names)
-    assert {one.ranks for one in sweep.combinations} == {2}
-    assert {one.strategy for one in sweep.combinations} == {"dsp", "ulysses", "megatron-sp", "rsa"}
-    assert all(one.workload.name.endswith("-small") for one in sweep.combinations)
+    assert {each.ranks for each in sweep.combinations} == {2}
+    assert {each.strategy for each in sweep.combinations} == {
+        "dsp",
+        "ulysses",
+        "megatron-sp",
+        "rsa",
+    }
+    assert all(each.workload.name.endswith("-small") for each in sweep.combinations)

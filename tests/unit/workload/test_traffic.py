@@ -76,9 +76,9 @@ def test_small_twin_of_the_paper_model() -> None:
 def test_forward_mode_sends_nothing_back() -> None:
     """Inference has neither a backward nor a gradient phase."""
     for name in ("dsp", "ulysses", "megatron-sp", "rsa"):
-        found = sent(name, one_layer(4, mode="forward"), 4)
-        assert found["forward"] > 0
-        assert found["backward"] == found["gradients"] == 0
+        by_phase = sent(name, one_layer(4, mode="forward"), 4)
+        assert by_phase["forward"] > 0
+        assert by_phase["backward"] == by_phase["gradients"] == 0
 
 
 def test_cut_weights_need_no_sum() -> None:
@@ -91,7 +91,7 @@ def test_cut_weights_need_no_sum() -> None:
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=8), st.integers(1, 40))
 def test_nothing_is_lost_on_the_way(sizes: list[int], unit: int) -> None:
-    """All ranks together send each position to every other rank once in a gather, and so on."""
+    """Bytes of all ranks together follow each operation's definition."""
     whole = unit * sum(sizes)
     n = len(sizes)
     gather = Transfer.all_gather(whole, tuple(sizes))
@@ -102,15 +102,15 @@ def test_nothing_is_lost_on_the_way(sizes: list[int], unit: int) -> None:
 
 @given(RANKS, st.integers(1, 50), st.integers(1, 50), st.integers(1, 9))
 def test_a_switch_sends_all_but_what_stays(ranks: int, a: int, b: int, unit: int) -> None:
-    """What rank r holds, less the part of it that stays on rank r."""
+    """An all-to-all sends what rank r holds, less the part that stays on rank r."""
     before, after = shard_sizes(a, ranks), shard_sizes(b, ranks)
-    there = Transfer.all_to_all(a * b * unit, before, after)
+    forth = Transfer.all_to_all(a * b * unit, before, after)
     back = Transfer.all_to_all(a * b * unit, after, before)
     for rank in range(ranks):
         stays = before[rank] * after[rank] * unit
-        assert there.sent[rank] == before[rank] * b * unit - stays
+        assert forth.sent[rank] == before[rank] * b * unit - stays
         assert back.sent[rank] == a * after[rank] * unit - stays
-    assert sum(there.sent) == sum(back.sent)
+    assert sum(forth.sent) == sum(back.sent)
 
 
 def test_one_rank_sends_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Workloads and cases as data: what is refused, what is derived, what a key depends on."""
+"""Workloads and cases as data: refusals, derived sizes, the fields in a key."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_fields_out_of_range_are_refused(field: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         ({"heads": 5}, "heads that fit: 1, 2, 3, 4, 6, 8, 12, 16, 24, 48"),
         ({"block": [{"attention": "width"}]}, "unknown axis 'width'; the axes are time, space"),
@@ -80,9 +80,9 @@ def test_fields_out_of_range_are_refused(field: str, value: object) -> None:
         ({"block": [{"mlp": 0.01}]}, "leaves no columns of 48"),
     ],
 )
-def test_what_does_not_fit_together_says_what_would(more: dict[str, Any], said: str) -> None:
+def test_what_does_not_fit_together_says_what_would(more: dict[str, Any], message: str) -> None:
     """The message names the values, and the valid ones where they can be listed."""
-    with pytest.raises(ValidationError, match=said):
+    with pytest.raises(ValidationError, match=message):
         workload(**more)
 
 
@@ -93,9 +93,9 @@ def test_a_workload_cannot_be_changed() -> None:
 
 
 def test_what_is_derived() -> None:
-    """Sizes that strategies and the model go by, computed by hand here."""
+    """Derived sizes equal those worked out by hand."""
     work = workload(batch=2, dtype="bfloat16")
-    assert [one.axes for one in work.attentions] == [("space",), ("time",)]
+    assert [attention.axes for attention in work.attentions] == [("space",), ("time",)]
     assert work.stack == work.block * 3
     assert work.block == (
         Attention(axes=("space",)),
@@ -128,20 +128,20 @@ def test_columns_of_an_mlp(ratio: float, columns: int) -> None:
 def test_a_twin_keeps_what_makes_shards_uneven(
     time: int, space: int, heads: int, head_dim: int, ranks: int
 ) -> None:
-    """Reduced axes have the same remainder modulo ranks, heads their number; all is smaller."""
+    """Reduced axes keep their remainders modulo ranks, heads their number; all else shrinks."""
     assume(heads * head_dim >= MIN_HIDDEN)
     work = workload(axes={"time": time, "space": space}, heads=heads, hidden=heads * head_dim)
-    twin = work.reduced(ranks)
-    assert Workload.model_validate(twin.model_dump(by_alias=True)) == twin
+    reduced = work.reduced(ranks)
+    assert Workload.model_validate(reduced.model_dump(by_alias=True)) == reduced
     for axis, length in work.axes.items():
-        assert twin.axes[axis] % ranks == length % ranks
-        assert twin.axes[axis] <= min(length, 3 * ranks)
-        assert (twin.axes[axis] >= ranks) == (length >= ranks)
-    assert twin.heads == work.heads
-    assert twin.head_dim == min(8, work.head_dim)
-    assert twin.depth == 2
-    assert [type(s) for s in twin.block] == [type(s) for s in work.block]
-    assert twin.text_tokens <= 7
+        assert reduced.axes[axis] % ranks == length % ranks
+        assert reduced.axes[axis] <= min(length, 3 * ranks)
+        assert (reduced.axes[axis] >= ranks) == (length >= ranks)
+    assert reduced.heads == work.heads
+    assert reduced.head_dim == min(8, work.head_dim)
+    assert reduced.depth == 2
+    assert [type(s) for s in reduced.block] == [type(s) for s in work.block]
+    assert reduced.text_tokens <= 7
 
 
 def case(**more: Any) -> Case:
@@ -150,9 +150,9 @@ def case(**more: Any) -> Case:
 
 
 def test_a_key_ignores_how_often_and_how_long() -> None:
-    """The launch, the effort and the workload's source leave the key as it is."""
+    """The launch, the measurement budget and the workload's source are not part of the key."""
     same = [case(launch=3), case(effort=QUICK), case(workload=workload(source="a paper"))]
-    assert {one.key for one in same} == {case().key}
+    assert {each.key for each in same} == {case().key}
     assert len(case().key) == 16
     assert int(case().key, 16) >= 0
 
@@ -168,7 +168,7 @@ def test_a_key_ignores_how_often_and_how_long() -> None:
     ],
 )
 def test_a_key_tells_cases_apart(more: dict[str, Any]) -> None:
-    """Strategy, ranks, device, kind and seed are part of it."""
+    """Strategy, ranks, device, kind and seed are part of the key."""
     assert case(**more).key != case().key
 
 
@@ -197,7 +197,7 @@ def test_a_key_depends_on_every_field_of_the_workload(more: dict[str, Any]) -> N
 
 
 def test_a_key_survives_writing_and_reading() -> None:
-    """4 and 4.0, a mapping and a model: the same workload has the same key."""
+    """Equivalent spellings (4 and 4.0, a mapping and a model) give one key."""
     read = Case.model_validate_json(case().model_dump_json(by_alias=True))
     assert read.key == case().key
     whole = [workload(block=[{"mlp": ratio}]) for ratio in (4, 4.0)]
@@ -205,5 +205,5 @@ def test_a_key_survives_writing_and_reading() -> None:
 
 
 def test_a_label_names_strategy_and_ranks() -> None:
-    """For the line that says what is under way."""
+    """A case's label has its strategy and ranks."""
     assert case().label == "dsp on 4"
