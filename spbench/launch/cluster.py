@@ -94,11 +94,12 @@ def roster_of(cluster: Cluster, came: Sequence[Member]) -> Roster:
         numbers = ", ".join(map(str, missing))
         names = f"node {numbers}" if len(missing) == 1 else f"nodes {numbers}"
         hosts = ", ".join(f"{member.node} ({member.host})" for member in by_number.values())
-        return Roster(
-            why_not=f"{names} of {cluster.nodes} did not come within {cluster.wait_s:g} s; "
-            f"there: {hosts}. Start the same command on every node, and see that "
-            f"{cluster.head}:{cluster.port} can be reached from it"
+        why_not = (
+            f"{names} of {cluster.nodes} did not come within {cluster.wait_s:g} s; there: {hosts}. "
+            f"Start the same command on every node, and see that {cluster.head}:{cluster.port} "
+            f"can be reached from it"
         )
+        return Roster(why_not=why_not)
     members = [by_number[node] for node in range(cluster.nodes)]
     why_not = difference([(member.name, member.versions) for member in members])
     return Roster(why_not=why_not) if why_not else Roster(members=members)
@@ -127,17 +128,14 @@ def difference(named_versions: Sequence[tuple[str, Mapping[str, str]]]) -> str:
 
 def ranks_per_node(members: Sequence[Member], ranks: int, *, on_gpus: bool) -> int:
     """How many ranks each node takes: equal shares, or as many as the fewest GPUs of a node.
-
-    Raises LauncherError if there are too few GPUs.
-    """
+    Raises LauncherError if there are too few GPUs."""
     if not on_gpus:
         return -(-ranks // len(members))
     least = min(members, key=lambda member: member.gpus)
     if least.gpus * len(members) < ranks:
         raise LauncherError(
-            f"{least.name} has {least.gpus} visible GPUs, too few for "
-            f"{ranks} ranks on {len(members)} nodes with as many each; use fewer ranks, or nodes "
-            f"that are alike"
+            f"{least.name} has {least.gpus} visible GPUs, too few for {ranks} ranks on "
+            f"{len(members)} nodes with as many each; use fewer ranks, or nodes that are alike"
         )
     return least.gpus
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any, NoReturn, final
 
-import psutil
-
 from spbench.comm.kv_store import KeyValueStore, KeyValueStoreError
 from spbench.errors import UNFIT
 from spbench.launch.cluster import Cluster, Member, Roster
 from spbench.launch.interfaces import interface_towards
-from spbench.launch.process import GRACE_S
+from spbench.launch.process import GRACE_S, family, send_signal
 from spbench.launch.ranks import NodeRanks, run_ranks
 from spbench.results.heartbeat import point_to_heartbeats
 from spbench.workload.case import Job
@@ -35,12 +34,11 @@ def follow(cluster: Cluster, folder: Path) -> None:
     holder = Member.model_validate_json(store.claim(f"node/{me.node}", me.model_dump_json()))
     if holder.nonce != me.nonce:
         give_up(f"node {me.node} is {holder.host} already; each has a --node-rank of its own")
-    _Heartbeat(cluster, store.another()).start()
+    _Heartbeat(cluster, store.another())
     while (text := store.read("roster")) is None:
         time.sleep(POLL_S)
-    roster = Roster.model_validate_json(text)
-    if roster.why_not:
-        give_up(roster.why_not)
+    if why_not := Roster.model_validate_json(text).why_not:
+        give_up(why_not)
     number = 0
     while store.read("over") is None:
         text = store.read(f"job/{number}")
@@ -64,7 +62,7 @@ def _take_part(
     store.post(f"here/{number}/{cluster.node}", "")
     result = run_ranks(folder, local, lambda: _stop_grace_s(store, number))
     paths = [*folder.glob("rank*.json"), *folder.glob("rank*.pulse")]
-    files = {path.name: path.read_bytes().decode("latin-1") for path in paths}
+    files = {path.name: _text(path) for path in paths}
     if not result.ok:
         files |= _ends_of_logs(folder, local.first)
     done = {"ended": result.model_dump(mode="json"), "files": files}
@@ -82,12 +80,16 @@ def _stop_grace_s(store: KeyValueStore, number: int) -> float | None:
 
 def _ends_of_logs(folder: Path, first_rank: int) -> dict[str, str]:
     """What this node's ranks wrote last. Torch elastic numbers their folders by node."""
-    ends = {}
-    for path in folder.glob("logs/*/*/*/stderr.log"):
-        rank = first_rank + int(path.parent.name)
-        end = path.read_bytes()[-LOG_BYTES:].decode("latin-1")
-        ends[f"logs/others/attempt_0/{rank}/{path.name}"] = end
-    return ends
+    paths = {int(path.parent.name): path for path in folder.glob("logs/*/*/*/stderr.log")}
+    return {
+        f"logs/others/attempt_0/{first_rank + i}/stderr.log": _text(path)[-LOG_BYTES:]
+        for i, path in paths.items()
+    }
+
+
+def _text(path: Path) -> str:
+    """A character for each byte: any file may be posted as JSON."""
+    return path.read_bytes().decode("latin-1")
 
 
 @final
@@ -97,8 +99,6 @@ class _Heartbeat:
     def __init__(self, cluster: Cluster, store: KeyValueStore) -> None:
         self._cluster, self._store = cluster, store
         self._answered_s = time.monotonic()
-
-    def start(self) -> None:
         for target in (self._beat, self._watch):
             threading.Thread(target=target, daemon=True).start()
 
@@ -121,7 +121,5 @@ class _Heartbeat:
 def give_up(why: str) -> NoReturn:
     """Ends this process, whatever it waits for, and its ranks. The last line of its log: why."""
     print(why, file=sys.stderr, flush=True)
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            child.kill()
+    send_signal(family(os.getpid())[1:], signal.SIGKILL)
     os._exit(UNFIT)

@@ -54,18 +54,17 @@ def memory_back(
     sleep: Callable[[float], None] = time.sleep,
 ) -> str | None:
     """Waits until each GPU uses no more than before: None, or a sentence of which uses more."""
-    held: list[tuple[int, int]] = []
+    held: dict[int, int] = {}
     for _ in range(round(wait_s / LOOK_S)):
-        now = used()
-        if len(now) >= len(before):  # else NVML does not answer for all of them
-            more = [after - earlier for after, earlier in zip(now, before, strict=False)]
-            held = [(gpu, size) for gpu, size in enumerate(more) if size > TOLERANCE_BYTES]
+        more = [after - earlier for after, earlier in zip(used(), before, strict=False)]
+        if len(more) == len(before):  # else NVML does not answer for all of them
+            held = {gpu: size for gpu, size in enumerate(more) if size > TOLERANCE_BYTES}
             if not held:
                 return None
         sleep(LOOK_S)
     if not held:
         return "NVML does not tell any more how much GPU memory is in use; see 'nvidia-smi'"
-    gpu, held_bytes = held[0]
+    gpu, held_bytes = next(iter(held.items()))
     return (
         f"{round(held_bytes / 2**20):,} MiB of GPU {gpu} are still in use {wait_s:g} s after its "
         f"ranks were killed, which would disturb the next launch. End the processes that "

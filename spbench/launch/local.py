@@ -139,10 +139,9 @@ class LocalLauncher:
         """Ends the ranks, and the launcher process too if that does not help."""
         ask_to_stop(folder, self._grace_s)
         deadline = time.monotonic() + STACKS_S + 2 * self._grace_s + STOP_S
-        while not (folder / "exit.json").exists():
-            if not self._agent.runs or time.monotonic() > deadline:
+        while not (folder / "exit.json").exists() and self._agent.runs:
+            if time.monotonic() > deadline:
                 self._agent.end(now=True)
-                break
             time.sleep(POLL_S)
         result = _read_result(folder)
         if result is not None and result.lost:

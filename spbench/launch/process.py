@@ -47,7 +47,7 @@ class AgentProcess:
 
     @property
     def runs(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self.exitcode is None
 
     def start(self) -> None:
         """Does nothing if it runs."""
@@ -111,21 +111,19 @@ def stop_grace_s(folder: Path) -> float | None:
 
 
 def _end_tree(process: subprocess.Popen[bytes], grace_s: float) -> None:
-    """Ends a process and all that it started, and waits until they are gone.
-
-    They are listed before the first signal: once a parent is dead its children are nobody's.
-    """
-    with contextlib.suppress(psutil.NoSuchProcess):
-        tree = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(grace_s)
-        process.kill()
-        # Python's resource tracker ends by itself when it has removed what the others left.
-        send_signal([child for child in tree if not _is_resource_tracker(child)], signal.SIGKILL)
-        _, left = psutil.wait_procs(tree, timeout=grace_s)
-        send_signal(left, signal.SIGKILL)
-        psutil.wait_procs(left, timeout=grace_s)
+    """Ends a process and all that it started, and waits until they are gone."""
+    if process.poll() is not None:
+        return
+    tree = family(process.pid)[1:]
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(grace_s)
+    process.kill()
+    # Python's resource tracker ends by itself when it has removed what the others left.
+    send_signal([child for child in tree if not _is_resource_tracker(child)], signal.SIGKILL)
+    _, left = psutil.wait_procs(tree, timeout=grace_s)
+    send_signal(left, signal.SIGKILL)
+    psutil.wait_procs(left, timeout=grace_s)
     process.wait()
 
 
@@ -133,6 +131,14 @@ def _is_resource_tracker(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         return any("resource_tracker" in word for word in process.cmdline())
     return False
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A process and all that it started. Once it is dead, nothing tells what it started."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    return []
 
 
 def send_signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None:

@@ -10,7 +10,6 @@ a grace to end by itself (SIGTERM), and is killed (SIGKILL).
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import signal
@@ -20,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-import psutil
 from torch.distributed.elastic.multiprocessing import (
     DefaultLogsSpecs,
     PContext,
@@ -32,7 +30,7 @@ from torch.distributed.elastic.multiprocessing import (
 from spbench.comm.kv_store import KeyValueStore, KeyValueStoreError
 from spbench.launch.gpu_memory import oom_kills
 from spbench.launch.launcher import LaunchResult
-from spbench.launch.process import GRACE_S, STACKS_S, send_signal
+from spbench.launch.process import GRACE_S, STACKS_S, family, send_signal
 from spbench.worker.rank_process import run_job
 
 POLL_S = 0.05
@@ -85,7 +83,7 @@ class NodeRanks:
 
 
 def launch_here(folder: Path, ranks: int, stop: Callable[[], float | None]) -> LaunchResult:
-    """A launch whose ranks are all on this machine; see ``run_ranks``."""
+    """``run_ranks`` of a launch on this machine alone."""
     try:
         store = KeyValueStore(LOOPBACK, 0, keeps=True)  # open until this function returns
     except KeyValueStoreError as error:
@@ -143,16 +141,9 @@ def _wait(ranks: PContext, first_rank: int, stop: Callable[[], float | None]) ->
 
 def _end_ranks(ranks: PContext, grace_s: float) -> None:
     """Has each rank write its stacks, and ends it and all that it started."""
-    families = [process for pid in ranks.pids().values() for process in _family(pid)]
+    families = [process for pid in ranks.pids().values() for process in family(pid)]
     send_signal(families, signal.SIGUSR1)
     time.sleep(STACKS_S)
     send_signal(families, signal.SIGTERM)
     ranks.close(signal.SIGTERM, timeout=math.ceil(grace_s))
     send_signal(families, signal.SIGKILL)
-
-
-def _family(pid: int) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        rank = psutil.Process(pid)
-        return [rank, *rank.children(recursive=True)]
-    return []

@@ -100,7 +100,7 @@ class JoinedLauncher:
         return self._group.rank == 0
 
     def follow(self) -> None:
-        """Takes part in each job that rank 0 sends, and writes nothing; for every other rank."""
+        """Takes part in each job that rank 0 sends; for every other rank, which writes nothing."""
         with tempfile.TemporaryDirectory() as folder:
             while text := self._group.gather_text("")[0]:
                 self.run(Job.model_validate_json(text), Path(folder))
@@ -125,9 +125,7 @@ class JoinedLauncher:
                 return self._broken(job, folder, None)
             raise
         if self.is_first:
-            folder.mkdir(parents=True, exist_ok=True)
-            for rank, text in enumerate(texts):
-                write_atomically(sample_path(folder, rank), text)
+            _write_samples(folder, dict(enumerate(texts)))
         return LaunchResult(ok=True, hosts=self._hosts_by_rank())
 
     def close(self) -> None:
@@ -137,10 +135,9 @@ class JoinedLauncher:
             self._leave()
 
     def _leave(self) -> None:
-        if not self._lost:
-            if self._fault is not None:
-                self._fault.strike(self._group.rank, "teardown")
-            self._group.close()
+        if self._fault is not None:
+            self._fault.strike(self._group.rank, "teardown")
+        self._group.close()
 
     def _broken(self, job: Job, folder: Path, mine: Sample | None) -> LaunchResult:
         """Rank 0 gathers how all ranks failed; every other leaves a notice and ends."""
@@ -149,16 +146,14 @@ class JoinedLauncher:
         if not self.is_first:
             self._leave_notice_and_end(mine)
         failures = [*([] if mine is None else [mine]), *self._notices.collect()]
-        folder.mkdir(parents=True, exist_ok=True)
-        for sample in failures:
-            write_atomically(sample_path(folder, sample.rank), sample.model_dump_json())
-        result = LaunchResult(ok=False, rank=0, exitcode=1, hosts=self._hosts_by_rank())
-        return result.model_copy(update=self._missing_rank_or_host(job, mine, failures))
+        _write_samples(folder, {sample.rank: sample.model_dump_json() for sample in failures})
+        blame = self._missing_rank_or_host(job, mine, failures)
+        return LaunchResult(ok=False, rank=0, exitcode=1, hosts=self._hosts_by_rank(), **blame)
 
     def _missing_rank_or_host(
         self, job: Job, mine: Sample | None, failures: Sequence[Sample]
     ) -> dict[str, Any]:
-        """Who is to blame if all failures are broken connections."""
+        """Fields of the result that say who is to blame if all failures are broken connections."""
         if any(sample.status not in ("ok", "comm_error") for sample in failures):
             return {}
         if silent := self._notices.silent_hosts():
@@ -177,3 +172,9 @@ class JoinedLauncher:
 
     def _hosts_by_rank(self) -> dict[int, str]:
         return dict(enumerate(self.hosts)) if len(set(self.hosts)) > 1 else {}
+
+
+def _write_samples(folder: Path, texts: Mapping[int, str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for rank, text in texts.items():
+        write_atomically(sample_path(folder, rank), text)
