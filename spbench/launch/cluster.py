@@ -146,19 +146,20 @@ def spread(ranks: int, per_node: int, nodes: int) -> list[int]:
     return [count for count in counts if count]
 
 
-def hosts_of_ranks(counts: Sequence[int], hosts: Sequence[str]) -> list[str]:
-    """Each rank's host, from how many ranks each host has."""
-    return [host for count, host in zip(counts, hosts, strict=False) for _ in range(count)]
+def placement(counts: Sequence[int], hosts: Sequence[str]) -> str:
+    """Which ranks are on which host, as in "node-a 0-3, node-b 4-7"."""
+    parts, first = [], 0
+    for count, host in zip(counts, hosts, strict=False):
+        last = first + count - 1
+        parts.append(f"{host} {first}" if count == 1 else f"{host} {first}-{last}")
+        first += count
+    return ", ".join(parts)
 
 
 def placement_of(hosts: Sequence[str]) -> str:
-    """Which ranks are on which host, as in "node-a 0-3, node-b 4-7", from each rank's host."""
-    parts, first = [], 0
-    for host, ranks in itertools.groupby(hosts):
-        last = first + len([*ranks]) - 1
-        parts.append(f"{host} {first}" if first == last else f"{host} {first}-{last}")
-        first = last + 1
-    return ", ".join(parts)
+    """``placement`` from the host of each rank; ranks of one host need not follow each other."""
+    runs = [(host, len([*ranks])) for host, ranks in itertools.groupby(hosts)]
+    return placement([count for _, count in runs], [host for host, _ in runs])
 
 
 def source_digest(folder: Path) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import final
 
-from spbench.launch.cluster import Cluster, Roster, hosts_of_ranks, ranks_per_node, spread
+from spbench.launch.cluster import Cluster, Roster, placement, ranks_per_node, spread
 from spbench.launch.gpu_memory import GpuMemory
 from spbench.launch.hang_detector import HangDetector, least_far
 from spbench.launch.launcher import LauncherError, LaunchResult
@@ -71,9 +71,9 @@ class LocalLauncher:
             raise LauncherError(self._roster.why_not)
         self._per_node = ranks_per_node(self._roster.members, ranks, on_gpus=on_gpus)
 
-    def hosts(self, ranks: int) -> list[str]:
-        """Each rank's host in a launch of so many ranks; empty for this machine alone."""
-        return hosts_of_ranks(self._spread(ranks), self._roster.hosts)
+    def placement(self, ranks: int) -> str:
+        """Which ranks of a launch of so many are on which host."""
+        return placement(self._spread(ranks), self._roster.hosts)
 
     def run(self, job: Job, folder: Path) -> LaunchResult:
         self._check_fit()
@@ -93,7 +93,8 @@ class LocalLauncher:
         if self._gpu_memory is not None:
             self._gpu_memory.launch_ended(ok=result.ok)
         turns = 0 if self._seat is None else self._seat.turns
-        hosts = dict(enumerate(self.hosts(job.processes))) if len(job.nodes) > 1 else {}
+        nodes = zip(self._roster.hosts, job.nodes, strict=False) if len(job.nodes) > 1 else ()
+        hosts = dict(enumerate(host for host, count in nodes for _ in range(count)))
         more = {"hosts": hosts, "waited_s": self._waited_s, "turns": turns}
         return result.model_copy(update=more)
 

@@ -128,7 +128,7 @@ def _placements(
     click.echo(f"waiting for {nodes - 1} of {nodes} nodes at port {request.cluster.port}", err=True)
     counts = sorted({cell.case.ranks for cell in cells if cell.why_not is None})
     launcher.meet(max(counts, default=1), on_gpus=request.device == "cuda")
-    return [f"{count} on {placement_of(launcher.hosts(count))}" for count in counts]
+    return [f"{count} on {launcher.placement(count)}" for count in counts]
 
 
 def _measure(

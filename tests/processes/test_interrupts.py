@@ -31,6 +31,7 @@ from spbench.launch.process import GRACE_S
 from spbench.results.store import Store
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(
     ("signals", "code"),
     [

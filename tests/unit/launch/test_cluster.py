@@ -13,7 +13,7 @@ from spbench.launch.cluster import (
     Cluster,
     Member,
     difference,
-    hosts_of_ranks,
+    placement,
     placement_of,
     roster_of,
     source_digest,
@@ -45,8 +45,8 @@ def test_one_node_is_full_before_the_next(ranks: int, per_node: int, counts: lis
 
 def test_which_ranks_are_where() -> None:
     """Hosts come in the order of the nodes, each with a rank or a range."""
-    assert hosts_of_ranks([2, 1], ["a", "b", "c"]) == ["a", "a", "b"]
-    assert placement_of(["a", "a", "b"]) == "a 0-1, b 2"
+    assert placement([2, 1], ["a", "b"]) == "a 0-1, b 2"
+    assert placement([2, 1], ["a", "a"]) == "a 0-1, a 2"
     assert placement_of(["a", "a", "b", "a"]) == "a 0-1, b 2, a 3"
 
 
