@@ -296,6 +296,8 @@ def in_terminal(
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         os.chdir(folder)
         os.environ["PYTHONPATH"] = str(ROOT)
+        for name in ("COLUMNS", "LINES"):  # as pytest's workers have them
+            os.environ.pop(name, None)
         if ignore:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
         os.execv(sys.executable, [sys.executable, "-m", "spbench", *words])
