@@ -33,7 +33,7 @@ class Tile:
     rows: tuple[int, int]
     columns: tuple[int, int]
     masked: bool
-    """Whether some of its keys come after their query."""
+    """Whether some keys of the tile come after their query."""
 
 
 class _Stretch(NamedTuple):
@@ -65,7 +65,7 @@ class Band:
         return self.shard.offset(owner) * self._others, self.shard.sizes[owner] * self._others
 
     def tiles(self, owner: int) -> list[Tile]:
-        """What to compute of this rank's queries with the keys of ``owner``."""
+        """Tiles to compute of this rank's queries with the keys of ``owner``."""
         start, count = self.columns_of(owner)
         if not self.causal:
             rows = self.shard.sizes[self.rank] * self._others
@@ -79,7 +79,7 @@ class Band:
 
     @cached_property
     def all_tiles(self) -> list[Tile]:
-        """What to compute of this rank's queries with all keys."""
+        """Tiles to compute of this rank's queries with all keys."""
         return _merged(tile for owner in range(len(self.shard.sizes)) for tile in self.tiles(owner))
 
     def hidden(self, tile: Tile, owner: int, device: torch.device) -> Tensor:

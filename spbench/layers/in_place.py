@@ -1,4 +1,4 @@
-"""Arithmetic in the memory of an operand: a row of scores is too large to hold twice."""
+"""Arithmetic in the memory of an operand, since a row of scores is too large to hold twice."""
 
 from __future__ import annotations
 

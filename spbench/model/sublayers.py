@@ -31,7 +31,7 @@ from spbench.workload.workload import Workload
 @final
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """What all self-attentions of a model have in common."""
+    """The rotary tables and pair shards that all self-attentions of a model use."""
 
     tables: RotaryTables
     pairs: dict[str, Shard]
@@ -163,11 +163,7 @@ class FeedForward(nn.Module):
 
 
 def make(
-    sublayer: Sublayer,
-    workload: Workload,
-    strategy: Strategy,
-    comm: Collectives,
-    shared: Shared,
+    sublayer: Sublayer, workload: Workload, strategy: Strategy, comm: Collectives, shared: Shared
 ) -> SelfAttention | CrossAttentionModule | FeedForward:
     match sublayer:
         case Attention():

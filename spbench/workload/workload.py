@@ -11,15 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from spbench.workload.block import (
-    Attention,
-    CrossAttention,
-    Frozen,
-    Mlp,
-    Name,
-    Size,
-    Sublayer,
-)
+from spbench.workload.block import Attention, CrossAttention, Frozen, Mlp, Name, Size, Sublayer
 from spbench.workload.validate import check, known_positions
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}

@@ -1,4 +1,4 @@
-"""Which kernels attention asks for on each kind of device."""
+"""The order of attention kernels on each kind of device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def kernels_in_order() -> list[SDPBackend]:
 def test_kernels_of_a_gpu(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], kernels: list[SDPBackend]
 ) -> None:
-    """cuDNN's comes first from Hopper on, and is not asked before; afterwards all is as it was."""
+    """cuDNN's kernel comes first from Hopper on, never before; the old order returns afterwards."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     before = kernels_in_order()
     with fastest_kernels(torch.device("cuda", 0)):
@@ -34,7 +34,7 @@ def test_kernels_of_a_gpu(
 
 
 def test_kernels_of_a_cpu() -> None:
-    """torch's own choice stays, and no GPU is looked at."""
+    """On a CPU torch's own choice stays, and no GPU is queried."""
     before = kernels_in_order()
     with fastest_kernels(torch.device("cpu")):
         assert kernels_in_order() == before

@@ -26,7 +26,7 @@ STACKS = 2000
 def stacks(draw: st.DrawFn) -> tuple[Workload, int]:
     """Up to 4 axes of any length and up to 8 sublayers, with the ranks that share them.
 
-    Attention along one axis, over some joined, over all joined; grouped queries.
+    Attention goes along one axis, some joined or all joined, with grouped queries.
     """
     names = AXES[: draw(st.integers(2, 4))]
     axes = {name: draw(st.integers(2, 9)) for name in names}
@@ -55,7 +55,7 @@ def stacks(draw: st.DrawFn) -> tuple[Workload, int]:
 
 
 def brute_force(work: Workload, ranks: int) -> tuple[float, dict[tuple[str, ...], float]]:
-    """The fewest bytes that are waited for over all layouts, and those of each layout.
+    """The fewest bytes that a step waits for over all layouts, and the bytes of each layout.
 
     Each transfer counts as much as its own busiest rank sends. Written down anew: each switch
     once forward and once backward, once more under checkpointing unless it leads into a block;
@@ -91,7 +91,7 @@ def allowed(sublayer: Sublayer, work: Workload, ranks: int) -> list[str]:
 
 
 def one_switch(work: Workload, before: str, after: str, ranks: int) -> float:
-    """The busiest rank's part of M, but for what stays with it."""
+    """Bytes of one switch that the busiest rank sends: its part of M, less what stays with it."""
     held, kept = (shard_sizes(work.axes[axis], ranks) for axis in (before, after))
     whole = work.axes[before] * work.axes[after]
     M = work.activation_bytes
@@ -99,7 +99,7 @@ def one_switch(work: Workload, before: str, after: str, ranks: int) -> float:
 
 
 def of_heads(sublayer: Sublayer, work: Workload, axis: str, ranks: int) -> float:
-    """q, k and v to the ranks' heads, the result back; and all of it backward."""
+    """Bytes of q, k and v to the ranks' heads and of the result back, in forward and backward."""
     if axis not in sublayer.attended:
         return 0.0
     group = work.heads // work.key_heads
@@ -156,7 +156,7 @@ def test_two_switches_a_layer_less_the_last() -> None:
 @pytest.mark.parametrize("rounds", [2, 4, 10])
 @pytest.mark.parametrize("name", ["earthformer", "axial-weather"])
 def test_three_axes_need_one_and_a_half_switches_a_round(name: str, rounds: int) -> None:
-    """K/(K-1) switches a round of K axes."""
+    """A round of K axes takes K/(K-1) switches."""
     work = find(name)
     axes = "{" + ", ".join(f"{axis}: 12" for axis in work.axes) + "}"
     layout = load("dsp").layout(with_settings(work, [f"axes={axes}", f"depth={rounds}"]), 4)
@@ -164,13 +164,13 @@ def test_three_axes_need_one_and_a_half_switches_a_round(name: str, rounds: int)
 
 
 def test_switches_come_as_late_as_they_can() -> None:
-    """After the attention, whatever runs on any shard stays on the one at hand."""
+    """Sublayers that run on any shard stay on the one that the attention before them had."""
     work = find("open-sora-1.2-480p")
     assert load("dsp").layout(work, 2)[:6] == ("time",) * 3 + ("space",) * 3
 
 
 def test_short_axes_are_not_sharded() -> None:
-    """With 16 ranks and 13 time steps the planner gets by with height and width."""
+    """With 16 ranks and 13 time steps the planner shards height and width alone."""
     layout = load("dsp").layout(find("earthformer"), 16)
     assert set(layout) == {"height", "width"}
 

@@ -37,7 +37,7 @@ def test_shards_lie_end_to_end(length: int, ranks: int) -> None:
     [(13, 4, (4, 3, 3, 3)), (8, 4, (2, 2, 2, 2)), (2, 4, (1, 1, 0, 0)), (7, 1, (7,))],
 )
 def test_known_sizes(length: int, ranks: int, sizes: tuple[int, ...]) -> None:
-    """The remainder goes to the first ranks; too short an axis leaves the last ones empty."""
+    """The remainder goes to the first ranks; with too short an axis the last ranks hold nothing."""
     assert shard_sizes(length, ranks) == sizes
 
 
