@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+from typing import TypeVar
+
 DONE = 0
 INTERNAL = 1
 USAGE = 2
@@ -31,3 +35,13 @@ class ResultsError(Failure):
 
 class CannotWriteError(ResultsError):
     """A results directory cannot be written to; the message says why."""
+
+
+T = TypeVar("T")
+
+
+def or_none(question: Callable[[], T]) -> T | None:
+    """What a machine answers; None where it fails, in ways that nobody foresees."""
+    with contextlib.suppress(Exception):
+        return question()
+    return None

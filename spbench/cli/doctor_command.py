@@ -14,7 +14,8 @@ from spbench.doctor.examine import Examination, examine
 from spbench.errors import DONE, UNFIT, Failure
 from spbench.launch.torchrun import joined_ranks
 from spbench.report.doctor_table import show_diagnoses
-from spbench.results.nvml import ask, visible
+from spbench.results.environment import visible
+from spbench.results.nvml import ask
 from spbench.sweep.devices import MAX_PROCESSES
 from spbench.text import counted
 

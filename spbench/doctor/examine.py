@@ -18,11 +18,11 @@ from spbench.doctor import capacity, gpus, limits, network, noise, software
 from spbench.doctor.diagnosis import DeviceChoice, Diagnosis, skipped
 from spbench.doctor.rank_collectives import try_sizes
 from spbench.doctor.torch_probe import TorchFacts, probe
+from spbench.errors import or_none
 from spbench.launch.local import LocalLauncher
 from spbench.results.cgroup import allowed
 from spbench.results.environment import package_version
 from spbench.results.nvml import Answer, Seen
-from spbench.results.safe_query import told
 from spbench.workload.case import Device
 
 MOST_CPU_RANKS = 8
@@ -94,12 +94,12 @@ def _check_gpus(examination: Examination, loaded: TorchFacts | str) -> list[Diag
 
 def _check_machine(environ: Mapping[str, str], ranks: int, device: Device) -> list[Diagnosis]:
     group, free = allowed(), psutil.virtual_memory()
-    load, name = told(noise.load), socket.gethostname()
+    load, name = or_none(noise.load), socket.gethostname()
     diagnoses = [
         noise.quiet(load, device) if load else skipped("quiet", "the system does not tell"),
         capacity.cores(os.cpu_count() or 1, _usable_cores(), group, ranks, device),
         capacity.memory(free.total, free.available, group, ranks),
-        limits.folder("this folder", limits.space(told(Path.cwd) or Path())),
+        limits.folder("this folder", limits.space(or_none(Path.cwd) or Path())),
         limits.folder("temporary", limits.temporary()),
         limits.open_files(limits.soft_limit(resource.RLIMIT_NOFILE), ranks),
     ]

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import psutil
 
 from spbench.doctor.diagnosis import Diagnosis, fail, ok, warn
+from spbench.errors import or_none
 from spbench.results.environment import variables
-from spbench.results.safe_query import told
 from spbench.workload.case import Device
 
 RESOLVE_S = 5.0
@@ -51,7 +51,7 @@ def interfaces() -> dict[str, list[str]]:
     """The addresses of each network interface; empty where the system does not list them."""
     return {
         name: [entry.address.partition("%")[0] for entry in addresses]
-        for name, addresses in (told(psutil.net_if_addrs) or {}).items()
+        for name, addresses in (or_none(psutil.net_if_addrs) or {}).items()
     }
 
 

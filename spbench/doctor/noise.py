@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import psutil
 
 from spbench.doctor.diagnosis import Diagnosis, ok, warn
+from spbench.errors import or_none
 from spbench.results.conditions import OTHERS_SHARE
-from spbench.results.safe_query import told
 from spbench.text import counted
 from spbench.workload.case import Device
 
@@ -45,7 +45,7 @@ def load(sleep: Callable[[float], None] = time.sleep) -> Load:
     return Load(
         cores=cores,
         busy_cores=busy,
-        load_average=told(lambda: os.getloadavg()[0]),
+        load_average=or_none(lambda: os.getloadavg()[0]),
         busiest=[(_name(process), used) for process, used in busiest if used >= LEAST_NAMED_CORES],
     )
 
@@ -58,7 +58,7 @@ def _cores_used(processes: Sequence[psutil.Process]) -> Iterator[tuple[psutil.Pr
 
 
 def _name(process: psutil.Process) -> str:
-    return f"{told(process.name) or 'process'} ({process.pid})"
+    return f"{or_none(process.name) or 'process'} ({process.pid})"
 
 
 def quiet(load: Load, device: Device) -> Diagnosis:

@@ -10,8 +10,7 @@ from spbench.doctor.diagnosis import Diagnosis, fail, ok, skipped
 from spbench.launch.failure_cause import status_and_cause
 from spbench.launch.launcher import Deadlines, Launcher
 from spbench.launch.local import read_samples
-from spbench.results.collective_result import Exchanged
-from spbench.results.sample import Sample, sample_path
+from spbench.results.sample import Exchanged, Sample, sample_path
 from spbench.text import counted
 from spbench.workload.case import Device, Job
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from spbench.results.safe_query import told
+from spbench.errors import or_none
 from spbench.workload.case import Device
 
 CHILD = (sys.executable, "-m", "spbench.doctor.torch_probe")
@@ -77,7 +77,7 @@ def torch_facts(device: str) -> TorchFacts:
     from spbench.comm.nccl_gloo import available_backends
 
     gpus, troubles = _usable_gpus(torch) if device == "cuda" and torch.version.cuda else (0, [])
-    nccl = told(torch.cuda.nccl.version)
+    nccl = or_none(torch.cuda.nccl.version)
     return TorchFacts(
         version=str(torch.__version__),
         cuda=torch.version.cuda or "",

@@ -20,10 +20,10 @@ from typing import final
 
 import psutil
 
+from spbench.errors import or_none
 from spbench.launch.turn_seat import Seat
 from spbench.results.cgroup import allowed
 from spbench.results.record import Record
-from spbench.results.safe_query import told
 from spbench.sweep.sweep import Sweep
 from spbench.workload.case import Case, Cell
 
@@ -115,8 +115,8 @@ def has_memory_for_another() -> bool:
 
 def _peak_bytes(pid: int) -> int:
     """The process's current memory where the system does not tell its peak; 0 if it has ended."""
-    now = told(lambda: int(psutil.Process(pid).memory_info().rss))
-    return told(lambda: _high_water_bytes(pid)) or now or 0
+    now = or_none(lambda: int(psutil.Process(pid).memory_info().rss))
+    return or_none(lambda: _high_water_bytes(pid)) or now or 0
 
 
 def _high_water_bytes(pid: int) -> int:

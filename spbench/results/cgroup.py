@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from spbench.results.safe_query import told
+from spbench.errors import or_none
 
 NO_LIMIT_BYTES = 2**60
 """Version 1 writes a number near 2**63 where there is no limit."""
@@ -28,7 +28,7 @@ def allowed(
     groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
 ) -> Allowed:
     """Of the process whose groups the file lists. Where there are none, there are no limits."""
-    text = told(lambda: groups.read_text(encoding="utf-8")) or ""
+    text = or_none(lambda: groups.read_text(encoding="utf-8")) or ""
     memory: list[int] = []
     cores: list[float] = []
     for line in text.splitlines():
@@ -52,17 +52,17 @@ def _folders(root: Path, controllers: str, path: str) -> Iterator[Path]:
 def _memory(folder: Path) -> list[int]:
     """Version 2 says "max" where there is no limit."""
     files = (folder / "memory.max", folder / "memory.limit_in_bytes")
-    limits = [told(partial(_number, file)) for file in files]
+    limits = [or_none(partial(_number, file)) for file in files]
     return [limit for limit in limits if limit is not None and limit < NO_LIMIT_BYTES]
 
 
 def _cores(folder: Path) -> list[float]:
     """Microseconds of processor time in each period, over its microseconds."""
-    quota, _, period = (told(lambda: _read(folder / "cpu.max")) or "").partition(" ")
+    quota, _, period = (or_none(lambda: _read(folder / "cpu.max")) or "").partition(" ")
     if not quota:
-        quota = told(lambda: _read(folder / "cpu.cfs_quota_us")) or ""
-        period = told(lambda: _read(folder / "cpu.cfs_period_us")) or ""
-    cores = told(lambda: int(quota) / int(period))
+        quota = or_none(lambda: _read(folder / "cpu.cfs_quota_us")) or ""
+        period = or_none(lambda: _read(folder / "cpu.cfs_period_us")) or ""
+    cores = or_none(lambda: int(quota) / int(period))
     return [cores] if cores is not None and cores > 0 else []
 
 

@@ -1,4 +1,4 @@
-"""Where a run happened, as far as it can be told without torch: for run.json."""
+"""Where a run happens, as far as it is known without torch: for run.json."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from typing import Any
 import psutil
 
 from spbench import __version__
-from spbench.results.gpu_device import Device, devices, open_nvml
-from spbench.results.safe_query import told
+from spbench.errors import or_none
+from spbench.results.nvml import Device, Seen, devices, open_nvml
 
 PACKAGES = ("spbench", "torch", "numpy", "pandas", "matplotlib", "pydantic")
 VARIABLES = re.compile(r"^(NCCL|TORCH|CUDA|OMP|MKL|GLOO|SPBENCH|SLURM)_")
@@ -61,9 +62,9 @@ def gpus() -> list[dict[str, Any]]:
     if nvml is None:
         return []
     try:
-        return [_facts(gpu, told(nvml.nvmlSystemGetDriverVersion)) for gpu in devices(nvml)]
+        return [_facts(gpu, or_none(nvml.nvmlSystemGetDriverVersion)) for gpu in devices(nvml)]
     finally:
-        told(nvml.nvmlShutdown)
+        or_none(nvml.nvmlShutdown)
 
 
 def gpu_memory(shown: str | None) -> list[int]:
@@ -81,13 +82,30 @@ def gpu_memory(shown: str | None) -> list[int]:
             if _is_shown(index, gpu.uuid or "", shown)
         ]
     finally:
-        told(nvml.nvmlShutdown)
+        or_none(nvml.nvmlShutdown)
     return [size for size in used if size is not None]
 
 
 def _is_shown(index: int, uuid: str, shown: str | None) -> bool:
     names = None if shown is None else [name.strip() for name in shown.split(",")]
     return names is None or str(index) in names or any(n and uuid.startswith(n) for n in names)
+
+
+def visible(gpus: Sequence[Seen], shown: str | None) -> list[Seen]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; a name without a GPU ends it."""
+    if shown is None:
+        return list(gpus)
+    left: list[Seen] = []
+    for name in map(str.strip, shown.split(",")):
+        if name.startswith("MIG-"):
+            left.append(Seen(index=-1, name="MIG slice"))  # NVML knows whole GPUs
+            continue
+        is_uuid = name.startswith("GPU-")
+        named = [g for g in gpus if name == str(g.index) or (is_uuid and g.uuid.startswith(name))]
+        if not named:
+            break
+        left.append(named[0])
+    return left
 
 
 def _facts(gpu: Device, driver: str | None) -> dict[str, Any]:

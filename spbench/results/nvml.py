@@ -1,16 +1,19 @@
-"""What NVML says of the driver and its GPUs, each question for itself: any of them may fail."""
+"""The one reader of NVML: the driver, its GPUs, and the ways between them.
+
+Each question is asked on its own: any of them may fail on some GPU, driver or container.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import combinations
-from typing import Any
+from typing import Any, final
 
+from spbench.errors import or_none
 from spbench.results.conditions import POWER_CAP, THROTTLED
-from spbench.results.gpu_device import Device
-from spbench.results.safe_query import told
 
 NVLINK = "NVLink"
 BETWEEN_SOCKETS = "between sockets (SYS)"
@@ -22,12 +25,94 @@ PATHS = {
     40: "host bridges of one socket (NODE)",
     50: BETWEEN_SOCKETS,
 }
-"""Where the ways from two GPUs to the processor meet, with nvidia-smi's word for it."""
+"""Where the ways from two GPUs to the processor meet, with nvidia-smi's name of it."""
+
+
+def open_nvml() -> Any:
+    """The module pynvml, ready for questions; None where it is missing or the driver differs."""
+    with contextlib.suppress(Exception):
+        import pynvml
+
+        pynvml.nvmlInit()
+        return pynvml
+    return None
+
+
+@final
+class Device:
+    """One GPU as NVML knows it. None: it does not answer that question."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml, self._handle = nvml, handle
+
+    @cached_property
+    def name(self) -> str | None:
+        return self._answer("DeviceGetName")
+
+    @cached_property
+    def uuid(self) -> str | None:
+        return self._answer("DeviceGetUUID")
+
+    @property
+    def total_bytes(self) -> int | None:
+        return or_none(lambda: self._answer("DeviceGetMemoryInfo").total)
+
+    @property
+    def used_bytes(self) -> int | None:
+        """Without what the driver keeps for itself, but for drivers before 510."""
+        ask, nvml = self._nvml.nvmlDeviceGetMemoryInfo, self._nvml
+        second = or_none(lambda: ask(self._handle, version=nvml.nvmlMemory_v2).used)
+        return or_none(lambda: ask(self._handle).used) if second is None else second
+
+    @property
+    def power_limit_w(self) -> float | None:
+        return or_none(lambda: self._answer("DeviceGetPowerManagementLimit") / 1e3)
+
+    @property
+    def power_w(self) -> float | None:
+        return or_none(lambda: self._answer("DeviceGetPowerUsage") / 1e3)
+
+    @property
+    def clock_mhz(self) -> float | None:
+        """The clock of the multiprocessors."""
+        return self._answer("DeviceGetClockInfo", "NVML_CLOCK_SM")
+
+    @property
+    def temperature_c(self) -> float | None:
+        return self._answer("DeviceGetTemperature", "NVML_TEMPERATURE_GPU")
+
+    @property
+    def busy_percent(self) -> float | None:
+        return or_none(lambda: self._answer("DeviceGetUtilizationRates").gpu)
+
+    @property
+    def throttle_bits(self) -> int | None:
+        return or_none(lambda: int(self._answer("DeviceGetCurrentClocksThrottleReasons")))
+
+    @property
+    def processes(self) -> int | None:
+        """Compute processes on it."""
+        return or_none(lambda: len(self._answer("DeviceGetComputeRunningProcesses")))
+
+    def _answer(self, question: str, *constants: str) -> Any:
+        nvml = self._nvml
+        return or_none(
+            lambda: getattr(nvml, f"nvml{question}")(
+                self._handle, *(getattr(nvml, name) for name in constants)
+            )
+        )
+
+
+def devices(nvml: Any) -> list[Device]:
+    """All GPUs that answer to their index."""
+    count = or_none(nvml.nvmlDeviceGetCount) or 0
+    handles = [or_none(partial(nvml.nvmlDeviceGetHandleByIndex, index)) for index in range(count)]
+    return [Device(nvml, handle) for handle in handles if handle is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """One GPU. None: not to be known here."""
+    """The state of one GPU. None: not known."""
 
     index: int
     name: str = ""
@@ -39,12 +124,12 @@ class Seen:
     busy_percent: float | None = None
     processes: int | None = None
     throttled: tuple[str, ...] = ()
-    """A power cap, which is no fault, left out."""
+    """Without a power cap, which is not a fault."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Of the driver, or an error in place of it."""
+    """What NVML knows of a machine, or an error in place of it."""
 
     error: str = ""
     code: int = 0
@@ -57,22 +142,22 @@ class Answer:
 
 
 def ask(nvml: Any) -> Answer:
-    """``nvml``: the module pynvml. Raises nothing."""
+    """Everything that the doctor looks at. Raises nothing; ``nvml``: the module pynvml."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
         return Answer(error=str(error), code=error.value)
     try:
-        count = told(nvml.nvmlDeviceGetCount) or 0
-        cuda = told(nvml.nvmlSystemGetCudaDriverVersion_v2)
+        count = or_none(nvml.nvmlDeviceGetCount) or 0
+        cuda = or_none(nvml.nvmlSystemGetCudaDriverVersion_v2)
         return Answer(
-            driver=told(nvml.nvmlSystemGetDriverVersion) or "",
+            driver=or_none(nvml.nvmlSystemGetDriverVersion) or "",
             cuda=None if cuda is None else (cuda // 1000, cuda % 1000 // 10),
             gpus=[_gpu(nvml, index) for index in range(count)],
             paths=_paths(nvml, count),
         )
     finally:
-        told(nvml.nvmlShutdown)
+        or_none(nvml.nvmlShutdown)
 
 
 def _gpu(nvml: Any, index: int) -> Seen:
@@ -96,34 +181,14 @@ def _gpu(nvml: Any, index: int) -> Seen:
 
 
 def _paths(nvml: Any, count: int) -> dict[tuple[int, int], str]:
-    """Of each pair that NVML tells of."""
-    pairs = {pair: told(partial(_path, nvml, *pair)) for pair in combinations(range(count), 2)}
+    """The ways between the pairs of GPUs that NVML knows."""
+    pairs = {pair: or_none(partial(_path, nvml, *pair)) for pair in combinations(range(count), 2)}
     return {pair: path for pair, path in pairs.items() if path}
 
 
 def _path(nvml: Any, *pair: int) -> str:
     two = [nvml.nvmlDeviceGetHandleByIndex(index) for index in pair]
-    linked = told(partial(nvml.nvmlDeviceGetP2PStatus, *two, nvml.NVML_P2P_CAPS_INDEX_NVLINK))
+    linked = or_none(partial(nvml.nvmlDeviceGetP2PStatus, *two, nvml.NVML_P2P_CAPS_INDEX_NVLINK))
     if linked == nvml.NVML_P2P_STATUS_OK:
         return NVLINK
     return PATHS.get(nvml.nvmlDeviceGetTopologyCommonAncestor(*two), "")
-
-
-def visible(gpus: Sequence[Seen], shown: str | None) -> list[Seen]:
-    """Those that CUDA_VISIBLE_DEVICES leaves, in its order; it ends at the first that is none."""
-    if shown is None:
-        return list(gpus)
-    found: list[Seen] = []
-    for name in map(str.strip, shown.split(",")):
-        if name.startswith("MIG-"):
-            found.append(Seen(index=-1, name="MIG slice"))  # NVML tells of whole GPUs
-            continue
-        named = [
-            one
-            for one in gpus
-            if name == str(one.index) or (name.startswith("GPU-") and one.uuid.startswith(name))
-        ]
-        if not named:
-            break
-        found.append(named[0])
-    return found

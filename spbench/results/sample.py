@@ -110,6 +110,27 @@ class VerifyResult:
     tolerance: float | None
 
 
+class Exchange(BaseModel):
+    """One collective on one group of ranks."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    wrong: str = ""
+    """How what came differs from what was to come; blank: not at all."""
+
+
+class Exchanged(BaseModel):
+    """All of them, on one rank."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rank: int
+    exchanges: list[Exchange]
+    sent_bytes_per_s: dict[str, float] = {}
+    """By operation, of a large tensor, as this rank timed it."""
+
+
 def sample_path(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.json"
 

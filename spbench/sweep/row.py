@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,7 +11,6 @@ from spbench.launch.cluster import placement_of
 from spbench.launch.launcher import LaunchResult
 from spbench.results.conditions import as_columns
 from spbench.results.sample import RowStatus, Sample
-from spbench.results.step_time import typical
 from spbench.workload.case import Case
 from spbench.workload.flops import step_flops
 
@@ -22,6 +22,8 @@ LARGEST = (
     "host_rss_bytes",
 )
 """Columns that hold the largest value of any rank."""
+TRIMMED = 10
+"""One part in so many is left out at each end."""
 
 
 def columns_of(
@@ -98,6 +100,22 @@ def _speeds(case: Case, steps: list[float], peak_tflops: float | None) -> dict[s
         "tflops_per_rank": tflops_per_rank,
         "mfu": tflops_per_rank / peak_tflops if peak_tflops else None,
     }
+
+
+def typical(times: Sequence[float]) -> float:
+    """The step time of a launch (docs/decisions/0022): the mean of its iterations without the
+    fastest and the slowest tenth; of three and more without at least one.
+
+    However long a single hiccup is, it does not count; and on shared cores this scatters less than
+    a median, since it goes by nearly all of the times (Tukey and McLaughlin 1963). Raises
+    ValueError where there are none.
+    """
+    if not times:
+        raise ValueError("no times, so no typical time")
+    ordered = sorted(times)
+    out = max(1, len(ordered) // TRIMMED) if len(ordered) >= 3 else 0
+    middle = ordered[out : len(ordered) - out]
+    return math.fsum(middle) / len(middle)
 
 
 def slowest(times: Sequence[list[float] | None]) -> list[float]:

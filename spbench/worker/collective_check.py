@@ -19,7 +19,7 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.group import Group
-from spbench.results.collective_result import Exchange, Exchanged
+from spbench.results.sample import Exchange, Exchanged
 from spbench.worker.observer import Observer
 from spbench.workload.sharding import Shard
 

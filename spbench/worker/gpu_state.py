@@ -11,9 +11,9 @@ from typing import Any, final
 
 import torch
 
+from spbench.errors import or_none
 from spbench.results.conditions import THROTTLED
-from spbench.results.gpu_device import Device, open_nvml
-from spbench.results.safe_query import told
+from spbench.results.nvml import Device, open_nvml
 
 WORST = {"gpu_clock_mhz": min, "gpu_power_w": max, "gpu_temperature_c": max, "gpu_processes": max}
 """How the values of several looks become one."""
@@ -31,9 +31,9 @@ class Gpu:
 
     def __init__(self, device: torch.device) -> None:
         """Opens NVML and takes the first look, which makes the later ones quick."""
-        self._uuid = told(lambda: f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+        self._uuid = or_none(lambda: f"GPU-{torch.cuda.get_device_properties(device).uuid}")
         self._nvml = open_nvml()
-        handle = told(lambda: self._nvml.nvmlDeviceGetHandleByUUID(self._uuid))
+        handle = or_none(lambda: self._nvml.nvmlDeviceGetHandleByUUID(self._uuid))
         self._gpu = Device(self._nvml, handle) if handle is not None else None
         first = self._answers()
         self.power_limit_w = self._gpu.power_limit_w if self._gpu else None
@@ -46,7 +46,7 @@ class Gpu:
     def state(self) -> dict[str, Any]:
         """The fields of Conditions, the worst of all looks; NVML is closed."""
         if self._nvml is not None:
-            told(self._nvml.nvmlShutdown)
+            or_none(self._nvml.nvmlShutdown)
         state: dict[str, Any] = {"gpu": self._uuid or ""}
         for name, worst in WORST.items():
             if values := self._values(name):

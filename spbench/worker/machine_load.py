@@ -18,9 +18,9 @@ import psutil
 import torch
 
 from spbench.comm.group import Group
+from spbench.errors import or_none
 from spbench.results.conditions import Conditions
 from spbench.results.environment import cpu_name
-from spbench.results.safe_query import told
 from spbench.worker.gpu_state import Gpu
 
 BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
@@ -39,7 +39,7 @@ class Machine:
         """The first look: just before the timed pass, so that no warm-up is in it."""
         self.group, self.device = group, group.device
         self.gpu = Gpu(self.device) if self.device.type == "cuda" else None
-        self.load_average = told(lambda: os.getloadavg()[0])
+        self.load_average = or_none(lambda: os.getloadavg()[0])
         self._elsewhere: dict[str, float] = {}
         group.barrier()
         self._before = _times()
@@ -66,13 +66,13 @@ class Machine:
         passed = {name: value - self._elsewhere.get(name, 0.0) for name, value in whole.items()}
         facts = {
             "hardware": hardware(self.device, self.gpu and self.gpu.power_limit_w),
-            "host": told(_host) or "",
-            "cores": told(psutil.cpu_count),
+            "host": or_none(_host) or "",
+            "cores": or_none(psutil.cpu_count),
             "load_average": self.load_average,
             **passed,
             **({} if self.gpu is None else self.gpu.state()),
         }
-        return told(lambda: Conditions.model_validate(facts)) or Conditions()
+        return or_none(lambda: Conditions.model_validate(facts)) or Conditions()
 
 
 def hardware(device: torch.device, power_limit_w: float | None) -> str:
@@ -80,11 +80,11 @@ def hardware(device: torch.device, power_limit_w: float | None) -> str:
     words: list[str | None]
     if device.type == "cuda":
         limit = None if power_limit_w is None else f"{power_limit_w:.0f} W"
-        words = [told(lambda: _gpu_name(device)), limit]
+        words = [or_none(lambda: _gpu_name(device)), limit]
     else:
         # Where a process cannot be tied to some of the cores it may use them all.
-        cores = told(lambda: len(os.sched_getaffinity(0))) or told(os.cpu_count)
-        words = [told(cpu_name), f"x{cores}" if cores else None]
+        cores = or_none(lambda: len(os.sched_getaffinity(0))) or or_none(os.cpu_count)
+        words = [or_none(cpu_name), f"x{cores}" if cores else None]
     return " ".join(word for word in words if word)
 
 
@@ -96,7 +96,7 @@ def _gpu_name(device: torch.device) -> str:
 def _times() -> dict[str, float]:
     """Readings of three clocks in seconds, by the name of the difference of two of them."""
     questions = {"wall_s": time.monotonic, "busy_s": _busy_s, "cpu_s": time.process_time}
-    times = {name: told(question) for name, question in questions.items()}
+    times = {name: or_none(question) for name, question in questions.items()}
     return {name: seconds for name, seconds in times.items() if seconds is not None}
 
 

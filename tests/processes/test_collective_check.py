@@ -17,9 +17,8 @@ from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_th
 from spbench.comm.transport import Handle, Transports
 from spbench.doctor.rank_collectives import check_exchanges, try_sizes
 from spbench.launch.local import LaunchResult, LocalLauncher
-from spbench.results.collective_result import Exchange, Exchanged
 from spbench.results.heartbeat import Heartbeat, heartbeat_path, read_heartbeat
-from spbench.results.sample import Sample, sample_path
+from spbench.results.sample import Exchange, Exchanged, Sample, sample_path
 from spbench.worker import collective_check
 from spbench.worker.collective_check import EXCHANGES, Example, difference, exchange_all, rates
 from spbench.worker.fault_injection import VARIABLE

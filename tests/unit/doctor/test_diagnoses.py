@@ -23,7 +23,8 @@ from spbench.doctor.limits import Space
 from spbench.doctor.noise import Load
 from spbench.doctor.torch_probe import TorchFacts
 from spbench.results.cgroup import Allowed, allowed
-from spbench.results.nvml import BETWEEN_SOCKETS, NVLINK, Answer, Seen, ask, visible
+from spbench.results.environment import visible
+from spbench.results.nvml import BETWEEN_SOCKETS, NVLINK, Answer, Seen, ask
 from spbench.workload.case import Device
 
 GIB = 2**30
