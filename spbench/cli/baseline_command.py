@@ -1,8 +1,7 @@
-"""``spbench baseline``: keep a run as what later ones are checked against."""
+"""``spbench baseline``: keep a run that later runs are checked against."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -30,47 +29,44 @@ from spbench.results.reading import latest, read_runs, records_of
 from spbench.text import counted
 
 SPARE = ("torch", "commit", "gpu", "started", "launches", "run")
-"""Columns of the list that go where not all fit, in this order."""
+"""Columns of the list that are left out, in this order, where not all fit."""
 
 
-@click.group("baseline", short_help="Keep a run as what later ones are checked against.")
+@click.group("baseline", short_help="Keep a run that later runs are checked against.")
 def command() -> None:
-    """Keep a run as what later ones are checked against.
+    """Keep a run that later runs are checked against.
 
-    A baseline is a small folder, fit to be committed: the rows of a run and its run.json.
+    A baseline is a small folder to commit: the rows of a run and its run.json.
     """
 
 
 @command.command("set", short_help="Keep a run under a name.")
 @click.argument("name")
 @click.argument("run", required=False, type=click.Path(path_type=Path))
-@click.option("--force", is_flag=True, help="Also if launches failed, were noisy or are missing.")
-@click.option("--replace", is_flag=True, help="In place of the baseline of that name.")
+@click.option("--force", is_flag=True, help="Keep a run with failed, noisy or missing launches.")
+@click.option("--replace", is_flag=True, help="Replace the baseline of that name.")
 @options.baselines_option
 def set_command(name: str, run: Path | None, force: bool, replace: bool, baselines: Path) -> None:
     """Keep RUN, a results directory, a CSV file or by default the latest run, as NAME."""
-    try:
-        folder = folder_of(name, baselines)
-    except ResultsError as error:
-        raise Failure(str(error)) from None
+    folder = folder_of(name, baselines)
     if folder.exists() and not replace:
         raise Failure(f"baseline {name!r} exists; --replace puts the run in its place")
-    found = find_run(run, baselines)
-    frame = read_latest(found)
-    doubts = _doubts(found, frame)
+    source = find_run(run, baselines)
+    frame = read_latest(source)
+    doubts = _doubts(source, frame)
     if doubts and not force:
         raise Failure(
-            f"{found} is not fit for a baseline: {'; '.join(doubts)}.\n  {_remedy(found, frame)}"
+            f"{source} is not fit for a baseline: {'; '.join(doubts)}.\n  {_remedy(source, frame)}"
         )
     try:
-        keep(name, found, records_of(frame), baselines)
+        keep(name, source, records_of(frame), baselines)
     except (ResultsError, OSError) as error:
         raise Failure(f"cannot keep the baseline: {error}", UNFIT) from None
-    click.echo(f"{counted(len(frame), 'row')} of {found} are baseline {name!r} in {folder}")
+    click.echo(f"{counted(len(frame), 'row')} of {source} are baseline {name!r} in {folder}")
     few = min(quiet_launches(frame).values(), default=0)
     if few < LEAST_LAUNCHES:
         click.echo(
-            f"With {counted(few, 'quiet launch')} of a case it judges bytes and memory; "
+            f"With {counted(few, 'quiet launch')} of a case a check judges bytes and memory; "
             f"time takes {LEAST_LAUNCHES} or more ('spbench run --launches 5').",
             err=True,
         )
@@ -82,16 +78,14 @@ def _doubts(run: Path, frame: pandas.DataFrame) -> list[str]:
     """Why a run is not fit for a baseline."""
     good = frame[frame["status"] == "ok"]
     failed = frame[~frame["status"].isin(["ok", "skipped"])]
-    noisy = good[good["noisy"] != ""]
-    missing = not_there_yet(run, frame)
+    noisy = good["noisy"][good["noisy"] != ""]
     doubts = []
     if len(failed):
-        first = failed.iloc[0]
-        failure = f"{first['strategy']}: {first['status']}"
+        failure = f"{failed['strategy'].iloc[0]}: {failed['status'].iloc[0]}"
         doubts.append(f"{counted(len(failed), 'launch')} failed ({failure})")
     if len(noisy):
-        doubts.append(f"{counted(len(noisy), 'launch')} noisy ({noisy['noisy'].iloc[0]})")
-    if missing:
+        doubts.append(f"{counted(len(noisy), 'launch')} noisy ({noisy.iloc[0]})")
+    if missing := not_there_yet(run, frame):
         doubts.append(f"{counted(missing, 'launch')} not measured yet")
     if good.empty:
         doubts.append("no launch is ok")
@@ -99,17 +93,17 @@ def _doubts(run: Path, frame: pandas.DataFrame) -> list[str]:
 
 
 def _remedy(run: Path, frame: pandas.DataFrame) -> str:
-    """What would make the run fit, and how to keep it as it is."""
+    """How to make the run fit for a baseline, and how to keep it as it is."""
     again = command_again(run) if not_there_yet(run, frame) else ""
     missing = f"Measure what is missing ({again}), or all anew" if again else "Measure it anew"
-    return f"{missing}, or take it as it is with --force."
+    return f"{missing}, or keep it as it is with --force."
 
 
-@command.command("list", short_help="The baselines there are.")
+@command.command("list", short_help="List the baselines.")
 @options.baselines_option
 @options.json_option
 def list_command(baselines: Path, as_json: bool) -> None:
-    """The baselines there are."""
+    """List the baselines."""
     rows = []
     for name in names(baselines):
         try:
@@ -117,7 +111,7 @@ def list_command(baselines: Path, as_json: bool) -> None:
         except ResultsError as error:
             click.echo(str(error), err=True)
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        options.print_json(rows)
     elif not rows:
         click.echo(f"no baselines in {baselines}/ yet; 'spbench baseline set NAME' makes one")
     else:
@@ -127,7 +121,7 @@ def list_command(baselines: Path, as_json: bool) -> None:
 
 
 def _summary(name: str, frame: pandas.DataFrame) -> dict[str, object]:
-    """A baseline in a row."""
+    """The row of a baseline in the list."""
     launches = frame.loc[frame["status"] == "ok", "case"].value_counts()
     return {
         "baseline": name,
@@ -136,7 +130,7 @@ def _summary(name: str, frame: pandas.DataFrame) -> dict[str, object]:
         "launches": int(launches.min()) if len(launches) else 0,
         "gpu": _each(frame, "gpu"),
         "torch": _each(frame, "torch"),
-        "commit": ", ".join(one[:9] for one in _each(frame, "git_commit").split(", ")),
+        "commit": ", ".join(commit[:9] for commit in _each(frame, "git_commit").split(", ")),
         "started": min(frame["started_utc"], default=""),
     }
 
@@ -145,17 +139,17 @@ def _each(frame: pandas.DataFrame, column: str) -> str:
     return ", ".join(value for value in frame[column].unique() if value)
 
 
-@command.command("show", short_help="A baseline's figures.")
+@command.command("show", short_help="Show the figures of a baseline.")
 @click.argument("name")
 @options.baselines_option
 @options.json_option
 def show_command(name: str, baselines: Path, as_json: bool) -> None:
-    """The figures of the baseline NAME, strategies side by side."""
+    """Show the figures of the baseline NAME, strategies side by side."""
     folder = find_baseline(name, baselines)
     frame = read_latest(folder)
     lines = compare_strategies(frame, reference_of(folder, frame))
     if as_json:
-        click.echo(json.dumps([line.as_data() for line in lines], indent=2))
+        options.print_json([line.as_data() for line in lines])
         return
     for label, value in _summary(name, frame).items():
         click.echo(f"{label + ':':10s} {value}")

@@ -23,17 +23,13 @@ from spbench.text import did_you_mean
 
 MOST_LAUNCHES = 100
 JUDGED = METRICS[1:]
-"""The metrics to choose from; a case that fails and did not before is always a regression."""
+"""The values of --metrics; a case that fails and did not before is always a regression."""
 
 
 @click.command("check", short_help="Fail on a regression: against a baseline, or another commit.")
 @click.argument("run", required=False, type=click.Path(path_type=Path))
 @click.option("--baseline", metavar="NAME", help="The baseline to check against.")
-@click.option(
-    "--base-ref",
-    metavar="REV",
-    help="A commit, measured in turn with this tree.",
-)
+@click.option("--base-ref", metavar="REV", help="The commit to measure in turn with this tree.")
 @click.option(
     "--max-slowdown",
     type=options.Percent(),
@@ -50,13 +46,14 @@ JUDGED = METRICS[1:]
 )
 @click.option(
     "--metrics",
+    metavar="NAME[,NAME...]",
     default="time,memory,volume",
     show_default=True,
     help="Metrics to judge; without time one launch is enough.",
 )
 @click.option(
     "--launches",
-    type=click.IntRange(1, MOST_LAUNCHES),
+    type=options.Count(1, MOST_LAUNCHES),
     default=LAUNCHES,
     show_default=True,
     help="Launches of each case, whatever --sweep says; up to four times as many in doubt.",
@@ -129,7 +126,7 @@ def command(
         judgement = against_commit(base_ref, request_of(ctx), settings)
     else:
         assert baseline is not None
-        why = "is for --base-ref; a baseline says itself which cases it has"
+        why = "is for --base-ref; the cases of a baseline are those that it holds"
         refuse_flags(ctx, [*SELECTING, "device"], why)
         judgement = _with_baseline(ctx, baseline, baselines, run, settings, out)
     against = base_ref or str(baseline)
@@ -139,7 +136,7 @@ def command(
 def _exports(
     markdown_to: Path | None, junit_to: Path | None, *, strict: bool
 ) -> dict[Path, Export]:
-    """The files to write besides. Raises Failure where one cannot be written."""
+    """The files to write, and their writers. Raises Failure where a file cannot be written."""
     wanted = ((markdown_to, markdown), (junit_to, partial(junit, strict=strict)))
     exports: dict[Path, Export] = {file: export for file, export in wanted if file is not None}
     places = {file.absolute() for file in exports}
@@ -174,7 +171,6 @@ def _parse_metrics(text: str) -> tuple[Metric, ...]:
     chosen = [part.strip() for part in text.split(",")]
     for name in chosen:
         if name not in JUDGED:
-            known = ", ".join(JUDGED)
-            hint = did_you_mean(name, JUDGED) or f"There are: {known}"
+            hint = did_you_mean(name, JUDGED) or f"There are: {', '.join(JUDGED)}"
             raise Failure(f"--metrics {text}: {name!r} is not a metric. {hint}")
     return tuple(name for name in JUDGED if name in chosen)

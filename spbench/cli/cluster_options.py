@@ -19,12 +19,12 @@ EXAMPLE = "--nnodes 2 --rdzv-endpoint HOST:29400, with --node-rank 0 on HOST and
 nodes_options = options.together(
     click.option(
         "--nnodes",
-        type=click.IntRange(1, 1024),
+        type=options.Count(1, 1024),
         help="Number of machines, each of which runs this command.  [default: 1, or srun's]",
     ),
     click.option(
         "--node-rank",
-        type=click.IntRange(0, 1023),
+        type=options.Count(0, 1023),
         help="Number of this machine; 0 writes the results.  [default: srun's]",
     ),
     click.option(
@@ -51,8 +51,7 @@ def cluster_of(
     slurm = None if joined_ranks(environ) is not None else _of_slurm(environ)
     nodes = nnodes or (slurm.nodes if slurm else 1)
     if nodes == 1:
-        given = {"--node-rank": node_rank, "--rdzv-endpoint": endpoint}
-        for flag, value in given.items():
+        for flag, value in (("--node-rank", node_rank), ("--rdzv-endpoint", endpoint)):
             if value is not None and nnodes is None:
                 raise Failure(f"{flag} {value} needs --nnodes: {EXAMPLE}")
         return None
@@ -69,7 +68,7 @@ def cluster_of(
     if node == 0 and not is_here(head):
         raise Failure(
             f"node 0 is this machine, but --rdzv-endpoint names {head!r}, which is none of its "
-            f"addresses; name this one, or give another --node-rank",
+            f"addresses; name this machine, or give another --node-rank",
             UNFIT,
         )
     return Cluster(nodes=nodes, node=node, head=head, port=port, wait_s=wait_s)
@@ -84,14 +83,14 @@ def _guess(nodes: int, head: str) -> int:
 
 
 def _endpoint(text: str) -> tuple[str, int]:
-    found = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\s]+)(?::(\d{1,9}))?", text, re.ASCII)
-    if found is None:
+    parts = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\s]+)(?::(\d{1,9}))?", text, re.ASCII)
+    if parts is None:
         works = f"write node-a:{PORT} or [::1]:{PORT}"
         raise Failure(f"--rdzv-endpoint {text} is not HOST or HOST:PORT; {works}")
-    port = int(found[2] or PORT)
+    port = int(parts[2] or PORT)
     if not 0 < port <= MAX_PORT:
         raise Failure(f"--rdzv-endpoint {text}: there is no port {port}; use 1 to {MAX_PORT}")
-    return found[1].strip("[]"), port
+    return parts[1].strip("[]"), port
 
 
 def _of_slurm(environ: Mapping[str, str]) -> Cluster | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +14,6 @@ from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.compare_strategies import compare_strategies
 from spbench.analysis.findings import Margins
 from spbench.cli import options
-from spbench.cli.options import Percent
 from spbench.errors import CANNOT_JUDGE, DONE, Failure
 from spbench.report.run_table import show_findings
 from spbench.report.strategy_table import show_comparison
@@ -42,10 +40,10 @@ MOST_RUNS = 2
 )
 @click.option(
     "--margin",
-    type=Percent(),
+    type=options.Percent(),
     default=f"{MARGIN:.0%}",
     show_default=True,
-    help="Times that differ by less are the same.",
+    help="Times that differ by less count as the same.",
 )
 @click.option(
     "--allow-mismatch",
@@ -65,8 +63,8 @@ def command(
     """Show the strategies of RUN side by side, or OTHER against RUN, case by case.
 
     A run is a results directory, a CSV file or baseline:NAME; by default it is the latest.
-    Bytes are what one rank sends in a step, the largest over the ranks. The gate's error is
-    relative, against one device.
+    Bytes are what the busiest rank sends in a step. The gate's error is relative, against one
+    device.
     """
     if len(runs) > MOST_RUNS:
         raise Failure(f"compare takes one run or two, not {len(runs)}")
@@ -81,7 +79,7 @@ def command(
     except ValueError as error:
         raise Failure(str(error)) from None
     if as_json:
-        click.echo(json.dumps([line.as_data() for line in lines], indent=2))
+        options.print_json([line.as_data() for line in lines])
     else:
         show_comparison(lines)
         _warn_of_missing(run, frame, baselines)
@@ -89,9 +87,8 @@ def command(
 
 
 def _warn_of_missing(run: Path, frame: pandas.DataFrame, baselines: Path) -> None:
-    """How many launches are not measured, and the command that resumes the run."""
-    missing = not_there_yet(run, frame)
-    if missing:
+    """Prints how many launches are not measured yet, and the command that resumes the run."""
+    if missing := not_there_yet(run, frame):
         is_baseline = folder_of_run(run).resolve().is_relative_to(baselines.resolve())
         command = "" if is_baseline else command_again(run)
         resume = f"; resume with: {command}" if command else ""
@@ -101,24 +98,24 @@ def _warn_of_missing(run: Path, frame: pandas.DataFrame, baselines: Path) -> Non
 def _against(
     runs: Sequence[Path], margin: float, allow_mismatch: bool, baselines: Path, as_json: bool
 ) -> int:
-    """The second run against the first; 5 where no case of theirs may be compared."""
+    """Shows the second run against the first; exit code 5 where no case may be compared."""
     paths = [find_run(run, baselines) for run in runs]
     before, after = map(read_latest, paths)
     traces = traces_of(paths[0], before), traces_of(paths[1], after)
     margins = Margins(time=margin)
     findings = compare_runs(before, after, margins, allow_mismatch=allow_mismatch, traces=traces)
     if as_json:
-        click.echo(json.dumps([asdict(one) | {"ratio": one.ratio} for one in findings], indent=2))
+        options.print_json([asdict(finding) | {"ratio": finding.ratio} for finding in findings])
     else:
-        for side, run in zip(("A", "B"), runs, strict=True):
-            click.echo(f"{side}: {run}")
+        click.echo(f"A: {runs[0]}\nB: {runs[1]}")
         show_findings(findings, "A", "B")
-    if not any(one.before is not None and one.after is not None for one in findings):
+    if not any(f.before is not None and f.after is not None for f in findings):
         click.echo("these runs have no case in common", err=True)
         return CANNOT_JUDGE
-    figures = [one for one in findings if one.metric != "status"]
-    judged = [one for one in figures if one.metric == "time"] or figures
-    if judged and not allow_mismatch and all(one.verdict == "not comparable" for one in judged):
+    figures = [finding for finding in findings if finding.metric != "status"]
+    judged = [finding for finding in figures if finding.metric == "time"] or figures
+    verdicts = {finding.verdict for finding in judged}
+    if verdicts == {"not comparable"} and not allow_mismatch:
         click.echo(
             "no time can be compared between these runs; --allow-mismatch shows the figures",
             err=True,

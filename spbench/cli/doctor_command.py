@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict
 
@@ -24,9 +23,9 @@ from spbench.text import counted
 @click.option(
     "-g",
     "--gpus",
-    type=click.IntRange(1, MAX_PROCESSES),
+    type=options.Count(1, MAX_PROCESSES),
     metavar="N",
-    help="Ranks that try every collective.  [default: one per GPU; on a CPU 2 to 8, by its cores]",
+    help="Ranks that try every collective.  [default: one per GPU; on a CPU 2 to 8, by cores]",
 )
 @options.duration_option(
     "--timeout", "120", "Time for torch to load, and for each start of ranks: 90, 90s, 2m."
@@ -45,7 +44,7 @@ def command(gpus: int | None, timeout: float, device: DeviceChoice, as_json: boo
     examination = _examination(gpus, timeout, device)
     diagnoses = examine(examination, lambda sentence: click.echo(sentence, err=True))
     if as_json:
-        click.echo(json.dumps([asdict(diagnosis) for diagnosis in diagnoses], indent=2))
+        options.print_json([asdict(diagnosis) for diagnosis in diagnoses])
     else:
         show_diagnoses(diagnoses)
     return UNFIT if any(diagnosis.status == "fail" for diagnosis in diagnoses) else DONE

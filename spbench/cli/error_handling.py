@@ -1,7 +1,7 @@
 """How a command ends: one message on stderr and an exit code for every exception.
 
-A closed terminal, a reader of a pipe that has gone and a full disk have exit codes too: no
-function of this file raises.
+A closed terminal, a pipe without a reader and a full disk have exit codes, too: no function of
+this file raises.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OF_THE_MACHINE = frozenset(
         *("ENAMETOOLONG", "ELOOP", "EMFILE", "ENFILE", "ENOMEM"),
     )
 )
-"""Errors of disks, names and limits, which are not defects of spbench wherever they come up."""
+"""Errors of disks, file names and limits, which are not defects of spbench."""
 STREAMS = ("stdout", "stderr")
 NO_TORCH = "torch is not installed; pip install 'torch>=2.11', then 'spbench doctor' tries it"
 
@@ -51,7 +51,7 @@ def open_streams() -> None:
 
 
 def report_error(error: BaseException) -> int:
-    """Says on stderr why the command ended, and returns its exit code."""
+    """Prints on stderr why the command ended, and returns its exit code."""
     match error:
         case Failure():
             _say(f"Error: {error}")
@@ -76,10 +76,7 @@ def report_error(error: BaseException) -> int:
 
 
 def drop_unwritten() -> None:
-    """Drops what stdout and stderr cannot write any more.
-
-    Python would try again when it ends, and report that it cannot.
-    """
+    """Drops what stdout and stderr cannot write any more, which Python would try again at exit."""
     for name in STREAMS:
         stream = getattr(sys, name)
         try:

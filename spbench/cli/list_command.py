@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,9 +22,9 @@ from spbench.workload.sweep_file import load_sweep
 from spbench.workload.yaml_lines import WorkloadError
 
 WORDS = {"strategies": (0, 1), "workloads": (0, 1), "sweeps": (0, 1, 2, 5), "runs": (0, 1)}
-"""What can be listed, and which columns of it are words."""
+"""The lists, and the columns of each that hold words."""
 WRAPS = (1,)
-"""The column of which a cell may take several lines."""
+"""The columns whose cells may take several lines."""
 SOURCE = 64
 """Characters of a source in a table; --json has all of it."""
 HEADS = {"tokens": "tokens\na step"}
@@ -36,18 +35,17 @@ COLUMNS = {
         *("hidden/heads/depth", "step_flops", "dtype"),
     ),
 }
-"""Of a table, where --json has more; with a / between them, several fields are one column."""
-SPARE: dict[str, tuple[tuple[str, ...], ...]] = {
+"""The columns of a table where --json has more; a / joins several fields in one column."""
+SPARE = {
     "workloads": (
-        *(("step_flops", "dtype"), ("hidden/heads/depth",)),
-        *(("activation_bytes",), ("parameters",), ("tokens",)),
+        *("step_flops dtype", "hidden/heads/depth", "activation_bytes", "parameters", "tokens"),
     ),
-    "sweeps": (("source",), ("launches",), ("gpus",), ("cells",)),
-    "runs": (("started",), ("workloads",), ("other",)),
+    "sweeps": ("source", "launches", "gpus", "cells"),
+    "runs": ("started", "workloads", "other"),
 }
-"""Columns that go where not all fit, in this order."""
+"""Columns that are left out, in this order, where not all fit."""
 LUXURY = 2
-"""So many of them go before a row may be more than a line, and before heads are short."""
+"""How many of these go before a row may take several lines, and before heads are short."""
 
 
 @click.command("list", short_help="List strategies, workloads, sweeps or runs.")
@@ -58,7 +56,7 @@ def command(what: str, as_json: bool) -> None:
     listed = {"strategies": _strategies, "workloads": _workloads, "sweeps": _sweeps, "runs": _runs}
     rows = listed[what]()
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        options.print_json(rows)
     elif not rows:
         click.echo(f"no {what} yet")
     else:
@@ -66,14 +64,14 @@ def command(what: str, as_json: bool) -> None:
 
 
 def _grids(what: str, rows: Sequence[Mapping[str, Any]]) -> list[Grid]:
-    """The whole table, and what is left of it where there is less room."""
+    """The whole table, and smaller ones for narrower terminals."""
     columns, spare = COLUMNS.get(what, tuple(rows[0])), SPARE.get(what, ())
     cells = [[_cell(name, row) for name in columns] for row in rows]
 
     def less(gone: int, short: Mapping[str, str], wraps: Sequence[int]) -> Grid:
         heads = {name: _head(name, short) for name in columns}
         whole = Grid(columns=list(heads.values()), rows=cells, words=WORDS[what], wraps=wraps)
-        return whole.without(*(heads[name] for names in spare[:gone] for name in names))
+        return whole.without(*(heads[name] for names in spare[:gone] for name in names.split()))
 
     luxury = min(LUXURY, len(spare))
     return [
@@ -109,27 +107,23 @@ def _strategies() -> list[dict[str, Any]]:
 
 
 def _workloads() -> list[dict[str, Any]]:
-    rows = []
-    for name in names():
-        work = find(name)
-        axes = " x ".join(f"{axis} {length}" for axis, length in work.axes.items())
-        rows.append(
-            {
-                "workload": name,
-                "axes": axes,
-                "tokens": work.batch * work.tokens,
-                "parameters": parameters(work).total,
-                "activation_bytes": work.activation_bytes,
-                "hidden": work.hidden,
-                "heads": work.heads,
-                "depth": work.depth,
-                "batch": work.batch,
-                "step_flops": step_flops(work),
-                "dtype": work.dtype,
-                "source": work.source,
-            }
-        )
-    return rows
+    return [
+        {
+            "workload": name,
+            "axes": " x ".join(f"{axis} {length}" for axis, length in work.axes.items()),
+            "tokens": work.batch * work.tokens,
+            "parameters": parameters(work).total,
+            "activation_bytes": work.activation_bytes,
+            "hidden": work.hidden,
+            "heads": work.heads,
+            "depth": work.depth,
+            "batch": work.batch,
+            "step_flops": step_flops(work),
+            "dtype": work.dtype,
+            "source": work.source,
+        }
+        for name, work in ((name, find(name)) for name in names())
+    ]
 
 
 def _sweeps() -> list[dict[str, Any]]:
@@ -139,18 +133,16 @@ def _sweeps() -> list[dict[str, Any]]:
             sweep = load_sweep(name, expand_names)
         except WorkloadError as error:
             raise Failure(str(error)) from None
-        gpus = sorted({cell.ranks for cell in sweep.combinations})
-        workloads = dict.fromkeys(cell.workload.name for cell in sweep.combinations)
-        rows.append(
-            {
-                "sweep": name,
-                "workloads": ", ".join(workloads),
-                "gpus": ", ".join(map(str, gpus)),
-                "cells": len(sweep.combinations),
-                "launches": sweep.file.launches,
-                "source": sweep.file.source,
-            }
-        )
+        cells = sweep.combinations
+        row = {
+            "sweep": name,
+            "workloads": ", ".join(dict.fromkeys(cell.workload.name for cell in cells)),
+            "gpus": ", ".join(map(str, sorted({cell.ranks for cell in cells}))),
+            "cells": len(cells),
+            "launches": sweep.file.launches,
+            "source": sweep.file.source,
+        }
+        rows.append(row)
     return rows
 
 
@@ -165,13 +157,12 @@ def _runs() -> list[dict[str, Any]]:
         if frame.empty:
             continue
         ok = int((frame["status"] == "ok").sum())
-        rows.append(
-            {
-                "run": run.name,
-                "workloads": ", ".join(frame["workload"].unique()),
-                "ok": ok,
-                "other": len(frame) - ok,
-                "started": frame["started_utc"].iloc[0],
-            }
-        )
+        row = {
+            "run": run.name,
+            "workloads": ", ".join(frame["workload"].unique()),
+            "ok": ok,
+            "other": len(frame) - ok,
+            "started": frame["started_utc"].iloc[0],
+        }
+        rows.append(row)
     return rows

@@ -24,7 +24,7 @@ COMMANDS = {
     "run": "Prove, count and time strategies on a workload.",
     "compare": "Show strategies side by side, or a run against another.",
     "plot": "Draw a run's figures as PNG and SVG.",
-    "baseline": "Keep a run as what later ones are checked against.",
+    "baseline": "Keep a run that later runs are checked against.",
     "check": "Fail on a regression: against a baseline, or another commit.",
     "verify": "Prove strategies equal to one device on many shapes.",
     "show": "Draw a block: which axis each strategy shards, and what it sends.",
@@ -34,7 +34,7 @@ COMMANDS = {
 
 
 class Commands(click.Group):
-    """A group that knows its commands by name, and suggests one for a mistyped name."""
+    """A group that knows its commands by name, and suggests a command for a mistyped name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -90,7 +90,7 @@ def main() -> NoReturn:
         raise KeyboardInterrupt
 
     for ending in ENDINGS:
-        if signal.getsignal(ending) is not signal.SIG_IGN:  # as nohup wants it
+        if signal.getsignal(ending) is not signal.SIG_IGN:  # nohup ignores it
             signal.signal(ending, end)
     error_handling.open_streams()
     try:
@@ -106,8 +106,8 @@ def main() -> NoReturn:
 def _leave(code: int) -> NoReturn:
     """Ends the process after an interrupt, when everything else has been ended.
 
-    It does not use Python's own shutdown, which a second Ctrl-C could disturb, and which exits
-    as by SIGINT if an extension met one in its import, whatever became of it.
+    It does not use Python's own shutdown: a second Ctrl-C could disturb that, and it exits as by
+    SIGINT if an extension met one in its import, even if that was handled.
     """
     for ending in ENDINGS:
         signal.signal(ending, signal.SIG_IGN)

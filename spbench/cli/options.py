@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -16,7 +17,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 MOST_S = 100 * UNITS_S["d"]
 BARE = 0.1
-"""The largest number without a percent sign: above it, a fraction or a percentage may be meant."""
+"""The largest number without a percent sign: a larger one may be a fraction or a percentage."""
+
+
+class Count(click.IntRange):
+    """A whole number within limits."""
+
+    name = "integer"
 
 
 class Positive(click.FloatRange):
@@ -44,8 +51,8 @@ class Duration(click.types.FloatParamType):
     ) -> float:
         if isinstance(value, float):
             return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", str(value).strip(), re.ASCII)
-        seconds = float(found[1]) * UNITS_S[found[2]] if found else math.nan
+        parts = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", str(value).strip(), re.ASCII)
+        seconds = float(parts[1]) * UNITS_S[parts[2]] if parts else math.nan
         if seconds > MOST_S:
             most = f"{MOST_S / UNITS_S['d']:.0f}d"
             self.fail(f"{value!r} is longer than {most}, which is the most", param, ctx)
@@ -102,7 +109,7 @@ strategy_option = click.option(
     default=("all",),
     show_default=True,
     metavar="NAME[:OPTION]",
-    help="Strategies, repeated or with commas; 'all' for every one.",
+    help="Strategies, repeated or with commas; 'all' for every strategy.",
 )
 gpus_option = click.option(
     "-g",
@@ -123,7 +130,7 @@ settings_option = click.option(
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Change a field of the workload, as depth=4 or axes.time=8.",
+    help="Change a field of the workload, such as depth=4 or axes.time=8.",
 )
 baselines_option = click.option(
     "--baselines",
@@ -134,6 +141,12 @@ baselines_option = click.option(
     help="Folder of the baselines.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+
+
+def print_json(data: object) -> None:
+    click.echo(json.dumps(data, indent=2))
+
+
 deadline_options = together(
     duration_option("--timeout", "600", "Deadline of one launch: 90, 90s, 30m, 2h."),
     duration_option(

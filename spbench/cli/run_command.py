@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 @selection_options
 @click.option(
     "--launches",
-    type=click.IntRange(1, MAX_LAUNCHES),
+    type=options.Count(1, MAX_LAUNCHES),
     help=f"Launches of each case.  [default: {LAUNCHES}, or what --sweep says; 1 with --quick]",
 )
 @click.option("--quick", is_flag=True, help="One launch of few iterations, for a first look.")
@@ -38,19 +37,11 @@ from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 )
 @nodes_options
 @options.device_option
-@click.option(
-    "--share",
-    is_flag=True,
-    help="Measure rank 0's share alone, nothing sent.",
-)
-@click.option(
-    "--peak-tflops",
-    type=options.Positive(),
-    help="Peak Tflop/s of a device, for MFU.",
-)
+@click.option("--share", is_flag=True, help="Measure rank 0's share alone; nothing is sent.")
+@click.option("--peak-tflops", type=options.Positive(), help="Peak Tflop/s of a device, for MFU.")
 @click.option(
     "--seed",
-    type=click.IntRange(0, 2**31),
+    type=options.Count(0, 2**31),
     default=0,
     show_default=True,
     help="Seed of weights, inputs and the order of launches.",
@@ -60,7 +51,7 @@ from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 )
 @click.option("--fresh", is_flag=True, help="Start a new folder beside an existing --out.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the seconds of each phase of a launch.")
-@click.option("--dry-run", is_flag=True, help="Show cells and their predicted bytes only.")
+@click.option("--dry-run", is_flag=True, help="Only show the cells and their predicted bytes.")
 @options.json_option
 @click.pass_context
 def command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> int:
@@ -90,14 +81,14 @@ def command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> in
 
 
 def _show(finished: Finished, *, as_json: bool) -> None:
-    """Prints the rows, or the strategies side by side."""
+    """Prints the rows as JSON, or the strategies side by side."""
     # These import pandas, which takes 0.3 s: not before ranks start.
     from spbench.analysis.compare_strategies import compare_strategies
     from spbench.report.strategy_table import show_comparison
     from spbench.results.reading import frame_of
 
     if as_json:
-        click.echo(json.dumps([asdict(record) for record in finished.records], indent=2))
+        options.print_json([asdict(record) for record in finished.records])
         return
     frame = frame_of(finished.records)
     show_comparison(compare_strategies(frame, reference_of(finished.folder, frame)))

@@ -1,4 +1,4 @@
-"""From the flags of ``run`` and ``check`` to a request: which strategies, ranks and workload."""
+"""From the flags of ``run`` and ``check`` to a request: strategies, ranks and workload."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BESIDE_NO_SWEEP = ("strategies", "gpus", "workload", "settings", "dtype")
 """Parameters that choose cells, as a sweep file does."""
 SELECTING = (*BESIDE_NO_SWEEP, "sweep", "skip_invalid")
 AS_GIVEN = ("seed", "peak_tflops", "verbose", "out", "fresh")
-"""Parameters that are fields of a request without any change."""
+"""Parameters that become fields of the request unchanged."""
 
 selection_options = options.together(
     options.strategy_option,
@@ -45,7 +45,7 @@ selection_options = options.together(
         help="A workload of the catalogue ('spbench list workloads'), or a YAML file.",
     ),
     options.settings_option,
-    click.option("--dtype", help="Short for --set dtype=..."),
+    click.option("--dtype", help="Shorthand for --set dtype=..."),
     click.option(
         "--sweep",
         metavar="NAME|FILE",
@@ -117,7 +117,7 @@ def _from_flags(flags: Mapping[str, Any], device: Device, *, share: bool, nodes:
 
 
 def choose_workload(name: str, settings: Sequence[str]) -> Workload:
-    """The workload with its settings; its name has those that have no column in a row."""
+    """The workload with its settings; its name holds those that have no column in a row."""
     overrides = overrides_of(settings)
     return with_settings_in_name(overridden(find(name), overrides), overrides)
 

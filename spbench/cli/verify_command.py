@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Literal
@@ -80,7 +79,7 @@ def command(
 
 
 def _shapes(workloads: Sequence[str], small: bool) -> list[Workload]:
-    """The workloads that are named, or the built-in shapes."""
+    """The named workloads, or the built-in shapes."""
     if not workloads:
         if small:
             raise Failure("--small needs --workload: 'all', or names of the catalogue")
@@ -96,9 +95,9 @@ def _shapes(workloads: Sequence[str], small: bool) -> list[Workload]:
 
 
 def _show(results: Sequence[VerifyResult], *, as_json: bool) -> int:
-    """Prints all results; the exit code."""
+    """Prints all results, and returns the exit code."""
     if as_json:
-        click.echo(json.dumps([asdict(result) for result in results], indent=2))
+        options.print_json([asdict(result) for result in results])
     else:
         show_verdicts(results)
     outcomes = {result.outcome for result in results}

@@ -251,7 +251,7 @@ def test_how_an_unfinished_run_goes_on(words: list[str], again: str) -> None:
         store.write_run({"argv": ["/bin/spbench", *words], "cases": cases})
     said = f"Measure what is missing ({again}), or all anew" if again else "Measure it anew"
     done = spbench("baseline", "set", "main", "mine")
-    assert done.stderr.splitlines()[-1] == f"  {said}, or take it as it is with --force."
+    assert done.stderr.splitlines()[-1] == f"  {said}, or keep it as it is with --force."
 
 
 def test_a_folder_of_two_sides_names_them() -> None:
