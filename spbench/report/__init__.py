@@ -1,1 +1,1 @@
-"""Records to tables and plots. matplotlib only here."""
+"""Records become tables, plots and diagrams. matplotlib is loaded only here."""

@@ -1,4 +1,4 @@
-"""Shows the doctor's diagnoses: a line for each check, its remedy below, and a summary."""
+"""The doctor's diagnoses: a line for each check, its remedy below, and a summary."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from spbench.text import counted
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "skipped": "dim"}
 HEADS = ("status", "check", "found")
-LEAST_FOUND = 30
-"""In a terminal with fewer columns for what was found, that text begins below its check."""
+LEAST_FINDING = 30
+"""Columns of a finding; in a terminal with fewer it begins below its check."""
 INDENT = 3
 
 
 def show_diagnoses(diagnoses: Sequence[Diagnosis]) -> None:
-    """Prints to stdout: in a terminal folded to its width, elsewhere in lines of any length."""
+    """Prints the diagnoses, in a terminal folded to its width."""
     console = tables.console()
     for line in _lines(diagnoses, console):
         console.print(line, soft_wrap=True)
@@ -33,13 +33,13 @@ def _lines(diagnoses: Sequence[Diagnosis], console: Console) -> Iterator[Text]:
         max(map(len, (HEADS[1], *(diagnosis.check for diagnosis in diagnoses)))),
     ]
     begin = sum(widths) + 7
-    is_wide = not console.is_terminal or console.width - begin >= LEAST_FOUND
+    is_wide = not console.is_terminal or console.width - begin >= LEAST_FINDING
     indent = begin if is_wide else INDENT
     width = console.width - indent if console.is_terminal else 0
     if is_wide:
         rule = "-" if console.options.ascii_only else "─"
         yield Text(_row(*HEADS, widths), "bold")
-        yield Text(f" {rule * (begin + min(width or LEAST_FOUND, LEAST_FOUND) - 1)}")
+        yield Text(f" {rule * (begin + min(width or LEAST_FINDING, LEAST_FINDING) - 1)}")
     for diagnosis in diagnoses:
         lines = _folded(diagnosis, width)
         first = lines.pop(0) if is_wide else ""
@@ -51,12 +51,12 @@ def _lines(diagnoses: Sequence[Diagnosis], console: Console) -> Iterator[Text]:
     yield Text()
 
 
-def _row(status: str, check: str, found: str, widths: Sequence[int]) -> str:
-    return f" {status:<{widths[0]}}   {check:<{widths[1]}}   {found}"
+def _row(status: str, check: str, finding: str, widths: Sequence[int]) -> str:
+    return f" {status:<{widths[0]}}   {check:<{widths[1]}}   {finding}"
 
 
 def _folded(diagnosis: Diagnosis, width: int) -> list[str]:
-    """What was found, then the remedy; not folded where ``width`` is 0."""
+    """The finding, then the remedy; not folded where ``width`` is 0."""
     texts = [diagnosis.found]
     if diagnosis.remedy:
         texts.append(f"remedy: {diagnosis.remedy}")

@@ -1,8 +1,9 @@
-"""What a run would do: its cells, and the bytes that each would send."""
+"""The dry run: cells of a run, and the bytes that each would send."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,10 +21,10 @@ from spbench.workload.predicted import Prediction
 from spbench.workload.traffic import PHASES
 
 LABEL, NARROWEST = 16, 40
-"""Columns of a field's name, and of a line that fields are broken for."""
+"""Columns of a field's name, and of the narrowest line that fields are folded to."""
 COLUMNS = ("strategy", "ranks", "launch", "sharded axes", "fwd MiB", "bwd MiB", "grad MiB")
 SPARE = ("sharded axes", "grad MiB", "bwd MiB")
-"""What goes where not all fits, behind the launches."""
+"""Columns left out where not all fit, after that of the launches."""
 
 
 def show_plan(
@@ -31,7 +32,7 @@ def show_plan(
 ) -> None:
     """Prints the resolved workloads, and each cell with its predicted bytes.
 
-    ``predictions``: by the keys of cases; a cell that cannot run has none.
+    ``predictions``: by the keys of cases; none for a cell that cannot run.
     """
     rows: dict[str, dict[str, Any]] = {}
     for cell in cells:
@@ -46,8 +47,8 @@ def show_plan(
     for cell, row in zip(cells, every, strict=True):
         of_workloads.setdefault(in_a_line(cell.case.workload), []).append(row)
     if len(of_workloads) == 1:
-        workload = cells[0].case.workload.model_dump(mode="json", by_alias=True)
-        for name, value in workload.items():
+        fields = cells[0].case.workload.model_dump(mode="json", by_alias=True)
+        for name, value in fields.items():
             _show_field(out, f"{name}:", json.dumps(value))
     for title, these in of_workloads.items():
         if len(of_workloads) > 1:
@@ -56,18 +57,14 @@ def show_plan(
 
 
 def _show_field(out: Console, label: str, value: str) -> None:
-    """A line; in a terminal as many as it takes, broken between words."""
-    lines = [label.ljust(LABEL) + value]
-    if out.is_terminal:
-        lines = [
-            line.plain for line in folded(value, max(NARROWEST, out.width), LABEL, label=label)
-        ]
-    for line in lines:
-        out.print(Text(line), soft_wrap=True)
+    """One line, which is folded between words in a terminal."""
+    width = max(NARROWEST, out.width) if out.is_terminal else sys.maxsize
+    for line in folded(value, width, LABEL, label=label):
+        out.print(Text(line.plain), soft_wrap=True)
 
 
 def _show_cells(out: Console, rows: Sequence[dict[str, Any]]) -> None:
-    """A line for each launch, or for each cell where there is no room to tell launches apart."""
+    """A line for each launch, or for each cell where the column of launches does not fit."""
     cells = [_cells(row) for row in rows]
     full = Grid(columns=COLUMNS, rows=cells, words=(0, 3), wraps=(3,))
     grids = [full]
@@ -75,8 +72,8 @@ def _show_cells(out: Console, rows: Sequence[dict[str, Any]]) -> None:
         once = dict.fromkeys(tuple(row) for row in spare.rows)
         grids.append(replace(spare, rows=list(once)))
     tables.show_fitting(out, grids)
-    for said in dict.fromkeys(filter(None, map(_remark, rows))):
-        tables.say(out, said)
+    for remark in dict.fromkeys(filter(None, map(_remark, rows))):
+        tables.say(out, remark)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -85,28 +82,19 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _remark(row: dict[str, Any]) -> str:
-    """What the figures do not say: why there are none, or what the strategy does besides."""
-    whom = f"{row['strategy']} on {counted(row['ranks'], 'rank')}"
-    if row["why_not"]:
-        return f"{whom}: cannot run: {row['why_not']}"
-    return f"{whom}: {row['note']}" if row["note"] else ""
+    """Why a cell cannot run, or the strategy's note on its figures."""
+    remark = f"cannot run: {row['why_not']}" if row["why_not"] else row["note"]
+    case = f"{row['strategy']} on {counted(row['ranks'], 'rank')}"
+    return f"{case}: {remark}" if remark else ""
 
 
 def _planned(cell: Cell, prediction: Prediction | None) -> dict[str, Any]:
-    case = cell.case
+    case, work = cell.case, cell.case.workload
+    shape = ("axes", "batch", "dtype", "mode", "checkpointing")
     return {
-        "case": case.key,
-        "workload": case.workload.name,
-        "axes": case.workload.axes,
-        "batch": case.workload.batch,
-        "dtype": case.workload.dtype,
-        "mode": case.workload.mode,
-        "checkpointing": case.workload.checkpointing,
-        "strategy": case.strategy,
-        "ranks": case.ranks,
-        "launch": case.launch,
-        "device": case.device,
-        "kind": case.kind,
+        **{"case": case.key, "workload": work.name},
+        **{name: getattr(work, name) for name in shape},
+        **{name: getattr(case, name) for name in ("strategy", "ranks", "launch", "device", "kind")},
         "sharded": prediction.sharded if prediction else "",
         "sent_bytes": prediction.sent_bytes if prediction else {},
         "note": prediction.note if prediction else "",

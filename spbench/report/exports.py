@@ -1,4 +1,4 @@
-"""The outcome of a check for machines that build: Markdown for a review, JUnit for a CI."""
+"""The outcome of a check for continuous integration: Markdown and JUnit."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from spbench.report.run_table import columns, explained, panels, sentences
 from spbench.text import counted
 
 
-def markdown(judgement: Judgement, against: str, said: str) -> str:
-    """What is ``said`` of it all, a table for each panel, and what their words leave out."""
+def markdown(judgement: Judgement, against: str, headline: str) -> str:
+    """The headline, a table for each panel, and what the cells have no room for."""
     findings = judgement.findings
-    lines = [f"### spbench check: {said}"]
+    lines = [f"### spbench check: {headline}"]
     for panel, rows in panels(findings):
         heads = columns(against, "now")
         lines += ["", f"**{_escaped(panel)}**", "", _row(heads)]
         lines.append(_row(["---", *["---:"] * (len(heads) - 1)]))
         lines += [_row(row) for row in rows]
     remarks = sentences(findings)
-    lines += ["", *(f"- {_escaped(one)}" for one in remarks)] if remarks else []
+    lines += ["", *(f"- {_escaped(remark)}" for remark in remarks)] if remarks else []
     return "\n".join(lines) + "\n"
 
 
@@ -33,18 +33,18 @@ def _escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 
-def junit(judgement: Judgement, against: str, said: str, *, strict: bool) -> str:
-    """A test for each metric of each case; see ``_kind`` for those that do not pass. One more, of
-    them all, is an error where nothing else is red and the check cannot judge."""
+def junit(judgement: Judgement, against: str, headline: str, *, strict: bool) -> str:
+    """A test for each metric of each case; see ``_kind`` for those that do not pass. Where the
+    check cannot judge and no test is red, one more test, of all cases, is an error."""
     tests = [
-        (one.finding.panel, _title(one.finding), _kind(one), _why(one.finding))
-        for one in judgement.graded
+        (graded.finding.panel, _title(graded.finding), _kind(graded), _why(graded.finding))
+        for graded in judgement.graded
     ]
     is_red = any(kind in ("failure", "error") for _, _, kind, _ in tests)
     if not is_red and not judgement.is_decided(strict=strict):
-        tests.append(("spbench check", "all cases", "error", said))
+        tests.append(("spbench check", "all cases", "error", headline))
     kinds = [kind for _, _, kind, _ in tests]
-    name = _printable(f"spbench check against {against}: {said}")
+    name = _printable(f"spbench check against {against}: {headline}")
     suite = ET.Element("testsuite", name=name, tests=str(len(tests)))
     for kind, name in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
         suite.set(name, str(kinds.count(kind)))
@@ -62,7 +62,7 @@ def _title(finding: Finding) -> str:
 
 
 def _kind(graded: Graded) -> str:
-    """What stays open is skipped; what nothing can be compared with is an error."""
+    """An inconclusive test is skipped; one that cannot be compared is an error."""
     if graded.grade == "pass":
         return ""
     if graded.grade == "fail":
@@ -76,4 +76,4 @@ def _why(finding: Finding) -> str:
 
 def _printable(text: str) -> str:
     """XML holds no control characters, however they are escaped."""
-    return "".join(one if one.isprintable() else " " for one in text)
+    return "".join(letter if letter.isprintable() else " " for letter in text)

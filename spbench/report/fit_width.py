@@ -1,4 +1,4 @@
-"""What fits a line: which columns of a table, and sentences folded between words.
+"""Tables and sentences are fitted to the width of a line.
 
 Columns of a table are left out before a word or a figure is cut. Heads may break between words;
 where that is not enough, so may the cells of columns that hold several words, and a row is then
@@ -37,7 +37,7 @@ class Grid:
     """Heads of the columns that were left out."""
 
     def without(self, *names: str) -> Grid:
-        """The grid that lacks the columns of these heads."""
+        """The grid without the columns of these heads."""
         kept = [i for i, name in enumerate(self.columns) if name not in names]
         return Grid(
             columns=[self.columns[i] for i in kept],
@@ -70,7 +70,7 @@ class Grid:
         return widths
 
     def broken(self, room: int) -> list[int] | None:
-        """Widths with heads alone broken where that is enough, else cells too."""
+        """Widths with heads broken, and with cells, too, where heads are not enough."""
         return self.widths(room) or self.widths(room, self.wraps)
 
     def _by_column(self) -> list[tuple[str, ...]]:
@@ -78,7 +78,7 @@ class Grid:
 
 
 def line_width(widths: Sequence[int]) -> int:
-    """Characters of a line of columns that are so wide."""
+    """Characters of a line of columns of these widths."""
     return sum(widths) + BETWEEN * len(widths) - 1
 
 
@@ -89,12 +89,12 @@ def fitting(grids: Sequence[Grid], room: int) -> Grid:
 
 
 def fewer(full: Grid, spare: Sequence[str]) -> list[Grid]:
-    """``full``, and what is left of it when columns go, one after another."""
+    """``full``, then grids that lack ever more of the ``spare`` columns."""
     return [full.without(*spare[:count]) for count in range(len(spare) + 1)]
 
 
 def left_out(names: Sequence[str]) -> str:
-    """The sentence below a table that names the columns which were left out."""
+    """The sentence below a table that names its missing columns."""
     listed = ", ".join(" ".join(name.split()) for name in names)
     return f"no room for {listed}: --json has all, and so has a wider terminal"
 

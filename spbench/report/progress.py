@@ -23,7 +23,7 @@ from spbench.workload.workload import Workload
 
 
 class Screen:
-    """Shows the launch that runs, and a line for each that has finished."""
+    """The launch that runs, and a line for each that has finished."""
 
     def __init__(
         self,
@@ -35,10 +35,14 @@ class Screen:
         goes_on: bool = False,
         placed: Sequence[str] = (),
     ) -> None:
-        """``goes_on``: this is a pass of a command that has more passes.
-        ``placed``: which ranks run on which of several machines."""
-        self.folder, self.cases, self.done = folder, cases, 0
-        self.goes_on, self.placed = goes_on, placed
+        """``goes_on``: the command has more passes after this one.
+        ``placed``: ranks of each machine, where there are several machines."""
+        self.folder, self.cases, self.placed = folder, cases, placed
+        self.resumed, self.verbose, self.goes_on = resumed, verbose, goes_on
+        self.done, self.measured, self.interrupted = 0, resumed, 0
+        self.spent_s: Mapping[str, float] = {}
+        self.several = len({in_a_line(case.workload) for case in cases}) > 1
+        self.launches = 1 + max((case.launch for case in cases), default=0)
         self.console = tables.console(sys.stderr)
         self.live = self.console.is_terminal and not self.console.is_dumb_terminal
         self.started_s = time.monotonic()
@@ -52,12 +56,6 @@ class Screen:
             disable=not self.live,
         )
         self.task = self.progress.add_task("starting", total=len(cases))
-        self.resumed, self.verbose = resumed, verbose
-        self.measured = resumed
-        self.cut = 0
-        self.spent_s: Mapping[str, float] = {}
-        self.several = len({in_a_line(case.workload) for case in cases}) > 1
-        self.launches = 1 + max((case.launch for case in cases), default=0)
 
     def __enter__(self) -> Self:
         if self.resumed:
@@ -87,7 +85,7 @@ class Screen:
             took = units.seconds(time.monotonic() - self.started_s)
             done = counted(self.done, "launch")
             self._say(f"{done} in {took}; rows in {self.folder / 'runs.csv'}")
-            left = len(self.cases) - self.done + self.cut
+            left = len(self.cases) - self.done + self.interrupted
             if left:
                 self._say(f"--max-time reached; {counted(left, 'launch')} left")
                 self._say(self._resume)
@@ -103,37 +101,24 @@ class Screen:
         self.progress.update(self.task, description=case.label)
 
     def went(self, spent_s: Mapping[str, float]) -> None:
-        """Takes the seconds of each phase of the launch that is about to finish."""
+        """Seconds of each phase of the launch that is about to finish."""
         self.spent_s = spent_s
 
     def finished(self, record: Record, side: str = "") -> None:
-        """``side``: base or head, where they are measured in turn."""
+        """Prints a launch; ``side``: base or head, where they are measured in turn."""
         self.done += 1
         self.measured += record.status == "ok"
-        self.cut += record.status == "interrupted"
+        self.interrupted += record.status == "interrupted"
         self.progress.update(self.task, advance=1)
-        if record.status == "ok":
-            time_ms = record.step_ms if record.step_ms is not None else record.compute_ms
-            counts = [getattr(record, f"sent_bytes_{phase}") for phase in PHASES]
-            sent = [count for count in counts if count is not None]
-            error = record.gate_error
-            what = "step" if record.step_ms is not None else "compute"
-            parts = [f"{what} {units.milliseconds(time_ms)} ms"]
-            parts += [f"sent {units.mebibytes(sum(sent))} MiB"] if sent else []
-            parts += [f"peak {units.mebibytes(record.peak_allocated_bytes)} MiB"]
-            parts += [f"gate {units.error(error)}"] if error is not None else []
-            said = ", ".join(parts)
-        else:
-            said = f"{record.status}: {record.reason}"
         launch = f" launch {record.launch + 1}" if self.launches > 1 else ""
-        where = f"{side}: " if side else ""
+        prefix = f"{side}: " if side else ""
         if self.several:
-            from spbench.analysis.comparable import (
-                panel_title,  # and pandas: not before ranks start
-            )
+            # This loads pandas, which is not wanted before ranks start.
+            from spbench.analysis.comparable import panel_title
 
-            where += f"{panel_title(record)}, "
-        self._say(f"{where}{record.strategy} on {record.world_size}{launch}: {said}")
+            prefix += f"{panel_title(record)}, "
+        outcome = _figures(record) if record.status == "ok" else f"{record.status}: {record.reason}"
+        self._say(f"{prefix}{record.strategy} on {record.world_size}{launch}: {outcome}")
         if record.log:
             self._say(f"  log: {self.folder / record.log}")
         if record.noisy:
@@ -148,19 +133,33 @@ class Screen:
         self.progress.console.print(text, soft_wrap=not self.live)
 
 
+def _figures(record: Record) -> str:
+    """Time, bytes sent, peak of memory and gate error of a launch."""
+    what, ms = (
+        ("compute", record.compute_ms) if record.step_ms is None else ("step", record.step_ms)
+    )
+    counts = [getattr(record, f"sent_bytes_{phase}") for phase in PHASES]
+    sent = [count for count in counts if count is not None]
+    parts = [f"{what} {units.milliseconds(ms)} ms"]
+    parts += [f"sent {units.mebibytes(sum(sent))} MiB"] if sent else []
+    parts += [f"peak {units.mebibytes(record.peak_allocated_bytes)} MiB"]
+    parts += [f"gate {units.error(record.gate_error)}"] if record.gate_error is not None else []
+    return ", ".join(parts)
+
+
 def in_seconds(record: Record, spent_s: Mapping[str, float]) -> str:
-    """Seconds of each phase of a launch, and its overhead: what was not spent in steps."""
-    said = f"took {record.launch_s:.2f} s"
+    """Seconds of each phase of a launch, and its overhead: the time outside steps."""
+    text = f"took {record.launch_s:.2f} s"
     if spent_s:
-        said += ": " + ", ".join(f"{name} {value:.2f}" for name, value in spent_s.items())
+        text += ": " + ", ".join(f"{name} {value:.2f}" for name, value in spent_s.items())
     if record.launch_s is not None and record.steps_s is not None:
-        said += f"; overhead {record.launch_s - record.steps_s:.2f} s"
-    return said
+        text += f"; overhead {record.launch_s - record.steps_s:.2f} s"
+    return text
 
 
 def header(cases: Sequence[Case]) -> list[str]:
     """The workloads, launches, ranks, device and libraries of a run."""
-    said = list(dict.fromkeys(in_a_line(case.workload) for case in cases))
+    lines = list(dict.fromkeys(in_a_line(case.workload) for case in cases))
     if cases:
         *others, last = dict.fromkeys(case.ranks for case in cases)
         ranks = ", ".join([*map(str, others), counted(last, "rank")])
@@ -170,8 +169,8 @@ def header(cases: Sequence[Case]) -> list[str]:
         torch = f"torch {package_version('torch')}"
         launches = counted(len(cases), "launch")
         of_cases = counted(len({case.key for case in cases}), "case")
-        said.append(f"{launches} of {of_cases} on {ranks}; {cases[0].device}, {backend}, {torch}")
-    return said
+        lines.append(f"{launches} of {of_cases} on {ranks}; {cases[0].device}, {backend}, {torch}")
+    return lines
 
 
 def in_a_line(work: Workload) -> str:

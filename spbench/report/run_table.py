@@ -14,25 +14,26 @@ from spbench.text import counted
 
 
 def columns(before: str, after: str) -> tuple[str, ...]:
-    """Heads of the table; ``before`` and ``after`` name the sides."""
+    """Heads of the table; ``before`` and ``after`` name the two runs."""
     return ("strategy", "ranks", f"{before} ms", f"{after} ms", "change", "95 %", *METRIC_HEADS)
 
 
 METRIC_HEADS = ("time", "memory", "sent")
 NARROWER = ((), (5,), (2, 3, 5), (2, 3, 4, 5), (2, 3, 4, 5, 8), (2, 3, 4, 5, 7, 8))
-"""Columns that are left out where not all fit: the interval, the sides, the change, and what has
-sentences of its own below the table."""
+"""Columns left out where not all fit: the interval, the two times, the change, and what has
+sentences below the table."""
 WORTH_MORE = 0.8
-"""More launches are advised where the slowdown that they find is at most this share of it."""
+"""More launches are advised where they lower the detectable slowdown to this share of it."""
 
 
 def panels(findings: Sequence[Finding]) -> Iterator[tuple[str, list[list[str]]]]:
     """Title and rows of each panel."""
     for panel in dict.fromkeys(finding.panel for finding in findings):
         cases: dict[tuple[str, int, str], dict[Metric, Finding]] = {}
-        for one in findings:
-            if one.panel == panel:
-                cases.setdefault((one.strategy, one.ranks, one.case), {})[one.metric] = one
+        for finding in findings:
+            if finding.panel == panel:
+                case = finding.strategy, finding.ranks, finding.case
+                cases.setdefault(case, {})[finding.metric] = finding
         yield panel, [[name, str(n), *_cells(case)] for (name, n, _), case in cases.items()]
 
 
@@ -41,11 +42,11 @@ def _cells(case: dict[Metric, Finding]) -> list[str]:
     memory, volume = (case.get(name) for name in ("memory", "volume"))
     shown = [_ms(time.before), _ms(time.after), *_change(time)] if time else [units.BLANK] * 4
     if time and status.verdict in ("same", "fixed"):
-        said = time.verdict
+        verdict = time.verdict
     else:
-        said = "failed" if status.verdict == "same" and status.after != "ok" else status.verdict
-        said = units.BLANK if said == "same" else said
-    return [*shown, said, _exact(memory), _exact(volume)]
+        verdict = "failed" if status.verdict == "same" and status.after != "ok" else status.verdict
+        verdict = units.BLANK if verdict == "same" else verdict
+    return [*shown, verdict, _exact(memory), _exact(volume)]
 
 
 def _ms(value: float | str | None) -> str:
@@ -53,14 +54,13 @@ def _ms(value: float | str | None) -> str:
 
 
 def _change(finding: Finding) -> list[str]:
-    """How much longer, and the interval of that."""
-    found = finding.comparison
-    if found is None or found.ratio is None:
+    """How much longer the case takes, and the interval."""
+    times = finding.comparison
+    if times is None or times.ratio is None:
         return [units.BLANK] * 2
-    span = units.BLANK
-    if found.low is not None and found.high is not None:
-        span = units.changes(found.low, found.high)
-    return [units.change(found.ratio), span]
+    if times.low is None or times.high is None:
+        return [units.change(times.ratio), units.BLANK]
+    return [units.change(times.ratio), units.changes(times.low, times.high)]
 
 
 def _exact(finding: Finding | None) -> str:
@@ -76,38 +76,40 @@ def _exact(finding: Finding | None) -> str:
 
 
 def sentences(findings: Sequence[Finding]) -> list[str]:
-    """What the table's words leave out: reasons, and bytes by phase."""
+    """Reasons, and bytes by phase: what the cells have no room for."""
     several = len({finding.panel for finding in findings}) > 1
     reasons: dict[str, list[str]] = {}
-    for one in findings:
-        where = f"{one.panel}: " if several else ""
-        if said := explained(one):
-            whom = f"{where}{one.strategy} on {counted(one.ranks, 'rank')}"
-            reasons.setdefault(said, []).append(whom)
-    # A reason that many cases share, another GPU say, is said once.
-    return [f"{_listed(who)}: {why}" for why, who in reasons.items()]
+    for finding in findings:
+        if reason := explained(finding):
+            panel = f"{finding.panel}: " if several else ""
+            reasons.setdefault(reason, []).append(f"{panel}{_case(finding)}")
+    # A reason that many cases share, another GPU say, is one sentence.
+    return [f"{_listed(cases)}: {reason}" for reason, cases in reasons.items()]
+
+
+def _case(finding: Finding) -> str:
+    return f"{finding.strategy} on {counted(finding.ranks, 'rank')}"
 
 
 def explained(finding: Finding) -> str:
     """Metric, verdict and why; blank where there is nothing to add."""
     if finding.metric == "memory" and finding.verdict != "same" and finding.ratio is not None:
         before, after = (float(x or 0) for x in (finding.before, finding.after))
-        said = f"{units.mebibytes(after)} MiB, was {units.mebibytes(before)}"
+        sizes = f"{units.mebibytes(after)} MiB, was {units.mebibytes(before)}"
         why = f"; {finding.reason}" if finding.reason else ""
-        return f"memory {finding.verdict}: {said} ({units.change(finding.ratio)}){why}"
+        return f"memory {finding.verdict}: {sizes} ({units.change(finding.ratio)}){why}"
     if finding.comparison is not None and finding.verdict == "slower":
         return f"time slower: {_figures(finding, finding.comparison)}"
     what = "" if finding.metric == "status" else f"{finding.metric} "
     return f"{what}{finding.verdict}: {finding.reason}" if finding.reason else ""
 
 
-def _figures(finding: Finding, found: Comparison) -> str:
-    """What it takes now and took, and by how much that is longer."""
-    if found.ratio is None or found.low is None or found.high is None:
+def _figures(finding: Finding, times: Comparison) -> str:
+    """The time now and before, the change and its interval."""
+    if times.low is None or times.high is None:
         return finding.reason
-    span = units.changes(found.low, found.high)
-    said = f"{_ms(finding.after)} ms, was {_ms(finding.before)}"
-    return f"{said} ({units.change(found.ratio)}, {span}, {counted(found.launches, 'launch')})"
+    change = ", ".join([*_change(finding), counted(times.launches, "launch")])
+    return f"{_ms(finding.after)} ms, was {_ms(finding.before)} ({change})"
 
 
 def headline(judgement: Judgement, *, strict: bool = False) -> str:
@@ -115,12 +117,11 @@ def headline(judgement: Judgement, *, strict: bool = False) -> str:
     failed, open_ = judgement.of("fail"), judgement.of("undecided")
     cases = {one.case for one in judgement.findings}
     if failed:
-        what = {
-            f"{one.strategy} on {counted(one.ranks, 'rank')} "
-            f"({one.verdict if one.metric == 'status' else one.metric})": None
+        cases_failed = dict.fromkeys(
+            f"{_case(one)} ({one.verdict if one.metric == 'status' else one.metric})"
             for one in failed
-        }
-        return f"failed: {_listed([*what])}"
+        )
+        return f"failed: {_listed([*cases_failed])}"
     if not judgement.is_comparable:
         return f"cannot judge: {_why_not_comparable(judgement.findings)}"
     times = f"time inconclusive in {counted(len(open_), 'case')}"
@@ -132,16 +133,16 @@ def headline(judgement: Judgement, *, strict: bool = False) -> str:
 
 
 def _why_not_comparable(findings: Sequence[Finding]) -> str:
-    """The first figure, or case, that has no counterpart; and what could be judged."""
-    apart = [one for one in findings if one.verdict == "not comparable"]
+    """The first figure or case without a counterpart; and what could be judged."""
+    apart = [finding for finding in findings if finding.verdict == "not comparable"]
     if not apart:
-        is_missing = any(one.verdict == "missing" for one in findings)
+        is_missing = any(finding.verdict == "missing" for finding in findings)
         return "a case is missing" if is_missing else "no case has figures on both sides"
     first = apart[0]
-    said = f"{first.metric} of {first.strategy} on {counted(first.ranks, 'rank')}: {first.reason}"
-    if any(one.metric == "volume" for one in apart):
-        return said
-    return f"{said}; bytes alone can be judged anywhere (--metrics volume)"
+    why = f"{first.metric} of {_case(first)}: {first.reason}"
+    if any(finding.metric == "volume" for finding in apart):
+        return why
+    return f"{why}; bytes alone can be judged anywhere (--metrics volume)"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -150,7 +151,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def show_findings(findings: Sequence[Finding], before: str, after: str) -> None:
-    """On stdout: a table for each panel, then what its words leave out."""
+    """Prints a table for each panel, then what the cells have no room for."""
     out = tables.console()
     every = list(panels(findings))
     heads = columns(before, after)
@@ -159,28 +160,28 @@ def show_findings(findings: Sequence[Finding], before: str, after: str) -> None:
     lacks = fitting(choices, tables.room(out)).lacks
     for panel, rows in every:
         tables.show_table(out, panel, Grid(columns=heads, rows=rows).without(*lacks))
-    for said in [*sentences(findings), *([left_out(lacks)] if lacks else [])]:
-        tables.say(out, said)
+    for sentence in [*sentences(findings), *([left_out(lacks)] if lacks else [])]:
+        tables.say(out, sentence)
 
 
-def slowdown_in_words(found: DetectableSlowdown | None) -> Iterator[str]:
-    """What a check finds in the hardest case, and whether more launches would find less."""
-    if found is None:
+def slowdown_in_words(slowdown: DetectableSlowdown | None) -> Iterator[str]:
+    """The slowdown that a check detects in the noisiest case, and with more launches."""
+    if slowdown is None:
         return
-    hard = found.record
+    hard = slowdown.record
     share = "" if hard.kind == "measured" else ", one GPU's share"
     yield (
         f"Time is hardest to judge of {hard.strategy} on {counted(hard.world_size, 'rank')} "
-        f"({hard.workload}{share}): its {found.launches} launches have a standard deviation of "
-        f"{units.percent(found.spread)}."
+        f"({hard.workload}{share}): its {slowdown.launches} launches have a standard deviation of "
+        f"{units.percent(slowdown.spread)}."
     )
     yield (
         f"Where the machine stays as it was, a check finds a slowdown of about "
-        f"{units.percent(found.slowdown)} there (--max-slowdown {MAX_SLOWDOWN:.0%}, up to "
+        f"{units.percent(slowdown.slowdown)} there (--max-slowdown {MAX_SLOWDOWN:.0%}, up to "
         f"{MOST_OF_CHECK} launches)."
     )
-    if found.with_more < WORTH_MORE * found.slowdown:
+    if slowdown.with_more < WORTH_MORE * slowdown.slowdown:
         yield (
             f"With {MOST_OF_CHECK} such launches in the baseline, too, it would find about "
-            f"{units.percent(found.with_more)}: the same run with --launches {MOST_OF_CHECK}."
+            f"{units.percent(slowdown.with_more)}: the same run with --launches {MOST_OF_CHECK}."
         )

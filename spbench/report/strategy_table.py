@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from spbench.analysis.compare import Comparison
 from spbench.analysis.compare_strategies import Line
@@ -10,21 +10,55 @@ from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fitting, left_out
 from spbench.text import counted
 
-FULL = (
-    "strategy",
-    "ranks",
-    "step ms",
-    "95 %",
-    "speed-up",
-    "tokens/s",
-    "compute ms",
-    "exposed ms",
-    "peak MiB",
-    "fwd MiB",
-    "bwd MiB",
-    "grad MiB",
-    "gate error",
-)
+
+def interval_cell(line: Line) -> str:
+    """The 95 % interval of the step; a star marks a range of two launches."""
+    step = line.step_ms
+    if step is None or line.launches < 2:
+        return units.BLANK
+    mark = "" if step.is_interval else "*"
+    return f"{units.milliseconds(step.low)}..{units.milliseconds(step.high)}{mark}"
+
+
+def speedup_cell(line: Line) -> str:
+    """1.12x, and its interval where there is one."""
+    speedup, other = units.ratio(line.speedup), line.to_reference
+    if line.speedup in (None, 1.0) or other is None or not other.low or not other.high:
+        return speedup
+    return f"{speedup} ({1 / other.high:.2f}..{1 / other.low:.2f})"
+
+
+def gate_cell(line: Line) -> str:
+    """The larger relative error, and whether it passed."""
+    errors = [e for e in (line.output_error, line.gradient_error) if e is not None]
+    largest = units.error(max(errors, default=None))
+    return f"{largest} WRONG" if line.gate == "failed" else largest
+
+
+def sent_cell(line: Line, *phases: str) -> str:
+    """What one rank sends in these phases, or in all; a share of one GPU would send it."""
+    sent = line.sent_bytes if line.kind == "measured" else line.predicted_bytes
+    counts = [count for phase in phases or sent if (count := sent[phase]) is not None]
+    return units.mebibytes(sum(counts) if counts else None)
+
+
+COLUMNS: dict[str, Callable[[Line], str]] = {
+    "strategy": lambda line: line.strategy,
+    "ranks": lambda line: str(line.ranks),
+    "step ms": lambda line: units.milliseconds(line.step_ms.median if line.step_ms else None),
+    "95 %": interval_cell,
+    "speed-up": speedup_cell,
+    "tokens/s": lambda line: units.count_of(line.tokens_per_s),
+    "compute ms": lambda line: units.milliseconds(line.compute_ms),
+    "exposed ms": lambda line: units.milliseconds(line.exposed_comm_ms),
+    "peak MiB": lambda line: units.mebibytes(line.peak_allocated_bytes),
+    "sent MiB": sent_cell,
+    "fwd MiB": lambda line: sent_cell(line, "forward"),
+    "bwd MiB": lambda line: sent_cell(line, "backward"),
+    "grad MiB": lambda line: sent_cell(line, "gradients"),
+    "gate error": gate_cell,
+}
+FULL = tuple(name for name in COLUMNS if name != "sent MiB")
 COLUMN_SETS = (
     FULL,
     (*FULL[:3], "speed-up", "exposed ms", "peak MiB", "sent MiB", "gate error"),
@@ -32,16 +66,16 @@ COLUMN_SETS = (
     ("strategy", "ranks", "step ms", "gate error"),
     ("strategy", "ranks", "step ms"),
 )
-"""What is shown where not all fits in a line."""
+"""Columns of a table, the first set that fits into a line."""
 
 
 def comparison(
     lines: Sequence[Line], width: int
 ) -> tuple[tuple[str, ...], dict[str, list[list[str]]]]:
     """Columns, and the rows of each panel; bytes are what one rank sends in a step."""
-    known = [_cells(line) for line in lines]
+    cells = [_cells(line) for line in lines]
     sets = [
-        Grid(columns=names, rows=[[one.get(name, units.BLANK) for name in names] for one in known])
+        Grid(columns=names, rows=[[row.get(name, units.BLANK) for name in names] for row in cells])
         for names in COLUMN_SETS
     ]
     chosen = fitting(sets, width)
@@ -52,43 +86,10 @@ def comparison(
 
 
 def _cells(line: Line) -> dict[str, str]:
-    known = {"strategy": line.strategy, "ranks": str(line.ranks), "gate error": gate_cell(line)}
-    if line.status != "ok":
-        return known | {"step ms": line.status}
-    step = line.step_ms
-    sent = line.sent_bytes if line.kind == "measured" else line.predicted_bytes
-    known_bytes = [count for count in sent.values() if count is not None]
-    if step is not None and line.launches > 1:
-        mark = "" if step.is_interval else "*"
-        known["95 %"] = f"{units.milliseconds(step.low)}..{units.milliseconds(step.high)}{mark}"
-    return known | {
-        "step ms": units.milliseconds(step.median if step else None),
-        "speed-up": speedup_cell(line),
-        "tokens/s": units.count_of(line.tokens_per_s),
-        "compute ms": units.milliseconds(line.compute_ms),
-        "exposed ms": units.milliseconds(line.exposed_comm_ms),
-        "peak MiB": units.mebibytes(line.peak_allocated_bytes),
-        "sent MiB": units.mebibytes(sum(known_bytes) if known_bytes else None),
-        "fwd MiB": units.mebibytes(sent["forward"]),
-        "bwd MiB": units.mebibytes(sent["backward"]),
-        "grad MiB": units.mebibytes(sent["gradients"]),
-    }
-
-
-def speedup_cell(line: Line) -> str:
-    """1.12x, and its interval where there is one."""
-    shown = units.ratio(line.speedup)
-    found = line.to_reference
-    if line.speedup in (None, 1.0) or found is None or not found.low or not found.high:
-        return shown
-    return f"{shown} ({1 / found.high:.2f}..{1 / found.low:.2f})"
-
-
-def gate_cell(line: Line) -> str:
-    """The larger relative error, and whether it passed."""
-    found = [e for e in (line.output_error, line.gradient_error) if e is not None]
-    shown = units.error(max(found)) if found else units.BLANK
-    return f"{shown} WRONG" if line.gate == "failed" else shown
+    if line.status == "ok":
+        return {name: cell(line) for name, cell in COLUMNS.items()}
+    cells = {name: COLUMNS[name](line) for name in ("strategy", "ranks", "gate error")}
+    return cells | {"step ms": line.status}
 
 
 def failures(lines: Sequence[Line]) -> list[str]:
@@ -104,17 +105,16 @@ def failures(lines: Sequence[Line]) -> list[str]:
 
 def ranking_sentences(lines: Sequence[Line]) -> list[str]:
     """A sentence for each panel and number of ranks on which two strategies or more were timed."""
-    sentences = []
     several = len({line.panel for line in lines}) > 1
     groups: dict[tuple[str, int], list[Line]] = {}
     for line in lines:
         if line.time_ms is not None:
             groups.setdefault((line.panel, line.ranks), []).append(line)
-    for (panel, ranks), timed in groups.items():
-        if len(timed) > 1:
-            where = f"{panel}: on" if several else "On"
-            sentences.append(f"{where} {counted(ranks, 'rank')} {_ranking(timed)}")
-    return sentences
+    return [
+        f"{f'{panel}: on' if several else 'On'} {counted(ranks, 'rank')} {_ranking(timed)}"
+        for (panel, ranks), timed in groups.items()
+        if len(timed) > 1
+    ]
 
 
 def _ranking(timed: Sequence[Line]) -> str:
@@ -147,14 +147,14 @@ def _longer(comparison: Comparison) -> str:
 
 
 def show_comparison(lines: Sequence[Line]) -> None:
-    """The comparison on stdout; below it in words, and what did not finish and why."""
+    """Prints the comparison as tables, then in words, with what did not finish and why."""
     out = tables.console()
     columns, panels = comparison(lines, tables.room(out))
     for panel, rows in panels.items():
         tables.show_table(out, panel, Grid(columns=columns, rows=rows))
     lacks = [name for name in FULL if name not in columns]
-    ranges = any(one.step_ms and not one.step_ms.is_interval and one.launches > 1 for one in lines)
-    note = ["* two launches: their range, not a confidence interval"] if ranges else []
+    has_range = any(interval_cell(line).endswith("*") for line in lines)
+    note = ["* two launches: their range, not a confidence interval"] if has_range else []
     note += [left_out(lacks)] if lacks else []
     for sentence in [*ranking_sentences(lines), *failures(lines), *note]:
         tables.say(out, sentence)

@@ -21,12 +21,12 @@ from spbench.text import counted
 PLAIN_WIDTH = 200
 OUTCOMES = ("passed", "WRONG", "declined")
 SPARE = ("dtype", "tolerance", "declined", "output", "gradients")
-"""Columns of verdicts that go where not all fit, in this order: those that pass are all alike."""
+"""Columns of verdicts left out where not all fit, in this order."""
 
 
 @final
 class Output(Console):
-    """A console that says when its reader has gone. Rich would end with 1, as a defect does."""
+    """A console that raises when its reader has gone, where rich would exit with 1."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -44,22 +44,22 @@ def console(file: TextIO | None = None) -> Console:
         markup=False,
     )
     if made.is_dumb_terminal:
-        made.size = shutil.get_terminal_size()  # rich takes it for 80 columns
+        made.size = shutil.get_terminal_size()  # rich assumes 80 columns
     return made
 
 
 def room(out: Console) -> int:
-    """Characters of a line; elsewhere than in a terminal it has no end."""
+    """Characters of a line; without limit elsewhere than in a terminal."""
     return out.width if out.is_terminal else sys.maxsize
 
 
 def say(out: Console, sentence: str) -> None:
-    """Folded between words in a terminal; elsewhere a line, however long."""
+    """Prints a sentence, in a terminal folded between words."""
     out.print(Text(sentence), soft_wrap=not out.is_terminal)
 
 
 def table(grid: Grid, title: str = "", widths: Sequence[int] | None = None) -> Table:
-    """Lines that break where ``widths`` say so; without them words may be cut."""
+    """A table of columns of these ``widths``; without them words may be cut."""
     made = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, column in enumerate(grid.columns):
         made.add_column(
@@ -94,7 +94,7 @@ def show_table(out: Console, title: str, grid: Grid) -> None:
 
 
 def show_fitting(out: Console, grids: Sequence[Grid]) -> None:
-    """The first of ``grids`` that fits, the fullest being first; below it what it lacks."""
+    """Prints the first of ``grids`` that fits, and below it the columns that it lacks."""
     grid = fitting(grids, room(out))
     show_table(out, "", grid)
     if grid.lacks:
@@ -111,15 +111,15 @@ def _aligned(cells: Sequence[str], widths: Sequence[int], words: Collection[int]
 
 
 def show_verdicts(verdicts: Sequence[VerifyResult]) -> None:
-    """One line for each strategy, dtype and ranks: the worst of its checks. Then the rest."""
+    """Prints the worst check of each strategy, dtype and ranks, then those that did not pass."""
     cases: dict[tuple[str, str, int], list[VerifyResult]] = {}
     for verdict in verdicts:
         cases.setdefault((verdict.strategy, verdict.dtype, verdict.ranks), []).append(verdict)
     rows = []
-    for (strategy, dtype, ranks), found in cases.items():
-        counts = [sum(one.outcome == kind for one in found) for kind in OUTCOMES]
+    for (strategy, dtype, ranks), checks in cases.items():
+        counts = [sum(check.outcome == kind for check in checks) for kind in OUTCOMES]
         errors = [
-            max((e for one in found if (e := getattr(one, name)) is not None), default=None)
+            max((e for check in checks if (e := getattr(check, name)) is not None), default=None)
             for name in ("output_error", "gradient_error", "tolerance")
         ]
         rows.append([strategy, dtype, str(ranks), *map(str, counts), *map(units.error, errors)])
@@ -130,11 +130,8 @@ def show_verdicts(verdicts: Sequence[VerifyResult]) -> None:
     reduced = dict.fromkeys(v.workload for v in verdicts if v.workload.endswith("(reduced)"))
     if reduced:
         out.print(f"too large for one device here: {', '.join(reduced)}", soft_wrap=True)
-    for one in verdicts:
-        if one.outcome != "passed":
-            sharp = f" (logits x {one.sharpness**2:g})" if one.sharpness > 1 else ""
-            out.print(
-                f"{one.strategy} on {counted(one.ranks, 'rank')}, {one.workload}{sharp}: "
-                f"{one.outcome}: {one.reason}",
-                soft_wrap=True,
-            )
+    for verdict in verdicts:
+        if verdict.outcome != "passed":
+            case = f"{verdict.strategy} on {counted(verdict.ranks, 'rank')}, {verdict.workload}"
+            sharp = f" (logits x {verdict.sharpness**2:g})" if verdict.sharpness > 1 else ""
+            out.print(f"{case}{sharp}: {verdict.outcome}: {verdict.reason}", soft_wrap=True)

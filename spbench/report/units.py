@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 BLANK = "-"
-NEXT = 0.9995  # what rounds up to 1000 in three digits is written in the next unit
+NEXT = 0.9995
+"""Share of the next unit from which three digits would round up to 1000."""
 
 
 def milliseconds(ms: float | None) -> str:
@@ -49,13 +50,13 @@ def ratio(value: float | None) -> str:
 
 
 def change(value: float) -> str:
-    """A ratio as what it adds: 1.034 is +3.4 %."""
+    """A ratio as a difference: 1.034 is +3.4 %."""
     percent = (value - 1) * 100 if abs(value - 1) >= 5e-4 else 0.0  # no -0.0
     return f"{percent:+,.1f} %" if abs(percent) < 99.95 else f"{percent:+,.0f} %"
 
 
 def changes(low: float, high: float) -> str:
-    """An interval of ratios as what they add: -1.2..+3.4 %."""
+    """An interval of ratios as differences: -1.2..+3.4 %."""
     return f"{change(low).removesuffix(' %')}..{change(high)}"
 
 

@@ -18,12 +18,12 @@ from spbench.workload.flops import parameters
 
 PLAIN_WIDTH = 100
 NARROWEST = 40
-"""Nothing can be drawn in less; a narrower terminal cuts the lines."""
+"""Columns that a picture needs; a narrower terminal cuts the lines."""
 ASCII = str.maketrans("━┃┓┛┗┏░▓…", "-|++++:#~")
 
 
 def show(picture: Picture) -> None:
-    """On stdout, as wide as the terminal; elsewhere 100 columns wide."""
+    """Prints the picture as wide as the terminal, elsewhere 100 columns wide."""
     out = console()
     for line in draw(picture, max(NARROWEST, out.width) if out.is_terminal else PLAIN_WIDTH):
         plain = Text(line.plain.translate(ASCII))
@@ -34,27 +34,25 @@ def draw(picture: Picture, width: int) -> Iterator[Text]:
     """The lines of a picture; none is wider than ``width``, 40 or more."""
     work = picture.workload
     yield Text(work.name, "bold")
-    for label, said in facts(picture).items():
-        yield from folded(said, width, 14, label=f"  {label}")
+    for label, fact in facts(picture).items():
+        yield from folded(fact, width, 14, label=f"  {label}")
     for frame in picture.frames(width):
         yield from _heads(picture, frame)
         for lane in picture.lanes:
             yield from lane_lines(picture, lane, frame)
     yield Text()
     yield from folded("━ sharded   ░ attended   ▓ attended while sharded", width, 0)
-    said = f"{picture.unit} sent forward by the busiest of {counted(picture.ranks, 'rank')}"
-    said += f"; a step is {counted(work.depth, 'block')}"
-    said += " with backward and gradients" if work.mode == "train" else ""
-    yield from folded(said, width, 0)
+    step = " with backward and gradients" if work.mode == "train" else ""
+    figures = f"{picture.unit} sent forward by the busiest of {counted(picture.ranks, 'rank')}"
+    yield from folded(f"{figures}; a step is {counted(work.depth, 'block')}{step}", width, 0)
     if picture.period > 1:
-        said = f"the layout repeats after {picture.period} blocks"
-        said += f"; {MOST_BLOCKS} are drawn" if picture.period > MOST_BLOCKS else ""
-        said += f"; {picture.unit}/block is their mean"
-        yield from folded(said, width, 0)
+        drawn = f"; {MOST_BLOCKS} are drawn" if picture.period > MOST_BLOCKS else ""
+        repeats = f"the layout repeats after {picture.period} blocks{drawn}"
+        yield from folded(f"{repeats}; {picture.unit}/block is their mean", width, 0)
 
 
 def facts(picture: Picture) -> dict[str, str]:
-    """What there is to know of the workload but its block, in words."""
+    """The workload in words, but for its block."""
     work, ranks = picture.workload, picture.ranks
     axes = " x ".join(f"{axis} {length}" for axis, length in work.axes.items())
     heads = counted(work.heads, "head")
@@ -63,8 +61,8 @@ def facts(picture: Picture) -> dict[str, str]:
     even = set(each.values()) if len(each) == len(work.axes) else set()
     positions = [f"{how} positions" for how in even] if len(even) == 1 else []
     for how in dict.fromkeys(each.values()) if not positions else ():
-        of = " and ".join(axis for axis, one in each.items() if one == how)
-        positions.append(f"{how} positions of {of}")
+        axes_so = " and ".join(axis for axis, kind in each.items() if kind == how)
+        positions.append(f"{how} positions of {axes_so}")
     extras = [f"{work.norm} norm"] if work.norm != "layer" else []
     extras += ["qk-norm"] if work.qk_norm else []
     extras += [f"modulation {work.modulation}"] if work.modulation != "none" else []
@@ -81,7 +79,7 @@ def facts(picture: Picture) -> dict[str, str]:
 
 
 def _heads(picture: Picture, frame: Frame) -> Iterator[Text]:
-    """What stands above the lanes: which block and which sublayers."""
+    """The lines above the lanes: blocks and sublayers."""
     work, length = picture.workload, len(picture.workload.block)
     starts = [i for i in frame.sublayers if i % length == 0 or i == frame.sublayers.start]
     blocks = [(frame.at(i), f"block {i // length + 1} of {work.depth}") for i in starts]
@@ -101,14 +99,14 @@ def _heads(picture: Picture, frame: Frame) -> Iterator[Text]:
 def _name(sublayer: Sublayer, width: int) -> list[str]:
     match sublayer:
         case Attention():
-            said = ["attention", f"over {', '.join(sublayer.axes)}"]
-            said += ["causal"] if sublayer.causal else []
-            said += [f"to {sublayer.projection}"] if sublayer.projection else []
-            said += [f"pair bias {sublayer.pair_bias}"] if sublayer.pair_bias else []
+            words = ["attention", f"over {', '.join(sublayer.axes)}"]
+            words += ["causal"] if sublayer.causal else []
+            words += [f"to {sublayer.projection}"] if sublayer.projection else []
+            words += [f"pair bias {sublayer.pair_bias}"] if sublayer.pair_bias else []
         case CrossAttention():
-            said = ["cross", f"to {sublayer.length}"]
-            said += [f"{sublayer.heads} heads"] if sublayer.heads else []
+            words = ["cross", f"to {sublayer.length}"]
+            words += [f"{sublayer.heads} heads"] if sublayer.heads else []
         case Mlp():
-            said = ["mlp", f"x {sublayer.ratio:g}"]
-            said += [sublayer.activation] if sublayer.activation != "gelu" else []
-    return [line for one in said for line in textwrap.wrap(one, width)]
+            words = ["mlp", f"x {sublayer.ratio:g}"]
+            words += [sublayer.activation] if sublayer.activation != "gelu" else []
+    return [line for word in words for line in textwrap.wrap(word, width)]

@@ -1,7 +1,7 @@
-"""One strategy's lane as lines of text: a row for each axis, and below what is sent.
+"""One strategy's lane as lines of text: a row for each axis, and below it the bytes sent.
 
-The line runs in the row of the axis that is sharded. Where a sublayer attends along an axis,
-that row is shaded: who shards it there must communicate. DSP's line hops out of the way.
+The line runs in the row of the sharded axis. Where a sublayer attends along an axis, its row is
+shaded: a strategy that shards it there must communicate. DSP's line hops out of the way.
 
     time    ━━━━━━━━━┓                      ░░░░░░░░           ┏━
     space   ░░░░░░░░ ┗━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━┛
@@ -19,7 +19,8 @@ from spbench.report.diagram.layout import LABEL, Frame, Picture
 from spbench.report.fit_width import Placed, folded, has_room, packed
 from spbench.workload.predicted import Lane, Leg
 
-GAP = 3  # between what neighbours send, so that it is not read as one list
+GAP = 3
+"""Spaces between the transfers of neighbours, which would else read as one list."""
 WORDS = {
     "all_to_all": "all-to-all",
     "all_gather": "gather",
@@ -30,7 +31,7 @@ WORDS = {
 
 
 def lane_lines(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
-    """The lane as far as the frame goes; totals and remarks where the last frame ends."""
+    """The part of the lane in the frame; totals and remarks in the last frame."""
     if lane.why_not is not None:
         if frame.is_last:
             yield from (Text(), Text(lane.strategy, "bold"))
@@ -49,9 +50,9 @@ def lane_lines(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
 
 
 def _title(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
-    """Name and totals; these below the name for want of room."""
+    """Name and totals, below each other where one line is too short."""
     totals = picture.totals(lane) if frame.is_last else ""
-    name = lane.strategy.ljust(max(len(one.strategy) for one in picture.lanes))
+    name = lane.strategy.ljust(max(len(other.strategy) for other in picture.lanes))
     line = f"{name}   {totals}".rstrip()
     if len(line) <= frame.width:
         yield Text(line, spans=[Span(0, len(lane.strategy), "bold")])
@@ -75,19 +76,19 @@ def _row(picture: Picture, lane: Lane, axis: str, frame: Frame) -> Text:
     return Text(line.rstrip(), picture.colour(axis))
 
 
-def _joint(row: int, here: int, after: int) -> str:
-    """What stands between two sublayers in ``row``, where the line goes from here to after."""
-    if here == after:
-        return "━" if row == here else " "
-    if row == here:
-        return "┓" if after > here else "┛"
+def _joint(row: int, before: int, after: int) -> str:
+    """The character of ``row`` between two sublayers whose lines are in rows before and after."""
+    if before == after:
+        return "━" if row == before else " "
+    if row == before:
+        return "┓" if after > before else "┛"
     if row == after:
-        return "┗" if after > here else "┏"
-    return "┃" if min(here, after) < row < max(here, after) else " "
+        return "┗" if after > before else "┏"
+    return "┃" if min(before, after) < row < max(before, after) else " "
 
 
 def _switches(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
-    """Under each hop what it sends; the word only where all have room for it."""
+    """The bytes under each switch, with the word where all have room for it."""
     legs = [(i, lane.legs[i].switch) for i in frame.sublayers]
     hops = [(i, picture.figure(switch.sent_bytes)) for i, switch in legs if switch]
     named = [_under(frame, i, f"switch {figure}") for i, figure in hops]
@@ -97,13 +98,13 @@ def _switches(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
 
 
 def _under(frame: Frame, sublayer: int, text: str) -> Placed:
-    """Centred under the hop behind a sublayer, as far as the frame goes."""
+    """A text centred under the hop after a sublayer, within the frame."""
     hop = frame.at(sublayer + 1) - 2
     return min(hop - len(text) // 2, frame.end - len(text)), text
 
 
 def _transfers(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
-    """Under each sublayer what it sends: in one line, or one below the other for want of room."""
+    """The transfers under each sublayer: in one line, or below each other where it is too short."""
     legs = [(frame.at(i), lane.legs[i]) for i in frame.sublayers if lane.legs[i].transfers]
     figures = [picture.figure(leg.sent_bytes) for _, leg in legs]
     brief = [(at, f"{_counted(leg)} {n}") for (at, leg), n in zip(legs, figures, strict=True)]
@@ -118,5 +119,5 @@ def _transfers(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
 
 def _counted(leg: Leg) -> str:
     """'2 rings', or 'gather, scatter'."""
-    groups = ((WORDS[op], len(list(same))) for op, same in groupby(one.op for one in leg.transfers))
+    groups = ((WORDS[op], len(list(same))) for op, same in groupby(x.op for x in leg.transfers))
     return ", ".join(f"{count} {word}s" if count > 1 else word for word, count in groups)

@@ -1,7 +1,7 @@
-"""A picture of one block, as data: the workload, a lane for each strategy, and where things go.
+"""The layout of a picture of one block: the workload, a lane for each strategy, their places.
 
-Every sublayer has a column and every axis a row, once for each strategy. ``drawing`` makes
-lines of it. Lanes come as data: nothing here asks a strategy.
+Every sublayer has a column and every axis a row in each lane; ``draw`` makes lines of text of them.
+Lanes are plain data: no strategy is loaded.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from spbench.workload.predicted import Lane
 from spbench.workload.workload import Workload
 
 MOST_BLOCKS = 2
-NARROWEST, WIDEST = 11, 25  # columns of a sublayer; 'all-to-all' and a space fit
-LABEL = 14  # of an axis; longer names are cut
+NARROWEST, WIDEST = 11, 25
+"""Columns of a sublayer; 'all-to-all' and a space fit."""
+LABEL = 14
+"""Columns of an axis's name; longer names are cut."""
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 
 
@@ -35,7 +37,7 @@ class Frame:
     is_last: bool
 
     def at(self, sublayer: int) -> int:
-        """The column where a sublayer's words begin. Two columns before it the line may hop."""
+        """The column where a sublayer's words begin; the line may hop two columns before it."""
         return self.margin + (sublayer - self.sublayers.start) * self.cell
 
     @property
@@ -45,7 +47,7 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """What is drawn: the first blocks of ``workload``, a period of them if that is not long."""
+    """The first blocks of ``workload``: a period, or its beginning where it is long."""
 
     workload: Workload
     ranks: int
@@ -58,12 +60,12 @@ class Picture:
 
     @property
     def sublayers(self) -> int:
-        """How many are drawn, from the first of the stack on."""
+        """Number of sublayers drawn, from the first of the stack."""
         return min(MOST_BLOCKS, self.period) * len(self.workload.block)
 
     @cached_property
     def unit(self) -> str:
-        """The unit of bytes in the whole picture, so that its figures can be compared."""
+        """The unit of bytes throughout the picture, so that figures can be compared."""
         legs = [leg for lane in self.lanes for leg in lane.legs]
         sent = [leg.sent_bytes for leg in legs]
         sent += [leg.switch.sent_bytes for leg in legs if leg.switch]
@@ -73,8 +75,8 @@ class Picture:
         return units.size_in(self.unit, float(sent_bytes))
 
     def totals(self, lane: Lane) -> str:
-        """What a block and a step send, with their unit, as wide as those of other lanes."""
-        rows = {one.strategy: self._totals(one) for one in self.lanes if one.legs}
+        """The bytes of a block and of a step, as wide as those of other lanes."""
+        rows = {other.strategy: self._totals(other) for other in self.lanes if other.legs}
         each = zip(rows[lane.strategy], *rows.values(), strict=True)
         block, step = (figure.rjust(max(map(len, all_))) for figure, *all_ in each)
         return f"{block} {self.unit}/block   {step} {self.unit}/step"
@@ -89,7 +91,7 @@ class Picture:
         return COLOURS[list(self.workload.axes).index(axis) % len(COLOURS)]
 
     def frames(self, width: int) -> list[Frame]:
-        """As few as fit into ``width`` columns, and as equal."""
+        """The fewest frames of at most ``width`` columns, as equal as can be."""
         margin = 5 + min(LABEL, max(map(len, self.workload.axes)))
         fit = max(1, (width - margin) // NARROWEST)
         size = -(-self.sublayers // -(-self.sublayers // fit))

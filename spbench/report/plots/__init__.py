@@ -1,1 +1,1 @@
-"""The figures of a run. matplotlib is loaded only here."""
+"""The figures of a run, drawn with matplotlib."""

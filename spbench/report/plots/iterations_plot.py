@@ -1,10 +1,10 @@
 """Every iteration of every launch in order of time, so that drift and outliers are seen.
 
 A panel holds the cases of one workload and number of ranks, a row of dots each. A dot is an
-iteration of the slowest rank: how far it is from the case's step time, in per cent; all rows of a
+iteration of the slowest rank, as its distance from the case's step time in per cent; all rows of a
 panel have the same scale. Launches stand side by side, those of one round above each other. A
-ring marks what is more than 5 scaled MADs from its launch's median. Nothing is left out: what
-the scale does not reach stands at the edge of its row, and how far it is at the row's end.
+ring marks an iteration more than 5 scaled MADs from its launch's median. No iteration is left out:
+one beyond the scale stands at the edge of its row, with its distance at the row's end.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from spbench.results.record import Record
 from spbench.text import counted
 
 MAD_OF_NORMAL = 1.4826
-"""Times the MAD: the standard deviation where the distribution is normal."""
+"""Standard deviations in a MAD where the distribution is normal."""
 OUTLIER = 5.0
 LEAST_SCALE = 0.005
 ROUNDING = 1e-5
-"""Samples are kept with six digits."""
+"""Relative error of samples, which are kept with six digits."""
 HALF_ROW = 0.42
 
 Figures = NDArray[np.float64]
@@ -81,7 +81,7 @@ def times_by_panel(shown: pandas.DataFrame, traces: Traces) -> dict[str, list[Ca
 
 
 def outliers(ms: Figures) -> NDArray[np.bool_]:
-    """What is too far from the launch's median to be of its spread."""
+    """Whether each time is too far from the launch's median to belong to its spread."""
     median = np.median(ms)
     mad = max(float(np.median(np.abs(ms - median))) * MAD_OF_NORMAL, ROUNDING * float(median))
     return np.asarray(np.abs(ms - median) > OUTLIER * mad)
@@ -89,20 +89,20 @@ def outliers(ms: Figures) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, kw_only=True)
 class Dots:
-    """The iterations of one launch, where they stand in its panel."""
+    """Places of a launch's iterations in its panel."""
 
     x: Figures
     y: Figures
-    """In rows from the top, downwards negative."""
+    """Rows from the top, downwards negative."""
     ringed: NDArray[np.bool_]
     level: float
-    """Where its step time is."""
+    """Height of the launch's step time."""
     furthest: float
-    """The largest distance from the case's step time, as a part of it."""
+    """Largest distance from the case's step time, as a share of it."""
 
 
 def launch_rows(ax: Axes, cases: Sequence[CaseTimes]) -> None:
-    """A row of dots for each case; a line at each launch's step time, which is its row's."""
+    """A row of dots for each case, with a line at the step time of each launch."""
     scale = _scale(cases)
     slots = sorted({record.launch for case in cases for record in case.launches})
     every: list[Dots] = []
@@ -157,20 +157,20 @@ def _dots(ms: Figures, level_ms: float, slot: int, row: int, middle: float, scal
     )
 
 
-def _marks(ax: Axes, every: Sequence[Dots]) -> None:
-    """Rings, and the step times of launches."""
-    if every:
+def _marks(ax: Axes, launches: Sequence[Dots]) -> None:
+    """Draws the rings, and a line at the step time of each launch."""
+    if launches:
         x, y = np.concatenate(
-            [(dots.x[dots.ringed], dots.y[dots.ringed]) for dots in every], axis=1
+            [(dots.x[dots.ringed], dots.y[dots.ringed]) for dots in launches], axis=1
         )
         ax.scatter(x, y, s=26, facecolors="none", edgecolors="black", lw=0.8, zorder=3)
-        slots = np.array([int(dots.x[0]) for dots in every])
-        level = [dots.level for dots in every]
+        slots = np.array([int(dots.x[0]) for dots in launches])
+        level = [dots.level for dots in launches]
         ax.hlines(level, slots + 0.06, slots + 0.94, color="#555555", lw=0.8, zorder=1)
 
 
 def _frame(ax: Axes, slots: Sequence[int], rows: int, scale: float) -> None:
-    """Launches apart from each other, and how much a row's height is."""
+    """Draws lines between launches, their labels, and what the height of a row means."""
     ax.vlines(range(1, len(slots)), -rows, 1, color="#BBBBBB", lw=0.6, zorder=0)
     ax.set_xlim(0, len(slots))
     ax.set_xticks([slot + 0.5 for slot in range(len(slots))], [str(slot + 1) for slot in slots])

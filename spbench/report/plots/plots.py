@@ -1,4 +1,4 @@
-"""The figures of a run, each as PNG and SVG.
+"""The figures of a run, made of its comparison and its samples.
 
 Made from what is in the results folder alone, so they can be drawn again a year later. A
 figure is one page of its panels; a run of many workloads has several pages.

@@ -8,9 +8,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +60,9 @@ def save_all(sheets: Mapping[str, Sheet], folder: Path) -> list[Path]:
 
 
 def _begin(parent: int) -> None:
-    """Ctrl-C reaches all processes of a terminal; the parent answers it."""
+    """Ctrl-C reaches all processes of a terminal; the parent answers it. A figure is many objects,
+    all in use: looking for garbage finds none."""
+    gc.disable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(parent)
 
@@ -69,20 +70,8 @@ def _begin(parent: int) -> None:
 def save(sheet: Sheet, stem: Path) -> list[Path]:
     """Draws the sheet and writes a file of each kind; returns their paths."""
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in KINDS]
-    with mpl.rc_context(STYLE), _uncollected():  # type: ignore[arg-type]
+    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
         figure = draw(sheet)
         for path, options in zip(paths, KINDS.values(), strict=True):
             figure.savefig(path, **options)
     return paths
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """A figure is many objects, all in use until it is closed: looking for garbage finds none."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
