@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from helpers import spbench_process
+from helpers.spbench_process import PATHS, PLUGINS, SMALL, alive
 from helpers.stored_rows import stored
 
 from spbench.launch.launcher import Deadlines
@@ -27,27 +29,12 @@ from spbench.workload.case import QUICK
 from spbench.workload.catalogue import find
 from spbench.workload.traffic import OPS
 
-PLUGINS = Path(__file__).parents[1] / "helpers" / "plugins"
-PATHS = os.pathsep.join([str(PLUGINS), str(PLUGINS.parents[1])])
 WORK = find("axes-2d", "verify")
 NO_SILENT = QUICK.model_copy(update={"silent": False})
-SMALL = ["-w", "earthformer-small", "--quick", "--device", "cpu", "--set", "depth=1"]
-
-
-def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    _, left = psutil.wait_procs(processes, timeout=5)
-    return [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
 def start(folder: Path, *words: str, fault: str = "") -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "spbench", "run", *SMALL, *words],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": PATHS, "SPBENCH_FAULT": fault},
-    )
+    return spbench_process.start(folder, "run", *SMALL, *words, SPBENCH_FAULT=fault)
 
 
 @pytest.fixture(scope="module")
