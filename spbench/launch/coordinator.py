@@ -91,10 +91,10 @@ class _Launch:
         self._number, self._folder = number, folder
         self._job = Job.read(folder)
         self._counts = self._job.nodes or [self._job.processes]
-        others = range(1, len(self._counts))
-        self._beats: dict[int, tuple[str | None, float]]
+        self._beats: dict[int, tuple[str | None, float]] = {
+            node: (None, time.monotonic()) for node in range(1, len(self._counts))
+        }
         """The last number of each other node, and since when it has not changed."""
-        self._beats = {node: (None, time.monotonic()) for node in others}
         self._failed_first: int | None = None
         self._failed_s = 0.0
 

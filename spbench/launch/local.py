@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import final
+from typing import TypeVar, final
 
 from spbench.launch.cluster import Cluster, Roster, placement, ranks_per_node, spread
 from spbench.launch.gpu_memory import GpuMemory
@@ -23,6 +23,7 @@ from spbench.results.heartbeat import heartbeat_folder, read_heartbeat
 from spbench.results.sample import Sample, sample_path
 from spbench.workload.case import Job
 
+Content = TypeVar("Content", LaunchResult, Sample)
 POLL_S = 0.02
 STOP_S = 10.0
 """How much longer than the grace of its ranks a launcher may take to end them, on all nodes."""
@@ -134,7 +135,8 @@ class LocalLauncher:
             if still_s > job.hang_s or time.monotonic() > deadline + self._waited_s:
                 return self._end_launch(folder, heartbeats, job, still_s)
             time.sleep(POLL_S)
-        return _read_result(folder) or LaunchResult(ok=False, why="exit.json cannot be read")
+        unread = LaunchResult(ok=False, why="exit.json cannot be read")
+        return _read(folder / "exit.json", LaunchResult) or unread
 
     def _end_launch(self, folder: Path, heartbeats: Path, job: Job, still_s: float) -> LaunchResult:
         """Ends the ranks, and the launcher process too if that does not help."""
@@ -144,7 +146,7 @@ class LocalLauncher:
             if time.monotonic() > deadline:
                 self._agent.end(now=True)
             time.sleep(POLL_S)
-        result = _read_result(folder)
+        result = _read(folder / "exit.json", LaunchResult)
         if result is not None and result.lost:
             return result
         if still_s < min(job.hang_s, job.timeout_s / 2):
@@ -154,18 +156,13 @@ class LocalLauncher:
         return LaunchResult(ok=False, hung=where, hung_ranks=behind, still_s=still_s)
 
 
-def _read_result(folder: Path) -> LaunchResult | None:
-    """What the launcher process wrote of the launch; None if that cannot be read."""
-    with contextlib.suppress(OSError, ValueError):
-        return LaunchResult.model_validate_json((folder / "exit.json").read_text(encoding="utf-8"))
-    return None
-
-
 def read_samples(job: Job, folder: Path) -> list[Sample]:
     """What the ranks wrote; a missing or unreadable file is left out."""
-    samples = []
-    for rank in range(job.processes):
-        with contextlib.suppress(OSError, ValueError):
-            text = sample_path(folder, rank).read_text(encoding="utf-8")
-            samples.append(Sample.model_validate_json(text))
-    return samples
+    samples = [_read(sample_path(folder, rank), Sample) for rank in range(job.processes)]
+    return [sample for sample in samples if sample is not None]
+
+
+def _read(path: Path, kind: type[Content]) -> Content | None:
+    with contextlib.suppress(OSError, ValueError):
+        return kind.model_validate_json(path.read_text(encoding="utf-8"))
+    return None

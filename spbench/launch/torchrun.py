@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, final
 
 from spbench.errors import Failure
 from spbench.launch.cluster import difference, versions_here
@@ -144,7 +144,9 @@ class JoinedLauncher:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the row is to be written first
         self._lost = True
         if not self.is_first:
-            self._leave_notice_and_end(mine)
+            if mine is not None and self._notices.leave(mine) and mine.status == "comm_error":
+                time.sleep(OTHERS_NOTICE_S)
+            os._exit(1)
         failures = [*([] if mine is None else [mine]), *self._notices.collect()]
         _write_samples(folder, {sample.rank: sample.model_dump_json() for sample in failures})
         blame = self._missing_rank_or_host(job, mine, failures)
@@ -164,11 +166,6 @@ class JoinedLauncher:
             return {}
         where = f"rank {stuck[0]} did not come along while the others waited for it"
         return {"hung": where, "hung_ranks": stuck, "still_s": job.hang_s}
-
-    def _leave_notice_and_end(self, mine: Sample | None) -> NoReturn:
-        if mine is not None and self._notices.leave(mine) and mine.status == "comm_error":
-            time.sleep(OTHERS_NOTICE_S)
-        os._exit(1)
 
     def _hosts_by_rank(self) -> dict[int, str]:
         return dict(enumerate(self.hosts)) if len(set(self.hosts)) > 1 else {}
