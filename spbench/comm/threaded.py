@@ -63,6 +63,21 @@ class ThreadTransport(Transport):
         self.meeting.exchange(self.rank, sent, take)
         return Done()
 
+    def _all_gather(self, received: Parts, sent: Tensor, run_dim: int) -> Handle:
+        def take(shown: list[Sequence[Parts]]) -> None:
+            for target, parts in zip(received, shown, strict=True):
+                target.copy_(parts[0][0])
+
+        self.meeting.exchange(self.rank, [[sent]], take)
+        return Done()
+
+    def _reduce_scatter(self, received: Tensor, sent: Parts) -> Handle:
+        def take(shown: list[Sequence[Parts]]) -> None:
+            torch.sum(torch.stack([parts[0][self.rank] for parts in shown]), 0, out=received)
+
+        self.meeting.exchange(self.rank, [sent], take)
+        return Done()
+
     def _all_reduce(self, x: Tensor) -> Handle:
         def total(shown: list[Sequence[Parts]]) -> Tensor:
             return torch.stack([parts[0][0] for parts in shown]).sum(0)

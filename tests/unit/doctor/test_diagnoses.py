@@ -34,12 +34,12 @@ CUDA_BUILD = TorchFacts(version="2.12.0", cuda="12.8", nccl="2.27.3", backends=B
 TORN = CUDA_BUILD.model_copy(update={"gpus": 0, "troubles": ["CUDA unknown error"]})
 
 
-def check(found: Diagnosis, status: str, said: str, remedy: str = "") -> None:
+def check(diagnosis: Diagnosis, status: str, text: str, remedy: str = "") -> None:
     """Asserts status, text and remedy; only warn and fail have a remedy."""
-    assert found.status == status, found
-    assert said in found.found
-    assert remedy in found.remedy
-    assert bool(found.remedy) == (status in ("warn", "fail"))
+    assert diagnosis.status == status, diagnosis
+    assert text in diagnosis.found
+    assert remedy in diagnosis.remedy
+    assert bool(diagnosis.remedy) == (status in ("warn", "fail"))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_python_must_be_new_enough(version: tuple[int, ...], status: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("version", "loaded", "status", "said", "remedy"),
+    ("version", "loaded", "status", "text", "remedy"),
     [
         ("", "", "fail", "not installed", "pip install 'torch>=2.11'"),
         ("2.9.1+cu128", CUDA_BUILD, "fail", "2.9.1+cu128 is too old", "pip install"),
@@ -75,14 +75,14 @@ def test_python_must_be_new_enough(version: tuple[int, ...], status: str) -> Non
     ],
 )
 def test_torch_must_be_there_and_load(
-    version: str, loaded: TorchFacts | str, status: str, said: str, remedy: str
+    version: str, loaded: TorchFacts | str, status: str, text: str, remedy: str
 ) -> None:
     """torch must be installed, 2.11 or newer, loadable, and the torch that pip installed."""
-    check(software.torch(version, loaded), status, said, remedy)
+    check(software.torch(version, loaded), status, text, remedy)
 
 
 @pytest.mark.parametrize(
-    ("asked", "gpu_count", "loaded", "device"),
+    ("choice", "gpu_count", "loaded", "device"),
     [
         ("auto", 8, CUDA_BUILD, "cuda"),
         ("auto", 8, CPU_BUILD, "cpu"),
@@ -93,14 +93,14 @@ def test_torch_must_be_there_and_load(
     ],
 )
 def test_where_ranks_are_tried(
-    asked: DeviceChoice, gpu_count: int, loaded: TorchFacts | str, device: Device
+    choice: DeviceChoice, gpu_count: int, loaded: TorchFacts | str, device: Device
 ) -> None:
     """The device is that of --device; auto takes GPUs if torch was built for them."""
-    assert software.device_of(asked, gpu_count, loaded) == device
+    assert software.device_of(choice, gpu_count, loaded) == device
 
 
 @pytest.mark.parametrize(
-    ("loaded", "asked", "status", "said", "remedy"),
+    ("loaded", "choice", "status", "text", "remedy"),
     [
         (CUDA_BUILD, "auto", "ok", "torch computes on 8 GPUs", ""),
         (
@@ -116,14 +116,14 @@ def test_where_ranks_are_tried(
     ],
 )
 def test_torch_must_be_able_to_use_the_gpus(
-    loaded: TorchFacts, asked: DeviceChoice, status: str, said: str, remedy: str
+    loaded: TorchFacts, choice: DeviceChoice, status: str, text: str, remedy: str
 ) -> None:
     """A CPU build beside GPUs is a failure only where cuda was asked for."""
-    check(software.cuda(loaded, 8, asked), status, said, remedy)
+    check(software.cuda(loaded, 8, choice), status, text, remedy)
 
 
 @pytest.mark.parametrize(
-    ("knows", "built", "usable", "status", "said"),
+    ("knows", "built", "usable", "status", "text"),
     [
         ((12, 8), "12.8", 8, "ok", "570.1 for CUDA 12.8"),
         ((12, 2), "12.8", 8, "ok", "for CUDA 12.2"),  # minor versions are compatible
@@ -135,13 +135,13 @@ def test_torch_must_be_able_to_use_the_gpus(
     ],
 )
 def test_the_driver_must_be_as_new_as_torchs_cuda(
-    knows: tuple[int, int] | None, built: str, usable: int, status: str, said: str
+    knows: tuple[int, int] | None, built: str, usable: int, status: str, text: str
 ) -> None:
     """The major versions are compared, and the remedy names a driver that works."""
     loaded = CUDA_BUILD.model_copy(update={"cuda": built, "gpus": usable})
-    found = software.driver("570.1", knows, loaded)
-    check(found, status, said)
-    assert ("580 or newer" in found.remedy) == (status == "fail" and built == "13.0")
+    diagnosis = software.driver("570.1", knows, loaded)
+    check(diagnosis, status, text)
+    assert ("580 or newer" in diagnosis.remedy) == (status == "fail" and built == "13.0")
 
 
 def test_the_backend_must_be_built_in() -> None:
@@ -233,9 +233,9 @@ def test_a_gpu_that_is_lost_is_a_failure() -> None:
 def test_a_driver_that_does_not_answer(code: int, auto: str, remedy: str) -> None:
     """NVML's error is shown with a remedy; without a driver the CPU still works."""
     answer = ask(fake_nvml(nvmlInit=failing(code)))
-    said = str(pynvml.NVMLError(code))
-    check(gpus.present(answer, [], "cuda", None), "fail", said, remedy)
-    check(gpus.present(answer, [], "auto", None), auto, said)
+    text = str(pynvml.NVMLError(code))
+    check(gpus.present(answer, [], "cuda", None), "fail", text, remedy)
+    check(gpus.present(answer, [], "auto", None), auto, text)
 
 
 def seen(*names: str) -> list[Seen]:
@@ -275,9 +275,9 @@ def test_gpus_that_others_use() -> None:
     """Processes, memory and work each show use; other containers may show in only one."""
     here = ask(fake_nvml()).gpus
     check(gpus.idle(here[:1]), "ok", "no other process")
-    found = gpus.idle(here)
-    check(found, "warn", "GPU 1: 1.0 GiB in use, 45 % busy; GPU 2: 1 compute process, 2.0 GiB")
-    assert "CUDA_VISIBLE_DEVICES" in found.remedy
+    diagnosis = gpus.idle(here)
+    check(diagnosis, "warn", "GPU 1: 1.0 GiB in use, 45 % busy; GPU 2: 1 compute process, 2.0 GiB")
+    assert "CUDA_VISIBLE_DEVICES" in diagnosis.remedy
     check(gpus.idle(seen("A100")), "ok", "no other process")
 
 
@@ -295,9 +295,9 @@ def test_how_gpus_are_joined() -> None:
     check(gpus.topology(linked, here), "ok", "NVLink between all 6 pairs")
     halves = dict.fromkeys(((0, 2), (1, 3)), "one PCIe switch (PIX)")
     apart = dict.fromkeys(((0, 1), (0, 3), (1, 2), (2, 3)), BETWEEN_SOCKETS)
-    found = gpus.topology(halves | apart, here)
-    check(found, "warn", "between sockets (SYS): 4 pairs, one PCIe switch (PIX): 2 pairs")
-    assert "CUDA_VISIBLE_DEVICES=0,2 avoids paths between sockets" in found.remedy
+    diagnosis = gpus.topology(halves | apart, here)
+    check(diagnosis, "warn", "between sockets (SYS): 4 pairs, one PCIe switch (PIX): 2 pairs")
+    assert "CUDA_VISIBLE_DEVICES=0,2 avoids paths between sockets" in diagnosis.remedy
     check(gpus.topology(halves | apart, [here[1], here[3]]), "ok", "(PIX): 1 pair")
     lonely = gpus.topology(apart, [here[0], here[1]])
     assert (lonely.status, "avoids" in lonely.remedy) == ("warn", False)
@@ -316,7 +316,7 @@ def groups(folder: Path, text: str, **limits_: str) -> Allowed:
 
 def test_limits_of_control_groups_of_version_2(tmp_path: Path) -> None:
     """The tightest limit of a group and its parents counts; 'max' is no limit."""
-    found = groups(
+    allowance = groups(
         tmp_path,
         "0::/a/b\n",
         a__b__memory_DOT_max="max",
@@ -325,36 +325,36 @@ def test_limits_of_control_groups_of_version_2(tmp_path: Path) -> None:
         a__b__cpu_DOT_max="150000 100000",
         a__cpu_DOT_max="max 100000",
     )
-    assert found == Allowed(memory_bytes=4 * GIB, cores=1.5)
+    assert allowance == Allowed(memory_bytes=4 * GIB, cores=1.5)
 
 
 def test_limits_of_control_groups_of_version_1(tmp_path: Path) -> None:
     """Each controller has its own tree; in a container the host's path does not exist."""
-    found = groups(
+    allowance = groups(
         tmp_path,
         "3:memory:/docker/abc\n2:cpu,cpuacct:/docker/abc\n1:name=systemd:/x\n0::/\n",
         memory__memory_DOT_limit_in_bytes=str(2 * GIB),
         cpu__cpu_DOT_cfs_quota_us="200000",
         cpu__cpu_DOT_cfs_period_us="100000",
     )
-    assert found == Allowed(memory_bytes=2 * GIB, cores=2.0)
+    assert allowance == Allowed(memory_bytes=2 * GIB, cores=2.0)
 
 
 def test_no_limits_of_control_groups(tmp_path: Path) -> None:
     """A number near 2**63, a quota of -1, and missing files are no limits."""
-    found = groups(
+    allowance = groups(
         tmp_path,
         "3:memory:/\n2:cpu:/\n",
         memory__memory_DOT_limit_in_bytes="9223372036854771712",
         cpu__cpu_DOT_cfs_quota_us="-1",
         cpu__cpu_DOT_cfs_period_us="100000",
     )
-    assert found == Allowed()
+    assert allowance == Allowed()
     assert allowed(tmp_path / "nowhere", tmp_path) == Allowed()
 
 
 @pytest.mark.parametrize(
-    ("ours", "quota", "ranks", "device", "status", "said", "remedy"),
+    ("ours", "quota", "ranks", "device", "status", "text", "remedy"),
     [
         (16, None, 8, "cpu", "ok", "16 cores", ""),
         (4, None, 4, "cpu", "ok", "4 of 16 cores usable", ""),
@@ -382,10 +382,10 @@ def test_no_limits_of_control_groups(tmp_path: Path) -> None:
     ],
 )
 def test_cores(
-    ours: int, quota: float | None, ranks: int, device: Device, status: str, said: str, remedy: str
+    ours: int, quota: float | None, ranks: int, device: Device, status: str, text: str, remedy: str
 ) -> None:
     """Fewer usable cores than ranks, or a quota below them, is a warning."""
-    check(capacity.cores(16, ours, Allowed(cores=quota), ranks, device), status, said, remedy)
+    check(capacity.cores(16, ours, Allowed(cores=quota), ranks, device), status, text, remedy)
 
 
 def test_memory() -> None:
@@ -396,10 +396,10 @@ def test_memory() -> None:
         capacity.memory(64 * GIB, 3 * GIB, none, 8), "warn", "3 of 64 GiB free", "need about 8 GiB"
     )
     for limit, status in ((16, "ok"), (4, "warn")):
-        found = capacity.memory(64 * GIB, 32 * GIB, Allowed(memory_bytes=limit * GIB), 8)
-        check(found, status, f"free; the control group allows {limit} GiB")
-    found = capacity.memory(64 * GIB, 32 * GIB, Allowed(memory_bytes=2 * 64 * GIB), 8)
-    assert "allows" not in found.found
+        diagnosis = capacity.memory(64 * GIB, 32 * GIB, Allowed(memory_bytes=limit * GIB), 8)
+        check(diagnosis, status, f"free; the control group allows {limit} GiB")
+    diagnosis = capacity.memory(64 * GIB, 32 * GIB, Allowed(memory_bytes=2 * 64 * GIB), 8)
+    assert "allows" not in diagnosis.found
 
 
 def test_shared_memory() -> None:
@@ -427,8 +427,8 @@ def test_folders() -> None:
 
 def test_a_folder_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The trial file is removed again; a folder that cannot be written says why."""
-    found = limits.space(tmp_path)
-    assert (found.why_not, 0 < found.free_bytes <= found.total_bytes) == ("", True)
+    space = limits.space(tmp_path)
+    assert (space.why_not, 0 < space.free_bytes <= space.total_bytes) == ("", True)
     assert list(tmp_path.iterdir()) == []
     assert limits.space(tmp_path / "nowhere").why_not == "No such file or directory"
     assert limits.temporary().folder == tempfile.gettempdir()
@@ -476,7 +476,7 @@ THERE = {"lo": ["127.0.0.1", "::1"], "eth0": ["10.0.0.5"]}
 
 
 @pytest.mark.parametrize(
-    ("addresses", "chosen", "status", "said", "remedy"),
+    ("addresses", "chosen", "status", "text", "remedy"),
     [
         (["10.0.0.5"], "", "ok", "box is 10.0.0.5", ""),
         (["127.0.1.1"], "", "ok", "127.0.1.1, which is enough for one machine", ""),
@@ -490,16 +490,16 @@ THERE = {"lo": ["127.0.0.1", "::1"], "eth0": ["10.0.0.5"]}
     ],
 )
 def test_the_host_name(
-    addresses: list[str] | None, chosen: str, status: str, said: str, remedy: str
+    addresses: list[str] | None, chosen: str, status: str, text: str, remedy: str
 ) -> None:
     """The name should resolve to this machine; a chosen interface must exist."""
-    check(network.host_name("box", addresses, THERE, chosen, "cpu"), status, said, remedy)
+    check(network.host_name("box", addresses, THERE, chosen, "cpu"), status, text, remedy)
 
 
 def test_a_host_name_that_matters_less() -> None:
     """On GPUs gloo's interface is only a warning; unknown interfaces are not a problem."""
-    found = network.host_name("box", [], THERE, "eth7", "cuda")
-    check(found, "warn", "there is no interface 'eth7'", "one of")
+    diagnosis = network.host_name("box", [], THERE, "eth7", "cuda")
+    check(diagnosis, "warn", "there is no interface 'eth7'", "one of")
     check(network.host_name("box", [], {}, "eth7", "cpu"), "ok", "gloo listens on eth7")
     check(network.host_name("box", ["10.9.9.9"], {}, "", "cpu"), "ok", "box is 10.9.9.9")
 
@@ -507,7 +507,9 @@ def test_a_host_name_that_matters_less() -> None:
 def test_names_are_resolved_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name resolves, does not resolve, or takes too long."""
     assert "127.0.0.1" in (network.addresses_of("127.0.0.1") or [])
-    assert "127.0.0.1" in [one for of_one in network.interfaces().values() for one in of_one]
+    assert "127.0.0.1" in [
+        address for of_interface in network.interfaces().values() for address in of_interface
+    ]
 
     def unknown(*_: object, **__: object) -> NoReturn:
         raise socket.gaierror("no such name")
@@ -520,22 +522,24 @@ def test_names_are_resolved_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_variables_are_told() -> None:
     """Variables are listed with secrets hidden; those that distort figures are a warning."""
-    told = network.settings({"NCCL_DEBUG": "INFO", "TORCH_TOKEN": "hunter2", "SLURM_JOB_ID": "7"})
-    check(told, "ok", "NCCL_DEBUG=INFO, TORCH_TOKEN=(hidden)")
-    assert "hunter2" not in told.found
-    assert "SLURM" not in told.found
+    diagnosis = network.settings(
+        {"NCCL_DEBUG": "INFO", "TORCH_TOKEN": "hunter2", "SLURM_JOB_ID": "7"}
+    )
+    check(diagnosis, "ok", "NCCL_DEBUG=INFO, TORCH_TOKEN=(hidden)")
+    assert "hunter2" not in diagnosis.found
+    assert "SLURM" not in diagnosis.found
     check(network.settings({"HOME": "/root"}), "ok", "none that matter")
     spoilt = {"CUDA_LAUNCH_BLOCKING": "1", "NCCL_P2P_DISABLE": "0", "SPBENCH_FAULT": "x"}
-    found = network.settings(spoilt)
-    check(found, "warn", "CUDA_LAUNCH_BLOCKING=1", "unset CUDA_LAUNCH_BLOCKING SPBENCH_FAULT,")
+    diagnosis = network.settings(spoilt)
+    check(diagnosis, "warn", "CUDA_LAUNCH_BLOCKING=1", "unset CUDA_LAUNCH_BLOCKING SPBENCH_FAULT,")
 
 
 def test_others_at_work() -> None:
     """Other processes on over a tenth of a CPU's cores are a warning; on GPUs only a fact."""
     busy = Load(cores=8, busy_cores=1.26, load_average=2.0, busiest=[("make (7)", 1.2)])
-    said = "other processes use 1.3 of 8 cores; load average 2.0"
-    check(noise.quiet(busy, "cpu"), "warn", said, "end them or wait (make (7) uses 1.2);")
-    check(noise.quiet(busy, "cuda"), "ok", said)
+    text = "other processes use 1.3 of 8 cores; load average 2.0"
+    check(noise.quiet(busy, "cpu"), "warn", text, "end them or wait (make (7) uses 1.2);")
+    check(noise.quiet(busy, "cuda"), "ok", text)
     check(
         noise.quiet(Load(cores=8, busy_cores=0.5), "cpu"),
         "ok",
@@ -565,6 +569,6 @@ def test_who_is_at_work_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "process_iter", lambda: everyone)
     monkeypatch.setattr(psutil, "cpu_percent", lambda: 50.0)
     monkeypatch.setattr(psutil, "cpu_count", lambda: 4)
-    found = noise.load(lambda _: None)
-    assert (found.cores, found.busy_cores) == (4, pytest.approx(1.5))
-    assert list(found.busiest) == [("p2 (2)", pytest.approx(1.2))]
+    load = noise.load(lambda _: None)
+    assert (load.cores, load.busy_cores) == (4, pytest.approx(1.5))
+    assert list(load.busiest) == [("p2 (2)", pytest.approx(1.2))]

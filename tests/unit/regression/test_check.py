@@ -125,10 +125,10 @@ def test_a_baseline_that_is_too_short_is_not_measured_against(kept: int, stages:
     bench = FakeBench({"a": FLAT}, {"a": FLAT}, kept=kept)
     judgement = bench.judgement()
     assert len(bench.asked) == stages
-    said = {one.metric: one.reason for one in judgement.of("undecided")}
+    reasons = {graded.metric: graded.reason for graded in judgement.of("undecided")}
     if kept < 3:
         have = "1 launch of each" if kept == 1 else "1 launch against 2"
-        assert said == {"time": f"{have}; an interval takes 3 of each"}
+        assert reasons == {"time": f"{have}; an interval takes 3 of each"}
 
 
 @dataclass
@@ -182,11 +182,11 @@ def test_looks_share_the_error(p: tuple[float, ...], launches: int, fails: bool)
 
 def test_what_has_failed_stays_failed() -> None:
     """A failed case is not measured again, and later looks at other cases do not need it."""
-    told: list[int] = []
+    doubtful: list[int] = []
     bench = GivenBench({"a": (0.01, 0.12, 9, 9), "b": (9, 9, 9, 9)})
-    judgement = in_stages(bench, 5, MARGINS, told.append)
-    assert (bench.launches, told) == ({"a": 10, "b": 20}, [2, 1, 1])
-    assert [one.case for one in judgement.of("fail")] == ["a"]
+    judgement = in_stages(bench, 5, MARGINS, doubtful.append)
+    assert (bench.launches, doubtful) == ({"a": 10, "b": 20}, [2, 1, 1])
+    assert [graded.case for graded in judgement.of("fail")] == ["a"]
     assert sorted(SHARES) == [*SHARES] and sum(SHARES) == 1.0
 
 
@@ -467,8 +467,8 @@ def test_a_strategy_that_declines_what_its_base_runs_broke(repository: Path) -> 
     (ran,) = stored(repository / "one" / "base")
     (declined,) = stored(repository / "one" / "now")
     assert (ran.status, declined.status) == ("ok", "skipped")
-    told = json.loads((repository / "one" / "base" / "run.json").read_text())["git"]
-    assert told == {"commit": git(repository, "rev-parse", "HEAD"), "dirty": False}
+    stored_git = json.loads((repository / "one" / "base" / "run.json").read_text())["git"]
+    assert stored_git == {"commit": git(repository, "rev-parse", "HEAD"), "dirty": False}
     git(repository, "commit", "-q", "-a", "-m", "it declines")
     both = check(repository, *words, "--out", "two")
     assert both.returncode == USAGE and "it no longer likes this shape" in both.stderr
@@ -490,9 +490,9 @@ def test_what_a_tree_would_run(repository: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_baseline_is_measured_again_as_it_was() -> None:
     """The budget in run.json counts if its label is that of the rows."""
     known = CASE.model_copy(update={"budget": BASE_AND_HEAD_BUDGET})
-    told = {"key": CASE.key, "why_not": None, **known.model_dump(mode="json", by_alias=True)}
+    described = {"key": CASE.key, "why_not": None, **known.model_dump(mode="json", by_alias=True)}
     assert BASE_AND_HEAD_BUDGET.label == "30 s, none silent"
-    assert case_of(told, "30 s, none silent").budget == BASE_AND_HEAD_BUDGET
-    assert case_of(told, "quick").budget == QUICK
+    assert case_of(described, "30 s, none silent").budget == BASE_AND_HEAD_BUDGET
+    assert case_of(described, "quick").budget == QUICK
     for blank in ("", "full"):
-        assert case_of(told, blank).budget == MeasurementBudget()
+        assert case_of(described, blank).budget == MeasurementBudget()

@@ -339,4 +339,4 @@ def test_real_launches_take_turns(
     assert not fault or "rank 1 stopped in step 10" in first.reason
     assert second.step_ms is not None and second.step_ms > 0
     assert second.launch_s is not None and second.launch_s > 0
-    assert fault or all(one.turns is not None and one.turns > 1 for one in records)
+    assert fault or all(record.turns is not None and record.turns > 1 for record in records)

@@ -94,9 +94,9 @@ class FakeLauncher:
 
 
 def cells(*strategies: str, **more: Any) -> list[Cell]:
-    asked = every(more.pop("workload", WORK), strategies or ("dsp",), more.pop("ranks", [2]))
+    combinations = every(more.pop("workload", WORK), strategies or ("dsp",), more.pop("ranks", [2]))
     known = {"device": "cpu", "budget": QUICK, "skip_invalid": True}
-    return plan.cells(Request(combinations=asked, **known | more))
+    return plan.cells(Request(combinations=combinations, **known | more))
 
 
 def sweep(
@@ -121,7 +121,7 @@ def sweep(
     return records
 
 
-def one(folder: Path, ended: LaunchResult, *files: Sample | bytes | None) -> Record:
+def row_of(folder: Path, ended: LaunchResult, *files: Sample | bytes | None) -> Record:
     """The row of a single case on two ranks."""
     (record,) = sweep(folder, FakeLauncher([Replay(ended, files)]), cells())
     return record
@@ -133,7 +133,7 @@ def outcome(record: Record) -> tuple[str, str]:
 
 def test_a_good_launch_is_a_row_of_figures(tmp_path: Path) -> None:
     """Status ok, the slowest rank's time, what was sent, and where it ran."""
-    record = one(tmp_path, LaunchResult(ok=True), good(0), good(1, step_ms=[13.0, 9.0, 11.0]))
+    record = row_of(tmp_path, LaunchResult(ok=True), good(0), good(1, step_ms=[13.0, 9.0, 11.0]))
     assert outcome(record) == ("ok", "")
     assert (record.step_ms, record.compute_ms, record.exposed_comm_ms) == (12.0, 7.0, 5.0)
     assert (record.sent_bytes_backward, record.predicted_bytes_backward) == (20, 20)
@@ -149,10 +149,12 @@ def test_a_good_launch_is_a_row_of_figures(tmp_path: Path) -> None:
 
 def test_variables_of_all_ranks_are_in_the_row(tmp_path: Path) -> None:
     """A rank may be the only one that tells of a variable, or has another value of it."""
-    one_rank = one(tmp_path / "a", LaunchResult(ok=True), good(0), good(1, environment={"A": "1"}))
+    one_rank = row_of(
+        tmp_path / "a", LaunchResult(ok=True), good(0), good(1, environment={"A": "1"})
+    )
     assert one_rank.environment == "A=1"
     files = [good(0, environment={"A": "1", "B": "2"}), good(1, environment={"B": "2", "A": "3"})]
-    assert one(tmp_path / "b", LaunchResult(ok=True), *files).environment == "A=1 B=2 A=3"
+    assert row_of(tmp_path / "b", LaunchResult(ok=True), *files).environment == "A=1 B=2 A=3"
 
 
 FAULTS: dict[str, tuple[Replay, str, str]] = {
@@ -325,7 +327,7 @@ FAULTS: dict[str, tuple[Replay, str, str]] = {
 def test_a_fault_is_a_row_that_says_why(tmp_path: Path, name: str) -> None:
     """Each has its status, names the rank that failed first, leaves figures blank and a log."""
     replay, status, reason = FAULTS[name]
-    record = one(tmp_path, replay.ended, *replay.files)
+    record = row_of(tmp_path, replay.ended, *replay.files)
     assert outcome(record) == (status, reason)
     assert (record.step_ms, record.tokens_per_s, record.peak_allocated_bytes) == (None, None, None)
     # What was sent is known where it was counted, and was wrong.
@@ -345,7 +347,7 @@ def test_a_wrong_result_keeps_its_proof(tmp_path: Path) -> None:
         Sample(rank=0, status="wrong_result", reason="another rank", **proof | {"output_error": 0}),
         Sample.model_validate({"rank": 1} | wrong | proof),
     ]
-    record = one(tmp_path, LaunchResult(ok=True), *files)
+    record = row_of(tmp_path, LaunchResult(ok=True), *files)
     assert outcome(record) == ("wrong_result", "rank 1: q.weight differs")
     assert (record.output_error, record.gradient_error, record.tolerance) == (0.25, 0.5, 1e-4)
     assert record.step_ms is None
@@ -380,19 +382,21 @@ def test_a_round_is_a_launch_of_a_session(tmp_path: Path) -> None:
     crash, _, _ = FAULTS["killed"]
     todo = cells("dsp", "rsa", launches=2)
     records = sweep(tmp_path, FakeLauncher([OK, crash, OK, OK]), todo)
-    assert [one.round for one in records] == [f"a session.{launch}" for launch in (0, 0, 1, 1)]
+    assert [record.round for record in records] == [
+        f"a session.{launch}" for launch in (0, 0, 1, 1)
+    ]
 
 
 def test_it_is_told_where_the_time_went(tmp_path: Path) -> None:
     """Seconds of each phase come before the record, as rank 0 saw them; none of a crash."""
     phases = {"gate": 1.0, "memory": 0.5}
-    told = good(0, began_s=time.time() + 0.25, phases_s=phases, steps_s=1.25)
+    timed = good(0, began_s=time.time() + 0.25, phases_s=phases, steps_s=1.25)
     went: list[Mapping[str, float]] = []
     crash, _, _ = FAULTS["killed"]
     with Store(tmp_path) as store:
         run = Sweep(
             store=store,
-            launcher=FakeLauncher([Replay(LaunchResult(ok=True), [told, good(1)]), crash, OK]),
+            launcher=FakeLauncher([Replay(LaunchResult(ok=True), [timed, good(1)]), crash, OK]),
             run_id="a run",
             session="a session",
             deadlines=Deadlines(launch_s=7.0),
@@ -569,10 +573,12 @@ def test_two_cases_take_the_first_place_in_turn() -> None:
 def test_each_workload_and_number_of_ranks_stays_together() -> None:
     """Launch by launch; in each, strategies of one place follow each other, however asked for."""
     other = WORK.model_copy(update={"batch": 7})
-    asked = [*every(WORK, ["dsp", "rsa"], [2, 3]), *every(other, ["dsp", "rsa"], [2])]
+    combinations = [*every(WORK, ["dsp", "rsa"], [2, 3]), *every(other, ["dsp", "rsa"], [2])]
     late = Combination(workload=WORK, strategy="ulysses", ranks=2)
-    found = plan.cells(Request(combinations=[*asked, late], device="cpu", budget=QUICK, launches=3))
-    cases = [cell.case for cell in found]
+    planned = plan.cells(
+        Request(combinations=[*combinations, late], device="cpu", budget=QUICK, launches=3)
+    )
+    cases = [cell.case for cell in planned]
     assert [case.launch for case in cases] == [0] * 7 + [1] * 7 + [2] * 7
     places = [(case.workload.batch, case.ranks) for case in cases]
     assert places == ([(WORK.batch, 2)] * 3 + [(WORK.batch, 3)] * 2 + [(7, 2)] * 2) * 3
@@ -582,11 +588,11 @@ def test_each_workload_and_number_of_ranks_stays_together() -> None:
 
 def test_what_a_gpu_can_do_depends_on_the_case(tmp_path: Path) -> None:
     """Two dtypes in one sweep have two peaks."""
-    asked = [
+    combinations = [
         Combination(workload=WORK.model_copy(update={"dtype": d}), strategy="dsp", ranks=2)
         for d in ("float32", "bfloat16")
     ]
-    todo = plan.cells(Request(combinations=asked, device="cpu", budget=QUICK))
+    todo = plan.cells(Request(combinations=combinations, device="cpu", budget=QUICK))
     with Store(tmp_path) as store:
         run = Sweep(
             store=store,

@@ -83,9 +83,9 @@ def test_a_fault_that_is_not_understood(text: str, why: str) -> None:
     """The variable, its value, what is wrong with it and what would work."""
     with pytest.raises(ValueError) as caught:
         Fault.parse(text)
-    said = str(caught.value)
-    assert said.startswith(f"SPBENCH_FAULT={text!r} {why}")
-    assert said.endswith("; SPBENCH_FAULT=slow@rank1:5% or kill@rank1:step3 would work")
+    message = str(caught.value)
+    assert message.startswith(f"SPBENCH_FAULT={text!r} {why}")
+    assert message.endswith("; SPBENCH_FAULT=slow@rank1:5% or kill@rank1:step3 would work")
 
 
 def cases(*ranks: int, kind: Kind = "measured") -> list[Case]:
@@ -130,7 +130,7 @@ def test_without_a_case_there_is_nobody_to_hit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "value", "said"),
+    ("words", "value", "message"),
     [
         (["run", "-g", "2"], "slow@rank2:5%", "names rank 2, which no case has; rank0 to rank1"),
         (["run", "-g", "4", "--share"], "slow@rank1:5%", "names rank 1, which no case has; rank0"),
@@ -145,18 +145,18 @@ def test_without_a_case_there_is_nobody_to_hit() -> None:
     ],
 )
 def test_commands_refuse_a_fault_that_would_not_show(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str], value: str, said: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str], value: str, message: str
 ) -> None:
     """With exit code 2, before anything is written."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(VARIABLE, value)
     name, *flags = words
     command = import_module(f"spbench.cli.{name}_command").command
-    asked = [] if name == "verify" else ["-w", "earthformer-small", "-s", "dsp"]
+    selection = [] if name == "verify" else ["-w", "earthformer-small", "-s", "dsp"]
     with pytest.raises(Failure) as caught:
-        command.main([*flags, *asked, "--device", "cpu"], standalone_mode=False)
+        command.main([*flags, *selection, "--device", "cpu"], standalone_mode=False)
     assert caught.value.code == USAGE
-    assert f"SPBENCH_FAULT={value!r}" in str(caught.value) and said in str(caught.value)
+    assert f"SPBENCH_FAULT={value!r}" in str(caught.value) and message in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -47,33 +47,33 @@ def ranks(*of_each: dict[str, Any], **of_all: Any) -> list[Conditions]:
 
 def test_our_own_ranks_are_no_others() -> None:
     """20 core-seconds in 10 s, all of them ours: a quiet machine."""
-    found = as_columns("cpu", ranks(QUIET, QUIET))
-    assert (found["others_cores"], found["noisy"]) == (0.0, "")
+    columns = as_columns("cpu", ranks(QUIET, QUIET))
+    assert (columns["others_cores"], columns["noisy"]) == (0.0, "")
 
 
 def test_work_of_others_makes_a_cpu_launch_noisy() -> None:
     """From a tenth of the machine's cores on; on CUDA it is recorded and means nothing."""
     for busy_s, noisy in ((27.9, ""), (29.0, "others used 0.9 of 8 cores")):
-        found = as_columns("cpu", ranks(QUIET | {"busy_s": busy_s}, QUIET))
-        assert found["others_cores"] == pytest.approx((busy_s - 20) / 10)
-        assert found["noisy"] == noisy
-    found = as_columns("cuda", ranks(QUIET | {"busy_s": 50.0}, QUIET))
-    assert (found["others_cores"], found["noisy"]) == (3.0, "")
+        columns = as_columns("cpu", ranks(QUIET | {"busy_s": busy_s}, QUIET))
+        assert columns["others_cores"] == pytest.approx((busy_s - 20) / 10)
+        assert columns["noisy"] == noisy
+    columns = as_columns("cuda", ranks(QUIET | {"busy_s": 50.0}, QUIET))
+    assert (columns["others_cores"], columns["noisy"]) == (3.0, "")
 
 
 @pytest.mark.parametrize(("busy_s", "others"), [(19.0, 0.0), (9.9, None), (0.0, None)])
 def test_more_of_our_own_than_the_machine_counted(busy_s: float, others: float | None) -> None:
     """A little is the grain of two clocks, and no negative cores; much is not known, not 0."""
-    found = as_columns("cpu", ranks(QUIET | {"busy_s": busy_s}, QUIET | {"busy_s": busy_s}))
-    assert (found["others_cores"], found["noisy"]) == (others, "")
+    columns = as_columns("cpu", ranks(QUIET | {"busy_s": busy_s}, QUIET | {"busy_s": busy_s}))
+    assert (columns["others_cores"], columns["noisy"]) == (others, "")
 
 
 def test_a_short_window_tells_nothing_of_others() -> None:
     """Below half a second ticks of 10 ms decide: no figure, and never noisy."""
     for wall_s, others in ((0.49, None), (0.5, 8.0)):
-        found = as_columns("cpu", ranks(QUIET | {"wall_s": wall_s, "busy_s": 14.0}))
-        assert found["others_cores"] == others
-        assert bool(found["noisy"]) == (others is not None)
+        columns = as_columns("cpu", ranks(QUIET | {"wall_s": wall_s, "busy_s": 14.0}))
+        assert columns["others_cores"] == others
+        assert bool(columns["noisy"]) == (others is not None)
 
 
 def test_the_host_that_is_taken_most_of_counts() -> None:
@@ -81,9 +81,9 @@ def test_the_host_that_is_taken_most_of_counts() -> None:
     small = QUIET | {"host": "b", "busy_s": 15.0, "cores": 4}
     large = QUIET | {"host": "c", "busy_s": 110.0, "cpu_s": 100.0, "cores": 192}
     for of_ranks in (ranks(QUIET, QUIET, small, large), ranks(large, small, QUIET, QUIET)):
-        found = as_columns("cpu", of_ranks)
-        assert found["others_cores"] == pytest.approx(0.5)
-        assert found["noisy"] == "others used 0.5 of 4 cores"
+        columns = as_columns("cpu", of_ranks)
+        assert columns["others_cores"] == pytest.approx(0.5)
+        assert columns["noisy"] == "others used 0.5 of 4 cores"
 
 
 def test_another_launchs_turn_is_no_work_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,35 +94,43 @@ def test_another_launchs_turn_is_no_work_of_others(monkeypatch: pytest.MonkeyPat
     machine = Machine(Alone())
     with machine.elsewhere():
         pass
-    found = machine.seen()
-    assert [getattr(found, name) for name in names] == [10.0, 20.0, 10.0]
+    conditions = machine.seen()
+    assert [getattr(conditions, name) for name in names] == [10.0, 20.0, 10.0]
 
 
 def test_what_is_not_known_is_blank() -> None:
     """A rank that noted nothing, or none at all: no figure, and no noise."""
     for of_ranks in ([], [Conditions()], ranks(QUIET, QUIET | {"cpu_s": None})):
-        found = as_columns("cpu", of_ranks)
-        assert (found["noisy"], found["gpu_clock_mhz"], found["load_average"]) == ("", None, None)
-        assert found["gpu_neighbours"] is None
+        columns = as_columns("cpu", of_ranks)
+        assert (columns["noisy"], columns["gpu_clock_mhz"], columns["load_average"]) == (
+            "",
+            None,
+            None,
+        )
+        assert columns["gpu_neighbours"] is None
     assert as_columns("cpu", [Conditions()])["others_cores"] is None
 
 
 def test_a_rank_that_noted_nothing_keeps_its_number() -> None:
     """What is told of the others names them as they are; cores of others are not known."""
     hot = ranks(QUIET | {"gpu": "y", "busy_s": 90.0, "gpu_throttle": ["thermal slowdown"]})
-    found = as_columns("cpu", [None, *hot])
-    assert found["noisy"] == "gpu 1 throttled: thermal slowdown"
-    assert found["others_cores"] is None
+    columns = as_columns("cpu", [None, *hot])
+    assert columns["noisy"] == "gpu 1 throttled: thermal slowdown"
+    assert columns["others_cores"] is None
     assert as_columns("cpu", [None])["hardware"] == ""
 
 
 def test_figures_of_gpus() -> None:
     """Lowest clock, highest power and temperature; each kind of hardware once."""
     hot = {"gpu_clock_mhz": 1200.0, "gpu_power_w": 300.0, "gpu_temperature_c": 88.0}
-    found = as_columns("cuda", ranks({"gpu": "x"}, {"gpu": "y"} | hot, **GPU))
-    assert (found["gpu_clock_mhz"], found["gpu_power_w"]) == (1200.0, 500.0)
-    assert (found["gpu_temperature_c"], found["gpu_neighbours"], found["noisy"]) == (88.0, 0, "")
-    assert found["hardware"] == "NVIDIA H200 140 GiB 700 W"
+    columns = as_columns("cuda", ranks({"gpu": "x"}, {"gpu": "y"} | hot, **GPU))
+    assert (columns["gpu_clock_mhz"], columns["gpu_power_w"]) == (1200.0, 500.0)
+    assert (columns["gpu_temperature_c"], columns["gpu_neighbours"], columns["noisy"]) == (
+        88.0,
+        0,
+        "",
+    )
+    assert columns["hardware"] == "NVIDIA H200 140 GiB 700 W"
     two = ranks({"hardware": "one"}, {"hardware": "other"}, {"hardware": "one"})
     assert as_columns("cuda", two)["hardware"] == "one, other"
 
@@ -133,17 +141,17 @@ def test_throttling_makes_noise_but_for_the_power_cap() -> None:
     hot = {"gpu_throttle": ["power cap", "hardware slowdown", "thermal slowdown"]}
     quiet = as_columns("cuda", ranks(capped | {"gpu": "x"}, {"gpu": "y"}, **GPU))
     assert (quiet["gpu_throttle"], quiet["noisy"]) == ("power cap", "")
-    found = as_columns("cuda", ranks(capped | {"gpu": "x"}, hot | {"gpu": "y"}, **GPU))
-    assert found["gpu_throttle"] == "power cap, hardware slowdown, thermal slowdown"
-    assert found["noisy"] == "gpu 1 throttled: hardware slowdown, thermal slowdown"
+    columns = as_columns("cuda", ranks(capped | {"gpu": "x"}, hot | {"gpu": "y"}, **GPU))
+    assert columns["gpu_throttle"] == "power cap, hardware slowdown, thermal slowdown"
+    assert columns["noisy"] == "gpu 1 throttled: hardware slowdown, thermal slowdown"
 
 
 def test_processes_of_others_on_a_gpu_make_noise() -> None:
     """All but our own ranks, of which several may share a GPU."""
     crowded = ranks({"gpu": "x", "gpu_processes": 2}, {"gpu": "y", "gpu_processes": 3}, **GPU)
-    found = as_columns("cuda", crowded)
-    assert found["gpu_neighbours"] == 2
-    assert found["noisy"] == "1 other process on gpu 0; 2 other processes on gpu 1"
+    columns = as_columns("cuda", crowded)
+    assert columns["gpu_neighbours"] == 2
+    assert columns["noisy"] == "1 other process on gpu 0; 2 other processes on gpu 1"
     shared = as_columns("cuda", ranks(*[{"gpu": "x", "gpu_processes": 2}] * 2, **GPU))
     assert (shared["gpu_neighbours"], shared["noisy"]) == (0, "")
 
@@ -173,12 +181,12 @@ def test_a_rank_sees_its_own_work(monkeypatch: pytest.MonkeyPatch) -> None:
     end_s = time.process_time() + 0.05
     while time.process_time() < end_s:
         pass
-    found = machine.seen()
-    assert found.busy_s == 9.0
-    assert found.cpu_s is not None and 0.05 <= found.cpu_s < 1.0
-    assert found.wall_s is not None and found.wall_s >= 0.04
-    assert (found.cores, found.gpu_clock_mhz) == (psutil.cpu_count(), None)
-    assert found.load_average is not None and found.host
+    conditions = machine.seen()
+    assert conditions.busy_s == 9.0
+    assert conditions.cpu_s is not None and 0.05 <= conditions.cpu_s < 1.0
+    assert conditions.wall_s is not None and conditions.wall_s >= 0.04
+    assert (conditions.cores, conditions.gpu_clock_mhz) == (psutil.cpu_count(), None)
+    assert conditions.load_average is not None and conditions.host
 
 
 def test_ranks_meet_before_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,9 +204,9 @@ def test_ranks_meet_before_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_hardware_stays_the_same() -> None:
     """The processor, and how many cores this process may use."""
-    said = hardware(CPU, None)
-    assert said == hardware(CPU, None)
-    assert said.endswith(f" x{len(os.sched_getaffinity(0))}")
+    text = hardware(CPU, None)
+    assert text == hardware(CPU, None)
+    assert text.endswith(f" x{len(os.sched_getaffinity(0))}")
 
 
 @pytest.fixture
@@ -259,7 +267,7 @@ def test_a_gpu_is_asked_for_its_state(one_gpu: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bits", "said"),
+    ("bits", "reasons"),
     [
         (pynvml.nvmlClocksThrottleReasonGpuIdle, []),
         (pynvml.nvmlClocksThrottleReasonApplicationsClocksSetting, []),
@@ -271,10 +279,10 @@ def test_a_gpu_is_asked_for_its_state(one_gpu: dict[str, Any]) -> None:
         (0x04 | 0x40 | 0x01, ["power cap", "thermal slowdown"]),
     ],
 )
-def test_reasons_of_a_slower_clock(one_gpu: dict[str, Any], bits: int, said: list[str]) -> None:
+def test_reasons_of_a_slower_clock(one_gpu: dict[str, Any], bits: int, reasons: list[str]) -> None:
     """By NVML's own constants; an idle GPU is not throttled."""
     one_gpu["nvmlDeviceGetCurrentClocksThrottleReasons"] = bits
-    assert gpu_state()["gpu_throttle"] == said
+    assert gpu_state()["gpu_throttle"] == reasons
 
 
 def test_what_a_gpu_does_not_tell_is_blank(one_gpu: dict[str, Any]) -> None:
@@ -283,9 +291,9 @@ def test_what_a_gpu_does_not_tell_is_blank(one_gpu: dict[str, Any]) -> None:
     one_gpu["nvmlDeviceGetPowerUsage"] = one_gpu["nvmlDeviceGetPowerManagementLimit"] = unsupported
     machine = Machine(Alone(CUDA))
     machine.look()
-    found = machine.seen()
-    assert (found.gpu_power_w, found.gpu_temperature_c) == (None, 61)
-    assert found.hardware == "NVIDIA H200 140 GiB"
+    conditions = machine.seen()
+    assert (conditions.gpu_power_w, conditions.gpu_temperature_c) == (None, 61)
+    assert conditions.hardware == "NVIDIA H200 140 GiB"
     one_gpu["nvmlDeviceGetHandleByUUID"] = unsupported
     assert gpu_state() == {"gpu": "GPU-1-2"}
     one_gpu["nvmlInit"] = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
@@ -310,9 +318,13 @@ def test_a_gpu_is_looked_at_while_it_works(one_gpu: dict[str, Any]) -> None:
         one_gpu |= state
         machine.look()
     one_gpu |= idle
-    found = machine.seen()
-    assert (found.gpu_clock_mhz, found.gpu_power_w, found.gpu_processes) == (1200, 650.0, 2)
-    assert found.gpu_throttle == ["power cap", "thermal slowdown"]
+    conditions = machine.seen()
+    assert (conditions.gpu_clock_mhz, conditions.gpu_power_w, conditions.gpu_processes) == (
+        1200,
+        650.0,
+        2,
+    )
+    assert conditions.gpu_throttle == ["power cap", "thermal slowdown"]
 
 
 def test_without_a_timed_block_nothing_is_told_of_a_load(one_gpu: dict[str, Any]) -> None:
@@ -353,9 +365,9 @@ def test_a_fact_that_fails_is_blank_and_stops_nothing(
 ) -> None:
     """All the others are told; what is blank of the hardware leaves its other words."""
     monkeypatch.setattr(owner, name, refuse)
-    found = Machine(Alone()).seen()
+    conditions = Machine(Alone()).seen()
     facts = ("load_average", "busy_s", "cores", "cpu_s", "host", "wall_s", "hardware")
-    assert {fact for fact in facts if getattr(found, fact) in (None, "")} == blank
+    assert {fact for fact in facts if getattr(conditions, fact) in (None, "")} == blank
 
 
 def test_where_processes_cannot_be_tied_to_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,17 +132,17 @@ def test_silent_blocks_are_silent_and_looks_in_their_place(order: list[str]) -> 
     """Two steps for memory, warm-up, the first look; then blocks of two: timed, a look at once,
     the exchange, silent. Not a step of a silent block sends, and not one of a timed one does not.
     """
-    (found,) = measured(1, MeasurementBudget(min_iterations=20, max_iterations=20), steady)
+    (fields,) = measured(1, MeasurementBudget(min_iterations=20, max_iterations=20), steady)
     assert re.fullmatch(r"SS(Sx)+sm(SSlxss){10}e", "".join(order)), "".join(order)
-    assert (len(found["step_ms"]), len(found["compute_ms"])) == (20, 20)
+    assert (len(fields["step_ms"]), len(fields["compute_ms"])) == (20, 20)
 
 
 def test_without_silent_steps_there_are_none(order: list[str]) -> None:
     """Neither in warm-up nor in turn."""
     budget = MeasurementBudget(min_iterations=20, max_iterations=20, silent=False)
-    (found,) = measured(1, budget, steady)
+    (fields,) = measured(1, budget, steady)
     assert re.fullmatch(r"SS(Sx)+m(SSlx){10}e", "".join(order)), "".join(order)
-    assert found["compute_ms"] is None
+    assert fields["compute_ms"] is None
 
 
 @pytest.mark.parametrize(("step_s", "steps"), [(0.01, 10), (0.2, 2), (0.4, 1), (3.0, 1)])

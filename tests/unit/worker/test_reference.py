@@ -36,8 +36,8 @@ def test_the_model_computes_what_its_workload_says(name: str) -> None:
     model = Step(work, OneDevice(), alone, torch.device("cpu")).model
     given = inputs.seeded(work, seed=0).map(lambda x: x.double())
     with torch.no_grad():
-        found, wanted = model(given), naive(work, dict(model.named_parameters()), given)
-    assert torch.linalg.vector_norm(found - wanted) < 1e-12 * torch.linalg.vector_norm(wanted)
+        output, wanted = model(given), naive(work, dict(model.named_parameters()), given)
+    assert torch.linalg.vector_norm(output - wanted) < 1e-12 * torch.linalg.vector_norm(wanted)
 
 
 def naive(work: Workload, weights: Weights, given: Inputs) -> Tensor:
@@ -115,7 +115,7 @@ def sublayer_of(
             q, kv = heads_of(x, weights, "q"), heads_of(context, weights, "kv")
             k, v = kv[:, :, : q.shape[2]], kv[:, :, q.shape[2] :]
             seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool)
-            attended = torch.stack([attend(*one, seen) for one in zip(q, k, v, strict=True)])
+            attended = torch.stack([attend(*qkv, seen) for qkv in zip(q, k, v, strict=True)])
         case Attention():
             attended = self_attention(sublayer, work, weights, x, given, places)
     return torch.einsum("bpzd,hzd->bph", attended, weights["out.weight"]) + weights["out.bias"]
@@ -132,7 +132,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, bias: Tensor | None = 
 
 
 def self_attention(
-    one: Attention,
+    attention: Attention,
     work: Workload,
     weights: Weights,
     x: Tensor,
@@ -148,10 +148,10 @@ def self_attention(
             * weights[f"norm.{which}_norm.weight"]
             for y, which in ((q, "q"), (k, "k"))
         )
-    q, k = turned(one, work, q, places), turned(one, work, k, places)
+    q, k = turned(attention, work, q, places), turned(attention, work, k, places)
     k, v = (y.repeat_interleave(work.heads // keys, 2) for y in (k, v))
     order = list(work.axes)
-    inner = [i for i, axis in enumerate(order) if axis in one.axes]
+    inner = [i for i, axis in enumerate(order) if axis in attention.axes]
     together: dict[tuple[int, ...], list[int]] = {}
     for p, place in enumerate(places):  # in tensor order, so each list is one sequence in order
         outer = tuple(n for i, n in enumerate(place) if i not in inner)
@@ -160,21 +160,27 @@ def self_attention(
     for b, group in itertools.product(range(work.batch), together.values()):
         mine_k, mine_v, bias = k[b, group], v[b, group], None
         seen = torch.ones(len(group), len(group), dtype=torch.bool)
-        seen = seen.tril() if one.causal else seen
-        if one.projection:
-            along_k, along_v = weights["projection"].reshape(2, one.projection, -1)
+        seen = seen.tril() if attention.causal else seen
+        if attention.projection:
+            along_k, along_v = weights["projection"].reshape(2, attention.projection, -1)
             mine_k = torch.einsum("ps,szd->pzd", along_k, mine_k)
             mine_v = torch.einsum("ps,szd->pzd", along_v, mine_v)
-            seen = torch.ones(len(group), one.projection, dtype=torch.bool)
-        if one.pair_bias:
-            bias = torch.einsum("ijc,zc->zij", given.pairs[one.axes[0]][b], weights["bias.weight"])
+            seen = torch.ones(len(group), attention.projection, dtype=torch.bool)
+        if attention.pair_bias:
+            bias = torch.einsum(
+                "ijc,zc->zij", given.pairs[attention.axes[0]][b], weights["bias.weight"]
+            )
         out[b, group] = attend(q[b, group], mine_k, mine_v, seen, bias)
     return out
 
 
-def turned(one: Attention, work: Workload, x: Tensor, places: list[tuple[int, ...]]) -> Tensor:
+def turned(
+    attention: Attention, work: Workload, x: Tensor, places: list[tuple[int, ...]]
+) -> Tensor:
     """Number i and number i + D/2 of a head, turned by place x 10000^(-pair / pairs)."""
-    axes = [axis for axis in work.axes if axis in one.axes and work.position_of(axis) == "rotary"]
+    axes = [
+        axis for axis in work.axes if axis in attention.axes and work.position_of(axis) == "rotary"
+    ]
     half, out, pair = work.head_dim // 2, x.clone(), 0
     for i, axis in enumerate(axes):
         pairs = half // len(axes) + (i < half % len(axes))

@@ -31,8 +31,8 @@ def test_planned_steps_fill_the_time(typical_ms: float, wanted: int) -> None:
 
 def test_equal_times_are_known_at_once() -> None:
     """Six are the fewest that have a 95 % interval; blocks are a tenth of what was planned."""
-    found = sampled(lambda: 20.0, MeasurementBudget(), 20.0)
-    assert (found.stopped_by, len(found.timed_ms), found.silent_ms) == ("precision", 15, [])
+    result = sampled(lambda: 20.0, MeasurementBudget(), 20.0)
+    assert (result.stopped_by, len(result.timed_ms), result.silent_ms) == ("precision", 15, [])
     assert len(sampled(lambda: 100.0, MeasurementBudget(), 100.0).timed_ms) == 6
     assert (
         len(sampled(lambda: 900.0, MeasurementBudget(), 900.0).timed_ms) == 5
@@ -42,16 +42,16 @@ def test_equal_times_are_known_at_once() -> None:
 def test_scattered_times_fill_the_time() -> None:
     """30 steps of 100 ms in ten blocks: no more than the seconds, and a block."""
     scatter = random.Random(0)
-    found = sampled(lambda: scatter.uniform(50, 150), MeasurementBudget(), 100.0)
-    assert found.stopped_by == "seconds"
-    assert 3000 <= sum(found.timed_ms) <= 3000 + 3 * 150
+    result = sampled(lambda: scatter.uniform(50, 150), MeasurementBudget(), 100.0)
+    assert result.stopped_by == "seconds"
+    assert 3000 <= sum(result.timed_ms) <= 3000 + 3 * 150
 
 
 def test_many_short_steps_end_at_the_most_allowed() -> None:
     """Exactly there, though blocks do not divide it."""
     scatter = random.Random(0)
-    found = sampled(lambda: scatter.uniform(1, 3), MeasurementBudget(max_iterations=47), 2.0)
-    assert (found.stopped_by, len(found.timed_ms)) == ("iterations", 47)
+    result = sampled(lambda: scatter.uniform(1, 3), MeasurementBudget(max_iterations=47), 2.0)
+    assert (result.stopped_by, len(result.timed_ms)) == ("iterations", 47)
 
 
 @pytest.mark.parametrize(("precision", "reason"), [(0.1, "precision"), (0.001, "iterations")])
@@ -59,9 +59,9 @@ def test_the_wanted_precision_decides(precision: float, reason: str) -> None:
     """The same noise is soon known to 10 %, and never to 0.1 %."""
     budget = MeasurementBudget(precision=precision, seconds=100.0)
     scatter = random.Random(1)
-    found = sampled(lambda: scatter.gauss(100, 10), budget, 100.0)
-    assert found.stopped_by == reason
-    assert (half_width(found.timed_ms) < precision) == (reason == "precision")
+    result = sampled(lambda: scatter.gauss(100, 10), budget, 100.0)
+    assert result.stopped_by == reason
+    assert (half_width(result.timed_ms) < precision) == (reason == "precision")
 
 
 def test_a_moment_is_not_precise() -> None:
@@ -83,8 +83,8 @@ def test_one_launch_is_less_precise_than_it_looks() -> None:
             away = 0.8 * away + 0.6 * rng.gauss(0, 0.02)
             return 50 * (1 + away)
 
-        found = sampled(step_ms, MeasurementBudget(), 50.0)
-        return statistics.median(found.timed_ms) if found.stopped_by == "precision" else None
+        result = sampled(step_ms, MeasurementBudget(), 50.0)
+        return statistics.median(result.timed_ms) if result.stopped_by == "precision" else None
 
     launches = [median for _ in range(2000) if (median := median_of_a_launch()) is not None]
     off = sum(abs(median / 50 - 1) > 0.01 for median in launches)
@@ -111,9 +111,9 @@ def test_timed_and_silent_blocks_take_turns() -> None:
 
         return block
 
-    found = sample(run("timed"), run("silent"), alone, budget, 1e4)
+    result = sample(run("timed"), run("silent"), alone, budget, 1e4)
     assert order == ["timed 1", "silent 1"] * 5
-    assert (len(found.timed_ms), len(found.silent_ms)) == (5, 5)
+    assert (len(result.timed_ms), len(result.silent_ms)) == (5, 5)
 
 
 def test_the_slowest_rank_decides_for_all() -> None:
@@ -123,9 +123,9 @@ def test_the_slowest_rank_decides_for_all() -> None:
     def largest(mine: Sequence[float]) -> list[float]:
         return [max(one, scatter.uniform(50, 150)) for one in mine]
 
-    found = sample(lambda n: [10.0] * n, None, largest, MeasurementBudget(), 100.0)
-    assert found.stopped_by == "seconds"
-    assert set(found.timed_ms) == {10.0}
+    result = sample(lambda n: [10.0] * n, None, largest, MeasurementBudget(), 100.0)
+    assert result.stopped_by == "seconds"
+    assert set(result.timed_ms) == {10.0}
 
 
 @pytest.mark.parametrize("count", [6, 7, 20, 99, 200])
