@@ -93,9 +93,8 @@ def _cases_of(baseline: Path, known: pandas.DataFrame) -> list[Case]:
         for case in cases:
             load(case.strategy)  # which raises for options that it does not have
     except ValueError as error:
-        raise Failure(
-            f"{baseline} cannot be measured again by this version: {error}", CANNOT_JUDGE
-        ) from None
+        why = f"{baseline} cannot be measured again by this version: {error}"
+        raise Failure(why, CANNOT_JUDGE) from None
     for case in cases:
         _check_machine(case, baseline)
     return cases
@@ -104,19 +103,14 @@ def _cases_of(baseline: Path, known: pandas.DataFrame) -> list[Case]:
 def _check_machine(case: Case, baseline: Path) -> None:
     """Raises Failure where this machine cannot measure the case."""
     if case.device == "cuda" and choose_device("auto") == "cpu":
-        raise Failure(
-            f"{baseline} was measured on GPUs, and this machine shows none; check on a machine "
-            f"with GPUs, or give a RUN to judge",
-            CANNOT_JUDGE,
-        )
+        why = f"{baseline} was measured on GPUs, and this machine shows none"
+        raise Failure(f"{why}; check on a machine with GPUs, or give a RUN to judge", CANNOT_JUDGE)
     why_not = why_not_here(case.ranks, case.device, share=case.kind == "one_gpu_share")
     if why_not is not None:
         reason, _, _ = why_not.partition(";")  # its advice would change the case
-        raise Failure(
-            f"{case.label} ranks cannot be started here: {reason}; check on a machine like that "
-            f"of {baseline}, or give a RUN to judge",
-            CANNOT_JUDGE,
-        )
+        remedy = f"check on a machine like that of {baseline}, or give a RUN to judge"
+        why = f"{case.label} ranks cannot be started here: {reason}; {remedy}"
+        raise Failure(why, CANNOT_JUDGE)
 
 
 def case_of(described: Mapping[str, Any], budget: str) -> Case:

@@ -27,26 +27,19 @@ def check_hits(fault: Fault | None, cases: Iterable[Case]) -> None:
     """Raises Failure for a fault in a rank, or in a step, that none of these cases has."""
     if fault is None:
         return
-    cases = list(cases)
+    cases, planted = list(cases), f"{VARIABLE}={fault.text!r}"
+    if not cases:
+        raise Failure(f"{planted}: no case can run, so it hits nobody; leave it out")
     # A share is rank 0 alone, whatever group it claims.
-    ranks = [1 if case.kind == "one_gpu_share" else case.ranks for case in cases]
-    most = max(ranks, default=0)
-    if fault.rank < most:
-        steps = max(case.budget.max_steps for case in cases)
-        if fault.place.startswith("step") and int(fault.place[4:]) >= steps:
-            raise Failure(
-                f"{VARIABLE}={fault.text!r} names {fault.place}, and no case has more than "
-                f"{steps} steps; step0 to step{steps - 1} can be named"
-            )
-        return
-    if not most:
-        raise Failure(
-            f"{VARIABLE}={fault.text!r}: no case can run, so it hits nobody; leave it out"
-        )
-    others = "rank0" if most == 1 else f"rank0 to rank{most - 1}"
-    raise Failure(
-        f"{VARIABLE}={fault.text!r} names rank {fault.rank}, which no case has; {others} would work"
-    )
+    most = max(1 if case.kind == "one_gpu_share" else case.ranks for case in cases)
+    if fault.rank >= most:
+        others = "rank0" if most == 1 else f"rank0 to rank{most - 1}"
+        why = f"names rank {fault.rank}, which no case has; {others} would work"
+        raise Failure(f"{planted} {why}")
+    steps = max(case.budget.max_steps for case in cases)
+    if fault.place.startswith("step") and int(fault.place[4:]) >= steps:
+        why = f"names {fault.place}, and no case has more than {steps} steps"
+        raise Failure(f"{planted} {why}; step0 to step{steps - 1} can be named")
 
 
 def announce_fault(fault: Fault | None, cells: Iterable[Cell]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Self
 
 import torch
@@ -97,17 +98,13 @@ def exchange_all(group: Group, observer: Observer) -> Exchanged:
     Each is a phase of the observer's, so that one that hangs can be named.
     """
     exchanges: list[Exchange] = []
-    for whose, transport in (
-        ("strategy", group.transports.strategy),
-        ("gradients", group.transports.gradients),
-    ):
-        comm = Collectives(transport)
-        for even in (True, False):
-            for op, run in EXCHANGES.items():
-                name = f"{op} of {'even' if even else 'uneven'} shards ({whose} group)"
-                example = Example.of(group.size, len(exchanges), group.device, even=even)
-                with observer.phase(name):
-                    exchanges.append(Exchange(name=name, wrong=difference(*run(comm, example))))
+    for whose, cut, op in product(("strategy", "gradients"), ("even", "uneven"), EXCHANGES):
+        comm = Collectives(getattr(group.transports, whose))
+        example = Example.of(group.size, len(exchanges), group.device, even=cut == "even")
+        name = f"{op} of {cut} shards ({whose} group)"
+        with observer.phase(name):
+            wrong = difference(*EXCHANGES[op](comm, example))
+        exchanges.append(Exchange(name=name, wrong=wrong))
     with observer.phase("16 MiB against the clock"):
         return Exchanged(rank=group.rank, exchanges=exchanges, sent_bytes_per_s=rates(group))
 
@@ -122,8 +119,8 @@ def difference(received: Tensor, expected: Tensor) -> str:
         return ""
     first = int(differs.nonzero()[0])
     wrong, right = (float(x.flatten()[first]) for x in (received, expected))
-    many = f"{count:,} of {differs.numel():,} numbers differ"
-    return f"{many}, the first is {wrong:g} instead of {right:g}"
+    share = f"{count:,} of {differs.numel():,} numbers differ"
+    return f"{share}, the first is {wrong:g} instead of {right:g}"
 
 
 def rates(group: Group, now_s: Callable[[], float] = time.perf_counter) -> dict[str, float]:

@@ -41,16 +41,12 @@ def run_case(case: Case, group: Group, observer: Observer) -> Sample:
 
 def _facts(device: torch.device) -> dict[str, Any]:
     """What the rank knows of its device and libraries."""
-    is_cuda = device.type == "cuda"
-    versions = {"torch": str(torch.__version__)}
-    if is_cuda:
+    name, versions = "cpu", {"torch": str(torch.__version__)}
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
         nccl = ".".join(map(str, torch.cuda.nccl.version()))
         versions |= {"cuda": torch.version.cuda or "", "nccl": nccl}
-    return {
-        "host": socket.gethostname(),
-        "device_name": torch.cuda.get_device_name(device) if is_cuda else "cpu",
-        "versions": versions,
-    }
+    return {"host": socket.gethostname(), "device_name": name, "versions": versions}
 
 
 def _gate_and_measure(case: Case, strategy: Strategy, group: Group, observer: Observer) -> Sample:

@@ -90,7 +90,7 @@ class FakeLauncher:
         raise outcome
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Nothing is running."""
 
 
 def cells(*strategies: str, **more: Any) -> list[Cell]:
@@ -132,7 +132,7 @@ def outcome(record: Record) -> tuple[str, str]:
 
 
 def test_a_good_launch_is_a_row_of_figures(tmp_path: Path) -> None:
-    """Status ok, the slowest rank's time, what was sent, and where it ran."""
+    """A row has status ok, the slowest rank's time, the bytes sent, and where it ran."""
     record = row_of(tmp_path, LaunchResult(ok=True), good(0), good(1, step_ms=[13.0, 9.0, 11.0]))
     assert outcome(record) == ("ok", "")
     assert (record.step_ms, record.compute_ms, record.exposed_comm_ms) == (12.0, 7.0, 5.0)
@@ -148,7 +148,7 @@ def test_a_good_launch_is_a_row_of_figures(tmp_path: Path) -> None:
 
 
 def test_variables_of_all_ranks_are_in_the_row(tmp_path: Path) -> None:
-    """A rank may be the only one that tells of a variable, or has another value of it."""
+    """A rank alone may report a variable, or have another value of it."""
     one_rank = row_of(
         tmp_path / "a", LaunchResult(ok=True), good(0), good(1, environment={"A": "1"})
     )
@@ -369,7 +369,7 @@ def test_a_sweep_goes_on_after_a_fault(tmp_path: Path) -> None:
 
 
 def test_what_cannot_run_is_skipped_without_a_start(tmp_path: Path) -> None:
-    """The strategy's own reason is in the row; no launcher is asked."""
+    """The strategy's own reason is in the row, and nothing is launched."""
     launcher = FakeLauncher([])
     (record,) = sweep(tmp_path, launcher, cells("ulysses", ranks=[16]))
     assert record.status == "skipped"
@@ -378,7 +378,7 @@ def test_what_cannot_run_is_skipped_without_a_start(tmp_path: Path) -> None:
 
 
 def test_a_round_is_a_launch_of_a_session(tmp_path: Path) -> None:
-    """Equal for what ran in one pass, be it ok or not; samples name it too."""
+    """Rows of one launch number of a session share a round, whatever their status."""
     crash, _, _ = FAULTS["killed"]
     todo = cells("dsp", "rsa", launches=2)
     records = sweep(tmp_path, FakeLauncher([OK, crash, OK, OK]), todo)
@@ -415,7 +415,7 @@ def test_it_is_told_where_the_time_went(tmp_path: Path) -> None:
 
 
 def test_a_share_is_one_process(tmp_path: Path) -> None:
-    """One file is all there is to wait for, whatever group it claims; sent bytes stay blank."""
+    """A share writes one file, whatever group it claims; sent bytes stay blank."""
     silent = {"step_ms": None, "sent_by_phase": None, "sent_by_op": None}
     launcher = FakeLauncher([Replay(LaunchResult(ok=True), [good(0, **silent)])])
     (record,) = sweep(tmp_path, launcher, cells("dsp", ranks=[8], kind="one_gpu_share"))
@@ -472,7 +472,7 @@ def test_a_quick_row_is_done_for_a_quick_run_alone(tmp_path: Path) -> None:
 
 
 def test_a_quick_launch_more_does_not_hide_a_full_run(tmp_path: Path) -> None:
-    """Interrupted behind three full launches: they are still shown, and none is redone."""
+    """After an interruption finished launches are still shown, and none is repeated."""
     full = cells(launches=3, budget=MeasurementBudget())
     sweep(tmp_path, FakeLauncher([OK] * 3), full)
     before = stored_latest(tmp_path)
@@ -489,7 +489,7 @@ def test_a_quick_launch_more_does_not_hide_a_full_run(tmp_path: Path) -> None:
 
 
 def test_another_length_does_not_redo_a_case(tmp_path: Path) -> None:
-    """The measurement budget is not part of a case; another launch or shape is."""
+    """Another budget keeps the case's key; another launch or shape does not."""
     sweep(tmp_path, FakeLauncher([OK]), cells(budget=MeasurementBudget()))
     done = stored_latest(tmp_path)
     slower = QUICK.model_copy(update={"seconds": 9.0})
@@ -512,7 +512,7 @@ def test_a_job_asks_for_what_the_case_needs(tmp_path: Path) -> None:
 
 
 def test_names_of_folders(tmp_path: Path) -> None:
-    """Safe anywhere, different for different cases and launches; a taken name gets a number."""
+    """Names are safe for files and differ by case and launch; a taken name gets a number."""
     odd = cells("rsa:reduce-scatter")[0].case
     assert launch_folder(odd).startswith("rsa-reduce-scatter-2-")
     assert launch_folder(odd).endswith("-launch0")
@@ -525,7 +525,7 @@ def test_names_of_folders(tmp_path: Path) -> None:
 
 
 def test_launches_are_interleaved() -> None:
-    """All strategies once, in the order given, before any of them a second time."""
+    """All strategies run once, in the order given, before any of them runs again."""
     order = [
         (c.case.launch, c.case.ranks, c.case.strategy) for c in cells("dsp", "rsa", launches=3)
     ]
@@ -560,13 +560,13 @@ def test_each_case_has_each_place_equally_often(count: int) -> None:
 
 
 def test_fewer_rounds_than_cases_are_not_balanced() -> None:
-    """Three launches of four strategies: each misses one place."""
+    """In three launches of four strategies each strategy leaves one place out."""
     places = zip(*[turned("ABCD", launch, 0) for launch in range(3)], strict=True)
     assert [len(set(place)) for place in places] == [3] * 4
 
 
 def test_two_cases_take_the_first_place_in_turn() -> None:
-    """A B, B A, and the other way round again."""
+    """Two strategies alternate: A B, then B A."""
     assert {"".join(turned("AB", launch, 0)) for launch in (0, 1)} == {"AB", "BA"}
 
 
@@ -587,7 +587,7 @@ def test_each_workload_and_number_of_ranks_stays_together() -> None:
 
 
 def test_what_a_gpu_can_do_depends_on_the_case(tmp_path: Path) -> None:
-    """Two dtypes in one sweep have two peaks."""
+    """Each dtype of a sweep has a peak rate of its own."""
     combinations = [
         Combination(workload=WORK.model_copy(update={"dtype": d}), strategy="dsp", ranks=2)
         for d in ("float32", "bfloat16")
@@ -614,7 +614,7 @@ def larger(**sizes: Any) -> list[Cell]:
 
 
 def test_what_is_larger_than_an_oom_case_is_not_tried(tmp_path: Path) -> None:
-    """Nor further launches of it; what is smaller, on more ranks, or another strategy's is."""
+    """Its further launches are skipped too; smaller cases, more ranks, other strategies run."""
     first = cells("dsp", launches=2)
     todo = [
         first[0],
@@ -636,7 +636,7 @@ def test_what_is_larger_than_an_oom_case_is_not_tried(tmp_path: Path) -> None:
 
 
 def test_a_case_that_can_never_run_is_skipped_once(tmp_path: Path) -> None:
-    """A resume does not repeat the row; another reason is another row."""
+    """A resumed run does not repeat the row; another reason gives another row."""
     (cell,) = cells("dsp")
     declined = Cell(case=cell.case, why_not="no axis is left")
     done = sweep(tmp_path, FakeLauncher([]), [declined])

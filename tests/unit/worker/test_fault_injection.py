@@ -44,7 +44,7 @@ def planted(text: str, rank: int, fake: FakeTime | None = None) -> PlantedFault:
 
 
 def test_a_slow_rank_is_read() -> None:
-    """Kind, rank and share; nothing is planted where nothing is asked for."""
+    """The text gives kind, rank and share; without the variable no fault is planted."""
     fault = Fault.of({VARIABLE: "slow@rank1:5%"})
     assert fault == Fault(text="slow@rank1:5%", kind="slow", rank=1, share=0.05)
     assert fault.environment == {"SPBENCH_FAULT": "slow@rank1:5%"}
@@ -80,7 +80,7 @@ def test_a_slow_rank_is_read() -> None:
     ],
 )
 def test_a_fault_that_is_not_understood(text: str, why: str) -> None:
-    """The variable, its value, what is wrong with it and what would work."""
+    """The message names the variable, its value, the mistake and what would work."""
     with pytest.raises(ValueError) as caught:
         Fault.parse(text)
     message = str(caught.value)
@@ -104,7 +104,7 @@ def cases(*ranks: int, kind: Kind = "measured") -> list[Case]:
     ],
 )
 def test_a_fault_that_hits_nobody_is_refused(rank: int, of_cases: list[Case], works: str) -> None:
-    """The variable, its value and what would work; one rank less is a hit in some case."""
+    """The message names what would work instead; one rank less is a hit in some case."""
     with pytest.raises(Failure) as caught:
         check_hits(Fault.parse(f"slow@rank{rank}:5%"), of_cases)
     assert str(caught.value) == f"SPBENCH_FAULT='slow@rank{rank}:5%' names {works}"
@@ -113,7 +113,7 @@ def test_a_fault_that_hits_nobody_is_refused(rank: int, of_cases: list[Case], wo
 
 
 def test_a_fault_in_a_step_that_never_comes_is_refused() -> None:
-    """Where only bytes and memory are counted there are five."""
+    """A launch that only counts bytes and memory has five steps."""
     (counted,) = cases(2)
     counted = counted.model_copy(update={"budget": COUNTED})
     with pytest.raises(Failure, match="more than 5 steps; step0 to step4 can be named"):
@@ -123,7 +123,7 @@ def test_a_fault_in_a_step_that_never_comes_is_refused() -> None:
 
 
 def test_without_a_case_there_is_nobody_to_hit() -> None:
-    """Refused too; without a fault nothing is."""
+    """A fault is refused where no case can run; without a fault nothing is refused."""
     with pytest.raises(Failure, match="no case can run, so it hits nobody"):
         check_hits(Fault.parse("slow@rank0:5%"), [])
     check_hits(None, [])
@@ -147,7 +147,7 @@ def test_without_a_case_there_is_nobody_to_hit() -> None:
 def test_commands_refuse_a_fault_that_would_not_show(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str], value: str, message: str
 ) -> None:
-    """With exit code 2, before anything is written."""
+    """Commands refuse it with exit code 2, before anything is written."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(VARIABLE, value)
     name, *flags = words
@@ -162,7 +162,7 @@ def test_commands_refuse_a_fault_that_would_not_show(
 
 @pytest.mark.parametrize("step_s", [0.4, 0.002])
 def test_each_step_takes_that_much_longer(step_s: float) -> None:
-    """The device has finished before."""
+    """The step is lengthened by its share, after the device has finished."""
     fake = FakeTime(step_s)
     slow = planted("slow@rank1:10%", 1, fake).slowed(fake.step)
     slow()
@@ -171,13 +171,13 @@ def test_each_step_takes_that_much_longer(step_s: float) -> None:
 
 
 def test_other_ranks_run_as_ever() -> None:
-    """Their step is the very same."""
+    """A rank without the fault runs its own step, unwrapped."""
     fake = FakeTime(1.0)
     assert planted("slow@rank1:10%", 0, fake).slowed(fake.step) == fake.step
 
 
 def test_on_a_real_clock() -> None:
-    """A step of 20 ms takes 40, and what the machine takes besides."""
+    """A step of 20 ms that is slowed by 100 % takes at least 40 ms."""
     slow = planted("slow@rank0:100%", 0).slowed(lambda: time.sleep(0.02))
     start = time.perf_counter()
     slow()
@@ -185,7 +185,7 @@ def test_on_a_real_clock() -> None:
 
 
 def test_a_fault_strikes_in_its_place_alone() -> None:
-    """Another rank, another step, another kind: nothing."""
+    """A fault does nothing in another rank, in another step, or as another kind."""
     raises = Fault.parse("raise@rank1:step3")
     for rank, place in ((0, "step3"), (1, "step2"), (1, "init"), (1, "teardown")):
         raises.strike(rank, place)
@@ -199,14 +199,14 @@ def test_a_fault_strikes_in_its_place_alone() -> None:
 
 
 def test_a_collective_too_many_is_the_callers() -> None:
-    """It has the group."""
+    """The caller hands in the extra collective, since it has the group."""
     called: list[int] = []
     Fault.parse("mismatch@rank1:step3").strike(1, "step3", lambda: called.append(1))
     assert called == [1]
 
 
 def test_wrong_numbers_are_wrong_on_one_rank() -> None:
-    """Twice as large, or none at all; and strike is no matter of theirs."""
+    """corrupt doubles the output, nan spoils it; neither strikes in any other way."""
     corrupt = [planted("corrupt@rank1:step0", rank) for rank in (0, 1)]
     assert [fault.tampered(1.5) for fault in corrupt] == [1.5, 3.0]
     assert math.isnan(planted("nan@rank1:step0", 1).tampered(1.5))

@@ -46,13 +46,13 @@ def ranks(*of_each: dict[str, Any], **of_all: Any) -> list[Conditions]:
 
 
 def test_our_own_ranks_are_no_others() -> None:
-    """20 core-seconds in 10 s, all of them ours: a quiet machine."""
+    """A machine is quiet if all 20 core-seconds in 10 s are those of the ranks."""
     columns = as_columns("cpu", ranks(QUIET, QUIET))
     assert (columns["others_cores"], columns["noisy"]) == (0.0, "")
 
 
 def test_work_of_others_makes_a_cpu_launch_noisy() -> None:
-    """From a tenth of the machine's cores on; on CUDA it is recorded and means nothing."""
+    """A tenth of the cores in use makes a launch noisy; on CUDA it is only recorded."""
     for busy_s, noisy in ((27.9, ""), (29.0, "others used 0.9 of 8 cores")):
         columns = as_columns("cpu", ranks(QUIET | {"busy_s": busy_s}, QUIET))
         assert columns["others_cores"] == pytest.approx((busy_s - 20) / 10)
@@ -63,13 +63,13 @@ def test_work_of_others_makes_a_cpu_launch_noisy() -> None:
 
 @pytest.mark.parametrize(("busy_s", "others"), [(19.0, 0.0), (9.9, None), (0.0, None)])
 def test_more_of_our_own_than_the_machine_counted(busy_s: float, others: float | None) -> None:
-    """A little is the grain of two clocks, and no negative cores; much is not known, not 0."""
+    """A little less than the ranks' own time counts as 0 cores, much less as not known."""
     columns = as_columns("cpu", ranks(QUIET | {"busy_s": busy_s}, QUIET | {"busy_s": busy_s}))
     assert (columns["others_cores"], columns["noisy"]) == (others, "")
 
 
 def test_a_short_window_tells_nothing_of_others() -> None:
-    """Below half a second ticks of 10 ms decide: no figure, and never noisy."""
+    """A window below half a second gives no figure, since ticks of 10 ms are too coarse."""
     for wall_s, others in ((0.49, None), (0.5, 8.0)):
         columns = as_columns("cpu", ranks(QUIET | {"wall_s": wall_s, "busy_s": 14.0}))
         assert columns["others_cores"] == others
@@ -77,7 +77,7 @@ def test_a_short_window_tells_nothing_of_others() -> None:
 
 
 def test_the_host_that_is_taken_most_of_counts() -> None:
-    """By the share of its cores; ranks are taken off the time of their own host alone."""
+    """The host with the largest share counts; ranks' time is deducted on their own host alone."""
     small = QUIET | {"host": "b", "busy_s": 15.0, "cores": 4}
     large = QUIET | {"host": "c", "busy_s": 110.0, "cpu_s": 100.0, "cores": 192}
     for of_ranks in (ranks(QUIET, QUIET, small, large), ranks(large, small, QUIET, QUIET)):
@@ -87,7 +87,7 @@ def test_the_host_that_is_taken_most_of_counts() -> None:
 
 
 def test_another_launchs_turn_is_no_work_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither what it takes of the cores nor its time is part of what was seen."""
+    """Neither its work nor its duration is part of the conditions."""
     looks = iter([(0.0, 0.0, 0.0), (5.0, 10.0, 5.0), (25.0, 50.0, 5.0), (30.0, 60.0, 10.0)])
     names = ("wall_s", "busy_s", "cpu_s")
     monkeypatch.setattr(machine_load, "_times", lambda: dict(zip(names, next(looks), strict=True)))
@@ -99,7 +99,7 @@ def test_another_launchs_turn_is_no_work_of_others(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_is_not_known_is_blank() -> None:
-    """A rank that noted nothing, or none at all: no figure, and no noise."""
+    """A rank without conditions, or no rank at all, gives no figure and no noise."""
     for of_ranks in ([], [Conditions()], ranks(QUIET, QUIET | {"cpu_s": None})):
         columns = as_columns("cpu", of_ranks)
         assert (columns["noisy"], columns["gpu_clock_mhz"], columns["load_average"]) == (
@@ -112,7 +112,7 @@ def test_what_is_not_known_is_blank() -> None:
 
 
 def test_a_rank_that_noted_nothing_keeps_its_number() -> None:
-    """What is told of the others names them as they are; cores of others are not known."""
+    """Other ranks keep their numbers; the cores of other processes are not known then."""
     hot = ranks(QUIET | {"gpu": "y", "busy_s": 90.0, "gpu_throttle": ["thermal slowdown"]})
     columns = as_columns("cpu", [None, *hot])
     assert columns["noisy"] == "gpu 1 throttled: thermal slowdown"
@@ -121,7 +121,7 @@ def test_a_rank_that_noted_nothing_keeps_its_number() -> None:
 
 
 def test_figures_of_gpus() -> None:
-    """Lowest clock, highest power and temperature; each kind of hardware once."""
+    """A row has the lowest clock, the highest power and temperature, and each hardware once."""
     hot = {"gpu_clock_mhz": 1200.0, "gpu_power_w": 300.0, "gpu_temperature_c": 88.0}
     columns = as_columns("cuda", ranks({"gpu": "x"}, {"gpu": "y"} | hot, **GPU))
     assert (columns["gpu_clock_mhz"], columns["gpu_power_w"]) == (1200.0, 500.0)
@@ -147,7 +147,7 @@ def test_throttling_makes_noise_but_for_the_power_cap() -> None:
 
 
 def test_processes_of_others_on_a_gpu_make_noise() -> None:
-    """All but our own ranks, of which several may share a GPU."""
+    """Neighbours are all processes but the ranks, of which several may share a GPU."""
     crowded = ranks({"gpu": "x", "gpu_processes": 2}, {"gpu": "y", "gpu_processes": 3}, **GPU)
     columns = as_columns("cuda", crowded)
     assert columns["gpu_neighbours"] == 2
@@ -157,7 +157,7 @@ def test_processes_of_others_on_a_gpu_make_noise() -> None:
 
 
 def test_a_list_of_processes_without_ours_tells_nothing() -> None:
-    """Neighbours are not known, which is not 0; what another GPU tells still counts."""
+    """Neighbours are then not known, which differs from 0; those of another GPU still count."""
     hidden = ranks({"gpu": "x", "gpu_processes": 0}, **GPU)
     assert as_columns("cuda", hidden)["gpu_neighbours"] is None
     half = ranks(*[{"gpu": "x", "gpu_processes": 1}] * 2, **GPU)
@@ -167,12 +167,12 @@ def test_a_list_of_processes_without_ours_tells_nothing() -> None:
 
 
 def test_an_older_or_newer_rank_file_is_read() -> None:
-    """What it says besides is left alone."""
+    """Fields that this version does not know are ignored."""
     assert Conditions.model_validate({"host": "a", "humidity": 0.4}).host == "a"
 
 
 def test_a_rank_sees_its_own_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wall time, its own core-seconds, and those of the machine with what was stolen."""
+    """A rank records wall time, its own core-seconds, and the machine's, stolen ones included."""
     seconds = {"user": 5.0, "nice": 1.0, "system": 2.0, "idle": 9.0, "steal": 1.0, "guest": 5.0}
     later = {name: 2 * value for name, value in seconds.items()}
     answers = iter([SimpleNamespace(**seconds), SimpleNamespace(**later)])
@@ -190,7 +190,7 @@ def test_a_rank_sees_its_own_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ranks_meet_before_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that all of them see the same seconds."""
+    """All ranks meet before each look, so that they see the same seconds."""
     order: list[str] = []
 
     def look() -> SimpleNamespace:
@@ -203,7 +203,7 @@ def test_ranks_meet_before_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_hardware_stays_the_same() -> None:
-    """The processor, and how many cores this process may use."""
+    """The text names the processor and the number of cores that this process may use."""
     text = hardware(CPU, None)
     assert text == hardware(CPU, None)
     assert text.endswith(f" x{len(os.sched_getaffinity(0))}")
@@ -250,7 +250,7 @@ def gpu_state(looks: int = 1) -> dict[str, Any]:
 
 
 def test_a_gpu_is_asked_for_its_state(one_gpu: dict[str, Any]) -> None:
-    """Clock, power, temperature, processes; power in watts."""
+    """NVML's clock, power in watts, temperature and processes are recorded."""
     assert gpu_state() == {
         "gpu": "GPU-1-2",
         "gpu_clock_mhz": 1980,
@@ -280,13 +280,13 @@ def test_a_gpu_is_asked_for_its_state(one_gpu: dict[str, Any]) -> None:
     ],
 )
 def test_reasons_of_a_slower_clock(one_gpu: dict[str, Any], bits: int, reasons: list[str]) -> None:
-    """By NVML's own constants; an idle GPU is not throttled."""
+    """Reasons are known by NVML's own constants; an idle GPU is not throttled."""
     one_gpu["nvmlDeviceGetCurrentClocksThrottleReasons"] = bits
     assert gpu_state()["gpu_throttle"] == reasons
 
 
 def test_what_a_gpu_does_not_tell_is_blank(one_gpu: dict[str, Any]) -> None:
-    """One answer that fails leaves the others; without NVML there is none, and no error."""
+    """One answer that fails leaves the others; without NVML there are none, and no error."""
     unsupported = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
     one_gpu["nvmlDeviceGetPowerUsage"] = one_gpu["nvmlDeviceGetPowerManagementLimit"] = unsupported
     machine = Machine(Alone(CUDA))
@@ -328,12 +328,12 @@ def test_a_gpu_is_looked_at_while_it_works(one_gpu: dict[str, Any]) -> None:
 
 
 def test_without_a_timed_block_nothing_is_told_of_a_load(one_gpu: dict[str, Any]) -> None:
-    """Only who else is there."""
+    """Of the first look only the number of processes counts."""
     assert gpu_state(looks=0) == {"gpu": "GPU-1-2", "gpu_processes": 2}
 
 
 def test_nvml_is_opened_once_and_closed_once(one_gpu: dict[str, Any]) -> None:
-    """Before anything is timed, and after all looks."""
+    """NVML is opened before anything is timed, and closed after all looks."""
     gpu = Gpu(CUDA)
     opened = one_gpu["calls"].count("nvmlInit"), one_gpu["calls"].count("nvmlShutdown")
     one_gpu["calls"].clear()
@@ -363,7 +363,7 @@ def refuse(*_: object) -> NoReturn:
 def test_a_fact_that_fails_is_blank_and_stops_nothing(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, blank: set[str]
 ) -> None:
-    """All the others are told; what is blank of the hardware leaves its other words."""
+    """All other facts are recorded; the hardware's text leaves out only the missing word."""
     monkeypatch.setattr(owner, name, refuse)
     conditions = Machine(Alone()).seen()
     facts = ("load_average", "busy_s", "cores", "cpu_s", "host", "wall_s", "hardware")
@@ -371,7 +371,7 @@ def test_a_fact_that_fails_is_blank_and_stops_nothing(
 
 
 def test_where_processes_cannot_be_tied_to_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All cores count; the attribute itself is missing there."""
+    """Without sched_getaffinity all cores count."""
     monkeypatch.delattr(os, "sched_getaffinity")
     assert hardware(CPU, None).endswith(f" x{os.cpu_count()}")
 
@@ -379,7 +379,7 @@ def test_where_processes_cannot_be_tied_to_cores(monkeypatch: pytest.MonkeyPatch
 def test_without_any_of_it_a_gpu_runs_too(
     one_gpu: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No pynvml at all, and a torch that does not tell what the GPU is."""
+    """Neither a missing pynvml nor a torch that does not know its GPU stops a run."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert Machine(Alone(CUDA)).seen().gpu_processes is None
     monkeypatch.setattr(torch.cuda, "get_device_properties", refuse)
@@ -387,7 +387,7 @@ def test_without_any_of_it_a_gpu_runs_too(
 
 
 def test_an_answer_of_another_kind_stops_nothing(one_gpu: dict[str, Any]) -> None:
-    """Then nothing is known."""
+    """Conditions that do not validate are left blank."""
     one_gpu["nvmlDeviceGetTemperature"] = "warm"
     machine = Machine(Alone(CUDA))
     machine.look()

@@ -138,7 +138,7 @@ def test_silent_blocks_are_silent_and_looks_in_their_place(order: list[str]) -> 
 
 
 def test_without_silent_steps_there_are_none(order: list[str]) -> None:
-    """Neither in warm-up nor in turn."""
+    """Without silent steps none is run, neither in warm-up nor between timed blocks."""
     budget = MeasurementBudget(min_iterations=20, max_iterations=20, silent=False)
     (fields,) = measured(1, budget, steady)
     assert re.fullmatch(r"SS(Sx)+m(SSlx){10}e", "".join(order)), "".join(order)
@@ -147,7 +147,7 @@ def test_without_silent_steps_there_are_none(order: list[str]) -> None:
 
 @pytest.mark.parametrize(("step_s", "steps"), [(0.01, 10), (0.2, 2), (0.4, 1), (3.0, 1)])
 def test_turns_are_half_a_second_or_a_step(order: list[str], step_s: float, steps: int) -> None:
-    """With another launch; a tenth of what is planned at most, here ten of a hundred."""
+    """With another launch a block is a tenth of the planned steps at most, here 10 of 100."""
     budget = MeasurementBudget(min_iterations=100, max_iterations=100, seconds=1e3, silent=False)
     turns = TurnClient(socket.socket(), 1, lambda: None)
     turns.take = lambda: order.append("t")  # type: ignore[method-assign]

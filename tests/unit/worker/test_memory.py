@@ -31,7 +31,7 @@ def test_views_share_a_storage() -> None:
 
 
 def test_backward_is_seen() -> None:
-    """Gradients and what autograd keeps count, as does what was there before."""
+    """Gradients, what autograd keeps, and tensors from before the step all count."""
     weight = torch.nn.Parameter(torch.ones(256, 256))
     x = torch.ones(256, 256)
     size = 256 * 256 * 4

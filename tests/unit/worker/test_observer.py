@@ -44,7 +44,7 @@ def test_phases_have_their_seconds_and_steps_are_added_up() -> None:
 
 
 def test_a_step_lasts_until_the_device_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On CUDA the wait for it is in the time."""
+    """On CUDA the wait for the device is part of a step's time."""
     time = FakeTime()
     waited: list[torch.device] = []
 
@@ -87,7 +87,7 @@ def test_a_rank_shows_where_it_is_before_it_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_planted_fault_strikes_as_its_step_begins() -> None:
-    """By the number of steps that this rank has begun; other instruments have seen the step."""
+    """Steps are numbered as this rank begins them; the heartbeat has counted the step already."""
     fault = PlantedFault(fault=Fault.parse("raise@rank0:step1"), rank=0)
     observer = Observer(fault=fault)
     observer.step()

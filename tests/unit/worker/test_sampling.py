@@ -25,7 +25,7 @@ def sampled(step_ms: Callable[[], float], budget: MeasurementBudget, typical_ms:
 
 @pytest.mark.parametrize(("typical_ms", "wanted"), [(10.0, 200), (100.0, 30), (5000.0, 5)])
 def test_planned_steps_fill_the_time(typical_ms: float, wanted: int) -> None:
-    """Between the least and the most allowed."""
+    """The planned number lies between the least and the most allowed."""
     assert planned(typical_ms, MeasurementBudget()) == wanted
 
 
@@ -48,7 +48,7 @@ def test_scattered_times_fill_the_time() -> None:
 
 
 def test_many_short_steps_end_at_the_most_allowed() -> None:
-    """Exactly there, though blocks do not divide it."""
+    """Sampling ends exactly at the limit, also where blocks do not divide it."""
     scatter = random.Random(0)
     result = sampled(lambda: scatter.uniform(1, 3), MeasurementBudget(max_iterations=47), 2.0)
     assert (result.stopped_by, len(result.timed_ms)) == ("iterations", 47)
@@ -56,7 +56,7 @@ def test_many_short_steps_end_at_the_most_allowed() -> None:
 
 @pytest.mark.parametrize(("precision", "reason"), [(0.1, "precision"), (0.001, "iterations")])
 def test_the_wanted_precision_decides(precision: float, reason: str) -> None:
-    """The same noise is soon known to 10 %, and never to 0.1 %."""
+    """With the same noise 10 % is reached soon, and 0.1 % never."""
     budget = MeasurementBudget(precision=precision, seconds=100.0)
     scatter = random.Random(1)
     result = sampled(lambda: scatter.gauss(100, 10), budget, 100.0)
@@ -92,14 +92,14 @@ def test_one_launch_is_less_precise_than_it_looks() -> None:
 
 
 def test_the_least_number_of_steps_is_kept() -> None:
-    """Whatever the time says: the median of one is none."""
+    """Any budget takes enough steps for a median, however long a step takes."""
     budget = MeasurementBudget(seconds=0.001, min_iterations=5)
     assert stop([100.0] * 4, budget) is None
     assert stop([100.0] * 5, budget) == "seconds"
 
 
 def test_timed_and_silent_blocks_take_turns() -> None:
-    """As many silent steps as timed ones, in as many blocks."""
+    """There are as many silent steps as timed ones, in as many blocks."""
     order: list[str] = []
     budget = MeasurementBudget(max_iterations=5, min_iterations=5, precision=1e-9)
     times = iter(range(1, 100))
@@ -130,7 +130,7 @@ def test_the_slowest_rank_decides_for_all() -> None:
 
 @pytest.mark.parametrize("count", [6, 7, 20, 99, 200])
 def test_the_interval_of_the_median(count: int) -> None:
-    """The narrowest pair of order statistics that covers 95 %, by scipy's binomial."""
+    """It lies between the narrowest order statistics that cover 95 %, by scipy's binomial."""
     k = next(k for k in range(1, count) if binom.cdf(k, count, 0.5) > 0.025)
     low, high = k, count + 1 - k  # ranks from 1, so that the times are their own ranks
     assert half_width(range(1, count + 1)) == pytest.approx((high - low) / 2 / ((count + 1) / 2))
@@ -145,7 +145,7 @@ def test_few_times_have_no_interval() -> None:
 
 
 def test_the_interval_covers_the_median() -> None:
-    """In 95 % of samples and more, of a skewed distribution too."""
+    """At least 95 % of samples cover the median, of a skewed distribution too."""
     rng = random.Random(3)
     truth, covered = math.exp(0.0), 0
     for _ in range(500):
@@ -162,7 +162,7 @@ def test_the_interval_covers_the_median() -> None:
     [(100.0, math.inf, 3), (100.0, 0.5, 3), (100.0, 0.25, 2), (700.0, 0.5, 1), (0.1, 0.5, 20)],
 )
 def test_blocks_take_no_longer_than_a_turn(typical_ms: float, block_s: float, steps: int) -> None:
-    """Unless a single step does, and no more than a tenth of what is planned."""
+    """A block of several steps stays below its seconds, and below a tenth of the plan."""
     scatter, blocks = random.Random(3), list[int]()
 
     def timed(count: int) -> list[float]:

@@ -50,7 +50,7 @@ def test_long_steps_do_not_warm_up_for_ever() -> None:
 
 
 def test_times_are_the_steps_alone() -> None:
-    """What the barrier takes is not in the time."""
+    """The time of a step does not include its barrier."""
     time = FakeTime([7.0, 9.0, 8.0])
 
     class Slow(ShareOfGroup):  # type: ignore[misc]
