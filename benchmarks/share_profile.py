@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from spbench.comm.group import ShareOfGroup
 from spbench.layers.attention import fastest_kernels
 from spbench.strategies.registry import load
-from spbench.worker.step import DTYPES, Step
+from spbench.worker.step import Step
 from spbench.workload.catalogue import find
 from spbench.workload.flops import step_flops
 from spbench.workload.load import with_settings
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[])
     flags = parser.parse_args()
     work = with_settings(find(flags.workload), flags.set)
-    flop_per_s, bytes_per_s = ceilings(DTYPES[work.dtype])
+    flop_per_s, bytes_per_s = ceilings(getattr(torch, work.dtype))
     print(
         f"{torch.cuda.get_device_name()}: a product of 8192 cubed {flop_per_s / 1e12:.0f} TFLOP/s, "
         f"a copy {bytes_per_s / 1e12:.2f} TB/s"

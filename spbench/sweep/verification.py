@@ -60,7 +60,7 @@ def verify(
 
     Raises RanksFailedError, and keeps the logs only then: its message says where they are.
     """
-    joined: JoinedLauncher | None = None
+    joined = None
     if joined_ranks() is not None:
         job = Job(ranks=ranks[0], device=device, checks=list(checks), timeout_s=timeout_s)
         joined = JoinedLauncher(job)

@@ -18,7 +18,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NoReturn, Self, TypeVar, final
+from typing import Self, TypeVar, final
 
 VARIABLE = "SPBENCH_FAULT"
 SLOW = "slow"
@@ -135,9 +135,8 @@ def _strike(kind: str) -> None:
         case "oom":
             import torch
 
-            raise torch.OutOfMemoryError(
-                f"CUDA out of memory. Tried to allocate 2.00 GiB. ({PLANTED})"
-            )
+            message = f"CUDA out of memory. Tried to allocate 2.00 GiB. ({PLANTED})"
+            raise torch.OutOfMemoryError(message)
         case "raise":
             raise RuntimeError(PLANTED)
         case "exit":
@@ -148,16 +147,11 @@ def _strike(kind: str) -> None:
             os.abort()
         case "segv":
             ctypes.string_at(0)
-        case "hang":
-            _hang()
-        case "deaf":
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            _hang()
-
-
-def _hang() -> NoReturn:
-    while True:
-        time.sleep(60)
+        case "hang" | "deaf":
+            if kind == "deaf":
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            while True:
+                time.sleep(60)
 
 
 def _bad(text: str, why: str) -> ValueError:

@@ -52,13 +52,15 @@ def run_job(folder: str) -> None:
         if (heartbeats := find_heartbeats(place)) is not None:
             heartbeat = Heartbeat(heartbeat_path(heartbeats, rank))
         fault = Fault.of(os.environ | job.environment)
-        _strike(fault, rank, "init")
+        if fault is not None:
+            fault.strike(rank, "init")
         heartbeat.phase("joining")
         group = connect(job, heartbeat)
         turns = with_turns(job, group, heartbeat)
         write_atomically(sample_path(place, rank), work(job, group, heartbeat, fault, turns))
         heartbeat.phase("leaving")
-        _strike(fault, rank, "teardown")
+        if fault is not None:
+            fault.strike(rank, "teardown")
         group.close()
         heartbeat.phase("ended")
     except BaseException as error:
@@ -70,11 +72,6 @@ def run_job(folder: str) -> None:
         if sample.status == "comm_error":
             time.sleep(ECHO_S)
         os._exit(1)
-
-
-def _strike(fault: Fault | None, rank: int, place: str) -> None:
-    if fault is not None:
-        fault.strike(rank, place)
 
 
 def connect(job: Job, heartbeat: Heartbeat | None = None, patience_s: float | None = None) -> Group:

@@ -26,13 +26,6 @@ from spbench.strategies.base import Strategy
 from spbench.worker.observer import Observer
 from spbench.workload.workload import Workload
 
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
-
 
 @final
 class Step:
@@ -52,7 +45,7 @@ class Step:
         """``seed`` gives every strategy the same weights; None makes random ones on the device."""
         self.workload, self.transports, self.device = workload, transports, device
         self._observer = observer or Observer()
-        self.dtype = DTYPES[workload.dtype]
+        self.dtype: torch.dtype = getattr(torch, workload.dtype)
         self.train = workload.mode == "train"
         self.comm = Collectives(transports.strategy)
         self.rank, self.ranks = self.comm.rank, self.comm.size
