@@ -10,7 +10,7 @@ but its bytes could not be counted.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -36,9 +36,14 @@ class GradientSum:
         self._buckets = _fill_buckets(list(reversed(parameters)), bucket_bytes)
         self._bucket_of = {p: i for i, bucket in enumerate(self._buckets) for p in bucket}
         # A parameter that held this object would keep itself alive: hooks are not collected.
-        ready = weakref.WeakMethod(self._ready)
+        this = weakref.ref(self)
+
+        def ready(parameter: Tensor) -> None:
+            if (alive := this()) is not None:
+                alive._ready(parameter)
+
         for parameter in self._bucket_of:
-            parameter.register_post_accumulate_grad_hook(lambda p: _call(ready, p))
+            parameter.register_post_accumulate_grad_hook(ready)
         self._start_step()
 
     def _start_step(self) -> None:
@@ -63,12 +68,6 @@ class GradientSum:
         for handle in self._flying:
             handle.wait()
         self._start_step()
-
-
-def _call(method: Callable[[], Callable[[Tensor], None] | None], parameter: Tensor) -> None:
-    alive = method()
-    if alive is not None:
-        alive(parameter)
 
 
 def _fill_buckets(parameters: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:
