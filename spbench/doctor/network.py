@@ -35,7 +35,7 @@ def addresses_of(name: str, timeout_s: float = RESOLVE_S) -> list[str] | None:
     answers: list[list[str]] = []
 
     def resolve() -> None:
-        entries = told(lambda: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)) or []
+        entries = or_none(lambda: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)) or []
         answers.append(list(dict.fromkeys(str(entry[4][0]) for entry in entries)))
 
     thread = threading.Thread(target=resolve, daemon=True)  # a resolver cannot be stopped
