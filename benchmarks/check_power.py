@@ -1,14 +1,15 @@
-"""``spbench check`` for real: false alarms and planted slowdowns on this machine.
+"""Measured power of ``spbench check``: false alarms and planted slowdowns on this machine.
 
     python benchmarks/check_power.py [--same 20] [--slower 10] [--stored 10] [--log FILE]
 
 - same: HEAD against the work tree, nothing planted; no check may fail.
 - slower: SPBENCH_FAULT=slow@rank1:5% planted in the work tree's ranks, interleaved with HEAD.
 - stored: 25 % planted, against a baseline of 20 launches that was measured at the beginning.
-  (`baseline set` says what can be found against fewer; docs/decisions/0017.)
+  (`baseline set` prints the slowdown that is detectable with fewer; docs/decisions/0017.)
 
-dsp on dsp-720m-small, 2 CPU ranks. Each check is a process of its own; a line for each is added
-to FILE. Takes about four hours on 2 shared cores. Exit 1 if too few are found or any is made up.
+The case is dsp on dsp-720m-small, 2 CPU ranks. Each check is a process of its own and adds a line
+to FILE. All take about four hours on 2 shared cores. Exit 1 if too few slowdowns are detected, or
+if a check fails without a slowdown.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 CASE = ("-s", "dsp", "-g", "2", "-w", "dsp-720m-small", "--device", "cpu")
-FOUND = 0.9
+DETECTED = 0.9
+"""Share of the planted slowdowns that must be detected."""
 
 
 def spbench(*words: str, fault: str = "") -> subprocess.CompletedProcess[str]:
@@ -35,23 +37,23 @@ def spbench(*words: str, fault: str = "") -> subprocess.CompletedProcess[str]:
 
 
 def check(words: Sequence[str], fault: str, folder: Path) -> dict[str, object]:
-    """One check: its exit code, and what it found of the time."""
+    """Runs a check: its exit code, and its verdict on the time."""
     start_s = time.monotonic()
     out = ("--out", str(folder), "--metrics", "time", "--json")
     done = spbench("check", *words, *out, fault=fault)
     if done.returncode not in (0, 4, 5):
         raise RuntimeError(done.stderr)
     findings = json.loads(done.stdout)["findings"]
-    times = [one for one in findings if one["metric"] == "time" and one["comparison"] is not None]
+    times = [time for time in findings if time["metric"] == "time" and time["comparison"]]
     if not times:
         raise RuntimeError(f"no time was compared: {done.stdout}")
-    failed = {one["metric"] for one in findings if one["outcome"] == "fail"}
+    failed = {finding["metric"] for finding in findings if finding["outcome"] == "fail"}
     if failed - {"time"}:
         raise RuntimeError(f"failed for another reason: {done.stdout}")
     kept = ("verdict", "ratio", "low", "high", "launches", "paired", "reason")
     took_s = round(time.monotonic() - start_s)
-    found = {name: times[0]["comparison"][name] for name in kept}
-    return {"exit": done.returncode, "took_s": took_s} | found
+    verdict = {name: times[0]["comparison"][name] for name in kept}
+    return {"exit": done.returncode, "took_s": took_s} | verdict
 
 
 def main() -> int:
@@ -59,7 +61,7 @@ def main() -> int:
     for name, often in (("same", 20), ("slower", 10), ("stored", 10)):
         parser.add_argument(f"--{name}", type=int, default=often)
     parser.add_argument("--log", type=Path, default=Path("check_power.jsonl"))
-    asked = parser.parse_args()
+    options = parser.parse_args()
     failed: dict[str, int] = {}
     broken = 0
     with tempfile.TemporaryDirectory() as place:
@@ -69,7 +71,7 @@ def main() -> int:
             "slower": (["--base-ref", "HEAD", *CASE], "slow@rank1:5%"),
             "stored": (["--baseline", "x", "--baselines", str(folder / "kept")], "slow@rank1:25%"),
         }
-        if asked.stored:
+        if options.stored:
             run = str(folder / "run")
             for words in (
                 ("run", *CASE, "--launches", "20", "--out", run),
@@ -78,23 +80,23 @@ def main() -> int:
                 if spbench(*words).returncode != 0:
                     raise RuntimeError(f"{' '.join(words)} failed")
         for kind, (words, fault) in kinds.items():
-            for i in range(getattr(asked, kind)):
+            for i in range(getattr(options, kind)):
                 try:
-                    found = check(words, fault, folder / f"{kind}-{i}")
-                except RuntimeError as error:  # the others tell something all the same
-                    found, broken = {"exit": None, "error": str(error)}, broken + 1
-                failed[kind] = failed.get(kind, 0) + (found["exit"] == 4)
-                with asked.log.open("a", encoding="utf-8") as log:
-                    log.write(json.dumps({"kind": kind, "try": i, **found}) + "\n")
+                    line = check(words, fault, folder / f"{kind}-{i}")
+                except RuntimeError as error:  # the other checks count all the same
+                    line, broken = {"exit": None, "error": str(error)}, broken + 1
+                failed[kind] = failed.get(kind, 0) + (line["exit"] == 4)
+                with options.log.open("a", encoding="utf-8") as log:
+                    log.write(json.dumps({"kind": kind, "try": i, **line}) + "\n")
     for kind, often in failed.items():
-        print(f"{kind}: {often} of {getattr(asked, kind)} checks failed")
-    wanted = {"same": 0.0, "slower": FOUND, "stored": 1.0}
+        print(f"{kind}: {often} of {getattr(options, kind)} checks failed")
+    needed = {"same": 0.0, "slower": DETECTED, "stored": 1.0}
     kept = [
-        often == 0 if kind == "same" else often >= wanted[kind] * getattr(asked, kind)
+        often == 0 if kind == "same" else often >= needed[kind] * getattr(options, kind)
         for kind, often in failed.items()
     ]
     if broken:
-        print(f"{broken} checks came to nothing; see {asked.log}")
+        print(f"{broken} checks gave no verdict; see {options.log}")
     return 0 if all(kept) and not broken else 1
 
 

@@ -1,10 +1,10 @@
-"""What the judge finds and what it makes up: simulated launches, fixed seeds, no clock.
+"""Statistical power and false alarms of the verdict: simulated launches, fixed seeds, no clock.
 
     python benchmarks/judge_power.py [--trials 2000]
 
-A launch is its own draw: 0.5 % between launches, 1 % between the 50 iterations of one, whose
-trimmed mean is the launch's time. Both sides of a round ran next to each other. Exit 1 if a limit
-does not hold.
+Each launch is drawn: 0.5 % between launches, 1 % between the 50 iterations of a launch, whose
+trimmed mean is the launch's time. Base and head of a round ran next to each other. Exit 1 if a
+limit does not hold.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ Times = dict[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """Of launches, and how often a neighbour lengthens one, by a fifth to two fifths."""
+    """The noise of launches."""
 
     between: float = BETWEEN
+    """Standard deviation of the logarithms of launches."""
     disturbed: float = 0.0
+    """Share of launches that a neighbour lengthens, by a fifth to two fifths."""
 
 
 def launches(
@@ -50,19 +52,19 @@ def launches(
 
 
 def apart(times: Times, name: str) -> Times:
-    """The same launches as a run of its own, whose rounds are nobody else's."""
+    """The launches as a run that was measured apart, without common rounds."""
     return {f"{name}{round}": ms for round, ms in times.items()}
 
 
 def compared(before: Times, after: Times, margin: float = MARGIN) -> Comparison:
-    """What is said of two runs of a case."""
-    found = compare_times(*map(quiet, (before, after)), margin)
-    assert found is not None
-    return found
+    """The comparison of two runs of a case."""
+    comparison = compare_times(*map(quiet, (before, after)), margin)
+    assert comparison is not None
+    return comparison
 
 
 def quiet(times: Times) -> Launches:
-    """Launches that nothing disturbed as far as anybody noticed, all on one machine."""
+    """Launches that are not marked noisy, all on one machine."""
     every = dict.fromkeys(times, True)
     return Launches(
         ms=times, noise={}, setups=dict.fromkeys(times, ()), counting=every, steps_ms={}
@@ -71,9 +73,9 @@ def quiet(times: Times) -> Launches:
 
 @dataclass(kw_only=True)
 class Simulated:
-    """Two sides of some cases, the first ``changed`` of which differ by ``factor``.
+    """Base and head of some cases, the first ``changed`` of which differ by ``factor``.
 
-    What is ``kept`` was measured in another hour, and stays as many.
+    A stored baseline has ``kept`` launches of another hour, and gets no more.
     """
 
     rng: np.random.Generator
@@ -84,22 +86,22 @@ class Simulated:
     kept: int
     before: dict[str, Times] = field(default_factory=dict)
     after: dict[str, Times] = field(default_factory=dict)
-    """By the number of the case."""
+    """Launches of the head, by the number of the case."""
 
     def __post_init__(self) -> None:
         if self.kept:
             for case in range(self.cases):
-                self.before[f"{case}"] = apart(self._side(1.0, range(self.kept)), "stored ")
+                self.before[f"{case}"] = apart(self._launches(1.0, range(self.kept)), "stored ")
 
     def measure(self, numbers: Iterable[int], only: Iterable[str] | None = None) -> None:
         numbers = list(numbers)
         for case in range(self.cases) if only is None else map(int, only):
             if not self.kept:
-                self.before.setdefault(f"{case}", {}).update(self._side(1.0, numbers))
+                self.before.setdefault(f"{case}", {}).update(self._launches(1.0, numbers))
             factor = self.factor if case < self.changed else 1.0
-            self.after.setdefault(f"{case}", {}).update(self._side(factor, numbers))
+            self.after.setdefault(f"{case}", {}).update(self._launches(factor, numbers))
 
-    def _side(self, factor: float, numbers: Sequence[int]) -> Times:
+    def _launches(self, factor: float, numbers: Sequence[int]) -> Times:
         return launches(self.rng, len(numbers), factor, self.noise, first=numbers[0])
 
     def findings(self) -> list[Finding]:
@@ -142,15 +144,15 @@ def coverage(rng: np.random.Generator, count: int, trials: int) -> dict[str, flo
     """How often the interval of a ratio that is 1 holds 1, by method."""
     held = {"Student's t": 0, "percentile bootstrap": 0, "BCa bootstrap": 0}
     for _ in range(trials):
-        sides = [[*launches(rng, count, 1.0, Noise()).values()] for _ in "ab"]
-        logs = np.log(sides[1]) - np.log(sides[0])
+        runs = [[*launches(rng, count, 1.0, Noise()).values()] for _ in "ab"]
+        logs = np.log(runs[1]) - np.log(runs[0])
         half = quantile(count - 1) * logs.std(ddof=1) / count**0.5
         held["Student's t"] += abs(logs.mean()) <= half
         for method in ("percentile", "BCa"):
-            found = stats.bootstrap(
+            interval = stats.bootstrap(
                 (logs,), np.mean, n_resamples=999, method=method, rng=rng
             ).confidence_interval
-            held[f"{method} bootstrap"] += found.low <= 0 <= found.high
+            held[f"{method} bootstrap"] += interval.low <= 0 <= interval.high
     return {name: count / trials for name, count in held.items()}
 
 
@@ -166,9 +168,9 @@ def main() -> int:
     calm, rough = Noise(), Noise(between=0.015, disturbed=0.2)
 
     def differs(count: int, noise: Noise, *, is_paired: bool) -> bool:
-        sides = [launches(rng, count, 1.0, noise) for _ in "ab"]
+        runs = [launches(rng, count, 1.0, noise) for _ in "ab"]
         before, after = (
-            sides if is_paired else [apart(side, n) for n, side in zip("ab", sides, strict=True)]
+            runs if is_paired else [apart(run, n) for n, run in zip("ab", runs, strict=True)]
         )
         return compared(before, after).verdict in ("faster", "slower")
 
@@ -179,12 +181,12 @@ def main() -> int:
     rows: list[tuple[str, float, float, bool]] = []
 
     def at_most(limit: float, name: str, once: Callable[[], bool]) -> None:
-        found = rate(trials, once)
-        rows.append((name, found, limit, found <= limit))
+        share = rate(trials, once)
+        rows.append((name, share, limit, share <= limit))
 
     def at_least(limit: float, name: str, once: Callable[[], bool]) -> None:
-        found = rate(trials, once)
-        rows.append((name, found, limit, found >= limit))
+        share = rate(trials, once)
+        rows.append((name, share, limit, share >= limit))
 
     for count in (3, 5):
         for is_paired in (True, False):
@@ -196,11 +198,15 @@ def main() -> int:
         "A/A called different, a neighbour in 1 of 5 launches, 5 launches",
         lambda: differs(5, rough, is_paired=True),
     )
-    at_least(0.95, "5 % slower found by compare, 5 launches", lambda: slower(5, 1.05))
+    at_least(0.95, "5 % slower detected by compare, 5 launches", lambda: slower(5, 1.05))
     at_least(
         0.95, "5 % slower fails the check, margin 3 %, 5 launches", lambda: fails(rng, 1.05, calm)
     )
-    at_least(0.95, "the same in one of 12 cases", lambda: fails(rng, 1.05, calm, cases=12))
+    at_least(
+        0.95,
+        "5 % slower in one of 12 cases fails the check",
+        lambda: fails(rng, 1.05, calm, cases=12),
+    )
     at_most(0.01, "2 % slower fails the check, margin 3 %", lambda: fails(rng, 1.02, calm))
     at_least(
         0.95,
@@ -224,17 +230,15 @@ def main() -> int:
         lambda: fails(rng, 1.03, calm, cases=4, changed=4),
     )
     print(f"{trials} trials each\n\n| | rate | limit |\n|---|---|---|")
-    for name, found, limit, is_kept in rows:
+    for name, share, limit, is_kept in rows:
         sign = "at least" if limit > 0.5 else "at most"
-        print(f"| {name} | {found:.4f} | {sign} {limit}{'' if is_kept else ' MISSED'} |")
+        print(f"| {name} | {share:.4f} | {sign} {limit}{'' if is_kept else ' MISSED'} |")
     methods = " | ".join(coverage(rng, LEAST_LAUNCHES, 1))
     print(f"\n| interval of 95 % holds the truth | {methods} |")
     print("|---|---|---|---|")
     for count in (3, 5, 10):
-        found = coverage(rng, count, max(trials // 4, 50))
-        print(
-            f"| {count} launches | " + " | ".join(f"{share:.3f}" for share in found.values()) + " |"
-        )
+        shares = coverage(rng, count, max(trials // 4, 50)).values()
+        print(f"| {count} launches | " + " | ".join(f"{share:.3f}" for share in shares) + " |")
     return 0 if all(is_kept for *_, is_kept in rows) else 1
 
 

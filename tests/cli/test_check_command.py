@@ -1,4 +1,4 @@
-"""``compare A B``, ``baseline`` and ``check`` on rows that are there: words and exit codes."""
+"""``compare A B``, ``baseline`` and ``check`` on recorded rows: words and exit codes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def spbench(*words: str) -> Result:
 
 
 def test_compare_two_runs_says_what_changed() -> None:
-    """Slower, with how much and how sure; what stayed the same says so."""
+    """Slower, with the ratio and its interval; the same is named, too."""
     before = kept("before", side("a"), side("a", strategy="rsa"))
     after = kept("after", side("b", 1.2), side("b", strategy="rsa"))
     done = spbench("compare", before, after)
@@ -126,7 +126,7 @@ def test_another_gpu_is_said_once_and_not_compared() -> None:
     ],
 )
 def test_mistakes_are_answered(words: list[str], said: str) -> None:
-    """Exit 2, with what would work."""
+    """Exit 2, and the message says what would work."""
     kept("a", side("a"))
     kept("b", side("b"))
     done = spbench(*words)
@@ -134,7 +134,7 @@ def test_mistakes_are_answered(words: list[str], said: str) -> None:
 
 
 def test_a_baseline_is_kept_listed_and_shown() -> None:
-    """With its rows, and by name wherever a run is asked for."""
+    """Its rows are kept, and its name works wherever a run does."""
     kept("mine", side("a"))
     done = spbench("baseline", "set", "main")
     assert (done.exit_code, "5 rows of results/mine are baseline 'main'" in done.stdout) == (
@@ -162,7 +162,7 @@ def test_a_baseline_is_kept_listed_and_shown() -> None:
 def test_a_baseline_says_what_can_be_found_against_it(
     launches: list[float], finds: str | None, more: bool
 ) -> None:
-    """While more launches can still be had; with two there is nothing to say of time."""
+    """The detectable slowdown is named; with two launches there is none."""
     kept("mine", rows("dsp", launches, session="a", **SENT))
     said = spbench("baseline", "set", "main").stdout
     assert ("hardest to judge of dsp on 2 ranks (axes-2d" in said) == (finds is not None)
@@ -171,7 +171,7 @@ def test_a_baseline_says_what_can_be_found_against_it(
 
 
 def test_noisy_launches_make_no_baseline_for_times() -> None:
-    """Kept by force they are rows all the same."""
+    """With --force their rows are kept all the same."""
     kept("mine", side("a", noisy="a neighbour"))
     done = spbench("baseline", "set", "main", "--force")
     assert (done.exit_code, "With 0 quiet launches of a case" in done.stderr) == (DONE, True)
@@ -179,7 +179,7 @@ def test_noisy_launches_make_no_baseline_for_times() -> None:
 
 
 def test_a_baseline_is_not_overwritten_in_passing() -> None:
-    """--replace says that it is meant; the new rows are then those of the run."""
+    """With --replace the new rows are those of the run."""
     kept("one", side("a"))
     kept("two", side("b")[:3])
     assert spbench("baseline", "set", "main", "one").exit_code == DONE
@@ -198,7 +198,7 @@ def test_a_baseline_is_not_overwritten_in_passing() -> None:
     ],
 )
 def test_a_failed_or_noisy_run_is_no_baseline(broken: dict[str, Any], said: str) -> None:
-    """Unless --force says that it is meant."""
+    """It is kept with --force alone."""
     records = side("a")
     kept("mine", [*records[:-1], replace(records[-1], **broken)])
     done = spbench("baseline", "set", "main")
@@ -208,7 +208,7 @@ def test_a_failed_or_noisy_run_is_no_baseline(broken: dict[str, Any], said: str)
 
 
 def test_an_unfinished_run_is_no_baseline() -> None:
-    """What run.json asks for and runs.csv does not hold is missing."""
+    """Launches that run.json lists and runs.csv does not hold are missing."""
     kept("mine", side("a"))
     with Store(Path("results/mine")) as store:
         store.write_run({"cases": [{"key": "other", "launch": 0}]})
@@ -218,7 +218,7 @@ def test_an_unfinished_run_is_no_baseline() -> None:
 
 
 def test_a_baseline_keeps_history_and_its_link() -> None:
-    """Of a resumed run every command; what a link names is replaced, and the link stays."""
+    """A resumed run's commands are all kept; a link stays, and its target is replaced."""
     kept("mine", side("a"))
     with Store(Path("results/mine")) as store:
         for words in (["run"], ["run", "-v"]):
@@ -244,7 +244,7 @@ def test_a_baseline_keeps_history_and_its_link() -> None:
     ],
 )
 def test_how_an_unfinished_run_goes_on(words: list[str], again: str) -> None:
-    """By the command that began it: another would measure other cells."""
+    """Only the command that began it measures the same cells."""
     kept("mine", side("a"))
     with Store(Path("results/mine")) as store:
         cases = [{"key": "other", "launch": 0}]
@@ -255,7 +255,7 @@ def test_how_an_unfinished_run_goes_on(words: list[str], again: str) -> None:
 
 
 def test_a_folder_of_two_sides_names_them() -> None:
-    """What a check leaves behind is two runs."""
+    """A check leaves a folder with two runs, base and head."""
     for name in ("base", "now"):
         kept(f"checked/{name}", side("a"))
     done = spbench("compare", "results/checked")
@@ -264,7 +264,7 @@ def test_a_folder_of_two_sides_names_them() -> None:
 
 
 def test_a_baseline_of_more_ranks_than_can_be_started() -> None:
-    """What would work is another machine, or a run from there; no flag of this command."""
+    """The message names another machine, or a run from there; no flag would work."""
     case = CASE.model_copy(update={"ranks": 5000})
     kept("before", side("a", case=case.key))
     with Store(Path("results/before")) as store:
@@ -281,7 +281,7 @@ def test_a_baseline_of_more_ranks_than_can_be_started() -> None:
 
 
 def test_few_launches_are_said() -> None:
-    """They judge bytes and memory, and no time."""
+    """With few launches a check judges bytes and memory, and no time."""
     kept("mine", side("a")[:1])
     assert (
         "With 1 quiet launch of a case it judges bytes and memory"
@@ -318,14 +318,14 @@ def test_a_check_that_passes() -> None:
 
 
 def test_a_check_that_fails_on_time() -> None:
-    """Exit 4, naming the strategy."""
+    """Exit 4, and the output names the strategy."""
     done = checked(side("b", 1.1), side("b", strategy="rsa"))
     assert done.exit_code == REGRESSION
     assert done.stdout.splitlines()[-1] == "failed: dsp on 2 ranks (time)"
 
 
 def test_a_check_that_fails_on_bytes() -> None:
-    """Exit 4, naming strategy, phase, operation and bytes."""
+    """Exit 4, and the output names strategy, phase, operation and bytes."""
     more = side(
         "b",
         sent_bytes_forward=500,
@@ -354,14 +354,14 @@ def test_a_check_that_cannot_judge() -> None:
 
 
 def test_bytes_alone_may_be_checked_anywhere() -> None:
-    """On another GPU too: they are exact."""
+    """Bytes are exact on another GPU, too."""
     words = ("--metrics", "volume")
     other = [side("b", strategy=s, gpu="another GPU") for s in ("dsp", "rsa")]
     assert checked(*other, words=words).exit_code == DONE
 
 
 def test_what_is_missing_of_the_bytes_is_not_advised() -> None:
-    """Where bytes cannot be judged, judging them alone is no way out."""
+    """Where bytes cannot be judged, the message does not advise to judge them alone."""
     uncounted = {name: None for name in SENT if name.startswith("sent_")} | {"collectives": ""}
     after = [side("b", strategy=s, **uncounted) for s in ("dsp", "rsa")]
     done = checked(*after)
@@ -372,7 +372,7 @@ def test_what_is_missing_of_the_bytes_is_not_advised() -> None:
 
 
 def test_what_stays_open_passes_unless_strict() -> None:
-    """Exit 0 and said; with --strict exit 5."""
+    """Exit 0 with a sentence; with --strict exit 5."""
     after = [side("b", 1.03), side("b", strategy="rsa")]
     done = checked(*after)
     assert (done.exit_code, done.stdout.splitlines()[-1]) == (
@@ -405,7 +405,7 @@ def test_a_check_of_a_run_that_broke() -> None:
 
 
 def test_a_new_case_that_fails_fails_the_check() -> None:
-    """Beside others that pass."""
+    """Other cases pass beside it."""
     fails = side("b", strategy="ulysses", status="wrong_result", reason="2.0 off")
     done = checked(side("b"), side("b", strategy="rsa"), fails)
     assert done.exit_code == REGRESSION
@@ -442,7 +442,7 @@ def test_a_check_for_a_review_and_for_a_ci() -> None:
 
 
 def test_texts_that_mean_something_to_markdown_and_xml() -> None:
-    """A reason may hold anything."""
+    """A reason may hold any characters."""
     odd = side("b", status="crash", reason="a | b <c> & \x07 \x1b[1m")
     words = ("--markdown", "m.md", "--junit", "j.xml")
     assert checked(odd, side("b", strategy="rsa"), words=words).exit_code == REGRESSION
@@ -461,13 +461,13 @@ def test_an_export_that_cannot_be_written_is_unfit() -> None:
 
 @pytest.mark.parametrize("flag", [("--launches", "9"), ("--timeout", "9"), ("--out", "x")])
 def test_flags_without_effect_are_refused(flag: tuple[str, str]) -> None:
-    """A run that is there is judged as it is."""
+    """A recorded run is judged as it is."""
     done = checked(side("b"), side("b", strategy="rsa"), words=flag)
     assert (done.exit_code, f"{flag[0]} is for measuring" in done.stderr) == (USAGE, True)
 
 
 def test_what_fails_on_both_sides_cannot_be_judged() -> None:
-    """A check in which nothing worked on either side judges nothing."""
+    """A check in which nothing worked in base and head judges nothing."""
     kept("before", side("a", status="oom", reason="no"))
     assert spbench("baseline", "set", "main", "before", "--force").exit_code == DONE
     done = spbench(
@@ -478,7 +478,7 @@ def test_what_fails_on_both_sides_cannot_be_judged() -> None:
 
 
 def test_a_baseline_with_cases_that_were_left_out_is_still_a_baseline() -> None:
-    """A strategy that declined then is nothing that could be missed."""
+    """A case that a strategy declined then cannot be missing now."""
     declined = rows("rsa", [0.0], session="a", status="skipped", reason="one axis")
     kept("before", side("a"), declined)
     assert spbench("baseline", "set", "main", "before").exit_code == DONE
@@ -486,7 +486,7 @@ def test_a_baseline_with_cases_that_were_left_out_is_still_a_baseline() -> None:
 
 
 def test_two_workloads_of_one_name_have_a_row_each() -> None:
-    """In the table, in the headline and in JUnit."""
+    """The table, the headline and JUnit name both."""
 
     def both(name: str, factor: float) -> list[Record]:
         one = side(name, factor, workload_key="1", case="one")
@@ -518,7 +518,7 @@ def test_shares_are_written_as_percentages(text: str, share: float | None) -> No
 
 
 def test_what_lies_among_baselines_and_is_none(tmp_path: Path) -> None:
-    """Left-overs and other folders are not listed; one that cannot be read is said."""
+    """Other folders are not listed; an unreadable baseline is reported."""
     kept("mine", side("a"))
     assert spbench("baseline", "set", "main").exit_code == DONE
     for name in (".main.new", "foo bar", "broken"):
@@ -530,7 +530,7 @@ def test_what_lies_among_baselines_and_is_none(tmp_path: Path) -> None:
 
 
 def test_junit_is_not_green_where_nothing_can_be_judged() -> None:
-    """What has no counterpart is an error; what stays open is skipped."""
+    """A case without a counterpart is an error; an inconclusive case is skipped."""
     other = [side("b", strategy=s, gpu="another GPU") for s in ("dsp", "rsa")]
     assert checked(*other, words=("--junit", "j.xml")).exit_code == CANNOT_JUDGE
     suite = ET.parse("j.xml").getroot()
@@ -538,7 +538,7 @@ def test_junit_is_not_green_where_nothing_can_be_judged() -> None:
 
 
 def test_junit_is_red_where_the_exit_code_is() -> None:
-    """What is open under --strict, and what failed on one side in every case."""
+    """It is for inconclusive cases under --strict, and where base or head failed in all."""
     kept("before", side("a"))
     assert spbench("baseline", "set", "main", "before").exit_code == DONE
     strict = ("--strict", "--junit", "j.xml")
@@ -558,7 +558,7 @@ def test_junit_is_red_where_the_exit_code_is() -> None:
 
 
 def test_a_slower_case_says_by_how_much() -> None:
-    """Both times, the ratio, its interval and the launches: in words, and in JUnit."""
+    """Both times, the ratio, its interval and the launches stand in the table and in JUnit."""
     done = checked(side("b", 1.1), side("b", strategy="rsa"), words=("--junit", "j.xml"))
     said = "time slower: 110 ms, was 100 (+10.0 %, "
     assert f"dsp on 2 ranks: {said}" in done.stdout
@@ -578,7 +578,7 @@ def test_bytes_that_change_are_counted_in_the_table() -> None:
 def test_a_narrow_terminal_leaves_columns_out(
     monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
-    """Rather than to break verdicts and figures in two."""
+    """Verdicts and figures are never broken in two."""
     monkeypatch.setattr(tables, "room", lambda _: columns)
     done = checked(side("b", 1.1), side("b", strategy="rsa"))
     (row,) = (line for line in done.stdout.splitlines() if line.startswith(" dsp "))
@@ -589,20 +589,20 @@ def test_a_narrow_terminal_leaves_columns_out(
 
 
 def test_two_exports_want_two_files() -> None:
-    """The one written last would be all there is."""
+    """The second export would overwrite the first."""
     done = checked(side("b"), words=("--markdown", "out", "--junit", "./out"))
     assert (done.exit_code, "both write out; name two files" in done.stderr) == (USAGE, True)
 
 
 def test_a_name_that_xml_cannot_hold() -> None:
-    """Somebody's strategy, from somebody's CSV."""
+    """A CSV may hold any strategy's name."""
     after = [side("b", strategy=name) for name in ("dsp", "rsa", "a\x07b")]
     assert checked(*after, words=("--junit", "j.xml")).exit_code == DONE
     assert any("a b on 2" in (one.get("name") or "") for one in ET.parse("j.xml").getroot())
 
 
 def test_runs_without_a_case_in_common() -> None:
-    """No flag would show figures of one against another."""
+    """No flag is advised, as none would show figures."""
     one, other = kept("one", side("a")), kept("other", side("b", strategy="rsa"))
     for words in ((), ("--allow-mismatch",)):
         done = spbench("compare", one, other, *words)
@@ -611,7 +611,7 @@ def test_runs_without_a_case_in_common() -> None:
 
 
 def test_help_shows_no_range_of_a_share() -> None:
-    """click would say x<=None of one without limits."""
+    """Without its own type, click would show x<=None."""
     shown = CliRunner().invoke(cli, ["check", "--help"]).output
     assert "[default: 3%]" in shown
     assert "None" not in shown

@@ -212,7 +212,7 @@ def test_a_mistake_is_answered_at_once(tmp_path: Path, words: list[str], said: s
 
 
 def test_help_is_there_at_once(tmp_path: Path) -> None:
-    """Every command is listed, in 0.3 s; no words at all ask for the same."""
+    """Every command is listed, in 0.3 s; spbench without words prints the same."""
     done = spbench(tmp_path, "--help")
     assert (done.code, done.err) == (0, "")
     assert all(f"  {name} " in done.out for name in entry.COMMANDS)
@@ -221,7 +221,7 @@ def test_help_is_there_at_once(tmp_path: Path) -> None:
 
 
 def test_ranks_start_before_pandas_is_imported() -> None:
-    """It takes 0.3 s, and the first launch of a run needs none of it."""
+    """pandas takes 0.3 s, and the first launch of a run needs none of it."""
     program = "import sys, spbench.cli.run_command; sys.exit('pandas' in sys.modules)"
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     assert subprocess.run([sys.executable, "-c", program], env=environ, check=False).returncode == 0
@@ -244,14 +244,14 @@ def test_the_trap_for_torch_works(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [["run", "-s", "dsp"], ["verify"], ["show", "dsp-720m"]])
 def test_without_torch_a_command_that_needs_it_says_so(tmp_path: Path, words: list[str]) -> None:
-    """Exit 6 and one sentence with what to do; it is no defect of ours."""
+    """Exit 6 and one sentence with the remedy; it is not a defect of spbench."""
     done = spbench(tmp_path, *words, torch=None)
     assert (done.code, done.out) == (UNFIT, "")
     assert done.err == f"Error: {error_handling.NO_TORCH}\n"
 
 
 def test_flags_are_frozen() -> None:
-    """A flag that goes or changes its name breaks somebody's script: not by accident."""
+    """A flag that goes or changes its name breaks users' scripts."""
     assert list(FLAGS) == list(entry.COMMANDS)
     for name, flags in FLAGS.items():
         command: click.Command = import_module(f"spbench.cli.{name}_command").command
@@ -276,7 +276,7 @@ def test_lists_need_no_torch(place: Path, what: str) -> None:
 
 
 def test_the_runs_that_there_are(place: Path, tmp_path: Path) -> None:
-    """The latest last, with what is ok and what is not; without any it says so."""
+    """The latest is last, with counts of ok and other launches; no run has a sentence."""
     rows = json.loads(spbench(place, "list", "runs", "--json").out)
     assert [(row["run"], row["ok"], row["other"]) for row in rows] == [
         ("older", 2, 1),
@@ -302,7 +302,7 @@ def test_compare_shows_the_latest_run(place: Path) -> None:
 
 
 def test_compare_as_data(place: Path) -> None:
-    """--json holds each line, blanks as null, over the reference that is asked for."""
+    """--json holds each line, blanks as null, relative to the named reference."""
     done = spbench(place, "compare", "--json", "--reference", "rsa")
     lines = json.loads(done.out)
     assert [line["strategy"] for line in lines] == ["dsp", "rsa", "ulysses"]
@@ -396,7 +396,7 @@ def test_a_damaged_run_is_shown_as_far_as_it_goes(place: Path, tmp_path: Path) -
     "words", [["compare"], ["compare", "--json"], ["plot"], ["list", "workloads"], ["run", "-h"]]
 )
 def test_a_reader_that_goes_away_is_no_error(place: Path, words: list[str]) -> None:
-    """As behind '| head -1': the command ends as by SIGPIPE, and says nothing of it."""
+    """As behind '| head -1', the command ends as by SIGPIPE, without a message."""
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -432,7 +432,7 @@ def test_a_variable_stands_in_for_a_flag(tmp_path: Path) -> None:
 
 
 def test_a_fault_that_is_not_understood_is_refused(tmp_path: Path) -> None:
-    """A planted fault must be one, or what was to be proved would not be."""
+    """A mistyped fault would otherwise prove nothing."""
     done = spbench(tmp_path, "run", SPBENCH_FAULT="slow@rank1:fast")
     assert (done.code, done.out) == (USAGE, "")
     assert done.err == (
@@ -565,7 +565,7 @@ def test_nothing_proved_is_no_success(tmp_path: Path) -> None:
 
 
 def test_nothing_measured_is_no_success(tmp_path: Path) -> None:
-    """Where every case is left out; the rows say why."""
+    """Every case is left out; the rows say why."""
     words = ["run", "-s", "dsp", "-w", "bert-base-small", "-g", "2", "--device", "cpu", "--json"]
     done = spbench(tmp_path, *words, "--skip-invalid", torch=True)
     assert done.code == SOME_FAILED
@@ -638,14 +638,14 @@ def test_a_place_that_is_no_run_is_refused(tmp_path: Path) -> None:
     "text", ["0", "-1", "two", "", "1,,2", "1;2", "1.5", "1e3", "9" * 5000, "99999", "1,99999"]
 )
 def test_bad_numbers_of_ranks(text: str) -> None:
-    """Zero, negative, huge or no number at all: said with what to write."""
+    """Zero, negative, huge or not a number: the message says what to write."""
     with pytest.raises(Failure, match=r"^--gpus .*(write 1,2,4|use 1 to 1024)") as caught:
         parse_ranks(text, "cpu")
     assert caught.value.code == USAGE
 
 
 def test_good_numbers_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each once, in the order given; without any all GPUs, or 2 on a CPU."""
+    """Each counts once, in the order given; the default is all GPUs, or 2 on a CPU."""
     assert parse_ranks("4, 1,4", "cpu") == [4, 1]
     assert parse_ranks(None, "cpu") == [2]
     with_gpus(monkeypatch, 4)
@@ -653,7 +653,7 @@ def test_good_numbers_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def with_gpus(monkeypatch: pytest.MonkeyPatch, count: int, visible: str | None = None) -> None:
-    """As on a machine with ``count`` GPUs."""
+    """Simulates a machine with ``count`` GPUs."""
     monkeypatch.setattr(devices, "gpus_here", lambda: [{"name": "a GPU"}] * count)
     if visible is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -667,7 +667,7 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch, count: int, visible: str | None =
 def test_only_visible_gpus_count(
     monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int
 ) -> None:
-    """CUDA_VISIBLE_DEVICES hides GPUs from us as it does from torch."""
+    """CUDA_VISIBLE_DEVICES hides GPUs from spbench as it does from torch."""
     with_gpus(monkeypatch, 4, visible)
     assert len(devices.visible_gpus()) == count
     assert devices.choose_device("auto") == ("cuda" if count else "cpu")
@@ -683,7 +683,7 @@ def test_more_ranks_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_cells_that_this_machine_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a sweep they are left out where that is asked for; a strategy's own reason comes first."""
+    """A sweep with skip_invalid leaves them out; a strategy's own reason comes first."""
     with_gpus(monkeypatch, 2)
     asked = [*every(CASE.workload, ["dsp"], [2, 8]), *every(CASE.workload, ["ulysses"], [16])]
     request = Request(combinations=asked, device="cuda", skip_invalid=True)
@@ -805,7 +805,7 @@ def test_a_defect_of_ours_leaves_its_traceback_in_a_file(
     capsys: pytest.CaptureFixture[str],
     signals: None,
 ) -> None:
-    """Exit 1, one line of what it was, and the path of the whole."""
+    """Exit 1, one line with the error, and the path of the traceback."""
 
     def fail(**_: object) -> NoReturn:
         raise ZeroDivisionError("a defect")

@@ -83,7 +83,7 @@ Damage = Callable[[st.DrawFn, bytes], bytes]
 
 
 def flipped(draw: st.DrawFn, content: bytes) -> bytes:
-    """One bit or more of a byte."""
+    """Changes one bit or more of a byte."""
     at = draw(st.integers(0, max(0, len(content) - 1)))
     changed = bytes(byte ^ draw(st.integers(1, 255)) for byte in content[at : at + 1])
     return content[:at] + changed + content[at + 1 :]
@@ -99,14 +99,14 @@ def tabbed(draw: st.DrawFn, content: bytes) -> bytes:
 
 
 def doubled(draw: st.DrawFn, content: bytes) -> bytes:
-    """A line stands there twice."""
+    """Repeats a line."""
     lines = content.splitlines(keepends=True)
     at = draw(st.integers(0, len(lines)))
     return b"".join([*lines[:at], *lines[max(0, at - 1) :]])
 
 
 def swapped(draw: st.DrawFn, content: bytes) -> bytes:
-    """Two lines have changed places."""
+    """Swaps two lines."""
     lines = content.splitlines(keepends=True)
     if lines:
         one, other = (draw(st.integers(0, len(lines) - 1)) for _ in range(2))
@@ -115,7 +115,7 @@ def swapped(draw: st.DrawFn, content: bytes) -> bytes:
 
 
 def replaced(draw: st.DrawFn, content: bytes) -> bytes:
-    """A value is another one."""
+    """Replaces a value by another."""
     values = [found.span(1) for found in re.finditer(rb"[:\-,\[] *([^ :,\[\]{}\n]+)", content)]
     start, end = draw(st.sampled_from(values)) if values else (0, 0)
     return content[:start] + draw(st.sampled_from(ODD)).encode() + content[end:]
@@ -127,14 +127,14 @@ def nested(draw: st.DrawFn, content: bytes) -> bytes:
 
 
 def anchored(draw: st.DrawFn, content: bytes) -> bytes:
-    """An anchor, and further on what refers to it."""
+    """Adds an anchor, and further on a reference to it."""
     values = [found.end() for found in re.finditer(rb"[:\-,] ", content)]
     first, second = sorted(draw(st.sampled_from(values)) for _ in range(2)) if values else (0, 0)
     return content[:first] + b"&a " + content[first:second] + b"*a " + content[second:]
 
 
 def littered(draw: st.DrawFn, content: bytes) -> bytes:
-    """Bytes of any kind in between."""
+    """Inserts bytes of any kind."""
     at = draw(st.integers(0, len(content)))
     return content[:at] + draw(st.binary(min_size=1, max_size=6)) + content[at:]
 
@@ -194,7 +194,7 @@ def test_a_thousand_damaged_files(tmp_path: Path, kind: str) -> None:
 @settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(st.text(st.characters(exclude_categories=["Cc", "Cs", "Cn", "Zl", "Zp"]), max_size=30))
 def test_damage_in_a_comment_does_none(comment: str) -> None:
-    """Whatever else stands there."""
+    """Any bytes in a comment leave the file valid."""
     commented = WORKLOAD.replace("# of nobody", f"# {comment.replace(chr(0xFEFF), '')}")
     assert load_text(commented, "here") == load_text(WORKLOAD, "here")
 
@@ -212,7 +212,7 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_way_a_file_is_saved_does_not_matter(tmp_path: Path, kind: str, way: str) -> None:
-    """Another editor or system has written it: it says the same."""
+    """Files of other editors and systems mean the same."""
     text, loaded = KINDS[kind]
     (tmp_path / "mine.yaml").write_bytes(WAYS[way](WORKLOAD))
     path = tmp_path / "bench.yaml"
@@ -244,7 +244,7 @@ BOMB = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c]\n"
 def test_what_is_wrong_is_said(
     tmp_path: Path, flag: str, content: bytes | None, line: int, said: str
 ) -> None:
-    """This holds for a workload and for a sweep."""
+    """The message is right for a workload and for a sweep."""
     path = tmp_path / "bench.yaml"
     if content is None:
         path.mkdir()
@@ -283,7 +283,7 @@ def test_a_process_says_it_too(tmp_path: Path, content: bytes | None) -> None:
 def test_what_cannot_run_is_said_with_its_line(
     tmp_path: Path, old: str, new: str, line: int, said: str
 ) -> None:
-    """Although only a strategy knows it."""
+    """Only a strategy knows that it cannot run; the message has the line all the same."""
     (tmp_path / "mine.yaml").write_text(WORKLOAD.replace("heads: 4", "heads: 2"))
     path = tmp_path / "bench.yaml"
     path.write_text(SWEEP.replace(old, new))

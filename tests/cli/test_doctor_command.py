@@ -1,4 +1,4 @@
-"""``spbench doctor`` as its user meets it: what it finds here, and what it says of it."""
+"""``spbench doctor`` as its user meets it: its checks on this machine, and its messages."""
 
 from __future__ import annotations
 

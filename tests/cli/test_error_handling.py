@@ -1,4 +1,4 @@
-"""How commands end: an exit code for whatever is raised, one message, and never a crash of it."""
+"""How commands end: an exit code for every exception, and one message."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from spbench.errors import INTERNAL, INTERRUPTED, UNFIT, Failure
 def test_what_is_raised_has_a_code(
     capsys: pytest.CaptureFixture[str], error: BaseException, code: int, said: str
 ) -> None:
-    """And one message on stderr."""
+    """Each exception has one message on stderr, too."""
     assert report_error(error) == code
     assert capsys.readouterr() == ("", said)
 
 
 def test_errors_of_the_machine_are_known() -> None:
-    """Full, read-only and over quota are; a missing file is not, as it may be a defect of ours."""
+    """A full or read-only disk is; a missing file may be a defect of spbench."""
     assert {errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO} <= OF_THE_MACHINE
     assert errno.ENOENT not in OF_THE_MACHINE
 
@@ -51,7 +51,7 @@ def test_errors_of_the_machine_are_known() -> None:
 def test_a_pipe_of_ours_that_breaks_is_a_defect(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever reads us is still there, so it is not they who went away."""
+    """The readers of stdout and stderr are still there."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert not reader_is_gone()
     assert report_error(BrokenPipeError(errno.EPIPE, "Broken pipe")) == INTERNAL
@@ -61,7 +61,7 @@ def test_a_pipe_of_ours_that_breaks_is_a_defect(
 def test_a_traceback_that_cannot_be_kept_is_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where no file can be written it is all there is."""
+    """Where no file can be written, stderr has the only copy."""
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     assert report_error(ZeroDivisionError("a defect")) == INTERNAL
     err = capsys.readouterr().err
@@ -81,7 +81,7 @@ class Dead(io.StringIO):
 
 @pytest.mark.parametrize("error", [Failure("not so"), KeyboardInterrupt(), OSError(errno.EIO, "x")])
 def test_nobody_to_tell(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    """With stderr gone too the code is the same, and nothing is raised."""
+    """With stderr closed, too, the code is the same, and nothing is raised."""
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, Dead())
     assert report_error(error) == {Failure: 2, KeyboardInterrupt: 130, OSError: UNFIT}[type(error)]
@@ -89,7 +89,7 @@ def test_nobody_to_tell(monkeypatch: pytest.MonkeyPatch, error: BaseException) -
 
 
 def test_streams_that_were_closed_swallow_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python has None in their place; others escape what their encoding lacks."""
+    """Python has None in their place; others escape what they cannot encode."""
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(raw, encoding="ascii"))

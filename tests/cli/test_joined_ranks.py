@@ -1,4 +1,4 @@
-"""Variables of whoever started the ranks: understood, or refused by name."""
+"""Variables of a launcher that started the ranks: understood, or refused by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spbench.launch.torchrun import joined_ranks
     ],
 )
 def test_how_many_ranks_were_started(environ: dict[str, str], ranks: int | None) -> None:
-    """Both variables make this process one of them."""
+    """Both variables make this process a rank of that launch."""
     assert joined_ranks(environ) == ranks
 
 
@@ -40,7 +40,7 @@ BAD = [
 
 @pytest.mark.parametrize(("name", "value", "works"), BAD)
 def test_a_damaged_variable_is_refused_by_name(name: str, value: str, works: str) -> None:
-    """With its value and what would work."""
+    """The message has its value and what would work."""
     with pytest.raises(Failure) as caught:
         joined_ranks(GOOD | {name: value})
     assert str(caught.value).startswith(f"{name}={value!r} is not a whole number {works}; ")
@@ -52,7 +52,7 @@ def test_a_damaged_variable_is_refused_by_name(name: str, value: str, works: str
     ["run --device cpu --dry-run", "run --sweep ci-smoke --device cpu", "verify --device cpu"],
 )
 def test_commands_refuse_it(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
-    """Exit 2 before anything is started, whichever of them joins."""
+    """Exit 2 before anything is started, whichever command joins."""
     monkeypatch.setenv("RANK", "x")
     monkeypatch.setenv("WORLD_SIZE", "2")
     done = inside(*words.split())

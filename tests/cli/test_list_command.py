@@ -1,4 +1,4 @@
-"""``spbench list``: what is shown of the workloads where not all fits."""
+"""``spbench list``: the columns that are shown where not all fit."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def test_the_list_of_workloads_fits(
 
 
 def test_tokens_are_those_of_a_step() -> None:
-    """Of the whole batch, as the activation's bytes and the operations are."""
+    """They count the whole batch, as the activation bytes and the operations do."""
     (bert,) = (row for row in list_command._workloads() if row["workload"] == "bert-base")
     assert (bert["batch"], bert["tokens"]) == (64, 64 * 512)
 
 
 def test_a_small_activation_is_in_kib() -> None:
-    """Below a tenth of a MiB it says so; others are bare figures."""
+    """Below a tenth of a MiB the unit is named; others are bare figures."""
     shown = [list_command._shown("activation_bytes", count) for count in (2**15, 2**20, 2**30)]
     assert shown == ["32 KiB", "1", "1,024"]
 
@@ -65,7 +65,7 @@ def test_one_is_not_several() -> None:
 
 
 def test_as_data_workloads_are_whole() -> None:
-    """--json has what the table has no room for, each field by itself."""
+    """--json has the fields that the table has no room for, each by itself."""
     for row in list_command._workloads():
         work = find(row["workload"])
         for name in ("hidden", "heads", "depth", "batch", "dtype", "source"):

@@ -1,4 +1,4 @@
-"""Two sides of a case: which launches count, and when there is a verdict."""
+"""The times of a case before and after: which launches count, and when there is a verdict."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def times(factor: float, spread: float = 1.0) -> list[float]:
     ],
 )
 def test_a_verdict_needs_the_whole_interval(factor: float, verdict: str) -> None:
-    """Outside the margin, inside it, or across its edge."""
+    """The interval lies outside the margin, inside it, or across its edge."""
     found = compared(rows("a", FLAT), rows("a", times(factor)))
     assert found is not None
     assert (found.verdict, found.paired, found.launches) == (verdict, True, 5)
@@ -45,7 +45,7 @@ def test_a_verdict_needs_the_whole_interval(factor: float, verdict: str) -> None
 
 
 def test_inconclusive_says_what_it_would_take() -> None:
-    """More launches, in number and in words."""
+    """The reason names the launches that a verdict takes, as the field does."""
     found = compared(rows("a", FLAT), rows("a", times(1.024, spread=5.0)))
     assert found is not None and found.needs is not None
     assert found.verdict == "inconclusive" and found.needs > 5
@@ -53,7 +53,7 @@ def test_inconclusive_says_what_it_would_take() -> None:
 
 
 def test_a_single_launch_has_no_verdict() -> None:
-    """Nor an interval; three are asked for."""
+    """It has no interval either; the reason asks for three launches."""
     found = compared(rows("a", [1.0]), rows("a", [2.0]))
     assert found is not None
     assert (found.verdict, found.low, found.needs) == ("inconclusive", None, 3)
@@ -61,7 +61,7 @@ def test_a_single_launch_has_no_verdict() -> None:
 
 
 def test_which_side_has_too_few_launches_is_said() -> None:
-    """Of sides that ran apart."""
+    """The reason counts the launches of runs that were measured apart."""
     found = compared(rows("a", FLAT[:2]), rows("a", FLAT, session="t"))
     assert found is not None
     assert found.reason == "5 launches against 2; an interval takes 3 of each"
@@ -89,13 +89,13 @@ def test_other_hardware_or_libraries_are_not_compared(field: str) -> None:
 
 
 def test_what_is_not_known_stops_nothing() -> None:
-    """Rows of an older schema have no hardware."""
+    """Rows of an older schema have no hardware and are compared."""
     found = compared(rows("a", FLAT), rows("a", times(1.5), hardware="a CPU"))
     assert found is not None and found.verdict == "slower"
 
 
 def test_a_noisy_run_by_itself_has_no_verdict() -> None:
-    """Nothing tells its disturbance from a change."""
+    """Its disturbance cannot be told from a change."""
     noisy = rows("a", times(1.5), session="t", noisy="others used 1.0 of 2 cores")
     found = compared(rows("a", FLAT), noisy)
     assert found is not None
@@ -104,7 +104,7 @@ def test_a_noisy_run_by_itself_has_no_verdict() -> None:
 
 
 def test_noisy_launches_are_left_out() -> None:
-    """As long as quiet ones are there."""
+    """They are left out as long as there are enough quiet launches."""
     apart = rows("a", [*times(1.0), 300.0], session="t")
     apart[-1] = replace(apart[-1], noisy="a neighbour")
     found = compared(rows("a", FLAT), apart)
@@ -112,7 +112,7 @@ def test_noisy_launches_are_left_out() -> None:
 
 
 def test_noisy_rounds_count_where_too_few_are_quiet() -> None:
-    """Sides that take turns are disturbed alike: their ratio stays what it is."""
+    """Launches that take turns are disturbed alike, so their ratio stays the same."""
     both = [rows("a", FLAT, noisy="x"), rows("a", times(1.1), noisy="x")]
     found = compared(*both)
     assert found is not None and (found.verdict, found.is_noisy) == ("slower", False)
@@ -122,7 +122,7 @@ def test_noisy_rounds_count_where_too_few_are_quiet() -> None:
 
 
 def test_only_launches_that_are_ok_count() -> None:
-    """A failed one has no time, whatever its row says."""
+    """A failed launch has no time, whatever its row says."""
     after = rows("a", times(1.0))
     after[0] = replace(after[0], status="crash", step_ms=900.0)
     found = compared(rows("a", FLAT), after)
@@ -130,13 +130,13 @@ def test_only_launches_that_are_ok_count() -> None:
 
 
 def test_without_a_time_there_is_nothing_to_compare() -> None:
-    """A dry run, or a case of which no launch is ok."""
+    """A dry run, or a case without an ok launch, has no comparison."""
     assert compared(rows("a", FLAT), []) is None
     assert compared(rows("a", FLAT), rows("a", FLAT, status="oom")) is None
 
 
 def test_a_share_is_compared_by_its_computation() -> None:
-    """It has no step time."""
+    """A share has no step time."""
     share = [
         rows("a", values, kind="one_gpu_share", compute_ms=9.0) for values in (FLAT, times(1.2))
     ]
@@ -146,20 +146,20 @@ def test_a_share_is_compared_by_its_computation() -> None:
 
 
 def test_computation_is_no_step() -> None:
-    """A step whose time is blank has none, whatever it computed."""
+    """A step whose time is blank is not compared by its computation."""
     blank = [replace(one, step_ms=None, compute_ms=1.0) for one in rows("a", FLAT)]
     assert compared(rows("a", FLAT), blank) is None
 
 
 def test_rows_of_before_there_were_rounds() -> None:
-    """They ran next to nothing that is known: never paired."""
+    """They are never paired, as nothing is known of what ran next to them."""
     old = [[replace(one, round="") for one in rows("a", values)] for values in (FLAT, times(1.0))]
     found = compared(*old)
     assert found is not None and (found.paired, found.verdict) == (False, "same")
 
 
 def test_noise_on_one_side_alone_is_no_chance() -> None:
-    """Three rounds of it and none on the other: whatever it is, there is no verdict."""
+    """Three noisy rounds before and none after, or the reverse, forbid a verdict."""
     noisy = rows("a", times(1.3), noisy="others used 1.0 of 2 cores")
     found = compared(rows("a", FLAT), noisy)
     assert found is not None and found.paired
@@ -173,7 +173,7 @@ def test_noise_on_one_side_alone_is_no_chance() -> None:
 
 
 def test_either_side_may_make_a_round_noisy() -> None:
-    """Only rounds in which neither was disturbed count, if there are three."""
+    """Only rounds that are quiet before and after count, if there are three."""
     sides = [rows("a", FLAT), rows("a", times(1.0))]
     sides[0][0] = replace(sides[0][0], noisy="x")
     sides[1][4] = replace(sides[1][4], noisy="x")
@@ -182,7 +182,7 @@ def test_either_side_may_make_a_round_noisy() -> None:
 
 
 def test_a_few_quiet_rounds_of_many_tell_less_than_all() -> None:
-    """Three of ten are left to count with the others; five of ten count alone."""
+    """Three quiet rounds of ten count with the noisy ones; five of ten count alone."""
     sides = [rows("a", FLAT * 2), rows("a", times(1.0) * 2)]
     noisy = [[replace(one, noisy="x") for one in side] for side in sides]
     for quiet, counted in ((3, 10), (5, 5)):
@@ -194,7 +194,7 @@ def test_a_few_quiet_rounds_of_many_tell_less_than_all() -> None:
 
 
 def test_three_common_rounds_are_enough_to_pair() -> None:
-    """Each side lost another launch; drift still cancels."""
+    """Before and after each lost another launch; drift still cancels."""
     drift = [100.0, 120.0, 140.0, 160.0, 180.0]
     before, after = rows("a", drift), rows("b", [1.1 * ms for ms in drift])
     before[0], after[4] = (replace(one, status="hang") for one in (before[0], after[4]))
@@ -206,14 +206,14 @@ def test_three_common_rounds_are_enough_to_pair() -> None:
 
 
 def test_two_common_rounds_of_many_are_not() -> None:
-    """All launches tell more, though they ran apart."""
+    """All launches say more, although they ran apart."""
     later = [*rows("b", [110.0, 111.0]), *rows("b", [110.0, 111.0, 112.0], session="t")]
     found = compared(rows("a", FLAT), later)
     assert found is not None and (found.paired, found.launches) == (False, 5)
 
 
 def test_both_limits_must_be_cleared_from_within() -> None:
-    """Inside the margin, near one of its limits, it takes the launches of the nearer one."""
+    """Inside the margin, near one of its limits, the nearer limit decides the launches."""
     found = compared(rows("a", FLAT), rows("a", times(1.012, spread=6.0)))
     assert found is not None and found.needs is not None
     assert found.verdict == "inconclusive"

@@ -1,4 +1,4 @@
-"""One run against another: every case and metric gets the right word."""
+"""One run against another: every case and metric gets the right verdict."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def only(findings: list[Finding], metric: str) -> Finding:
 
 
 def test_a_run_against_itself() -> None:
-    """Everything is the same."""
+    """Every metric is the same."""
     assert words(run(), run(session="t")) == dict.fromkeys(
         ("status", "time", "memory", "volume"), "same"
     )
 
 
 def test_new_and_missing_cases() -> None:
-    """A case that only one side has is named, and nothing else is said of it."""
+    """A case that only one run has is named, and nothing else is compared."""
     found = findings_of([*run("a"), *run("b")], [*run("a"), *run("c")])
     lone = {one.strategy: one.verdict for one in found if one.strategy != "a"}
     assert lone == {"b": "missing", "c": "new"}
@@ -58,7 +58,7 @@ def test_new_and_missing_cases() -> None:
     [("ok", "oom", "broke"), ("crash", "ok", "fixed"), ("oom", "hang", "changed")],
 )
 def test_what_works_and_what_does_not(before: str, after: str, verdict: str) -> None:
-    """ok to failed is broke, failed to ok is fixed; why, of whichever failed."""
+    """ok to failed is broke, failed to ok is fixed; the reason is that of the failure."""
     old, new = ([row(status=status, reason="why")] for status in (before, after))
     (found,) = findings_of(old, new)
     assert (found.metric, found.verdict) == ("status", verdict)
@@ -66,7 +66,7 @@ def test_what_works_and_what_does_not(before: str, after: str, verdict: str) -> 
 
 
 def test_one_failed_launch_breaks_a_case() -> None:
-    """Nobody can rely on the others; they are compared all the same."""
+    """The other launches cannot be relied on; they are compared all the same."""
     after = run(session="t")
     after[1] = replace(after[1], status="hang", reason="rank 1")
     found = findings_of(run(), after)
@@ -76,7 +76,7 @@ def test_one_failed_launch_breaks_a_case() -> None:
 
 
 def test_an_interrupted_launch_is_no_failure() -> None:
-    """Somebody pressed Ctrl-C; that says nothing of the code."""
+    """An interrupt says nothing about the code."""
     assert words(run(), [*run(), row(status="interrupted", launch=3)])["status"] == "same"
 
 
@@ -84,12 +84,12 @@ def test_an_interrupted_launch_is_no_failure() -> None:
     ("peak", "verdict"), [(10_100, "same"), (10_101, "changed"), (9_899, "changed")]
 )
 def test_memory_has_a_tight_margin(peak: int, verdict: str) -> None:
-    """1 % up or down."""
+    """The margin is 1 % up or down."""
     assert words(run(), run(peak_allocated_bytes=peak))["memory"] == verdict
 
 
 def test_memory_of_another_gpu_is_not_compared() -> None:
-    """Nor of another torch; another CPU allocates the same."""
+    """Another torch prevents the comparison, too; another CPU allocates the same."""
     assert words(run(gpu="a"), run(gpu="b"))["memory"] == "not comparable"
     assert words(run(torch="a"), run(torch="b"))["memory"] == "not comparable"
     assert words(run(hardware="a"), run(hardware="b"))["memory"] == "same"
@@ -104,7 +104,7 @@ def test_bytes_are_compared_whatever_the_hardware() -> None:
 
 
 def test_calls_are_compared_too() -> None:
-    """The same bytes in more calls are a change."""
+    """Equal bytes in more calls are a change."""
     after = run(
         collectives=SENT["collectives"].replace("forward.all_to_all=4", "forward.all_to_all=8")
     )
@@ -119,7 +119,7 @@ def test_calls_are_compared_too() -> None:
 
 
 def test_any_launch_may_show_a_change() -> None:
-    """Not only the last one."""
+    """A change in any launch counts, not only in the last."""
     after = run()
     after[0] = replace(after[0], sent_bytes_forward=800)
     assert words(run(), after)["volume"] == "changed"
@@ -132,14 +132,14 @@ def test_columns_that_one_side_does_not_know_are_no_change() -> None:
 
 
 def test_a_share_is_compared_by_what_it_would_send() -> None:
-    """It sends nothing itself."""
+    """A share sends nothing itself, so its predictions are compared."""
     share = {name: None for name in SENT if "bytes" in name} | {"kind": "one_gpu_share"}
     old, new = (run(predicted_bytes_forward=count, **share) for count in (7, 8))
     assert only(findings_of(old, new), "volume").reason == "forward 8 bytes, was 7 (+1)"
 
 
 def test_a_device_is_no_other_case() -> None:
-    """It is the same case, and cannot be compared."""
+    """A case on another device is the same case, and cannot be compared."""
     found = findings_of(run(device="cpu"), run(device="cuda"))
     assert only(found, "time").reason == "device cuda, was cpu"
 
@@ -155,7 +155,7 @@ def test_a_device_is_no_other_case() -> None:
     ],
 )
 def test_cases_are_matched_by_what_they_compute(other: dict[str, Any]) -> None:
-    """Anything else is another case."""
+    """Cases that compute anything else are not matched."""
     assert {one.verdict for one in findings_of(run(), run(case="other", **other))} == {
         "new",
         "missing",
@@ -163,18 +163,18 @@ def test_cases_are_matched_by_what_they_compute(other: dict[str, Any]) -> None:
 
 
 def test_only_the_metrics_that_were_asked_for() -> None:
-    """That a case works is always said."""
+    """Status is always among the findings."""
     assert set(words(run(), run(), metrics=("volume",))) == {"status", "volume"}
 
 
 def test_what_fails_as_before_is_the_same() -> None:
-    """Said, and not a regression."""
+    """The reason says so, and it is not a regression."""
     (found,) = findings_of([row(status="oom")], [row(status="oom", reason="why")])
     assert (found.verdict, found.reason) == ("same", "oom, as before. why")
 
 
 def test_what_failed_now_and_then_and_now_always_broke() -> None:
-    """One hang of three is not three."""
+    """Three hangs of three are worse than one."""
     before, after = run(), run(status="hang")
     before[1] = replace(before[1], status="hang")
     assert only(findings_of(before, after), "status").verdict == "broke"
@@ -192,7 +192,7 @@ def test_what_failed_now_and_then_and_now_always_broke() -> None:
     ],
 )
 def test_a_figure_that_disappears_is_not_passed_over(metric: str, lost: dict[str, Any]) -> None:
-    """It cannot be compared; one that is new has nothing to be compared with."""
+    """A lost figure cannot be compared; a new figure has no counterpart."""
     without = [replace(one, **lost) for one in run()]
     found = only(findings_of(run(), without), metric)
     assert (found.verdict, found.reason) == ("not comparable", "it was not measured now")
@@ -200,14 +200,14 @@ def test_a_figure_that_disappears_is_not_passed_over(metric: str, lost: dict[str
 
 
 def test_any_launch_may_take_more_memory() -> None:
-    """The largest is the one that matters."""
+    """The largest peak of the launches counts."""
     after = run()
     after[0] = replace(after[0], peak_allocated_bytes=20_000)
     assert only(findings_of(run(), after), "memory").after == 20_000
 
 
 def test_seeds_are_cases_of_their_own() -> None:
-    """Where both sides have them; a slower one is not hidden by the other."""
+    """Each seed is compared where both runs have it; no seed hides a slower seed."""
     before = [*run(case="seed 0"), *run(case="seed 1")]
     slow = rows("dsp", [ms * 1.2 for ms in STEPS], **SENT, case="seed 0")
     found = findings_of(before, [*slow, *run(case="seed 1")])
@@ -218,7 +218,7 @@ def test_seeds_are_cases_of_their_own() -> None:
 
 
 def test_rows_of_before_there_were_keys_are_known_by_their_name() -> None:
-    """An older schema has no workload_key; two that differ are two workloads."""
+    """An older schema has no workload_key; two different keys are two workloads."""
     old = run(case="old", workload_key="")
     assert words(old, run(case="new", workload_key="x"))["time"] == "same"
     other = findings_of(run(case="old", workload_key="y"), run(case="new", workload_key="x"))
@@ -228,13 +228,13 @@ def test_rows_of_before_there_were_keys_are_known_by_their_name() -> None:
 
 
 def test_quick_launches_are_not_compared_with_full_ones() -> None:
-    """They warm up for less."""
+    """Quick launches warm up for less."""
     found = only(findings_of(run(effort="full"), run(effort="quick")), "time")
     assert (found.verdict, found.reason) == ("not comparable", "effort quick, was full")
 
 
 def test_launches_of_two_machines_are_no_case() -> None:
-    """Not even against the same mixture."""
+    """They cannot be compared even with the same mixture."""
     mixed = run()
     mixed[0] = replace(mixed[0], hardware="one")
     mixed[1] = replace(mixed[1], hardware="two")
@@ -243,14 +243,14 @@ def test_launches_of_two_machines_are_no_case() -> None:
 
 
 def test_figures_are_those_of_the_launches_that_were_compared() -> None:
-    """Not of rounds that only one side has."""
+    """Rounds that only one run has do not count."""
     after = [*run(git_commit="b"), row(**SENT, launch=3, round="s.3", step_ms=900.0)]
     found = only(findings_of(run(), after), "time")
     assert (found.before, found.after) == (10.0, 10.0)
 
 
 def test_what_a_strategy_declined_before_is_not_missed() -> None:
-    """Nor is it new while it still declines; once it runs it is."""
+    """Nor is it new while the strategy declines it; it is new once it runs."""
     declined = [row("rsa", status="skipped", reason="one axis")]
     assert {one.strategy for one in findings_of([*run(), *declined], run())} == {"dsp"}
     assert {one.strategy for one in findings_of([*run(), *declined], [*run(), *declined])} == {
@@ -288,7 +288,7 @@ def statuses(*found: str) -> list[Record]:
 def test_an_earlier_failure_excuses_no_other(
     now: tuple[str, ...], verdict: str, reason: str
 ) -> None:
-    """One launch of three hung before: in whatever order, what fails otherwise now is named."""
+    """After a hang of one launch of three, any other kind of failure is named."""
     (found,) = [
         one
         for one in findings_of(statuses("ok", "hang", "ok"), statuses(*now))
@@ -299,7 +299,7 @@ def test_an_earlier_failure_excuses_no_other(
 
 
 def test_what_is_new_and_fails_broke() -> None:
-    """No earlier failure excuses it: there was no such case, or it was declined."""
+    """No earlier failure excuses a case that is new, or that was declined."""
     declined = [row("rsa", status="skipped", reason="one axis")]
     for before in (run(), [*run(), *declined]):
         failing = row("rsa", status="wrong_result", reason="2.0 off")
@@ -309,13 +309,13 @@ def test_what_is_new_and_fails_broke() -> None:
 
 
 def test_what_a_strategy_declines_now_broke() -> None:
-    """It ran before."""
+    """The case ran before."""
     (found,) = findings_of(run(), [row(status="skipped", reason="5 heads")])
     assert (found.verdict, found.reason) == ("broke", "skipped. 5 heads")
 
 
 def test_a_twin_is_not_taken_by_another_case() -> None:
-    """The same case on another device stands first; each key is its own twin's."""
+    """Each key matches its own counterpart, although another device stands first."""
     before = run(case="on cuda", device="cuda")
     after = [*run(case="on cpu", device="cpu"), *run(case="on cuda", device="cuda", session="t")]
     found = {one.case: one.verdict for one in findings_of(before, after) if one.metric == "time"}
@@ -327,7 +327,7 @@ def test_a_twin_is_not_taken_by_another_case() -> None:
 
 
 def test_many_cases_without_a_twin_take_no_longer() -> None:
-    """Each is looked up, not looked for."""
+    """Each case is looked up by what it computes, in constant time."""
     before, after = (
         [row(case=f"{side}{i}", workload_key=f"{side}{i}", batch=i) for i in range(3000)]
         for side in "ab"
@@ -358,13 +358,13 @@ def test_a_run_that_went_on_is_judged_by_what_is_new() -> None:
 
 
 def test_the_same_launches_on_both_sides_are_said() -> None:
-    """They cannot differ."""
+    """Equal launches cannot differ, and the reason says that they are equal."""
     found = only(findings_of(run(), run()), "time")
     assert (found.verdict, found.reason) == ("same", "both runs hold the same launches")
 
 
 def test_memory_of_another_gpu_is_shown_where_it_is_asked_for() -> None:
-    """A figure without a verdict."""
+    """The figure has no verdict."""
     after = run(gpu="another", peak_allocated_bytes=20_000)
     for allow, figures in ((False, (None, None)), (True, (10_000, 20_000))):
         found = only(findings_of(run(gpu="one"), after, allow_mismatch=allow), "memory")
@@ -382,7 +382,7 @@ def test_memory_of_another_gpu_is_shown_where_it_is_asked_for() -> None:
     ],
 )
 def test_ranks_on_other_machines_are_not_compared(placement: str, by_node: str) -> None:
-    """How they are spread decides, not what the machines are called."""
+    """The spread over machines decides, not the machines' names."""
     before = run(world_size=4, placement="x 0-1, y 2-3")
     after = run(world_size=4, placement=placement, session="t")
     assert after[0].ranks_by_node == by_node

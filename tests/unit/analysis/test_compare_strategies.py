@@ -1,4 +1,4 @@
-"""Strategies beside each other: medians of launches, ratios within a group, blanks as blanks."""
+"""Strategies side by side: medians of launches, ratios within a group, blanks as blanks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spbench.report.strategy_table import ranking_sentences
 
 
 def test_a_launch_is_the_unit() -> None:
-    """A figure is the median of the launches, with the interval that they give."""
+    """A figure is the median of the launches, with their interval."""
     (line,) = lines_of(rows("dsp", (4.0, 9.0, 5.0)))
     low, high = around([4.0, 9.0, 5.0]) or (0.0, 0.0)
     assert line.step_ms == Figure(median=5.0, low=low, high=high, is_interval=True)
@@ -24,13 +24,13 @@ def test_a_launch_is_the_unit() -> None:
 
 
 def test_two_launches_have_a_range() -> None:
-    """Their smaller and their larger: no interval."""
+    """The range is the smaller and the larger value, not an interval."""
     (line,) = lines_of(rows("dsp", (4.0, 9.0)))
     assert line.step_ms == Figure(median=6.5, low=4.0, high=9.0, is_interval=False)
 
 
 def test_ratios_are_taken_round_by_round() -> None:
-    """A machine that slows down between rounds takes nothing from the certainty of a ratio."""
+    """A machine that slows down between rounds does not widen the interval of a ratio."""
     drift = [10.0, 15.0, 20.0]
     _, other = lines_of([*rows("dsp", drift), *rows("rsa", [2 * ms for ms in drift])])
     assert other.to_reference is not None and other.to_reference.paired
@@ -39,7 +39,7 @@ def test_ratios_are_taken_round_by_round() -> None:
 
 
 def test_a_resumed_run_is_not_paired() -> None:
-    """Launches of another hour are compared as those of another run."""
+    """Launches of another hour are compared like those of another run."""
     later = rows("rsa", (20.0, 20.2, 19.8), session="later")
     _, other = lines_of([*rows("dsp", (10.0, 10.1, 9.9)), *later])
     assert other.to_reference is not None
@@ -47,7 +47,7 @@ def test_a_resumed_run_is_not_paired() -> None:
 
 
 def test_noisy_launches_do_not_count_while_enough_are_quiet() -> None:
-    """And the line says so."""
+    """The line says how many were left out."""
     records = rows("dsp", (10.0, 30.0, 10.0, 10.0))
     records[1] = replace(records[1], noisy="a neighbour")
     (line,) = lines_of(records)
@@ -60,7 +60,7 @@ def test_noisy_launches_do_not_count_while_enough_are_quiet() -> None:
 
 
 def test_in_words_a_difference_is_one_or_is_none() -> None:
-    """Slower, with the interval; the same; or not significant, with the launches it would take."""
+    """Slower, with the interval; the same; or not significant, with the launches needed."""
     base = [10.0, 10.01, 9.99, 10.0, 10.0]
     slow = [20.0, 20.1, 19.9, 20.0, 20.05]
     (said,) = ranking_sentences(lines_of([*rows("dsp", base), *rows("rsa", slow)]))
@@ -76,7 +76,7 @@ def test_in_words_a_difference_is_one_or_is_none() -> None:
 
 
 def test_quick_and_full_runs_have_panels_of_their_own() -> None:
-    """Few iterations do not stand beside many."""
+    """Launches of few iterations are not shown beside those of many."""
     first, second = lines_of([record(), record("rsa", effort="quick")])
     assert (first.panel + " quick", first.to_fastest) == (second.panel, None)
 
@@ -88,13 +88,13 @@ def test_speedups_are_over_the_first_strategy() -> None:
 
 
 def test_a_named_reference() -> None:
-    """Speed-ups are over it, the order of the lines stays."""
+    """Speed-ups are relative to it; the order of the lines stays."""
     lines = lines_of([record(step_ms=10.0), record("rsa", step_ms=20.0)], reference="rsa")
     assert [(line.strategy, line.speedup) for line in lines] == [("dsp", 2.0), ("rsa", 1.0)]
 
 
 def test_an_unknown_reference_says_which_there_are() -> None:
-    """The strategies of the run are listed."""
+    """The message lists the strategies of the run."""
     with pytest.raises(ValueError, match=r"no case of strategy 'dps'.*there are dsp, rsa"):
         lines_of([record(), record("rsa")], reference="dps")
 
@@ -144,7 +144,7 @@ def test_a_share_is_compared_by_computation() -> None:
 
 
 def test_words_of_several_workloads_name_theirs() -> None:
-    """With one workload it goes without saying."""
+    """With a single workload the sentences do not name it."""
     one = [record(step_ms=1.0), record("rsa", step_ms=2.0)]
     other = [replace(found, batch=7) for found in one]
     assert ranking_sentences(lines_of(one))[0].startswith("On 2 ranks dsp")
@@ -171,13 +171,13 @@ def test_a_strategy_that_declines_is_no_reference() -> None:
 
 
 def test_a_failed_reference_leaves_ratios_blank() -> None:
-    """There is nothing to divide by."""
+    """There is no time to divide by."""
     lines = lines_of([record(status="crash", reason="x"), record("rsa", step_ms=5.0)])
     assert [line.speedup for line in lines] == [None, None]
 
 
 def test_times_of_a_failed_launch_do_not_count() -> None:
-    """Only launches that are ok make figures; that another one failed is said."""
+    """Only ok launches have figures; the reason names the failed launch."""
     (line,) = lines_of(
         [
             record(step_ms=2.0),
@@ -191,7 +191,7 @@ def test_times_of_a_failed_launch_do_not_count() -> None:
 
 
 def test_a_wrong_launch_among_others_is_not_hidden() -> None:
-    """The gate failed in it, and its error stands there; whatever else befell launches."""
+    """The gate is failed, with the errors of that launch, whatever the others did."""
     wrong = {"status": "wrong_result", "reason": "rank 1: 0.5 off", "tolerance": 1e-4}
     launches = [
         record(launch=0, **wrong, output_error=0.5),
@@ -235,7 +235,7 @@ def test_bytes_and_errors_are_taken_over() -> None:
     ],
 )
 def test_what_the_gate_said(more: dict[str, Any], gate: str) -> None:
-    """passed, failed, or not run where there is no tolerance."""
+    """The gate is passed, failed, or not run where there is no tolerance."""
     (line,) = lines_of([record(**more)])
     assert line.gate == gate
 
@@ -247,12 +247,12 @@ def test_options_make_another_strategy() -> None:
 
 
 def test_nothing_gives_no_lines() -> None:
-    """A run without rows."""
+    """A run without rows has no lines."""
     assert lines_of([]) == []
 
 
 def test_numbers_of_ranks_ascend_in_each_panel() -> None:
-    """Whatever was measured first; panels and strategies stay as they came."""
+    """The order of measuring does not matter; panels and strategies keep theirs."""
     ran = [("b", "dsp", 8), ("b", "rsa", 8), ("a", "dsp", 4), ("b", "rsa", 2), ("b", "dsp", 2)]
     lines = lines_of(
         record(strategy, workload=work, world_size=ranks) for work, strategy, ranks in ran

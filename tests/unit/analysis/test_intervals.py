@@ -1,4 +1,4 @@
-"""Ratios of launches: paired by round, with an interval that holds what it says."""
+"""Ratios of launches: paired by round, with an interval that keeps its confidence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def by_round(values: Sequence[float], name: str = "r") -> dict[str, float]:
 
 
 def test_drift_cancels_in_the_rounds() -> None:
-    """A machine that slows down by half still shows that one side takes 1.1 times as long."""
+    """A machine that slows down by half still shows a ratio of 1.1."""
     drift = [100.0, 110.0, 125.0, 150.0]
     found = ratio(by_round(drift), by_round([1.1 * ms for ms in drift]))
     assert found is not None and found.is_paired
@@ -29,7 +29,7 @@ def test_drift_cancels_in_the_rounds() -> None:
 
 
 def test_runs_apart_keep_their_drift() -> None:
-    """The same launches without common rounds: the spread of both sides is in the interval."""
+    """Without common rounds the spread before and after is in the interval."""
     drift = [100.0, 110.0, 125.0, 150.0]
     found = ratio(by_round(drift, "a"), by_round([1.1 * ms for ms in drift], "b"))
     assert found is not None and not found.is_paired
@@ -42,7 +42,7 @@ TIMES = st.lists(st.floats(1.0, 100.0), min_size=3, max_size=12)
 
 @given(st.lists(st.tuples(st.floats(1.0, 100.0), st.floats(1.0, 100.0)), min_size=3, max_size=12))
 def test_paired_is_students_t_on_logarithms(pairs: list[tuple[float, float]]) -> None:
-    """Against scipy's: interval and one-sided probability."""
+    """Interval and one-sided probability equal scipy's."""
     before, after = ([pair[i] for pair in pairs] for i in (0, 1))
     found = ratio(by_round(before), by_round(after))
     logs = np.log(after) - np.log(before)
@@ -56,7 +56,7 @@ def test_paired_is_students_t_on_logarithms(pairs: list[tuple[float, float]]) ->
 
 @given(TIMES, TIMES)
 def test_apart_is_welchs_t_on_logarithms(before: list[float], after: list[float]) -> None:
-    """Against scipy's, for any two numbers of launches."""
+    """Both equal scipy's, for any two numbers of launches."""
     found = ratio(by_round(before, "a"), by_round(after, "b"))
     logs = [np.log(after), np.log(before)]
     if found is None or min(side.std() for side in logs) < 1e-9:
@@ -70,7 +70,7 @@ def test_apart_is_welchs_t_on_logarithms(before: list[float], after: list[float]
 
 @given(TIMES)
 def test_the_other_way_round_is_the_reciprocal(times: list[float]) -> None:
-    """A over B and B over A say the same."""
+    """A over B and B over A agree."""
     other = [time * (1 + i / 10) for i, time in enumerate(times)]
     forth, back = (ratio(*map(by_round, two)) for two in ((times, other), (other, times)))
     assert forth is not None and back is not None
@@ -80,7 +80,7 @@ def test_the_other_way_round_is_the_reciprocal(times: list[float]) -> None:
 
 
 def test_two_launches_have_no_interval() -> None:
-    """They know next to nothing of a spread: nothing follows from them."""
+    """Two launches say next to nothing about a spread: nothing follows from them."""
     found = ratio(by_round([1.0, 1.0]), by_round([2.0, 2.1]))
     assert found is not None
     assert found.interval() == (0.0, math.inf)
@@ -88,7 +88,7 @@ def test_two_launches_have_no_interval() -> None:
 
 
 def test_no_launch_no_ratio() -> None:
-    """Of either side."""
+    """Without a launch before or after there is no ratio."""
     assert ratio({}, by_round([1.0])) is None
     assert ratio(by_round([1.0]), {}) is None
 
@@ -114,7 +114,7 @@ def test_launches_needed_are_enough() -> None:
 
 @pytest.mark.parametrize("below", [0.975, 0.999])
 def test_launches_needed_of_two_sides_are_of_each(below: float) -> None:
-    """Though one side has more of them: as many of each, with the spreads of both."""
+    """The number holds before and after, with the spreads of both."""
     before = [1.0, 1.08, 0.94, 1.05, 0.95]
     after = [1.09 + 0.05 * (-1) ** i for i in range(20)]
     found = ratio(by_round(before, "a"), by_round(after, "b"))
@@ -132,7 +132,7 @@ def test_launches_needed_of_two_sides_are_of_each(below: float) -> None:
 
 
 def test_what_will_never_be_known_needs_no_number() -> None:
-    """A ratio right on the limit would take launches without end."""
+    """A ratio exactly on the limit would take infinitely many launches."""
     found = ratio(by_round([1.0] * 4), by_round([1.02, 1.04, 1.02, 1.04]))
     assert found is not None
     assert found.launches_needed(found.value) is None
@@ -140,7 +140,7 @@ def test_what_will_never_be_known_needs_no_number() -> None:
 
 
 def test_an_interval_holds_its_median() -> None:
-    """Even of skewed launches."""
+    """It does so even for skewed launches."""
     found = around([1.0, 1.0, 1.0, 1.0, 9.0])
     assert found is not None and found[0] <= 1.0 <= found[1]
     assert around([1.0, 2.0]) is None
@@ -148,7 +148,7 @@ def test_an_interval_holds_its_median() -> None:
 
 @given(st.lists(st.floats(0, 1), max_size=8))
 def test_holm_stands_between_bonferroni_and_nothing(p_values: list[float]) -> None:
-    """What Bonferroni rejects falls; what is above alpha stands; order does not matter."""
+    """Holm rejects what Bonferroni does, and nothing above alpha, in any order."""
     fallen = holm(p_values, 0.05)
     for p, fell in zip(p_values, fallen, strict=True):
         assert fell or p > 0.05 / len(p_values)

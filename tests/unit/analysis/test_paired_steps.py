@@ -21,13 +21,13 @@ Steps = list[list[float]]
 
 
 def side(steps: Steps, **more: Any) -> list[Record]:
-    """A launch for each list of steps, in turns with another side's."""
+    """A run with a launch for each list of steps, in turns with the other run."""
     means = [statistics.fmean(ms) for ms in steps]
     return rows("dsp", means, **{"turns": 40} | more)
 
 
 def traced(records: list[Record], steps: Steps) -> Traces:
-    """The same iterations of both ranks."""
+    """Both ranks have equal iterations."""
     return Traces(
         ms={
             (one.case, one.launch): {("timed", rank): ms for rank in range(2)}
@@ -37,8 +37,8 @@ def traced(records: list[Record], steps: Steps) -> Traces:
 
 
 def drifting(factor: float, seed: int) -> tuple[Steps, Steps]:
-    """Of both sides, of which the second ran its last third alone: a machine whose speed wanders,
-    meets neighbours alike, and now and then disturbs one of them."""
+    """Steps of two launches, the second of which ran its last third alone: the machine's speed
+    drifts, which neighbours share, and now and then it disturbs one of them."""
     chance = random.Random(seed)
     before, after = [], []
     for _ in range(ROUNDS):
@@ -63,7 +63,7 @@ def compared(
 
 
 def test_the_middle_half_of_the_ratios() -> None:
-    """A step that something disturbed counts for nothing, nor what one side ran alone."""
+    """Disturbed steps, and steps that ran alone, do not count."""
     assert middle_log_ratio([1.0] * 8, [1.1] * 6 + [9.0, 0.1]) == pytest.approx(math.log(1.1))
     assert middle_log_ratio([2.0, 2.0], [3.0, 3.0, 99.0]) == pytest.approx(math.log(1.5))
     assert middle_log_ratio([2.0], [3.0]) == pytest.approx(math.log(1.5))
@@ -71,7 +71,7 @@ def test_the_middle_half_of_the_ratios() -> None:
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.05, "slower"), (1.0, "same")])
 def test_neighbours_tell_what_means_cannot(factor: float, verdict: str) -> None:
-    """A machine that wanders by more than is to be found hides it in means alone."""
+    """Drift larger than the difference hides it only in the means."""
     old, new = drifting(factor, seed=1)
     before, after = side(old), side(new)
     assert compared(before, after).verdict == "inconclusive"
@@ -83,7 +83,7 @@ def test_neighbours_tell_what_means_cannot(factor: float, verdict: str) -> None:
 
 @pytest.mark.parametrize("lost", ["", "turns before", "turns after", "samples", "a rank"])
 def test_where_steps_are_not_known_means_are_compared(lost: str) -> None:
-    """Of a launch that ran alone, or whose iterations are lost."""
+    """The launch ran alone, or its iterations are lost."""
     steps, slower = [[100.0] * 4] * ROUNDS, [[100.0] * 3 + [300.0]] * ROUNDS
     before, after = side(steps), side(slower)
     traces = [traced(before, steps), traced(after, slower)]

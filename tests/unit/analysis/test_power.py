@@ -1,4 +1,4 @@
-"""What a check could find against a baseline."""
+"""The slowdown that a check against a baseline detects."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def launches(count: int, spread: float) -> list[float]:
     ("kept", "launched", "often"), [(3, 20, 0.85), (5, 20, POWER), (20, 20, POWER), (5, 5, POWER)]
 )
 def test_nine_in_ten_checks_find_it(kept: int, launched: int, often: float) -> None:
-    """Drawn a thousand times, both sides anew: fewer find one that is a third smaller."""
+    """In a thousand draws of baseline and check, fewer detect a third less."""
     chance = random.Random(1)
     slowdown = detectable_slowdown(0.05, kept, launched, LAST)
 
@@ -57,7 +57,7 @@ def test_nine_in_ten_checks_find_it(kept: int, launched: int, often: float) -> N
 
 
 def test_more_launches_find_less_and_nothing_within_the_limit() -> None:
-    """Of launches that all took the same the limit itself is found."""
+    """With launches of equal times the detectable slowdown is the limit itself."""
     by_launches = [detectable_slowdown(0.05, kept, 20, LAST) for kept in (3, 4, 5, 10, 20, 100)]
     assert by_launches == sorted(by_launches, reverse=True)
     assert by_launches[-1] > MAX_SLOWDOWN
@@ -73,7 +73,7 @@ def side(strategy: str, times: Sequence[float], **more: Any) -> list[Any]:
 
 
 def test_the_hardest_case_is_told() -> None:
-    """Its launches differ most; several cases share the error."""
+    """The launches of this case differ most; several cases share the level."""
     steady, shaky = side("dsp", launches(5, 0.01)), side("rsa", launches(5, 0.06))
     found = hardest([*steady, *shaky])
     assert found is not None
@@ -87,7 +87,7 @@ def test_the_hardest_case_is_told() -> None:
 
 
 def test_quiet_launches_alone_count() -> None:
-    """As in a check against launches that ran apart: with too few there is no verdict on time."""
+    """A check does the same: with too few there is no verdict on time."""
     loud = rows("dsp", [150.0, 90.0, 80.0], session="b", noisy="a neighbour")
     found = hardest([*side("dsp", launches(5, 0.01)), *loud])
     assert found is not None
@@ -96,7 +96,7 @@ def test_quiet_launches_alone_count() -> None:
 
 
 def test_launches_that_cannot_be_compared_have_no_figure() -> None:
-    """Of other hardware among themselves; a case that is too short still shares the error."""
+    """Launches of mixed hardware do not count; a case with too few shares the level."""
     mixed = [*side("rsa", launches(3, 0.1)), *rows("rsa", [90.0], session="b", gpu="another")]
     mixed[0] = replace(mixed[0], gpu="one")
     assert hardest(mixed) is None
@@ -107,7 +107,7 @@ def test_launches_that_cannot_be_compared_have_no_figure() -> None:
 
 
 def test_a_spread_beyond_reason_is_no_error() -> None:
-    """As in a file that was damaged; a float holds it, or it is infinite."""
+    """A damaged file may hold any spread; a slowdown that no float holds is infinite."""
     found = hardest(side("dsp", [1e-29, 1.0, 1e29]))
     assert found is not None
     assert found.slowdown > 1e100
@@ -115,6 +115,6 @@ def test_a_spread_beyond_reason_is_no_error() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_two_launches_have_no_interval(count: int) -> None:
-    """Nor has a case without a time."""
+    """Neither has a case without a time."""
     failed = side("rsa", [100.0] * 5, status="oom")
     assert hardest([*side("dsp", [100.0, 101.0][:count]), *failed]) is None

@@ -1,4 +1,4 @@
-"""The gate for changes: what fails it, what passes, what stays open."""
+"""The verdict of a check: what fails it, what passes, what stays undecided."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def grade(before: list[Record], after: list[Record], metric: str) -> str:
     [(1.0, "pass"), (0.8, "pass"), (1.02, "pass"), (1.05, "fail"), (1.03, "undecided")],
 )
 def test_time_fails_beyond_the_margin(factor: float, wanted: str) -> None:
-    """With its whole interval; within the margin, or faster, it passes."""
+    """The whole interval must be beyond; within the margin, or faster, it passes."""
     assert grade(side(), side(factor), "time") == wanted
 
 
@@ -48,13 +48,13 @@ def test_noise_leaves_time_undecided() -> None:
 
 @pytest.mark.parametrize(("bytes_now", "wanted"), [(8, "pass"), (9, "fail"), (7, "fail")])
 def test_bytes_fail_on_any_difference(bytes_now: int, wanted: str) -> None:
-    """Fewer too: whoever meant it makes a new baseline."""
+    """Fewer bytes fail, too: an intended change needs a new baseline."""
     assert grade(side(), side(sent_bytes_forward=bytes_now), "volume") == wanted
 
 
 @pytest.mark.parametrize(("peak", "wanted"), [(1010, "pass"), (1011, "fail"), (500, "pass")])
 def test_memory_fails_when_it_grows(peak: int, wanted: str) -> None:
-    """By more than 1 %; less is welcome."""
+    """More than 1 % fails; less passes."""
     before, after = side(peak_allocated_bytes=1000), side(peak_allocated_bytes=peak)
     assert grade(before, after, "memory") == wanted
 
@@ -64,24 +64,24 @@ def test_memory_fails_when_it_grows(peak: int, wanted: str) -> None:
     [("ok", "oom", "fail"), ("oom", "ok", "pass"), ("oom", "oom", "pass")],
 )
 def test_a_case_that_breaks_fails(before: str, after: str, wanted: str) -> None:
-    """One that was broken before is nobody's regression."""
+    """A case that was broken before is not a regression."""
     assert grade([row(status=before)], [row(status=after)], "status") == wanted
 
 
 def test_a_missing_case_cannot_be_judged() -> None:
-    """Else a check that measures nothing would pass; a new one needs no counterpart."""
+    """Otherwise a check that measures nothing would pass; a new case needs no counterpart."""
     missing = judge([*side(), *side(strategy="rsa")], side())
     assert (missing.of("fail"), missing.is_comparable) == ([], False)
     assert judge(side(), [*side(), *side(strategy="rsa")]).is_comparable
 
 
 def test_nothing_to_judge_is_not_comparable() -> None:
-    """No case on either side."""
+    """Neither base nor head has a case."""
     assert not judge([], []).is_comparable
 
 
 def test_another_gpu_is_not_comparable() -> None:
-    """Though its bytes are judged, and would fail."""
+    """Its bytes are judged all the same, and would fail."""
     other = judge(side(gpu="a"), side(gpu="b"))
     assert (other.of("fail"), other.is_comparable) == ([], False)
     worse = judge(side(gpu="a"), side(gpu="b", sent_bytes_forward=9))
@@ -89,7 +89,7 @@ def test_another_gpu_is_not_comparable() -> None:
 
 
 def test_many_cases_ask_for_more_certainty() -> None:
-    """What fails alone, just so, stays open among forty cases: one in twenty does by chance."""
+    """A case that just fails alone is undecided among forty: one in twenty does by chance."""
     close = [ms * 1.05 for ms in (100.9, 100.0, 99.1, 100.6, 99.4)]
     alone = judge(side(), rows("dsp", close, sent_bytes_forward=8))
     assert [one.metric for one in alone.of("fail")] == ["time"]
@@ -110,7 +110,7 @@ def test_many_cases_ask_for_more_certainty() -> None:
 
 
 def test_it_is_said_how_many_launches_each_side_has() -> None:
-    """Those of a check that is not done with five say nothing of the five that are kept."""
+    """The reason counts the launches of the check and the five of the baseline."""
     spread = [ms * 1.04 + (-1) ** i * 5 for i, ms in enumerate(STEPS * 4)]
     found = judge(side(), rows("dsp", spread, session="t", sent_bytes_forward=8))
     (open_,) = found.of("undecided")
@@ -119,14 +119,14 @@ def test_it_is_said_how_many_launches_each_side_has() -> None:
 
 
 def test_between_faster_and_the_same_is_good_enough() -> None:
-    """Not slower, beyond doubt: it passes, and is not called inconclusive."""
+    """It is certainly not slower: it passes, and is not called inconclusive."""
     found = judge(side(), rows("dsp", [97.0, 96.0, 98.0, 97.5, 96.5], sent_bytes_forward=8))
     (time,) = (one for one in found.graded if one.finding.metric == "time")
     assert (time.finding.verdict, time.grade) == ("not slower", "pass")
 
 
 def test_a_case_that_is_new_judges_nothing() -> None:
-    """Nor does one that failed before, and works now."""
+    """Neither does a case that failed before, and works now."""
     assert not judge([], side()).is_comparable
     assert not judge([row(status="crash")], side()).is_comparable
     assert judge([*side(), row("rsa", status="crash")], [*side(), row("rsa")]).is_comparable
@@ -134,7 +134,7 @@ def test_a_case_that_is_new_judges_nothing() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(3, 4), (4, 3)])
 def test_medians_are_not_compared_with_trimmed_means(before: int, after: int) -> None:
-    """Rows of before schema 4 hold medians; bytes and memory are what they were."""
+    """Rows before schema 4 hold medians; bytes and memory can be compared."""
     judgement = judge(
         side(schema_version=before, peak_allocated_bytes=8),
         side(schema_version=after, peak_allocated_bytes=8),
