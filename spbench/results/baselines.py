@@ -23,34 +23,34 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def folder_of(name: str, root: Path = BASELINES) -> Path:
-    """Where a baseline is, or would be. Raises ResultsError for what is no name."""
+    """Folder of a baseline, whether it exists or not. Raises ResultsError for an invalid name."""
     if not NAME.fullmatch(name):
         raise ResultsError(
-            f"{name!r} is no name for a baseline; use letters, digits, '.', '_' and '-'"
+            f"{name!r} is not a name for a baseline; use letters, digits, '.', '_' and '-'"
         )
     return root / name
 
 
 def names(root: Path = BASELINES) -> list[str]:
-    found = (path.parent.name for path in root.glob("*/runs.csv"))
-    return sorted(name for name in found if NAME.fullmatch(name))
+    folders = (path.parent.name for path in root.glob("*/runs.csv"))
+    return sorted(name for name in folders if NAME.fullmatch(name))
 
 
 def keep(name: str, run: Path, records: Sequence[Record], root: Path = BASELINES) -> Path:
-    """Writes ``records`` of ``run`` as the baseline of that name, in place of an earlier one.
+    """Writes ``records`` of ``run`` as the baseline ``name``, in place of an earlier baseline.
 
-    The new one is written beside the old one, which moves aside and goes last; of two writers at
-    once the later raises OSError.
+    The new folder is written beside the old, which moves aside and is deleted last; if two
+    processes write at once, the later raises OSError.
     """
     named = folder_of(name, root)
-    folder = named.resolve()  # a link stays one
+    folder = named.resolve()  # a link stays a link
     own = folder.parent / f".{folder.name}.{secrets.token_hex(4)}"
     beside, aside = own.with_suffix(".new"), own.with_suffix(".old")
     try:
         with Store(beside) as store:
             facts = read_run(folder_of_run(run))
             keys = {record.case for record in records}
-            facts["cases"] = [one for one in facts.get("cases", []) if one.get("key") in keys]
+            facts["cases"] = [case for case in facts.get("cases", []) if case.get("key") in keys]
             store.write_run(facts)
             store.copy(records)
         (beside / LOCK).unlink(missing_ok=True)

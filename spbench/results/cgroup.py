@@ -1,6 +1,6 @@
-"""What the control groups of this process allow it: memory and processor time, versions 1 and 2.
+"""Limits of memory and processor time that control groups (versions 1 and 2) set this process.
 
-A limit may be set at any level: of a process's own group and all above it the tightest counts.
+A limit may be set at any level: the tightest of the process's own group and all above it counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_LIMIT_BYTES = 2**60
 
 @dataclass(frozen=True, kw_only=True)
 class Allowed:
-    """None: no limit."""
+    """The limits of a process. None: no limit."""
 
     memory_bytes: int | None = None
     cores: float | None = None
@@ -27,7 +27,7 @@ class Allowed:
 def allowed(
     groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
 ) -> Allowed:
-    """Of the process whose groups the file lists. Where there are none, there are no limits."""
+    """The limits of the process whose groups the file lists; without groups there are no limits."""
     text = or_none(lambda: groups.read_text(encoding="utf-8")) or ""
     memory: list[int] = []
     cores: list[float] = []
@@ -41,7 +41,7 @@ def allowed(
 
 
 def _folders(root: Path, controllers: str, path: str) -> Iterator[Path]:
-    """A group's folder and all above it. In a container those of the host may not be there."""
+    """A group's folder and all above it. In a container the folders of the host may be missing."""
     names = ["."] if not controllers else [controllers, *controllers.split(",")]
     for top in dict.fromkeys(map(root.joinpath, names)):
         parts = [part for part in path.split("/") if part not in ("", "..")]
@@ -50,14 +50,14 @@ def _folders(root: Path, controllers: str, path: str) -> Iterator[Path]:
 
 
 def _memory(folder: Path) -> list[int]:
-    """Version 2 says "max" where there is no limit."""
+    """Limits in bytes; version 2 writes "max" for no limit."""
     files = (folder / "memory.max", folder / "memory.limit_in_bytes")
     limits = [or_none(partial(_number, file)) for file in files]
     return [limit for limit in limits if limit is not None and limit < NO_LIMIT_BYTES]
 
 
 def _cores(folder: Path) -> list[float]:
-    """Microseconds of processor time in each period, over its microseconds."""
+    """Limits in cores: microseconds of processor time in a period, over its microseconds."""
     quota, _, period = (or_none(lambda: _read(folder / "cpu.max")) or "").partition(" ")
     if not quota:
         quota = or_none(lambda: _read(folder / "cpu.cfs_quota_us")) or ""

@@ -40,7 +40,7 @@ def environment() -> dict[str, Any]:
 
 
 def package_version(name: str) -> str:
-    """Blank if it is not installed; spbench itself need not be."""
+    """Version of a package, blank if it is not installed; spbench itself need not be."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -48,7 +48,7 @@ def package_version(name: str) -> str:
 
 
 def variables(environ: os._Environ[str] | dict[str, str]) -> dict[str, str]:
-    """Those that matter to torch and us; values whose name sounds secret are hidden."""
+    """Variables that matter to torch and spbench; values whose name sounds secret are hidden."""
     return {
         name: "(hidden)" if SECRET.search(name) else value
         for name, value in sorted(environ.items())
@@ -70,7 +70,7 @@ def gpus() -> list[dict[str, Any]]:
 def gpu_memory(shown: str | None) -> list[int]:
     """Bytes in use on each GPU, whoever holds them; none where NVML does not answer.
 
-    ``shown``: what CUDA_VISIBLE_DEVICES says; others' GPUs are their affair.
+    ``shown``: the value of CUDA_VISIBLE_DEVICES; other GPUs are left out.
     """
     nvml = open_nvml()
     if nvml is None:
@@ -136,7 +136,7 @@ def _git(*words: str) -> str:
 
 
 def cpu_name() -> str:
-    """The model, or at least the architecture."""
+    """Model of the processor, or at least its architecture."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

@@ -1,6 +1,6 @@
-"""Which results directory a command means: the one named, or the latest.
+"""The results directory that a command means: as it is named, or the latest.
 
-What imports pandas is imported in functions: a run needs this file before its ranks start.
+Functions import what needs pandas: a run imports this file before its ranks start.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 RESULTS = Path("results")
 SHOWN = 3
-"""Runs, of those that there are."""
+"""Runs that a message names."""
 
 
 def find_run(named: Path | None, baselines: Path = BASELINES) -> Path:
     """A results directory or CSV file; ``baseline:NAME`` is one of ``baselines``.
 
-    Raises Failure with what there is instead.
+    Raises Failure with the runs that exist.
     """
     prefix, colon, name = str(named).partition(":")
     if colon and prefix == "baseline":
@@ -49,12 +49,12 @@ def find_run(named: Path | None, baselines: Path = BASELINES) -> Path:
     within = sorted(path.parent for path in named.glob("*/runs.csv")) if named.is_dir() else []
     if within and not (named / "runs.csv").exists():
         known = ", ".join(map(str, within[:SHOWN]))
-        raise Failure(f"{named} is no run, but holds some: {known}; name one of them")
+        raise Failure(f"{named} is not a run, but holds some: {known}; name one of them")
     return named
 
 
 def find_baseline(name: str, baselines: Path = BASELINES) -> Path:
-    """The folder of a baseline. Raises Failure with those that there are."""
+    """The folder of a baseline. Raises Failure with the baselines that exist."""
     try:
         folder = folder_of(name, baselines)
     except ResultsError as error:
@@ -71,27 +71,27 @@ def find_baseline(name: str, baselines: Path = BASELINES) -> Path:
 
 def all_runs() -> list[Path]:
     """The runs under results/, the latest last."""
-    found = RESULTS.glob("*/runs.csv")
-    return [path.parent for path in sorted(found, key=_changed_s)]
+    files = RESULTS.glob("*/runs.csv")
+    return [path.parent for path in sorted(files, key=_changed_s)]
 
 
 def _changed_s(file: Path) -> float:
-    """0 of one that has been removed meanwhile."""
+    """Time of the last change; 0 for a file that has been removed meanwhile."""
     with contextlib.suppress(FileNotFoundError):
         return file.stat().st_mtime
     return 0.0
 
 
 def not_there_yet(run: Path, frame: pandas.DataFrame) -> int:
-    """How many launches run.json asks for that have no row."""
-    there = set(zip(frame["case"], frame["launch"], strict=True))
-    asked = read_run(folder_of_run(run)).get("cases", [])
-    return sum((case.get("key"), case.get("launch")) not in there for case in asked)
+    """Number of launches in run.json that have no row."""
+    have_rows = set(zip(frame["case"], frame["launch"], strict=True))
+    cases = read_run(folder_of_run(run)).get("cases", [])
+    return sum((case.get("key"), case.get("launch")) not in have_rows for case in cases)
 
 
 def command_again(run: Path) -> str:
-    """The command that measured it, with this folder as its ``--out``: it goes on from there. Blank
-    where run.json does not tell, or tells of another command than run."""
+    """The command that resumes a run, with its folder as ``--out``. Blank where run.json names no
+    command, or another than run."""
     words = iter(read_run(folder_of_run(run)).get("argv", [])[1:])
     kept = ["spbench"]
     for word in words:
@@ -104,12 +104,12 @@ def command_again(run: Path) -> str:
 
 def reference_of(run: Path, frame: pandas.DataFrame) -> str | None:
     """The strategy to compare the others with that the run's sweep names, if it has a row."""
-    found = read_run(folder_of_run(run)).get("reference")
-    return found if (frame["strategy"] == found).any() else None
+    name = read_run(folder_of_run(run)).get("reference")
+    return name if (frame["strategy"] == name).any() else None
 
 
 def traces_of(run: Path, frame: pandas.DataFrame) -> Traces:
-    """Iterations of the launches that took turns with another side's; of others none are needed."""
+    """Iterations of the launches that took turns with another run's; the others are not read."""
     from spbench.results.iterations import Traces, read_traces
 
     cases = set(frame.loc[frame["turns"].fillna(0) > 0, "case"])

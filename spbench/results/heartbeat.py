@@ -1,8 +1,8 @@
-"""Where a rank is, in a small file that the parent can look at: the rank's sign of life.
+"""The heartbeat of a rank: a small file that shows the parent how far the rank has come.
 
 The rank writes into mapped memory (no system call, so that a timed step may do it), the parent
-reads the file. A heartbeat that does not change does not prove a fault, but if none of a launch
-changes for long, the launch hangs, and the rank that got least far is the one to look at.
+reads the file. A heartbeat that stands still does not prove a fault, but if all heartbeats of a
+launch stand still for long, the launch hangs, and the rank that got least far shows where.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RankPosition:
 
 @final
 class Heartbeat:
-    """The rank's side. Without a path nothing is written."""
+    """Writes the heartbeat of a rank. Without a path nothing is written."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._beats = self._phases = self._steps = self._transfers = 0
@@ -85,7 +85,7 @@ class Heartbeat:
         self._write()
 
     def working(self) -> None:
-        """The rank is alive, and where it was."""
+        """The rank is alive and has begun nothing new."""
         self._write()
 
     def transfer(self) -> None:
@@ -120,7 +120,7 @@ def heartbeat_folder(folder: Path) -> Iterator[Path]:
     """The folder of the heartbeats of the launch in ``folder``, while the launch lasts.
 
     It is in memory if the system has such a place, since writing to a disk may make a rank wait.
-    A file says where, not the job, which ranks of older commits must understand.
+    The file ``pulses`` names it, not job.json, which ranks of older commits must understand.
     """
     where = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="spbench-pulses-", dir=where) as heartbeats:

@@ -26,7 +26,7 @@ FOLDER = "samples"
 SAMPLE_COLUMNS = ("case", "launch", "rank", "iteration", "step_ms", "silent_ms")
 KEYS = list(SAMPLE_COLUMNS[:4])
 LEAST_MS, MOST_MS = 1e-6, 1e12
-"""A nanosecond and thirty years: what is outside was no step, and its ratios are no numbers."""
+"""A nanosecond and thirty years: a time outside is not a step's, and its ratios may overflow."""
 
 Launch = tuple[str, int]
 """Case and number."""
@@ -35,7 +35,7 @@ Times = dict[Launch, dict[tuple[str, int], list[float]]]
 
 
 def write_samples(folder: Path, record: Record, samples: Sequence[Sample]) -> None:
-    """The iterations of one launch, in place of those of an earlier attempt at it."""
+    """Writes the iterations of one launch, in place of those of an earlier attempt."""
     rows = [
         (record.case, record.launch, sample.rank, i, *(_cell(ms) for ms in times))
         for sample in samples
@@ -80,7 +80,7 @@ def read_samples(path: str | Path, cases: Collection[str] | None = None) -> pand
 
 
 def _launches(folder: Path, cases: Collection[str] | None) -> tuple[pandas.DataFrame, int, int]:
-    """What is in samples/, how many of its files are damaged, and how many lines."""
+    """The iterations in samples/, and the numbers of damaged files and lines."""
     texts, torn = [], 0
     for file in sorted((folder / FOLDER).glob("*-launch*.csv.gz")):
         if cases is not None and file.name.rpartition("-launch")[0] not in cases:
@@ -106,7 +106,7 @@ def _launches(folder: Path, cases: Collection[str] | None) -> tuple[pandas.DataF
 
 
 def _wide(cells: pandas.DataFrame) -> tuple[pandas.DataFrame, int]:
-    """Both passes of the old form beside each other, and how many lines are not samples."""
+    """Both passes of the old form side by side, and the number of lines that are not samples."""
     cells = _numeric(cells, ["ms"])
     sound = _are_numbers(cells) & _is_time(cells["ms"]) & cells["ms"].notna()
     good = _last_attempts(cells[sound])
@@ -122,7 +122,7 @@ def _wide(cells: pandas.DataFrame) -> tuple[pandas.DataFrame, int]:
 
 
 def _last_attempts(good: pandas.DataFrame) -> pandas.DataFrame:
-    """A launch that was measured again begins anew with iteration 0 of a rank that it had."""
+    """The last attempt at each launch; iteration 0 of a rank for a second time begins another."""
     whole = pandas.MultiIndex.from_frame(good.loc[good["whole"].astype(bool), KEYS[:2]])
     named = pandas.MultiIndex.from_frame(good[KEYS[:2]])
     good = good[good["whole"].astype(bool) | ~named.isin(whole)]
@@ -140,7 +140,7 @@ def _numeric(cells: pandas.DataFrame, times: Sequence[str]) -> pandas.DataFrame:
 
 
 def _are_numbers(cells: pandas.DataFrame) -> pandas.Series[bool]:
-    """Whether launch, rank and iteration of each line are whole."""
+    """Lines whose launch, rank and iteration are whole numbers."""
     numbers = cells[KEYS[1:]]
     return ((numbers >= 0) & (numbers % 1 == 0)).all(axis=1)
 
@@ -156,7 +156,7 @@ def _typed(frame: pandas.DataFrame) -> pandas.DataFrame:
 
 @dataclass(frozen=True, kw_only=True)
 class Traces:
-    """Iterations of some cases by launch, and what of them is lost."""
+    """Iterations of some cases by launch, and how much is lost."""
 
     ms: Times = field(default_factory=dict)
     torn: int = 0

@@ -15,10 +15,10 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def taken(folder: Path) -> BaseFileLock:
-    """The lock of ``folder``, held. Raises CannotWriteError where another run has it, or none can.
+    """The lock of ``folder``, held. Raises CannotWriteError if another run has it, or no run can.
 
-    Where there are no locks filelock may offer a file whose presence is one. That outlives a
-    killed run, so it is not used.
+    Without locks in the file system, filelock may use the presence of a file as a lock. Such a
+    file outlives a killed run, so it is not used.
     """
     lock = FileLock(folder / LOCK)
     try:

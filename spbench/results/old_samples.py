@@ -1,8 +1,8 @@
 """samples.csv.gz of older versions: all launches in one file, each a gzip member of its own.
 
-A run that was killed while it wrote left a torn member with others behind it. Of a torn one what
-came before the tear is read, unless the launch is whole elsewhere; a member whose checksum is wrong
-is left out, as any of its figures may be.
+A run that was killed while it wrote left a torn member with others behind it. The part before the
+tear is read, unless the launch is whole elsewhere; a member whose checksum is wrong is left out, as
+any of its figures may be wrong.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import pandas
 NAME = "samples.csv.gz"
 COLUMNS = ("case", "launch", "pass", "rank", "iteration", "ms")
 MEMBER = re.compile(rb"\x1f\x8b\x08(?=[\x00-\x1f].{4}[\x00\x02\x04][\x00-\x0d\xff])", re.DOTALL)
-"""How a gzip member begins: method, flags, any time, level, system (RFC 1952). What was torn may
-end like one, directly before the next."""
+"""The beginning of a gzip member: method, flags, any time, level, system (RFC 1952). A torn member
+may end like that, directly before the next."""
 
 
 def old_cells(folder: Path, cases: Collection[str] | None) -> tuple[pandas.DataFrame, int]:
-    """The lines of ``cases``, or of all, with one time each, and in how many places they are torn.
+    """The lines of ``cases``, or of all cases, and the number of torn places.
 
-    Launches that were measured again are there as often; ``whole`` says which lines are of a
-    member that is whole.
+    A line holds one time; a launch that was measured again has lines of each attempt. ``whole``
+    marks the lines of whole members.
     """
     try:
         data = (folder / NAME).read_bytes()
@@ -40,7 +40,7 @@ def old_cells(folder: Path, cases: Collection[str] | None) -> tuple[pandas.DataF
 
 
 def _joined(texts: Sequence[tuple[str, bool]]) -> Iterator[tuple[str, bool]]:
-    """The text of all whole members, and the lines that end of all torn ones."""
+    """The text of all whole members, and the complete lines of all torn members."""
     yield "\n".join(text for text, whole in texts if whole), True
     yield "\n".join(text[: text.rfind("\n") + 1] for text, whole in texts if not whole), False
 
@@ -69,7 +69,7 @@ def _cells(text: str, cases: Collection[str] | None) -> pandas.DataFrame:
 
 
 def _members(data: bytes) -> Iterator[tuple[str, bool]]:
-    """The text of each gzip member, and whether it is whole; of a torn one its beginning."""
+    """The text of each gzip member, or its beginning if it is torn, and whether it is whole."""
     try:
         text = gzip.GzipFile(fileobj=io.BytesIO(data)).read()
     except (OSError, EOFError, zlib.error):
@@ -93,10 +93,10 @@ def _members_of_damaged(data: bytes) -> Iterator[tuple[str, bool]]:
 
 
 def _member(data: bytes, bounds: Sequence[int]) -> tuple[bytes, int, bytes]:
-    """What begins at the first of ``bounds``: its text, at which bound it has ended, what is over.
+    """The member at the first of ``bounds``: its text, the bound where it ends, the bytes behind it.
 
-    It may well hold what looks like another beginning. 0: it is torn, before the next beginning,
-    as what follows it would be read as its own.
+    A member may hold what looks like another beginning. Bound 0: it is torn, and its text ends
+    before the next beginning, as what follows would be read as its own.
     """
     inflate = zlib.decompressobj(wbits=31)
     text = beginning = b""

@@ -1,4 +1,4 @@
-"""The rows of a run that are meant, by workload, strategy and number of ranks."""
+"""Choosing rows of a run by workload, strategy and number of ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def select_rows(
     strategies: Sequence[str],
     ranks: Sequence[str],
 ) -> pandas.DataFrame:
-    """The rows that match everything that is named; nothing named is everything. Raises Failure.
+    """The rows that match all flags; no flags mean all rows. Raises Failure without such rows.
 
     A workload's name also means its rows with settings, a strategy's those with options.
     """

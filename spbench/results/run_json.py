@@ -1,6 +1,6 @@
-"""run.json: what was asked for, by what, where; a resumed run adds to it.
+"""run.json: the command of a run, its cases and its machine; a resumed run adds to it.
 
-It may be damaged, or be JSON of another shape. What a resumed run would trip over is dropped, so
+The file may be damaged, or be JSON of another shape. What a resumed run cannot use is dropped, so
 that reading never raises and all that is left can be used.
 """
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 DEEPEST = 20
-"""So many brackets stand in none of ours; far more could not be written again."""
+"""Levels of brackets: run.json has fewer, and far more could not be written again."""
 
 
 def folder_of_run(run: Path) -> Path:
-    """Of a run that is named by its folder, or by its rows. Another file has no folder of its own:
-    what lies beside it is another run's."""
+    """Folder of a run that is named by its folder or its runs.csv. Another file is its own folder:
+    what lies beside it belongs to another run."""
     return run.parent if run.name == "runs.csv" else run
 
 
@@ -27,12 +27,12 @@ def read_run(folder: Path) -> dict[str, Any]:
     lines, ``argv`` one of them, and ``reference`` a name; each may be missing.
     """
     try:
-        found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(facts, dict):
         return {}
-    return {name: _sound(name, value) for name, value in found.items() if _fits(name, value)}
+    return {name: _sound(name, value) for name, value in facts.items() if _fits(name, value)}
 
 
 def _fits(name: str, value: Any) -> bool:
@@ -46,17 +46,17 @@ def _fits(name: str, value: Any) -> bool:
 
 
 def _sound(name: str, value: Any) -> Any:
-    """Without the cases and commands that are none."""
+    """The value without entries that are not cases or commands."""
     if name == "cases":
-        return [one for one in value if _is_case(one)]
-    return [one for one in value if _is_command(one)] if name == "history" else value
+        return [case for case in value if _is_case(case)]
+    return [command for command in value if _is_command(command)] if name == "history" else value
 
 
 def _is_shallow(value: Any, left: int) -> bool:
     if not isinstance(value, dict | list):
         return True
     within = value.values() if isinstance(value, dict) else value
-    return left > 0 and all(_is_shallow(one, left - 1) for one in within)
+    return left > 0 and all(_is_shallow(inner, left - 1) for inner in within)
 
 
 def _is_case(value: Any) -> bool:

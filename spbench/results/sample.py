@@ -1,4 +1,4 @@
-"""What one rank saw, as it writes it to its file and the parent reads it."""
+"""What a rank hands to the parent by its file: samples of a launch, checks and exchanges."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ STATUSES: tuple[RowStatus, ...] = get_args(RowStatus)
 class Sample(BaseModel):
     """Raw figures of one rank in one launch. None: not measured.
 
-    A checkout that is a few commits older or newer may have written it: what it says besides
-    is left alone.
+    A checkout that is a few commits older or newer may have written it: fields that are not known
+    are ignored.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -45,9 +45,9 @@ class Sample(BaseModel):
     began_s: float | None = None
     """Wall-clock time at which the rank had joined the others and turned to its case."""
     phases_s: dict[str, float] = {}
-    """What came then, in order, and how long each took."""
+    """Seconds of each phase from then on, in their order."""
     steps_s: float | None = None
-    """Of all that, inside steps: of the gate, its reference, warm-up and every pass."""
+    """Seconds inside steps: of the gate, its reference, warm-up and every pass."""
     warmup: int | None = None
     step_ms: list[float] | None = None
     compute_ms: list[float] | None = None
@@ -69,14 +69,14 @@ class Sample(BaseModel):
     gated_on: str = ""
     device_name: str = ""
     versions: dict[str, str] = {}
-    """torch, cuda and nccl, as the rank found them."""
+    """Versions of torch, cuda and nccl."""
     environment: dict[str, str] = {}
     """Variables that the strategy asked for, and a fault that was planted."""
     conditions: Conditions | None = None
 
 
 class Checked(BaseModel):
-    """What one rank found in one check; blank where the strategy declines."""
+    """One check on one rank; blank where the strategy declines."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -90,7 +90,7 @@ class Checked(BaseModel):
 
 
 CHECKED = TypeAdapter(list[Checked])
-"""What one rank writes after a job of checks."""
+"""The file of a rank after a job of checks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,18 +117,18 @@ class Exchange(BaseModel):
 
     name: str
     wrong: str = ""
-    """How what came differs from what was to come; blank: not at all."""
+    """How the received numbers differ from the expected; blank: not at all."""
 
 
 class Exchanged(BaseModel):
-    """All of them, on one rank."""
+    """All exchanges of one rank."""
 
     model_config = ConfigDict(frozen=True)
 
     rank: int
     exchanges: list[Exchange]
     sent_bytes_per_s: dict[str, float] = {}
-    """By operation, of a large tensor, as this rank timed it."""
+    """Rate of a large tensor by operation, as this rank timed it."""
 
 
 def sample_path(folder: Path, rank: int) -> Path:
@@ -136,7 +136,7 @@ def sample_path(folder: Path, rank: int) -> Path:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """By a temporary file and a rename: a reader sees all of it or none."""
+    """Writes a file by a temporary file and a rename: a reader sees all of it or nothing."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)

@@ -30,7 +30,7 @@ from spbench.results.sample import Sample, write_atomically
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LEAST_FREE_BYTES = 16 * 2**20
-"""For the row, the samples and the logs of a launch, with some to spare."""
+"""Room for the row, the samples and the logs of a launch, with some to spare."""
 
 
 class Store:
@@ -61,11 +61,11 @@ class Store:
     def check_room(self) -> None:
         """Raises CannotWriteError, before a launch, if its row could not be written."""
         with _named(self.folder):
-            self._check_there()
+            self._check_exists()
             disk = shutil.disk_usage(self.folder)
             if not os.access(self.folder, os.W_OK):
                 raise CannotWriteError(f"cannot write to {self.folder} any more")
-        # A file system that tells no size tells nothing of what is free either.
+        # A file system without a size does not know what is free either.
         if disk.total and disk.free < LEAST_FREE_BYTES:
             raise CannotWriteError(
                 f"the disk of {self.folder} has {disk.free / 2**20:.1f} MiB free, and a launch "
@@ -73,25 +73,25 @@ class Store:
             )
 
     def append(self, record: Record, samples: Sequence[Sample] = ()) -> None:
-        """The row, and before it every iteration of every rank. Raises CannotWriteError.
+        """Writes every iteration of every rank, then the row. Raises CannotWriteError.
 
-        Ctrl-C and the like wait until it is done: a case that was measured is not lost.
+        Ctrl-C and other signals wait until it is done: a measured case is not lost.
         """
         from spbench.results.iterations import write_samples  # and pandas: not before ranks start
 
         with _named(self.folder), _uninterrupted():
-            self._check_there()
+            self._check_exists()
             write_samples(self.folder, record, samples)
             self._add([record])
 
     def copy(self, records: Iterable[Record]) -> None:
-        """Rows of launches that were measured elsewhere, all at once. Raises CannotWriteError."""
+        """Writes rows of launches that were measured elsewhere. Raises CannotWriteError."""
         with _named(self.folder), _uninterrupted():
-            self._check_there()
+            self._check_exists()
             self._add(records)
 
     def _add(self, records: Iterable[Record]) -> None:
-        """Rows behind those that are there; of a failed attempt nothing is left."""
+        """Appends rows; a failed attempt leaves nothing behind."""
         path = self.folder / "runs.csv"
         size_bytes = path.stat().st_size if path.exists() else 0
         text = io.StringIO()
@@ -110,8 +110,8 @@ class Store:
                 os.truncate(path, size_bytes)
             raise
 
-    def _check_there(self) -> None:
-        """Ranks that write their logs would make the folder anew, without its rows and its lock."""
+    def _check_exists(self) -> None:
+        """Raises CannotWriteError if the folder is gone: logs would make it anew, without rows or lock."""
         if self._lock is not None and not (self.folder / LOCK).exists():
             raise CannotWriteError(f"{self.folder} was moved or deleted while a run wrote to it")
 
@@ -135,7 +135,7 @@ class Store:
                 write_atomically(path, ready)
 
     def write_run(self, facts: Mapping[str, Any]) -> None:
-        """run.json: what was asked for, by what, where. ``history``: what was asked for before."""
+        """Writes run.json; the command lines of earlier invocations become its ``history``."""
         path = self.folder / "run.json"
         earlier = read_run(self.folder)
         history = [*facts.get("history", []), *earlier.get("history", [])]
@@ -150,29 +150,29 @@ class Store:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Signals that ask for an end are answered behind it. (To block them would hold for one thread,
-    and libraries have more.)"""
+    """Signals that ask for an end wait until the block ends. (Blocking them would hold for one
+    thread, and libraries have more.)"""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
-    before = {one: signal.getsignal(one) for one in ENDINGS}
-    for one in ENDINGS:
-        if callable(before[one]):
-            signal.signal(one, lambda number, _: came.append(number))
+    received: list[int] = []
+    before = {ending: signal.getsignal(ending) for ending in ENDINGS}
+    for ending in ENDINGS:
+        if callable(before[ending]):
+            signal.signal(ending, lambda number, _: received.append(number))
     try:
         yield
     finally:
-        for one, handler in before.items():
+        for ending, handler in before.items():
             if callable(handler):
-                signal.signal(one, handler)
-    for number in came:
+                signal.signal(ending, handler)
+    for number in received:
         os.kill(os.getpid(), number)
 
 
 @contextmanager
 def _named(folder: Path) -> Iterator[None]:
-    """A full or read-only disk is said with the folder's name."""
+    """Names the folder where a disk is full or read-only: OSError becomes CannotWriteError."""
     try:
         yield
     except OSError as error:
@@ -180,7 +180,7 @@ def _named(folder: Path) -> Iterator[None]:
 
 
 def _real(folder: Path) -> Path:
-    """Without links. Raises CannotWriteError for one that leads nowhere, or round in a circle."""
+    """The folder without links. Raises CannotWriteError for a link to nowhere or in a circle."""
     try:
         if not folder.is_symlink() or folder.exists():
             return folder.resolve()

@@ -115,7 +115,7 @@ def test_another_gpu_is_said_once_and_not_compared() -> None:
             "--reference is for the strategies of one run",
         ),
         (["compare", "a", "baseline:x"], "no baseline 'x' in baselines/. There are: none yet"),
-        (["compare", "a", "baseline:../x"], "'../x' is no name for a baseline"),
+        (["compare", "a", "baseline:../x"], "'../x' is not a name for a baseline"),
         (["check"], "needs one of --baseline NAME and --base-ref REV"),
         (["check", "--baseline", "x", "--base-ref", "y"], "needs one of"),
         (["check", "--baseline", "x", "-s", "dsp"], "--strategy is for --base-ref"),
@@ -259,7 +259,7 @@ def test_a_folder_of_two_sides_names_them() -> None:
     for name in ("base", "now"):
         kept(f"checked/{name}", side("a"))
     done = spbench("compare", "results/checked")
-    said = "results/checked is no run, but holds some: results/checked/base, results/checked/now"
+    said = "results/checked is not a run, but holds some: results/checked/base, results/checked/now"
     assert (done.exit_code, said in done.stderr) == (USAGE, True)
 
 
@@ -293,7 +293,7 @@ def test_few_launches_are_said() -> None:
 def test_names_that_are_no_folders(name: str) -> None:
     """A baseline is a folder beside others."""
     kept("mine", side("a"))
-    assert "is no name for a baseline" in spbench("baseline", "set", name).stderr
+    assert "is not a name for a baseline" in spbench("baseline", "set", name).stderr
 
 
 def test_a_folder_that_cannot_be_written_is_unfit() -> None:
