@@ -40,7 +40,7 @@ ITERATIONS = 20
 
 
 def rows() -> Iterator[Record]:
-    """One for each launch; the same figures each time."""
+    """Records of all launches; the figures are alike each time."""
     chance = random.Random(1)
     cells = product(WORKLOADS, LENGTHS, BATCHES, RANKS, range(LAUNCHES), STRATEGIES)
     for workload, length, batch, ranks, launch, strategy in cells:
@@ -129,17 +129,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="keep the folder")
     parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = asked.out or Path(temporary)
+        folder = arguments.out or Path(temporary)
         if not (folder / "runs.csv").exists():
             write(folder, rows())
         too_slow = False
         for command, limit_s in LIMITS_S.items():
-            took_s = [seconds(command, folder) for _ in range(asked.rounds)]
+            took_s = [seconds(command, folder) for _ in range(arguments.rounds)]
             median_s = statistics.median(took_s)
             too_slow |= median_s > limit_s
-            each = ", ".join(f"{one:.2f}" for one in took_s)
+            each = ", ".join(f"{took:.2f}" for took in took_s)
             print(
                 f"{command}: {median_s:.2f} s, at most {limit_s:g} ({each}; load "
                 f"{os.getloadavg()[0]:.1f})"

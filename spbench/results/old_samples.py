@@ -93,7 +93,7 @@ def _members_of_damaged(data: bytes) -> Iterator[tuple[str, bool]]:
 
 
 def _member(data: bytes, bounds: Sequence[int]) -> tuple[bytes, int, bytes]:
-    """The member at the first of ``bounds``: its text, the bound where it ends, the bytes behind it.
+    """The member at the first of ``bounds``: its text, the bound of its end, the bytes behind it.
 
     A member may hold what looks like another beginning. Bound 0: it is torn, and its text ends
     before the next beginning, as what follows would be read as its own.

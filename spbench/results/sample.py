@@ -51,7 +51,7 @@ class Sample(BaseModel):
     warmup: int | None = None
     step_ms: list[float] | None = None
     compute_ms: list[float] | None = None
-    """The same steps with silent collectives."""
+    """Milliseconds of the steps with silent collectives."""
     stopped_by: str = ""
     """What ended the sampling: precision, seconds or iterations."""
     peak_allocated_bytes: int | None = None

@@ -111,7 +111,7 @@ class Store:
             raise
 
     def _check_exists(self) -> None:
-        """Raises CannotWriteError if the folder is gone: logs would make it anew, without rows or lock."""
+        """Raises CannotWriteError if the folder is gone: logs would make it anew, empty."""
         if self._lock is not None and not (self.folder / LOCK).exists():
             raise CannotWriteError(f"{self.folder} was moved or deleted while a run wrote to it")
 

@@ -1,4 +1,4 @@
-"""What run.json says of the machine: nothing secret, and nothing that must be there."""
+"""The environment in run.json: nothing secret, and nothing that must be installed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spbench.results.environment import (
 
 
 def test_only_variables_that_matter_are_kept() -> None:
-    """Those of torch, CUDA, NCCL, threads and ours, sorted; nothing else of the shell."""
+    """Variables of torch, CUDA, NCCL, threads and spbench, sorted; nothing else of the shell."""
     found = variables(
         {"NCCL_DEBUG": "INFO", "HOME": "somewhere", "CUDA_VISIBLE_DEVICES": "0", "MY_NCCL_X": "1"}
         | {"SPBENCH_RUN_GPUS": "2", "OMP_NUM_THREADS": "1", "NCCL": "x"}
@@ -65,7 +65,7 @@ def test_without_nvml_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch, fault: 
 
 @pytest.mark.parametrize("place", [None, SimpleNamespace()])
 def test_without_pynvml_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch, place: Any) -> None:
-    """It cannot be imported, or another package of that name is."""
+    """It cannot be imported, or another package has its name."""
     monkeypatch.setitem(sys.modules, "pynvml", place)
     assert gpus() == []
 
@@ -140,7 +140,7 @@ def test_git_says_commit_and_changes(
 
 
 @pytest.mark.parametrize("script", [None, "exit 128"])
-def test_without_git_or_a_checkout_nothing_is_said(
+def test_without_git_or_a_checkout_nothing_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None
 ) -> None:
     """No git on the path, or no checkout to ask about."""

@@ -1,4 +1,4 @@
-"""runs.csv from other hands: spreadsheets, other versions, joined files; what is said of it."""
+"""runs.csv from spreadsheets, other versions and joined files, and the remarks on it."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def read(folder: Path, content: str | bytes) -> pandas.DataFrame:
 
 
 def remarks(rows: pandas.DataFrame) -> list[str]:
-    """What is said of the file, "it" in place of its path."""
+    """The remarks on the file, "it" in place of its path."""
     return [re.sub(r"\S*runs\.csv", "it", remark) for remark in rows.attrs["remarks"]]
 
 
-def said(rows: pandas.DataFrame) -> str:
+def remarks_of(rows: pandas.DataFrame) -> str:
     return "\n".join(remarks(rows))
 
 
@@ -108,11 +108,11 @@ LET_GO = {
 
 
 @pytest.mark.parametrize("how", LET_GO)
-def test_a_form_that_is_not_read_is_said_with_what_to_do(tmp_path: Path, how: str) -> None:
+def test_a_form_that_is_not_read_has_a_sentence_with_what_to_do(tmp_path: Path, how: str) -> None:
     """Rows of it are left out, never read as others; no row is written behind another form."""
     content, sentence = LET_GO[how]
     rows = read(tmp_path, content)
-    assert sentence in said(rows)
+    assert sentence in remarks_of(rows)
     assert records_of(rows) == [one for one in RUN if one in records_of(rows)]
     assert len(records_of(rows)) + rows_left_out(rows) == len(RUN)
     if how != "decimal commas":
@@ -147,20 +147,21 @@ def test_rounded_digits_are_no_count(tmp_path: Path) -> None:
     rows = read(tmp_path, content)
     assert records_of(rows) == RUN[1:]
     assert (
-        said(rows) == "1 row of it is left out: sent_bytes_forward is not a valid figure (line 2)"
+        remarks_of(rows)
+        == "1 row of it is left out: sent_bytes_forward is not a valid figure (line 2)"
     )
 
 
 def test_a_row_that_stands_there_twice_counts_once(tmp_path: Path) -> None:
-    """Even where the second is written in another way; it is said."""
+    """Even where the second is written in another way; a remark counts it."""
     assert ",1.5," in as_csv([RUN[0]])
     again = as_csv([RUN[0]]).splitlines()[1].replace(",1.5,", ",1.50,")
     rows = read(tmp_path, as_csv([*RUN, RUN[1]]) + again + "\n")
     assert records_of(rows) == RUN
     assert rows_left_out(rows) == 0
-    assert said(rows) == "2 rows of it repeat others and are not counted again"
+    assert remarks_of(rows) == "2 rows of it repeat others and are not counted again"
     rows = read(tmp_path, as_csv([RUN[0], RUN[0]]))
-    assert said(rows) == "1 row of it repeats one above it and is not counted again"
+    assert remarks_of(rows) == "1 row of it repeats one above it and is not counted again"
 
 
 def test_a_stranger_is_named_once(tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ def test_a_stranger_is_named_once(tmp_path: Path) -> None:
     gone = ("step_ms", "step_ms_p90", "peak_reserved_bytes")
     columns = tuple(name for name in COLUMNS if name not in gone)
     rows = read(tmp_path, as_csv(RUN, columns).replace(",step_ms_p10,", ",steps_ms_p10,", 1))
-    assert said(rows) == "it: no column 'step_ms_p10'; 'steps_ms_p10' looks like it"
+    assert remarks_of(rows) == "it: no column 'step_ms_p10'; 'steps_ms_p10' looks like it"
 
 
 def test_rows_above_the_header_are_counted(tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_rows_above_the_header_are_counted(tmp_path: Path) -> None:
     header, *lines = as_csv(RUN).splitlines()
     rows = read(tmp_path, "\n".join([lines[0], header, *lines[1:]]))
     assert records_of(rows) == RUN[1:]
-    assert said(rows) == "1 row of it is left out: no header above (line 1)"
+    assert remarks_of(rows) == "1 row of it is left out: no header above (line 1)"
 
 
 @pytest.mark.parametrize(
@@ -191,16 +192,16 @@ def test_a_missing_column_is_named(tmp_path: Path, old: str, new: str, expected:
     """With the one that looks like it; no row can be used, and none is written behind them."""
     rows = read(tmp_path, as_csv(RUN).replace(f",{old},", f",{new},", 1))
     assert records_of(rows) == []
-    assert expected in said(rows)
+    assert expected in remarks_of(rows)
     with pytest.raises(ResultsError, match=r"column .*; move it away, or use another --out"):
         Store(tmp_path).__enter__()
 
 
-def test_a_renamed_figure_is_said(tmp_path: Path) -> None:
+def test_a_renamed_figure_is_named(tmp_path: Path) -> None:
     """Rows stay without it; columns of an older or newer version are no cause for a remark."""
     rows = read(tmp_path, as_csv(RUN).replace(",compute_ms,", ",computed_ms,", 1))
     assert records_of(rows) == [replace(one, compute_ms=None) for one in RUN]
-    assert said(rows) == "it: no column 'compute_ms'; 'computed_ms' looks like it"
+    assert remarks_of(rows) == "it: no column 'compute_ms'; 'computed_ms' looks like it"
 
 
 def test_a_status_of_a_newer_version_is_named(tmp_path: Path) -> None:
@@ -208,15 +209,15 @@ def test_a_status_of_a_newer_version_is_named(tmp_path: Path) -> None:
     rows = read(tmp_path, as_csv([*RUN, record(launch=5, status="preempted")]))
     assert records_of(rows) == RUN
     expected = "1 row of it is left out: status 'preempted' is not known to this version (line 5)"
-    assert said(rows) == expected
+    assert remarks_of(rows) == expected
 
 
-def test_many_kinds_of_damage_are_said_in_one_line(tmp_path: Path) -> None:
+def test_many_kinds_of_damage_are_named_in_one_line(tmp_path: Path) -> None:
     """The most frequent first, with where they stand."""
     lines = as_csv(RUN).splitlines()
     bad = [replace(RUN[0], **{name: -1}) for name in ("step_ms", "batch", "p2p_bytes")]
     rows = read(tmp_path, "\n".join([*lines, *5 * ["torn"], *as_csv(bad).splitlines()[1:]]))
-    assert said(rows) == (
+    assert remarks_of(rows) == (
         "8 rows of it are left out: more or fewer cells than the header (lines 5, 6, 7 and 2 more)"
         "; step_ms is not a valid figure (line 10); batch is not a valid figure (line 11); and more"
     )
@@ -264,8 +265,8 @@ def test_what_is_no_number_was_not_measured(tmp_path: Path, column: str, value: 
     blank = read(tmp_path, as_csv([replace(RUN[1], **{column: ""})]))
     pandas.testing.assert_frame_equal(rows, blank)
     assert rows.attrs == blank.attrs
-    not_said = 1 if column in ("schema_version", "dp_size") else None
-    assert all(getattr(one, column) == not_said for one in records_of(rows))
+    unless_written = 1 if column in ("schema_version", "dp_size") else None
+    assert all(getattr(one, column) == unless_written for one in records_of(rows))
 
 
 @pytest.mark.parametrize("column", ["launch", "p2p_bytes", "step_ms", "exposed_comm_ms"])
@@ -303,7 +304,7 @@ def test_bytes_that_are_no_text_are_damage_in_what_names_a_row(tmp_path: Path, c
 def test_nothing_to_read_is_no_damage(tmp_path: Path, content: str) -> None:
     """Empty, blank, or a header alone."""
     rows = read(tmp_path, content)
-    assert (records_of(rows), said(rows)) == ([], "")
+    assert (records_of(rows), remarks_of(rows)) == ([], "")
 
 
 def sound(found: Record) -> bool:
@@ -360,7 +361,7 @@ def test_noise_is_read(tmp_path_factory: pytest.TempPathFactory, noise: bytes) -
     assert records_of(rows) == RUN
 
 
-def test_runs_that_were_joined_are_said(tmp_path: Path) -> None:
+def test_runs_that_were_joined_are_remarked(tmp_path: Path) -> None:
     """Two good launches of one number: only the last can count, as where one is a retry."""
     first, again = record(round="a.0"), record(round="b.0", step_ms=9.0)
     rows = read(tmp_path, as_csv([first, again]))

@@ -55,7 +55,7 @@ def test_every_column_has_a_plain_type() -> None:
 
 
 def test_a_row_before_anything_ran_is_blank() -> None:
-    """Of a case alone nothing is measured, and nothing measured is 0."""
+    """Nothing of it is measured, and nothing measured is 0."""
     row = Record.of_case(case(), run_id="r", started_utc="now", status="skipped")
     assert (row.case, row.strategy, row.workload) == (case().key, "dsp", "axes-2d")
     assert (row.axes, row.world_size, row.sp_size, row.dp_size) == ("time=8xspace=16", 2, 2, 1)

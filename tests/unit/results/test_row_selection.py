@@ -73,11 +73,11 @@ def test_all_that_is_named_holds_together() -> None:
         (([], [""], []), "the run has no ''"),
     ],
 )
-def test_what_the_run_does_not_have(asked: tuple[list[str], ...], said: str) -> None:
+def test_what_the_run_does_not_have(asked: tuple[list[str], ...], message: str) -> None:
     """The flag, the name, and what there is."""
     with pytest.raises(Failure) as caught:
         chosen(ROWS, *asked)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_of_many_names_some_are_offered() -> None:

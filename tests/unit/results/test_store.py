@@ -301,7 +301,7 @@ def test_an_older_file_is_resumed_with_all_columns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["schema_version,run_i\n", "a,b,c\n1,2,3\n", "a,b,c", "12,13"])
 def test_a_file_without_our_header_is_not_written_on(tmp_path: Path, content: str) -> None:
-    """It is said before anything runs, and the lock is given back."""
+    """The message comes before anything runs, and the lock is given back."""
     (tmp_path / "runs.csv").write_text(content)
     for _ in range(2):
         with pytest.raises(ResultsError, match=r"no header .*case.*use another --out"):
@@ -330,7 +330,7 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     assert len(stored(tmp_path)) == 1
 
 
-def test_a_file_in_the_way_is_said(tmp_path: Path) -> None:
+def test_a_file_in_the_way_is_reported(tmp_path: Path) -> None:
     """Neither a file nor something below a file can be a results directory."""
     (tmp_path / "file").touch()
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
@@ -338,7 +338,7 @@ def test_a_file_in_the_way_is_said(tmp_path: Path) -> None:
             Store(place)
 
 
-def test_a_directory_in_place_of_the_csv_is_said(tmp_path: Path) -> None:
+def test_a_directory_in_place_of_the_csv_is_reported(tmp_path: Path) -> None:
     """Before anything runs, and when it is read."""
     (tmp_path / "runs.csv").mkdir()
     with pytest.raises(ResultsError, match="Is a directory"):
@@ -358,7 +358,7 @@ def test_odd_names_of_directories_work(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["line\nbreak", "\udcff", "tab\t"])
 def test_names_that_do_not_print_are_refused(tmp_path: Path, name: str) -> None:
-    """Logs, rows and messages could not name them; it is said before anything runs."""
+    """Logs, rows and messages could not name them; the message comes before anything runs."""
     with pytest.raises(ResultsError, match="not a name that prints") as caught:
         Store(tmp_path / name)
     assert str(caught.value).isascii()
@@ -369,7 +369,7 @@ def disk_is_full(*_: object) -> NoReturn:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_full_disk_is_said_with_the_directory(
+def test_a_full_disk_is_reported_with_the_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both the rows and run.json; earlier rows stay readable."""
@@ -387,7 +387,7 @@ def free(left_bytes: int, total_bytes: int = 2**40) -> Any:
     return lambda _: usage
 
 
-def test_a_disk_that_is_nearly_full_is_said(
+def test_a_disk_that_is_nearly_full_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the folder and how much is free; one that tells no size is given a chance."""
@@ -403,7 +403,7 @@ def test_a_disk_that_is_nearly_full_is_said(
         store.check_room()
 
 
-def test_a_folder_that_vanished_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_vanished_is_reported(tmp_path: Path) -> None:
     """Before a launch, and when a row is to be written: it is not made anew without its rows."""
     folder = tmp_path / "run"
     with Store(folder) as store:
@@ -418,7 +418,7 @@ def test_a_folder_that_vanished_is_said(tmp_path: Path) -> None:
     assert stored(tmp_path / "away") == [record()]
 
 
-def test_a_folder_that_was_locked_away_is_said(
+def test_a_folder_that_was_locked_away_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Read-only since the run began."""
@@ -429,7 +429,7 @@ def test_a_folder_that_was_locked_away_is_said(
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_said(
+def test_a_file_system_without_locks_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """Also where a file might stand in for a lock: it would outlive a killed run."""
@@ -446,14 +446,14 @@ def test_a_file_system_without_locks_is_said(
         store.append(record())
 
 
-def test_a_link_that_leads_nowhere_is_said(tmp_path: Path) -> None:
+def test_a_link_that_leads_nowhere_is_reported(tmp_path: Path) -> None:
     """It can be no folder."""
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(ResultsError, match="link: a link that leads nowhere"):
         Store(tmp_path / "link")
 
 
-def test_a_missing_file_is_said(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     """With its path and the reason."""
     with pytest.raises(ResultsError, match=r"cannot read .*runs\.csv: No such file"):
         read_runs(tmp_path)
