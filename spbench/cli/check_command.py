@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,24 +27,17 @@ JUDGED = METRICS[1:]
 """The values of --metrics; a case that fails and did not before is always a regression."""
 
 
+def _export_option(flag: str, kind: str) -> Callable[[options.F], options.F]:
+    name, help_ = f"{flag[2:]}_to", f"Also write the verdict as {kind}."
+    return click.option(flag, name, type=click.Path(path_type=Path), metavar="FILE", help=help_)
+
+
 @click.command("check", short_help="Fail on a regression: against a baseline, or another commit.")
 @click.argument("run", required=False, type=click.Path(path_type=Path))
 @click.option("--baseline", metavar="NAME", help="The baseline to check against.")
 @click.option("--base-ref", metavar="REV", help="The commit to measure in turn with this tree.")
-@click.option(
-    "--max-slowdown",
-    type=options.Percent(),
-    default=f"{MAX_SLOWDOWN:.0%}",
-    show_default=True,
-    help="Allowed growth of a step's time.",
-)
-@click.option(
-    "--max-memory",
-    type=options.Percent(),
-    default="1%",
-    show_default=True,
-    help="Allowed growth of the peak memory of a rank.",
-)
+@options.percent_option("--max-slowdown", f"{MAX_SLOWDOWN:.0%}", "Allowed growth of a step's time.")
+@options.percent_option("--max-memory", "1%", "Allowed growth of the peak memory of a rank.")
 @click.option(
     "--metrics",
     metavar="NAME[,NAME...]",
@@ -59,20 +53,8 @@ JUDGED = METRICS[1:]
     help="Launches of each case, whatever --sweep says; up to four times as many in doubt.",
 )
 @click.option("--strict", is_flag=True, help="Exit with 5 if a case stays inconclusive.")
-@click.option(
-    "--markdown",
-    "markdown_to",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Also write the verdict as Markdown.",
-)
-@click.option(
-    "--junit",
-    "junit_to",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Also write the verdict as JUnit XML.",
-)
+@_export_option("--markdown", "Markdown")
+@_export_option("--junit", "JUnit XML")
 @options.baselines_option
 @selection_options
 @options.device_option

@@ -38,13 +38,7 @@ MOST_RUNS = 2
     metavar="STRATEGY",
     help="The strategy that speed-ups are relative to.  [default: the sweep's, or the first]",
 )
-@click.option(
-    "--margin",
-    type=options.Percent(),
-    default=f"{MARGIN:.0%}",
-    show_default=True,
-    help="Times that differ by less count as the same.",
-)
+@options.percent_option("--margin", f"{MARGIN:.0%}", "Times that differ by less count as the same.")
 @click.option(
     "--allow-mismatch",
     is_flag=True,

@@ -101,6 +101,10 @@ def duration_option(flag: str, default: str, text: str) -> Callable[[F], F]:
     return click.option(flag, type=Duration(), default=default, show_default=True, help=text)
 
 
+def percent_option(flag: str, default: str, text: str) -> Callable[[F], F]:
+    return click.option(flag, type=Percent(), default=default, show_default=True, help=text)
+
+
 strategy_option = click.option(
     "-s",
     "--strategy",
