@@ -1,4 +1,4 @@
-"""``spbench show``: lanes that add up to what is predicted, and a picture that never breaks."""
+"""``spbench show``: lanes add up to the prediction, and the picture fits any terminal."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ VARIANTS = [*ALL, "ulysses:every-attention", "megatron-sp:keep-input"]
 
 
 def lane(strategy: str, workload: str = "open-sora-1.2-480p", ranks: int = 8, *set_: str) -> Lane:
-    (found,) = lanes(with_settings(find(workload), set_), [strategy], ranks)
-    return found
+    (drawn,) = lanes(with_settings(find(workload), set_), [strategy], ranks)
+    return drawn
 
 
 def pictured(workload: str, ranks: int = 8, strategies: list[str] = ALL, *set_: str) -> Picture:
@@ -54,32 +54,32 @@ def of(strategy: str, shown: list[str]) -> list[str]:
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 @pytest.mark.parametrize("name", names())
 def test_lanes_add_up(name: str, ranks: int) -> None:
-    """All legs together are the forward bytes of the traffic, to the byte; the step its phases."""
+    """Legs add up to the forward bytes of the traffic, to the byte; a step has all its phases."""
     for strategy in VARIANTS:
         work, loaded = find(name), load(strategy)
-        (found,) = lanes(work, [strategy], ranks)
-        assert found.why_not == loaded.why_not(work, ranks)
-        if found.why_not is None:
+        (drawn,) = lanes(work, [strategy], ranks)
+        assert drawn.why_not == loaded.why_not(work, ranks)
+        if drawn.why_not is None:
             traffic = loaded.traffic(work, ranks)
             busiest = max(
                 sum(one.sent[rank] for one in traffic if one.phase == "forward")
                 for rank in range(ranks)
             )
-            assert sum(leg.total_bytes for leg in found.legs) == busiest
-            assert found.step_bytes == by_busiest(traffic, ranks)
-            assert [leg.axis for leg in found.legs] == list(loaded.layout(work, ranks))
+            assert sum(leg.total_bytes for leg in drawn.legs) == busiest
+            assert drawn.step_bytes == by_busiest(traffic, ranks)
+            assert [leg.axis for leg in drawn.legs] == list(loaded.layout(work, ranks))
 
 
 @pytest.mark.parametrize("strategy", VARIANTS)
 def test_blocks_add_up(strategy: str) -> None:
-    """Depth times a block is the stack's forward, but for the switch that the last one saves."""
+    """Depth times a block is the stack's forward, less the switch that the last block saves."""
     for workload in ("open-sora-1.2-480p", "axial-weather", "dsp-720m"):
-        found = lane(strategy, workload)
+        drawn = lane(strategy, workload)
         block = find(workload).block
-        saved = found.legs[found.period * len(block) - 1].switch
-        assert found.saves_last_switch == (saved is not None) == (strategy == "dsp")
-        whole = found.block_bytes * find(workload).depth - (saved.sent_bytes if saved else 0)
-        assert sum(leg.total_bytes for leg in found.legs) == whole
+        saved = drawn.legs[drawn.period * len(block) - 1].switch
+        assert drawn.saves_last_switch == (saved is not None) == (strategy == "dsp")
+        whole = drawn.block_bytes * find(workload).depth - (saved.sent_bytes if saved else 0)
+        assert sum(leg.total_bytes for leg in drawn.legs) == whole
 
 
 def test_the_period_of_a_layout() -> None:
@@ -119,7 +119,7 @@ def test_dsp_hops_out_of_the_way() -> None:
 
 
 def test_the_others_stay_and_communicate() -> None:
-    """They run through the shade, and what they send stands under the sublayer that sends it."""
+    """Their line runs through the shade; bytes stand under the sublayer that sends them."""
     shown = lines(pictured("open-sora-1.2-480p"))
     for strategy, below in (("ulysses", "2 all-to-alls 45.9"), ("rsa", "2 rings 184")):
         _, time, space, sent = of(strategy, shown)
@@ -144,7 +144,7 @@ def test_three_axes() -> None:
 
 
 def test_one_axis_and_joint_attention() -> None:
-    """A strategy that declines says its sentence in its lane; joined axes are shaded together."""
+    """The lane of a strategy that declines has its reason; joined axes are shaded together."""
     one = lines(pictured("axial-weather", 8, ALL, "axes={text: 64}", "block=[{attention: text}]"))
     why_not = lane(
         "dsp", "axial-weather", 8, "axes={text: 64}", "block=[{attention: text}]"
@@ -157,7 +157,7 @@ def test_one_axis_and_joint_attention() -> None:
 
 
 def test_a_note_stands_under_its_lane() -> None:
-    """What a strategy says of itself on this workload; nothing where it says nothing."""
+    """A lane ends with the strategy's note on this workload, where there is a note."""
     assert lane("rsa").note == ""
     note = load("rsa").notes(find("llama3-8b"), 8)
     assert note
@@ -177,7 +177,7 @@ def every_variant(name: str, ranks: int) -> Picture:
     st.sampled_from([1, 2, 5, 8, 13]),
 )
 def test_no_line_is_wider_than_asked(width: int, name: str, ranks: int) -> None:
-    """From 40 columns up, whatever the block; and every lane is there in full."""
+    """A picture fits into 40 columns or more, whatever the block, with every lane in full."""
     shown = every_variant(name, ranks)
     drawn = lines(shown, width)
     assert max(map(len, drawn)) <= width
@@ -219,7 +219,7 @@ batch: 16
     ],
 )
 def test_one_unit_for_all(least: int, unit: str, shown: str) -> None:
-    """The largest in which the least figure is half a unit."""
+    """The unit is the largest in which the least figure is half a unit."""
     made = pictured("open-sora-1.2-480p", 8, ["rsa"])
     leg = made.lanes[0].legs[0]
     sent = tuple(replace(one, sent_bytes=type(one.sent_bytes)(least)) for one in leg.transfers[:1])
@@ -229,12 +229,12 @@ def test_one_unit_for_all(least: int, unit: str, shown: str) -> None:
 
 
 def test_words_on_the_workload() -> None:
-    """What is not as usual is said: norm, positions, keys; the source is folded, not cut."""
+    """The facts name an unusual norm, positions and keys; the source is folded, not cut."""
     work = load_text(LONG, "long.yaml")
-    said = drawing.facts(Picture(workload=work, ranks=8, lanes=lanes(work, ["rsa"], 8)))
-    assert "32 heads, 8 key heads" in said["model"]
+    words = drawing.facts(Picture(workload=work, ranks=8, lanes=lanes(work, ["rsa"], 8)))
+    assert "32 heads, 8 key heads" in words["model"]
     for extra in ("rotary positions of another_very_long_name", "rms norm", "qk-norm"):
-        assert extra in said["model"]
+        assert extra in words["model"]
     plain = drawing.facts(pictured("axial-weather"))
     assert plain["model"] == "hidden 1024, 16 heads, depth 24: 504M parameters"
     assert plain["axes"].endswith("842,400 tokens a sample, batch 1")
@@ -242,16 +242,16 @@ def test_words_on_the_workload() -> None:
     rotary = drawing.facts(pictured("axial-weather", 8, ALL, "positions=rotary"))
     assert rotary["model"].endswith("parameters, rotary positions")
     mixed = ["positions={level: rotary, lat: learned, lon: rotary}", "heads=1"]
-    told = drawing.facts(pictured("axial-weather", 8, ["rsa"], *mixed))["model"]
-    assert told.startswith("hidden 1024, 1 head, depth")
-    assert told.endswith("rotary positions of level and lon, learned positions of lat")
+    fact = drawing.facts(pictured("axial-weather", 8, ["rsa"], *mixed))["model"]
+    assert fact.startswith("hidden 1024, 1 head, depth")
+    assert fact.endswith("rotary positions of level and lon, learned positions of lat")
     small = ["hidden=16", "axes={level: 8, lat: 8, lon: 8}"]
-    told = drawing.facts(pictured("axial-weather", 8, ["rsa"], *small))["activation"]
-    assert told == "M = 16 KiB in bfloat16, M / 8 = 2 KiB"
+    fact = drawing.facts(pictured("axial-weather", 8, ["rsa"], *small))["activation"]
+    assert fact == "M = 16 KiB in bfloat16, M / 8 = 2 KiB"
 
 
 def test_the_words_of_neighbours_are_apart() -> None:
-    """Three spaces, or one below the other; totals stand beside the lane's name with their unit."""
+    """Neighbours have three spaces or lines of their own; totals stand beside the lane's name."""
     for ranks, width in ((8, 100), (8, 57), (8, 53)):
         both = pictured("gpt-7b", ranks, ["ulysses", "megatron-sp"], "axes={sequence: 131072}")
         shown = lines(both, width)
@@ -262,7 +262,7 @@ def test_the_words_of_neighbours_are_apart() -> None:
 
 
 def test_the_mean_of_a_period_is_said() -> None:
-    """Where blocks differ; and one of anything is not several."""
+    """Totals are means where blocks differ; a count of one is singular."""
     assert lines(pictured("axial-weather"))[-1] == (
         "the layout repeats after 2 blocks; MiB/block is their mean"
     )
@@ -292,7 +292,7 @@ def test_as_data(tmp_path: Path) -> None:
 
 
 def test_a_strategy_has_no_such_option(tmp_path: Path) -> None:
-    """Exit 2 with the options that it has, and no traceback."""
+    """An unknown option is exit 2 with the options that the strategy has, and no traceback."""
     done = spbench(tmp_path, "show", "dsp-720m", "-s", "rsa:reduce-scater", torch=True)
     assert (done.code, done.out) == (USAGE, "")
     assert "has no option 'reduce-scater'. Did you mean 'reduce-scatter'?" in done.err
@@ -300,15 +300,15 @@ def test_a_strategy_has_no_such_option(tmp_path: Path) -> None:
 
 
 def test_an_option_names_an_axis_that_is_not_there(tmp_path: Path) -> None:
-    """A usage error with the axes that there are, said before anything else that is wrong."""
+    """A wrong axis is a usage error with the known axes, before other errors."""
     words = ["dsp-720m", "-s", "rsa,ulysses:shard-axis=width", "--set", "heads=4"]
-    said = "there is no axis 'width' to shard; shard-axis may be auto, time, space"
+    words = "there is no axis 'width' to shard; shard-axis may be auto, time, space"
     done = spbench(tmp_path, "show", *words, torch=True)
     assert (done.code, done.out) == (USAGE, "")
-    assert done.err == f"Error: ulysses:shard-axis=width: {said}\n"
+    assert done.err == f"Error: ulysses:shard-axis=width: {words}\n"
     run = spbench(tmp_path, "run", "-w", *words, "-g", "8", torch=True)
     assert run.code == USAGE
-    assert said in run.err
+    assert words in run.err
 
 
 def on(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch, **environ: str) -> None:
@@ -318,7 +318,7 @@ def on(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch, **environ: str) -> 
 
 
 def test_colours_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for each axis on a terminal, none with NO_COLOR, no codes in a pipe, lines in full."""
+    """Each axis has a colour on a terminal, none with NO_COLOR; a pipe gets no escape codes."""
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
     terminal, bare, pipe = Terminal(), Terminal(), io.StringIO()

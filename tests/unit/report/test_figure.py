@@ -1,4 +1,4 @@
-"""Sheets of panels: nothing is clipped, nothing overlaps, and there are never too many."""
+"""Sheets of panels: no text is clipped, none overlaps, and there are 12 panels at most."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def a_run(shapes: int, ranks: Sequence[int] = (2, 4), large: float = 1.0) -> lis
 
 
 def with_samples(folder: Path, records: Sequence[Record], outlier: float = 1.0) -> Path:
-    """The iterations that a rank of each record may have seen; each one's last is an outlier."""
+    """Writes iterations of each record, of which the last is ``outlier`` times as long."""
     for one in records:
         if one.step_ms is not None:
             steps = [one.step_ms * (1 + 0.001 * (i % 5)) for i in range(9)]
@@ -77,15 +77,15 @@ def with_samples(folder: Path, records: Sequence[Record], outlier: float = 1.0) 
 
 def texts(figure: Figure) -> list[Text]:
     axes = [ax for ax in figure.axes if ax.get_visible()]
-    found = [*figure.texts, *(text for one in figure.legends for text in one.get_texts())]
+    shown = [*figure.texts, *(text for one in figure.legends for text in one.get_texts())]
     for ax in axes:
-        found += [*ax.texts, ax.xaxis.label, ax.yaxis.label, ax.title, ax._left_title]  # type: ignore[attr-defined]
+        shown += [*ax.texts, ax.xaxis.label, ax.yaxis.label, ax.title, ax._left_title]  # type: ignore[attr-defined]
         for axis in (ax.xaxis, ax.yaxis):
             low, high = axis.get_view_interval()
-            found += [
+            shown += [
                 tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high
             ]
-    return [text for text in found if text.get_text() and text.get_visible()]
+    return [text for text in shown if text.get_text() and text.get_visible()]
 
 
 def sheets(folder: Path, records: list[Record], page: int = 1) -> dict[str, Sheet]:
@@ -112,7 +112,7 @@ def test_nothing_is_clipped_and_nothing_overlaps(tmp_path: Path, shapes: int, la
 
 
 def test_a_large_run_has_pages(tmp_path: Path) -> None:
-    """Each of at most 12 panels; together they hold every panel once."""
+    """A page has at most 12 panels; together the pages hold every panel once."""
     records = a_run(2 * PANELS + 1, ranks=(2,))
     with_samples(tmp_path, records)
     for figure in (*plots.DRAWINGS, "launches"):
@@ -135,14 +135,14 @@ def test_a_large_run_has_pages(tmp_path: Path) -> None:
 
 
 def test_twelve_panels_are_one_page(tmp_path: Path) -> None:
-    """Nothing is left out, so nothing is said."""
+    """All panels are drawn, so there is no remark."""
     records = a_run(PANELS, ranks=(2,))
     made = plots.page_of(lines_of(records), frame_of(records), tmp_path)
     assert (list(made.sheets), made.remarks) == ([*plots.DRAWINGS, "ratios"], [])
 
 
 def test_colours_in_the_legend_are_of_the_strategies_on_the_sheet(tmp_path: Path) -> None:
-    """Each once, in the order in which they ran."""
+    """Each strategy stands in the legend once, in the order in which they ran."""
     made = sheets(tmp_path, a_run(3))
     shown = {name: sheet.strategies for name, sheet in made.items()}
     assert shown.pop("ratios") == ()  # its rows are labelled

@@ -1,4 +1,4 @@
-"""Tables in little room: columns go before anything is cut, and no word ever is while one may."""
+"""Narrow tables: columns are left out before words are cut."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ GRID = Grid(
 
 
 def test_the_width_of_a_line() -> None:
-    """Three blanks between columns, one at each end."""
+    """A line has three blanks between columns and a blank at each end."""
     assert GRID.whole == [11, 18, 7]
     assert line_width(GRID.whole) == len(" megatron-sp   a plan of switches   step ms ")
 
 
 def test_heads_break_first_then_cells_of_words() -> None:
-    """Figures and names never; below that nothing fits."""
+    """Heads and sentences break between words, figures and names never; no width is smaller."""
     assert GRID.broken(44) == [11, 18, 7]
     assert GRID.broken(43) == [11, 18, 6]
     assert GRID.broken(42) == [11, 17, 6]
@@ -34,7 +34,7 @@ def test_heads_break_first_then_cells_of_words() -> None:
 
 
 def test_what_is_left_when_columns_go() -> None:
-    """Words stay words, and what is gone is known."""
+    """A grid without some columns still knows its words, and the columns it lacks."""
     less = GRID.without("name", "step ms")
     assert (less.columns, less.words, less.wraps) == (["what it is"], [0], [0])
     assert less.rows == [["a plan of switches"], ["cuts"]]

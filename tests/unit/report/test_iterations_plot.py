@@ -1,4 +1,4 @@
-"""The trace: every iteration in order of time, outliers ringed and none left out."""
+"""The plot of iterations: every iteration in order of time, outliers ringed and none left out."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def record(strategy: str = "dsp", launch: int = 0, **more: Any) -> Record:
 
 
 def traces(*launches: tuple[Record, list[float]]) -> Traces:
-    """The first rank is the slower one throughout."""
+    """Traces of two ranks, of which the first is always slower."""
     return Traces(
         ms={
             (one.case, one.launch): {("timed", 0): ms, ("timed", 1): [0.9 * x for x in ms]}
@@ -59,39 +59,39 @@ def ax() -> Iterator[Axes]:
 
 
 def dots(ax: Axes, shown: str) -> list[tuple[float, float]]:
-    """Where the dots of a colour stand, from left to right."""
-    found = [one for one in ax.collections if isinstance(one, PathCollection)]
+    """Places of the dots of a colour, from left to right."""
+    drawn = [one for one in ax.collections if isinstance(one, PathCollection)]
     return [
         (float(x), float(y))
-        for one in found
+        for one in drawn
         if len(one.get_facecolor()) and to_hex(one.get_facecolor()[0]) == shown.lower()  # type: ignore[index,arg-type]
         for x, y in one.get_offsets()  # type: ignore[union-attr]
     ]
 
 
 def rings(ax: Axes) -> int:
-    found = [one for one in ax.collections if isinstance(one, PathCollection)]
-    return sum(len(one.get_offsets()) for one in found if not len(one.get_facecolor()))  # type: ignore[arg-type]
+    drawn = [one for one in ax.collections if isinstance(one, PathCollection)]
+    return sum(len(one.get_offsets()) for one in drawn if not len(one.get_facecolor()))  # type: ignore[arg-type]
 
 
-def draw(ax: Axes, records: list[Record], found: Traces) -> None:
-    (cases,) = times_by_panel(measured_cases(frame_of(records)), found).values()
+def draw(ax: Axes, records: list[Record], times: Traces) -> None:
+    (cases,) = times_by_panel(measured_cases(frame_of(records)), times).values()
     launch_rows(ax, cases)
 
 
 def test_iterations_stand_in_order_of_time(ax: Axes) -> None:
-    """Launch after launch, whatever the order of their rows; slower is higher."""
+    """Launches follow each other, whatever the order of their rows; slower is higher."""
     records = [record(launch=1), record(launch=0)]
     draw(ax, records, traces((records[0], [10.0, 10.1]), (records[1], [9.9, 10.0, 10.1])))
-    found = dots(ax, colour("dsp"))
-    assert [int(x) for x, _ in found] == [0, 0, 0, 1, 1]
-    assert [x for x, _ in found] == sorted(x for x, _ in found)
-    assert found[0][1] < found[1][1] < found[2][1]
-    assert all(abs(y) <= HALF_ROW for _, y in found)
+    drawn = dots(ax, colour("dsp"))
+    assert [int(x) for x, _ in drawn] == [0, 0, 0, 1, 1]
+    assert [x for x, _ in drawn] == sorted(x for x, _ in drawn)
+    assert drawn[0][1] < drawn[1][1] < drawn[2][1]
+    assert all(abs(y) <= HALF_ROW for _, y in drawn)
 
 
 def test_outliers_are_ringed_and_none_is_removed(ax: Axes) -> None:
-    """What the scale does not reach stands at the edge of its row, with its figure."""
+    """An outlier beyond the scale stands at the edge of its row, with its figure."""
     one, other = record(), record("rsa")
     usual = [10.0, 10.1, 9.9, 10.05, 9.95, 10.0]
     draw(ax, [one, other], traces((one, [*usual, 25.0]), (other, usual)))
@@ -105,7 +105,7 @@ def test_outliers_are_ringed_and_none_is_removed(ax: Axes) -> None:
 
 
 def test_an_outlier_is_so_by_the_median_absolute_deviation() -> None:
-    """Five of its scaled deviations; figures that are equal but for rounding have none."""
+    """An outlier is over five scaled MADs off; times equal but for rounding have none."""
     usual = np.array([9.0, 10.0, 11.0] * 5)
     edge = 10 + 5 * 1.4826
     assert outliers(np.append(usual, [edge - 0.01, edge + 0.01])).tolist()[-2:] == [False, True]
@@ -116,42 +116,42 @@ def test_an_outlier_is_so_by_the_median_absolute_deviation() -> None:
 def test_rows_of_a_panel_have_one_scale(ax: Axes) -> None:
     """A quiet case is flat beside a noisy one; each is about its own step time."""
     one, other = record(), record("rsa")
-    found = traces((one, [10.0, 10.01, 9.99, 10.0]), (other, [50.0, 60.0, 40.0, 50.0]))
-    draw(ax, [one, other], found)
+    times = traces((one, [10.0, 10.01, 9.99, 10.0]), (other, [50.0, 60.0, 40.0, 50.0]))
+    draw(ax, [one, other], times)
     flat = [y for _, y in dots(ax, colour("dsp"))]
     wide = [y + 1 for _, y in dots(ax, colour("rsa"))]
     assert max(map(abs, flat)) < 0.05 * max(map(abs, wide))
 
 
 def test_a_launch_without_samples_says_why(ax: Axes) -> None:
-    """Its status, or that its samples are lost; with a rank lost the slowest is not known."""
+    """The row has the status, or "no samples"; the slowest needs samples of all ranks."""
     records = [record(), record(launch=1, status="timeout"), record(launch=2), record(launch=3)]
-    found = traces((records[0], [10.0, 10.1]), (records[2], [10.0]))
-    del found.ms["dsp", 2]["timed", 1]
-    draw(ax, records, found)
-    said = [text.get_text() for text in ax.texts]
-    assert said[:3] == ["timeout", "no samples", "no samples"]
+    times = traces((records[0], [10.0, 10.1]), (records[2], [10.0]))
+    del times.ms["dsp", 2]["timed", 1]
+    draw(ax, records, times)
+    remarks = [text.get_text() for text in ax.texts]
+    assert remarks[:3] == ["timeout", "no samples", "no samples"]
     assert len(dots(ax, colour("dsp"))) == 2
 
 
 def test_nothing_but_lost_samples_is_drawn(ax: Axes) -> None:
-    """A row that says so, with the step time that is known."""
+    """The row has a remark, and the step time that is known."""
     draw(ax, [record()], Traces())
     assert [label.get_text() for label in ax.get_yticklabels()] == ["dsp\n10 ms"]
     assert [text.get_text() for text in ax.texts][:1] == ["no samples"]
 
 
 def test_a_row_without_a_time_has_no_dots(ax: Axes) -> None:
-    """Whatever samples it has: there is nothing that they could be near to."""
+    """Samples of a launch without a step time are not drawn."""
     draw(ax, [record(step_ms=None)], traces((record(), [10.0, 10.1])))
     assert [label.get_text() for label in ax.get_yticklabels()] == ["dsp\n- ms"]
     assert not dots(ax, colour("dsp"))
 
 
 def test_a_line_is_at_the_step_time_of_the_row(ax: Axes) -> None:
-    """And not at a statistic of the samples that another version of spbench would take."""
-    found = traces((record(), [10.0, 10.0, 10.2, 11.0]))
-    draw(ax, [record(step_ms=10.2)], found)
+    """The line is not at a statistic of the samples, which another version may choose."""
+    times = traces((record(), [10.0, 10.0, 10.2, 11.0]))
+    draw(ax, [record(step_ms=10.2)], times)
     drawn = [
         float(y)
         for one in ax.collections
@@ -162,14 +162,14 @@ def test_a_line_is_at_the_step_time_of_the_row(ax: Axes) -> None:
 
 
 def test_a_share_shows_what_it_computed(ax: Axes) -> None:
-    """It has one rank, and no step."""
+    """A share has one rank and no step: its compute times are drawn."""
     share = record(kind="one_gpu_share", world_size=8, step_ms=None, compute_ms=1.5)
     draw(ax, [share], Traces(ms={("dsp", 0): {("silent", 0): [1.0, 2.0]}}))
     assert len(dots(ax, colour("dsp"))) == 2
 
 
 def test_panels_are_by_workload_then_ranks() -> None:
-    """Other workloads of one name are not mixed, and a case that never ran has no row."""
+    """Different workloads of one name have their own panels; a case that never ran has no row."""
     records = [
         record(world_size=4),
         record(world_size=2),
@@ -184,7 +184,7 @@ def test_panels_are_by_workload_then_ranks() -> None:
 
 
 def test_no_panel_is_lost_to_another_of_its_name() -> None:
-    """Workloads of one name, on CPU and CUDA, in full and quick: a panel each, told apart."""
+    """Workloads of one name, on CPU and CUDA, in full and quick, have a panel and a title each."""
     records = [
         record(workload_key=key, device=device, effort=effort)
         for key in ("one", "other")
@@ -197,7 +197,7 @@ def test_no_panel_is_lost_to_another_of_its_name() -> None:
 
 
 def test_it_is_drawn_where_there_are_samples(tmp_path: Path) -> None:
-    """Beside the other figures; what is lost of the samples is said."""
+    """The figure is drawn beside the others; a remark counts lost samples."""
     records = [record(strategy, launch) for strategy in ("dsp", "rsa") for launch in range(2)]
     before = plots.page_of(lines_of(records), frame_of(records), tmp_path)
     assert "launches" not in before.sheets

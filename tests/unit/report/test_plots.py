@@ -74,13 +74,13 @@ def ax() -> Iterator[Axes]:
 
 
 def bars(ax: Axes, shown: str) -> list[tuple[float, float]]:
-    """Where the bars of a colour end, and where they begin."""
-    found = [patch for patch in ax.patches if to_hex(patch.get_facecolor()) == shown.lower()]
-    return [(one.get_y() + one.get_height(), one.get_y()) for one in found]  # type: ignore[attr-defined]
+    """Top and bottom of each bar of a colour."""
+    drawn = [patch for patch in ax.patches if to_hex(patch.get_facecolor()) == shown.lower()]
+    return [(one.get_y() + one.get_height(), one.get_y()) for one in drawn]  # type: ignore[attr-defined]
 
 
 def test_every_figure_is_written_twice(tmp_path: Path) -> None:
-    """PNG and SVG of each, into a folder that is made; strategies, run and failures are named."""
+    """Each figure is PNG and SVG in a new folder, and names strategies, run and failures."""
     folder = tmp_path / "deep" / "plots"
     paths = draw(RUN, folder)
     names = ("throughput", "memory", "sent_bytes", "step_split", "ratios")
@@ -95,13 +95,13 @@ def test_every_figure_is_written_twice(tmp_path: Path) -> None:
         ElementTree.parse(path)
         text = path.read_text()
         failed = () if path.stem == "ratios" else ("megatron-sp", "oom", "skipped")
-        for said in ("dsp", "run a run", "torch 9.9", "axes-2d", *failed):
-            assert f"{said}" in text
+        for word in ("dsp", "run a run", "torch 9.9", "axes-2d", *failed):
+            assert word in text
     assert plt.get_fignums() == []
 
 
 def test_a_run_in_which_nothing_worked_is_drawn(tmp_path: Path) -> None:
-    """Failed cases alone, also of several workloads and kinds, do not raise."""
+    """Failed cases alone, also of several workloads and kinds, are drawn."""
     failed = [
         record(status="crash", reason="x"),
         record("rsa", status="timeout", workload="other"),
@@ -114,7 +114,7 @@ def test_a_run_in_which_nothing_worked_is_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("draw", DRAWINGS)
 def test_a_failed_case_is_hatched_and_labelled(ax: Axes, draw: Drawing) -> None:
-    """Its status stands where its bar would, in place of a bar of no height."""
+    """The status stands in place of a bar of no height."""
     draw(ax, lines_of([measured("dsp", 5.0), record("rsa", status="oom")]))
     assert "oom" in [text.get_text() for text in ax.texts]
     assert len([patch for patch in ax.patches if patch.get_hatch() == "xxx"]) == 1
@@ -123,13 +123,13 @@ def test_a_failed_case_is_hatched_and_labelled(ax: Axes, draw: Drawing) -> None:
 
 
 def test_what_was_not_measured_is_no_zero(ax: Axes) -> None:
-    """A case that is ok and has no figure says so."""
+    """A case that is ok without a figure is labelled as not measured."""
     panels.memory(ax, lines_of([record()]))
     assert [text.get_text() for text in ax.texts] == ["not measured"]
 
 
 def test_throughput_is_of_the_median_launch(ax: Axes) -> None:
-    """The bar is the median, the whisker reaches from the slowest to the fastest launch."""
+    """The bar is the median; the whisker reaches from the slowest to the fastest launch."""
     panels.throughput(ax, lines_of(RUN[:2]))
     ((top, _),) = bars(ax, look.colour("dsp"))
     (whisker,) = ax.collections
@@ -139,20 +139,20 @@ def test_throughput_is_of_the_median_launch(ax: Axes) -> None:
 
 
 def test_one_launch_has_no_whisker(ax: Axes) -> None:
-    """One launch knows no spread."""
+    """The spread between launches needs two launches."""
     panels.throughput(ax, lines_of(RUN[:1]))
     assert len(ax.collections) == 0
 
 
 def test_equal_launches_have_a_whisker_of_no_length(ax: Axes) -> None:
-    """Rounding does not make it negative, which could not be drawn."""
+    """Rounding does not make the whisker negative, which could not be drawn."""
     same = {"tokens_per_s": 15027.7}
     panels.throughput(ax, lines_of([measured("dsp", 11.4, launch=i, **same) for i in range(3)]))
     assert len(ax.collections) == 1
 
 
 def test_sent_bytes_stand_on_each_other_with_their_prediction(ax: Axes) -> None:
-    """Phases are stacked; the ticks are the predictions of the phases up to them."""
+    """Phases are stacked; a line is the prediction of the phases up to it."""
     panels.sent_bytes(ax, lines_of([measured("dsp", 5.0)]))
     assert bars(ax, look.colour("dsp")) == [(3.0, 0.0), (9.0, 3.0), (10.0, 9.0)]
     (lines,) = ax.collections
@@ -161,7 +161,7 @@ def test_sent_bytes_stand_on_each_other_with_their_prediction(ax: Axes) -> None:
 
 
 def test_a_share_has_predictions_without_bars(ax: Axes) -> None:
-    """Nothing was sent, so nothing is stacked; what would be sent is marked."""
+    """A share sends nothing, so no bar is stacked; lines mark what would be sent."""
     silent = {f"sent_bytes_{phase}": None for phase in ("forward", "backward", "gradients")}
     panels.sent_bytes(ax, lines_of([measured("dsp", 5.0, kind="one_gpu_share", **silent)]))
     assert bars(ax, look.colour("dsp")) == []
@@ -170,7 +170,7 @@ def test_a_share_has_predictions_without_bars(ax: Axes) -> None:
 
 
 def test_communication_stands_on_computation(ax: Axes) -> None:
-    """Together they are the step; overlap that hides more than all is drawn as none."""
+    """Together they are the step; negative exposed communication is drawn as zero."""
     hidden = {"exposed_comm_ms": -0.5}
     panels.step_split(ax, lines_of([measured("dsp", 8.0), measured("rsa", 8.0, **hidden)]))
     exposed = [
@@ -182,7 +182,7 @@ def test_communication_stands_on_computation(ax: Axes) -> None:
 
 
 def test_a_strategy_has_its_colour_everywhere(ax: Axes) -> None:
-    """It does not depend on which others are drawn, nor on their order."""
+    """The colour does not depend on the other strategies, nor on their order."""
     lines = lines_of([measured("rsa", 5.0), measured("dsp", 6.0)])
     for draw in DRAWINGS:
         draw(ax, lines[::-1])
@@ -192,7 +192,7 @@ def test_a_strategy_has_its_colour_everywhere(ax: Axes) -> None:
 
 
 def test_colours_can_be_told_apart() -> None:
-    """Every built-in strategy has a colour of its own, none near another or near white."""
+    """Every built-in strategy has its own colour, not near another or near white."""
     assert set(look.COLOURS) == set(BUILT_IN)
     shown = [*look.COLOURS.values(), *look.MORE_COLOURS, "#FFFFFF"]
     for one, other in combinations(map(to_rgb, shown), 2):
@@ -209,10 +209,10 @@ def test_bars_do_not_cover_each_other(ax: Axes) -> None:
 
 
 def test_the_caption_says_where_figures_come_from() -> None:
-    """Run, device, torch, dtype, and whether there is a spread between launches."""
+    """The caption has run, device, torch, dtype, and the meaning of the whiskers."""
     text = plots.caption(frame_of(RUN), lines_of(RUN))
-    for said in ("run a run", "cpu", "torch 9.9", "float32", "train", "range of two launches"):
-        assert said in text
+    for word in ("run a run", "cpu", "torch 9.9", "float32", "train", "range of two launches"):
+        assert word in text
     assert "one launch: no spread" in plots.caption(frame_of(RUN[:1]), lines_of(RUN[:1]))
     assert "Some GPU" in plots.caption(frame_of([replace(RUN[0], gpu="Some GPU")]), [])
     mixed = lines_of([*RUN, *(measured("ulysses", 5.0, launch=n) for n in range(3))])
@@ -249,7 +249,7 @@ def test_a_sheet_that_fails_ends_the_drawing(tmp_path: Path) -> None:
 
 
 def compared(*steps: float, strategy: str = "ulysses", **more: Any) -> list[Record]:
-    """Launches beside three of dsp, all in the same rounds."""
+    """Three launches of dsp and those of another strategy, in the same rounds."""
     cases = {"dsp": (10.0, 10.1, 9.9), strategy: steps}
     return [
         measured(name, ms, launch=i, round=f"r{i}", **more)
@@ -262,12 +262,12 @@ def test_a_ratio_has_its_interval_and_the_band_its_margin(ax: Axes) -> None:
     """A filled dot with a line through it; the reference has no row."""
     lines = lines_of(compared(12.0, 12.2, 11.9))
     ratios(ax, lines, margin=0.05)
-    found = lines[1].to_reference
-    assert found is not None
+    times = lines[1].to_reference
+    assert times is not None
     interval, dots = ax.collections
     (ends,) = interval.get_paths()  # type: ignore[attr-defined]
-    assert list(ends.vertices[:, 0]) == [found.low, found.high]  # type: ignore[index]
-    assert list(dots.get_offsets()[0]) == [found.ratio, 0.0]  # type: ignore[index]
+    assert list(ends.vertices[:, 0]) == [times.low, times.high]  # type: ignore[index]
+    assert list(dots.get_offsets()[0]) == [times.ratio, 0.0]  # type: ignore[index]
     assert to_hex(dots.get_facecolor()[0]) == look.COLOURS["ulysses"].lower()  # type: ignore[index]
     (band,) = (patch for patch in ax.patches if isinstance(patch, Rectangle))
     assert (band.get_x(), band.get_x() + band.get_width()) == pytest.approx((1 / 1.05, 1.05))
@@ -275,7 +275,7 @@ def test_a_ratio_has_its_interval_and_the_band_its_margin(ax: Axes) -> None:
 
 
 def test_what_is_not_told_apart_is_hollow(ax: Axes) -> None:
-    """And two launches have a dot without a line."""
+    """The dot of an inconclusive ratio is hollow; two launches have a dot without a line."""
     ratios(ax, lines_of(compared(10.0, 12.0, 9.0)))
     assert to_hex(ax.collections[-1].get_facecolor()[0]) == "#ffffff"  # type: ignore[index]
     ax.clear()
@@ -284,7 +284,7 @@ def test_what_is_not_told_apart_is_hollow(ax: Axes) -> None:
 
 
 def test_a_run_of_one_strategy_has_no_ratios(tmp_path: Path) -> None:
-    """There is nothing to compare it with."""
+    """A forest plot needs a second strategy."""
     names = [path.stem for path in draw([measured("dsp", 10.0)], tmp_path)]
     assert "ratios" not in names
     assert "ratios" in [path.stem for path in draw(compared(12.0, 12.1), tmp_path)]

@@ -1,4 +1,4 @@
-"""What a run says of each launch: figures, what disturbed it, and where its time went."""
+"""The lines of a run on each launch: figures, noise, and seconds by phase."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ GOOD = replace(ROW, step_ms=12.0, output_error=0.0, launch_s=4.0, steps_s=3.25)
 SPENT = {"start": 0.25, "gate": 1.0, "end": 0.5}
 
 
-def said(folder: Path, capsys: pytest.CaptureFixture[str], *records: Record, **how: bool) -> str:
-    """What stands behind the header, without the stamps; of the first record time is known."""
+def printed(folder: Path, capsys: pytest.CaptureFixture[str], *records: Record, **how: bool) -> str:
+    """The lines after the header, without time stamps; phases of the first record are known."""
     with Screen(folder, [CASE] * len(records), **how) as screen:
         capsys.readouterr()
         for i, record in enumerate(records):
@@ -35,30 +35,30 @@ def said(folder: Path, capsys: pytest.CaptureFixture[str], *records: Record, **h
 def test_where_the_time_of_a_launch_went(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each phase and what was beyond steps; of a crash the whole alone; if asked for."""
+    """With --verbose: each phase and the overhead; the whole time alone for a crash."""
     crash = replace(ROW, status="crash", reason="rank 1 was ended by SIGKILL", launch_s=0.5)
     skipped = replace(ROW, status="skipped", reason="8 heads")
-    assert said(tmp_path, capsys, GOOD, crash, skipped, verbose=True).splitlines()[1:] == [
+    assert printed(tmp_path, capsys, GOOD, crash, skipped, verbose=True).splitlines()[1:] == [
         "  took 4.00 s: start 0.25, gate 1.00, end 0.50; overhead 0.75 s",
         "dsp on 2: crash: rank 1 was ended by SIGKILL",
         "  took 0.50 s",
         "dsp on 2: skipped: 8 heads",
     ]
-    assert "took" not in said(tmp_path, capsys, GOOD, crash)
+    assert "took" not in printed(tmp_path, capsys, GOOD, crash)
 
 
 def test_what_disturbed_a_launch_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Below its figures, at once, whether or not more was asked for."""
+    """The noise stands below the figures, also without --verbose."""
     noisy = replace(GOOD, noisy="others used 0.9 of 2 cores")
-    assert said(tmp_path, capsys, noisy).endswith("\n  noisy: others used 0.9 of 2 cores")
+    assert printed(tmp_path, capsys, noisy).endswith("\n  noisy: others used 0.9 of 2 cores")
 
 
 def test_launches_that_are_left_over_have_a_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command of run.json with its folder; without run.json the flag alone."""
+    """The command is that of run.json with its folder; without run.json the flag alone."""
     for argv, again in (
         (None, f"--out {tmp_path}"),
         (["spbench", "run", "-s", "dsp", "--fresh"], f"spbench run -s dsp --out {tmp_path}"),
@@ -79,7 +79,7 @@ def test_launches_that_are_left_over_have_a_command(
 
 
 def test_a_share_is_not_said_to_send() -> None:
-    """It is one process, whatever the number of ranks."""
+    """A share is one process, whatever the number of ranks, and sends nothing."""
     share = CASE.model_copy(update={"kind": "one_gpu_share"})
     assert "on one rank's share of 2 ranks; cpu, nothing is sent, torch " in header([share])[-1]
     assert "on 2 ranks; cpu, gloo, torch " in header([CASE])[-1]

@@ -1,4 +1,4 @@
-"""What is printed: figures in three digits, blanks as dashes, failures in words."""
+"""Tables: figures in three digits, blanks as dashes, failures in words."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ OOM = record("rsa", status="oom", reason="rank 1: no 3 GiB, [bold]see log[/bold]
 
 
 class Terminal(io.StringIO):
-    """A stream that says that it is a terminal."""
+    """A stream that is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -63,32 +63,32 @@ def printed(lines: list[Line], width: int = 200, stream: io.StringIO | None = No
 
 
 def row_of(text: str, strategy: str) -> list[str]:
-    (found,) = [line.split() for line in text.splitlines() if line.split()[:1] == [strategy]]
-    return found
+    (row,) = [line.split() for line in text.splitlines() if line.split()[:1] == [strategy]]
+    return row
 
 
 def test_a_measured_line() -> None:
-    """Each figure in its unit, and the larger of the gate's errors."""
+    """Each figure has its unit; the gate's error is the larger of two."""
     (text,) = printed(lines_of([MEASURED]))
     cells = "dsp 2 12.3 - 1.00x 1.23M 10 2.35 3 1 0 - 3.0e-06"
     assert row_of(text, "dsp") == cells.split()
 
 
 def test_a_failed_line_has_its_status_and_no_figures() -> None:
-    """The status stands where the time would; the rest is blank."""
+    """The status stands in place of the time; the rest is blank."""
     (text,) = printed(lines_of([MEASURED, OOM]))
     assert row_of(text, "rsa") == ["rsa", "2", "oom", *["-"] * 10]
 
 
 def test_a_range_needs_launches() -> None:
-    """With two launches there is one, with one there is none."""
+    """Two launches have a range, one launch has none."""
     lines = lines_of([record(step_ms=1.0), record(launch=1, step_ms=2.0)])
     (text,) = printed(lines)
     assert "1..2*" in row_of(text, "dsp")
 
 
 def test_a_wrong_result_says_so_beside_its_error() -> None:
-    """The error that was found, and WRONG."""
+    """The cell has the error and WRONG."""
     (line,) = lines_of([replace(MEASURED, status="wrong_result")])
     assert strategy_table.gate_cell(line) == "3.0e-06 WRONG"
     (line,) = lines_of([record()])
@@ -96,7 +96,7 @@ def test_a_wrong_result_says_so_beside_its_error() -> None:
 
 
 def test_workloads_and_kinds_have_tables_of_their_own() -> None:
-    """A share is named as one, and its bytes are the predicted ones."""
+    """A share is named so in its title, and its bytes are predicted."""
     share = replace(MEASURED, kind="one_gpu_share", step_ms=None, sent_bytes_forward=None)
     other = replace(MEASURED, workload="other")
     made = printed(lines_of([MEASURED, share, other]))
@@ -107,24 +107,24 @@ def test_workloads_and_kinds_have_tables_of_their_own() -> None:
 
 
 def test_failures_are_sentences() -> None:
-    """Strategy, ranks, status and reason of what did not finish, and of nothing else."""
+    """A sentence has strategy, ranks, status and reason of a case that did not finish."""
     partly = [record("ulysses", step_ms=1.0), record("ulysses", launch=1, status="crash")]
-    said = strategy_table.failures(lines_of([MEASURED, OOM, *partly]))
-    assert said == [
+    sentences = strategy_table.failures(lines_of([MEASURED, OOM, *partly]))
+    assert sentences == [
         "rsa on 2 ranks: oom. rank 1: no 3 GiB, [bold]see log[/bold]",
         "ulysses on 2 ranks: 1 of 2 launches: crash. ",
     ]
 
 
 def test_failures_of_several_workloads_name_theirs() -> None:
-    """Where one table is not all there is, a sentence says which one it is about."""
+    """A sentence about one of several tables names its panel."""
     other = replace(OOM, batch=7)
-    said = strategy_table.failures(lines_of([MEASURED, OOM, other]))
-    assert [one.split("): ")[0].rpartition("batch ")[2][0] for one in said] == ["1", "7"]
+    sentences = strategy_table.failures(lines_of([MEASURED, OOM, other]))
+    assert [one.split("): ")[0].rpartition("batch ")[2][0] for one in sentences] == ["1", "7"]
 
 
 def test_the_comparison_shows_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Below the tables, word for word and in one line, brackets and all."""
+    """Failures stand below the tables, word for word and in one line, brackets and all."""
     long = replace(OOM, reason="rank 1: " + "very " * 60 + "long [/] reason")
     strategy_table.show_comparison(lines_of([MEASURED, long]))
     out, err = capsys.readouterr()
@@ -137,7 +137,7 @@ def lines_for_screens() -> list[Line]:
 
 
 def test_no_escape_codes_outside_a_terminal() -> None:
-    """Plain aligned text, whatever the environment's width is; long names are not cut."""
+    """Text is plain and aligned whatever the environment's width; long names are not cut."""
     for text in printed(lines_for_screens()):
         assert "\x1b" not in text
         assert "x" * 50 in text
@@ -165,7 +165,7 @@ COLOURED = re.compile(r"\x1b\[(?:\d+;)*[349]\d")
 def test_no_colours_where_none_are_wanted(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, codes: re.Pattern[str]
 ) -> None:
-    """NO_COLOR gets no colours, a dumb terminal no codes at all."""
+    """NO_COLOR stops colours, a dumb terminal gets no escape codes at all."""
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv(name, value)
@@ -190,7 +190,7 @@ def verdict(**more: Any) -> VerifyResult:
 
 
 def test_verdicts_are_counted_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    """One line for a strategy, the worst of its errors; what did not pass in words below."""
+    """A strategy has one line with its worst error; failed checks are sentences below."""
     tables.show_verdicts(
         [
             verdict(),
@@ -233,7 +233,7 @@ def test_verdicts_are_counted_and_explained(capsys: pytest.CaptureFixture[str]) 
     ],
 )
 def test_figures_as_people_read_them(shown: str, text: str) -> None:
-    """Three digits, the next unit in time, a dash where nothing was measured."""
+    """Figures have three digits and the next unit from 999.5; a blank is a dash."""
     assert shown == text
 
 
@@ -245,7 +245,7 @@ def test_no_figure_is_written_with_an_exponent(value: float) -> None:
 
 
 def test_a_plain_table_is_the_folded_one_where_both_fit() -> None:
-    """To the letter, but for blanks at the ends of lines."""
+    """The two are equal to the letter, but for blanks at the ends of lines."""
     columns = ("strategy", "ranks", "步")
     cells = [["dsp", "2", "1.5"], ["megatron-sp", "16", "-"]]
     plain, folded = io.StringIO(), io.StringIO()
