@@ -98,7 +98,7 @@ def compare_strategies(
     names = frame["strategy"].unique().tolist()
     if reference is not None and reference not in names:
         known = ", ".join(names)
-        raise ValueError(f"no case of strategy {reference!r} to compare with; use one of {known}")
+        raise ValueError(f"no case of strategy {reference!r} to compare with; there are {known}")
     reference = reference or next(iter(frame.loc[frame["status"] != "skipped", "strategy"]), "")
     number = pandas.factorize(frame["strategy"])[0]
     numbered = in_panels(frame).assign(strategy_number=number).reset_index(drop=True)

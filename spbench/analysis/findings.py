@@ -109,7 +109,8 @@ def _worst(records: Sequence[Record], but: Collection[str] = ()) -> Record:
 
 
 Counts = dict[str, int]
-SENT = {f"sent_bytes_{phase}": phase for phase in PHASES} | {f"{op}_bytes": op for op in OPS}
+SENT_BY_PHASE = {f"sent_bytes_{phase}": phase for phase in PHASES}
+SENT_BY_OP = {f"{op}_bytes": op for op in OPS}
 PREDICTED = {f"predicted_bytes_{phase}": phase for phase in PHASES}
 """Columns of bytes, with the phase or operation that each counts."""
 
@@ -153,8 +154,15 @@ def _counts(before: Sequence[Record], after: Sequence[Record]) -> tuple[Counts, 
     A share sends nothing, and a launch may be wrong before anything is counted. A count is never
     compared with a prediction: only the count shows a call too many.
     """
-    sent, predicted = ((_last(before, kind), _last(after, kind)) for kind in (SENT, PREDICTED))
+    sent = _sent(before), _sent(after)
+    predicted = _last(before, PREDICTED), _last(after, PREDICTED)
     return predicted if all(predicted) and not all(sent) else sent
+
+
+def _sent(records: Sequence[Record]) -> Counts:
+    """Bytes by phase and operation; those by operation count only beside those by phase."""
+    by_phase = _last(records, SENT_BY_PHASE)
+    return by_phase and by_phase | _last(records, SENT_BY_OP)
 
 
 def _last(records: Sequence[Record], columns: Mapping[str, str]) -> Counts:

@@ -690,7 +690,7 @@ def test_cells_that_this_machine_cannot_start(monkeypatch: pytest.MonkeyPatch) -
     planned = cells(request)
     assert planned[0].why_not is None
     assert "this machine has 2 GPUs" in (planned[1].why_not or "")
-    assert "8 heads give 8 of 16 ranks" in (planned[2].why_not or "")
+    assert "8 heads cannot be split over 16 ranks" in (planned[2].why_not or "")
     with pytest.raises(Failure, match=r"cannot run axes-2d on 8 ranks: .*\n.*--skip-invalid"):
         cells(replace(request, skip_invalid=False))
     share = Request(combinations=asked[:2], device="cuda", kind="one_gpu_share")
