@@ -302,13 +302,13 @@ def test_a_strategy_has_no_such_option(tmp_path: Path) -> None:
 def test_an_option_names_an_axis_that_is_not_there(tmp_path: Path) -> None:
     """A wrong axis is a usage error with the known axes, before other errors."""
     words = ["dsp-720m", "-s", "rsa,ulysses:shard-axis=width", "--set", "heads=4"]
-    words = "there is no axis 'width' to shard; shard-axis may be auto, time, space"
+    known = "there is no axis 'width' to shard; shard-axis may be auto, time, space"
     done = spbench(tmp_path, "show", *words, torch=True)
     assert (done.code, done.out) == (USAGE, "")
-    assert done.err == f"Error: ulysses:shard-axis=width: {words}\n"
+    assert done.err == f"Error: ulysses:shard-axis=width: {known}\n"
     run = spbench(tmp_path, "run", "-w", *words, "-g", "8", torch=True)
     assert run.code == USAGE
-    assert words in run.err
+    assert known in run.err
 
 
 def on(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch, **environ: str) -> None:
