@@ -22,12 +22,10 @@ from spbench.results.heartbeat import Heartbeat
 
 # torch 2.13 renames these two and deprecates the old names; a torch that was built without
 # torch.distributed has neither.
-_all_gather_single: Any = getattr(
-    dist, "all_gather_single", getattr(dist, "all_gather_into_tensor", None)
-)
-_reduce_scatter_single: Any = getattr(
-    dist, "reduce_scatter_single", getattr(dist, "reduce_scatter_tensor", None)
-)
+_older_gather = getattr(dist, "all_gather_into_tensor", None)
+_older_scatter = getattr(dist, "reduce_scatter_tensor", None)
+_all_gather_single: Any = getattr(dist, "all_gather_single", _older_gather)
+_reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", _older_scatter)
 
 
 def available_backends() -> list[str]:

@@ -86,9 +86,9 @@ class ThreadTransport(Transport):
         return Done()
 
     def _shift(self, received: Tensor, sent: Tensor) -> Handle:
-        previous = (self.rank - 1) % self.size
+        source = (self.rank - 1) % self.size
         self.meeting.exchange(
-            self.rank, [[sent]], lambda shown: received.copy_(shown[previous][0][0])
+            self.rank, [[sent]], lambda shown: received.copy_(shown[source][0][0])
         )
         return Done()
 

@@ -99,7 +99,7 @@ def _place(request: Request, cell: Cell) -> str:
     """``file:line: `` of the cell; empty where the command line asked for it."""
     case = cell.case
     wanted = Combination(workload=case.workload, strategy=case.strategy, ranks=case.ranks)
-    place = next(asked.place for asked in request.combinations if asked == wanted)
+    place = next(known.place for known in request.combinations if known == wanted)
     return f"{place}: " if place else ""
 
 

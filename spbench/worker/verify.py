@@ -28,8 +28,8 @@ def verify_all(checks: Sequence[GateCheck], group: Group, observer: Observer) ->
             continue
         with observer.phase(f"{check.strategy} on {check.workload.name}"):
             workload = workload_to_compare(check.workload, group)
-            asked = workload, check.sharpness
-            if reference is None or (reference.workload, reference.sharpness) != asked:
+            wanted = workload, check.sharpness
+            if reference is None or (reference.workload, reference.sharpness) != wanted:
                 reference = None  # freed before the next one is made
                 reference = one_device(
                     workload, group.device, sharpness=check.sharpness, observer=observer
