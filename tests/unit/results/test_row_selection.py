@@ -61,7 +61,7 @@ def test_all_that_is_named_holds_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "message"),
     [
         (
             (["late-1"], [], []),
