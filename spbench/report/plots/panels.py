@@ -73,12 +73,7 @@ def step_split(ax: Axes, lines: Sequence[Line]) -> None:
 def _parts(line: Line) -> Stack | None:
     if line.compute_ms is None:
         return None
-    look = {
-        "color": "white",
-        "hatch": "////",
-        "edgecolor": colour(line.strategy),
-        "linewidth": 0.8,
-    }
+    look = {"color": "white", "hatch": "////", "edgecolor": colour(line.strategy), "linewidth": 0.8}
     exposed_ms = max(line.exposed_comm_ms or 0.0, 0.0)
     return Stack(
         bars=[(line.compute_ms, fill(line.strategy)), (exposed_ms, look)],
