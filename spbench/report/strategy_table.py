@@ -121,7 +121,9 @@ def _ranking(timed: Sequence[Line]) -> str:
     first, *others = sorted(timed, key=lambda line: (line.to_fastest is not None, line.time_ms))
     compared = [(line.strategy, line.to_fastest) for line in others if line.to_fastest]
     longer = ", ".join(f"{name} {_longer(comparison)}" for name, comparison in compared)
-    does = "is fastest" if first.kind == "measured" else "computes fastest"
+    what = "step time" if first.kind == "measured" else "compute time"
+    is_shown = all(comparison.verdict == "slower" for _, comparison in compared)
+    does = "is fastest" if is_shown else f"has the lowest {what}"
     is_single = min(comparison.launches for _, comparison in compared) == 1
     note = " (no confidence interval: one launch)" if is_single else ""
     return f"{first.strategy} {does}; {longer}{note}"

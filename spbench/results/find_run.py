@@ -90,9 +90,12 @@ def not_there_yet(run: Path, frame: pandas.DataFrame) -> int:
 
 
 def command_again(run: Path) -> str:
-    """The command that resumes a run, with its folder as ``--out``. Blank where run.json names no
-    command, or another than run."""
-    words = iter(read_run(folder_of_run(run)).get("argv", [])[1:])
+    """The command that resumes a run, with its folder as ``--out``: the last that asked for full
+    launches, if any did. Blank where run.json names no command, or another than run."""
+    facts = read_run(folder_of_run(run))
+    commands = [*facts.get("history", []), facts.get("argv", [])]
+    full = [command for command in commands if "--quick" not in command]
+    words = iter([*commands, *full][-1][1:])
     kept = ["spbench"]
     for word in words:
         if word == "--out":
