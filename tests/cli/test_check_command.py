@@ -284,7 +284,7 @@ def test_few_launches_are_said() -> None:
     """With few launches a check judges bytes and memory, and no time."""
     kept("mine", side("a")[:1])
     assert (
-        "With 1 quiet launch of a case it judges bytes and memory"
+        "With 1 quiet launch of a case a check judges bytes and memory"
         in spbench("baseline", "set", "x").stderr
     )
 
