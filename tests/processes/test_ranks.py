@@ -24,6 +24,8 @@ from spbench.worker.fault_injection import VARIABLE
 from spbench.workload.case import QUICK, Job
 from spbench.workload.catalogue import find
 
+pytestmark = pytest.mark.serial  # hang limits of seconds
+
 PLANTED = RuntimeError.__name__ + ": planted by SPBENCH_FAULT"
 STACK = r'File ".*fault_injection\.py", line \d+ in _hang'
 FAULTS = {
