@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import spbench
+from helpers.examples import ALL, examples
 from helpers.in_process import Said, inside
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from spbench.errors import DONE, USAGE
@@ -172,7 +173,7 @@ def test_a_thousand_damaged_files(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "bench.yaml"
     codes: Counter[int] = Counter()
 
-    @settings(max_examples=750, suppress_health_check=list(HealthCheck))
+    @examples(750, suppress_health_check=list(HealthCheck))
     @given(damaged(text))
     def each(content: bytes) -> None:
         path.write_bytes(content)
@@ -187,11 +188,11 @@ def test_a_thousand_damaged_files(tmp_path: Path, kind: str) -> None:
             assert (done.out.startswith(("[", "{")), done.err) == (True, "")
 
     each()
-    assert codes[USAGE] >= 520, codes
-    assert codes[DONE] >= 20, codes
+    assert codes[USAGE] >= (520 if ALL else 65), codes
+    assert codes[DONE] >= (20 if ALL else 1), codes
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@examples(150, suppress_health_check=list(HealthCheck))
 @given(st.text(st.characters(exclude_categories=["Cc", "Cs", "Cn", "Zl", "Zp"]), max_size=30))
 def test_damage_in_a_comment_does_none(comment: str) -> None:
     """Any bytes in a comment leave the file valid."""

@@ -169,6 +169,7 @@ def test_a_planted_slow_rank_shows(tmp_path: Path) -> None:
             assert statistics.median(slow[name]) > 1.5 * statistics.median(fast[name])
 
 
+@pytest.mark.long
 def test_variables_for_the_ranks_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A launcher gets variables, or has them taken away, whatever this process has."""
     monkeypatch.setenv("SPBENCH_FAULT", "nonsense")
@@ -208,11 +209,12 @@ def test_a_launcher_that_is_ended_as_it_starts_leaves_nothing(tmp_path: Path) ->
 
 def test_a_share_of_a_group(tmp_path: Path) -> None:
     """--share: one process, gated as threads, compute and memory but no step and no sent bytes."""
-    run = start(tmp_path, "--share", "-s", "dsp,rsa", "--gpus", "1,8", "--out", "here", "--json")
+    words = ("-s", "dsp", "--gpus", "1,8")
+    run = start(tmp_path, "--share", *words, "--out", "here", "--json")
     out, err = run.communicate(timeout=120)
     assert run.returncode == 0, err
     rows = json.loads(out)
-    assert [row["status"] for row in rows] == ["ok"] * 4
+    assert [row["status"] for row in rows] == ["ok"] * 2
     for row in rows:
         assert (row["kind"], row["backend"]) == ("one_gpu_share", "fake")
         assert row["step_ms"] is None

@@ -454,6 +454,7 @@ REFUSING = """    def why_not(self, workload: Workload, ranks: int) -> str | Non
 """
 
 
+@pytest.mark.long
 def test_a_strategy_that_declines_what_its_base_runs_broke(repository: Path) -> None:
     """--skip-invalid does not hide it; what both commits decline is left out as in ``run``."""
     file = repository / "spbench" / "strategies" / "ulysses.py"

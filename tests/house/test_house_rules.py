@@ -1,0 +1,99 @@
+"""The rules of the house that a program can hold: labels, sizes, docstrings, floors, no circles."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import spbench
+
+PACKAGE = Path(spbench.__file__).parent
+ROOT = PACKAGE.parent
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
+MOST_FILES, MOST_LINES, MOST_LINES_OF_A_FILE = 170, 19_500, 200
+DANGLING = re.compile(r"(Of|That|The same|Whether its)\b")
+"""How a docstring begins that cannot stand alone."""
+
+
+def docstrings(path: Path) -> list[tuple[int, str]]:
+    """Line and text of each docstring of a file: also those below fields and constants."""
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Expr)]
+    return [
+        (node.lineno, node.value.value)
+        for node in nodes
+        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    ]
+
+
+def test_no_file_name_in_two_rooms() -> None:
+    """Each label leads to one drawer."""
+    stems = Counter(path.stem for path in FILES)
+    assert [stem for stem, times in stems.items() if times > 1] == []
+
+
+def test_every_docstring_stands_alone() -> None:
+    """None begins as if the name above it were the first half of its sentence."""
+    dangling = [
+        f"{path.relative_to(ROOT)}:{line}: {text[:60]}"
+        for path in FILES
+        for line, text in docstrings(path)
+        if DANGLING.match(text)
+    ]
+    assert dangling == []
+
+
+def test_files_are_short_and_few() -> None:
+    """No file is longer than 200 lines, and the product stays the size that two people can read."""
+    lines = {path: len(path.read_text().splitlines()) for path in FILES}
+    long = {str(path): count for path, count in lines.items() if count > MOST_LINES_OF_A_FILE}
+    assert long == {}
+    assert len(FILES) <= MOST_FILES
+    assert sum(lines.values()) <= MOST_LINES
+
+
+def contracts_with(folder: Path, planted: dict[str, str]) -> str:
+    """What import-linter says of a copy of the package to which lines were added by file."""
+    ignore = shutil.ignore_patterns("__pycache__", "configs")
+    shutil.copytree(PACKAGE, folder / "spbench", ignore=ignore)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    for name, line in planted.items():
+        path = folder / "spbench" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"{path.read_text() if path.exists() else ''}\n{line}\n")
+    done = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        cwd=folder,
+        env={"PYTHONPATH": str(folder), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("planted", "broken"),
+    [
+        ({"workload/flops.py": "import spbench.results.record"}, "floors: imports only point down"),
+        ({"garage/__init__.py": "", "garage/car.py": ""}, "floors: imports only point down"),
+        (
+            {
+                "text.py": "",
+                "report/units.py": "import spbench.report.tables",
+            },
+            "no circles inside a room",
+        ),
+    ],
+    ids=["an import that points up", "a room on no floor", "a circle inside a room"],
+)
+def test_planted_violations_are_found(tmp_path: Path, planted: dict[str, str], broken: str) -> None:
+    """import-linter knows every room, and follows imports inside each."""
+    said = contracts_with(tmp_path, planted)
+    assert f"{broken} BROKEN" in said, said
