@@ -27,6 +27,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/pytest tests/house
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from importlib import import_module
 from typing import NoReturn
 
@@ -89,9 +90,17 @@ def main() -> NoReturn:
         seen.append(signum)
         raise KeyboardInterrupt
 
+    def send_again(ignored: sys.UnraisableHookArgs) -> None:
+        # Python drops what is raised in a callback, such as one of importlib's.
+        if seen and isinstance(ignored.exc_value, KeyboardInterrupt):
+            threading.Timer(0.01, os.kill, (os.getpid(), seen[-1])).start()
+        else:
+            sys.__unraisablehook__(ignored)
+
     for ending in ENDINGS:
         if signal.getsignal(ending) is not signal.SIG_IGN:  # nohup ignores it
             signal.signal(ending, end)
+    sys.unraisablehook = send_again
     error_handling.open_streams()
     try:
         code = _run(seen)

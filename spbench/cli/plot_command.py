@@ -23,13 +23,24 @@ from spbench.results.run_json import folder_of_run
     type=click.Path(path_type=Path),
     help=f"Folder.  [default: RUN/plots; of a baseline {RESULTS}/baseline-NAME/plots]",
 )
-@click.option("-w", "--workload", "workloads", multiple=True, metavar="NAME", help="Only these.")
 @click.option(
-    "-s", "--strategy", "strategies", multiple=True, metavar="NAME[:OPTION]", help="Only these."
+    "-w", "--workload", "workloads", multiple=True, metavar="NAME", help="Only these workloads."
+)
+@click.option(
+    "-s",
+    "--strategy",
+    "strategies",
+    multiple=True,
+    metavar="NAME[:OPTION]",
+    help="Only these strategies.",
 )
 @click.option("-g", "--gpus", metavar="N[,N...]", help="Only these numbers of ranks.")
 @click.option(
-    "--page", type=click.IntRange(min=1), default=1, show_default=True, help="Page, of 12 panels."
+    "--page",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Page of a figure of more than 12 panels.",
 )
 @options.baselines_option
 @options.json_option

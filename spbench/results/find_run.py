@@ -44,7 +44,7 @@ def find_run(named: Path | None, baselines: Path = BASELINES) -> Path:
     if not named.exists() and inside.exists():
         return inside
     if not named.exists():
-        known = ", ".join(run.name for run in all_runs()[-SHOWN:]) or "none yet"
+        known = ", ".join(run.name for run in all_runs()[: -SHOWN - 1 : -1]) or "none yet"
         raise Failure(f"no run at {named}. The latest under {RESULTS}/: {known}")
     within = sorted(path.parent for path in named.glob("*/runs.csv")) if named.is_dir() else []
     if within and not (named / "runs.csv").exists():

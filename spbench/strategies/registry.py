@@ -91,10 +91,9 @@ def load(text: str) -> Strategy:
     for setting in settings:
         option, given, value = setting.partition("=")
         if option not in known:
-            offered = ", ".join(known) or "none"
+            offered = f"Its options are {', '.join(known)}" if known else "It has no options"
             raise UnknownStrategyError(
-                f"strategy {name!r} has no option {option!r}. "
-                f"{_near(option, list(known))}Its options are {offered}"
+                f"strategy {name!r} has no option {option!r}. {_near(option, list(known))}{offered}"
             )
         field = known[option]
         options[field.name] = _parse(name, option, value if given else None, field.default)

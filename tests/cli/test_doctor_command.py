@@ -11,8 +11,8 @@ from typing import Any
 import click
 import pytest
 from helpers.command_line import spbench
-from test_diagnoses import CPU_BUILD, CUDA_BUILD, fake_nvml
-from test_tables import STYLED, Terminal
+from helpers.machines import CPU_BUILD, CUDA_BUILD, fake_nvml
+from helpers.terminal import STYLED, Terminal
 
 from spbench.cli import doctor_command
 from spbench.comm.nccl_gloo import available_backends

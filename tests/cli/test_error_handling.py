@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import io
 import os
+import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -98,3 +100,26 @@ def test_streams_that_were_closed_swallow_what_is_printed(monkeypatch: pytest.Mo
     sys.stdout.close()
     print("süß \ud800", file=sys.stderr, flush=True)
     assert raw.getvalue() == b"s\\xfc\\xdf \\ud800\n"
+
+
+DROPPED = """
+import os, signal, time, weakref
+from spbench.cli import main as entry
+
+class Watched: pass
+
+def run(_seen):
+    watched = Watched()
+    ref = weakref.ref(watched, lambda _: (os.kill(os.getpid(), signal.SIGINT), time.sleep(0.05)))
+    del watched
+    time.sleep(20)
+
+entry._run = run
+entry.main()
+"""
+
+
+def test_an_interrupt_that_python_dropped_comes_again() -> None:
+    """Raised in a callback of a weak reference, as importlib has some, it ends the command too."""
+    done = subprocess.run([sys.executable, "-c", DROPPED], timeout=10, check=False)
+    assert done.returncode == 128 + signal.SIGINT

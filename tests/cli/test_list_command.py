@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from test_tables import STYLED, Terminal
+from helpers.terminal import STYLED, Terminal
 
 from spbench.cli import list_command
 from spbench.report import tables

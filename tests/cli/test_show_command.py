@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import spbench
+from helpers.terminal import COLOURED, STYLED, Terminal
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_tables import COLOURED, STYLED, Terminal
 
 from spbench.errors import USAGE
 from spbench.report import tables

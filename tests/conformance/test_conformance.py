@@ -10,27 +10,18 @@ import pytest
 import torch
 from helpers.examples import ALL
 from helpers.gate_on_threads import prove, why_wrong
+from helpers.variants import variants
 
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import Transports
 from spbench.launch.local import LocalLauncher
 from spbench.model.inputs import seeded
-from spbench.strategies.registry import load, places
+from spbench.strategies.registry import load
 from spbench.sweep.verification import checks_for, run_checks
 from spbench.worker.step import Step
 from spbench.workload.catalogue import find, names
 from spbench.workload.load import with_settings
 from spbench.workload.workload import Workload
-
-
-def variants() -> list[str]:
-    """Every registered strategy, and each once more with each of its flags set."""
-    names_and_flags = []
-    for name in places():
-        flags = [f.name.replace("_", "-") for f in fields(load(name)) if f.default is False]
-        names_and_flags += [name, *(f"{name}:{flag}" for flag in flags)]
-    return names_and_flags
-
 
 SHAPES = [find(name, "verify") for name in names("verify")]
 BY_PROCESSES = [pytest.param(ranks, marks=pytest.mark.long) for ranks in (2, 3)]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from helpers.examples import examples
 from helpers.gate_on_threads import prove, why_wrong
+from helpers.variants import variants
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from test_conformance import variants
 
 from spbench.strategies.registry import load
 from spbench.workload.workload import Workload

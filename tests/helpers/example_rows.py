@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pandas
@@ -12,8 +13,10 @@ from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.compare_strategies import Line, compare_strategies
 from spbench.analysis.findings import Finding, Margins
 from spbench.analysis.launches import NONE, Launches, launches_by
+from spbench.results.iterations import write_samples
 from spbench.results.reading import frame_of
 from spbench.results.record import Record
+from spbench.results.sample import Sample
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
 
@@ -53,3 +56,17 @@ def findings_of(
 ) -> list[Finding]:
     """Two runs of these rows compared."""
     return compare_runs(frame_of(before), frame_of(after), *margins, **more)
+
+
+def with_samples(folder: Path, records: Sequence[Record], outlier: float = 1.0) -> Path:
+    """Writes iterations of each record, of which the last is ``outlier`` times as long."""
+    for one in records:
+        if one.step_ms is not None:
+            steps = [one.step_ms * (1 + 0.001 * (i % 5)) for i in range(9)]
+            steps.append(one.step_ms * outlier)
+            write_samples(
+                folder,
+                one,
+                [Sample(rank=r, status="ok", step_ms=steps) for r in range(one.world_size)],
+            )
+    return folder

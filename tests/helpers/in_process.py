@@ -27,6 +27,7 @@ def inside(*words: str, out: TextIO | None = None) -> Said:
     stdout, stderr = out or io.StringIO(), io.StringIO()
     kept = {number: signal.getsignal(number) for number in entry.ENDINGS}
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", sys.unraisablehook)
         patch.setattr(sys, "argv", ["spbench", *words])
         patch.setattr(sys, "stdout", stdout)
         patch.setattr(sys, "stderr", stderr)

@@ -16,7 +16,7 @@ import pytest
 from helpers.gate_on_threads import prove, why_wrong
 from helpers.network_namespace import PATH, needs_namespace, wire
 from helpers.spbench_process import PATHS, PLUGINS
-from test_measure import ThreadGroup
+from helpers.thread_group import ThreadGroup
 
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import Transport

@@ -52,7 +52,7 @@ DRAWINGS: dict[str, tuple[Drawing, str]] = {
     ),
 }
 SPREAD = {
-    1: "one launch: no spread between launches",
+    1: "one launch: no confidence interval",
     2: "whiskers: range of two launches",
     3: "whiskers: 95 % intervals of the launches",
 }
@@ -169,7 +169,8 @@ def _left_out(panels: Mapping[str, Sequence[str]], number: int, pages: int) -> s
 
 
 def caption(frame: pandas.DataFrame, lines: Sequence[Line]) -> str:
-    """Run, device, torch and dtype of what is drawn, and the meaning of its whiskers."""
+    """Run, device, torch and dtype of what is drawn, whether it was quick or noisy, and the meaning
+    of its whiskers."""
     first = frame.iloc[0]
 
     def each(name: str) -> str:
@@ -179,5 +180,8 @@ def caption(frame: pandas.DataFrame, lines: Sequence[Line]) -> str:
     spread = MIXED if {2, LEAST_LAUNCHES} <= known else SPREAD[max(known, default=1)]
     backend = each("backend").replace(SHARE_BACKEND, "nothing sent")
     machine = [each("gpu") or first["device"], backend, f"torch {each('torch')}"]
-    parts = [f"run {first['run_id']}", *machine, each("dtype"), each("mode"), spread]
+    noisy = int((frame["noisy"] != "").sum())
+    doubts = [f"{noisy} of {counted(len(frame), 'launch')} noisy"] if noisy else []
+    doubts += ["quick"] if (frame["effort"] == "quick").any() else []
+    parts = [f"run {first['run_id']}", *machine, each("dtype"), each("mode"), *doubts, spread]
     return " · ".join(filter(None, parts))

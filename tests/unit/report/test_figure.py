@@ -10,7 +10,7 @@ from typing import Any
 
 import matplotlib as mpl
 import pytest
-from helpers.example_rows import lines_of
+from helpers.example_rows import lines_of, with_samples
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -19,10 +19,8 @@ from spbench.report.plots import plots
 from spbench.report.plots.figure import PANELS, Sheet
 from spbench.report.plots.figure import draw as draw_sheet
 from spbench.report.plots.save_figures import STYLE
-from spbench.results.iterations import write_samples
 from spbench.results.reading import frame_of
 from spbench.results.record import Record
-from spbench.results.sample import Sample
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
 
@@ -59,20 +57,6 @@ def a_run(shapes: int, ranks: Sequence[int] = (2, 4), large: float = 1.0) -> lis
         for launch in range(2)
         for strategy in STRATEGIES
     ]
-
-
-def with_samples(folder: Path, records: Sequence[Record], outlier: float = 1.0) -> Path:
-    """Writes iterations of each record, of which the last is ``outlier`` times as long."""
-    for one in records:
-        if one.step_ms is not None:
-            steps = [one.step_ms * (1 + 0.001 * (i % 5)) for i in range(9)]
-            steps.append(one.step_ms * outlier)
-            write_samples(
-                folder,
-                one,
-                [Sample(rank=r, status="ok", step_ms=steps) for r in range(one.world_size)],
-            )
-    return folder
 
 
 def texts(figure: Figure) -> list[Text]:

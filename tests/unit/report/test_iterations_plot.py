@@ -10,11 +10,10 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from helpers.example_rows import lines_of
+from helpers.example_rows import lines_of, with_samples
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_hex
-from test_figure import with_samples
 
 from spbench.report.plots import plots
 from spbench.report.plots.bars import colour

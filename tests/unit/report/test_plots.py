@@ -213,8 +213,12 @@ def test_the_caption_says_where_figures_come_from() -> None:
     text = plots.caption(frame_of(RUN), lines_of(RUN))
     for word in ("run a run", "cpu", "torch 9.9", "float32", "train", "range of two launches"):
         assert word in text
-    assert "one launch: no spread" in plots.caption(frame_of(RUN[:1]), lines_of(RUN[:1]))
+    assert "one launch: no confidence interval" in plots.caption(
+        frame_of(RUN[:1]), lines_of(RUN[:1])
+    )
     assert "Some GPU" in plots.caption(frame_of([replace(RUN[0], gpu="Some GPU")]), [])
+    doubtful = frame_of([replace(RUN[0], noisy="others", effort="quick"), RUN[0]])
+    assert "1 of 2 launches noisy · quick" in plots.caption(doubtful, [])
     mixed = lines_of([*RUN, *(measured("ulysses", 5.0, launch=n) for n in range(3))])
     assert "95 % intervals; of two launches their range" in plots.caption(frame_of(RUN), mixed)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from helpers.example_rows import lines_of
+from helpers.terminal import COLOURED, STYLED, Terminal
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,13 +43,6 @@ MEASURED = record(
     tolerance=1e-4,
 )
 OOM = record("rsa", status="oom", reason="rank 1: no 3 GiB, [bold]see log[/bold]")
-
-
-class Terminal(io.StringIO):
-    """A stream that is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def printed(lines: list[Line], width: int = 200, stream: io.StringIO | None = None) -> list[str]:
@@ -153,10 +147,6 @@ def test_a_narrow_terminal_does_not_break(monkeypatch: pytest.MonkeyPatch, colum
     assert max(map(len, text.splitlines())) <= columns
     assert row_of(text, "dsp")
     assert row_of(text, "rsa")
-
-
-STYLED = re.compile(r"\x1b\[[0-9;]*m")
-COLOURED = re.compile(r"\x1b\[(?:\d+;)*[349]\d")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_options_become_fields() -> None:
     [
         ("dps", "Did you mean 'dsp'"),
         ("rsa:reduce-scater", "Did you mean 'reduce-scatter'"),
-        ("dsp:x", "Its options are none"),
+        ("dsp:x", "It has no options"),
         ("rsa:reduce-scatter=maybe", "a flag"),
         ("ulysses:shard-axis", "needs a value"),
         ("", "unknown strategy ''"),

@@ -11,15 +11,14 @@ import random
 import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, final
+from typing import Any
 
 import pytest
-import torch
+from helpers.thread_group import ThreadGroup
 
 from spbench.comm.fake import SilentTransport
 from spbench.comm.group import Group
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
-from spbench.comm.transport import Transports
 from spbench.results.conditions import Conditions
 from spbench.strategies.registry import load
 from spbench.worker import measure as measuring
@@ -32,35 +31,6 @@ from spbench.workload.catalogue import find
 
 WAIT_S = 10.0
 """Ranks that do different things wait for each other in vain."""
-
-
-@final
-class ThreadGroup(Group):
-    """Ranks that are threads."""
-
-    backend = "threads"
-
-    def __init__(self, rank: int, meetings: Sequence[ThreadRendezvous]) -> None:
-        first, second, self.meeting = meetings
-        transports = Transports(
-            strategy=ThreadTransport(rank, first), gradients=ThreadTransport(rank, second)
-        )
-        super().__init__(torch.device("cpu"), transports)
-
-    def _largest(self, values: Sequence[float]) -> list[float]:
-        def take(shown: list[Any]) -> list[float]:
-            return [max(column) for column in zip(*shown, strict=True)]
-
-        return self.meeting.exchange(self.rank, list(values), take)  # type: ignore[arg-type]
-
-    def _meet(self) -> None:
-        self.meeting.exchange(self.rank, [], lambda _: None)
-
-    def gather_text(self, text: str) -> list[str]:
-        raise AssertionError("nobody is to ask for this here")
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def measured(

@@ -18,10 +18,10 @@ import torch
 from helpers.examples import ALL, examples
 from helpers.gate_on_threads import prove, why_wrong
 from helpers.in_process import inside
+from helpers.variants import variants
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from test_conformance import variants
 
 from spbench.comm.fake import silent_transports
 from spbench.comm.group import ShareOfGroup
