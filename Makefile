@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-WORKERS ?= 2
+# One more than cores: tests of processes mostly wait.
+WORKERS ?= $(shell expr 1 + `nproc 2>/dev/null || echo 1`)
 
 .PHONY: bench test test-all check clean
 

@@ -69,6 +69,7 @@ def test_an_ending_by_signal(tmp_path: Path, signals: list[signal.Signals], code
             probe.listen()
 
 
+@pytest.mark.long
 def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
     """No process is left, and the row of the case under way says that it was interrupted."""
     out = tmp_path / "here"

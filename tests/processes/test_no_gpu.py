@@ -92,6 +92,7 @@ def test_asking_for_a_gpu_is_answered(here: Path, fake: str) -> None:
     assert "use cpu" in done.err
 
 
+@pytest.mark.long
 def test_a_run_on_the_cpu(tmp_path: Path) -> None:
     """Ranks, whose torch asks for pynvml too, measure without."""
     (tmp_path / "pynvml.py").write_text(FAKES["no pynvml"])

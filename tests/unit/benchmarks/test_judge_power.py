@@ -36,7 +36,9 @@ def test_what_a_check_finds(power: ModuleType, factor: float, found: int, is_sto
     assert abs(sum(tries) - found) <= 1
 
 
-@pytest.mark.parametrize(("cases", "count"), [(1, 5), (4, 5), (1, 20)])
+@pytest.mark.parametrize(
+    ("cases", "count"), [(1, 5), pytest.param(4, 5, marks=pytest.mark.long), (1, 20)]
+)
 def test_what_a_baseline_is_said_to_find(power: ModuleType, cases: int, count: int) -> None:
     """By the stages of ``check``, baselines and checks drawn anew; of half of it far less."""
     noise = power.Noise(between=0.05)

@@ -77,7 +77,9 @@ def sheets(folder: Path, records: list[Record], page: int = 1) -> dict[str, Shee
 
 
 @pytest.mark.parametrize("large", [1e-3, 1.0, 3e5])
-@pytest.mark.parametrize("shapes", [1, 2, 4, 12])
+@pytest.mark.parametrize(
+    "shapes", [1, 2, *(pytest.param(n, marks=pytest.mark.long) for n in (4, 12))]
+)
 def test_nothing_is_clipped_and_nothing_overlaps(tmp_path: Path, shapes: int, large: float) -> None:
     """Long names, wrong results, small and large figures, few panels and many."""
     records = a_run(shapes, large=large)
