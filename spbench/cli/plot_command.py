@@ -11,8 +11,13 @@ import click
 from spbench.analysis.compare_strategies import compare_strategies
 from spbench.cli import options
 from spbench.errors import UNFIT, Failure
-from spbench.results.find_run import RESULTS, find_run, read_latest, reference_of
-from spbench.results.row_selection import select_rows
+from spbench.results.find_run import (
+    RESULTS,
+    find_run,
+    read_latest,
+    reference_of,
+    select_rows,
+)
 from spbench.results.run_json import folder_of_run
 
 
