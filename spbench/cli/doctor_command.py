@@ -14,7 +14,7 @@ from spbench.errors import DONE, UNFIT, Failure
 from spbench.launch.torchrun import joined_ranks
 from spbench.report.doctor_table import show_diagnoses
 from spbench.results.environment import visible
-from spbench.results.nvml import ask
+from spbench.results.nvml import read_nvml
 from spbench.sweep.devices import MAX_PROCESSES
 from spbench.text import counted
 
@@ -53,7 +53,7 @@ def command(gpus: int | None, timeout: float, device: DeviceChoice, as_json: boo
 def _examination(gpus: int | None, timeout_s: float, device: DeviceChoice) -> Examination:
     import pynvml
 
-    driver = ask(pynvml)
+    driver = read_nvml(pynvml)
     usable = visible(driver.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
     if gpus is not None and device != "cpu" and 0 < len(usable) < gpus:
         raise Failure(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from spbench.doctor.cgroup import Allowed
 from spbench.doctor.diagnosis import Diagnosis, ok, warn
-from spbench.results.cgroup import Allowed
 from spbench.text import counted
 from spbench.workload.case import Device
 

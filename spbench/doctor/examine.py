@@ -15,14 +15,14 @@ from pathlib import Path
 import psutil
 
 from spbench.doctor import capacity, gpus, limits, network, noise, software
+from spbench.doctor.cgroup import allowed
 from spbench.doctor.diagnosis import DeviceChoice, Diagnosis, skipped
 from spbench.doctor.rank_collectives import try_sizes
 from spbench.doctor.torch_probe import TorchFacts, probe
 from spbench.errors import or_none
 from spbench.launch.local import LocalLauncher
-from spbench.results.cgroup import allowed
 from spbench.results.environment import package_version
-from spbench.results.nvml import Answer, Seen
+from spbench.results.nvml import GpuState, NvmlReport
 from spbench.workload.case import Device
 
 MOST_CPU_RANKS = 8
@@ -41,8 +41,8 @@ class Examination:
     timeout_s: float
     """The time that torch may take to load, and each start of ranks."""
     environ: Mapping[str, str]
-    driver: Answer
-    gpus: Sequence[Seen]
+    driver: NvmlReport
+    gpus: Sequence[GpuState]
     """The GPUs that ranks may use."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 from spbench.doctor.diagnosis import DeviceChoice, Diagnosis, fail, ok, warn
-from spbench.results.nvml import BETWEEN_SOCKETS, NVLINK, Answer, Seen
+from spbench.results.nvml import BETWEEN_SOCKETS, NVLINK, GpuState, NvmlReport
 from spbench.text import counted
 
 NO_LIBRARY = 12
@@ -24,22 +24,22 @@ BUSY_PERCENT = 5
 
 
 def present(
-    answer: Answer, usable: Sequence[Seen], choice: DeviceChoice, shown: str | None
+    report: NvmlReport, usable: Sequence[GpuState], choice: DeviceChoice, shown: str | None
 ) -> Diagnosis:
     """``usable``: those of the driver's GPUs that CUDA_VISIBLE_DEVICES (``shown``) leaves.
 
     A machine without GPUs will do unless --device cuda was given.
     """
     grade = fail if choice == "cuda" else warn
-    if answer.error:
-        if answer.code == NO_LIBRARY and choice == "auto":
-            return ok("gpus", f"none ({answer.error}); ranks run on the CPU")
-        return grade("gpus", answer.error, REMEDIES.get(answer.code, "read what nvidia-smi says"))
-    if lost := [gpu for gpu in answer.gpus if gpu.lost]:
+    if report.error:
+        if report.code == NO_LIBRARY and choice == "auto":
+            return ok("gpus", f"none ({report.error}); ranks run on the CPU")
+        return grade("gpus", report.error, REMEDIES.get(report.code, "read what nvidia-smi says"))
+    if lost := [gpu for gpu in report.gpus if gpu.lost]:
         found = "; ".join(f"GPU {gpu.index}: {gpu.lost}" for gpu in lost)
         return fail("gpus", found, "restart the machine; its log (dmesg, Xid) may say why")
     if not usable:
-        found, remedy = _none(answer, shown)
+        found, remedy = _none(report, shown)
         return fail("gpus", found, remedy) if choice == "cuda" else ok("gpus", found)
     models = Counter(gpu.name for gpu in usable)
     found = ", ".join(f"{count} x {name}" for name, count in models.items())
@@ -49,14 +49,14 @@ def present(
     return ok("gpus", found)
 
 
-def _none(answer: Answer, shown: str | None) -> tuple[str, str]:
-    if answer.gpus:
-        hidden = counted(len(answer.gpus), "GPU")
+def _none(report: NvmlReport, shown: str | None) -> tuple[str, str]:
+    if report.gpus:
+        hidden = counted(len(report.gpus), "GPU")
         return f"CUDA_VISIBLE_DEVICES={shown!r} hides all of {hidden}", "unset CUDA_VISIBLE_DEVICES"
     return "the driver shows none", "read what nvidia-smi -L and lspci list"
 
 
-def idle(usable: Iterable[Seen]) -> Diagnosis:
+def idle(usable: Iterable[GpuState]) -> Diagnosis:
     busy = [use for gpu in usable if (use := _use(gpu))]
     if not busy:
         return ok("gpus idle", "no other process uses them")
@@ -64,7 +64,7 @@ def idle(usable: Iterable[Seen]) -> Diagnosis:
     return warn("gpus idle", "; ".join(busy), remedy)
 
 
-def _use(gpu: Seen) -> str:
+def _use(gpu: GpuState) -> str:
     """NVML may not list the processes of other containers, but counts their memory and work."""
     uses = []
     if gpu.processes:
@@ -76,7 +76,7 @@ def _use(gpu: Seen) -> str:
     return f"GPU {gpu.index}: {', '.join(uses)}" if uses else ""
 
 
-def cool(usable: Iterable[Seen]) -> Diagnosis:
+def cool(usable: Iterable[GpuState]) -> Diagnosis:
     slowed = [f"GPU {gpu.index}: {', '.join(gpu.throttled)}" for gpu in usable if gpu.throttled]
     if not slowed:
         return ok("gpu clocks", "not throttled")
@@ -84,7 +84,7 @@ def cool(usable: Iterable[Seen]) -> Diagnosis:
     return warn("gpu clocks", "; ".join(slowed), remedy)
 
 
-def topology(paths: Mapping[tuple[int, int], str], usable: Sequence[Seen]) -> Diagnosis:
+def topology(paths: Mapping[tuple[int, int], str], usable: Sequence[GpuState]) -> Diagnosis:
     """How each pair of two or more GPUs is connected; between sockets is the slowest path."""
     indices = sorted(gpu.index for gpu in usable)
     pairs = {pair: path for pair in combinations(indices, 2) if (path := paths.get(pair))}

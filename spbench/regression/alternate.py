@@ -20,9 +20,9 @@ from typing import final
 
 import psutil
 
+from spbench.doctor.cgroup import allowed
 from spbench.errors import or_none
 from spbench.launch.turn_seat import Seat
-from spbench.results.cgroup import allowed
 from spbench.results.record import Record
 from spbench.sweep.sweep import Sweep
 from spbench.workload.case import Case, Cell

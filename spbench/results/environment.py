@@ -16,7 +16,7 @@ import psutil
 
 from spbench import __version__
 from spbench.errors import or_none
-from spbench.results.nvml import Device, Seen, devices, open_nvml
+from spbench.results.nvml import Device, GpuState, devices, open_nvml
 
 PACKAGES = ("spbench", "torch", "numpy", "pandas", "matplotlib", "pydantic")
 VARIABLES = re.compile(r"^(NCCL|TORCH|CUDA|OMP|MKL|GLOO|SPBENCH|SLURM)_")
@@ -91,14 +91,14 @@ def _is_shown(index: int, uuid: str, shown: str | None) -> bool:
     return names is None or str(index) in names or any(n and uuid.startswith(n) for n in names)
 
 
-def visible(gpus: Sequence[Seen], shown: str | None) -> list[Seen]:
+def visible(gpus: Sequence[GpuState], shown: str | None) -> list[GpuState]:
     """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; a name without a GPU ends it."""
     if shown is None:
         return list(gpus)
-    left: list[Seen] = []
+    left: list[GpuState] = []
     for name in map(str.strip, shown.split(",")):
         if name.startswith("MIG-"):
-            left.append(Seen(index=-1, name="MIG slice"))  # NVML knows whole GPUs
+            left.append(GpuState(index=-1, name="MIG slice"))  # NVML knows whole GPUs
             continue
         is_uuid = name.startswith("GPU-")
         named = [g for g in gpus if name == str(g.index) or (is_uuid and g.uuid.startswith(name))]

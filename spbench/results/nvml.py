@@ -60,9 +60,9 @@ class Device:
     @property
     def used_bytes(self) -> int | None:
         """Without what the driver keeps for itself, but for drivers before 510."""
-        ask, nvml = self._nvml.nvmlDeviceGetMemoryInfo, self._nvml
-        second = or_none(lambda: ask(self._handle, version=nvml.nvmlMemory_v2).used)
-        return or_none(lambda: ask(self._handle).used) if second is None else second
+        memory, nvml = self._nvml.nvmlDeviceGetMemoryInfo, self._nvml
+        second = or_none(lambda: memory(self._handle, version=nvml.nvmlMemory_v2).used)
+        return or_none(lambda: memory(self._handle).used) if second is None else second
 
     @property
     def power_limit_w(self) -> float | None:
@@ -111,7 +111,7 @@ def devices(nvml: Any) -> list[Device]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class GpuState:
     """The state of one GPU. None: not known."""
 
     index: int
@@ -128,29 +128,29 @@ class Seen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What NVML knows of a machine, or an error in place of it."""
+class NvmlReport:
+    """What NVML reports of a machine, or an error in place of it."""
 
     error: str = ""
     code: int = 0
     driver: str = ""
     cuda: tuple[int, int] | None = None
     """The version that the driver was made for."""
-    gpus: Sequence[Seen] = ()
+    gpus: Sequence[GpuState] = ()
     paths: Mapping[tuple[int, int], str] = field(default_factory=dict)
     """The shortest way between two GPUs, by their indices in ascending order."""
 
 
-def ask(nvml: Any) -> Answer:
-    """Everything that the doctor looks at. Raises nothing; ``nvml``: the module pynvml."""
+def read_nvml(nvml: Any) -> NvmlReport:
+    """The report that the doctor looks at. Raises nothing; ``nvml``: the module pynvml."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        return Answer(error=str(error), code=error.value)
+        return NvmlReport(error=str(error), code=error.value)
     try:
         count = or_none(nvml.nvmlDeviceGetCount) or 0
         cuda = or_none(nvml.nvmlSystemGetCudaDriverVersion_v2)
-        return Answer(
+        return NvmlReport(
             driver=or_none(nvml.nvmlSystemGetDriverVersion) or "",
             cuda=None if cuda is None else (cuda // 1000, cuda % 1000 // 10),
             gpus=[_gpu(nvml, index) for index in range(count)],
@@ -160,14 +160,14 @@ def ask(nvml: Any) -> Answer:
         or_none(nvml.nvmlShutdown)
 
 
-def _gpu(nvml: Any, index: int) -> Seen:
+def _gpu(nvml: Any, index: int) -> GpuState:
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
     except nvml.NVMLError as error:
-        return Seen(index=index, lost=str(error))
+        return GpuState(index=index, lost=str(error))
     gpu = Device(nvml, handle)
     bits = gpu.throttle_bits or 0
-    return Seen(
+    return GpuState(
         index=index,
         name=gpu.name or "",
         uuid=gpu.uuid or "",

@@ -24,9 +24,9 @@ from spbench.doctor.noise import Load
 from spbench.doctor.torch_probe import TorchFacts, probe
 from spbench.errors import DONE, UNFIT, USAGE, Failure
 from spbench.report import doctor_table, tables
-from spbench.results.nvml import Answer, ask
+from spbench.results.nvml import NvmlReport, read_nvml
 
-NOBODY = Answer(error="NVML Shared Library Not Found", code=12)
+NOBODY = NvmlReport(error="NVML Shared Library Not Found", code=12)
 
 
 def test_the_doctor_on_this_machine(tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def test_a_machine_without_gpus(elsewhere: dict[str, Any]) -> None:
 def test_a_machine_with_gpus(elsewhere: dict[str, Any]) -> None:
     """Each check of GPUs has a line; two ranks and then one for each GPU are tried."""
     elsewhere["loaded"] = CUDA_BUILD
-    answer = ask(fake_nvml())
-    three = patient(driver=answer, gpus=answer.gpus, ranks=None)
+    report = read_nvml(fake_nvml())
+    three = patient(driver=report, gpus=report.gpus, ranks=None)
     found = {one.check: one for one in examine(three, lambda _: None)}
     assert [name for name in found if name.startswith(("gpu", "cuda", "driver", "nccl"))] == [
         *("nccl", "gpus", "driver", "cuda", "gpus idle", "gpu clocks", "gpu links")
@@ -134,17 +134,17 @@ def test_a_machine_with_gpus(elsewhere: dict[str, Any]) -> None:
     assert "locked memory" in found
     assert elsewhere["tried"] == [([2, 3], "cuda")]
     assert elsewhere["asked"] == ["cuda"]
-    examine(patient(driver=answer, gpus=answer.gpus, device="cpu"), lambda _: None)
+    examine(patient(driver=report, gpus=report.gpus, device="cpu"), lambda _: None)
     assert (elsewhere["tried"][-1], elsewhere["asked"][-1]) == (([2, 8], "cpu"), "cpu")
 
 
 def test_a_torch_for_the_cpu_beside_gpus(elsewhere: dict[str, Any]) -> None:
     """auto warns and tries the CPU; --device cuda fails and tries nothing."""
-    answer = ask(fake_nvml())
-    found = {one.check: one for one in examine(patient(driver=answer, gpus=answer.gpus), print)}
+    report = read_nvml(fake_nvml())
+    found = {one.check: one for one in examine(patient(driver=report, gpus=report.gpus), print)}
     assert (found["cuda"].status, found["driver"].status) == ("warn", "skipped")
     assert elsewhere["tried"] == [([2, 8], "cpu")]
-    asked = patient(driver=answer, gpus=answer.gpus, device="cuda")
+    asked = patient(driver=report, gpus=report.gpus, device="cuda")
     found = {one.check: one for one in examine(asked, lambda _: None)}
     assert (found["cuda"].status, found["8 ranks"].found) == ("fail", "cuda failed")
     assert len(elsewhere["tried"]) == 1
@@ -153,8 +153,8 @@ def test_a_torch_for_the_cpu_beside_gpus(elsewhere: dict[str, Any]) -> None:
 def test_one_gpu_has_nobody_to_send_to(elsewhere: dict[str, Any]) -> None:
     """With a single GPU, ranks and the links between GPUs are skipped."""
     elsewhere["loaded"] = CUDA_BUILD
-    answer = ask(fake_nvml())
-    alone = patient(driver=answer, gpus=answer.gpus[:1], ranks=None)
+    report = read_nvml(fake_nvml())
+    alone = patient(driver=report, gpus=report.gpus[:1], ranks=None)
     found = {one.check: one for one in examine(alone, lambda _: None)}
     assert found["ranks"] == skipped("ranks", "a single rank has no other to send to")
     assert "gpu links" not in found
@@ -245,7 +245,7 @@ def test_its_exit_code(
 
 def test_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     """More ranks than GPUs, and a start under torchrun, are refused before any check."""
-    monkeypatch.setattr(doctor_command, "ask", lambda _: ask(fake_nvml()))
+    monkeypatch.setattr(doctor_command, "read_nvml", lambda _: read_nvml(fake_nvml()))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(
         Failure, match="this machine has 3 GPUs; use 1 to 3, or --device cpu"

@@ -19,13 +19,13 @@ import pytest
 from helpers.machines import CPU_BUILD, CUDA_BUILD, GIB, fake_nvml
 
 from spbench.doctor import capacity, gpus, limits, network, noise, software
+from spbench.doctor.cgroup import Allowed, allowed
 from spbench.doctor.diagnosis import DeviceChoice, Diagnosis
 from spbench.doctor.limits import Space
 from spbench.doctor.noise import Load
 from spbench.doctor.torch_probe import TorchFacts
-from spbench.results.cgroup import Allowed, allowed
 from spbench.results.environment import visible
-from spbench.results.nvml import BETWEEN_SOCKETS, NVLINK, Answer, Seen, ask
+from spbench.results.nvml import BETWEEN_SOCKETS, NVLINK, GpuState, NvmlReport, read_nvml
 from spbench.workload.case import Device
 
 TORN = CUDA_BUILD.model_copy(update={"gpus": 0, "troubles": ["CUDA unknown error"]})
@@ -159,12 +159,12 @@ def failing(code: int) -> Callable[..., NoReturn]:
 
 def test_what_nvml_tells() -> None:
     """NVML tells the driver, its CUDA, and each GPU's state and links; a power cap is normal."""
-    answer = ask(fake_nvml())
-    assert (answer.error, answer.driver, answer.cuda) == ("", "570.1", (12, 8))
-    assert [gpu.throttled for gpu in answer.gpus] == [(), (), ("thermal slowdown",)]
-    assert [gpu.processes for gpu in answer.gpus] == [0, 0, 1]
-    assert [gpu.used_bytes for gpu in answer.gpus] == [0, GIB, 2 * GIB]
-    assert answer.paths == {(0, 1): NVLINK, (0, 2): BETWEEN_SOCKETS, (1, 2): BETWEEN_SOCKETS}
+    report = read_nvml(fake_nvml())
+    assert (report.error, report.driver, report.cuda) == ("", "570.1", (12, 8))
+    assert [gpu.throttled for gpu in report.gpus] == [(), (), ("thermal slowdown",)]
+    assert [gpu.processes for gpu in report.gpus] == [0, 0, 1]
+    assert [gpu.used_bytes for gpu in report.gpus] == [0, GIB, 2 * GIB]
+    assert report.paths == {(0, 1): NVLINK, (0, 2): BETWEEN_SOCKETS, (1, 2): BETWEEN_SOCKETS}
 
 
 def test_what_nvml_does_not_tell_is_left_open() -> None:
@@ -178,15 +178,15 @@ def test_what_nvml_does_not_tell_is_left_open() -> None:
     names = [name for name in vars(fake_nvml()) if name.startswith("nvmlDevice")]
     kept = ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")
     silent = {name: failing(3) for name in names if name not in kept}
-    answer = ask(fake_nvml(**silent, nvmlSystemGetCudaDriverVersion_v2=failing(3)))
-    assert answer.gpus == [Seen(index=index) for index in range(3)]
-    assert (answer.paths, answer.cuda) == ({}, None)
-    assert ask(fake_nvml(nvmlDeviceGetMemoryInfo=memory)).gpus[0].used_bytes == 7
+    report = read_nvml(fake_nvml(**silent, nvmlSystemGetCudaDriverVersion_v2=failing(3)))
+    assert report.gpus == [GpuState(index=index) for index in range(3)]
+    assert (report.paths, report.cuda) == ({}, None)
+    assert read_nvml(fake_nvml(nvmlDeviceGetMemoryInfo=memory)).gpus[0].used_bytes == 7
 
 
 def test_a_gpu_that_is_lost_is_a_failure() -> None:
     """A lost GPU is a failure whatever --device says."""
-    lost = ask(fake_nvml(nvmlDeviceGetHandleByIndex=failing(pynvml.NVML_ERROR_GPU_IS_LOST)))
+    lost = read_nvml(fake_nvml(nvmlDeviceGetHandleByIndex=failing(pynvml.NVML_ERROR_GPU_IS_LOST)))
     check(gpus.present(lost, lost.gpus, "auto", None), "fail", "GPU 0: GPU is lost", "restart")
 
 
@@ -202,26 +202,26 @@ def test_a_gpu_that_is_lost_is_a_failure() -> None:
 )
 def test_a_driver_that_does_not_answer(code: int, auto: str, remedy: str) -> None:
     """NVML's error is shown with a remedy; without a driver the CPU still works."""
-    answer = ask(fake_nvml(nvmlInit=failing(code)))
+    report = read_nvml(fake_nvml(nvmlInit=failing(code)))
     text = str(pynvml.NVMLError(code))
-    check(gpus.present(answer, [], "cuda", None), "fail", text, remedy)
-    check(gpus.present(answer, [], "auto", None), auto, text)
+    check(gpus.present(report, [], "cuda", None), "fail", text, remedy)
+    check(gpus.present(report, [], "auto", None), auto, text)
 
 
-def seen(*names: str) -> list[Seen]:
-    return [Seen(index=index, name=name) for index, name in enumerate(names)]
+def seen(*names: str) -> list[GpuState]:
+    return [GpuState(index=index, name=name) for index, name in enumerate(names)]
 
 
 def test_the_gpus_that_there_are() -> None:
     """How many of which; of several models the slowest sets the pace; none is a failure only
     where they are asked for."""
     alike, mixed = seen("A100", "A100"), seen("A100", "A30")
-    answer = Answer(driver="570.1", gpus=alike)
-    check(gpus.present(answer, alike, "cuda", None), "ok", "2 x A100")
-    check(gpus.present(answer, mixed, "auto", None), "warn", "1 x A100, 1 x A30", "one model")
-    check(gpus.present(answer, [], "auto", ""), "ok", "CUDA_VISIBLE_DEVICES='' hides all of 2 GPUs")
-    check(gpus.present(answer, [], "cuda", ""), "fail", "hides all", "unset CUDA_VISIBLE")
-    check(gpus.present(Answer(), [], "cuda", None), "fail", "the driver shows none", "lspci")
+    report = NvmlReport(driver="570.1", gpus=alike)
+    check(gpus.present(report, alike, "cuda", None), "ok", "2 x A100")
+    check(gpus.present(report, mixed, "auto", None), "warn", "1 x A100, 1 x A30", "one model")
+    check(gpus.present(report, [], "auto", ""), "ok", "CUDA_VISIBLE_DEVICES='' hides all of 2 GPUs")
+    check(gpus.present(report, [], "cuda", ""), "fail", "hides all", "unset CUDA_VISIBLE")
+    check(gpus.present(NvmlReport(), [], "cuda", None), "fail", "the driver shows none", "lspci")
 
 
 @pytest.mark.parametrize(
@@ -238,12 +238,12 @@ def test_the_gpus_that_there_are() -> None:
 )
 def test_which_gpus_are_visible(shown: str | None, indices: list[int]) -> None:
     """GPUs are named by number or identity, up to the first unknown name, as CUDA does it."""
-    assert [gpu.index for gpu in visible(ask(fake_nvml()).gpus, shown)] == indices
+    assert [gpu.index for gpu in visible(read_nvml(fake_nvml()).gpus, shown)] == indices
 
 
 def test_gpus_that_others_use() -> None:
     """Processes, memory and work each show use; other containers may show in only one."""
-    here = ask(fake_nvml()).gpus
+    here = read_nvml(fake_nvml()).gpus
     check(gpus.idle(here[:1]), "ok", "no other process")
     diagnosis = gpus.idle(here)
     check(diagnosis, "warn", "GPU 1: 1.0 GiB in use, 45 % busy; GPU 2: 1 compute process, 2.0 GiB")
@@ -253,7 +253,7 @@ def test_gpus_that_others_use() -> None:
 
 def test_gpus_that_are_held_down() -> None:
     """The GPU and the cause of its throttling are named."""
-    here = ask(fake_nvml()).gpus
+    here = read_nvml(fake_nvml()).gpus
     check(gpus.cool(here[:2]), "ok", "not throttled")
     check(gpus.cool(here), "warn", "GPU 2: thermal slowdown", "cool")
 
