@@ -21,7 +21,7 @@ from spbench.analysis.compare import MARGIN, Comparison, compare_times
 from spbench.analysis.findings import Finding, Margins
 from spbench.analysis.intervals import LEAST_LAUNCHES, quantile
 from spbench.analysis.launches import Launches
-from spbench.regression.sequential import in_stages
+from spbench.regression.measurement import in_stages
 from spbench.sweep.row import typical
 
 BETWEEN, WITHIN, ITERATIONS = 0.005, 0.01, 50
@@ -137,7 +137,7 @@ def fails(
         changed=changed,
         kept=count if is_stored else 0,
     )
-    return bool(in_stages(bench, count, CHECK, lambda _: None).of("fail"))
+    return bool(in_stages(bench, count, CHECK).of("fail"))
 
 
 def coverage(rng: np.random.Generator, count: int, trials: int) -> dict[str, float]:

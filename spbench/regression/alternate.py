@@ -13,7 +13,7 @@ pair of launches: the interval then sees that effect as spread, and does not tak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
@@ -25,7 +25,7 @@ from spbench.errors import or_none
 from spbench.launch.turn_seat import Seat
 from spbench.results.record import Record
 from spbench.sweep.sweep import Sweep
-from spbench.workload.case import Case, Cell
+from spbench.workload.case import Cell
 
 MEMORY_MARGIN = 1.2
 """Factor on the measured peaks, since two launches are never quite alike."""
@@ -47,9 +47,9 @@ class Runner:
     renews_launcher: bool = False
     """Whether the launcher ends after each pair of launches."""
 
-    def run(self, cell: Cell, started: Callable[[Case], None]) -> list[tuple[Runner, Record]]:
-        cell = replace(cell, why_not=None) if self.tries_all else cell
-        return [(self, record) for record in self.sweep.run([cell], started)]
+    def run(self, cell: Cell) -> list[tuple[Runner, Record]]:
+        done = self.sweep.run(replace(cell, why_not=None) if self.tries_all else cell)
+        return [] if done is None else [(self, done[0])]
 
     def leave_turns(self) -> None:
         if self.seat is not None:
@@ -57,46 +57,38 @@ class Runner:
 
 
 def run_alternately(
-    runners: Sequence[Runner],
-    cells: Iterable[Cell],
-    started: Callable[[Case], None],
-    short_of_memory: Callable[[Case], None] = lambda _: None,
-) -> Iterator[tuple[Runner, Record]]:
-    """Yields a record for each cell and runner once it is written. ``short_of_memory`` is called
-    with each case whose launches would have taken turns if there had been memory for both."""
-    for cell in cells:
-        first, *others = runners if cell.case.launch % 2 == 0 else reversed(runners)
-        if others:
-            yield from _run_pair(first, others[0], cell, started, short_of_memory)
-        else:
-            yield from first.run(cell, started)
+    runners: Sequence[Runner], cell: Cell
+) -> tuple[list[tuple[Runner, Record]], bool]:
+    """A record of ``cell`` by each runner, once all are written; and whether the launches would
+    have taken turns if there had been memory for both."""
+    first, *others = runners if cell.case.launch % 2 == 0 else reversed(runners)
+    if others:
+        return _run_pair(first, others[0], cell)
+    return first.run(cell), False
 
 
 def _run_pair(
-    first: Runner,
-    second: Runner,
-    cell: Cell,
-    started: Callable[[Case], None],
-    short_of_memory: Callable[[Case], None],
-) -> list[tuple[Runner, Record]]:
+    first: Runner, second: Runner, cell: Cell
+) -> tuple[list[tuple[Runner, Record]], bool]:
     """Launches the second while the first waits for its first turn; or, where that cannot be, after
     the first has ended."""
     second_rows: list[tuple[Runner, Record]] = []
+    short_of_memory = False
 
     def launch_second() -> None:
-        if has_memory_for_another():
-            second_rows.extend(second.run(cell, started))
-        else:
-            short_of_memory(cell.case)
+        nonlocal short_of_memory
+        short_of_memory = not has_memory_for_another()
+        if not short_of_memory:
+            second_rows.extend(second.run(cell))
         second.leave_turns()
 
     if first.seat is not None and second.seat is not None:
         first.seat.expect(launch_second)
         second.seat.expect()
     try:
-        first_rows = first.run(cell, started)
+        first_rows = first.run(cell)
         first.leave_turns()
-        return first_rows + (second_rows or second.run(cell, started))
+        return first_rows + (second_rows or second.run(cell)), short_of_memory
     finally:
         for runner in (first, second):
             runner.leave_turns()

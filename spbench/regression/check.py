@@ -16,10 +16,9 @@ from spbench.analysis.power import quiet_launches
 from spbench.analysis.verdict import MOST_TIMES, Judgement, judged
 from spbench.errors import CANNOT_JUDGE, Failure
 from spbench.launch.torchrun import joined_ranks
-from spbench.regression.base_accepts import accepted_cases
 from spbench.regression.base_and_head import Code, open_runners
 from spbench.regression.checkout import CheckoutError, checked_out, work_tree
-from spbench.regression.measurement import CheckOptions, LiveMeasurement
+from spbench.regression.measurement import CheckOptions, LiveMeasurement, in_stages
 from spbench.results.find_run import find_baseline, find_run, read_latest
 from spbench.results.run_json import read_run
 from spbench.strategies.registry import load, module_of
@@ -60,9 +59,10 @@ def against_baseline(
     if "time" in options.metrics:
         _warn_of_few_launches(known)
     with open_runners(out, [Code(name="now")], cells, options.deadlines) as runners:
-        return LiveMeasurement(
+        measurement = LiveMeasurement(
             folder=out, runners=runners, cases=cases, options=options, known=known
-        ).judge()
+        )
+        return in_stages(measurement, options.launches, options.margins)
 
 
 def _planned(cases: Sequence[Case], options: CheckOptions) -> list[Cell]:
@@ -133,7 +133,7 @@ def against_commit(revision: str, request: Request, options: CheckOptions) -> Ju
             base.check_own(["spbench", *(module_of(cell.case.strategy) for cell in cells)])
             refused = [cell.case for cell in cells if cell.why_not is not None]
             fitting = [case for case in refused if not why_not_here(case.ranks, case.device)]
-            broken = accepted_cases(base, fitting)  # which base would run and head declines
+            broken = base.accepted(fitting)  # which base would run and head declines
             kept = [cell for cell in cells if cell.why_not is None or cell.case in broken]
             _leave_out([cell for cell in cells if cell not in kept], request, cells)
             cases = [cell.case for cell in kept]
@@ -149,9 +149,10 @@ def against_commit(revision: str, request: Request, options: CheckOptions) -> Ju
                 _announce_duration(len(cases), options.launches)
             planned = _planned(cases, options)
             with open_runners(folder, codes, planned, options.deadlines) as runners:
-                return LiveMeasurement(
+                measurement = LiveMeasurement(
                     folder=folder, runners=runners, cases=cases, options=options
-                ).judge()
+                )
+                return in_stages(measurement, options.launches, options.margins)
     except CheckoutError as error:
         raise Failure(f"--base-ref {revision}: {error}") from None
 

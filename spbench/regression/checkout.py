@@ -1,4 +1,4 @@
-"""Checks out another commit into a folder of its own, for ranks to run."""
+"""Checks out another commit into a folder of its own, for ranks to run, and asks its code."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from spbench.regression import locate_modules
+from spbench.regression import tree_answers
+from spbench.workload.case import Case
 
 INSTEAD = (
     "Measure each commit with 'spbench run' where it is installed, and judge with "
@@ -44,25 +45,34 @@ class Checkout:
         paths = [*map(str, roots), *([earlier] if earlier else [])]
         return {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
 
-    def run_script(self, script: str, text: str) -> list[str]:
-        """Runs a Python ``script`` with this tree's packages and ``text`` as input, and returns the
-        lines that it prints. Raises CheckoutError if the tree has no packages."""
+    def _answers(self, question: str, lines: Iterable[str]) -> list[str]:
+        """Answers of this tree's code (``tree_answers``), one for each line unless it fails."""
         done = subprocess.run(
-            [sys.executable, script],
-            input=text,
+            [sys.executable, tree_answers.__file__, question],
+            input="".join(f"{line}\n" for line in lines),
             env={**os.environ, **self.environment()},
             capture_output=True,
             text=True,
             check=False,
         )
-        return done.stdout.splitlines()
+        mark = tree_answers.MARK
+        printed = done.stdout.splitlines()
+        return [line.removeprefix(mark) for line in printed if line.startswith(mark)]
+
+    def accepted(self, cases: Sequence[Case]) -> list[Case]:
+        """Those of ``cases`` that this tree's strategies would run, which may not be what the
+        present ones would; none if its code is too old to answer."""
+        # As ranks get it: without defaults, which an older tree may not know.
+        lines = [case.model_dump_json(by_alias=True, exclude_defaults=True) for case in cases]
+        answers = self._answers("runs", lines) if lines else []
+        if len(answers) != len(lines):
+            return []
+        return [case for case, answer in zip(cases, answers, strict=True) if answer]
 
     def check_own(self, modules: Iterable[str]) -> None:
         """Raises CheckoutError if none of these modules lies in this tree: then the installed code
         would be compared with itself."""
-        lines = self.run_script(locate_modules.__file__, "".join(f"{name}\n" for name in modules))
-        mark = locate_modules.MARK
-        files = [line.removeprefix(mark) for line in lines if line.startswith(mark)]
+        files = [answer for answer in self._answers("file", modules) if answer]
         top = self.tree.resolve()
         if files and not any(Path(file).resolve().is_relative_to(top) for file in files):
             raise CheckoutError(

@@ -1,8 +1,15 @@
-"""What a check measures: head against known rows of a baseline, or base and head alternately."""
+"""Measures a check in stages, and no longer than a verdict takes.
+
+Head is measured against known rows of a baseline, or base and head alternately. Each look at a
+growing number of launches is another chance to fail by luck alone. So all looks of a check share
+``ALPHA``: those that can fail a case come at fixed numbers of launches, and each may spend a fixed
+share of it (error spending, Jennison and Turnbull 2000, ch. 7; by Bonferroni, however the looks
+depend on each other).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -13,11 +20,11 @@ import pandas
 from spbench.analysis.comparable import matched
 from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.findings import Finding, Margins, Metric
+from spbench.analysis.intervals import LEAST_LAUNCHES
 from spbench.analysis.power import quiet_launches
-from spbench.analysis.verdict import Judgement
+from spbench.analysis.verdict import SHARES, Graded, Judgement, is_timed, judged
 from spbench.launch.launcher import Deadlines
 from spbench.regression.alternate import Runner, run_alternately
-from spbench.regression.sequential import in_stages
 from spbench.report.progress import Screen
 from spbench.results.find_run import traces_of
 from spbench.results.reading import latest, read_runs
@@ -53,10 +60,13 @@ class LiveMeasurement:
     known: pandas.DataFrame | None = None
     """The rows of the baseline, where base is not measured."""
 
-    def measure(self, launches: Iterable[int], only: Collection[str] | None = None) -> None:
-        """Retries a launch once if its failure may be chance, with the other launch of its round: a
-        port that was taken must neither fail the check nor hide a regression."""
+    def measure(self, launches: range, only: Collection[str] | None = None) -> None:
+        """Makes these launches of all cases, or only of the cases with these keys. Retries a launch
+        once if its failure may be chance, with the other launch of its round: a port that was taken
+        must neither fail the check nor hide a regression."""
         cases = [case for case in self.cases if only is None or case.key in only]
+        if launches.start >= self.options.launches:
+            click.echo(f"{counted(len(cases), 'case')} in doubt: measured again", err=True)
         failed = self._launch(in_rounds(cases, launches, seed=0))
         if failed:
             click.echo(f"{counted(len(failed), 'launch')} failed: tried once more", err=True)
@@ -65,23 +75,27 @@ class LiveMeasurement:
     def _launch(self, cells: Sequence[Cell]) -> list[Cell]:
         """Returns the cells with a failure that may be chance, of base or of head."""
         failed: set[tuple[str, int]] = set()
-        short_of_memory: list[Case] = []
+        short_of_memory = 0
         shown = [cell.case for cell in cells for _ in self.runners]
         with Screen(self.folder, shown, goes_on=True) as screen:
-            records = run_alternately(self.runners, cells, screen.started, short_of_memory.append)
-            for runner, record in records:
-                screen.finished(record, runner.name if len(self.runners) > 1 else "")
-                if record.status in RETRIED:
-                    failed.add((record.case, record.launch))
+            for cell in cells:
+                screen.started(cell.case)
+                rows, was_short = run_alternately(self.runners, cell)
+                short_of_memory += was_short
+                for runner, record in rows:
+                    screen.finished(record, runner.name if len(self.runners) > 1 else "")
+                    if record.status in RETRIED:
+                        failed.add((record.case, record.launch))
         if short_of_memory:
             click.echo(
-                f"{counted(len(short_of_memory), 'round')}: not enough memory to launch base and "
+                f"{counted(short_of_memory, 'round')}: not enough memory to launch base and "
                 f"head at the same time; they ran one after the other, without alternating steps",
                 err=True,
             )
         return [cell for cell in cells if (cell.case.key, cell.case.launch) in failed]
 
     def findings(self) -> list[Finding]:
+        """Compares base and head over all launches so far."""
         folders = [runner.sweep.store.folder for runner in self.runners]
         measured = [latest(read_runs(folder)) for folder in folders]
         margins, metrics = self.options.margins, self.options.metrics
@@ -92,6 +106,7 @@ class LiveMeasurement:
         return compare_runs(before, after, margins, metrics=metrics, traces=traces)
 
     def baseline_launches(self) -> Mapping[str, int] | None:
+        """Quiet launches of each case in the baseline; None where base is measured here too."""
         if self.known is None:
             return None
         measured = latest(read_runs(self.runners[0].sweep.store.folder))
@@ -99,10 +114,41 @@ class LiveMeasurement:
         pairs = matched(self.known, measured)
         return {new: quiet.get(old or "", 0) for old, new in pairs if new is not None}
 
-    def judge(self) -> Judgement:
-        """Measures until there is a verdict, or up to four times the launches."""
 
-        def announce_doubt(cases: int) -> None:
-            click.echo(f"{counted(cases, 'case')} in doubt: measured again", err=True)
+def in_stages(measurement: LiveMeasurement, launches: int, margins: Margins) -> Judgement:
+    """Measures in up to five stages: one launch of each case, which shows what can be judged at
+    all; the other ``launches`` of the cases whose time can be judged; as many again of the cases
+    that would fail or are undecided; and then, twice, of those that are still undecided.
+    """
+    measurement.measure(range(1))
+    judgement = judged(measurement.findings(), margins)
+    known = measurement.baseline_launches()
+    # A baseline with fewer launches than an interval takes never allows a verdict.
+    enough = {case for case, quiet in (known or {}).items() if quiet >= LEAST_LAUNCHES}
+    timed = [time.case for time in judgement.timed if known is None or time.case in enough]
+    if not timed:
+        return judgement
+    if launches > 1:
+        measurement.measure(range(1, launches), timed)
+        judgement = judged(measurement.findings(), margins)
+    doubtful = _times(judgement, timed, "fail", "undecided")
+    for times, share in enumerate(SHARES, start=1):
+        if not doubtful:
+            break
+        again = range(times * launches, (times + 1) * launches)
+        measurement.measure(again, [time.finding.case for time in doubtful])
+        judgement = judged(measurement.findings(), margins, share=share)
+        doubtful = list(filter(_lacks_launches, _times(judgement, timed, "undecided")))
+    return judgement
 
-        return in_stages(self, self.options.launches, self.options.margins, announce_doubt)
+
+def _times(judgement: Judgement, cases: Sequence[str], *grades: str) -> list[Graded]:
+    """What was judged with one of these ``grades`` of the times of these ``cases``."""
+    times = [graded for graded in judgement.graded if is_timed(graded.finding)]
+    return [time for time in times if time.grade in grades and time.finding.case in cases]
+
+
+def _lacks_launches(graded: Graded) -> bool:
+    """Whether more launches may decide it: noise need not end with them."""
+    comparison = graded.finding.comparison
+    return comparison is not None and not comparison.is_noisy

@@ -40,7 +40,6 @@ class Screen:
         self.folder, self.cases, self.placed = folder, cases, placed
         self.resumed, self.verbose, self.goes_on = resumed, verbose, goes_on
         self.done, self.measured, self.interrupted = 0, resumed, 0
-        self.spent_s: Mapping[str, float] = {}
         self.several = len({in_a_line(case.workload) for case in cases}) > 1
         self.launches = 1 + max((case.launch for case in cases), default=0)
         self.console = tables.console(sys.stderr)
@@ -97,15 +96,13 @@ class Screen:
         return f"resume with: {command_again(self.folder) or f'--out {self.folder}'}"
 
     def started(self, case: Case) -> None:
-        self.spent_s = {}
         self.progress.update(self.task, description=case.label)
 
-    def went(self, spent_s: Mapping[str, float]) -> None:
-        """Seconds of each phase of the launch that is about to finish."""
-        self.spent_s = spent_s
-
-    def finished(self, record: Record, side: str = "") -> None:
-        """Prints a launch; ``side``: base or head, where they are measured in turn."""
+    def finished(
+        self, record: Record, side: str = "", phases_s: Mapping[str, float] | None = None
+    ) -> None:
+        """Prints a launch. ``side``: base or head, where they are measured in turn; ``phases_s``:
+        the seconds of each of its phases."""
         self.done += 1
         self.measured += record.status == "ok"
         self.interrupted += record.status == "interrupted"
@@ -124,7 +121,7 @@ class Screen:
         if record.noisy:
             self._say(f"  noisy: {record.noisy}")
         if self.verbose and record.launch_s is not None:
-            self._say(f"  {in_seconds(record, self.spent_s)}")
+            self._say(f"  {in_seconds(record, phases_s or {})}")
 
     def _say(self, text: str) -> None:
         if not self.live:
@@ -147,11 +144,11 @@ def _figures(record: Record) -> str:
     return ", ".join(parts)
 
 
-def in_seconds(record: Record, spent_s: Mapping[str, float]) -> str:
+def in_seconds(record: Record, phases_s: Mapping[str, float]) -> str:
     """Seconds of each phase of a launch, and its overhead: the time outside steps."""
     text = f"took {record.launch_s:.2f} s"
-    if spent_s:
-        text += ": " + ", ".join(f"{name} {value:.2f}" for name, value in spent_s.items())
+    if phases_s:
+        text += ": " + ", ".join(f"{name} {value:.2f}" for name, value in phases_s.items())
     if record.launch_s is not None and record.steps_s is not None:
         text += f"; overhead {record.launch_s - record.steps_s:.2f} s"
     return text

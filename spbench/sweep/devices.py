@@ -1,8 +1,10 @@
-"""Which devices this machine has, and how many ranks it can start on them."""
+"""Which devices this machine has, how many ranks it can start on them, and how fast they are."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spbench.errors import Failure
@@ -12,6 +14,21 @@ from spbench.workload.case import Device
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 MAX_PROCESSES = 1024
+DENSE_16_BIT_TFLOPS = {
+    "GB200": 2500.0,
+    "B200": 2250.0,
+    "H200": 989.0,
+    "H800": 989.0,
+    "H100 PCIe": 756.0,
+    "H100": 989.0,
+    "A100": 312.0,
+    "A100 PCIe": 312.0,
+    "RTX 4090": 165.2,
+}
+"""Dense bf16 and fp16 tensor rates of the vendors' data sheets, without sparsity."""
+BESIDE = re.compile(r"NVIDIA|GeForce|SXM\d?|HBM\w*|\d+GB", re.ASCII)
+"""Words beside a product's name: vendor, module, memory. Any other word (NVL, Laptop GPU) means
+another product."""
 
 
 def choose_device(wanted: str) -> Device:
@@ -67,3 +84,12 @@ def _hidden_by() -> str:
     """Why a process that is started here sees no GPU, or fewer than there are."""
     shown = os.environ.get(VISIBLE)
     return "nvidia-smi shows none" if shown is None else f"{VISIBLE} is {shown!r}"
+
+
+def known_peak(gpus: Sequence[Mapping[str, Any]], dtype: str) -> float | None:
+    """Tflop/s of one GPU of this machine in ``dtype``, for MFU; None if that is not known."""
+    if not gpus or dtype not in ("bfloat16", "float16"):
+        return None
+    words = re.split(r"[ -]", str(gpus[0]["name"]))
+    product = " ".join(word for word in words if not BESIDE.fullmatch(word))
+    return DENSE_16_BIT_TFLOPS.get(product.replace("PCIE", "PCIe"))

@@ -159,11 +159,15 @@ def _measure(
                 git_commit=facts["git"].get("commit", ""),
                 gpus=facts["gpus"],
                 peak_tflops=request.peak_tflops,
-                went=screen.went,
                 began_s=began_s,
             )
-            for record in sweep.run(todo, screen.started):
-                screen.finished(record)
+            for cell in todo:
+                screen.started(cell.case)
+                launched = sweep.run(cell)
+                if launched is None:
+                    break
+                record, phases_s = launched
+                screen.finished(record, phases_s=phases_s)
     finally:
         launcher.close()
     records, latest = _rows(store.folder)

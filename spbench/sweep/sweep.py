@@ -1,9 +1,9 @@
-"""Runs cases one after another: each launch becomes a row before the next one starts."""
+"""Runs a case, and writes its row before it is handed out."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,8 +15,8 @@ from spbench.launch.local import read_samples
 from spbench.results.record import Record
 from spbench.results.sample import Sample
 from spbench.results.store import Store
+from spbench.sweep.devices import known_peak
 from spbench.sweep.output_folder import launch_folder
-from spbench.sweep.peak_flops import known_peak
 from spbench.sweep.plan import job_of
 from spbench.sweep.row import columns_of, seconds_by_phase
 from spbench.text import counted
@@ -45,37 +45,35 @@ class Sweep:
     """Tflop/s of one device, in place of its data sheet's."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     monotonic_s: Callable[[], float] = time.monotonic
-    began_s: float | None = None
-    """When the time of all launches together began; None: with the first of them."""
-    went: Callable[[Mapping[str, float]], None] = lambda _: None
-    """Receives the seconds of each phase of a launch, before its record is handed out."""
+    began_s: float = field(default_factory=time.monotonic)
+    """When the time of all launches together began."""
     starved: list[Case] = field(default_factory=list)
     """Cases that ran out of memory."""
 
-    def run(self, cells: Iterable[Cell], started: Callable[[Case], None]) -> Iterator[Record]:
-        """A record for each cell, written before it is handed out; fewer if the time is up.
+    def run(self, cell: Cell) -> tuple[Record, Mapping[str, float]] | None:
+        """The record of ``cell``, and the seconds of each phase of its launch; None if the time of
+        all launches is up.
 
-        On Ctrl-C the current case gets a row ``interrupted``, and KeyboardInterrupt is raised.
+        On Ctrl-C the case gets a row ``interrupted``, and KeyboardInterrupt is raised.
         """
-        began_s = self.monotonic_s() if self.began_s is None else self.began_s
-        for cell in cells:
-            left_s = began_s + self.deadlines.sweep_s - self.monotonic_s()
-            if left_s <= 0:
-                return
-            started(cell.case)
-            try:
-                record, samples = self._launch(cell, left_s)
-            except KeyboardInterrupt:
-                self.store.append(self._row(cell.case, self.now(), status="interrupted"))
-                raise
-            self.store.append(record, samples)
-            yield record
+        left_s = self.began_s + self.deadlines.sweep_s - self.monotonic_s()
+        if left_s <= 0:
+            return None
+        try:
+            record, samples, phases_s = self._launch(cell, left_s)
+        except KeyboardInterrupt:
+            self.store.append(self._row(cell.case, self.now(), status="interrupted"))
+            raise
+        self.store.append(record, samples)
+        return record, phases_s
 
-    def _launch(self, cell: Cell, left_s: float) -> tuple[Record, list[Sample]]:
+    def _launch(
+        self, cell: Cell, left_s: float
+    ) -> tuple[Record, Sequence[Sample], Mapping[str, float]]:
         started_utc = self.now()
         why_not = cell.why_not or too_large(cell.case, self.starved)
         if why_not is not None:
-            return self._row(cell.case, started_utc, status="skipped", reason=why_not), []
+            return self._row(cell.case, started_utc, status="skipped", reason=why_not), [], {}
         self.store.check_room()
         folder = self.store.folder / "logs" / launch_folder(cell.case)
         own = replace(self.deadlines, launch_s=min(self.deadlines.launch_s, left_s))
@@ -84,7 +82,7 @@ class Sweep:
         launched = self.launcher.run(job, folder)
         launch_s = time.monotonic() - start_s - launched.waited_s
         samples = read_samples(job, folder)
-        self.went(seconds_by_phase(samples, launched_s, launch_s))
+        phases_s = seconds_by_phase(samples, launched_s, launch_s)
         status, reason = status_and_cause(launched, samples, job.processes, own)
         of_sweep = own.launch_s < self.deadlines.launch_s and launched.still_s < own.hang_s
         if status in ("timeout", "hang") and of_sweep:
@@ -97,7 +95,8 @@ class Sweep:
         columns["turns"] = launched.turns or None
         if status != "ok" and not launched.group_lost:
             columns["log"] = self._log(folder, rank_to_blame(launched, samples))
-        return self._row(cell.case, started_utc, **columns), samples if status == "ok" else []
+        kept = samples if status == "ok" else []
+        return self._row(cell.case, started_utc, **columns), kept, phases_s
 
     def _log(self, folder: Path, rank: int | None) -> str:
         """The latest stderr of the rank to blame, or the folder of all logs of the launch."""

@@ -16,15 +16,13 @@ import pytest
 from helpers import spbench_process
 from helpers.spbench_process import PATHS, PLUGINS, SMALL, alive
 from helpers.stored_rows import stored
+from helpers.sweeps import run_all, sweep_into
 
-from spbench.launch.launcher import Deadlines
 from spbench.launch.local import LocalLauncher
 from spbench.launch.process import AgentProcess
 from spbench.results.record import Record
-from spbench.results.store import Store
 from spbench.sweep.plan import cells
 from spbench.sweep.request import Request, every
-from spbench.sweep.sweep import Sweep
 from spbench.workload.case import QUICK
 from spbench.workload.catalogue import find
 from spbench.workload.traffic import OPS
@@ -51,16 +49,9 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
             budget=QUICK,
         )
         launcher = LocalLauncher(folder / "logs" / "launcher.log")
-        with Store(folder) as store:
-            sweep = Sweep(
-                store=store,
-                launcher=launcher,
-                run_id="faults",
-                session="one",
-                deadlines=Deadlines(launch_s=60.0),
-            )
+        with sweep_into(folder, launcher) as sweep:
             before = psutil.Process().children(recursive=True)
-            records = list(sweep.run(cells(request), lambda _: None))
+            records = list(run_all(sweep, cells(request)))
             launcher.close()
         assert (
             alive([p for p in psutil.Process().children(recursive=True) if p not in before]) == []
@@ -179,15 +170,8 @@ def test_variables_for_the_ranks_alone(tmp_path: Path, monkeypatch: pytest.Monke
         ({"SPBENCH_FAULT": "slow@rank0:1%"}, "SPBENCH_FAULT=slow@rank0:1%"),
     ):
         launcher = LocalLauncher(tmp_path / "launcher.log", variable)
-        with Store(tmp_path / "run") as store:
-            sweep = Sweep(
-                store=store,
-                launcher=launcher,
-                run_id="r",
-                session="s",
-                deadlines=Deadlines(launch_s=60.0),
-            )
-            (record,) = sweep.run([cell], lambda _: None)
+        with sweep_into(tmp_path / "run", launcher) as sweep:
+            (record,) = run_all(sweep, [cell])
         launcher.close()
         assert (record.status, record.environment) == ("ok", said), record.reason
         assert (record.compute_ms, record.exposed_comm_ms) == (None, None)

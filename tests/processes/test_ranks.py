@@ -12,14 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 from helpers.spbench_process import PATHS, alive
+from helpers.sweeps import run_all, sweep_into
 
 from spbench.launch.launcher import Deadlines, LaunchResult
 from spbench.launch.local import LocalLauncher
 from spbench.results.record import Record
-from spbench.results.store import Store
 from spbench.sweep.plan import cells
 from spbench.sweep.request import Request, every
-from spbench.sweep.sweep import Sweep
 from spbench.worker.fault_injection import VARIABLE
 from spbench.workload.case import QUICK, Job
 from spbench.workload.catalogue import find
@@ -118,17 +117,11 @@ def launch(folder: Path, faults: Sequence[str]) -> Launched:
         launcher = FaultLauncher(
             LocalLauncher(folder / "logs" / "launcher.log", grace_s=1.0), faults
         )
-        with Store(folder) as store:
-            sweep = Sweep(
-                store=store,
-                launcher=launcher,
-                run_id="faults",
-                session="one",
-                deadlines=Deadlines(launch_s=60.0, hang_s=HANG_S),
-            )
+        deadlines = Deadlines(launch_s=60.0, hang_s=HANG_S)
+        with sweep_into(folder, launcher, deadlines=deadlines) as sweep:
             # An oom case is not tried again; here each launch is another fault.
             records = []
-            for record in sweep.run(cells(request), lambda _: None):
+            for record in run_all(sweep, cells(request)):
                 sweep.starved.clear()
                 records.append(record)
             launcher.close()

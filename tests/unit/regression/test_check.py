@@ -24,11 +24,9 @@ from spbench.analysis.verdict import ALPHA, SHARES, Judgement
 from spbench.errors import DONE, REGRESSION, USAGE
 from spbench.launch.launcher import Deadlines
 from spbench.regression.alternate import Runner, run_alternately
-from spbench.regression.base_accepts import accepted_cases
 from spbench.regression.check import BASE_AND_HEAD_BUDGET, case_of
 from spbench.regression.checkout import CheckoutError, checked_out, work_tree
-from spbench.regression.measurement import CheckOptions, LiveMeasurement
-from spbench.regression.sequential import in_stages
+from spbench.regression.measurement import CheckOptions, LiveMeasurement, in_stages
 from spbench.results.record import Record
 from spbench.results.sample import RowStatus
 from spbench.workload.case import QUICK, Case, Cell, MeasurementBudget
@@ -79,7 +77,7 @@ class FakeBench:
         return None if self.kept is None else dict.fromkeys(self.before, self.kept)
 
     def judgement(self) -> Judgement:
-        return in_stages(self, 5, MARGINS, lambda _: None)
+        return in_stages(self, 5, MARGINS)
 
 
 FLAT = [100.0, 100.2, 99.8, 100.1, 99.9] * 6
@@ -138,9 +136,12 @@ class GivenBench:
     p: Mapping[str, Sequence[float]]
     """The probabilities of each case after 5, 10, 15 and 20 launches."""
     launches: dict[str, int] = field(default_factory=dict)
+    asked: list[list[str]] = field(default_factory=list)
+    """The cases of each stage."""
 
     def measure(self, launches: Iterable[int], only: Iterable[str] | None = None) -> None:
-        for name in self.p if only is None else only:
+        self.asked.append(list(self.p if only is None else only))
+        for name in self.asked[-1]:
             self.launches[name] = self.launches.get(name, 0) + len(list(launches))
 
     def findings(self) -> list[Finding]:
@@ -176,16 +177,16 @@ class GivenBench:
 def test_looks_share_the_error(p: tuple[float, ...], launches: int, fails: bool) -> None:
     """Looks spend nothing, a quarter, a quarter and a half of ``ALPHA``: all of it, and no more."""
     bench = GivenBench({"a": p})
-    judgement = in_stages(bench, 5, MARGINS, lambda _: None)
+    judgement = in_stages(bench, 5, MARGINS)
     assert (bench.launches["a"], bool(judgement.of("fail"))) == (launches, fails)
 
 
 def test_what_has_failed_stays_failed() -> None:
     """A failed case is not measured again, and later looks at other cases do not need it."""
-    doubtful: list[int] = []
     bench = GivenBench({"a": (0.01, 0.12, 9, 9), "b": (9, 9, 9, 9)})
-    judgement = in_stages(bench, 5, MARGINS, doubtful.append)
-    assert (bench.launches, doubtful) == ({"a": 10, "b": 20}, [2, 1, 1])
+    judgement = in_stages(bench, 5, MARGINS)
+    assert bench.launches == {"a": 10, "b": 20}
+    assert bench.asked[2:] == [["a", "b"], ["b"], ["b"]]
     assert [graded.case for graded in judgement.of("fail")] == ["a"]
     assert sorted(SHARES) == [*SHARES] and sum(SHARES) == 1.0
 
@@ -194,7 +195,7 @@ def test_what_has_failed_stays_failed() -> None:
 def test_few_launches_are_measured_up_to_four_times_too(launches: int) -> None:
     """With fewer than three launches there is no interval, so the check goes on."""
     bench = FakeBench({"a": FLAT}, {"a": SLOW})
-    judgement = in_stages(bench, launches, MARGINS, lambda _: None)
+    judgement = in_stages(bench, launches, MARGINS)
     assert judgement.of("fail")
     assert 3 <= sum(len(of_stage) for of_stage, _ in bench.asked) <= 4 * launches
 
@@ -223,12 +224,10 @@ class Order:
     def __init__(self, name: str, log: list[str]) -> None:
         self.name, self.log = name, log
 
-    def run(self, cells: list[Cell], started: Any) -> Iterable[Record]:
-        for cell in cells:
-            started(cell.case)
-            self.log.append(f"{self.name}{cell.case.launch}")
-            (record,) = rows("dsp", [1.0], case=cell.case.key)
-            yield replace(record, launch=cell.case.launch)
+    def run(self, cell: Cell) -> tuple[Record, Mapping[str, float]]:
+        self.log.append(f"{self.name}{cell.case.launch}")
+        (record,) = rows("dsp", [1.0], case=cell.case.key)
+        return replace(record, launch=cell.case.launch), {}
 
 
 def test_sides_take_turns_and_neither_always_follows() -> None:
@@ -238,7 +237,7 @@ def test_sides_take_turns_and_neither_always_follows() -> None:
     cells = [
         Cell(case=CASE.model_copy(update={"launch": launch}), why_not=None) for launch in range(3)
     ]
-    seen = [side.name for side, _ in run_alternately(sides, cells, lambda *_: None)]
+    seen = [side.name for cell in cells for side, _ in run_alternately(sides, cell)[0]]
     assert log == ["A0", "B0", "B1", "A1", "A2", "B2"]
     assert seen == list("ABBAAB")
 
@@ -258,7 +257,8 @@ def test_launchers_are_renewed_behind_each_pair() -> None:
     cells = [
         Cell(case=CASE.model_copy(update={"launch": launch}), why_not=None) for launch in range(2)
     ]
-    list(run_alternately(sides, cells, lambda *_: None))
+    for cell in cells:
+        run_alternately(sides, cell)
     closed = ["A closed", "B closed"]
     assert log == ["A0", "B0", *closed, "B1", "A1", *reversed(closed)]
 
@@ -272,10 +272,10 @@ class Failing(Order):
         super().__init__(name, log)
         self.failing, self.status, self.tries = f"{name}{launch}", status, tries
 
-    def run(self, cells: list[Cell], started: Any) -> Iterable[Record]:
-        for record in super().run(cells, started):
-            fails = self.log[-1] == self.failing and self.log.count(self.failing) <= self.tries
-            yield replace(record, status=self.status) if fails else record
+    def run(self, cell: Cell) -> tuple[Record, Mapping[str, float]]:
+        record, phases_s = super().run(cell)
+        fails = self.log[-1] == self.failing and self.log.count(self.failing) <= self.tries
+        return (replace(record, status=self.status) if fails else record), phases_s
 
 
 @pytest.mark.parametrize(
@@ -303,6 +303,20 @@ def test_what_may_be_chance_is_tried_once_more(
     measurement = LiveMeasurement(folder=tmp_path, runners=runners, cases=[CASE], options=options)
     measurement.measure(range(2))
     assert log == ["A0", "B0", "B1", "A1", *again]
+
+
+def test_a_measurement_beyond_the_launches_asked_for_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is of cases in doubt; the first stages are of all and need no reason."""
+    runners = [Runner(name="A", sweep=Order("A", []))]  # type: ignore[arg-type]
+    options = CheckOptions(margins=MARGINS, metrics=METRICS, launches=2, deadlines=Deadlines())
+    measurement = LiveMeasurement(folder=tmp_path, runners=runners, cases=[CASE], options=options)
+    said = []
+    for launches in (range(1), range(1, 2), range(2, 4)):
+        measurement.measure(launches, [CASE.key])
+        said.append("1 case in doubt: measured again\n" in capsys.readouterr().err)
+    assert said == [False, False, True]
 
 
 def git(folder: Path, *words: str) -> str:
@@ -482,10 +496,10 @@ def test_what_a_tree_would_run(repository: Path, monkeypatch: pytest.MonkeyPatch
     unknown = CASE.model_copy(update={"strategy": "nobody"})
     too_many = CASE.model_copy(update={"strategy": "ulysses", "ranks": 999})
     tree = work_tree()
-    assert accepted_cases(tree, [unknown, CASE, too_many]) == [CASE]
+    assert tree.accepted([unknown, CASE, too_many]) == [CASE]
     (repository / "spbench" / "strategies" / "registry.py").unlink()
-    assert accepted_cases(tree, [CASE]) == []
-    assert accepted_cases(tree, []) == []
+    assert tree.accepted([CASE]) == []
+    assert tree.accepted([]) == []
 
 
 def test_a_baseline_is_measured_again_as_it_was() -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -194,8 +193,7 @@ class Watched:
     def __init__(self, name: str, seat: Seat, log: list[str], *, asks: bool = True) -> None:
         self.name, self.seat, self.log, self.asks = name, seat, log, asks
 
-    def run(self, cells: list[Cell], started: Any) -> Iterator[str]:
-        started(cells[0].case)
+    def run(self, cell: Cell) -> tuple[str, dict[str, float]]:
         self.log.append(f"{self.name} starts")
         if self.asks:
             turns = joined(self.seat)
@@ -205,14 +203,11 @@ class Watched:
                 self.seat.look()
                 time.sleep(TIDY_S / 10)
         self.log.append(f"{self.name} ends")
-        yield self.name
+        return self.name, {}
 
 
 def order_of(
-    server: TurnServer,
-    log: list[str],
-    asks: dict[str, bool],
-    short_of_memory: Callable[[Case], None] = lambda _: None,
+    server: TurnServer, log: list[str], asks: dict[str, bool], *, short_of_memory: bool = False
 ) -> list[str]:
     made = [
         Runner(name=name, sweep=Watched(name, seat, log, asks=asks[name]), seat=seat)  # type: ignore[arg-type]
@@ -221,8 +216,9 @@ def order_of(
     cells = [
         Cell(case=CASE.model_copy(update={"launch": launch}), why_not=None) for launch in range(2)
     ]
-    ran = run_alternately(made, cells, lambda *_: None, short_of_memory)
-    return [f"{runner.name}{record}" for runner, record in ran]
+    rounds = [run_alternately(made, cell) for cell in cells]
+    assert [was_short for _, was_short in rounds] == [short_of_memory] * len(cells)
+    return [f"{runner.name}{record}" for ran, _ in rounds for runner, record in ran]
 
 
 def test_the_second_launch_comes_while_the_first_waits(server: TurnServer) -> None:
@@ -268,13 +264,11 @@ def test_code_that_knows_no_turns_is_followed_or_follows(server: TurnServer) -> 
 def test_without_memory_for_two_they_follow_each_other(
     server: TurnServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first launch does not wait for the second, and the case is reported."""
+    """The first launch does not wait for the second, and each round says so."""
     log: list[str] = []
-    short_of_memory: list[Case] = []
     monkeypatch.setattr(alternate, "has_memory_for_another", lambda: False)
-    ran = order_of(server, log, {"A": True, "B": True}, short_of_memory.append)
+    ran = order_of(server, log, {"A": True, "B": True}, short_of_memory=True)
     assert ran == ["AA", "BB", "BB", "AA"]
-    assert [case.launch for case in short_of_memory] == [0, 1]
     assert log == [
         *("A starts", "A ends", "B starts", "B ends"),
         *("B starts", "B ends", "A starts", "A ends"),
@@ -315,9 +309,9 @@ def test_real_launches_take_turns(
     class Noted(Sweep):
         """Notes, as its launch begins, whether the first one waits for a turn."""
 
-        def run(self, cells: Iterable[Cell], started: Callable[[Case], None]) -> Iterator[Record]:
+        def run(self, cell: Cell) -> tuple[Record, Mapping[str, float]] | None:
             seen.append((self.run_id, server.seats[0].waits))
-            return super().run(cells, started)
+            return super().run(cell)
 
     before = set(psutil.Process().children())
     made = []
@@ -329,8 +323,8 @@ def test_real_launches_take_turns(
         sweep = Noted(store=store, launcher=launcher, run_id=name, session="s", deadlines=deadlines)
         made.append(Runner(name=name, sweep=sweep, seat=seat, renews_launcher=True))
 
-    cells = [Cell(case=CASE, why_not=None)]
-    records = [record for _, record in run_alternately(made, cells, lambda _: None)]
+    rows, _ = run_alternately(made, Cell(case=CASE, why_not=None))
+    records = [record for _, record in rows]
     assert set(psutil.Process().children()) <= before
     assert seen == [("A", False), ("B", True)]
     first, second = records

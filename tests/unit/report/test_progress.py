@@ -25,9 +25,7 @@ def printed(folder: Path, capsys: pytest.CaptureFixture[str], *records: Record, 
         capsys.readouterr()
         for i, record in enumerate(records):
             screen.started(CASE)
-            if i == 0:
-                screen.went(SPENT)
-            screen.finished(record)
+            screen.finished(record, phases_s=SPENT if i == 0 else None)
         lines = capsys.readouterr().err.splitlines()
     return "\n".join(line.partition(" ")[2] for line in lines)
 

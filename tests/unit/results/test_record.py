@@ -8,7 +8,7 @@ import pytest
 
 from spbench.results.record import COLUMNS, SCHEMA_VERSION, Record, column_types
 from spbench.results.sample import Sample
-from spbench.sweep.peak_flops import known_peak
+from spbench.sweep.devices import known_peak
 from spbench.sweep.row import largest, measured, slowest
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find

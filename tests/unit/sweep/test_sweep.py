@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import combinations
@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 from helpers.stored_rows import stored, stored_latest
+from helpers.sweeps import run_all, sweep_into
 
 from spbench.launch.launcher import Deadlines, LaunchResult
 from spbench.results.reading import latest, read_runs, records_of
 from spbench.results.record import Record
 from spbench.results.sample import Sample, sample_path
-from spbench.results.store import Store
 from spbench.sweep import plan
 from spbench.sweep.output_folder import launch_folder, new_folder
 from spbench.sweep.plan import job_of, turned
 from spbench.sweep.request import Request, every
-from spbench.sweep.sweep import Sweep, still_to_do
-from spbench.workload.case import QUICK, Case, Cell, Combination, Job, MeasurementBudget
+from spbench.sweep.sweep import still_to_do
+from spbench.workload.case import QUICK, Cell, Combination, Job, MeasurementBudget
 from spbench.workload.catalogue import find
 
 WORK = find("axes-2d", "verify")
@@ -99,23 +99,17 @@ def cells(*strategies: str, **more: Any) -> list[Cell]:
     return plan.cells(Request(combinations=combinations, **known | more))
 
 
-def sweep(
-    folder: Path, launcher: FakeLauncher, todo: list[Cell], started: list[Case] | None = None
-) -> list[Record]:
+def sweep(folder: Path, launcher: FakeLauncher, todo: list[Cell]) -> list[Record]:
     """Runs ``todo``; each record is on disk when it is handed out."""
     records = []
-    with Store(folder) as store:
-        run = Sweep(
-            store=store,
-            launcher=launcher,
-            run_id="a run",
-            session="a session",
-            deadlines=Deadlines(launch_s=7.0),
-            git_commit="abc",
-            peak_tflops=1.0,
-            now=lambda: datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC),
-        )
-        for record in run.run(todo, (started if started is not None else []).append):
+    known: dict[str, Any] = {
+        "deadlines": Deadlines(launch_s=7.0),
+        "git_commit": "abc",
+        "peak_tflops": 1.0,
+        "now": lambda: datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC),
+    }
+    with sweep_into(folder, launcher, **known) as run:
+        for record in run_all(run, todo):
             assert stored(folder)[-1] == record
             records.append(record)
     return records
@@ -354,17 +348,15 @@ def test_a_wrong_result_keeps_its_proof(tmp_path: Path) -> None:
 
 
 def test_a_sweep_goes_on_after_a_fault(tmp_path: Path) -> None:
-    """Rows come in the order of the cells, and each case was announced before it ran."""
+    """Rows come in the order of the cells."""
     crash, _, _ = FAULTS["killed"]
-    started: list[Case] = []
     todo = cells("dsp", "ulysses", "rsa")
-    records = sweep(tmp_path, FakeLauncher([OK, crash, OK]), todo, started)
+    records = sweep(tmp_path, FakeLauncher([OK, crash, OK]), todo)
     assert [(r.strategy, r.status) for r in records] == [
         ("dsp", "ok"),
         ("ulysses", "crash"),
         ("rsa", "ok"),
     ]
-    assert started == [cell.case for cell in todo]
     assert stored(tmp_path) == records
 
 
@@ -388,30 +380,21 @@ def test_a_round_is_a_launch_of_a_session(tmp_path: Path) -> None:
 
 
 def test_it_is_told_where_the_time_went(tmp_path: Path) -> None:
-    """Seconds of each phase come before the record, as rank 0 saw them; none of a crash."""
+    """Seconds of each phase come with the record, as rank 0 saw them; none of a crash."""
     phases = {"gate": 1.0, "memory": 0.5}
     timed = good(0, began_s=time.time() + 0.25, phases_s=phases, steps_s=1.25)
-    went: list[Mapping[str, float]] = []
     crash, _, _ = FAULTS["killed"]
-    with Store(tmp_path) as store:
-        run = Sweep(
-            store=store,
-            launcher=FakeLauncher([Replay(LaunchResult(ok=True), [timed, good(1)]), crash, OK]),
-            run_id="a run",
-            session="a session",
-            deadlines=Deadlines(launch_s=7.0),
-            went=went.append,
-        )
-        for count, record in enumerate(run.run(cells("dsp", "rsa", "ulysses"), lambda _: None)):
-            assert len(went) == count + 1
-            assert record.steps_s == (1.25 if count == 0 else None)
-            assert record.launch_s is not None
-            if count == 0:
-                assert sum(went[0].values()) == pytest.approx(record.launch_s)
+    launcher = FakeLauncher([Replay(LaunchResult(ok=True), [timed, good(1)]), crash, OK])
+    with sweep_into(tmp_path, launcher) as run:
+        done = [run.run(cell) for cell in cells("dsp", "rsa", "ulysses")]
+    records, went = zip(*(row for row in done if row is not None), strict=True)
+    assert [record.steps_s for record in records] == [1.25, None, None]
+    assert all(record.launch_s is not None for record in records)
+    assert sum(went[0].values()) == pytest.approx(records[0].launch_s)
     assert list(went[0]) == ["start", "gate", "memory", "end"]
     assert went[0] | phases == went[0]
     assert went[0]["start"] == pytest.approx(0.25, abs=0.2)
-    assert went[1:] == [{}, {}]
+    assert went[1:] == ({}, {})
 
 
 def test_a_share_is_one_process(tmp_path: Path) -> None:
@@ -593,16 +576,8 @@ def test_what_a_gpu_can_do_depends_on_the_case(tmp_path: Path) -> None:
         for d in ("float32", "bfloat16")
     ]
     todo = plan.cells(Request(combinations=combinations, device="cpu", budget=QUICK))
-    with Store(tmp_path) as store:
-        run = Sweep(
-            store=store,
-            launcher=FakeLauncher([OK, OK]),
-            run_id="a run",
-            session="a session",
-            deadlines=Deadlines(launch_s=7.0),
-            gpus=[{"name": "NVIDIA H200"}],
-        )
-        records = list(run.run(todo, lambda _: None))
+    with sweep_into(tmp_path, FakeLauncher([OK, OK]), gpus=[{"name": "NVIDIA H200"}]) as run:
+        records = list(run_all(run, todo))
     assert [record.mfu is None for record in records] == [True, False]
 
 
@@ -657,16 +632,10 @@ def test_the_time_of_all_launches(tmp_path: Path) -> None:
             return super().run(job, folder)
 
     launcher = Slow([OK, Replay(LaunchResult(ok=False, timed_out=True), [None, None])])
-    with Store(tmp_path) as store:
-        run = Sweep(
-            store=store,
-            launcher=launcher,
-            run_id="a run",
-            session="a session",
-            deadlines=Deadlines(launch_s=50.0, sweep_s=70.0),
-            monotonic_s=lambda: now[0],
-        )
-        records = list(run.run(cells(launches=3), lambda _: None))
+    clock = {"monotonic_s": lambda: now[0], "began_s": now[0]}
+    deadlines = Deadlines(launch_s=50.0, sweep_s=70.0)
+    with sweep_into(tmp_path, launcher, deadlines=deadlines, **clock) as run:
+        records = list(run_all(run, cells(launches=3)))
     assert [(record.status, record.reason[:11]) for record in records] == [
         ("ok", ""),
         ("interrupted", "the time of"),
