@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from spbench.comm.transport import Done, Handle, Transport
+from spbench.comm.transport import DONE, Handle, Transport
 from spbench.workload.sharding import Shard
 
 Move = Callable[[Sequence[Tensor]], Sequence[Tensor]]
@@ -131,7 +131,7 @@ class Collectives:
     def start_all_gather(self, x: Tensor, shard: Shard) -> Pending:
         """An all-gather to be waited for later. No backward."""
         if self.size == 1:
-            return Pending(Done(), x)
+            return Pending(DONE, x)
         whole = self.transport.empty(x, _resized(x.shape, shard.dim, shard.length))
         parts = whole.split(list(shard.sizes), shard.dim)
         return Pending(self.transport.all_gather(parts, x, shard.dim), whole)
@@ -139,7 +139,7 @@ class Collectives:
     def start_reduce_scatter(self, x: Tensor, shard: Shard) -> Pending:
         """A reduce-scatter to be waited for later. No backward."""
         if self.size == 1:
-            return Pending(Done(), x)
+            return Pending(DONE, x)
         mine = self.transport.empty(x, _resized(x.shape, shard.dim, shard.sizes[self.rank]))
         parts = x.split(list(shard.sizes), shard.dim)
         return Pending(self.transport.reduce_scatter(mine, parts), mine)

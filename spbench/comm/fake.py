@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from spbench.comm.packing import Parts, incoming, outgoing, pack, unpacked
-from spbench.comm.transport import Done, Handle, Transport, Transports
+from spbench.comm.transport import DONE, Handle, Transport, Transports
 from spbench.results.heartbeat import Heartbeat
 
 
@@ -53,7 +53,7 @@ class SilentTransport(Transport):
             unpack()
         for target, part in zip(received[self.rank], sent[self.rank], strict=True):
             target.copy_(part)
-        return Done()
+        return DONE
 
     def _all_gather(self, received: Parts, sent: Tensor, run_dim: int) -> Handle:
         if not sent.is_cuda:
@@ -68,7 +68,7 @@ class SilentTransport(Transport):
         return self._fill([received])
 
     def _all_reduce(self, x: Tensor) -> Handle:
-        return Done()
+        return DONE
 
     def _shift(self, received: Tensor, sent: Tensor) -> Handle:
         return self._fill([received])
@@ -78,7 +78,7 @@ class SilentTransport(Transport):
         flat, unpack = unpacked(received, self.empty)
         self._fill([flat])
         unpack()
-        return Done()
+        return DONE
 
     @torch.no_grad()
     def _fill(self, received: Parts) -> Handle:
@@ -89,7 +89,7 @@ class SilentTransport(Transport):
             elif key not in self._filled:
                 self._filled.add(key)
                 part.normal_()
-        return Done()
+        return DONE
 
     def _noise_like(self, part: Tensor) -> Tensor:
         noise = self._noise.get(part.dtype)

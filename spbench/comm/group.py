@@ -33,7 +33,8 @@ class Group(ABC):
     ) -> None:
         """Each ``barrier`` and ``largest`` shows in ``heartbeat``: behind the last transfer, or in
         a silent step, nothing else shows how far a rank has come."""
-        self.device, self.transports, self._heartbeat = device, transports, heartbeat
+        self.device, self.transports = device, transports
+        self._heartbeat = heartbeat or Heartbeat()
 
     @property
     def rank(self) -> int:
@@ -50,17 +51,13 @@ class Group(ABC):
 
     def largest(self, values: Sequence[float]) -> list[float]:
         """Element by element, the largest over the ranks."""
-        self._show_meeting()
+        self._heartbeat.meeting()
         return self._largest(values)
 
     def barrier(self) -> None:
         """Wait for every rank."""
-        self._show_meeting()
+        self._heartbeat.meeting()
         self._meet()
-
-    def _show_meeting(self) -> None:
-        if self._heartbeat is not None:
-            self._heartbeat.meeting()
 
     @abstractmethod
     def _largest(self, values: Sequence[float]) -> list[float]: ...

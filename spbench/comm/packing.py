@@ -104,11 +104,11 @@ def _numel(by_rank: Sequence[Parts]) -> int:
 def _pairs(flat: Tensor, by_rank: Sequence[Parts]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields views of ``flat``, each with the part or stack of parts that belongs there."""
     at = 0
-    rows = flat.view(len(by_rank), -1) if flat.numel() % len(by_rank) == 0 else None
-    stacks = [_stacked(parts) for parts in zip(*by_rank, strict=True)]
-    if rows is not None and all(stack is not None for stack in stacks):
+    of_tensors = list(zip(*by_rank, strict=True))
+    stacks = [stack for parts in of_tensors if (stack := _stacked(parts)) is not None]
+    if len(stacks) == len(of_tensors):
+        rows = flat.view(len(by_rank), -1)
         for stack in stacks:
-            assert stack is not None
             size = math.prod(stack.shape[1:])
             yield rows.narrow(1, at, size).unflatten(1, stack.shape[1:]), stack
             at += size

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from spbench.comm.packing import Parts
-from spbench.comm.transport import Done, Handle, Transport
+from spbench.comm.transport import DONE, Handle, Transport
 
 T = TypeVar("T")
 
@@ -29,21 +29,17 @@ class ThreadRendezvous:
     def __init__(self, size: int, timeout_s: float = 900.0) -> None:
         self.size = size
         self._shown: list[Sequence[Parts]] = [()] * size
-        self._barrier = threading.Barrier(size, timeout=timeout_s)
+        self.barrier = threading.Barrier(size, timeout=timeout_s)
 
     def exchange(
         self, rank: int, mine: Sequence[Parts], take: Callable[[list[Sequence[Parts]]], T]
     ) -> T:
         """``take`` is given what every rank shows, and must copy what it keeps."""
         self._shown[rank] = mine
-        self._barrier.wait()
+        self.barrier.wait()
         taken = take(self._shown)
-        self._barrier.wait()
+        self.barrier.wait()
         return taken
-
-    def abort(self) -> None:
-        """A rank has failed: the others fail too instead of waiting for it."""
-        self._barrier.abort()
 
 
 @final
@@ -61,36 +57,21 @@ class ThreadTransport(Transport):
                     target.copy_(part)
 
         self.meeting.exchange(self.rank, sent, take)
-        return Done()
-
-    def _all_gather(self, received: Parts, sent: Tensor, run_dim: int) -> Handle:
-        def take(shown: list[Sequence[Parts]]) -> None:
-            for target, parts in zip(received, shown, strict=True):
-                target.copy_(parts[0][0])
-
-        self.meeting.exchange(self.rank, [[sent]], take)
-        return Done()
-
-    def _reduce_scatter(self, received: Tensor, sent: Parts) -> Handle:
-        def take(shown: list[Sequence[Parts]]) -> None:
-            torch.sum(torch.stack([parts[0][self.rank] for parts in shown]), 0, out=received)
-
-        self.meeting.exchange(self.rank, [sent], take)
-        return Done()
+        return DONE
 
     def _all_reduce(self, x: Tensor) -> Handle:
         def total(shown: list[Sequence[Parts]]) -> Tensor:
             return torch.stack([parts[0][0] for parts in shown]).sum(0)
 
         x.copy_(self.meeting.exchange(self.rank, [[x]], total))
-        return Done()
+        return DONE
 
     def _shift(self, received: Tensor, sent: Tensor) -> Handle:
         source = (self.rank - 1) % self.size
         self.meeting.exchange(
             self.rank, [[sent]], lambda shown: received.copy_(shown[source][0][0])
         )
-        return Done()
+        return DONE
 
 
 def run_rank_threads(size: int, rank_main: Callable[[ThreadTransport], T]) -> list[T]:
@@ -104,7 +85,7 @@ def run_rank_threads(size: int, rank_main: Callable[[ThreadTransport], T]) -> li
         try:
             return rank_main(ThreadTransport(rank, meeting))
         except BaseException:
-            meeting.abort()
+            meeting.barrier.abort()  # the others fail too instead of waiting for this rank
             raise
 
     with ThreadPoolExecutor(size) as pool:

@@ -30,14 +30,6 @@ class Handle(Protocol):
 
 
 @final
-class Done:
-    """A transfer that is over."""
-
-    def wait(self) -> None:
-        return None
-
-
-@final
 class Several:
     """Transfers under way together, and what is left to do when all have arrived."""
 
@@ -47,11 +39,14 @@ class Several:
         self._works, self._then = works, then
 
     def wait(self) -> None:
-        for work in self._works:
-            if work is not None:
-                work.wait()
+        for work in filter(None, self._works):
+            work.wait()
         for act in self._then:
             act()
+
+
+DONE = Several([])
+"""A transfer that is over."""
 
 
 class Transport(ABC):
@@ -88,7 +83,7 @@ class Transport(ABC):
     def all_to_all(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
         """``sent[r]`` goes to rank r, one part of each tensor; ``received[r]`` comes from it."""
         by_rank = [sum(part.nbytes for part in parts) for parts in sent]
-        self._count("all_to_all", sum(self._others(by_rank)))
+        self._count("all_to_all", sum(by_rank) - by_rank[self.rank])
         return self._all_to_all(received, sent, run_dim)
 
     def all_gather(self, received: Parts, sent: Tensor, run_dim: int) -> Handle:
@@ -98,7 +93,7 @@ class Transport(ABC):
 
     def reduce_scatter(self, received: Tensor, sent: Parts) -> Handle:
         """``received`` becomes the sum, over the ranks, of their ``sent[self.rank]``."""
-        self._count("reduce_scatter", sum(self._others([part.nbytes for part in sent])))
+        self._count("reduce_scatter", sum(part.nbytes for part in sent) - sent[self.rank].nbytes)
         return self._reduce_scatter(received, sent)
 
     def all_reduce(self, x: Tensor) -> Handle:
@@ -110,9 +105,6 @@ class Transport(ABC):
         """``sent`` goes to the next rank; ``received`` comes from the previous one."""
         self._count("p2p", sent.nbytes)
         return self._shift(received, sent)
-
-    def _others(self, by_rank: Sequence[int]) -> Sequence[int]:
-        return [*by_rank[: self.rank], *by_rank[self.rank + 1 :]]
 
     def _count(self, op: Op, sent: int | Fraction) -> None:
         if self._heartbeat is not None:
@@ -158,10 +150,8 @@ class Transports:
 
     def sent(self) -> Count:
         """Bytes sent since the last reset, of both."""
-        total = dict(self.strategy.sent)
-        for key, sent in self.gradients.sent.items():
-            total[key] = total.get(key, 0) + sent
-        return total
+        one, other = self.strategy.sent, self.gradients.sent
+        return {key: one.get(key, Fraction(0)) + other.get(key, 0) for key in {**one, **other}}
 
     def calls(self) -> dict[tuple[Phase, Op], int]:
         """Collectives since the last reset that sent something, of both."""

@@ -53,7 +53,9 @@ mode: train
 
 
 class FakeKernel:
-    """Sees what ranks that are threads hand over, below our own counting, and adds headers."""
+    """Sees what ranks that are threads hand over, below our own counting, and adds headers.
+
+    An all-gather and a reduce-scatter of theirs are an all-to-all."""
 
     def __init__(self, header_share: float = 0.001) -> None:
         self.header_share, self.sent = header_share, 0.0
@@ -64,10 +66,6 @@ class FakeKernel:
         sizes: dict[str, Callable[..., float]] = {
             "_all_to_all": lambda _, sent, __: sum(
                 part.nbytes for to, parts in enumerate(sent) if to != rank for part in parts
-            ),
-            "_all_gather": lambda _, sent, __: (n - 1) * sent.nbytes,
-            "_reduce_scatter": lambda _, sent: sum(
-                part.nbytes for to, part in enumerate(sent) if to != rank
             ),
             "_all_reduce": lambda x: 2 * (n - 1) / n * x.nbytes,
             "_shift": lambda _, sent: sent.nbytes,
