@@ -1,8 +1,9 @@
-"""Words of messages: counts with their nouns, and a suggestion for a mistyped word."""
+"""Words of messages: counts with their nouns, names of signals, guesses at mistyped words."""
 
 from __future__ import annotations
 
 import difflib
+import signal
 from collections.abc import Sequence
 
 
@@ -10,6 +11,17 @@ def counted(count: int, noun: str) -> str:
     """1 rank, 2 ranks, 1,024 ranks, 3 launches."""
     ending = "" if count == 1 else "es" if noun.endswith(("ch", "s", "x")) else "s"
     return f"{count:,} {noun}{ending}"
+
+
+def first_line(message: object) -> str:
+    """The first line of an error or a warning, cut where it is endless."""
+    return str(message).strip().split("\n")[0][:300]
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL for 9; a number that has no name here stays one."""
+    known = {known.value: known.name for known in signal.Signals}
+    return known.get(number, f"signal {number}")
 
 
 def did_you_mean(word: str, known: Sequence[str], cutoff: float = 0.65) -> str:

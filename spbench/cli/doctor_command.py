@@ -9,12 +9,12 @@ import click
 
 from spbench.cli import options
 from spbench.doctor.diagnosis import DeviceChoice
-from spbench.doctor.examine import Examination, examine
+from spbench.doctor.examine import examine
 from spbench.errors import DONE, UNFIT, Failure
 from spbench.launch.torchrun import joined_ranks
 from spbench.report.doctor_table import show_diagnoses
 from spbench.results.environment import visible
-from spbench.results.nvml import read_nvml
+from spbench.results.nvml import GpuState, NvmlReport, read_nvml
 from spbench.sweep.devices import MAX_PROCESSES
 from spbench.text import counted
 
@@ -41,8 +41,8 @@ def command(gpus: int | None, timeout: float, device: DeviceChoice, as_json: boo
     """
     if joined_ranks() is not None:
         raise Failure("doctor starts its ranks itself; call it without torchrun, on each machine")
-    examination = _examination(gpus, timeout, device)
-    diagnoses = examine(examination, lambda sentence: click.echo(sentence, err=True))
+    driver, usable = _driver_and_gpus(gpus, device)
+    diagnoses = examine(device, gpus, timeout, dict(os.environ), driver, usable)
     if as_json:
         options.print_json([asdict(diagnosis) for diagnosis in diagnoses])
     else:
@@ -50,7 +50,8 @@ def command(gpus: int | None, timeout: float, device: DeviceChoice, as_json: boo
     return UNFIT if any(diagnosis.status == "fail" for diagnosis in diagnoses) else DONE
 
 
-def _examination(gpus: int | None, timeout_s: float, device: DeviceChoice) -> Examination:
+def _driver_and_gpus(gpus: int | None, device: DeviceChoice) -> tuple[NvmlReport, list[GpuState]]:
+    """What NVML tells, and the GPUs that ranks may use. Raises Failure if they are too few."""
     import pynvml
 
     driver = read_nvml(pynvml)
@@ -60,11 +61,4 @@ def _examination(gpus: int | None, timeout_s: float, device: DeviceChoice) -> Ex
             f"--gpus {gpus}: this machine has {counted(len(usable), 'GPU')}; "
             f"use 1 to {len(usable)}, or --device cpu"
         )
-    return Examination(
-        device=device,
-        ranks=gpus,
-        timeout_s=timeout_s,
-        environ=dict(os.environ),
-        driver=driver,
-        gpus=usable,
-    )
+    return driver, usable

@@ -27,7 +27,6 @@ class ThreadRendezvous:
     """Threads of one group show each other tensors here, one round at a time."""
 
     def __init__(self, size: int, timeout_s: float = 900.0) -> None:
-        self.size = size
         self._shown: list[Sequence[Parts]] = [()] * size
         self.barrier = threading.Barrier(size, timeout=timeout_s)
 
@@ -47,7 +46,7 @@ class ThreadTransport(Transport):
     """One thread's place in a ``ThreadRendezvous``."""
 
     def __init__(self, rank: int, meeting: ThreadRendezvous) -> None:
-        super().__init__(rank, meeting.size)
+        super().__init__(rank, meeting.barrier.parties)
         self.meeting = meeting
 
     def _all_to_all(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
@@ -67,9 +66,8 @@ class ThreadTransport(Transport):
         return DONE
 
     def _shift(self, received: Tensor, sent: Tensor) -> Handle:
-        source = (self.rank - 1) % self.size
         self.meeting.exchange(
-            self.rank, [[sent]], lambda shown: received.copy_(shown[source][0][0])
+            self.rank, [[sent]], lambda shown: received.copy_(shown[self.rank - 1][0][0])
         )
         return DONE
 

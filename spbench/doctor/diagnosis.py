@@ -6,37 +6,25 @@ A check is a function of facts that were looked up before, so that tests bring t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
-CheckStatus = Literal["ok", "warn", "fail", "skipped"]
 DeviceChoice = Literal["auto", "cuda", "cpu"]
 """The value of --device."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Diagnosis:
     """The result of one check."""
 
     check: str
-    status: CheckStatus
+    status: Literal["ok", "warn", "fail", "skipped"] = field(kw_only=True)
     found: str
     """The facts, or why the check was skipped."""
     remedy: str = ""
     """What to do; blank where nothing is to be done."""
 
 
-def ok(check: str, found: str) -> Diagnosis:
-    return Diagnosis(check=check, status="ok", found=found)
-
-
-def warn(check: str, found: str, remedy: str) -> Diagnosis:
-    return Diagnosis(check=check, status="warn", found=found, remedy=remedy)
-
-
-def fail(check: str, found: str, remedy: str) -> Diagnosis:
-    return Diagnosis(check=check, status="fail", found=found, remedy=remedy)
-
-
-def skipped(check: str, why: str) -> Diagnosis:
-    return Diagnosis(check=check, status="skipped", found=why)
+ok, warn = partial(Diagnosis, status="ok"), partial(Diagnosis, status="warn")
+fail, skipped = partial(Diagnosis, status="fail"), partial(Diagnosis, status="skipped")

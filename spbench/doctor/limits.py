@@ -1,4 +1,4 @@
-"""Checks what the system lets a process open, lock and write: files, memory, folders."""
+"""Checks what the system gives to processes: cores, memory, open files, room in folders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from spbench.doctor.cgroup import Allowed
 from spbench.doctor.diagnosis import Diagnosis, fail, ok, warn
+from spbench.text import counted
 from spbench.workload.case import Device
 
 GIB = 2**30
@@ -30,24 +32,54 @@ class Space:
     """Blank where writing works."""
 
 
-def space(folder: Path) -> Space:
-    """Writes a file there and removes it. Raises nothing."""
+def cores(total: int, usable: int, allowed: Allowed, ranks: int, device: Device) -> Diagnosis:
+    """``usable``: how many of the machine's ``total`` cores this process may run on.
+
+    Each rank computes with as many threads as it has cores to run on. A quota below that stops the
+    threads in the middle of a step, and a step takes as long as its slowest rank.
+    """
+    found = counted(total, "core")
+    if usable < total:
+        found = f"{usable} of {found} usable"
+    if allowed.cores is not None and allowed.cores < usable:
+        return warn(
+            "cores",
+            f"{found}, but the control group's quota is the time of {allowed.cores:g}",
+            "give the container cores of its own (--cpuset-cpus) instead of a quota (--cpus)",
+        )
+    if device == "cpu" and usable < ranks:
+        remedy = f"at most {usable} ranks" if usable > 1 else "a machine with more cores"
+        return warn("cores", f"{found}, fewer than the {ranks} ranks", f"use {remedy}")
+    return ok("cores", found)
+
+
+def memory(total_bytes: int, free_bytes: int, allowed: Allowed, ranks: int) -> Diagnosis:
+    """``free_bytes``: what processes can still get without swapping. A rank with a small model
+    needs 1 GiB, of which torch and its libraries take a third, on a GPU more."""
+    found = f"{_gib(free_bytes)} of {_gib(total_bytes)} GiB free"
+    usable = free_bytes
+    if allowed.memory_bytes is not None and allowed.memory_bytes < total_bytes:
+        found += f"; the control group allows {_gib(allowed.memory_bytes)} GiB"
+        usable = min(usable, allowed.memory_bytes)
+    if usable < ranks * GIB:
+        need = f"{counted(ranks, 'rank')} with a small model need about {ranks} GiB"
+        return warn("memory", found, f"free some memory, or raise the limit: {need}")
+    return ok("memory", found)
+
+
+def space(folder: Path | None) -> Space:
+    """Writes a file there, if None into the folder for temporary files, and removes it. Raises
+    nothing: Python may find no folder for temporary files that can be written."""
     try:
+        folder = folder or Path(tempfile.gettempdir())
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".spbench-") as file:
             file.write(bytes(2**16))
             file.flush()
         usage = shutil.disk_usage(folder)
     except OSError as error:
-        return Space(folder=str(folder), why_not=error.strerror or str(error))
+        name = "any temporary folder" if folder is None else str(folder)
+        return Space(folder=name, why_not=error.strerror or str(error))
     return Space(folder=str(folder), total_bytes=usage.total, free_bytes=usage.free)
-
-
-def temporary() -> Space:
-    """The folder for temporary files. Python may find no such folder that can be written."""
-    try:
-        return space(Path(tempfile.gettempdir()))
-    except OSError as error:
-        return Space(folder="any temporary folder", why_not=error.strerror or str(error))
 
 
 def shared_memory(shm: Space, ranks: int, device: Device) -> Diagnosis:
@@ -109,4 +141,8 @@ def infiniband(root: Path = Path("/sys/class/infiniband")) -> list[str]:
 
 
 def _size(count: int) -> str:
-    return f"{count / GIB:.3g} GiB" if count >= GIB else f"{count / 2**20:.3g} MiB"
+    return f"{_gib(count)} GiB" if count >= GIB else f"{count / 2**20:.3g} MiB"
+
+
+def _gib(count: int) -> str:
+    return f"{count / GIB:.3g}"

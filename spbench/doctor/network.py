@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import threading
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ import psutil
 
 from spbench.doctor.diagnosis import Diagnosis, fail, ok, warn
 from spbench.errors import or_none
+from spbench.launch.interfaces import is_loopback
 from spbench.results.environment import variables
 from spbench.workload.case import Device
 
@@ -73,17 +73,13 @@ def host_name(
     if not addresses:
         return warn("host name", f"{name} does not resolve; gloo uses the loopback only", remedy)
     found = f"{name} is {', '.join(addresses[:3])}"
-    if all(map(_is_loopback, addresses)):
+    if all(map(is_loopback, addresses)):
         several = f"for several machines, run sets {GLOO_INTERFACE}"
         return ok("host name", f"{found}, which is enough for one machine; {several}")
     own = {address for listed in interfaces.values() for address in listed}
-    if own and not any(_is_loopback(address) or address in own for address in addresses):
+    if own and not any(is_loopback(address) or address in own for address in addresses):
         return warn("host name", f"{found}, which is not an address of this machine", remedy)
     return ok("host name", found)
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def settings(environ: Mapping[str, str]) -> Diagnosis:

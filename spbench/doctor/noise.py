@@ -42,11 +42,12 @@ def load(sleep: Callable[[float], None] = time.sleep) -> Load:
     own = dict(_cores_used([this])).get(this, 0.0)
     busy = max(0.0, psutil.cpu_percent() / 100 * cores - own)
     busiest = sorted(_cores_used(others), key=lambda pair: -pair[1])[:3]
+    named = [(process, used) for process, used in busiest if used >= LEAST_NAMED_CORES]
     return Load(
         cores=cores,
         busy_cores=busy,
         load_average=or_none(lambda: os.getloadavg()[0]),
-        busiest=[(_name(process), used) for process, used in busiest if used >= LEAST_NAMED_CORES],
+        busiest=[(f"{or_none(it.name) or 'process'} ({it.pid})", used) for it, used in named],
     )
 
 
@@ -55,10 +56,6 @@ def _cores_used(processes: Sequence[psutil.Process]) -> Iterator[tuple[psutil.Pr
     for process in processes:
         with contextlib.suppress(psutil.Error):
             yield process, process.cpu_percent() / 100
-
-
-def _name(process: psutil.Process) -> str:
-    return f"{or_none(process.name) or 'process'} ({process.pid})"
 
 
 def quiet(load: Load, device: Device) -> Diagnosis:

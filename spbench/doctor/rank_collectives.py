@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
+import shutil
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+
+import click
 
 from spbench.doctor.diagnosis import Diagnosis, fail, ok, skipped
 from spbench.launch.failure_cause import status_and_cause
 from spbench.launch.launcher import Deadlines, Launcher
-from spbench.launch.local import read_samples
+from spbench.launch.local import LocalLauncher, read_json, read_samples
 from spbench.results.sample import Exchanged, Sample, sample_path
 from spbench.text import counted
 from spbench.workload.case import Device, Job
@@ -29,24 +32,25 @@ CRASHED = "read the end of the rank's stderr.log; SIGKILL mostly means too littl
 SLOW = "raise --timeout if ranks only start slowly; "
 
 
-def try_sizes(
-    sizes: Sequence[int],
-    device: Device,
-    launcher: Launcher,
-    folder: Path,
-    timeout_s: float,
-    say: Callable[[str], None],
-) -> list[Diagnosis]:
-    """Tries each number of ranks in turn, and skips the rest once one of them fails."""
+def try_sizes(sizes: Sequence[int], device: Device, timeout_s: float) -> list[Diagnosis]:
+    """Tries each number of ranks in turn; once one fails, skips the rest and keeps the logs."""
+    folder = Path(tempfile.mkdtemp(prefix="spbench-doctor-"))
+    launcher = LocalLauncher(folder / "launcher.log")
     diagnoses: list[Diagnosis] = []
-    for size in sizes:
-        if diagnoses and diagnoses[-1].status != "ok":
-            diagnoses.append(skipped(f"{size} ranks", f"{diagnoses[-1].check} failed"))
-            continue
-        say(f"{size} ranks exchange numbers over {'nccl' if device == 'cuda' else 'gloo'}")
-        logs = folder / f"{size}-ranks"
-        diagnoses.append(check_exchanges(size, device, launcher, logs, timeout_s))
-    return diagnoses
+    try:
+        for size in sizes:
+            backend = "nccl" if device == "cuda" else "gloo"
+            click.echo(f"{size} ranks exchange numbers over {backend}", err=True)
+            logs = folder / f"{size}-ranks"
+            diagnoses.append(check_exchanges(size, device, launcher, logs, timeout_s))
+            if diagnoses[-1].status != "ok":
+                break
+    finally:
+        launcher.close()
+        if all(diagnosis.status == "ok" for diagnosis in diagnoses):
+            shutil.rmtree(folder, ignore_errors=True)
+    why = f"{diagnoses[-1].check} failed"
+    return diagnoses + [skipped(f"{size} ranks", why) for size in sizes[len(diagnoses) :]]
 
 
 def check_exchanges(
@@ -56,7 +60,9 @@ def check_exchanges(
     check = f"{ranks} ranks"
     job = Job(ranks=ranks, device=device, collectives=True, timeout_s=timeout_s)
     ended = launcher.run(job, folder)
-    results = [result for rank in range(ranks) if (result := _read(sample_path(folder, rank)))]
+    # A rank may have written nothing, or a failure in place of its result.
+    read = [read_json(sample_path(folder, rank), Exchanged) for rank in range(ranks)]
+    results = [result for result in read if result is not None]
     deadlines = Deadlines(launch_s=job.timeout_s, hang_s=job.hang_s)
     done = [Sample(rank=result.rank, status="ok") for result in results]
     samples = [*done, *read_samples(job, folder)]
@@ -68,13 +74,6 @@ def check_exchanges(
     if any(exchange.wrong for result in results for exchange in result.exchanges):
         return fail(check, _wrong(results), WRONG[device])
     return ok(check, _right(results))
-
-
-def _read(path: Path) -> Exchanged | None:
-    """None where the rank wrote nothing, or a failure instead of a result."""
-    with contextlib.suppress(OSError, ValueError):
-        return Exchanged.model_validate_json(path.read_text(encoding="utf-8"))
-    return None
 
 
 def _wrong(results: list[Exchanged]) -> str:

@@ -7,7 +7,6 @@ answer, then cannot take ``spbench doctor`` down with it. Only the child imports
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import warnings
@@ -17,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from spbench.errors import or_none
+from spbench.text import first_line, signal_name
 from spbench.workload.case import Device
 
 CHILD = (sys.executable, "-m", "spbench.doctor.torch_probe")
@@ -54,8 +54,7 @@ def probe(device: Device, timeout_s: float, command: Sequence[str] = CHILD) -> T
     except subprocess.TimeoutExpired:
         return f"loading it takes longer than {timeout_s:g} s"
     if done.returncode < 0:
-        known = {number.value: number.name for number in signal.Signals}
-        return f"loading it ended by {known.get(-done.returncode, f'signal {-done.returncode}')}"
+        return f"loading it ended by {signal_name(-done.returncode)}"
     if done.returncode:
         return _last_line(done.stderr) or f"loading it ended with exit code {done.returncode}"
     try:
@@ -101,11 +100,11 @@ def _usable_gpus(torch: Any) -> tuple[int, list[str]]:
 def _why_none(torch: Any, caught: list[warnings.WarningMessage]) -> str:
     """torch warns of a driver that it cannot use; otherwise initialising CUDA raises the reason."""
     if caught:
-        return _first_line(caught[0].message)
+        return first_line(caught[0].message)
     try:
         torch.cuda.init()
     except Exception as error:
-        return _first_line(error)
+        return first_line(error)
     return "torch finds no GPU"
 
 
@@ -114,12 +113,8 @@ def _trouble(torch: Any, index: int) -> str:
     try:
         total = torch.ones(8, device=f"cuda:{index}").sum().item()
     except Exception as error:
-        return f"GPU {index}: {_first_line(error)}"
+        return f"GPU {index}: {first_line(error)}"
     return "" if total == 8 else f"GPU {index}: the sum of eight ones is {total:g}"
-
-
-def _first_line(message: Warning | Exception | str) -> str:
-    return str(message).strip().split("\n")[0][:300]
 
 
 if __name__ == "__main__":

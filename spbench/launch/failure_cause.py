@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from spbench.launch.launcher import Deadlines, LaunchResult
 from spbench.results.sample import RowStatus, Sample
+from spbench.text import signal_name
 
 TIME_IS_UP = "the time of all launches together was up; --max-time sets it"
 
@@ -91,6 +92,4 @@ def _death(result: LaunchResult, silent: Sequence[int]) -> tuple[RowStatus, str]
         return "crash", f"{name} ended with exit code {result.exitcode}{more}"
     if result.starved and result.exitcode == -signal.SIGKILL:
         return "host_oom", f"{name} was killed by the kernel, which was out of memory"
-    number = -result.exitcode
-    names = {known.value: known.name for known in signal.Signals}
-    return "crash", f"{name} was ended by {names.get(number, f'signal {number}')}"
+    return "crash", f"{name} was ended by {signal_name(-result.exitcode)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 
 import psutil
@@ -43,7 +44,7 @@ def is_here(host: str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    return address == "::1" or address.startswith("127.")
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def _addresses(host: str) -> set[str]:

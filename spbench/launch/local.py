@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar, final
 
+from pydantic import BaseModel
+
 from spbench.launch.cluster import Cluster, Roster, placement, ranks_per_node, spread
 from spbench.launch.gpu_memory import GpuMemory
 from spbench.launch.hang_detector import HangDetector, least_far
@@ -23,7 +25,7 @@ from spbench.results.heartbeat import heartbeat_folder, read_heartbeat
 from spbench.results.sample import Sample, sample_path
 from spbench.workload.case import Job
 
-Content = TypeVar("Content", LaunchResult, Sample)
+Content = TypeVar("Content", bound=BaseModel)
 POLL_S = 0.02
 STOP_S = 10.0
 """How much longer than the grace of its ranks a launcher may take to end them, on all nodes."""
@@ -136,7 +138,7 @@ class LocalLauncher:
                 return self._end_launch(folder, heartbeats, job, still_s)
             time.sleep(POLL_S)
         unread = LaunchResult(ok=False, why="exit.json cannot be read")
-        return _read(folder / "exit.json", LaunchResult) or unread
+        return read_json(folder / "exit.json", LaunchResult) or unread
 
     def _end_launch(self, folder: Path, heartbeats: Path, job: Job, still_s: float) -> LaunchResult:
         """Ends the ranks, and the launcher process too if that does not help."""
@@ -146,7 +148,7 @@ class LocalLauncher:
             if time.monotonic() > deadline:
                 self._agent.end(now=True)
             time.sleep(POLL_S)
-        result = _read(folder / "exit.json", LaunchResult)
+        result = read_json(folder / "exit.json", LaunchResult)
         if result is not None and result.lost:
             return result
         if still_s < min(job.hang_s, job.timeout_s / 2):
@@ -158,11 +160,12 @@ class LocalLauncher:
 
 def read_samples(job: Job, folder: Path) -> list[Sample]:
     """What the ranks wrote; a missing or unreadable file is left out."""
-    samples = [_read(sample_path(folder, rank), Sample) for rank in range(job.processes)]
+    samples = [read_json(sample_path(folder, rank), Sample) for rank in range(job.processes)]
     return [sample for sample in samples if sample is not None]
 
 
-def _read(path: Path, kind: type[Content]) -> Content | None:
+def read_json(path: Path, kind: type[Content]) -> Content | None:
+    """What a rank or the launcher wrote; None where that is missing or unreadable."""
     with contextlib.suppress(OSError, ValueError):
         return kind.model_validate_json(path.read_text(encoding="utf-8"))
     return None

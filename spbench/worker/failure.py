@@ -10,6 +10,7 @@ import torch
 
 from spbench.comm.group import is_broken_connection
 from spbench.results.sample import RowStatus, Sample
+from spbench.text import first_line
 from spbench.worker.fault_injection import Fault
 
 OUT_OF_MEMORY = re.compile(
@@ -21,8 +22,7 @@ OUT_OF_MEMORY = re.compile(
 def failure(error: BaseException, rank: int, fault: Fault | None = None) -> Sample:
     """The failure cause, as the rank that failed writes it down."""
     status = status_of(error)
-    first_line = str(error).strip().split("\n")[0][:300]
-    reason = f"{type(error).__name__}: {first_line}"
+    reason = f"{type(error).__name__}: {first_line(error)}"
     request = OUT_OF_MEMORY.search(str(error))
     if status in ("oom", "host_oom") and request is not None:
         size = request[1] if request[1] else f"{int(request[2]) / 2**20:,.1f} MiB"

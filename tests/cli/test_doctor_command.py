@@ -19,7 +19,7 @@ from spbench.comm.nccl_gloo import available_backends
 from spbench.doctor import examine as examining
 from spbench.doctor import torch_probe
 from spbench.doctor.diagnosis import Diagnosis, fail, ok, skipped, warn
-from spbench.doctor.examine import Examination, examine
+from spbench.doctor.examine import examine
 from spbench.doctor.noise import Load
 from spbench.doctor.torch_probe import TorchFacts, probe
 from spbench.errors import DONE, UNFIT, USAGE, Failure
@@ -65,16 +65,16 @@ def test_the_doctor_where_torch_does_not_load(tmp_path: Path) -> None:
     assert "\x1b" not in done.out
 
 
-def patient(**more: Any) -> Examination:
+def examined(**more: Any) -> list[Diagnosis]:
     known: dict[str, Any] = {
-        "device": "auto",
+        "choice": "auto",
         "ranks": 8,
         "timeout_s": 5.0,
         "environ": {},
         "driver": NOBODY,
-        "gpus": [],
+        "usable": [],
     }
-    return Examination(**known | more)
+    return examine(**known | more)
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_without_torch(elsewhere: dict[str, Any]) -> None:
     """torch is a failure with a remedy, ranks are skipped, and the other checks run."""
     elsewhere["version"] = ""
-    found = {one.check: one for one in examine(patient(), lambda _: None)}
+    found = {one.check: one for one in examined()}
     assert (found["torch"].status, found["torch"].found) == ("fail", "not installed")
     assert found["torch"].remedy == "pip install 'torch>=2.11'"
     assert (found["2 ranks"].status, found["8 ranks"].status) == ("skipped", "skipped")
@@ -111,10 +111,10 @@ def test_without_torch(elsewhere: dict[str, Any]) -> None:
 
 def test_a_machine_without_gpus(elsewhere: dict[str, Any]) -> None:
     """auto tries the CPU; with --device cuda the missing GPU is a failure, and no rank is tried."""
-    found = {one.check: one for one in examine(patient(), lambda _: None)}
+    found = {one.check: one for one in examined()}
     assert found["gpus"].status == "ok"
     assert elsewhere["tried"] == [([2, 8], "cpu")]
-    found = {one.check: one for one in examine(patient(device="cuda"), lambda _: None)}
+    found = {one.check: one for one in examined(choice="cuda")}
     assert (found["gpus"].status, found["8 ranks"].status) == ("fail", "skipped")
     assert "--gpus all" in found["gpus"].remedy
     assert len(elsewhere["tried"]) == 1
@@ -125,8 +125,8 @@ def test_a_machine_with_gpus(elsewhere: dict[str, Any]) -> None:
     """Each check of GPUs has a line; two ranks and then one for each GPU are tried."""
     elsewhere["loaded"] = CUDA_BUILD
     report = read_nvml(fake_nvml())
-    three = patient(driver=report, gpus=report.gpus, ranks=None)
-    found = {one.check: one for one in examine(three, lambda _: None)}
+    three = examined(driver=report, usable=report.gpus, ranks=None)
+    found = {one.check: one for one in three}
     assert [name for name in found if name.startswith(("gpu", "cuda", "driver", "nccl"))] == [
         *("nccl", "gpus", "driver", "cuda", "gpus idle", "gpu clocks", "gpu links")
     ]
@@ -134,18 +134,18 @@ def test_a_machine_with_gpus(elsewhere: dict[str, Any]) -> None:
     assert "locked memory" in found
     assert elsewhere["tried"] == [([2, 3], "cuda")]
     assert elsewhere["asked"] == ["cuda"]
-    examine(patient(driver=report, gpus=report.gpus, device="cpu"), lambda _: None)
+    examined(driver=report, usable=report.gpus, choice="cpu")
     assert (elsewhere["tried"][-1], elsewhere["asked"][-1]) == (([2, 8], "cpu"), "cpu")
 
 
 def test_a_torch_for_the_cpu_beside_gpus(elsewhere: dict[str, Any]) -> None:
     """auto warns and tries the CPU; --device cuda fails and tries nothing."""
     report = read_nvml(fake_nvml())
-    found = {one.check: one for one in examine(patient(driver=report, gpus=report.gpus), print)}
+    found = {one.check: one for one in examined(driver=report, usable=report.gpus)}
     assert (found["cuda"].status, found["driver"].status) == ("warn", "skipped")
     assert elsewhere["tried"] == [([2, 8], "cpu")]
-    asked = patient(driver=report, gpus=report.gpus, device="cuda")
-    found = {one.check: one for one in examine(asked, lambda _: None)}
+    asked = examined(driver=report, usable=report.gpus, choice="cuda")
+    found = {one.check: one for one in asked}
     assert (found["cuda"].status, found["8 ranks"].found) == ("fail", "cuda failed")
     assert len(elsewhere["tried"]) == 1
 
@@ -154,8 +154,8 @@ def test_one_gpu_has_nobody_to_send_to(elsewhere: dict[str, Any]) -> None:
     """With a single GPU, ranks and the links between GPUs are skipped."""
     elsewhere["loaded"] = CUDA_BUILD
     report = read_nvml(fake_nvml())
-    alone = patient(driver=report, gpus=report.gpus[:1], ranks=None)
-    found = {one.check: one for one in examine(alone, lambda _: None)}
+    alone = examined(driver=report, usable=report.gpus[:1], ranks=None)
+    found = {one.check: one for one in alone}
     assert found["ranks"] == skipped("ranks", "a single rank has no other to send to")
     assert "gpu links" not in found
     assert elsewhere["tried"] == []
@@ -235,7 +235,7 @@ def test_its_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: Any, code: int
 ) -> None:
     """The exit code is 6 if a check failed and 0 otherwise; --json prints the diagnoses as data."""
-    found = [Diagnosis(check="torch", status=status, found="so", remedy="do")]
+    found = [Diagnosis("torch", "so", "do", status=status)]
     monkeypatch.setattr(doctor_command, "examine", lambda *_: found)
     assert doctor_command.command.main(["--json"], standalone_mode=False) == code
     (one,) = json.loads(capsys.readouterr().out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -15,6 +16,7 @@ from spbench.comm.group import Group
 from spbench.comm.packing import Parts
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import DONE, Handle, Transports
+from spbench.doctor import rank_collectives
 from spbench.doctor.rank_collectives import check_exchanges, try_sizes
 from spbench.launch.local import LaunchResult, LocalLauncher
 from spbench.results.heartbeat import Heartbeat, heartbeat_path, read_heartbeat
@@ -249,20 +251,26 @@ def test_ranks_that_die(tmp_path: Path) -> None:
     assert "--timeout" not in diagnosis.remedy
 
 
-def test_all_are_not_waited_for_where_two_fail(tmp_path: Path) -> None:
-    """The larger start is skipped, with a reason, and is not announced."""
-    announced: list[str] = []
+def test_all_are_not_waited_for_where_two_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The larger start is skipped, with a reason, and is not announced; logs are kept."""
     played = ReplayLauncher(LaunchResult(ok=False, timed_out=True))
-    diagnoses = try_sizes([2, 8], "cpu", played, tmp_path, 7.0, announced.append)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(rank_collectives, "LocalLauncher", lambda _: played)
+    diagnoses = try_sizes([2, 8], "cpu", 7.0)
     assert [diagnosis.check for diagnosis in diagnoses] == ["2 ranks", "8 ranks"]
     assert [diagnosis.status for diagnosis in diagnoses] == ["fail", "skipped"]
     assert diagnoses[1].found == "2 ranks failed"
-    assert announced == ["2 ranks exchange numbers over gloo"]
+    assert capsys.readouterr().err == "2 ranks exchange numbers over gloo\n"
+    assert len(list(tmp_path.iterdir())) == 1
     fine = ReplayLauncher(FINE, *[written(rank, "") for rank in range(3)])
-    diagnoses = try_sizes([2, 3], "cuda", fine, tmp_path / "other", 7.0, announced.append)
+    monkeypatch.setattr(rank_collectives, "LocalLauncher", lambda _: fine)
+    diagnoses = try_sizes([2, 3], "cuda", 7.0)
+    assert len(list(tmp_path.iterdir())) == 1
     assert [diagnosis.status for diagnosis in diagnoses] == ["ok", "ok"]
     assert [job.ranks for job in fine.jobs] == [2, 3]
-    assert announced[-1] == "3 ranks exchange numbers over nccl"
+    assert capsys.readouterr().err.splitlines()[-1] == "3 ranks exchange numbers over nccl"
 
 
 def test_real_ranks_are_ended_at_the_deadline(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pynvml
 import pytest
 from helpers.machines import CPU_BUILD, CUDA_BUILD, GIB, fake_nvml
 
-from spbench.doctor import capacity, gpus, limits, network, noise, software
+from spbench.doctor import gpus, limits, network, noise, software
 from spbench.doctor.cgroup import Allowed, allowed
 from spbench.doctor.diagnosis import DeviceChoice, Diagnosis
 from spbench.doctor.limits import Space
@@ -355,20 +355,18 @@ def test_cores(
     ours: int, quota: float | None, ranks: int, device: Device, status: str, text: str, remedy: str
 ) -> None:
     """Fewer usable cores than ranks, or a quota below them, is a warning."""
-    check(capacity.cores(16, ours, Allowed(cores=quota), ranks, device), status, text, remedy)
+    check(limits.cores(16, ours, Allowed(cores=quota), ranks, device), status, text, remedy)
 
 
 def test_memory() -> None:
     """Less free or allowed memory than the ranks need is a warning."""
     none = Allowed()
-    check(capacity.memory(64 * GIB, 32 * GIB, none, 8), "ok", "32 of 64 GiB free")
-    check(
-        capacity.memory(64 * GIB, 3 * GIB, none, 8), "warn", "3 of 64 GiB free", "need about 8 GiB"
-    )
+    check(limits.memory(64 * GIB, 32 * GIB, none, 8), "ok", "32 of 64 GiB free")
+    check(limits.memory(64 * GIB, 3 * GIB, none, 8), "warn", "3 of 64 GiB free", "need about 8 GiB")
     for limit, status in ((16, "ok"), (4, "warn")):
-        diagnosis = capacity.memory(64 * GIB, 32 * GIB, Allowed(memory_bytes=limit * GIB), 8)
+        diagnosis = limits.memory(64 * GIB, 32 * GIB, Allowed(memory_bytes=limit * GIB), 8)
         check(diagnosis, status, f"free; the control group allows {limit} GiB")
-    diagnosis = capacity.memory(64 * GIB, 32 * GIB, Allowed(memory_bytes=2 * 64 * GIB), 8)
+    diagnosis = limits.memory(64 * GIB, 32 * GIB, Allowed(memory_bytes=2 * 64 * GIB), 8)
     assert "allows" not in diagnosis.found
 
 
@@ -401,13 +399,13 @@ def test_a_folder_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert (space.why_not, 0 < space.free_bytes <= space.total_bytes) == ("", True)
     assert list(tmp_path.iterdir()) == []
     assert limits.space(tmp_path / "nowhere").why_not == "No such file or directory"
-    assert limits.temporary().folder == tempfile.gettempdir()
+    assert limits.space(None).folder == tempfile.gettempdir()
 
     def none() -> NoReturn:
         raise FileNotFoundError(2, "No usable temporary directory found")
 
     monkeypatch.setattr(tempfile, "gettempdir", none)
-    assert limits.temporary().why_not == "No usable temporary directory found"
+    assert limits.space(None).why_not == "No usable temporary directory found"
 
 
 def test_open_files() -> None:
