@@ -5,7 +5,7 @@ Times are judged by interval, memory by a margin, bytes and calls exactly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import pandas
@@ -23,8 +23,7 @@ from spbench.analysis.findings import (
     volume_difference,
 )
 from spbench.analysis.launches import CaseRows, cases_by, launches_by
-from spbench.results.iterations import Traces
-from spbench.results.reading import records_of
+from spbench.results.iterations import steps_by_row
 from spbench.results.record import COLUMNS
 
 SAME_LAUNCHES = "both runs hold the same launches"
@@ -40,13 +39,13 @@ def compare_runs(
     *,
     metrics: Sequence[Metric] = METRICS,
     allow_mismatch: bool = False,
-    traces: tuple[Traces, Traces] | None = None,
+    samples: Sequence[pandas.DataFrame] = (),
 ) -> list[Finding]:
     """Findings for each case that either run has, in the order of the second.
 
-    ``traces`` hold the iterations of launches that took turns (see ``paired_steps.py``).
+    ``samples`` of both runs hold the iterations of launches that took turns.
     """
-    cases = _cases_of_runs(before, after, traces)
+    cases = _cases_of_runs(before, after, samples)
     findings: list[Finding] = []
     for name_before, name_after in matched(before, after):
         old, new = cases.get((BEFORE, name_before)), cases.get((AFTER, name_after))
@@ -70,7 +69,7 @@ def compare_runs(
 
 
 def _cases_of_runs(
-    before: pandas.DataFrame, after: pandas.DataFrame, traces: tuple[Traces, Traces] | None
+    before: pandas.DataFrame, after: pandas.DataFrame, samples: Sequence[pandas.DataFrame]
 ) -> dict[tuple[int, str | None], CaseRows]:
     """The cases of both runs, by the values of ``CASE``."""
     both = in_panels(
@@ -82,19 +81,19 @@ def _cases_of_runs(
     all_copies = is_copy.groupby([both[name] for name in CASE]).transform("all")
     is_used = ~is_copy | all_copies
     used = both[is_used]
-    launches = launches_by(used, CASE, _steps_of_turns(used, traces))
+    launches = launches_by(used, CASE, _steps_of_turns(used, samples))
     return cases_by(both, CASE, is_used, launches)
 
 
 def _steps_of_turns(
-    frame: pandas.DataFrame, traces: tuple[Traces, Traces] | None
-) -> Mapping[int, Sequence[float]]:
+    frame: pandas.DataFrame, samples: Sequence[pandas.DataFrame]
+) -> dict[Hashable, list[float]]:
     """The iterations of launches that took turns with the other run's, by row."""
-    if traces is None:
-        return {}
     turned = frame[frame["turns"] > 0]
-    rows = zip(turned.index, turned["run"], records_of(turned), strict=True)
-    return {row: traces[run].steps(record) for row, run, record in rows}
+    steps: dict[Hashable, list[float]] = {}
+    for run, of_run in enumerate(samples):
+        steps |= steps_by_row(turned[turned["run"] == run], of_run)
+    return steps
 
 
 def _time(before: CaseRows, after: CaseRows, margin: float, allow_mismatch: bool) -> list[Finding]:

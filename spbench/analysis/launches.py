@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -96,7 +96,7 @@ def launches_that_count(frame: pandas.DataFrame, by: Sequence[str]) -> pandas.Se
 def launches_by(
     frame: pandas.DataFrame,
     by: Sequence[str],
-    steps_ms: Mapping[int, Sequence[float]] | None = None,
+    steps_ms: Mapping[Hashable, Sequence[float]] | None = None,
 ) -> dict[Any, Launches]:
     """The launches of each case, by the values of the columns ``by``.
 

@@ -23,7 +23,7 @@ from spbench.results.find_run import (
     not_there_yet,
     read_latest,
     reference_of,
-    traces_of,
+    samples_of_turns,
 )
 from spbench.results.run_json import folder_of_run
 from spbench.text import counted
@@ -95,9 +95,9 @@ def _against(
     """Shows the second run against the first; exit code 5 where no case may be compared."""
     paths = [find_run(run, baselines) for run in runs]
     before, after = map(read_latest, paths)
-    traces = traces_of(paths[0], before), traces_of(paths[1], after)
+    samples = samples_of_turns(paths[0], before), samples_of_turns(paths[1], after)
     margins = Margins(time=margin)
-    findings = compare_runs(before, after, margins, allow_mismatch=allow_mismatch, traces=traces)
+    findings = compare_runs(before, after, margins, allow_mismatch=allow_mismatch, samples=samples)
     if as_json:
         options.print_json([asdict(finding) | {"ratio": finding.ratio} for finding in findings])
     else:

@@ -26,7 +26,7 @@ from spbench.analysis.verdict import SHARES, Graded, Judgement, is_timed, judged
 from spbench.launch.launcher import Deadlines
 from spbench.regression.alternate import Runner, run_alternately
 from spbench.report.progress import Screen
-from spbench.results.find_run import traces_of
+from spbench.results.find_run import samples_of_turns
 from spbench.results.reading import latest, read_runs
 from spbench.results.sample import RowStatus
 from spbench.sweep.plan import in_rounds
@@ -102,8 +102,8 @@ class LiveMeasurement:
         if self.known is not None:
             return compare_runs(self.known, measured[0], margins, metrics=metrics)
         before, after = measured
-        traces = traces_of(folders[0], before), traces_of(folders[1], after)
-        return compare_runs(before, after, margins, metrics=metrics, traces=traces)
+        samples = samples_of_turns(folders[0], before), samples_of_turns(folders[1], after)
+        return compare_runs(before, after, margins, metrics=metrics, samples=samples)
 
     def baseline_launches(self) -> Mapping[str, int] | None:
         """Quiet launches of each case in the baseline; None where base is measured here too."""

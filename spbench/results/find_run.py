@@ -21,8 +21,6 @@ from spbench.text import did_you_mean
 if TYPE_CHECKING:
     import pandas
 
-    from spbench.results.iterations import Traces
-
 RESULTS = Path("results")
 SHOWN = 3
 """Runs that a message names."""
@@ -114,12 +112,11 @@ def reference_of(run: Path, frame: pandas.DataFrame) -> str | None:
     return name if (frame["strategy"] == name).any() else None
 
 
-def traces_of(run: Path, frame: pandas.DataFrame) -> Traces:
-    """Iterations of the launches that took turns with another run's; the others are not read."""
-    from spbench.results.iterations import Traces, read_traces
+def samples_of_turns(run: Path, frame: pandas.DataFrame) -> pandas.DataFrame:
+    """Iterations of the cases that took turns with another run's; the others are not read."""
+    from spbench.results.iterations import read_samples
 
-    cases = set(frame.loc[frame["turns"].fillna(0) > 0, "case"])
-    return read_traces(folder_of_run(run), cases) if cases else Traces()
+    return read_samples(run, set(frame.loc[frame["turns"].fillna(0) > 0, "case"]))
 
 
 def read_latest(run: Path) -> pandas.DataFrame:

@@ -9,11 +9,9 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import cast
 
 import pandas
 
@@ -23,15 +21,13 @@ from spbench.results.run_json import folder_of_run
 from spbench.results.sample import Sample, write_atomically
 
 FOLDER = "samples"
-SAMPLE_COLUMNS = ("case", "launch", "rank", "iteration", "step_ms", "silent_ms")
-KEYS = list(SAMPLE_COLUMNS[:4])
+LAUNCH = ["case", "launch"]
+KEYS = [*LAUNCH, "rank", "iteration"]
+TIMES = {"step_ms": "timed", "silent_ms": "silent"}
+"""Columns of times, with the name of the pass in the old form."""
+SAMPLE_COLUMNS = (*KEYS, *TIMES)
 LEAST_MS, MOST_MS = 1e-6, 1e12
 """A nanosecond and thirty years: a time outside is not a step's, and its ratios may overflow."""
-
-Launch = tuple[str, int]
-"""Case and number."""
-Times = dict[Launch, dict[tuple[str, int], list[float]]]
-"""Milliseconds of each iteration, by pass and rank."""
 
 
 def write_samples(folder: Path, record: Record, samples: Sequence[Sample]) -> None:
@@ -69,18 +65,22 @@ def read_samples(path: str | Path, cases: Collection[str] | None = None) -> pand
     ``frame.attrs["damaged"]`` lines that are not samples.
     """
     folder = folder_of_run(Path(path))
-    new, torn, damaged = _launches(folder, cases)
-    cells, old_torn = old_samples.old_cells(folder, cases)
-    old, old_damaged = _wide(cells)
-    known = pandas.MultiIndex.from_frame(new[["case", "launch"]])
-    old = old[~pandas.MultiIndex.from_frame(old[["case", "launch"]]).isin(known)]
+    cells, torn = _cells_of_launches(folder, cases)
+    new, damaged = _sound_lines(cells, TIMES)
+    old_cells, old_torn = old_samples.read_cells(folder, cases)
+    old_lines, old_damaged = _sound_lines(old_cells, ["ms"])
+    old, out_of_order = _side_by_side(old_lines)
+    known = pandas.MultiIndex.from_frame(new[LAUNCH])
+    old = old[~pandas.MultiIndex.from_frame(old[LAUNCH]).isin(known)]
     frame = pandas.concat([part for part in (old, new) if len(part)] or [new], ignore_index=True)
-    frame.attrs |= {"torn": torn + old_torn, "damaged": damaged + old_damaged}
+    kinds = {"case": "str"} | dict.fromkeys(KEYS[1:], "int64") | dict.fromkeys(TIMES, "float64")
+    frame = frame[list(SAMPLE_COLUMNS)].astype(kinds)
+    frame.attrs |= {"torn": torn + old_torn, "damaged": damaged + old_damaged + out_of_order}
     return frame
 
 
-def _launches(folder: Path, cases: Collection[str] | None) -> tuple[pandas.DataFrame, int, int]:
-    """The iterations in samples/, and the numbers of damaged files and lines."""
+def _cells_of_launches(folder: Path, cases: Collection[str] | None) -> tuple[pandas.DataFrame, int]:
+    """The lines of the files in samples/, and the number of damaged files."""
     texts, torn = [], 0
     for file in sorted((folder / FOLDER).glob("*-launch*.csv.gz")):
         if cases is not None and file.name.rpartition("-launch")[0] not in cases:
@@ -92,104 +92,62 @@ def _launches(folder: Path, cases: Collection[str] | None) -> tuple[pandas.DataF
         header, _, rows = text.partition("\n")
         torn += not header
         texts.append(rows)
-    frame = pandas.read_csv(
-        io.StringIO("".join(texts)),
-        names=list(SAMPLE_COLUMNS),
-        dtype={"case": str},
-        index_col=False,
-        on_bad_lines="skip",
-        low_memory=False,
-    )
-    frame = _numeric(frame, ["step_ms", "silent_ms"])
-    sound = _are_numbers(frame) & _is_time(frame["step_ms"]) & _is_time(frame["silent_ms"])
-    return _typed(frame[sound]), torn, int((~sound).sum())
+    return old_samples.cells_of("".join(texts), SAMPLE_COLUMNS), torn
 
 
-def _wide(cells: pandas.DataFrame) -> tuple[pandas.DataFrame, int]:
-    """Both passes of the old form side by side, and the number of lines that are not samples."""
-    cells = _numeric(cells, ["ms"])
-    sound = _are_numbers(cells) & _is_time(cells["ms"]) & cells["ms"].notna()
-    good = _last_attempts(cells[sound])
-    passes = []
-    keys = [*KEYS[:2], "pass", "rank"]
-    good = good.sort_values([*keys, "iteration"], kind="stable")
-    follows = good["iteration"] == good.groupby(keys).cumcount()
-    for name, column in (("timed", "step_ms"), ("silent", "silent_ms")):
-        times = good[follows & (good["pass"] == name)]
-        passes.append(times[[*KEYS, "ms"]].rename(columns={"ms": column}))
-    wide = passes[0].merge(passes[1], on=KEYS, how="outer")
-    return _typed(wide), int((~sound).sum() + (~follows).sum())
-
-
-def _last_attempts(good: pandas.DataFrame) -> pandas.DataFrame:
-    """The last attempt at each launch; iteration 0 of a rank for a second time begins another."""
-    whole = pandas.MultiIndex.from_frame(good.loc[good["whole"].astype(bool), KEYS[:2]])
-    named = pandas.MultiIndex.from_frame(good[KEYS[:2]])
-    good = good[good["whole"].astype(bool) | ~named.isin(whole)]
-    again = good.groupby([*KEYS, "pass"]).cumcount().where(good["iteration"] == 0, 0)
-    launch = [good["case"], good["launch"]]
-    attempt = again.groupby(launch).cummax()
-    return good[attempt == attempt.groupby(launch).transform("max")]
-
-
-def _numeric(cells: pandas.DataFrame, times: Sequence[str]) -> pandas.DataFrame:
-    """Figures in place of their texts, NaN for what is not a number."""
+def _sound_lines(cells: pandas.DataFrame, times: Collection[str]) -> tuple[pandas.DataFrame, int]:
+    """The lines that are samples, with numbers in place of their texts, and how many are not."""
     names = [*KEYS[1:], *times]
-    figures = {name: pandas.to_numeric(cells[name], errors="coerce") for name in names}
-    return cells.assign(**{name: column.astype(float) for name, column in figures.items()})
+    numbers = cells[names].apply(pandas.to_numeric, errors="coerce").astype(float)
+    counts, ms = numbers[KEYS[1:]], numbers[list(times)]
+    is_sound = ((counts >= 0) & (counts % 1 == 0)).all(axis=1)
+    is_sound &= (ms.isna() | ((ms >= LEAST_MS) & (ms <= MOST_MS))).all(axis=1)
+    if "ms" in times:
+        is_sound &= ms["ms"].notna()
+    cells = cells.assign(**{name: numbers[name] for name in names})
+    return cells[is_sound], int((~is_sound).sum())
 
 
-def _are_numbers(cells: pandas.DataFrame) -> pandas.Series[bool]:
-    """Lines whose launch, rank and iteration are whole numbers."""
-    numbers = cells[KEYS[1:]]
-    return ((numbers >= 0) & (numbers % 1 == 0)).all(axis=1)
+def _side_by_side(lines: pandas.DataFrame) -> tuple[pandas.DataFrame, int]:
+    """Both passes of the old form in one row, and the number of lines whose predecessor is lost."""
+    lines = _last_attempts(lines)
+    one_pass = [*LAUNCH, "pass", "rank"]
+    lines = lines.sort_values([*one_pass, "iteration"], kind="stable")
+    follows = lines["iteration"] == lines.groupby(one_pass).cumcount()
+    wide = lines[follows].set_index([*KEYS, "pass"])["ms"].unstack("pass")
+    wide = wide.reindex(columns=list(TIMES.values())).dropna(how="all")
+    return wide.set_axis(list(TIMES), axis=1).reset_index(), int((~follows).sum())
 
 
-def _is_time(ms: pandas.Series[float]) -> pandas.Series[bool]:
-    return ms.isna() | ms.between(LEAST_MS, MOST_MS)
+def _last_attempts(lines: pandas.DataFrame) -> pandas.DataFrame:
+    """The last attempt at each launch; iteration 0 of a rank for a second time begins another."""
+    is_whole = lines["whole"].astype(bool)
+    elsewhere = is_whole.groupby([lines[name] for name in LAUNCH]).transform("any").astype(bool)
+    lines = lines[is_whole | ~elsewhere]
+    launch = [lines[name] for name in LAUNCH]
+    again = lines.groupby([*KEYS, "pass"]).cumcount().where(lines["iteration"] == 0, 0)
+    attempt = again.groupby(launch).cummax()
+    return lines[attempt == attempt.groupby(launch).transform("max")]
 
 
-def _typed(frame: pandas.DataFrame) -> pandas.DataFrame:
-    kinds = dict.fromkeys(KEYS[1:], "int64") | dict.fromkeys(("step_ms", "silent_ms"), "float64")
-    return frame[list(SAMPLE_COLUMNS)].astype({"case": "str"} | kinds).reset_index(drop=True)
+def steps_by_row(rows: pandas.DataFrame, samples: pandas.DataFrame) -> dict[Hashable, list[float]]:
+    """Milliseconds of each iteration of a launch on its slowest rank, by the label of its row.
+
+    A launch that has no time, or lost samples of a rank, is left out. A share runs one rank.
+    """
+    is_share = rows["kind"] == "one_gpu_share"
+    shares = rows[is_share].assign(world_size=1, step_ms=rows["compute_ms"])
+    return _steps(rows[~is_share], samples, "step_ms") | _steps(shares, samples, "silent_ms")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Traces:
-    """Iterations of some cases by launch, and how much is lost."""
-
-    ms: Times = field(default_factory=dict)
-    torn: int = 0
-    """Launches that are cut short or damaged."""
-    damaged: int = 0
-    """Lines that are not samples."""
-
-    def steps(self, record: Record) -> list[float]:
-        """Milliseconds of a launch's iterations; none if it has no time, or samples of a rank are
-        lost. A share runs one rank."""
-        if not record.compared_ms:
-            return []
-        is_share = record.kind == "one_gpu_share"
-        name, ranks = ("silent", 1) if is_share else ("timed", record.world_size)
-        return self.slowest((record.case, record.launch), name, ranks)
-
-    def slowest(self, launch: Launch, name: str, ranks: int) -> list[float]:
-        """Each iteration takes as long as its slowest rank; none if samples of a rank are lost."""
-        by_rank = [
-            times for (this, _), times in self.ms.get(launch, {}).items() if this == name and times
-        ]
-        if len(by_rank) != ranks or len(set(map(len, by_rank))) != 1:
-            return []
-        return [max(at) for at in zip(*by_rank, strict=True)]
-
-
-def read_traces(run: Path, cases: Collection[str] | None = None) -> Traces:
-    """The iterations of ``cases``, or of all, by launch."""
-    frame = read_samples(run, cases)
-    ms: Times = {}
-    for name, column in (("timed", "step_ms"), ("silent", "silent_ms")):
-        times = frame[frame[column].notna()]
-        for key, of_rank in times.groupby(KEYS[:3])[column]:
-            case, launch, rank = cast(tuple[str, int, int], key)
-            ms.setdefault((case, launch), {})[name, rank] = of_rank.tolist()
-    return Traces(ms=ms, torn=frame.attrs["torn"], damaged=frame.attrs["damaged"])
+def _steps(
+    rows: pandas.DataFrame, samples: pandas.DataFrame, column: str
+) -> dict[Hashable, list[float]]:
+    """Steps of the launches in which each iteration has the time of all ranks."""
+    of_ranks = samples.groupby([*LAUNCH, "iteration"])[column].agg(["max", "count"])
+    of_launch = of_ranks[of_ranks["count"] > 0].groupby(level=LAUNCH)
+    steps = of_launch.agg(ms=("max", list), least=("count", "min"), most=("count", "max"))
+    known = rows[[*LAUNCH, "world_size", "step_ms"]].join(steps, on=LAUNCH)
+    ranks = known["world_size"]
+    is_whole = (known["least"] == ranks) & (known["most"] == ranks) & (known["step_ms"] > 0)
+    return known.loc[is_whole.fillna(False).astype(bool), "ms"].to_dict()

@@ -7,6 +7,7 @@ any of its figures may be wrong.
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import re
@@ -24,46 +25,37 @@ MEMBER = re.compile(rb"\x1f\x8b\x08(?=[\x00-\x1f].{4}[\x00\x02\x04][\x00-\x0d\xf
 may end like that, directly before the next."""
 
 
-def old_cells(folder: Path, cases: Collection[str] | None) -> tuple[pandas.DataFrame, int]:
+def read_cells(folder: Path, cases: Collection[str] | None) -> tuple[pandas.DataFrame, int]:
     """The lines of ``cases``, or of all cases, and the number of torn places.
 
     A line holds one time; a launch that was measured again has lines of each attempt. ``whole``
     marks the lines of whole members.
     """
     try:
-        data = (folder / NAME).read_bytes()
+        members = list(_members((folder / NAME).read_bytes()))
     except OSError:
-        return pandas.DataFrame(columns=[*COLUMNS, "whole"]), 0
-    texts = list(_members(data))
-    parts = [_cells(text, cases).assign(whole=whole) for text, whole in _joined(texts)]
-    return pandas.concat(parts, ignore_index=True), sum(not whole for _, whole in texts)
+        members = []
+    whole = cells_of("\n".join(text for text, is_whole in members if is_whole), COLUMNS)
+    torn = [text[: text.rfind("\n") + 1] for text, is_whole in members if not is_whole]
+    cells = pandas.concat(
+        [whole.assign(whole=True), cells_of("".join(torn), COLUMNS).assign(whole=False)],
+        ignore_index=True,
+    )
+    return cells if cases is None else cells[cells["case"].isin(cases)], len(torn)
 
 
-def _joined(texts: Sequence[tuple[str, bool]]) -> Iterator[tuple[str, bool]]:
-    """The text of all whole members, and the complete lines of all torn members."""
-    yield "\n".join(text for text, whole in texts if whole), True
-    yield "\n".join(text[: text.rfind("\n") + 1] for text, whole in texts if not whole), False
-
-
-def _cells(text: str, cases: Collection[str] | None) -> pandas.DataFrame:
-    header = ",".join(COLUMNS)
-    lines = [
-        line
-        for line in text.splitlines()
-        if line
-        and not line.startswith(header)
-        and (cases is None or line.partition(",")[0] in cases)
-    ]
+def cells_of(text: str, columns: Sequence[str]) -> pandas.DataFrame:
+    """The lines of a CSV file without its headers; nothing in it raises."""
     return pandas.read_csv(
-        io.StringIO("\n".join(lines) or header),
-        names=list(COLUMNS),
-        usecols=range(len(COLUMNS)),
-        header=None if lines else 0,
+        io.StringIO(text.replace(",".join(columns), "")),
+        names=list(columns),
+        usecols=range(len(columns)),
         dtype={"case": str, "pass": str},
-        index_col=False,
-        quoting=3,
-        on_bad_lines="skip",
+        na_values={"step_ms": [""], "silent_ms": [""]},
         keep_default_na=False,
+        index_col=False,
+        quoting=csv.QUOTE_NONE,
+        on_bad_lines="skip",
         low_memory=False,
     )
 

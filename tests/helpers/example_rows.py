@@ -13,7 +13,7 @@ from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.compare_strategies import Line, compare_strategies
 from spbench.analysis.findings import Finding, Margins
 from spbench.analysis.launches import NONE, Launches, launches_by
-from spbench.results.iterations import write_samples
+from spbench.results.iterations import SAMPLE_COLUMNS, write_samples
 from spbench.results.reading import frame_of
 from spbench.results.record import Record
 from spbench.results.sample import Sample
@@ -56,6 +56,17 @@ def findings_of(
 ) -> list[Finding]:
     """Two runs of these rows compared."""
     return compare_runs(frame_of(before), frame_of(after), *margins, **more)
+
+
+def samples_of(*launches: tuple[Record, Sequence[Sequence[float]]]) -> pandas.DataFrame:
+    """Iterations as they would be read: for each launch the times of each rank, of either pass."""
+    lines = [
+        (one.case, one.launch, rank, i, ms, ms)
+        for one, ranks in launches
+        for rank, times in enumerate(ranks)
+        for i, ms in enumerate(times)
+    ]
+    return pandas.DataFrame(lines, columns=list(SAMPLE_COLUMNS))
 
 
 def with_samples(folder: Path, records: Sequence[Record], outlier: float = 1.0) -> Path:

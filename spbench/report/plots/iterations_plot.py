@@ -9,7 +9,7 @@ one beyond the scale stands at the edge of its row, with its distance at the row
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ from spbench.analysis.comparable import in_panels
 from spbench.analysis.launches import launches_by
 from spbench.report import units
 from spbench.report.plots.bars import colour
-from spbench.results.iterations import Traces
+from spbench.results.iterations import steps_by_row
 from spbench.results.reading import records_of
 from spbench.results.record import Record
 from spbench.text import counted
@@ -61,19 +61,21 @@ def measured_cases(frame: pandas.DataFrame) -> pandas.DataFrame:
     return shown.assign(panel=[f"{panel}\n{counted(ranks, 'rank')}" for panel, ranks in titles])
 
 
-def times_by_panel(shown: pandas.DataFrame, traces: Traces) -> dict[str, list[CaseTimes]]:
+def times_by_panel(
+    shown: pandas.DataFrame, samples: pandas.DataFrame
+) -> dict[str, list[CaseTimes]]:
     """The cases of each panel by its title, both in order; ``shown``: of ``measured_cases``."""
     case = ["panel", "strategy"]
-    launches = launches_by(shown, case)
-    records: dict[tuple[str, str], list[Record]] = {}
-    for panel, record in zip(shown["panel"], records_of(shown), strict=True):
-        records.setdefault((panel, record.strategy), []).append(record)
+    launches, steps = launches_by(shown, case), steps_by_row(shown, samples)
+    rows: dict[tuple[str, str], dict[Hashable, Record]] = {}
+    for row, panel, record in zip(shown.index, shown["panel"], records_of(shown), strict=True):
+        rows.setdefault((panel, record.strategy), {})[row] = record
     panels: dict[str, list[CaseTimes]] = {}
-    for (panel, strategy), these in records.items():
+    for (panel, strategy), these in rows.items():
         times = CaseTimes(
             strategy=strategy,
-            launches=these,
-            iterations_ms=[np.array(traces.steps(record)) for record in these],
+            launches=list(these.values()),
+            iterations_ms=[np.array(steps.get(row, [])) for row in these],
             median_ms=launches[panel, strategy].that_count().median_ms,
         )
         panels.setdefault(panel, []).append(times)

@@ -28,7 +28,7 @@ from spbench.report.plots.iterations_plot import (
     times_by_panel,
 )
 from spbench.report.plots.panels import memory, sent_bytes, step_split, throughput
-from spbench.results.iterations import has_samples, read_traces
+from spbench.results.iterations import has_samples, read_samples
 from spbench.text import counted
 
 
@@ -136,13 +136,13 @@ def _kind_of_ratios(lines: Sequence[Line]) -> str:
 
 def _launches(rows: pandas.DataFrame, run: Path, about: str) -> tuple[Sheet, list[str]]:
     """The figure of iterations, and sentences about samples that are lost."""
-    traces = read_traces(run, set(rows["case"]))
+    samples = read_samples(run, set(rows["case"]))
     lost = []
-    if traces.torn:
-        lost.append(f"samples are torn or damaged in {counted(traces.torn, 'place')}")
-    if traces.damaged:
-        lost.append(f"{counted(traces.damaged, 'line')} of the samples left out: not a sample")
-    panels = times_by_panel(rows, traces)
+    if torn := samples.attrs["torn"]:
+        lost.append(f"samples are torn or damaged in {counted(torn, 'place')}")
+    if damaged := samples.attrs["damaged"]:
+        lost.append(f"{counted(damaged, 'line')} of the samples left out: not a sample")
+    panels = times_by_panel(rows, samples)
     return Sheet(
         heading="Every iteration against its case's step time",
         panels={title: partial(launch_rows, cases=cases) for title, cases in panels.items()},

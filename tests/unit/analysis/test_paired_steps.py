@@ -8,12 +8,12 @@ import statistics
 from dataclasses import replace
 from typing import Any
 
+import pandas
 import pytest
-from helpers.example_rows import findings_of, rows
+from helpers.example_rows import findings_of, rows, samples_of
 
 from spbench.analysis.compare import Comparison
 from spbench.analysis.paired_steps import middle_log_ratio
-from spbench.results.iterations import Traces
 from spbench.results.record import Record
 
 ROUNDS = 5
@@ -26,14 +26,9 @@ def side(steps: Steps, **more: Any) -> list[Record]:
     return rows("dsp", means, **{"turns": 40} | more)
 
 
-def traced(records: list[Record], steps: Steps) -> Traces:
+def sampled(records: list[Record], steps: Steps) -> pandas.DataFrame:
     """Both ranks have equal iterations."""
-    return Traces(
-        ms={
-            (one.case, one.launch): {("timed", rank): ms for rank in range(2)}
-            for one, ms in zip(records, steps, strict=True)
-        }
-    )
+    return samples_of(*((one, [ms, ms]) for one, ms in zip(records, steps, strict=True)))
 
 
 def drifting(factor: float, seed: int) -> tuple[Steps, Steps]:
@@ -54,10 +49,8 @@ def drifting(factor: float, seed: int) -> tuple[Steps, Steps]:
     return before, after
 
 
-def compared(
-    old: list[Record], new: list[Record], traces: tuple[Traces, Traces] | None = None
-) -> Comparison:
-    (found,) = (one for one in findings_of(old, new, traces=traces) if one.metric == "time")
+def compared(old: list[Record], new: list[Record], *samples: pandas.DataFrame) -> Comparison:
+    (found,) = (one for one in findings_of(old, new, samples=samples) if one.metric == "time")
     assert found.comparison is not None
     return found.comparison
 
@@ -75,7 +68,7 @@ def test_neighbours_tell_what_means_cannot(factor: float, verdict: str) -> None:
     old, new = drifting(factor, seed=1)
     before, after = side(old), side(new)
     assert compared(before, after).verdict == "inconclusive"
-    found = compared(before, after, (traced(before, old), traced(after, new)))
+    found = compared(before, after, sampled(before, old), sampled(after, new))
     assert (found.verdict, found.paired, found.launches) == (verdict, True, ROUNDS)
     assert found.ratio == pytest.approx(factor, abs=0.003)
     assert found.before_ms == statistics.median(map(statistics.fmean, old))
@@ -86,16 +79,15 @@ def test_where_steps_are_not_known_means_are_compared(lost: str) -> None:
     """The launch ran alone, or its iterations are lost."""
     steps, slower = [[100.0] * 4] * ROUNDS, [[100.0] * 3 + [300.0]] * ROUNDS
     before, after = side(steps), side(slower)
-    traces = [traced(before, steps), traced(after, slower)]
+    samples = [sampled(before, steps), sampled(after, slower)]
     match lost:
         case "turns before":
             before = [replace(one, turns=None) for one in before]
         case "turns after":
             after = [replace(one, turns=None) for one in after]
         case "samples":
-            traces[1] = Traces()
+            samples[1] = samples[1].head(0)
         case "a rank":
-            for ranks in traces[0].ms.values():
-                del ranks["timed", 1]
-    found = compared(before, after, (traces[0], traces[1]))
+            samples[0] = samples[0][samples[0]["rank"] == 0]
+    found = compared(before, after, *samples)
     assert found.ratio == pytest.approx(1.5 if lost else 1.0)

@@ -9,8 +9,9 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas
 import pytest
-from helpers.example_rows import lines_of, with_samples
+from helpers.example_rows import lines_of, samples_of, with_samples
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_hex
@@ -25,7 +26,6 @@ from spbench.report.plots.iterations_plot import (
     times_by_panel,
 )
 from spbench.report.plots.save_figures import save_all
-from spbench.results.iterations import Traces
 from spbench.results.reading import frame_of
 from spbench.results.record import Record
 from spbench.workload.case import Case
@@ -40,14 +40,9 @@ def record(strategy: str = "dsp", launch: int = 0, **more: Any) -> Record:
     return replace(made, launch=launch, **more)
 
 
-def traces(*launches: tuple[Record, list[float]]) -> Traces:
-    """Traces of two ranks, of which the first is always slower."""
-    return Traces(
-        ms={
-            (one.case, one.launch): {("timed", 0): ms, ("timed", 1): [0.9 * x for x in ms]}
-            for one, ms in launches
-        }
-    )
+def samples(*launches: tuple[Record, list[float]]) -> pandas.DataFrame:
+    """Samples of two ranks, of which the first is always slower."""
+    return samples_of(*((one, [ms, [0.9 * x for x in ms]]) for one, ms in launches))
 
 
 @pytest.fixture
@@ -73,7 +68,7 @@ def rings(ax: Axes) -> int:
     return sum(len(one.get_offsets()) for one in drawn if not len(one.get_facecolor()))  # type: ignore[arg-type]
 
 
-def draw(ax: Axes, records: list[Record], times: Traces) -> None:
+def draw(ax: Axes, records: list[Record], times: pandas.DataFrame) -> None:
     (cases,) = times_by_panel(measured_cases(frame_of(records)), times).values()
     launch_rows(ax, cases)
 
@@ -81,7 +76,7 @@ def draw(ax: Axes, records: list[Record], times: Traces) -> None:
 def test_iterations_stand_in_order_of_time(ax: Axes) -> None:
     """Launches follow each other, whatever the order of their rows; slower is higher."""
     records = [record(launch=1), record(launch=0)]
-    draw(ax, records, traces((records[0], [10.0, 10.1]), (records[1], [9.9, 10.0, 10.1])))
+    draw(ax, records, samples((records[0], [10.0, 10.1]), (records[1], [9.9, 10.0, 10.1])))
     drawn = dots(ax, colour("dsp"))
     assert [int(x) for x, _ in drawn] == [0, 0, 0, 1, 1]
     assert [x for x, _ in drawn] == sorted(x for x, _ in drawn)
@@ -93,7 +88,7 @@ def test_outliers_are_ringed_and_none_is_removed(ax: Axes) -> None:
     """An outlier beyond the scale stands at the edge of its row, with its figure."""
     one, other = record(), record("rsa")
     usual = [10.0, 10.1, 9.9, 10.05, 9.95, 10.0]
-    draw(ax, [one, other], traces((one, [*usual, 25.0]), (other, usual)))
+    draw(ax, [one, other], samples((one, [*usual, 25.0]), (other, usual)))
     assert len(dots(ax, colour("dsp"))) == 7
     assert len(dots(ax, colour("rsa"))) == 6
     assert rings(ax) == 1
@@ -115,7 +110,7 @@ def test_an_outlier_is_so_by_the_median_absolute_deviation() -> None:
 def test_rows_of_a_panel_have_one_scale(ax: Axes) -> None:
     """A quiet case is flat beside a noisy one; each is about its own step time."""
     one, other = record(), record("rsa")
-    times = traces((one, [10.0, 10.01, 9.99, 10.0]), (other, [50.0, 60.0, 40.0, 50.0]))
+    times = samples((one, [10.0, 10.01, 9.99, 10.0]), (other, [50.0, 60.0, 40.0, 50.0]))
     draw(ax, [one, other], times)
     flat = [y for _, y in dots(ax, colour("dsp"))]
     wide = [y + 1 for _, y in dots(ax, colour("rsa"))]
@@ -125,8 +120,8 @@ def test_rows_of_a_panel_have_one_scale(ax: Axes) -> None:
 def test_a_launch_without_samples_says_why(ax: Axes) -> None:
     """The row has the status, or "no samples"; the slowest needs samples of all ranks."""
     records = [record(), record(launch=1, status="timeout"), record(launch=2), record(launch=3)]
-    times = traces((records[0], [10.0, 10.1]), (records[2], [10.0]))
-    del times.ms["dsp", 2]["timed", 1]
+    times = samples((records[0], [10.0, 10.1]), (records[2], [10.0]))
+    times = times[(times["launch"] != 2) | (times["rank"] == 0)]
     draw(ax, records, times)
     remarks = [text.get_text() for text in ax.texts]
     assert remarks[:3] == ["timeout", "no samples", "no samples"]
@@ -135,21 +130,21 @@ def test_a_launch_without_samples_says_why(ax: Axes) -> None:
 
 def test_nothing_but_lost_samples_is_drawn(ax: Axes) -> None:
     """The row has a remark, and the step time that is known."""
-    draw(ax, [record()], Traces())
+    draw(ax, [record()], samples())
     assert [label.get_text() for label in ax.get_yticklabels()] == ["dsp\n10 ms"]
     assert [text.get_text() for text in ax.texts][:1] == ["no samples"]
 
 
 def test_a_row_without_a_time_has_no_dots(ax: Axes) -> None:
     """Samples of a launch without a step time are not drawn."""
-    draw(ax, [record(step_ms=None)], traces((record(), [10.0, 10.1])))
+    draw(ax, [record(step_ms=None)], samples((record(), [10.0, 10.1])))
     assert [label.get_text() for label in ax.get_yticklabels()] == ["dsp\n- ms"]
     assert not dots(ax, colour("dsp"))
 
 
 def test_a_line_is_at_the_step_time_of_the_row(ax: Axes) -> None:
     """The line is not at a statistic of the samples, which another version may choose."""
-    times = traces((record(), [10.0, 10.0, 10.2, 11.0]))
+    times = samples((record(), [10.0, 10.0, 10.2, 11.0]))
     draw(ax, [record(step_ms=10.2)], times)
     drawn = [
         float(y)
@@ -163,7 +158,7 @@ def test_a_line_is_at_the_step_time_of_the_row(ax: Axes) -> None:
 def test_a_share_shows_what_it_computed(ax: Axes) -> None:
     """A share has one rank and no step: its compute times are drawn."""
     share = record(kind="one_gpu_share", world_size=8, step_ms=None, compute_ms=1.5)
-    draw(ax, [share], Traces(ms={("dsp", 0): {("silent", 0): [1.0, 2.0]}}))
+    draw(ax, [share], samples_of((share, [[1.0, 2.0]])))
     assert len(dots(ax, colour("dsp"))) == 2
 
 
@@ -176,7 +171,7 @@ def test_panels_are_by_workload_then_ranks() -> None:
         record("rsa", status="oom", world_size=2),
         record("rsa", status="oom", world_size=16),
     ]
-    panels = times_by_panel(measured_cases(frame_of(records)), Traces())
+    panels = times_by_panel(measured_cases(frame_of(records)), samples())
     rows = [[case.strategy for case in cases] for cases in panels.values()]
     assert rows == [["dsp"], ["dsp"], ["dsp"]]
     assert [title.splitlines()[1] for title in panels] == ["2 ranks", "4 ranks", "2 ranks"]
@@ -190,7 +185,7 @@ def test_no_panel_is_lost_to_another_of_its_name() -> None:
         for device in ("cpu", "cuda")
         for effort in ("full", "quick")
     ]
-    panels = times_by_panel(measured_cases(frame_of(records)), Traces())
+    panels = times_by_panel(measured_cases(frame_of(records)), samples())
     assert [[record] for record in records] == [case.launches for (case,) in panels.values()]
     assert "workload other, cuda, quick" in list(panels)[-1].splitlines()[0]
 

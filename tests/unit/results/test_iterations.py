@@ -10,14 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 from helpers.examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-import spbench
-from spbench.results.iterations import SAMPLE_COLUMNS, Traces, read_traces, write_samples
+from spbench.results.iterations import SAMPLE_COLUMNS, read_samples, steps_by_row, write_samples
 from spbench.results.old_samples import COLUMNS as OLD_COLUMNS
+from spbench.results.reading import frame_of
 from spbench.results.record import Record
 from spbench.results.sample import Sample
 from spbench.results.store import Store
@@ -36,8 +37,8 @@ def record(launch: int = 0, **more: Any) -> Record:
 
 def samples(launch: int) -> list[Sample]:
     return [
-        Sample(rank=rank, status="ok", step_ms=times, compute_ms=[0.5])
-        for rank, times in enumerate(TIMES[launch])
+        Sample(rank=rank, status="ok", step_ms=ms, compute_ms=[0.5])
+        for rank, ms in enumerate(TIMES[launch])
     ]
 
 
@@ -52,8 +53,8 @@ def append_old(folder: Path, case: str, launch: int, ranks: list[Sample]) -> Non
     rows = [
         (case, launch, name, sample.rank, i, f"{ms:.6g}")
         for sample in ranks
-        for name, times in (("timed", sample.step_ms), ("silent", sample.compute_ms))
-        for i, ms in enumerate(times or [])
+        for name, every in (("timed", sample.step_ms), ("silent", sample.compute_ms))
+        for i, ms in enumerate(every or [])
     ]
     path = folder / "samples.csv.gz"
     is_new = not path.exists() or path.stat().st_size == 0
@@ -63,14 +64,33 @@ def append_old(folder: Path, case: str, launch: int, ranks: list[Sample]) -> Non
         file.write(gzip.compress(text.getvalue().encode(), mtime=0))
 
 
-def steps(traces: Traces, launch: int, case: str = CASE.key) -> list[list[float]]:
-    by_rank = traces.ms.get((case, launch), {})
-    return [times for (name, _), times in by_rank.items() if name == "timed"]
+def times(frame: pandas.DataFrame) -> dict[tuple[str, int], list[list[float]]]:
+    """Milliseconds of the timed pass of each rank, by case and launch."""
+    found: dict[tuple[str, int], list[list[float]]] = {}
+    timed = frame[frame["step_ms"].notna()]
+    for (case, launch, _), of_rank in timed.groupby(["case", "launch", "rank"])["step_ms"]:
+        found.setdefault((case, launch), []).append(of_rank.tolist())
+    return found
 
 
-def read(folder: Path, data: bytes) -> Traces:
+def steps(frame: pandas.DataFrame, launch: int, case: str = CASE.key) -> list[list[float]]:
+    return times(frame).get((case, launch), [])
+
+
+def counts(frame: pandas.DataFrame) -> tuple[int, int]:
+    """The numbers of torn launches and damaged lines."""
+    return frame.attrs["torn"], frame.attrs["damaged"]
+
+
+def slowest(frame: pandas.DataFrame, launch: int = 0, **more: Any) -> list[float]:
+    """Each iteration of a launch on its slowest rank."""
+    row = record(launch, **{"step_ms": 1.0, "compute_ms": 1.0} | more)
+    return steps_by_row(frame_of([row]), frame).get(0, [])
+
+
+def read(folder: Path, data: bytes) -> pandas.DataFrame:
     (folder / "samples.csv.gz").write_bytes(data)
-    return read_traces(folder)
+    return read_samples(folder)
 
 
 @pytest.mark.parametrize("old", [False, True])
@@ -80,13 +100,15 @@ def test_every_iteration_comes_back(tmp_path: Path, old: bool) -> None:
         written(tmp_path, [0, 1, 2])
     for launch in [] if old else TIMES:
         write_samples(tmp_path, record(launch), samples(launch))
-    found = read_traces(tmp_path)
+    found = read_samples(tmp_path)
     assert {launch: steps(found, launch) for launch in TIMES} == TIMES
-    assert (found.torn, found.damaged) == (0, 0)
-    assert found.slowest((CASE.key, 0), "timed", 2) == [1.5, 2.5, 4.0]
-    assert found.slowest((CASE.key, 0), "silent", 2) == [0.5]
-    assert found.slowest((CASE.key, 0), "timed", 3) == []
-    assert found.slowest((CASE.key, 9), "timed", 2) == []
+    assert counts(found) == (0, 0)
+    assert slowest(found) == [1.5, 2.5, 4.0]
+    assert slowest(found[found["rank"] == 0], kind="one_gpu_share", world_size=8) == [0.5]
+    assert slowest(found, kind="one_gpu_share", world_size=8) == []
+    assert slowest(found, step_ms=None) == []
+    assert slowest(found, world_size=3) == []
+    assert slowest(found, 9) == []
 
 
 @pytest.mark.parametrize("old", [False, True])
@@ -96,7 +118,7 @@ def test_samples_are_one_frame(tmp_path: Path, old: bool) -> None:
         written(tmp_path, [0])
     else:
         write_samples(tmp_path, record(0), samples(0))
-    frame = spbench.read_samples(tmp_path)
+    frame = read_samples(tmp_path)
     assert list(frame.columns) == list(SAMPLE_COLUMNS)
     assert list(map(str, frame.dtypes))[1:] == [*3 * ["int64"], *2 * ["float64"]]
     blank = frame.silent_ms.isna()
@@ -105,7 +127,7 @@ def test_samples_are_one_frame(tmp_path: Path, old: bool) -> None:
         [CASE.key, 0, 1, 0, 1.5, 0.5],
     ]
     assert frame.step_ms.tolist() == [1.25, 2.5, 3.0, 1.5, 2.25, 4.0]
-    assert (frame.attrs["torn"], frame.attrs["damaged"]) == (0, 0)
+    assert counts(frame) == (0, 0)
 
 
 def test_a_run_of_an_older_version_is_resumed(tmp_path: Path) -> None:
@@ -113,7 +135,7 @@ def test_a_run_of_an_older_version_is_resumed(tmp_path: Path) -> None:
     written(tmp_path, [0, 1])
     write_samples(tmp_path, record(1), samples(2))
     write_samples(tmp_path, record(2), samples(2))
-    found = read_traces(tmp_path)
+    found = read_samples(tmp_path)
     assert [steps(found, launch) for launch in range(3)] == [TIMES[0], TIMES[2], TIMES[2]]
 
 
@@ -124,10 +146,10 @@ def test_a_launch_is_replaced_by_rename(tmp_path: Path, monkeypatch: pytest.Monk
         patch.setattr(Path, "replace", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             write_samples(tmp_path, record(0), samples(1))
-    assert steps(read_traces(tmp_path), 0) == TIMES[0]
+    assert steps(read_samples(tmp_path), 0) == TIMES[0]
     write_samples(tmp_path, record(0), samples(1))
-    assert steps(read_traces(tmp_path), 0) == TIMES[1]
-    assert read_traces(tmp_path).torn == 0
+    assert steps(read_samples(tmp_path), 0) == TIMES[1]
+    assert counts(read_samples(tmp_path)) == (0, 0)
 
 
 @pytest.mark.parametrize("damage", [b"", b"noise", None])
@@ -139,8 +161,8 @@ def test_a_damaged_file_takes_no_other_launch_with_it(tmp_path: Path, damage: by
     data = path.read_bytes()
     for cut in [damage] if damage is not None else [data[:n] for n in range(len(data))]:
         path.write_bytes(cut)
-        found = read_traces(tmp_path)
-        assert (steps(found, 0), steps(found, 1), found.torn) == ([], TIMES[1], 1)
+        found = read_samples(tmp_path)
+        assert (steps(found, 0), steps(found, 1), counts(found)) == ([], TIMES[1], (1, 0))
 
 
 @pytest.mark.parametrize("old", [False, True])
@@ -151,16 +173,17 @@ def test_only_the_cases_that_are_asked_for(tmp_path: Path, old: bool) -> None:
             written(tmp_path, [launch], case)
         else:
             write_samples(tmp_path, record(launch, case=case), samples(launch))
-    assert list(read_traces(tmp_path, {"other"}).ms) == [("other", 1)]
-    assert list(read_traces(tmp_path, {CASE.key}).ms) == [(CASE.key, 0)]
-    assert len(read_traces(tmp_path).ms) == 2
+    assert list(times(read_samples(tmp_path, {"other"}))) == [("other", 1)]
+    assert list(times(read_samples(tmp_path, {CASE.key}))) == [(CASE.key, 0)]
+    assert len(times(read_samples(tmp_path))) == 2
 
 
 @pytest.mark.parametrize("make", [lambda path: None, Path.touch, Path.mkdir])
 def test_without_samples_there_are_none(tmp_path: Path, make: Any) -> None:
     """Missing, empty, or no file at all."""
     make(tmp_path / "samples.csv.gz")
-    assert read_traces(tmp_path) == Traces()
+    found = read_samples(tmp_path)
+    assert (len(found), counts(found), slowest(found)) == (0, (0, 0), [])
 
 
 def test_a_launch_without_samples_adds_nothing(tmp_path: Path) -> None:
@@ -185,15 +208,14 @@ def test_a_file_torn_anywhere_is_written_on(tmp_path: Path) -> None:
     for length in range(len(both)):
         (tmp_path / "samples.csv.gz").write_bytes(both[:length])
         written(tmp_path, [2])
-        found = read_traces(tmp_path)
+        found = read_samples(tmp_path)
         assert steps(found, 2) == TIMES[2]
         for launch in (0, 1):
             for had, now in zip(TIMES[launch], steps(found, launch), strict=False):
                 assert had[: len(now)] == now
         if length >= len(first):
             assert steps(found, 0) == TIMES[0]
-        assert found.damaged == 0
-        assert found.torn == (length not in (0, len(first)))
+        assert counts(found) == (length not in (0, len(first)), 0)
         seen.add((len(steps(found, 0)), len(steps(found, 1))))
     assert {(0, 0), (2, 0), (2, 2)} <= seen
 
@@ -202,10 +224,10 @@ def test_a_launch_that_was_measured_again(tmp_path: Path) -> None:
     """Its last figures count, also where the first attempt was torn, and never a mixture."""
     whole = written(tmp_path, [0])
     append_old(tmp_path, CASE.key, 0, [samples(1)[0]])
-    assert steps(read_traces(tmp_path), 0) == [TIMES[1][0]]
+    assert steps(read_samples(tmp_path), 0) == [TIMES[1][0]]
     (tmp_path / "samples.csv.gz").write_bytes(whole[:-12])
     append_old(tmp_path, CASE.key, 0, samples(1))
-    assert steps(read_traces(tmp_path), 0) == TIMES[1]
+    assert steps(read_samples(tmp_path), 0) == TIMES[1]
 
 
 def test_a_torn_second_attempt_leaves_the_first(tmp_path: Path) -> None:
@@ -223,7 +245,8 @@ def test_ranks_with_different_numbers_of_iterations_have_no_slowest(tmp_path: Pa
     """As where a launch is torn: the iterations that are left would be compared with nothing."""
     text = "c,0,timed,0,0,1.5\nc,0,timed,0,1,2.5\nc,0,timed,1,0,1.5\n"
     found = read(tmp_path, gzip.compress(text.encode()))
-    assert found.slowest(("c", 0), "timed", 2) == []
+    assert slowest(found, case="c") == []
+    assert slowest(found[found["iteration"] == 0], case="c") == [1.5]
 
 
 def test_a_member_with_a_wrong_checksum_is_left_out(tmp_path: Path) -> None:
@@ -231,14 +254,14 @@ def test_a_member_with_a_wrong_checksum_is_left_out(tmp_path: Path) -> None:
     first, data = len(written(tmp_path, [0])), bytearray(written(tmp_path, [1]))
     data[first + 30] ^= 4
     found = read(tmp_path, bytes(data))
-    assert (steps(found, 0), steps(found, 1), found.torn) == (TIMES[0], [], 1)
+    assert (steps(found, 0), steps(found, 1), counts(found)) == (TIMES[0], [], (1, 0))
 
 
 def test_a_file_that_was_packed_again(tmp_path: Path) -> None:
     """One member in place of several, by another program; zeros at its end."""
     data = gzip.compress(gzip.decompress(written(tmp_path, [0, 1])), mtime=0)
     found = read(tmp_path, data + b"\0" * 100)
-    assert (steps(found, 0), steps(found, 1), found.torn) == (TIMES[0], TIMES[1], 0)
+    assert (steps(found, 0), steps(found, 1), counts(found)) == (TIMES[0], TIMES[1], (0, 0))
 
 
 @pytest.mark.parametrize("time_s", [0x69000000, 0x69020000, 0x69FF0400, 0x69212223])
@@ -254,7 +277,7 @@ def test_whatever_time_a_member_holds(
             file.write(text)
     first, second = (path.read_bytes() for path in paths)
     for length in range(len(first)):
-        assert read(tmp_path, first[:length] + second).ms["c", 1] == {("timed", 0): [2.0]}
+        assert steps(read(tmp_path, first[:length] + second), 1, "c") == [[2.0]]
 
 
 def test_a_member_that_holds_what_looks_like_another(tmp_path: Path) -> None:
@@ -262,8 +285,8 @@ def test_a_member_that_holds_what_looks_like_another(tmp_path: Path) -> None:
     lines = [b"c,0,timed,0,0,1.5", gzip.compress(b"")[:10], b"c,0,timed,0,1,2.5", b""]
     data = gzip.compress(b"\n".join(lines), compresslevel=0)
     found = read(tmp_path, data + written(tmp_path, [0])[:-9])
-    assert found.ms["c", 0] == {("timed", 0): [1.5, 2.5]}
-    assert (steps(found, 0), found.torn, found.damaged) == (TIMES[0], 1, 1)
+    assert steps(found, 0, "c") == [[1.5, 2.5]]
+    assert (steps(found, 0), counts(found)) == (TIMES[0], (1, 1))
 
 
 def test_lines_that_are_no_sample_are_counted(tmp_path: Path) -> None:
@@ -271,8 +294,8 @@ def test_lines_that_are_no_sample_are_counted(tmp_path: Path) -> None:
     lines = ["c,0,timed,0,0,1.5", "c,0,timed", "c,0,timed,0,1,x", "c,0,timed,0,1,nan"]
     lines += ["c,0,timed,0,1,-1", "c,0,timed,0,2,1.5", "c,0,timed,0,1,2.5", ""]
     found = read(tmp_path, gzip.compress("\n".join(lines).encode()))
-    assert found.ms == {("c", 0): {("timed", 0): [1.5, 2.5, 1.5]}}
-    assert found.damaged == 4
+    assert times(found) == {("c", 0): [[1.5, 2.5, 1.5]]}
+    assert counts(found) == (0, 4)
 
 
 @examples(300)
@@ -287,10 +310,10 @@ def test_any_bytes_are_read(
         at = round(where * len(data))
         data = data[:at] + put + data[at + gone :]
     found = read(folder, data)
-    for times in (one for launch in found.ms.values() for one in launch.values()):
-        assert all(math.isfinite(ms) and ms > 0 for ms in times)
+    for ms in [*found["step_ms"].dropna(), *found["silent_ms"].dropna()]:
+        assert math.isfinite(ms) and ms > 0
     for launch, known in TIMES.items():
-        assert all(times in ([], *known) or found.torn for times in steps(found, launch))
+        assert all(ms in known or found.attrs["torn"] for ms in steps(found, launch))
 
 
 @examples(100)
@@ -298,14 +321,14 @@ def test_any_bytes_are_read(
 def test_noise_is_read(tmp_path_factory: pytest.TempPathFactory, noise: bytes) -> None:
     """Alone, and before a launch that is then found."""
     folder = tmp_path_factory.mktemp("noise")
-    assert read(folder, noise).ms == {}
+    assert len(read(folder, noise)) == 0
     (folder / "samples.csv.gz").write_bytes(noise)
     written(folder, [2])
-    assert steps(read_traces(folder), 2) == TIMES[2]
+    assert steps(read_samples(folder), 2) == TIMES[2]
 
 
 @pytest.mark.parametrize("ms", ["1e-200", "1e200", "1e-7", "inf", "0"])
 def test_what_no_step_takes_is_damage(tmp_path: Path, ms: str) -> None:
     """Its ratio to another would be no number."""
     found = read(tmp_path, gzip.compress(f"c,0,timed,0,0,1.5\nc,0,timed,0,1,{ms}\n".encode()))
-    assert (found.ms, found.damaged) == ({("c", 0): {("timed", 0): [1.5]}}, 1)
+    assert (times(found), counts(found)) == ({("c", 0): [[1.5]]}, (0, 1))
