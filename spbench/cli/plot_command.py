@@ -67,8 +67,8 @@ def command(
     """
     path = find_run(run, baselines)
     frame = select_rows(read_latest(path), workloads, strategies, [gpus] if gpus else [])
+    from spbench.report.plots.figure import save_all
     from spbench.report.plots.plots import page_of
-    from spbench.report.plots.save_figures import save_all
 
     home = folder_of_run(path)
     # A baseline's own folder is to be committed.

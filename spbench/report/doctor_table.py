@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from rich.console import Console
 from rich.text import Text
 
 from spbench.doctor.diagnosis import Diagnosis
 from spbench.report import tables
+from spbench.report.fit_width import folded
 from spbench.text import counted
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "skipped": "dim"}
-HEADS = ("status", "check", "found")
 LEAST_FINDING = 30
 """Columns of a finding; in a terminal with fewer it begins below its check."""
 INDENT = 3
@@ -21,48 +19,27 @@ INDENT = 3
 
 def show_diagnoses(diagnoses: Sequence[Diagnosis]) -> None:
     """Prints the diagnoses, in a terminal folded to its width."""
-    console = tables.console()
-    for line in _lines(diagnoses, console):
-        console.print(line, soft_wrap=True)
-    tables.say(console, headline(diagnoses))
-
-
-def _lines(diagnoses: Sequence[Diagnosis], console: Console) -> Iterator[Text]:
-    widths = [
-        max(map(len, (HEADS[0], *STYLES))),
-        max(map(len, (HEADS[1], *(diagnosis.check for diagnosis in diagnoses)))),
-    ]
-    begin = sum(widths) + 7
-    is_wide = not console.is_terminal or console.width - begin >= LEAST_FINDING
-    indent = begin if is_wide else INDENT
-    width = console.width - indent if console.is_terminal else 0
+    out = tables.console()
+    width = tables.room(out)
+    longest = max(map(len, ("check", *(diagnosis.check for diagnosis in diagnoses))))
+    head = f" status    {'check':<{longest}}   "
+    is_wide = width - len(head) >= LEAST_FINDING
     if is_wide:
-        rule = "-" if console.options.ascii_only else "─"
-        yield Text(_row(*HEADS, widths), "bold")
-        yield Text(f" {rule * (begin + min(width or LEAST_FINDING, LEAST_FINDING) - 1)}")
+        rule = "-" if out.options.ascii_only else "─"
+        out.print(Text(f"{head}found", "bold"), soft_wrap=True)
+        out.print(f" {rule * (len(head) + LEAST_FINDING - 1)}", soft_wrap=True)
     for diagnosis in diagnoses:
-        lines = _folded(diagnosis, width)
-        first = lines.pop(0) if is_wide else ""
-        row = Text(_row(diagnosis.status, diagnosis.check, first, widths).rstrip())
-        row.stylize(STYLES[diagnosis.status], 1, 1 + len(diagnosis.status))
-        yield row
+        label = f" {diagnosis.status:<7}   {diagnosis.check:<{longest}}   "
+        lines = [] if is_wide else [Text(label.rstrip())]
+        indent, label = (len(head), label) if is_wide else (INDENT, "")
+        lines += folded(diagnosis.found, width, indent, label=label, style="")
+        if diagnosis.remedy:
+            lines += folded(f"remedy: {diagnosis.remedy}", width, indent, style="")
+        lines[0].stylize(STYLES[diagnosis.status], 1, 1 + len(diagnosis.status))
         for line in lines:
-            yield Text(f"{' ' * indent}{line}")
-    yield Text()
-
-
-def _row(status: str, check: str, finding: str, widths: Sequence[int]) -> str:
-    return f" {status:<{widths[0]}}   {check:<{widths[1]}}   {finding}"
-
-
-def _folded(diagnosis: Diagnosis, width: int) -> list[str]:
-    """The finding, then the remedy; not folded where ``width`` is 0."""
-    texts = [diagnosis.found]
-    if diagnosis.remedy:
-        texts.append(f"remedy: {diagnosis.remedy}")
-    if not width:
-        return texts
-    return [line for text in texts for line in textwrap.wrap(text, width, break_on_hyphens=False)]
+            out.print(line, soft_wrap=True)
+    out.print()
+    tables.say(out, headline(diagnoses))
 
 
 def headline(diagnoses: Sequence[Diagnosis]) -> str:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import click
 from rich.console import Console
-from rich.text import Text
 
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer, folded
@@ -34,33 +31,24 @@ def show_plan(
 
     ``predictions``: by the keys of cases; none for a cell that cannot run.
     """
-    rows: dict[str, dict[str, Any]] = {}
-    for cell in cells:
-        if cell.case.key not in rows:
-            rows[cell.case.key] = _planned(cell, predictions.get(cell.case.key))
-    every = [rows[cell.case.key] | {"launch": cell.case.launch} for cell in cells]
+    rows = [_planned(cell, predictions.get(cell.case.key)) for cell in cells]
     if as_json:
-        click.echo(json.dumps(every, indent=2))
+        tables.print_json(rows)
         return
     out = tables.console()
     of_workloads: dict[str, list[dict[str, Any]]] = {}
-    for cell, row in zip(cells, every, strict=True):
+    for cell, row in zip(cells, rows, strict=True):
         of_workloads.setdefault(in_a_line(cell.case.workload), []).append(row)
     if len(of_workloads) == 1:
         fields = cells[0].case.workload.model_dump(mode="json", by_alias=True)
+        width = max(NARROWEST, tables.room(out))
         for name, value in fields.items():
-            _show_field(out, f"{name}:", json.dumps(value))
+            for line in folded(json.dumps(value), width, LABEL, label=f"{name}:", style=""):
+                out.print(line, soft_wrap=True)
     for title, these in of_workloads.items():
         if len(of_workloads) > 1:
             tables.say(out, title)
         _show_cells(out, these)
-
-
-def _show_field(out: Console, label: str, value: str) -> None:
-    """One line, which is folded between words in a terminal."""
-    width = max(NARROWEST, out.width) if out.is_terminal else sys.maxsize
-    for line in folded(value, width, LABEL, label=label):
-        out.print(Text(line.plain), soft_wrap=True)
 
 
 def _show_cells(out: Console, rows: Sequence[dict[str, Any]]) -> None:

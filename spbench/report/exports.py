@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
-from spbench.analysis.findings import Finding
 from spbench.analysis.verdict import Graded, Judgement
-from spbench.report.run_table import columns, explained, panels, sentences
+from spbench.report.fit_width import by_panel
+from spbench.report.run_table import explained, grid_of, sentences
 from spbench.text import counted
 
 
@@ -15,11 +15,11 @@ def markdown(judgement: Judgement, against: str, headline: str) -> str:
     """The headline, a table for each panel, and what the cells have no room for."""
     findings = judgement.findings
     lines = [f"### spbench check: {headline}"]
-    for panel, rows in panels(findings):
-        heads = columns(against, "now")
-        lines += ["", f"**{_escaped(panel)}**", "", _row(heads)]
-        lines.append(_row(["---", *["---:"] * (len(heads) - 1)]))
-        lines += [_row(row) for row in rows]
+    grid, panels = grid_of(findings, against, "now")
+    rule = ["---", *["---:"] * (len(grid.columns) - 1)]
+    for panel, part in by_panel(grid, panels).items():
+        lines += ["", f"**{_escaped(panel)}**", ""]
+        lines += [_row(row) for row in (grid.columns, rule, *part.rows)]
     remarks = sentences(findings)
     lines += ["", *(f"- {_escaped(remark)}" for remark in remarks)] if remarks else []
     return "\n".join(lines) + "\n"
@@ -36,10 +36,7 @@ def _escaped(text: str) -> str:
 def junit(judgement: Judgement, against: str, headline: str, *, strict: bool) -> str:
     """A test for each metric of each case; see ``_kind`` for those that do not pass. Where the
     check cannot judge and no test is red, one more test, of all cases, is an error."""
-    tests = [
-        (graded.finding.panel, _title(graded.finding), _kind(graded), _why(graded.finding))
-        for graded in judgement.graded
-    ]
+    tests = [_test(graded) for graded in judgement.graded]
     is_red = any(kind in ("failure", "error") for _, _, kind, _ in tests)
     if not is_red and not judgement.is_decided(strict=strict):
         tests.append(("spbench check", "all cases", "error", headline))
@@ -57,21 +54,19 @@ def junit(judgement: Judgement, against: str, headline: str, *, strict: bool) ->
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _title(finding: Finding) -> str:
-    return f"{finding.strategy} on {counted(finding.ranks, 'rank')}, {finding.metric}"
+def _test(graded: Graded) -> tuple[str, str, str, str]:
+    """Panel, title, kind and message of a test."""
+    finding = graded.finding
+    title = f"{finding.strategy} on {counted(finding.ranks, 'rank')}, {finding.metric}"
+    why = explained(finding) or f"{finding.metric} {finding.verdict}"
+    return finding.panel, title, _kind(graded), why
 
 
 def _kind(graded: Graded) -> str:
     """An inconclusive test is skipped; one that cannot be compared is an error."""
-    if graded.grade == "pass":
-        return ""
-    if graded.grade == "fail":
-        return "failure"
+    if graded.grade in ("pass", "fail"):
+        return "failure" if graded.grade == "fail" else ""
     return "error" if graded.finding.verdict in ("missing", "not comparable") else "skipped"
-
-
-def _why(finding: Finding) -> str:
-    return explained(finding) or f"{finding.metric} {finding.verdict}"
 
 
 def _printable(text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import final
 
@@ -93,6 +93,14 @@ def fewer(full: Grid, spare: Sequence[str]) -> list[Grid]:
     return [full.without(*spare[:count]) for count in range(len(spare) + 1)]
 
 
+def by_panel(grid: Grid, panels: Sequence[str]) -> dict[str, Grid]:
+    """The rows of each panel, in order; ``panels``: the panel of each row."""
+    rows: dict[str, list[Sequence[str]]] = {}
+    for panel, row in zip(panels, grid.rows, strict=True):
+        rows.setdefault(panel, []).append(row)
+    return {panel: replace(grid, rows=of_panel) for panel, of_panel in rows.items()}
+
+
 def left_out(names: Sequence[str]) -> str:
     """The sentence below a table that names its missing columns."""
     listed = ", ".join(" ".join(name.split()) for name in names)
@@ -120,8 +128,15 @@ def has_room(texts: Sequence[Placed], gap: int = 1) -> bool:
     return all(at + len(text) + gap <= after for (at, text), (after, _) in pairwise(texts))
 
 
-def folded(text: str, width: int, indent: int = 2, *, label: str = "") -> list[Text]:
+def folded(
+    text: str, width: int, indent: int = 2, *, label: str = "", style: str = "dim"
+) -> list[Text]:
     """A sentence folded between words; ``label`` stands within the indent of the first line."""
-    first, rest = label.ljust(indent), " " * indent
-    lines = textwrap.wrap(text, width, initial_indent=first, subsequent_indent=rest)
-    return [Text(line, "dim") for line in lines]
+    lines = textwrap.wrap(
+        text,
+        width,
+        initial_indent=label.ljust(indent),
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+    )
+    return [Text(line, style) for line in lines]

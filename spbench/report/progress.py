@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -59,8 +58,7 @@ class Screen:
     def __enter__(self) -> Self:
         if self.resumed:
             are = counted(self.resumed, "launch") + (" is" if self.resumed == 1 else " are")
-            left = len(self.cases)
-            self._say(f"{are} in {self.folder} already; {left} left to do")
+            self._say(f"{are} in {self.folder} already; {len(self.cases)} left to do")
         is_first = any(case.launch == 0 for case in self.cases)
         for sentence in header(self.cases) if is_first or not self.goes_on else []:
             self._say(sentence)
@@ -69,12 +67,7 @@ class Screen:
         self.progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.progress.stop()
         if isinstance(error, KeyboardInterrupt):
             self._say(f"stopped; what was finished is kept in {self.folder}")
@@ -82,10 +75,10 @@ class Screen:
                 self._say(self._resume)
         elif error is None and not self.goes_on:
             took = units.seconds(time.monotonic() - self.started_s)
-            done = counted(self.done, "launch")
-            self._say(f"{done} in {took}; rows in {self.folder / 'runs.csv'}")
-            left = len(self.cases) - self.done + self.interrupted
-            if left:
+            self._say(
+                f"{counted(self.done, 'launch')} in {took}; rows in {self.folder / 'runs.csv'}"
+            )
+            if left := len(self.cases) - self.done + self.interrupted:
                 self._say(f"--max-time reached; {counted(left, 'launch')} left")
                 self._say(self._resume)
             if self.measured:
@@ -132,12 +125,10 @@ class Screen:
 
 def _figures(record: Record) -> str:
     """Time, bytes sent, peak of memory and gate error of a launch."""
-    what, ms = (
-        ("compute", record.compute_ms) if record.step_ms is None else ("step", record.step_ms)
-    )
+    what = "step" if record.step_ms is not None else "compute"
     counts = [getattr(record, f"sent_bytes_{phase}") for phase in PHASES]
     sent = [count for count in counts if count is not None]
-    parts = [f"{what} {units.milliseconds(ms)} ms"]
+    parts = [f"{what} {units.milliseconds(getattr(record, f'{what}_ms'))} ms"]
     parts += [f"sent {units.mebibytes(sum(sent))} MiB"] if sent else []
     parts += [f"peak {units.mebibytes(record.peak_allocated_bytes)} MiB"]
     parts += [f"gate {units.error(record.gate_error)}"] if record.gate_error is not None else []
@@ -163,10 +154,9 @@ def header(cases: Sequence[Case]) -> list[str]:
         backend = {"cuda": "nccl", "cpu": "gloo"}[cases[0].device]
         if all(case.kind == "one_gpu_share" for case in cases):
             ranks, backend = f"one rank's share of {ranks}", "nothing is sent"
-        torch = f"torch {package_version('torch')}"
-        launches = counted(len(cases), "launch")
         of_cases = counted(len({case.key for case in cases}), "case")
-        lines.append(f"{launches} of {of_cases} on {ranks}; {cases[0].device}, {backend}, {torch}")
+        where = f"{ranks}; {cases[0].device}, {backend}, torch {package_version('torch')}"
+        lines.append(f"{counted(len(cases), 'launch')} of {of_cases} on {where}")
     return lines
 
 

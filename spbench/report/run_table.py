@@ -9,16 +9,9 @@ from spbench.analysis.findings import Finding, Metric
 from spbench.analysis.power import MOST_OF_CHECK, DetectableSlowdown
 from spbench.analysis.verdict import MAX_SLOWDOWN, Judgement
 from spbench.report import tables, units
-from spbench.report.fit_width import Grid, fitting, left_out
+from spbench.report.fit_width import Grid, left_out
 from spbench.text import counted
 
-
-def columns(before: str, after: str) -> tuple[str, ...]:
-    """Heads of the table; ``before`` and ``after`` name the two runs."""
-    return ("strategy", "ranks", f"{before} ms", f"{after} ms", "change", "95 %", *METRIC_HEADS)
-
-
-METRIC_HEADS = ("time", "memory", "sent")
 NARROWER = ((), (5,), (2, 3, 5), (2, 3, 4, 5), (2, 3, 4, 5, 8), (2, 3, 4, 5, 7, 8))
 """Columns left out where not all fit: the interval, the two times, the change, and what has
 sentences below the table."""
@@ -26,15 +19,16 @@ WORTH_MORE = 0.8
 """More launches are advised where they lower the detectable slowdown to this share of it."""
 
 
-def panels(findings: Sequence[Finding]) -> Iterator[tuple[str, list[list[str]]]]:
-    """Title and rows of each panel."""
-    for panel in dict.fromkeys(finding.panel for finding in findings):
-        cases: dict[tuple[str, int, str], dict[Metric, Finding]] = {}
-        for finding in findings:
-            if finding.panel == panel:
-                case = finding.strategy, finding.ranks, finding.case
-                cases.setdefault(case, {})[finding.metric] = finding
-        yield panel, [[name, str(n), *_cells(case)] for (name, n, _), case in cases.items()]
+def grid_of(findings: Sequence[Finding], before: str, after: str) -> tuple[Grid, list[str]]:
+    """A row for each case, and its panel; ``before`` and ``after`` name the two runs."""
+    cases: dict[tuple[str, str, int, str], dict[Metric, Finding]] = {}
+    for finding in findings:
+        case = finding.panel, finding.strategy, finding.ranks, finding.case
+        cases.setdefault(case, {})[finding.metric] = finding
+    heads = ("strategy", "ranks", f"{before} ms", f"{after} ms", "change", "95 %")
+    rows = [[name, str(n), *_cells(of_case)] for (_, name, n, _), of_case in cases.items()]
+    grid = Grid(columns=(*heads, "time", "memory", "sent"), rows=rows)
+    return grid, [panel for panel, *_ in cases]
 
 
 def _cells(case: dict[Metric, Finding]) -> list[str]:
@@ -153,13 +147,9 @@ def _listed(names: Sequence[str]) -> str:
 def show_findings(findings: Sequence[Finding], before: str, after: str) -> None:
     """Prints a table for each panel, then what the cells have no room for."""
     out = tables.console()
-    every = list(panels(findings))
-    heads = columns(before, after)
-    whole = Grid(columns=heads, rows=[row for _, rows in every for row in rows])
-    choices = [whole.without(*(heads[i] for i in gone)) for gone in NARROWER]
-    lacks = fitting(choices, tables.room(out)).lacks
-    for panel, rows in every:
-        tables.show_table(out, panel, Grid(columns=heads, rows=rows).without(*lacks))
+    whole, panels = grid_of(findings, before, after)
+    grids = [whole.without(*(whole.columns[i] for i in gone)) for gone in NARROWER]
+    lacks = tables.show_panels(out, grids, panels)
     for sentence in [*sentences(findings), *([left_out(lacks)] if lacks else [])]:
         tables.say(out, sentence)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from spbench.analysis.compare import Comparison
 from spbench.analysis.compare_strategies import Line
 from spbench.report import tables, units
-from spbench.report.fit_width import Grid, fitting, left_out
+from spbench.report.fit_width import Grid, left_out
 from spbench.text import counted
 
 
@@ -69,20 +69,11 @@ COLUMN_SETS = (
 """Columns of a table, the first set that fits into a line."""
 
 
-def comparison(
-    lines: Sequence[Line], width: int
-) -> tuple[tuple[str, ...], dict[str, list[list[str]]]]:
-    """Columns, and the rows of each panel; bytes are what one rank sends in a step."""
-    cells = [_cells(line) for line in lines]
-    sets = [
-        Grid(columns=names, rows=[[row.get(name, units.BLANK) for name in names] for row in cells])
-        for names in COLUMN_SETS
-    ]
-    chosen = fitting(sets, width)
-    panels: dict[str, list[list[str]]] = {}
-    for line, row in zip(lines, chosen.rows, strict=True):
-        panels.setdefault(line.panel, []).append(list(row))
-    return tuple(chosen.columns), panels
+def grids_of(lines: Sequence[Line]) -> list[Grid]:
+    """Tables of ever fewer columns, a row for each line; bytes are what a rank sends in a step."""
+    rows = [[cells.get(name, units.BLANK) for name in COLUMNS] for cells in map(_cells, lines)]
+    whole = Grid(columns=list(COLUMNS), rows=rows)
+    return [whole.without(*(COLUMNS.keys() - set(names))) for names in COLUMN_SETS]
 
 
 def _cells(line: Line) -> dict[str, str]:
@@ -151,10 +142,8 @@ def _longer(comparison: Comparison) -> str:
 def show_comparison(lines: Sequence[Line]) -> None:
     """Prints the comparison as tables, then in words, with what did not finish and why."""
     out = tables.console()
-    columns, panels = comparison(lines, tables.room(out))
-    for panel, rows in panels.items():
-        tables.show_table(out, panel, Grid(columns=columns, rows=rows))
-    lacks = [name for name in FULL if name not in columns]
+    lacks = tables.show_panels(out, grids_of(lines), [line.panel for line in lines])
+    lacks = [name for name in lacks if name in FULL]
     has_range = any(interval_cell(line).endswith("*") for line in lines)
     note = ["* two launches: their range, not a confidence interval"] if has_range else []
     note += [left_out(lacks)] if lacks else []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Collection, Sequence
 from typing import TextIO, final
 
+import click
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
@@ -14,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spbench.report import units
-from spbench.report.fit_width import Grid, fewer, fitting, left_out, line_width
+from spbench.report.fit_width import Grid, by_panel, fewer, fitting, left_out, line_width
 from spbench.results.sample import VerifyResult
 from spbench.text import counted
 
@@ -99,6 +101,20 @@ def show_fitting(out: Console, grids: Sequence[Grid]) -> None:
     show_table(out, "", grid)
     if grid.lacks:
         say(out, left_out(grid.lacks))
+
+
+def show_panels(out: Console, grids: Sequence[Grid], panels: Sequence[str]) -> Sequence[str]:
+    """Prints a table for each panel, all as the first of ``grids`` that fits; returns the columns
+    that it lacks. ``panels``: the panel of each row."""
+    grid = fitting(grids, room(out))
+    for title, part in by_panel(grid, panels).items():
+        show_table(out, title, part)
+    return grid.lacks
+
+
+def print_json(data: object) -> None:
+    """Prints data on stdout, with fractions of bytes rounded."""
+    click.echo(json.dumps(data, indent=2, default=round))
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int], words: Collection[int]) -> str:

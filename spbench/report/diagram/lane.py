@@ -16,7 +16,7 @@ from itertools import groupby
 from rich.text import Span, Text
 
 from spbench.report.diagram.layout import LABEL, Frame, Picture
-from spbench.report.fit_width import Placed, folded, has_room, packed
+from spbench.report.fit_width import folded, has_room, packed
 from spbench.workload.predicted import Lane, Leg
 
 GAP = 3
@@ -32,33 +32,28 @@ WORDS = {
 
 def lane_lines(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
     """The part of the lane in the frame; totals and remarks in the last frame."""
+    is_last = frame.sublayers.stop == picture.sublayers
     if lane.why_not is not None:
-        if frame.is_last:
+        if is_last:
             yield from (Text(), Text(lane.strategy, "bold"))
             yield from folded(f"declines: {lane.why_not}", frame.width)
         return
     yield Text()
-    yield from _title(picture, lane, frame)
+    name = lane.strategy.ljust(max(len(other.strategy) for other in picture.lanes))
+    totals = picture.totals(lane) if is_last else ""
+    if len(name) + 3 + len(totals) <= frame.width:
+        yield Text(f"{name}   {totals}".rstrip(), spans=[Span(0, len(lane.strategy), "bold")])
+    else:
+        yield Text(lane.strategy, "bold")
+        yield from folded(totals, frame.width)
     for axis in picture.workload.axes:
         yield _row(picture, lane, axis, frame)
     yield from _switches(picture, lane, frame)
     yield from _transfers(picture, lane, frame)
-    if frame.is_last:
+    if is_last:
         if lane.saves_last_switch and picture.sublayers < len(lane.legs):
             yield from folded("the last switch of the stack is left out", frame.width)
         yield from folded(lane.note, frame.width)
-
-
-def _title(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
-    """Name and totals, below each other where one line is too short."""
-    totals = picture.totals(lane) if frame.is_last else ""
-    name = lane.strategy.ljust(max(len(other.strategy) for other in picture.lanes))
-    line = f"{name}   {totals}".rstrip()
-    if len(line) <= frame.width:
-        yield Text(line, spans=[Span(0, len(lane.strategy), "bold")])
-    else:
-        yield Text(lane.strategy, "bold")
-        yield from folded(totals, frame.width)
 
 
 def _row(picture: Picture, lane: Lane, axis: str, frame: Frame) -> Text:
@@ -90,17 +85,13 @@ def _joint(row: int, before: int, after: int) -> str:
 def _switches(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
     """The bytes under each switch, with the word where all have room for it."""
     legs = [(i, lane.legs[i].switch) for i in frame.sublayers]
-    hops = [(i, picture.figure(switch.sent_bytes)) for i, switch in legs if switch]
-    named = [_under(frame, i, f"switch {figure}") for i, figure in hops]
-    bare = [_under(frame, i, figure) for i, figure in hops]
-    if hops:
-        yield packed(named if has_room(named) else bare)
-
-
-def _under(frame: Frame, sublayer: int, text: str) -> Placed:
-    """A text centred under the hop after a sublayer, within the frame."""
-    hop = frame.at(sublayer + 1) - 2
-    return min(hop - len(text) // 2, frame.end - len(text)), text
+    figures = [(i, picture.figure(switch.sent_bytes)) for i, switch in legs if switch]
+    for word in ("switch ", ""):
+        texts = [(frame.at(i + 1) - 2, f"{word}{figure}") for i, figure in figures]
+        centred = [(min(hop - len(x) // 2, frame.end - len(x)), x) for hop, x in texts]
+        if centred and (has_room(centred) or not word):
+            yield packed(centred)
+            return
 
 
 def _transfers(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:

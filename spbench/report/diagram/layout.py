@@ -34,7 +34,6 @@ class Frame:
     cell: int
     width: int
     """Columns of the page, which sentences may fill."""
-    is_last: bool
 
     def at(self, sublayer: int) -> int:
         """The column where a sublayer's words begin; the line may hop two columns before it."""
@@ -76,13 +75,11 @@ class Picture:
 
     def totals(self, lane: Lane) -> str:
         """The bytes of a block and of a step, as wide as those of other lanes."""
-        rows = {other.strategy: self._totals(other) for other in self.lanes if other.legs}
-        each = zip(rows[lane.strategy], *rows.values(), strict=True)
-        block, step = (figure.rjust(max(map(len, all_))) for figure, *all_ in each)
+        lanes = [lane, *(other for other in self.lanes if other.legs)]
+        blocks = [self.figure(each.block_bytes) for each in lanes]
+        steps = [self.figure(sum(each.step_bytes.values())) for each in lanes]
+        block, step = (column[0].rjust(max(map(len, column))) for column in (blocks, steps))
         return f"{block} {self.unit}/block   {step} {self.unit}/step"
-
-    def _totals(self, lane: Lane) -> list[str]:
-        return [self.figure(lane.block_bytes), self.figure(sum(lane.step_bytes.values()))]
 
     def attended(self, sublayer: int) -> tuple[str, ...]:
         return self.workload.block[sublayer % len(self.workload.block)].attended
@@ -96,16 +93,10 @@ class Picture:
         fit = max(1, (width - margin) // NARROWEST)
         size = -(-self.sublayers // -(-self.sublayers // fit))
         cell = min(WIDEST, (width - margin) // size)
-        starts = range(0, self.sublayers, size)
+        every = range(self.sublayers)
         return [
-            Frame(
-                sublayers=range(start, min(start + size, self.sublayers)),
-                margin=margin,
-                cell=cell,
-                width=width,
-                is_last=start == starts[-1],
-            )
-            for start in starts
+            Frame(sublayers=every[start : start + size], margin=margin, cell=cell, width=width)
+            for start in every[::size]
         ]
 
     def as_data(self) -> dict[str, Any]:
@@ -113,14 +104,11 @@ class Picture:
 
         The bytes of a strategy that declines are not known: None.
         """
-        work = self.workload
-        facts = work.model_dump(mode="json", by_alias=True)
+        facts = self.workload.model_dump(mode="json", by_alias=True)
         sublayers = facts.pop("block")
-        facts |= {
-            "tokens": work.tokens,
-            "parameters": parameters(work).total,
-            "activation_bytes": work.activation_bytes,
-        }
+        facts["tokens"] = self.workload.tokens
+        facts["parameters"] = parameters(self.workload).total
+        facts["activation_bytes"] = self.workload.activation_bytes
         blank = {"block_bytes": None, "step_bytes": None}
         lanes = [
             asdict(lane)

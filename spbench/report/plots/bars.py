@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -35,48 +36,59 @@ class Stack:
     whisker: tuple[float, float] | None = None
     """Lengths of the whisker below and above the top."""
 
+    @property
+    def placed(self) -> list[tuple[float, float, dict[str, Any]]]:
+        """The bottom, height and look of each bar."""
+        bottoms = accumulate((height for height, _ in self.bars), initial=0.0)
+        return [(bottom, *bar) for bottom, bar in zip(bottoms, self.bars, strict=False)]
+
+    @property
+    def top(self) -> float:
+        return sum(height for height, _ in self.bars)
+
 
 def draw_stacks(
     ax: Axes, lines: Sequence[Line], stack_of: Callable[[Line], Stack | None], unit: str
 ) -> None:
-    """A stack for each line, or its status where ``stack_of`` returns None.
+    """A stack for each line; its status where it is not ok or ``stack_of`` returns None.
 
     Bars of a panel are one call each of matplotlib, which takes a fraction of a call for each bar.
     """
-    places, width = places_of(lines)
-    stacks = [(at, stack_of(line)) for line, at in zip(lines, places, strict=True)]
-    _draw_bars(ax, stacks, width)
-    failed = [(at, line) for (at, stack), line in zip(stacks, lines, strict=True) if stack is None]
-    _mark_failed(ax, failed, width)
-    whiskers = [
-        (at, sum(height for height, _ in stack.bars), *stack.whisker)
-        for at, stack in stacks
-        if stack and stack.whisker
+    ranks = sorted({line.ranks for line in lines})
+    strategies = list(dict.fromkeys(line.strategy for line in lines))
+    width, middle = 0.8 / len(strategies), (len(strategies) - 1) / 2
+    placed = [
+        (
+            ranks.index(line.ranks) + (strategies.index(line.strategy) - middle) * width,
+            line,
+            stack_of(line) if line.status == "ok" else None,
+        )
+        for line in lines
     ]
+    _draw_measured(ax, [(at, stack) for at, _, stack in placed if stack], width)
+    _mark_failed(ax, [(at, line) for at, line, stack in placed if stack is None], width)
+    ax.set_xticks(range(len(ranks)), [str(n) for n in ranks])
+    ax.set_xlim(-0.6, len(ranks) - 0.4)
+    ax.set_ylim(bottom=0)
+    ax.yaxis.set_major_formatter(_short)
+    ax.set(xlabel="ranks", ylabel=unit)
+
+
+def _draw_measured(ax: Axes, stacks: Sequence[tuple[float, Stack]], width: float) -> None:
+    """Bars, whiskers and levels of the stacks at these places."""
+    bars = [(at, *bar) for at, stack in stacks for bar in stack.placed]
+    if bars:
+        x, bottoms, heights, looks = zip(*bars, strict=True)
+        each: dict[str, Any] = {name: [look[name] for look in looks] for name in looks[0]}
+        ax.bar(x, heights, width * FILL, bottoms, **each)
+    whiskers = [(at, stack.top, *stack.whisker) for at, stack in stacks if stack.whisker]
     if whiskers:
         x, y, *ends = np.array(whiskers).T
         ax.errorbar(x, y, yerr=ends, fmt="none", ecolor="black", capsize=3, elinewidth=1)
-    levels = [(at, height) for at, stack in stacks if stack for height in stack.levels]
+    levels = [(at, height) for at, stack in stacks for height in stack.levels]
     if levels:
         x, y = np.array(levels).T
         ax.hlines(y, x - 0.45 * width, x + 0.45 * width, color="black", lw=1.2)
-    _label_ranks(ax, lines)
-    ax.set_ylabel(unit)
-
-
-def _draw_bars(ax: Axes, stacks: Sequence[tuple[float, Stack | None]], width: float) -> None:
-    bars: list[tuple[float, float, float]] = []
-    looks: dict[str, Any] = {}
-    for at, stack in stacks:
-        bottom = 0.0
-        for height, look in stack.bars if stack else ():
-            bars.append((at, height, bottom))
-            bottom += height
-            for name, value in look.items():
-                looks.setdefault(name, []).append(value)
-    if bars:
-        x, heights, bottoms = zip(*bars, strict=True)
-        ax.bar(x, heights, width * FILL, bottoms, **looks)
 
 
 def _mark_failed(ax: Axes, failed: Sequence[tuple[float, Line]], width: float) -> None:
@@ -90,30 +102,6 @@ def _mark_failed(ax: Axes, failed: Sequence[tuple[float, Line]], width: float) -
         ax.text(
             at, 0.08, label, rotation=90, ha="center", va="bottom", fontsize=8, transform=across
         )
-
-
-def places_of(lines: Sequence[Line]) -> tuple[list[float], float]:
-    """The middle of each line's stack, and the width of a place."""
-    ranks, strategies = _ranks(lines), list(dict.fromkeys(line.strategy for line in lines))
-    width = 0.8 / len(strategies)
-    middle = (len(strategies) - 1) / 2
-    return [
-        ranks.index(line.ranks) + (strategies.index(line.strategy) - middle) * width
-        for line in lines
-    ], width
-
-
-def _ranks(lines: Sequence[Line]) -> list[int]:
-    return sorted({line.ranks for line in lines})
-
-
-def _label_ranks(ax: Axes, lines: Sequence[Line]) -> None:
-    ranks = _ranks(lines)
-    ax.set_xticks(range(len(ranks)), [str(n) for n in ranks])
-    ax.set_xlim(-0.6, len(ranks) - 0.4)
-    ax.set_xlabel("ranks")
-    ax.set_ylim(bottom=0)
-    ax.yaxis.set_major_formatter(_short)
 
 
 def _short(value: float, _: object = None) -> str:

@@ -89,52 +89,48 @@ def outliers(ms: Figures) -> NDArray[np.bool_]:
     return np.asarray(np.abs(ms - median) > OUTLIER * mad)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dots:
-    """Places of a launch's iterations in its panel."""
-
-    x: Figures
-    y: Figures
-    """Rows from the top, downwards negative."""
-    ringed: NDArray[np.bool_]
-    level: float
-    """Height of the launch's step time."""
-    furthest: float
-    """Largest distance from the case's step time, as a share of it."""
-
-
 def launch_rows(ax: Axes, cases: Sequence[CaseTimes]) -> None:
     """A row of dots for each case, with a line at the step time of each launch."""
     scale = _scale(cases)
     slots = sorted({record.launch for case in cases for record in case.launches})
-    every: list[Dots] = []
-    for row, case in enumerate(cases):
-        ax.axhline(-row, color="#DDDDDD", lw=0.6, zorder=0)
-        dots = []
-        for record, ms in zip(case.launches, case.iterations_ms, strict=True):
-            slot = slots.index(record.launch)
-            if len(ms) and record.compared_ms and case.median_ms:
-                dots.append(_dots(ms, record.compared_ms, slot, -row, case.median_ms, scale))
-            else:
-                why = record.status if record.status != "ok" else "no samples"
-                ax.text(slot + 0.5, -row, why, color="grey", size=7, ha="center", va="center")
-        if dots:
-            x, y = np.concatenate([(launch.x, launch.y) for launch in dots], axis=1)
-            ax.scatter(x, y, s=7, color=colour(case.strategy), lw=0, zorder=2)
-            furthest = max((launch.furthest for launch in dots), key=abs)
-            if abs(furthest) > scale:
-                ax.text(len(slots) * 1.012, -row, f"{furthest:+.0%}", size=6.5, va="center")
-        every += dots
-    _marks(ax, every)
-    _frame(ax, slots, len(cases), scale)
-    is_close = len(cases) > 5
-    behind = ", " if is_close else "\n"
-    ax.set_yticks(
-        [-float(row) for row in range(len(cases))],
-        [f"{case.strategy}{behind}{units.milliseconds(case.median_ms)} ms" for case in cases],
-        fontsize=7 if is_close else 8,
-    )
-    ax.set_ylim(0.55 - len(cases), 0.55)
+    marks = [
+        mark for row, case in enumerate(cases) for mark in _draw_row(ax, case, -row, slots, scale)
+    ]
+    if marks:
+        rings, levels = zip(*marks, strict=True)
+        x, y = np.hstack(rings)
+        ax.scatter(x, y, s=26, facecolors="none", edgecolors="black", lw=0.8, zorder=3)
+        at, height = np.array(levels).T
+        ax.hlines(height, at + 0.06, at + 0.94, color="#555555", lw=0.8, zorder=1)
+    _label(ax, cases, slots, scale)
+
+
+def _draw_row(
+    ax: Axes, case: CaseTimes, row: int, slots: Sequence[int], scale: float
+) -> list[tuple[Figures, tuple[int, float]]]:
+    """Draws the iterations of a case; returns the places of the outliers of each launch, and that
+    of its step time."""
+    ax.axhline(row, color="#DDDDDD", lw=0.6, zorder=0)
+    dots, aways, marks = [], [], []
+    for record, ms in zip(case.launches, case.iterations_ms, strict=True):
+        slot = slots.index(record.launch)
+        if not (len(ms) and record.compared_ms and case.median_ms):
+            why = record.status if record.status != "ok" else "no samples"
+            ax.text(slot + 0.5, row, why, color="grey", size=7, ha="center", va="center")
+            continue
+        away = ms / case.median_ms - 1
+        x = slot + 0.06 + 0.88 * (np.arange(len(ms)) + 0.5) / len(ms)
+        dots.append(np.array([x, row + HALF_ROW * np.clip(away / scale, -1, 1)]))
+        aways.append(away)
+        level = row + HALF_ROW * (record.compared_ms / case.median_ms - 1) / scale
+        marks.append((dots[-1][:, outliers(ms)], (slot, level)))
+    if dots:
+        x, y = np.hstack(dots)
+        ax.scatter(x, y, s=7, color=colour(case.strategy), lw=0, zorder=2)
+        furthest = max(np.hstack(aways), key=abs)
+        if abs(furthest) > scale:
+            ax.text(len(slots) * 1.012, row, f"{furthest:+.0%}", size=6.5, va="center")
+    return marks
 
 
 def _scale(cases: Sequence[CaseTimes]) -> float:
@@ -148,31 +144,16 @@ def _scale(cases: Sequence[CaseTimes]) -> float:
     return max(LEAST_SCALE, 1.1 * max(near, default=0.0))
 
 
-def _dots(ms: Figures, level_ms: float, slot: int, row: int, middle: float, scale: float) -> Dots:
-    away = ms / middle - 1
-    return Dots(
-        x=slot + 0.06 + 0.88 * (np.arange(len(ms)) + 0.5) / len(ms),
-        y=row + HALF_ROW * np.clip(away / scale, -1, 1),
-        ringed=outliers(ms),
-        level=row + HALF_ROW * (level_ms / middle - 1) / scale,
-        furthest=float(away[np.argmax(np.abs(away))]),
+def _label(ax: Axes, cases: Sequence[CaseTimes], slots: Sequence[int], scale: float) -> None:
+    """Labels rows and launches, with lines between launches, and what the height of a row means."""
+    rows, is_close = len(cases), len(cases) > 5
+    behind = ", " if is_close else "\n"
+    ax.set_yticks(
+        [-float(row) for row in range(rows)],
+        [f"{case.strategy}{behind}{units.milliseconds(case.median_ms)} ms" for case in cases],
+        fontsize=7 if is_close else 8,
     )
-
-
-def _marks(ax: Axes, launches: Sequence[Dots]) -> None:
-    """Draws the rings, and a line at the step time of each launch."""
-    if launches:
-        x, y = np.concatenate(
-            [(dots.x[dots.ringed], dots.y[dots.ringed]) for dots in launches], axis=1
-        )
-        ax.scatter(x, y, s=26, facecolors="none", edgecolors="black", lw=0.8, zorder=3)
-        slots = np.array([int(dots.x[0]) for dots in launches])
-        level = [dots.level for dots in launches]
-        ax.hlines(level, slots + 0.06, slots + 0.94, color="#555555", lw=0.8, zorder=1)
-
-
-def _frame(ax: Axes, slots: Sequence[int], rows: int, scale: float) -> None:
-    """Draws lines between launches, their labels, and what the height of a row means."""
+    ax.set_ylim(0.55 - rows, 0.55)
     ax.vlines(range(1, len(slots)), -rows, 1, color="#BBBBBB", lw=0.6, zorder=0)
     ax.set_xlim(0, len(slots))
     ax.set_xticks([slot + 0.5 for slot in range(len(slots))], [str(slot + 1) for slot in slots])

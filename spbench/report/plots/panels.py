@@ -1,12 +1,20 @@
-"""What is drawn into one panel: the strategies of one workload, by number of ranks."""
+"""What is drawn into one panel: the strategies of one workload, by number of ranks.
+
+The forest plot of ratios has a row for each strategy on a number of ranks. An interval wholly
+within the band is the same, wholly outside it faster or slower; a hollow dot marks no significant
+difference.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
+from matplotlib.ticker import MaxNLocator, NullLocator
 
+from spbench.analysis.compare import MARGIN, limits_of
 from spbench.analysis.compare_strategies import Line
 from spbench.report.plots.bars import Stack, colour, draw_stacks, fill, hatch
 
@@ -14,14 +22,9 @@ PHASE_SHADES = {"forward": 1.0, "backward": 0.6, "gradients": 0.3}
 MIB = 2**20
 
 
-def throughput(ax: Axes, lines: Sequence[Line]) -> None:
-    """Tokens per second of all ranks together; the whisker is the launches' interval, or range."""
-    draw_stacks(ax, lines, _tokens, "tokens / s, all ranks")
-
-
 def _tokens(line: Line) -> Stack | None:
     value, step, whisker = line.tokens_per_s, line.step_ms, None
-    if line.status != "ok" or value is None:
+    if value is None:
         return None
     if step is not None and line.launches >= 2:
         slow, fast = value * step.median / step.high, value * step.median / step.low
@@ -29,25 +32,13 @@ def _tokens(line: Line) -> Stack | None:
     return Stack(bars=[(value, fill(line.strategy))], whisker=whisker)
 
 
-def memory(ax: Axes, lines: Sequence[Line]) -> None:
-    """Peak of allocated memory, the largest rank."""
-    draw_stacks(ax, lines, _peak, "MiB allocated")
-
-
 def _peak(line: Line) -> Stack | None:
-    if line.status != "ok" or line.peak_allocated_bytes is None:
+    if line.peak_allocated_bytes is None:
         return None
     return Stack(bars=[(line.peak_allocated_bytes / MIB, fill(line.strategy))])
 
 
-def sent_bytes(ax: Axes, lines: Sequence[Line]) -> None:
-    """Counted bytes by phase; a black line is the prediction of the phases up to it."""
-    draw_stacks(ax, lines, _phases, "MiB")
-
-
-def _phases(line: Line) -> Stack | None:
-    if line.status != "ok":
-        return None
+def _phases(line: Line) -> Stack:
     bars, levels, predicted_mib = [], [], 0.0
     for phase, shade in PHASE_SHADES.items():
         sent, predicted = line.sent_bytes[phase], line.predicted_bytes[phase]
@@ -65,11 +56,6 @@ def _phases(line: Line) -> Stack | None:
     return Stack(bars=bars, levels=levels)
 
 
-def step_split(ax: Axes, lines: Sequence[Line]) -> None:
-    """A step's computation, and what its communication adds to it."""
-    draw_stacks(ax, lines, _parts, "ms")
-
-
 def _parts(line: Line) -> Stack | None:
     if line.compute_ms is None:
         return None
@@ -79,3 +65,53 @@ def _parts(line: Line) -> Stack | None:
         bars=[(line.compute_ms, fill(line.strategy)), (exposed_ms, look)],
         levels=[line.step_ms.median] if line.step_ms else [],
     )
+
+
+throughput = partial(draw_stacks, stack_of=_tokens, unit="tokens / s, all ranks")
+"""Tokens per second of all ranks together; the whisker is the launches' interval, or range."""
+memory = partial(draw_stacks, stack_of=_peak, unit="MiB allocated")
+"""Peak of allocated memory, the largest rank."""
+sent_bytes = partial(draw_stacks, stack_of=_phases, unit="MiB")
+"""Counted bytes by phase; a black line is the prediction of the phases up to it."""
+step_split = partial(draw_stacks, stack_of=_parts, unit="ms")
+"""A step's computation, and what its communication adds to it."""
+
+
+def compared(line: Line) -> bool:
+    """Whether a line has a ratio to another strategy."""
+    times = line.to_reference
+    return times is not None and times.ratio is not None and line.strategy != line.reference
+
+
+def label(line: Line) -> str:
+    """The label of a row of the forest plot."""
+    return f"{line.strategy}, {line.ranks}"
+
+
+def ratios(ax: Axes, lines: Sequence[Line], margin: float = MARGIN) -> None:
+    """How much longer each strategy takes than the reference: rows from the top, in the order of
+    the lines; the axis is logarithmic."""
+    shown = [line for line in lines if compared(line)]
+    ax.axvspan(*limits_of(margin), color="#EEEEEE", lw=0, zorder=0)
+    ax.axvline(1.0, color="#888888", lw=0.8, zorder=1)
+    rows = [(-row, line.to_reference, colour(line.strategy)) for row, line in enumerate(shown)]
+    spans = [(y, x.low, x.high, hue) for y, x, hue in rows if x and x.low and x.high]
+    if spans:
+        y, low, high, hues = zip(*spans, strict=True)
+        ax.hlines(y, low, high, colors=hues, lw=1.6, zorder=2)
+    dots = [
+        (x.ratio, y, hue, "white" if x.verdict == "inconclusive" else hue)
+        for y, x, hue in rows
+        if x and x.ratio
+    ]
+    if dots:
+        ratio, y, hues, fillings = zip(*dots, strict=True)
+        ax.scatter(ratio, y, s=30, c=fillings, edgecolors=hues, lw=1.2, zorder=3)
+    ax.set_xscale("log")
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter("{x:g}x")
+    ax.set_yticks([-float(row) for row in range(len(shown))], list(map(label, shown)))
+    ax.set_ylim(0.6 - len(shown), 0.6)
+    what = "step" if all(line.kind == "measured" for line in shown) else "compute"
+    ax.set_xlabel(f"{what} time against {shown[0].reference}'s" if shown else "")

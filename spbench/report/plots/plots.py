@@ -7,38 +7,36 @@ figure is one page of its panels; a run of many workloads has several pages.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import pandas
-from matplotlib.axes import Axes
 
 from spbench.analysis.compare import MARGIN
 from spbench.analysis.compare_strategies import Line
 from spbench.analysis.intervals import LEAST_LAUNCHES
 from spbench.report.plots.figure import PANELS, Sheet
-from spbench.report.plots.forest import compared, labels, ratios
 from spbench.report.plots.iterations_plot import (
     OUTLIER,
     launch_rows,
     measured_cases,
     times_by_panel,
 )
-from spbench.report.plots.panels import memory, sent_bytes, step_split, throughput
+from spbench.report.plots.panels import (
+    compared,
+    label,
+    memory,
+    ratios,
+    sent_bytes,
+    step_split,
+    throughput,
+)
 from spbench.results.iterations import has_samples, read_samples
 from spbench.text import counted
 
-
-class Drawing(Protocol):
-    """Draws the cases of a panel."""
-
-    def __call__(self, ax: Axes, lines: Sequence[Line]) -> None: ...
-
-
-DRAWINGS: dict[str, tuple[Drawing, str]] = {
+DRAWINGS: dict[str, tuple[Callable[..., None], str]] = {
     "throughput": (throughput, "Throughput"),
     "memory": (memory, "Peak memory of a rank"),
     "sent_bytes": (
@@ -51,6 +49,7 @@ DRAWINGS: dict[str, tuple[Drawing, str]] = {
         "Compute (solid), exposed communication (hatched), the whole step (line)",
     ),
 }
+"""Functions that draw the cases of a panel into axes, and the headings of their figures."""
 SPREAD = {
     1: "one launch: no confidence interval",
     2: "whiskers: range of two launches",
@@ -121,7 +120,7 @@ def _ratios(panels: Mapping[str, Sequence[Line]], about: str) -> Sheet:
         heading=f"Against {lines[0].reference}: {_kind_of_ratios(lines)}",
         panels={title: partial(ratios, lines=lines) for title, lines in panels.items()},
         caption=f"{about} · band: within {MARGIN:.0%}; hollow: no significant difference",
-        label_width=0.3 + 0.066 * max(map(len, labels(lines))),
+        label_width=0.3 + 0.066 * max(len(label(line)) for line in lines),
         rows=max(map(len, panels.values())) + 1,
     )
 

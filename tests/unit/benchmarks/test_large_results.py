@@ -14,8 +14,8 @@ from helpers.example_rows import lines_of
 from helpers.stored_rows import stored
 
 from spbench.errors import UNFIT
+from spbench.report.plots.figure import save
 from spbench.report.plots.plots import page_of
-from spbench.report.plots.save_figures import save
 from spbench.results.reading import frame_of
 
 ROOT = Path(__file__).parents[3]

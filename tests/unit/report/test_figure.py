@@ -16,9 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from spbench.report.plots import plots
-from spbench.report.plots.figure import PANELS, Sheet
+from spbench.report.plots.figure import PANELS, STYLE, Sheet
 from spbench.report.plots.figure import draw as draw_sheet
-from spbench.report.plots.save_figures import STYLE
 from spbench.results.reading import frame_of
 from spbench.results.record import Record
 from spbench.workload.case import Case

@@ -18,6 +18,7 @@ from matplotlib.colors import to_hex
 
 from spbench.report.plots import plots
 from spbench.report.plots.bars import colour
+from spbench.report.plots.figure import save_all
 from spbench.report.plots.iterations_plot import (
     HALF_ROW,
     launch_rows,
@@ -25,7 +26,6 @@ from spbench.report.plots.iterations_plot import (
     outliers,
     times_by_panel,
 )
-from spbench.report.plots.save_figures import save_all
 from spbench.results.reading import frame_of
 from spbench.results.record import Record
 from spbench.workload.case import Case

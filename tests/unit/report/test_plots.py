@@ -21,9 +21,8 @@ from matplotlib.patches import Rectangle
 from spbench.analysis.compare_strategies import Line
 from spbench.report.plots import bars as look
 from spbench.report.plots import panels, plots
-from spbench.report.plots.figure import Sheet
-from spbench.report.plots.forest import ratios
-from spbench.report.plots.save_figures import save_all
+from spbench.report.plots.figure import Sheet, save_all
+from spbench.report.plots.panels import ratios
 from spbench.results.reading import frame_of
 from spbench.results.record import Record
 from spbench.strategies.registry import BUILT_IN

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from spbench.analysis.compare_strategies import Line
 from spbench.report import strategy_table, tables, units
-from spbench.report.fit_width import Grid
+from spbench.report.fit_width import Grid, by_panel, fitting
 from spbench.results.record import Record
 from spbench.results.sample import VerifyResult
 from spbench.workload.case import Case
@@ -47,11 +47,11 @@ OOM = record("rsa", status="oom", reason="rank 1: no 3 GiB, [bold]see log[/bold]
 
 def printed(lines: list[Line], width: int = 200, stream: io.StringIO | None = None) -> list[str]:
     """The table of each panel, as a terminal of that width would choose its columns."""
-    columns, panels = strategy_table.comparison(lines, width)
+    grid = fitting(strategy_table.grids_of(lines), width)
     texts = []
-    for title, rows in panels.items():
+    for title, part in by_panel(grid, [line.panel for line in lines]).items():
         into = stream or io.StringIO()
-        tables.show_table(tables.console(into), title, Grid(columns=columns, rows=rows))
+        tables.show_table(tables.console(into), title, part)
         texts.append(into.getvalue())
     return texts
 
