@@ -105,7 +105,7 @@ def run_ranks(
         context = start_processes(
             name="ranks",
             entrypoint=run_job,
-            args={local_rank: (str(folder),) for local_rank in local_ranks},
+            args=dict.fromkeys(local_ranks, (folder,)),
             envs={local_rank: node_ranks.environment(local_rank) for local_rank in local_ranks},
             logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs"), redirects=Std.ALL),
             start_method="forkserver",

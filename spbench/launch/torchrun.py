@@ -107,15 +107,16 @@ class JoinedLauncher:
         self._leave()
 
     def run(self, job: Job, folder: Path) -> LaunchResult:
-        from spbench.worker.failure import failure
-        from spbench.worker.rank_process import work
+        from spbench.worker.observer import Observer
+        from spbench.worker.rank_process import failure, work
 
         if self._lost:
             return LaunchResult(ok=False, group_lost=True)
         try:
             if self.is_first:
                 self._group.gather_text(job.model_dump_json(by_alias=True, exclude_defaults=True))
-            texts = self._group.gather_text(work(job, self._group, fault=self._fault))
+            observer = Observer(group=self._group, fault=self._fault)
+            texts = self._group.gather_text(work(job, self._group, observer))
         except Exception as error:
             return self._broken(job, folder, failure(error, self._group.rank, self._fault))
         except KeyboardInterrupt:

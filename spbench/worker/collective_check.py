@@ -22,6 +22,7 @@ from spbench.comm.collectives import Collectives
 from spbench.comm.group import Group
 from spbench.results.sample import Exchange, Exchanged
 from spbench.worker.observer import Observer
+from spbench.worker.timer import Stopwatch
 from spbench.workload.sharding import Shard
 
 LARGE_BYTES = 16 * 2**20
@@ -135,17 +136,9 @@ def rates(group: Group, now_s: Callable[[], float] = time.perf_counter) -> dict[
     }
     bytes_per_s = {}
     for op, run in large.items():
-        seconds = [_seconds(run, group, now_s) for _ in range(1 + TRIES)][1:]
+        times_ms = Stopwatch(group=group, now_s=now_s).time(run, 1 + TRIES)
         transport.reset()
         run()
-        bytes_per_s[op] = float(sum(transport.sent.values())) / min(seconds)
+        bytes_per_s[op] = float(sum(transport.sent.values())) / (min(times_ms[1:]) / 1e3)
     transport.reset()
     return bytes_per_s
-
-
-def _seconds(run: Callable[[], object], group: Group, now_s: Callable[[], float]) -> float:
-    group.barrier()
-    start = now_s()
-    run()
-    group.synchronise()
-    return now_s() - start

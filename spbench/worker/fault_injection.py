@@ -80,78 +80,62 @@ class Fault:
 
     def strike(self, rank: int, place: str, extra: Callable[[], object] = lambda: None) -> None:
         """Does what is planted in this rank and place. ``extra``: a collective of its own."""
-        if (rank, place) != (self.rank, self.place) or self.kind in WRONG:
+        if (rank, place) != (self.rank, self.place):
             return
-        if self.kind == "mismatch":
-            extra()
-        else:
-            _strike(self.kind)
+        match self.kind:
+            case "mismatch":
+                extra()
+            case "oom":
+                import torch
 
+                message = f"CUDA out of memory. Tried to allocate 2.00 GiB. ({PLANTED})"
+                raise torch.OutOfMemoryError(message)
+            case "raise":
+                raise RuntimeError(PLANTED)
+            case "exit":
+                os._exit(EXIT_CODE)
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "abort":
+                os.abort()
+            case "segv":
+                ctypes.string_at(0)
+            case "hang" | "deaf":
+                if self.kind == "deaf":
+                    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                while True:
+                    time.sleep(60)
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class PlantedFault:
-    """A fault as one rank of a group meets it."""
-
-    fault: Fault
-    rank: int
-    extra_collective: Callable[[], object] = lambda: None
-    """A collective that the other ranks do not call."""
-    synchronise: Callable[[], None] = lambda: None
-    """Waits for the rank's device."""
-    now_s: Callable[[], float] = time.perf_counter
-
-    def strike(self, place: str) -> None:
-        self.fault.strike(self.rank, place, self.extra_collective)
-
-    def tampered(self, output: Numbers) -> Numbers:
-        """The output of the compared step: a tensor, or whatever can be multiplied."""
-        if self.rank != self.fault.rank or self.fault.kind not in WRONG:
+    def tampered(self, rank: int, output: Numbers) -> Numbers:
+        """The rank's output of the compared step: a tensor, or whatever can be multiplied."""
+        if rank != self.rank or self.kind not in WRONG:
             return output
-        return output * (float("nan") if self.fault.kind == "nan" else 2.0)  # type: ignore[operator,return-value]
+        return output * (float("nan") if self.kind == "nan" else 2.0)  # type: ignore[operator,return-value]
 
-    def slowed(self, step: Callable[[], None]) -> Callable[[], None]:
-        """``step`` as this rank runs it under the clock.
+    def slowed(
+        self,
+        rank: int,
+        step: Callable[[], None],
+        synchronise: Callable[[], None],
+        now_s: Callable[[], float] = time.perf_counter,
+    ) -> Callable[[], None]:
+        """``step`` as the rank runs it under the clock; ``synchronise`` waits for its device.
 
         The time is spent awake, as slower code would spend it. A rank that slept through it left
         its core to the others: on 2 shared cores their steps became 2.9 % shorter.
         """
-        if self.rank != self.fault.rank or self.fault.kind != SLOW:
+        if rank != self.rank or self.kind != SLOW:
             return step
 
         def slow() -> None:
-            start = self.now_s()
+            start = now_s()
             step()
-            self.synchronise()
-            end = start + (self.now_s() - start) * (1 + self.fault.share)
-            while self.now_s() < end:
+            synchronise()
+            end = start + (now_s() - start) * (1 + self.share)
+            while now_s() < end:
                 pass
 
         return slow
-
-
-def _strike(kind: str) -> None:
-    match kind:
-        case "oom":
-            import torch
-
-            message = f"CUDA out of memory. Tried to allocate 2.00 GiB. ({PLANTED})"
-            raise torch.OutOfMemoryError(message)
-        case "raise":
-            raise RuntimeError(PLANTED)
-        case "exit":
-            os._exit(EXIT_CODE)
-        case "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case "abort":
-            os.abort()
-        case "segv":
-            ctypes.string_at(0)
-        case "hang" | "deaf":
-            if kind == "deaf":
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            while True:
-                time.sleep(60)
 
 
 def _bad(text: str, why: str) -> ValueError:

@@ -32,7 +32,6 @@ from spbench.strategies.base import Strategy
 from spbench.worker.observer import Observer
 from spbench.worker.reference import Reference, run_seeded
 from spbench.worker.step import Step
-from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Count, count
 
 FIXED_TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
@@ -57,6 +56,8 @@ class Error:
 class GateResult:
     """One rank's errors nearest to their tolerance, and its bytes."""
 
+    workload: str
+    """The name of the workload that was compared."""
     output: Error
     gradient: Error | None
     """The worst error of the input's and the weights' gradients; None in forward mode."""
@@ -65,8 +66,9 @@ class GateResult:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """The errors and their tolerance, as the fields of Sample and Checked call them."""
+        """What was compared, and how it went, as the fields of Sample and Checked call it."""
         return {
+            "gated_on": self.workload,
             "output_error": self.output.relative,
             "gradient_error": None if self.gradient is None else self.gradient.relative,
             "tolerance": self.worst.tolerance,
@@ -74,8 +76,7 @@ class GateResult:
 
     @property
     def worst(self) -> Error:
-        errors = [self.output] if self.gradient is None else [self.output, self.gradient]
-        return max(errors, key=lambda error: error.excess)
+        return max(filter(None, (self.output, self.gradient)), key=lambda error: error.excess)
 
     def why_wrong(self) -> str | None:
         """The reason in a sentence; None if the gate is passed."""
@@ -112,13 +113,13 @@ def run_gate(
     mine["output"] = observer.output(mine["output"])
     comparison = _Comparison(reference, step)
     tolerances = comparison.tolerances(list(mine))
-    errors = [
+    output, *gradients = (
         Error(name=name, relative=comparison.error(name, got), tolerance=tolerances[name])
         for name, got in mine.items()
-    ]
-    gradients = [error for error in errors if error.name != "output"]
+    )
     return GateResult(
-        output=next(error for error in errors if error.name == "output"),
+        workload=workload.name,
+        output=output,
         gradient=max(gradients, key=lambda error: error.excess, default=None),
         sent=transports.sent(),
         predicted=count(strategy.traffic(workload, step.ranks), step.rank),
@@ -131,7 +132,11 @@ class _Comparison:
 
     def __init__(self, reference: Reference, step: Step) -> None:
         self.reference, self.comm = reference, Collectives(step.transports.strategy)
-        self.shards, self.floor = _shards(step), _noise(reference)
+        self.floor = _noise(reference)
+        shards = {f"gradient of {name}": part_of(p) for name, p in step.model.named_parameters()}
+        shards |= {gradient_name(axis): shard for axis, shard in step.pairs.items()}
+        self.shards = shards | {"output": step.last, "gradient of the input": step.first}
+        """Which part of each compared tensor this rank holds; None: all of it."""
 
     def part(self, name: str, whole: Tensor) -> Tensor:
         shard = self.shards[name]
@@ -156,13 +161,6 @@ class _Comparison:
             own_error = OWN_ERROR_FACTOR * max(typical, on_rank, overall[name])
             tolerances[name] = max(fixed or 0.0, own_error)
         return tolerances
-
-
-def _shards(step: Step) -> dict[str, Shard | None]:
-    """Which part of each compared tensor this rank holds; None: all of it."""
-    shards = {f"gradient of {name}": part_of(p) for name, p in step.model.named_parameters()}
-    shards |= {gradient_name(axis): shard for axis, shard in step.pairs.items()}
-    return shards | {"output": step.last, "gradient of the input": step.first}
 
 
 def _noise(reference: Reference) -> float:

@@ -15,10 +15,8 @@ from spbench.errors import or_none
 from spbench.results.conditions import THROTTLED
 from spbench.results.nvml import Device, open_nvml
 
-WORST = {"gpu_clock_mhz": min, "gpu_power_w": max, "gpu_temperature_c": max, "gpu_processes": max}
-"""How the values of several looks become one."""
-FIRST_LOOK = ("gpu_processes",)
-"""All that counts of the first look, before which the GPU may have been idle."""
+WORST = {"clock_mhz": min, "power_w": max, "temperature_c": max, "processes": max}
+"""NVML's answers by name, and how those of several looks become one."""
 
 
 @final
@@ -35,9 +33,9 @@ class Gpu:
         self._nvml = open_nvml()
         handle = or_none(lambda: self._nvml.nvmlDeviceGetHandleByUUID(self._uuid))
         self._gpu = Device(self._nvml, handle) if handle is not None else None
-        first = self._answers()
         self.power_limit_w = self._gpu.power_limit_w if self._gpu else None
-        self._looks = [{name: first.get(name) for name in FIRST_LOOK}]
+        # Before the first look the GPU may have been idle: only its processes count.
+        self._looks = [{"processes": self._answers().get("processes")}]
 
     def look(self) -> None:
         """Right after timed steps, before the GPU waits for anything."""
@@ -50,7 +48,7 @@ class Gpu:
         state: dict[str, Any] = {"gpu": self._uuid or ""}
         for name, worst in WORST.items():
             if values := self._values(name):
-                state[name] = worst(values)
+                state[f"gpu_{name}"] = worst(values)
         if every := self._values("throttle_bits"):
             state["gpu_throttle"] = [
                 name for bit, name in THROTTLED.items() if any(bits & bit for bits in every)
@@ -63,10 +61,4 @@ class Gpu:
     def _answers(self) -> dict[str, Any]:
         if self._gpu is None:
             return {}
-        return {
-            "gpu_clock_mhz": self._gpu.clock_mhz,
-            "gpu_power_w": self._gpu.power_w,
-            "gpu_temperature_c": self._gpu.temperature_c,
-            "gpu_processes": self._gpu.processes,
-            "throttle_bits": self._gpu.throttle_bits,
-        }
+        return {name: getattr(self._gpu, name) for name in (*WORST, "throttle_bits")}

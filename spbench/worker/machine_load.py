@@ -5,7 +5,6 @@ No question to the machine may stop a run: what it does not answer stays blank.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import time
@@ -77,14 +76,13 @@ class Machine:
 
 def hardware(device: torch.device, power_limit_w: float | None) -> str:
     """'AMD EPYC 9R14 x2' or 'NVIDIA H200 140 GiB 700 W': the same from run to run."""
-    words: list[str | None]
     if device.type == "cuda":
-        limit = None if power_limit_w is None else f"{power_limit_w:.0f} W"
-        words = [or_none(lambda: _gpu_name(device)), limit]
+        limit = "" if power_limit_w is None else f"{power_limit_w:.0f} W"
+        words = [or_none(lambda: _gpu_name(device)) or "", limit]
     else:
         # Where a process cannot be tied to some of the cores it may use them all.
         cores = or_none(lambda: len(os.sched_getaffinity(0))) or or_none(os.cpu_count)
-        words = [or_none(cpu_name), f"x{cores}" if cores else None]
+        words = [or_none(cpu_name) or "", f"x{cores}" if cores else ""]
     return " ".join(word for word in words if word)
 
 
@@ -112,6 +110,5 @@ def _busy_s() -> float:
 
 def _host() -> str:
     """The id of the machine's boot: containers have host names of their own and share the cores."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-    return socket.gethostname()
+    boot_id = Path("/proc/sys/kernel/random/boot_id")
+    return (or_none(boot_id.read_text) or socket.gethostname()).strip()

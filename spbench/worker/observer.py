@@ -16,13 +16,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import final
 
 import torch
 from torch import Tensor
 
+from spbench.comm.group import Group
 from spbench.results.heartbeat import Heartbeat
-from spbench.worker.fault_injection import PlantedFault
+from spbench.worker.fault_injection import Fault
 from spbench.worker.turn_client import TurnClient
 
 
@@ -64,7 +66,9 @@ class Observer:
 
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     times: PhaseTimes = field(default_factory=PhaseTimes)
-    fault: PlantedFault | None = None
+    group: Group | None = None
+    """The ranks among which a planted fault strikes; None: nowhere."""
+    fault: Fault | None = None
     turns: TurnClient | None = None
 
     @contextmanager
@@ -76,13 +80,18 @@ class Observer:
     def step(self) -> None:
         """A step begins."""
         self.heartbeat.step()
-        if self.fault is not None:
-            self.fault.strike(f"step{self.heartbeat.steps - 1}")
+        if self.fault is not None and self.group is not None:
+            one_too_many = partial(self.group.gather_text, "")
+            self.fault.strike(self.group.rank, f"step{self.heartbeat.steps - 1}", one_too_many)
 
     def output(self, output: Tensor) -> Tensor:
         """The gate's output as this rank hands it out."""
-        return output if self.fault is None else self.fault.tampered(output)
+        if self.fault is None or self.group is None:
+            return output
+        return self.fault.tampered(self.group.rank, output)
 
     def timed(self, step: Callable[[], None]) -> Callable[[], None]:
         """``step`` as it is run under the clock."""
-        return step if self.fault is None else self.fault.slowed(step)
+        if self.fault is None or self.group is None:
+            return step
+        return self.fault.slowed(self.group.rank, step, self.group.synchronise)

@@ -1,6 +1,6 @@
 """A rank's process: it joins the others, does its job and writes its file.
 
-Called by the launcher in each process. On an error the rank writes what it knows and leaves
+Called by the launcher in each process. On an error the rank writes the failure cause and leaves
 by ``os._exit``: taking the process group down after an error can block, and would hide which
 rank failed first.
 """
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import re
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -18,25 +20,26 @@ from pathlib import Path
 
 import torch
 
-from spbench.comm.group import Group, ProcessGroup, ShareOfGroup
+from spbench.comm.group import Group, ProcessGroup, ShareOfGroup, is_broken_connection
 from spbench.layers.attention import fastest_kernels
 from spbench.results.heartbeat import Heartbeat, find_heartbeats, heartbeat_path
-from spbench.results.sample import CHECKED, sample_path, write_atomically
+from spbench.results.sample import CHECKED, RowStatus, Sample, sample_path, write_atomically
+from spbench.text import first_line
 from spbench.worker.collective_check import exchange_all
-from spbench.worker.failure import failure
-from spbench.worker.fault_injection import Fault, PlantedFault
+from spbench.worker.fault_injection import Fault
 from spbench.worker.observer import Observer
 from spbench.worker.parent_death import die_with_parent
-from spbench.worker.run_case import run_case
+from spbench.worker.run_case import run_case, verify_all
 from spbench.worker.turn_client import TurnClient
-from spbench.worker.verify import verify_all
 from spbench.workload.case import Job
 
+OUT_OF_MEMORY = re.compile(r"(?i)Tried to allocate ([\d.]+ \w+)|you tried to allocate (\d+) bytes")
+"""The size that could not be allocated, in the words of torch's CUDA and CPU allocators."""
 ECHO_S = 0.5
 """Wait of a rank with a broken connection: the death of another rank is the failure cause."""
 
 
-def run_job(folder: str) -> None:
+def run_job(folder: Path) -> None:
     """The process of one rank. ``folder`` holds ``job.json`` and takes the rank's file.
 
     SIGUSR1 makes it write the stacks of its threads into its log, whatever it is stuck in.
@@ -44,20 +47,22 @@ def run_job(folder: str) -> None:
     die_with_parent()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    place = Path(folder)
     rank = int(os.environ["RANK"])
     heartbeat, fault = Heartbeat(), None
     try:
-        job = Job.read(place)
-        if (heartbeats := find_heartbeats(place)) is not None:
+        job = Job.read(folder)
+        if (heartbeats := find_heartbeats(folder)) is not None:
             heartbeat = Heartbeat(heartbeat_path(heartbeats, rank))
         fault = Fault.of(os.environ | job.environment)
         if fault is not None:
             fault.strike(rank, "init")
         heartbeat.phase("joining")
         group = connect(job, heartbeat)
-        turns = with_turns(job, group, heartbeat)
-        write_atomically(sample_path(place, rank), work(job, group, heartbeat, fault, turns))
+        turns = TurnClient.of(os.environ, job.processes, heartbeat.working)
+        if any(group.largest([float(turns is None)])):
+            turns = None  # all ranks take turns, or none does
+        observer = Observer(heartbeat=heartbeat, group=group, fault=fault, turns=turns)
+        write_atomically(sample_path(folder, rank), work(job, group, observer))
         heartbeat.phase("leaving")
         if fault is not None:
             fault.strike(rank, "teardown")
@@ -66,7 +71,7 @@ def run_job(folder: str) -> None:
     except BaseException as error:
         traceback.print_exc()
         sample = failure(error, rank, fault)
-        write_atomically(sample_path(place, rank), sample.model_dump_json())
+        write_atomically(sample_path(folder, rank), sample.model_dump_json())
         sys.stdout.flush()
         sys.stderr.flush()
         if sample.status == "comm_error":
@@ -97,31 +102,42 @@ def connect(job: Job, heartbeat: Heartbeat | None = None, patience_s: float | No
     return group
 
 
-def with_turns(job: Job, group: Group, heartbeat: Heartbeat) -> TurnClient | None:
-    """This rank's line to the server of turns; None where any rank has none."""
-    turns = TurnClient.of(os.environ, job.processes, heartbeat.working)
-    (missing,) = group.largest([float(turns is None)])
-    return None if missing else turns
-
-
-def work(
-    job: Job,
-    group: Group,
-    heartbeat: Heartbeat | None = None,
-    fault: Fault | None = None,
-    turns: TurnClient | None = None,
-) -> str:
+def work(job: Job, group: Group, observer: Observer) -> str:
     """Does what the job asks of this rank, and returns what its file will hold."""
-    planted = fault and PlantedFault(
-        fault=fault,
-        rank=group.rank,
-        extra_collective=lambda: group.gather_text(""),
-        synchronise=group.synchronise,
-    )
-    observer = Observer(heartbeat=heartbeat or Heartbeat(), fault=planted, turns=turns)
     with fastest_kernels(group.device):
         if job.case is not None:
             return run_case(job.case, group, observer).model_dump_json()
         if job.collectives:
             return exchange_all(group, observer).model_dump_json()
         return CHECKED.dump_json(verify_all(job.checks, group, observer)).decode()
+
+
+def failure(error: BaseException, rank: int, fault: Fault | None = None) -> Sample:
+    """The failure cause, as the rank that failed writes it down."""
+    status = status_of(error)
+    reason = f"{type(error).__name__}: {first_line(error)}"
+    request = OUT_OF_MEMORY.search(str(error))
+    if status in ("oom", "host_oom") and request is not None:
+        size = request[1] or f"{int(request[2]) / 2**20:,.1f} MiB"
+        reason = f"out of memory when it asked for {size}"
+    return Sample(
+        rank=rank,
+        status=status,
+        reason=reason,
+        host=socket.gethostname(),
+        failed_at_s=time.time(),
+        environment={} if fault is None else fault.environment,
+    )
+
+
+def status_of(error: BaseException) -> RowStatus:
+    """The row's status after a rank raised ``error``."""
+    text = str(error)
+    on_device = "out of memory" in text or "ALLOC_FAILED" in text
+    if on_device or isinstance(error, torch.cuda.OutOfMemoryError):
+        return "oom"
+    if isinstance(error, MemoryError) or "can't allocate memory" in text:
+        return "host_oom"
+    if isinstance(error, (KeyboardInterrupt, SystemExit)):
+        return "interrupted"
+    return "comm_error" if is_broken_connection(error) else "crash"

@@ -40,7 +40,7 @@ FINER = {"bfloat16": "float32", "float16": "float32"}
 FINER_WHERE_SHARP = FINER | {"float32": "float64"}
 
 Named = dict[str, Tensor]
-"""The output, the input's gradient and every weight's gradient, by name."""
+"""The output, and behind it the input's gradient and every weight's gradient, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""One rank's life in one case: the gate, and behind it the measurements.
+"""One rank's life in one case: the gate, and behind it the measurements; or the gate alone.
 
-A case whose gate fails is not timed.
+A case whose gate fails is not timed. ``spbench verify`` runs the gate alone, over many shapes.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,14 +16,14 @@ import torch
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import Transports
-from spbench.results.sample import Sample
+from spbench.results.sample import Checked, Sample
 from spbench.strategies.base import Strategy
 from spbench.strategies.registry import load
 from spbench.worker.gate import GateResult, run_gate
 from spbench.worker.measure import measure
 from spbench.worker.observer import Observer
 from spbench.worker.reference import Reference, one_device, workload_to_compare
-from spbench.workload.case import Case
+from spbench.workload.case import Case, GateCheck
 from spbench.workload.traffic import by_phase, count
 
 
@@ -33,7 +34,7 @@ def run_case(case: Case, group: Group, observer: Observer) -> Sample:
     if why_not is not None:
         return Sample(rank=group.rank, status="skipped", reason=why_not)
     torch.manual_seed(case.seed + group.rank)
-    planted = {} if observer.fault is None else observer.fault.fault.environment
+    planted = {} if observer.fault is None else observer.fault.environment
     environment = {name: os.environ.get(name, "") for name in strategy.environment} | planted
     facts = _facts(group.device) | {"environment": environment}
     return _gate_and_measure(case, strategy, group, observer).model_copy(update=facts)
@@ -52,18 +53,16 @@ def _facts(device: torch.device) -> dict[str, Any]:
 def _gate_and_measure(case: Case, strategy: Strategy, group: Group, observer: Observer) -> Sample:
     began_s = time.time()
     with observer.phase("gate"):
-        result, gated_on = _gate(case, strategy, group, observer)
+        result = _gate(case, strategy, group, observer)
     proof: dict[str, Any] = {
         "rank": group.rank,
         "backend": group.backend,
         "began_s": began_s,
-        "gated_on": gated_on,
         **result.figures,
         "predicted_by_phase": _predicted(case, strategy, group),
     }
     wrong = result.why_wrong()
-    (anyone_wrong,) = group.largest([float(wrong is not None)])
-    if anyone_wrong:
+    if any(group.largest([float(wrong is not None)])):
         reason = wrong or "another rank's result is wrong"
         failed_at_s = time.time() if wrong else None
         return Sample(status="wrong_result", reason=reason, failed_at_s=failed_at_s, **proof)
@@ -80,19 +79,15 @@ def _predicted(case: Case, strategy: Strategy, group: Group) -> dict[str, int]:
     return {phase: max(sent[phase] for sent in by_rank) for phase in by_rank[0]}
 
 
-def _gate(
-    case: Case, strategy: Strategy, group: Group, observer: Observer
-) -> tuple[GateResult, str]:
-    """This rank's result, and the name of the workload that was compared."""
+def _gate(case: Case, strategy: Strategy, group: Group, observer: Observer) -> GateResult:
     if isinstance(group, ShareOfGroup):
         observer.step()
         reduced = case.workload.reduced(group.size)
         reference = one_device(reduced, torch.device("cpu"), seed=case.seed, observer=observer)
-        return _gate_by_threads(strategy, group.size, reference, observer), reduced.name
+        return _gate_by_threads(strategy, group.size, reference, observer)
     workload = workload_to_compare(case.workload, group)
     reference = one_device(workload, group.device, seed=case.seed, observer=observer)
-    result = run_gate(strategy, group.transports, group.device, reference, observer)
-    return result, workload.name
+    return run_gate(strategy, group.transports, group.device, reference, observer)
 
 
 def _gate_by_threads(
@@ -114,3 +109,29 @@ def _gate_by_threads(
     torch.set_num_threads(threads)
     wrong = [result for result in results if result.why_wrong()]
     return max(wrong or results, key=lambda result: result.worst.excess)
+
+
+def verify_all(checks: Sequence[GateCheck], group: Group, observer: Observer) -> list[Checked]:
+    """Every check in order, on all ranks together, as this rank saw it.
+
+    One device's answer is kept for the checks that follow on the same workload.
+    """
+    checked: list[Checked] = []
+    reference: Reference | None = None
+    for check in checks:
+        strategy = load(check.strategy)
+        declined = strategy.misfit(check.workload) or strategy.why_not(check.workload, group.size)
+        if declined:
+            checked.append(Checked(declined=declined))
+            continue
+        with observer.phase(f"{check.strategy} on {check.workload.name}"):
+            workload = workload_to_compare(check.workload, group)
+            wanted = workload, check.sharpness
+            if reference is None or (reference.workload, reference.sharpness) != wanted:
+                reference = None  # freed before the next one is made
+                reference = one_device(
+                    workload, group.device, sharpness=check.sharpness, observer=observer
+                )
+            result = run_gate(strategy, group.transports, group.device, reference, observer)
+        checked.append(Checked(wrong=result.why_wrong() or "", **result.figures))
+    return checked

@@ -47,10 +47,8 @@ class Stopwatch:
         slowest: list[float] = []
         while len(slowest) < budget.max_warmup:
             slowest += self.group.largest([self.once(step)])
-            spent_s = sum(slowest) / 1e3
-            if len(slowest) >= budget.min_warmup and (
-                _is_steady(slowest) or spent_s > 2 * budget.seconds
-            ):
+            is_long = sum(slowest) / 1e3 > 2 * budget.seconds
+            if len(slowest) >= budget.min_warmup and (is_long or _is_steady(slowest)):
                 break
         return slowest
 

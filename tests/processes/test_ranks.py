@@ -26,7 +26,7 @@ from spbench.workload.catalogue import find
 pytestmark = pytest.mark.serial  # hang limits of seconds
 
 PLANTED = RuntimeError.__name__ + ": planted by SPBENCH_FAULT"
-STACK = r'File ".*fault_injection\.py", line \d+ in _strike'
+STACK = r'File ".*fault_injection\.py", line \d+ in strike'
 FAULTS = {
     "oom@rank1:step3": ("oom", "rank 1: out of memory when it asked for 2.00 GiB", ""),
     "raise@rank1:step3": ("crash", f"rank 1: {PLANTED}", "Traceback"),

@@ -12,7 +12,7 @@ import torch
 
 from spbench.errors import USAGE, Failure
 from spbench.sweep.fault_check import check_hits
-from spbench.worker.fault_injection import VARIABLE, Fault, PlantedFault
+from spbench.worker.fault_injection import VARIABLE, Fault
 from spbench.workload.case import COUNTED, Case, Kind
 from spbench.workload.catalogue import find
 
@@ -33,14 +33,6 @@ class FakeTime:
     def now_s(self) -> float:
         self.now += 1e-6
         return self.now
-
-
-def planted(text: str, rank: int, fake: FakeTime | None = None) -> PlantedFault:
-    """The fault as ``rank`` meets it, on the real clock unless another is given."""
-    fault = Fault.parse(text)
-    if fake is None:
-        return PlantedFault(fault=fault, rank=rank)
-    return PlantedFault(fault=fault, rank=rank, synchronise=fake.synchronise, now_s=fake.now_s)
 
 
 def test_a_slow_rank_is_read() -> None:
@@ -164,7 +156,8 @@ def test_commands_refuse_a_fault_that_would_not_show(
 def test_each_step_takes_that_much_longer(step_s: float) -> None:
     """The step is lengthened by its share, after the device has finished."""
     fake = FakeTime(step_s)
-    slow = planted("slow@rank1:10%", 1, fake).slowed(fake.step)
+    fault = Fault.parse("slow@rank1:10%")
+    slow = fault.slowed(1, fake.step, fake.synchronise, fake.now_s)
     slow()
     assert fake.now == pytest.approx(1.1 * step_s, abs=1e-5)
     assert fake.synchronised == 1
@@ -173,12 +166,12 @@ def test_each_step_takes_that_much_longer(step_s: float) -> None:
 def test_other_ranks_run_as_ever() -> None:
     """A rank without the fault runs its own step, unwrapped."""
     fake = FakeTime(1.0)
-    assert planted("slow@rank1:10%", 0, fake).slowed(fake.step) == fake.step
+    assert Fault.parse("slow@rank1:10%").slowed(0, fake.step, fake.synchronise) == fake.step
 
 
 def test_on_a_real_clock() -> None:
     """A step of 20 ms that is slowed by 100 % takes at least 40 ms."""
-    slow = planted("slow@rank0:100%", 0).slowed(lambda: time.sleep(0.02))
+    slow = Fault.parse("slow@rank0:100%").slowed(0, lambda: time.sleep(0.02), lambda: None)
     start = time.perf_counter()
     slow()
     assert time.perf_counter() - start >= 0.04
@@ -193,9 +186,8 @@ def test_a_fault_strikes_in_its_place_alone() -> None:
         raises.strike(1, "step3")
     with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 2\.00 GiB"):
         Fault.parse("oom@rank0:init").strike(0, "init")
-    mine = planted("raise@rank1:step3", 1)
-    assert mine.tampered(1.5) == 1.5
-    assert mine.slowed(lambda: None)() is None
+    assert raises.tampered(1, 1.5) == 1.5
+    assert raises.slowed(1, print, print) == print
 
 
 def test_a_collective_too_many_is_the_callers() -> None:
@@ -207,7 +199,7 @@ def test_a_collective_too_many_is_the_callers() -> None:
 
 def test_wrong_numbers_are_wrong_on_one_rank() -> None:
     """corrupt doubles the output, nan spoils it; neither strikes in any other way."""
-    corrupt = [planted("corrupt@rank1:step0", rank) for rank in (0, 1)]
-    assert [fault.tampered(1.5) for fault in corrupt] == [1.5, 3.0]
-    assert math.isnan(planted("nan@rank1:step0", 1).tampered(1.5))
-    corrupt[1].strike("step0")
+    corrupt = Fault.parse("corrupt@rank1:step0")
+    assert [corrupt.tampered(rank, 1.5) for rank in (0, 1)] == [1.5, 3.0]
+    assert math.isnan(Fault.parse("nan@rank1:step0").tampered(1, 1.5))
+    corrupt.strike(1, "step0")

@@ -9,7 +9,7 @@ import torch
 
 from spbench.comm.group import ShareOfGroup
 from spbench.results.heartbeat import Heartbeat, heartbeat_path, read_heartbeat
-from spbench.worker.fault_injection import Fault, PlantedFault
+from spbench.worker.fault_injection import Fault
 from spbench.worker.observer import Observer, PhaseTimes
 
 CPU = torch.device("cpu")
@@ -88,8 +88,7 @@ def test_a_rank_shows_where_it_is_before_it_goes_on(tmp_path: Path) -> None:
 
 def test_a_planted_fault_strikes_as_its_step_begins() -> None:
     """Steps are numbered as this rank begins them; the heartbeat has counted the step already."""
-    fault = PlantedFault(fault=Fault.parse("raise@rank0:step1"), rank=0)
-    observer = Observer(fault=fault)
+    observer = Observer(group=ShareOfGroup(CPU, 2), fault=Fault.parse("raise@rank0:step1"))
     observer.step()
     with pytest.raises(RuntimeError, match="planted by SPBENCH_FAULT"):
         observer.step()

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from spbench.comm.fake import silent_transports
-from spbench.comm.group import ShareOfGroup
+from spbench.comm.group import Group, ShareOfGroup
 from spbench.errors import USAGE
 from spbench.launch.local import LocalLauncher
 from spbench.model.inputs import seeded
@@ -34,7 +34,8 @@ from spbench.strategies.fixed_axis import FixedAxis
 from spbench.strategies.registry import load
 from spbench.sweep.plan import cells
 from spbench.sweep.request import Request
-from spbench.worker.rank_process import work as work_of_rank
+from spbench.worker.observer import Observer
+from spbench.worker.rank_process import work
 from spbench.worker.reference import OneDevice, one_device
 from spbench.worker.step import Step
 from spbench.workload import workload as workload_module
@@ -146,6 +147,10 @@ def is_ulysses(workload: Workload, strategy: Strategy, ranks: int) -> bool:
     (axis,) = set(strategy.layout(workload, ranks))
     other = load(f"ulysses:shard-axis={axis}")
     return strategy.traffic(workload, ranks) == other.traffic(workload, ranks)
+
+
+def work_of_rank(job: Job, group: Group) -> str:
+    return work(job, group, Observer())
 
 
 def test_no_means_no_and_yes_means_yes() -> None:
