@@ -6,7 +6,7 @@ Otherwise a test with that fault would prove nothing, unnoticed.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import click
 
@@ -23,11 +23,9 @@ def planted_fault() -> Fault | None:
         raise Failure(str(error)) from None
 
 
-def check_hits(fault: Fault | None, cases: Iterable[Case]) -> None:
+def check_hits(fault: Fault, cases: Sequence[Case]) -> None:
     """Raises Failure for a fault in a rank, or in a step, that none of these cases has."""
-    if fault is None:
-        return
-    cases, planted = list(cases), f"{VARIABLE}={fault.text!r}"
+    planted = f"{VARIABLE}={fault.text!r}"
     if not cases:
         raise Failure(f"{planted}: no case can run, so it hits nobody; leave it out")
     # A share is rank 0 alone, whatever group it claims.
@@ -44,8 +42,8 @@ def check_hits(fault: Fault | None, cases: Iterable[Case]) -> None:
 
 def announce_fault(fault: Fault | None, cells: Iterable[Cell]) -> None:
     """Says on stderr which fault is planted. Raises Failure if no cell that can run has it."""
-    check_hits(fault, [cell.case for cell in cells if cell.why_not is None])
     if fault is not None:
+        check_hits(fault, [cell.case for cell in cells if cell.why_not is None])
         click.echo(f"{VARIABLE}={fault.text}: a fault is planted, and rows say so", err=True)
 
 

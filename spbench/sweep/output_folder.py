@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import secrets
 from datetime import UTC, datetime
@@ -36,11 +37,8 @@ def output_folder(out: Path | None, title: str, *, fresh: bool = False) -> Path:
 
 def new_folder(parent: Path, name: str) -> Path:
     """``parent/name``, or with a number behind it that is not taken."""
-    folder, tries = parent / name, 1
-    while folder.exists():
-        tries += 1
-        folder = parent / f"{name}-{tries}"
-    return folder
+    names = itertools.chain([name], (f"{name}-{count}" for count in itertools.count(2)))
+    return next(parent / free for free in names if not (parent / free).exists())
 
 
 def launch_folder(case: Case) -> str:

@@ -56,21 +56,23 @@ def in_rounds(cases: Sequence[Case], launches: Iterable[int], seed: int) -> list
     Within a round all strategies of one workload and number of ranks follow each other. The
     first round has them in the order given, the others begin elsewhere (see ``turned``).
     """
-    strategies = {case.strategy: load(case.strategy) for case in cases}
     # Neighbours in the plan need not be so in the request: an include may add a strategy.
-    groups: dict[tuple[str, int], list[Case]] = {}
+    groups: dict[tuple[str, int], list[Cell]] = {}
     for case in cases:
-        groups.setdefault((case.workload.model_dump_json(), case.ranks), []).append(case)
-    planned = []
-    for launch in launches:
-        for group in groups.values():
-            for case in turned(group, launch, seed):
-                strategy = strategies[case.strategy]
-                misfit = strategy.misfit(case.workload)
-                why_not = misfit or strategy.why_not(case.workload, case.ranks)
-                launched = case.model_copy(update={"launch": launch})
-                planned.append(Cell(case=launched, why_not=why_not))
-    return planned
+        group = groups.setdefault((case.workload.model_dump_json(), case.ranks), [])
+        group.append(Cell(case=case, why_not=_declined(case)))
+    return [
+        replace(cell, case=cell.case.model_copy(update={"launch": launch}))
+        for launch in launches
+        for group in groups.values()
+        for cell in turned(group, launch, seed)
+    ]
+
+
+def _declined(case: Case) -> str | None:
+    """Why the strategy cannot run the case; None if it can."""
+    strategy = load(case.strategy)
+    return strategy.misfit(case.workload) or strategy.why_not(case.workload, case.ranks)
 
 
 def turned(cases: Sequence[T], launch: int, seed: int) -> list[T]:

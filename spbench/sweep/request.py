@@ -31,8 +31,6 @@ class Request:
     """Decides the order of cases within a round, and what ranks compute with."""
     skip_invalid: bool = False
     """Cells that cannot run become rows that say why; otherwise nothing is started."""
-    from_file: bool = False
-    """Whether a sweep file names the combinations."""
     reference: str | None = None
     """The strategy that others are compared with; None: the first."""
     deadlines: Deadlines = field(default_factory=Deadlines)
@@ -72,7 +70,6 @@ def from_sweep_file(name: str, device: Device) -> Request:
         launches=sweep.file.launches,
         skip_invalid=sweep.file.skip_invalid,
         reference=sweep.file.reference,
-        from_file=True,
     )
 
 
@@ -86,28 +83,19 @@ def _named_with_options(texts: Sequence[str]) -> list[str]:
 
 
 def refusal(request: Request, cell: Cell, cells: Sequence[Cell]) -> Failure:
-    """The message that ``cell`` cannot run, and which of ``cells`` can."""
-    case = cell.case
-    return Failure(
-        f"{_place(request, cell)}strategy {case.strategy!r} cannot run "
-        f"{case.workload.name} on {counted(case.ranks, 'rank')}: {cell.why_not}.\n"
-        f"  Or {_others(request, cell, cells)}--skip-invalid to leave such cells out."
-    )
-
-
-def _place(request: Request, cell: Cell) -> str:
-    """``file:line: `` of the cell; empty where the command line asked for it."""
+    """The message that ``cell`` cannot run, and which strategies can run its workload on every
+    requested number of ranks."""
     case = cell.case
     wanted = Combination(workload=case.workload, strategy=case.strategy, ranks=case.ranks)
     place = next(known.place for known in request.combinations if known == wanted)
-    return f"{place}: " if place else ""
-
-
-def _others(request: Request, failed: Cell, cells: Sequence[Cell]) -> str:
-    """The requested strategies that can run the workload on every requested number of ranks."""
-    alike = [cell for cell in cells if cell.case.workload == failed.case.workload]
-    cannot = {cell.case.strategy for cell in alike if cell.why_not is not None}
-    can = [cell.case.strategy for cell in alike if cell.case.strategy not in cannot]
-    names = ",".join(dict.fromkeys(can))
-    how = f"'strategies: [{names}]'" if request.from_file else f"-s {names}"
-    return f"{how} (those that can run it), or " if names else ""
+    alike = [each for each in cells if each.case.workload == case.workload]
+    cannot = {each.case.strategy for each in alike if each.why_not is not None}
+    names = dict.fromkeys(each.case.strategy for each in alike)
+    can = ",".join(name for name in names if name not in cannot)
+    how = f"'strategies: [{can}]'" if place else f"-s {can}"
+    start, advice = f"{place}: " if place else "", f"{how} (those that can run it), or "
+    return Failure(
+        f"{start}strategy {case.strategy!r} cannot run {case.workload.name} on "
+        f"{counted(case.ranks, 'rank')}: {cell.why_not}.\n"
+        f"  Or {advice if can else ''}--skip-invalid to leave such cells out."
+    )

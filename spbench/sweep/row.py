@@ -43,11 +43,13 @@ def columns_of(
         versions = samples[0].versions
         columns |= {name: versions.get(name, "") for name in ("torch", "cuda", "nccl")}
         columns |= {"gpu": samples[0].device_name, "gated_on": samples[0].gated_on}
-        columns |= {"backend": samples[0].backend, "environment": " ".join(_variables(samples))}
+        pairs = (pair for sample in samples for pair in sample.environment.items())
+        variables = dict.fromkeys(f"{name}={value}" for name, value in pairs)
+        columns |= {"backend": samples[0].backend, "environment": " ".join(variables)}
     if status == "ok":
         columns |= measured(case, samples, peak_tflops)
     elif status == "wrong_result":
-        columns |= _largest_columns(ERRORS, samples) | _counts(samples)
+        columns |= largest_columns(ERRORS, samples) | _counts(samples)
     return columns
 
 
@@ -68,7 +70,7 @@ def seconds_by_phase(
 
 def measured(case: Case, samples: Sequence[Sample], peak_tflops: float | None) -> dict[str, Any]:
     """The measured columns of a launch whose ranks all succeeded."""
-    columns = _largest_columns(LARGEST, samples) | _counts(samples)
+    columns = largest_columns(LARGEST, samples) | _counts(samples)
     columns |= {"stopped_by": samples[0].stopped_by, "steps_s": samples[0].steps_s}
     columns |= as_columns(case.device, [sample.conditions for sample in samples])
     steps = slowest([sample.step_ms for sample in samples])
@@ -129,8 +131,9 @@ def largest(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def _largest_columns(names: Iterable[str], samples: Sequence[Sample]) -> dict[str, float | None]:
-    return {name: largest(getattr(sample, name) for sample in samples) for name in names}
+def largest_columns(names: Iterable[str], by_rank: Sequence[object]) -> dict[str, float | None]:
+    """The largest value of any rank in each of these columns."""
+    return {name: largest(getattr(of_rank, name) for of_rank in by_rank) for name in names}
 
 
 def _counts(samples: Sequence[Sample]) -> dict[str, Any]:
@@ -148,9 +151,3 @@ def _counts(samples: Sequence[Sample]) -> dict[str, Any]:
     # All ranks call the same, except for parts that are empty.
     busiest = max(calls, key=lambda of_rank: sum(of_rank.values()))
     return columns | {"collectives": " ".join(f"{name}={n}" for name, n in busiest.items())}
-
-
-def _variables(samples: Iterable[Sample]) -> list[str]:
-    """NAME=value of each variable that a rank reports, each once."""
-    pairs = (pair for sample in samples for pair in sample.environment.items())
-    return list(dict.fromkeys(f"{name}={value}" for name, value in pairs))

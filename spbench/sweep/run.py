@@ -49,17 +49,16 @@ def run(request: Request, cells: Sequence[Cell]) -> Finished | None:
     if request.cluster is not None and not request.cluster.is_head:
         _follow(_described(request.cluster, request, cells))
         return None
-    launcher: JoinedLauncher | LocalLauncher
-    if joined_ranks() is None:
+    is_joined = joined_ranks() is not None
+    if not is_joined or int(os.environ["RANK"]) == 0:
+        # It refuses --out before other ranks wait for this one.
         folder = output_folder(request.out, request.title, fresh=request.fresh)
-        launcher = _local_launcher(request, cells, folder)
-    else:
-        if int(os.environ["RANK"]) == 0:  # refuses --out before other ranks wait for this one
-            folder = output_folder(request.out, request.title, fresh=request.fresh)
-        launcher = _joined_launcher(request, cells)
-        if not launcher.is_first:
-            launcher.follow()
-            return None
+    launcher = (
+        _joined_launcher(request, cells) if is_joined else _local_launcher(request, cells, folder)
+    )
+    if isinstance(launcher, JoinedLauncher) and not launcher.is_first:
+        launcher.follow()
+        return None
     with Store(folder) as store:
         return _measure(request, cells, store, launcher)
 

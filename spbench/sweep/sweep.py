@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,11 +22,6 @@ from spbench.sweep.plan import job_of
 from spbench.sweep.row import columns_of, seconds_by_phase
 from spbench.text import counted
 from spbench.workload.case import Case, Cell
-
-SIZES = {"axes", "batch", "depth"}
-"""Fields of a workload in which a larger value takes more memory."""
-TEXTS = {"name", "source"}
-"""Fields of a workload that change nothing that is computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,20 +118,14 @@ def still_to_do(cells: Sequence[Cell], done: Sequence[Record]) -> list[Cell]:
     measurement budget, a row with the full one for any. The last row of a launch counts.
     """
     last = {(row.case, row.launch, row.effort_label): row for row in done}
-    declined = {cell.case.key: cell.why_not for cell in cells if cell.why_not is not None}
-    finished = {
-        launch
-        for launch, row in last.items()
-        if row.status == "ok" or (row.status == "skipped" and declined.get(row.case) == row.reason)
-    }
-    return [
-        cell
-        for cell in cells
-        if not any(
-            (cell.case.key, cell.case.launch, budget) in finished
-            for budget in (cell.case.budget.label, "full")
-        )
-    ]
+
+    def is_done(cell: Cell) -> bool:
+        launch = cell.case.key, cell.case.launch
+        rows = [last.get((*launch, budget)) for budget in (cell.case.budget.label, "full")]
+        ends = [(row.status, row.reason) for row in rows if row is not None]
+        return ("skipped", cell.why_not) in ends or "ok" in (status for status, _ in ends)
+
+    return [cell for cell in cells if not is_done(cell)]
 
 
 def too_large(case: Case, starved: Sequence[Case]) -> str | None:
@@ -154,17 +144,17 @@ def too_large(case: Case, starved: Sequence[Case]) -> str | None:
 
 def _is_larger(case: Case, other: Case) -> bool:
     """Whether no size of ``case`` is smaller, on no more ranks, and all else is equal."""
-    if (case.strategy, case.device, case.kind) != (other.strategy, other.device, other.kind):
-        return False
-    mine, theirs = case.workload, other.workload
-    alike = [
-        work.model_dump(exclude=SIZES | TEXTS) | {"axes": list(work.axes)}
-        for work in (mine, theirs)
-    ]
-    return (
-        alike[0] == alike[1]
-        and case.ranks <= other.ranks
-        and mine.batch >= theirs.batch
-        and mine.depth >= theirs.depth
-        and all(mine.axes[name] >= size for name, size in theirs.axes.items())
-    )
+    no_smaller = map(operator.ge, _sizes(case), _sizes(other))
+    return _all_but_sizes(case) == _all_but_sizes(other) and all(no_smaller)
+
+
+def _sizes(case: Case) -> tuple[int, ...]:
+    """Numbers of which each takes more memory where it is larger."""
+    work = case.workload
+    return -case.ranks, work.batch, work.depth, *work.axes.values()
+
+
+def _all_but_sizes(case: Case) -> tuple[Any, ...]:
+    work = case.workload
+    fields = work.model_dump(exclude={"axes", "batch", "depth", "name", "source"})
+    return case.strategy, case.device, case.kind, list(work.axes), fields

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,14 +16,16 @@ from spbench.launch.launcher import Launcher, LaunchResult
 from spbench.launch.local import LocalLauncher
 from spbench.launch.torchrun import JoinedLauncher, joined_ranks
 from spbench.results.sample import CHECKED, Checked, Sample, VerifyResult, sample_path
-from spbench.sweep.row import largest
+from spbench.sweep.row import ERRORS, largest_columns
 from spbench.text import counted
 from spbench.workload.case import Device, GateCheck, Job
 from spbench.workload.workload import Workload
 
-SHARP = {"float64": 8.0, "float32": 8.0}
+SHARPNESS = 8.0
 """Multiplies q and k: rows of scores then span more than four hundred, which a careless softmax
-or log-sum-exp merge does not survive. In 16 bits one device does not survive it either."""
+or log-sum-exp merge does not survive."""
+SHARP_DTYPES = ("float64", "float32")
+"""In 16 bits one device does not survive sharp scores either."""
 HANG_S = 600.0
 """One device's answer on a large shape may take minutes, in which no rank makes progress."""
 SHARP_SHAPES = ("attention-only", "causal-only")
@@ -43,14 +46,10 @@ def checks_for(strategies: Sequence[str], workloads: Sequence[Workload]) -> list
     return [
         GateCheck(workload=work, strategy=strategy, sharpness=sharpness)
         for work in workloads
-        for sharpness in _sharpnesses(work)
+        for sharpness in (1.0, SHARPNESS)
+        if sharpness == 1.0 or (work.name in SHARP_SHAPES and work.dtype in SHARP_DTYPES)
         for strategy in strategies
     ]
-
-
-def _sharpnesses(work: Workload) -> tuple[float, ...]:
-    sharp = work.name in SHARP_SHAPES and work.dtype in SHARP
-    return (1.0, SHARP[work.dtype]) if sharp else (1.0,)
 
 
 def verify(
@@ -60,47 +59,36 @@ def verify(
 
     Raises RanksFailedError, and keeps the logs only then: its message says where they are.
     """
-    joined = None
-    if joined_ranks() is not None:
-        job = Job(ranks=ranks[0], device=device, checks=list(checks), timeout_s=timeout_s)
-        joined = JoinedLauncher(job)
-        if not joined.is_first:
-            joined.follow()
-            return None
+    jobs = [
+        Job(ranks=count, device=device, checks=list(checks), timeout_s=timeout_s) for count in ranks
+    ]
+    joined = None if joined_ranks() is None else JoinedLauncher(jobs[0])
+    if joined is not None and not joined.is_first:
+        joined.follow()
+        return None
     folder = Path(tempfile.mkdtemp(prefix="spbench-verify-"))
     launcher = joined or LocalLauncher(folder / "launcher.log")
     results: list[VerifyResult] = []
-    failed = False
     try:
-        for size in ranks:
-            click.echo(f"{counted(len(checks), 'check')} on {counted(size, 'rank')}", err=True)
-            place = folder / f"{size}-ranks"
-            results += run_checks(checks, size, device, launcher, place, timeout_s)
-    except RanksFailedError:
-        failed = True
-        raise
+        for job in jobs:
+            said = f"{counted(len(checks), 'check')} on {counted(job.ranks, 'rank')}"
+            click.echo(said, err=True)
+            results += run_checks(job, launcher, folder / f"{job.ranks}-ranks")
     finally:
         launcher.close()
-        if not failed:
+        if not isinstance(sys.exception(), RanksFailedError):
             shutil.rmtree(folder, ignore_errors=True)
     return results
 
 
-def run_checks(
-    checks: Sequence[GateCheck],
-    ranks: int,
-    device: Device,
-    launcher: Launcher,
-    folder: Path,
-    timeout_s: float,
-) -> list[VerifyResult]:
-    """All checks in one launch of ``ranks``. Raises RanksFailedError with the first reason."""
-    hang_s = min(HANG_S, timeout_s)
-    job = Job(ranks=ranks, device=device, checks=list(checks), timeout_s=timeout_s, hang_s=hang_s)
-    launched = launcher.run(job, folder)
-    by_rank = [_read_checks(folder, launched, rank) for rank in range(ranks)]
+def run_checks(job: Job, launcher: Launcher, folder: Path) -> list[VerifyResult]:
+    """All checks of ``job`` in one launch. Raises RanksFailedError with the first reason."""
+    patient = job.model_copy(update={"hang_s": min(HANG_S, job.timeout_s)})
+    launched = launcher.run(patient, folder)
+    by_rank = [_read_checks(folder, launched, rank) for rank in range(job.ranks)]
     return [
-        _result(check, ranks, [checked[i] for checked in by_rank]) for i, check in enumerate(checks)
+        _result(check, job.ranks, [checked[i] for checked in by_rank])
+        for i, check in enumerate(job.checks)
     ]
 
 
@@ -131,7 +119,5 @@ def _result(check: GateCheck, ranks: int, by_rank: Sequence[Checked]) -> VerifyR
         sharpness=check.sharpness,
         outcome="declined" if declined else "WRONG" if wrong else "passed",
         reason=declined or wrong,
-        output_error=largest(seen.output_error for seen in by_rank),
-        gradient_error=largest(seen.gradient_error for seen in by_rank),
-        tolerance=largest(seen.tolerance for seen in by_rank),
+        **largest_columns(ERRORS, by_rank),
     )

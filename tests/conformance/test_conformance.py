@@ -19,6 +19,7 @@ from spbench.model.inputs import seeded
 from spbench.strategies.registry import load
 from spbench.sweep.verification import checks_for, run_checks
 from spbench.worker.step import Step
+from spbench.workload.case import Job
 from spbench.workload.catalogue import find, names
 from spbench.workload.load import with_settings
 from spbench.workload.workload import Workload
@@ -144,7 +145,8 @@ def test_real_processes_over_gloo(ranks: int, launcher: LocalLauncher, tmp_path:
     assert ALL or len(drawn) == len(ON_PROCESSES)
     shapes = [with_settings(shape, ["dtype=float64"]) for shape in drawn]
     checks = checks_for(variants(), shapes)
-    results = run_checks(checks, ranks, "cpu", launcher, tmp_path / "job", 240.0)
+    job = Job(ranks=ranks, device="cpu", checks=checks, timeout_s=240.0)
+    results = run_checks(job, launcher, tmp_path / "job")
     assert len(results) == len(checks)
     assert {result.outcome for result in results} == {"passed", "declined"}
     passed = [result for result in results if result.outcome == "passed"]

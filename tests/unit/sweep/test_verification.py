@@ -33,8 +33,9 @@ class FailingLauncher:
 def test_what_a_rank_wrote_of_its_failure_is_the_message(tmp_path: Path) -> None:
     """With the folder of the logs behind it."""
     check = GateCheck(workload=find("axes-2d", "verify"), strategy="dsp")
+    job = Job(ranks=2, device="cpu", checks=[check], timeout_s=1.0)
     with pytest.raises(RanksFailedError, match="rank 0: it broke; logs are in"):
-        run_checks([check], 2, "cpu", FailingLauncher(), tmp_path / "ranks", 1.0)
+        run_checks(job, FailingLauncher(), tmp_path / "ranks")
 
 
 @pytest.mark.parametrize("error", [RanksFailedError("no"), KeyboardInterrupt()])
