@@ -21,9 +21,8 @@ from spbench.comm.group import ShareOfGroup
 from spbench.layers.attention import fastest_kernels
 from spbench.strategies.registry import load
 from spbench.worker.step import Step
-from spbench.workload.catalogue import find
+from spbench.workload.catalogue import find, with_settings
 from spbench.workload.flops import step_flops
-from spbench.workload.load import with_settings
 from spbench.workload.workload import Workload
 
 KINDS = {

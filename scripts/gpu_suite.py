@@ -22,9 +22,8 @@ from typing import Any
 from spbench.errors import ResultsError
 from spbench.results.reading import latest, read_runs, records_of
 from spbench.results.record import Record
-from spbench.workload.catalogue import find
+from spbench.workload.catalogue import find, with_settings
 from spbench.workload.flops import parameters, step_flops
-from spbench.workload.load import with_settings
 from spbench.workload.traffic import PHASES
 from spbench.workload.workload import DTYPE_BYTES, Workload
 

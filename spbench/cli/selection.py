@@ -20,8 +20,7 @@ from spbench.sweep.devices import choose_device, default_ranks, why_not_here
 from spbench.sweep.fault_check import planted_fault
 from spbench.sweep.request import Request, every, from_sweep_file
 from spbench.workload.case import QUICK, Device, MeasurementBudget
-from spbench.workload.catalogue import find
-from spbench.workload.load import overridden, overrides_of, with_settings_in_name
+from spbench.workload.catalogue import find, overridden, overrides_of, with_settings_in_name
 from spbench.workload.sweep_schema import LAUNCHES
 from spbench.workload.workload import Workload
 

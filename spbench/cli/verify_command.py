@@ -17,8 +17,7 @@ from spbench.strategies.registry import expand_names, load
 from spbench.sweep.devices import choose_device
 from spbench.sweep.fault_check import refuse_fault
 from spbench.sweep.verification import checks_for, verify
-from spbench.workload.catalogue import find, names
-from spbench.workload.load import with_settings
+from spbench.workload.catalogue import find, names, with_settings
 from spbench.workload.workload import Workload
 
 SMALL = "-small"

@@ -1,16 +1,36 @@
-"""The catalogue: workloads and sweeps by name, each a YAML file with its source."""
+"""Workloads by name or from a file, and with fields overridden.
+
+Errors name the file, the line and the nearest valid name:
+
+    Error: bench.yaml:14: unknown key 'hiden'. Did you mean 'hidden'?
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from spbench.workload.load import load_file
-from spbench.workload.validation_errors import suggestion
+import yaml
+
+from spbench.workload.block import SUBLAYERS
+from spbench.workload.validation_errors import suggestion, unknown_key, validated
 from spbench.workload.workload import Workload
-from spbench.workload.yaml_lines import WorkloadError, short
+from spbench.workload.yaml_lines import (
+    KeyPath,
+    WorkloadError,
+    YamlData,
+    parse,
+    parse_mapping,
+    read_mapping,
+    short,
+)
 
 PACKAGED = Path(__file__).parents[1] / "configs"
 CHECKED_OUT = Path(__file__).parents[2] / "configs"
+OWN_COLUMNS = ("name", "source", "axes", "batch", "dtype", "mode", "checkpointing")
+"""Fields with a column in the results; overrides of other fields are added to the name."""
 
 
 def configs() -> Path:
@@ -39,3 +59,100 @@ def path_of(name_or_file: str, kind: str, folder: Path | None = None) -> Path:
         hint = suggestion(name_or_file, names(kind))
         raise WorkloadError(f"unknown {what} {short(name_or_file)}. {hint}")
     return configs() / kind / f"{name_or_file}.yaml"
+
+
+def load_file(path: Path) -> Workload:
+    """The workload of a YAML file. Raises WorkloadError, and nothing else."""
+    return _loaded(read_mapping(path, "a workload"))
+
+
+def load_text(text: str, where: str) -> Workload:
+    """The workload of a YAML text; ``where`` stands for the file in messages."""
+    return _loaded(parse_mapping(text, where, "a workload"))
+
+
+def _loaded(data: YamlData) -> Workload:
+    if data.value.keys() & {"workloads", "include"} and not data.value.keys() & {"block", "axes"}:
+        raise data.error((), "this is a sweep; use 'spbench run --sweep'")
+    return validated(Workload, data, SUBLAYERS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Override:
+    """A new value for a field of a workload, as in ``axes.time`` and 17."""
+
+    key: str
+    value: Any
+    where: str
+    """The flag or file that gives it."""
+    line: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The form in which ``--set`` takes it."""
+        if isinstance(self.value, str):
+            return f"{self.key}={self.value}"
+        flow = yaml.safe_dump(self.value, default_flow_style=True, width=10**6, sort_keys=False)
+        return f"{self.key}={flow.strip().removesuffix('...').strip()}"
+
+    def error(self, message: str) -> WorkloadError:
+        place = self.where if self.line is None else f"{self.where}:{self.line}"
+        return WorkloadError(f"{place}: {message}")
+
+
+def with_settings(workload: Workload, settings: Sequence[str]) -> Workload:
+    """``workload`` with fields overridden by texts ``key=value``, each value in YAML."""
+    return overridden(workload, overrides_of(settings))
+
+
+def overrides_of(settings: Sequence[str]) -> list[Override]:
+    """The overrides of ``--set``, each ``key=value``."""
+    overrides = []
+    for setting in settings:
+        where = f"--set {setting}"
+        key, given, text = setting.partition("=")
+        if not given:
+            raise WorkloadError(f"{where}: write key=value, as in --set depth=4")
+        overrides.append(Override(key=key.strip(), value=parse(text, where).value, where=where))
+    return overrides
+
+
+def overridden(workload: Workload, overrides: Sequence[Override]) -> Workload:
+    """``workload`` with fields replaced, in order; ``axes.time`` replaces a part of ``axes``."""
+    data: dict[str, Any] = workload.model_dump(mode="python", by_alias=True)
+    data["block"] = [dict(item) for item in data["block"]]
+    lines: dict[KeyPath, int] = {}
+    for override in overrides:
+        first, *inside = override.key.split(".")
+        if override.line is not None:
+            lines |= {(): override.line, (first, *inside): override.line}
+        data[first] = _replaced(data, first, inside, override)
+    where = " ".join(dict.fromkeys(override.where for override in overrides))
+    return validated(Workload, YamlData(value=data, where=where, lines=lines), SUBLAYERS)
+
+
+def _replaced(data: dict[str, Any], first: str, inside: list[str], override: Override) -> Any:
+    """The new value of field ``first``, or of one axis ``inside`` it."""
+    if first not in Workload.model_fields:
+        if isinstance(data["axes"], dict) and first in data["axes"]:
+            raise override.error(f"unknown key {first!r}. Did you mean 'axes.{first}'?")
+        raise override.error(unknown_key(first, Workload))
+    if not inside:
+        return override.value
+    parts = data[first]
+    if first == "positions" and isinstance(data["axes"], dict):
+        known = parts if isinstance(parts, dict) else dict.fromkeys(data["axes"], parts)
+        parts = dict.fromkeys(data["axes"], "none") | known
+    if not isinstance(parts, dict) or len(inside) > 1:
+        raise override.error(f"{first!r} has no parts; write {first}=value")
+    if inside[0] not in parts:
+        raise override.error(
+            f"there is no axis {inside[0]!r}. {suggestion(inside[0], list(parts))}"
+        )
+    return parts | {inside[0]: override.value}
+
+
+def with_settings_in_name(workload: Workload, overrides: Sequence[Override]) -> Workload:
+    """``workload`` with its name extended by overrides that no column of the results shows."""
+    texts = [each.text for each in overrides if each.key.split(".")[0] not in OWN_COLUMNS]
+    return workload.model_copy(update={"name": " ".join([workload.name, *texts])})

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from spbench.workload.case import Combination
-from spbench.workload.catalogue import find, path_of
-from spbench.workload.load import Override
+from spbench.workload.catalogue import Override, find, path_of
 from spbench.workload.sweep_matrix import (
     SweepEntry,
     candidates_of,
@@ -28,7 +27,7 @@ from spbench.workload.sweep_matrix import (
     without_excluded,
 )
 from spbench.workload.sweep_schema import Include, SweepFile
-from spbench.workload.validation_errors import unknown_key, validated
+from spbench.workload.validation_errors import validated
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_lines import KeyPath, WorkloadError, YamlData, read_mapping
 
@@ -53,16 +52,9 @@ def load_sweep(name_or_file: str, expand_names: ExpandNames) -> ExpandedSweep:
     data = read_mapping(path, "a sweep")
     if data.value.keys() & {"block", "axes"} and not data.value.keys() & {"workloads", "include"}:
         raise data.error((), "this is a workload; use --workload")
-    file = validated(SweepFile, data, _explain)
+    file = validated(SweepFile, data, {"include": Include})
     expansion = _Expansion(file=file, data=data, folder=path.parent, expand_names=expand_names)
     return ExpandedSweep(file=file, combinations=expansion.combinations())
-
-
-def _explain(error: Any) -> tuple[KeyPath, str | None]:
-    path: KeyPath = error["loc"]
-    if path[0] == "include" and error["type"] == "extra_forbidden":
-        return path, unknown_key(str(path[-1]), Include)
-    return path, None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from spbench.text import counted
 from spbench.workload.case import Combination
-from spbench.workload.load import Override, overridden, with_settings_in_name
+from spbench.workload.catalogue import Override, overridden, with_settings_in_name
 from spbench.workload.validation_errors import suggestion
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_lines import KeyPath, WorkloadError, YamlData, short

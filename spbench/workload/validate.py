@@ -6,43 +6,18 @@ Each error names the value, what works, and the keys to blame.
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from spbench.text import did_you_mean
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.validation_errors import MisfitError
 from spbench.workload.yaml_lines import KeyPath, short
 
+if TYPE_CHECKING:
+    from spbench.workload.workload import Workload
+
 MIN_HIDDEN = 4
 POSITIONS = ("none", "rotary", "learned")
-
-
-class Fields(Protocol):
-    """A workload as the checks see it: its fields, and what follows from them."""
-
-    @property
-    def axes(self) -> dict[str, int]: ...
-    @property
-    def hidden(self) -> int: ...
-    @property
-    def heads(self) -> int: ...
-    @property
-    def kv_heads(self) -> int | None: ...
-    @property
-    def block(self) -> tuple[Sublayer, ...]: ...
-    @property
-    def positions(self) -> str | dict[str, str]: ...
-    @property
-    def modulation(self) -> str: ...
-    @property
-    def attentions(self) -> tuple[Attention, ...]: ...
-    @property
-    def head_dim(self) -> int: ...
-    @property
-    def key_heads(self) -> int: ...
-    def columns(self, mlp: Mlp) -> int: ...
-    def rotary_axes(self, attention: Attention) -> tuple[str, ...]: ...
-    def is_causal(self, axis: str) -> bool: ...
 
 
 def known_positions(value: Any) -> Any:
@@ -56,7 +31,7 @@ def known_positions(value: Any) -> Any:
     return value
 
 
-def check(work: Fields) -> None:
+def check(work: Workload) -> None:
     """Raises MisfitError for the first fields that do not fit together."""
     if work.hidden < MIN_HIDDEN:
         raise MisfitError(
@@ -86,7 +61,7 @@ def check(work: Fields) -> None:
         _check_sublayer(sublayer, work, ("block", i))
 
 
-def _check_sublayer(sublayer: Sublayer, work: Fields, path: KeyPath) -> None:
+def _check_sublayer(sublayer: Sublayer, work: Workload, path: KeyPath) -> None:
     match sublayer:
         case Attention():
             _check_attention(sublayer, work, path)
@@ -99,7 +74,7 @@ def _check_sublayer(sublayer: Sublayer, work: Fields, path: KeyPath) -> None:
             raise MisfitError(message, (*path, "mlp"), ("hidden",))
 
 
-def _heads_that_fit(work: Fields, heads: int) -> str:
+def _heads_that_fit(work: Workload, heads: int) -> str:
     """Heads that the hidden size allows, and the nearest hidden sizes that ``heads`` allows."""
     fits = [n for n in range(1, 129) if work.hidden % n == 0]
     multiple = math.lcm(work.heads, heads)
@@ -111,7 +86,7 @@ def _heads_that_fit(work: Fields, heads: int) -> str:
     )
 
 
-def _unknown_axis(axis: str, work: Fields) -> str:
+def _unknown_axis(axis: str, work: Workload) -> str:
     if "," in axis:
         parts = ", ".join(part.strip() for part in axis.split(","))
         return f"{short(axis)}; for several axes write [{parts}]"
@@ -119,7 +94,7 @@ def _unknown_axis(axis: str, work: Fields) -> str:
     return f"{known}. {did_you_mean(axis, list(work.axes))}".removesuffix(". ")
 
 
-def _check_attention(attention: Attention, work: Fields, path: KeyPath) -> None:
+def _check_attention(attention: Attention, work: Workload, path: KeyPath) -> None:
     for axis in attention.axes:
         if axis not in work.axes:
             message = f"attention over unknown axis {_unknown_axis(axis, work)}"
@@ -149,7 +124,7 @@ def _fits_rotary(head_dim: int, axes: int) -> bool:
     return head_dim % 2 == 0 and head_dim // 2 >= axes
 
 
-def _heads_for_rotary(work: Fields) -> str:
+def _heads_for_rotary(work: Workload) -> str:
     axes = max(len(work.rotary_axes(attention)) for attention in work.attentions)
     divisors = [n for n in range(1, min(128, work.hidden) + 1) if work.hidden % n == 0]
     fits = [
@@ -160,7 +135,7 @@ def _heads_for_rotary(work: Fields) -> str:
     return f"heads that work: {', '.join(map(str, fits)) or 'none, use another hidden'}"
 
 
-def _check_pair_bias(attention: Attention, work: Fields, path: KeyPath) -> None:
+def _check_pair_bias(attention: Attention, work: Workload, path: KeyPath) -> None:
     if len(attention.axes) > 1:
         message = f"pair_bias needs one attended axis, not {', '.join(attention.axes)}"
         raise MisfitError(message, path)

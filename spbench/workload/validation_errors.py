@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from spbench.text import did_you_mean
-from spbench.workload.block import Frozen
+from spbench.workload.block import SUBLAYERS, Frozen
 from spbench.workload.yaml_lines import MAX_SHOWN, KeyPath, YamlData, short
 
 M = TypeVar("M", bound=Frozen)
 
-Explain = Callable[[Any], tuple[KeyPath, str | None]]
-"""Pydantic's error -> the path to blame, and a message of the model's own, if there is one."""
-
+EXAMPLES = {"attention": "time", "cross_attention": "120", "mlp": "4"}
+FORMS = {
+    "block": "write a list of sublayers, as in '- attention: time'",
+    "axes": "write names with their lengths, as in {time: 16, space: 256}",
+    "bool_type": "write true or false",
+    "too_short": "give one or more",
+    "tuple_type": "write a list, as in [a, b]",
+    "list_type": "write a list, as in [a, b]",
+    "dict_type": "write a mapping, as in {key: value}",
+}
+"""What would work, by the name of a field or by pydantic's type of the error."""
 OTHER_NAMES = {
     **dict.fromkeys(("layers", "num_layers", "n_layers"), "depth"),
     **dict.fromkeys(("dim", "d_model", "hidden_size"), "hidden"),
@@ -35,26 +43,36 @@ class MisfitError(ValueError):
         self.paths = paths
 
 
-def validated(model: type[M], data: YamlData, explain: Explain) -> M:
-    """``data`` as a model. Raises WorkloadError with the line of the offending key."""
+def validated(model: type[M], data: YamlData, parts: Mapping[str, type[Frozen]]) -> M:
+    """``data`` as a model, whose ``parts`` are models of their own. Raises WorkloadError with the
+    line of the offending key."""
     try:
         return model.model_validate(data.value)
     except ValidationError as error:
         # A mistyped key gives two errors, unknown and missing; the unknown one says more.
-        first = min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
-        path, message = explain(first)
+        first: Any = min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
+        path: KeyPath = first["loc"]
+        part = next((parts[key] for key in path[:-1] if key in parts), model)  # type: ignore[index]
+        if path[0:1] == ("block",):  # behind the index pydantic puts the sublayer's kind
+            path = (*path[:2], *path[3:])
+        message = _message(first, path, part)
         misfit = first.get("ctx", {}).get("error")
-        if isinstance(misfit, MisfitError):
-            path = data.written(misfit.paths)
-        raise data.error(path, message or _message(first, path, model)) from None
+        blamed = data.written(misfit.paths) if isinstance(misfit, MisfitError) else path
+        raise data.error(blamed, message) from None
 
 
 def _message(error: Any, path: KeyPath, model: type[Frozen]) -> str:
     name = ".".join(map(str, path)) or model.__name__.lower()
     name = name if len(name) <= MAX_SHOWN else f"{name[: MAX_SHOWN - 3]}..."
     match error["type"]:
+        case "extra_forbidden" if path[0] == "block" and path[-1] in SUBLAYERS:
+            return f"two sublayers in one item; give {path[-1]} a '- ' of its own"
         case "extra_forbidden":
             return unknown_key(str(path[-1]), model)
+        case "union_tag_not_found":
+            return f"{name} is not a sublayer: {_hint(error['input'])}"
+        case kind if kind in FORMS:
+            return f"{name} is {short(error['input'])}: {FORMS.get(name, FORMS[kind])}"
         case "missing":
             return f"key {name!r} is missing"
         case "value_error":
@@ -62,14 +80,6 @@ def _message(error: Any, path: KeyPath, model: type[Frozen]) -> str:
         case "literal_error":
             given = short(error["input"])
             return f"{name} cannot be {given}; it may be {error['ctx']['expected']}"
-        case "bool_type":
-            return f"{name} is {short(error['input'])}: write true or false"
-        case "too_short":
-            return f"{name} is {short(error['input'])}: give one or more"
-        case "tuple_type" | "list_type":
-            return f"{name} is {short(error['input'])}: write a list, as in [a, b]"
-        case "dict_type":
-            return f"{name} is {short(error['input'])}: write a mapping, as in {{key: value}}"
         case _ if isinstance(error["input"], float) and math.isnan(error["input"]):
             return f"{name} is nan: not a number"
         case _:
@@ -87,3 +97,13 @@ def suggestion(word: str, known: Sequence[str]) -> str:
     own_name = OTHER_NAMES.get(word, word)
     near = did_you_mean(own_name if own_name in known else word, known)
     return near or f"Known: {', '.join(known)}"
+
+
+def _hint(item: Any) -> str:
+    """How to write an item of a block that is not a sublayer."""
+    if isinstance(item, str) and item in EXAMPLES:
+        return f"{short(item)}. Write '- {item}: {EXAMPLES[item]}'"
+    keys = list(item) if isinstance(item, dict) else [item]
+    hint = did_you_mean(str(keys[0]), list(SUBLAYERS)) if keys else ""
+    forms = f"Each is one of {', '.join(SUBLAYERS)}, as in '- attention: time'"
+    return " ".join(filter(None, (f"{short(item)}.", hint, forms)))

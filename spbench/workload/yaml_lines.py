@@ -90,8 +90,7 @@ def parse(text: str, where: str) -> YamlData:
     """Any data in a text."""
     lines: dict[KeyPath, int] = {}
     try:
-        _refuse_aliases_and_depth(text, where)
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = _Loader(text, where).get_single_node()
         value = None if node is None else _value(node, where, lines, ())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -105,16 +104,24 @@ def parse(text: str, where: str) -> YamlData:
     return YamlData(value=value, where=where, lines=lines)
 
 
-def _refuse_aliases_and_depth(text: str, where: str) -> None:
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        line = event.start_mark.line + 1 if event.start_mark else 1
+class _Loader(yaml.SafeLoader):
+    """Refuses aliases and deep nesting while it reads."""
+
+    def __init__(self, text: str, where: str) -> None:
+        super().__init__(text)
+        self.where, self.depth = where, 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()
+        place = f"{self.where}:{event.start_mark.line + 1}"
         if isinstance(event, yaml.AliasEvent):
-            raise WorkloadError(f"{where}:{line}: aliases (*{event.anchor}) are not allowed")
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise WorkloadError(f"{where}:{line}: nested more than {MAX_DEPTH} deep")
+            raise WorkloadError(f"{place}: aliases (*{event.anchor}) are not allowed")
+        self.depth += 1
+        if self.depth > MAX_DEPTH and isinstance(event, yaml.CollectionStartEvent):
+            raise WorkloadError(f"{place}: nested more than {MAX_DEPTH} deep")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 def _value(node: yaml.Node, where: str, lines: dict[KeyPath, int], path: KeyPath) -> Any:

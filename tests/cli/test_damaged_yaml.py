@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from spbench.errors import DONE, USAGE
-from spbench.workload.load import load_text
+from spbench.workload.catalogue import load_text
 
 WORKLOAD = """\
 # a model of two axes

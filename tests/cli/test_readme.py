@@ -14,8 +14,7 @@ from helpers.command_line import spbench
 
 from spbench.strategies.registry import BUILT_IN, expand_names
 from spbench.workload.block import SUBLAYERS, Frozen
-from spbench.workload.catalogue import find
-from spbench.workload.load import load_text, with_settings
+from spbench.workload.catalogue import find, load_text, with_settings
 from spbench.workload.sweep_file import load_sweep
 from spbench.workload.sweep_schema import Include, SweepFile
 from spbench.workload.workload import Workload

@@ -22,8 +22,7 @@ from spbench.report.diagram.draw import draw
 from spbench.report.diagram.layout import Picture
 from spbench.strategies.describe import lanes
 from spbench.strategies.registry import load, places
-from spbench.workload.catalogue import find, names
-from spbench.workload.load import load_text, with_settings
+from spbench.workload.catalogue import find, load_text, names, with_settings
 from spbench.workload.predicted import Lane
 from spbench.workload.traffic import by_busiest
 

@@ -25,8 +25,7 @@ from spbench.layers.ring_scores import Rows
 from spbench.model import sublayers
 from spbench.strategies import megatron_sp, rsa, ulysses
 from spbench.strategies.registry import load
-from spbench.workload.catalogue import find
-from spbench.workload.load import with_settings
+from spbench.workload.catalogue import find, with_settings
 from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
 

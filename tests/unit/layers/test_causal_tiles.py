@@ -18,8 +18,7 @@ from spbench.comm.transport import Transports
 from spbench.layers.causal_tiles import Band
 from spbench.strategies.registry import load
 from spbench.worker.step import Step
-from spbench.workload.catalogue import find
-from spbench.workload.load import with_settings
+from spbench.workload.catalogue import find, with_settings
 from spbench.workload.sharding import Shard
 
 CPU = torch.device("cpu")

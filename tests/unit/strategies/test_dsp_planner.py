@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from spbench.strategies.dsp import DSP
 from spbench.strategies.registry import load
 from spbench.workload.block import Attention, Sublayer
-from spbench.workload.catalogue import find
-from spbench.workload.load import with_settings
+from spbench.workload.catalogue import find, with_settings
 from spbench.workload.sharding import shard_sizes
 from spbench.workload.workload import Workload
 

@@ -20,8 +20,7 @@ from spbench.model.inputs import Inputs
 from spbench.worker.reference import OneDevice
 from spbench.worker.step import Step
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
-from spbench.workload.catalogue import find, names
-from spbench.workload.load import with_settings
+from spbench.workload.catalogue import find, names, with_settings
 from spbench.workload.workload import Workload
 
 Weights = dict[str, Tensor]

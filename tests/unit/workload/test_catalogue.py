@@ -9,9 +9,8 @@ import pytest
 
 from spbench.workload import catalogue
 from spbench.workload.block import Attention, Sublayer
-from spbench.workload.catalogue import configs, find, names
+from spbench.workload.catalogue import configs, find, load_file, names
 from spbench.workload.flops import forward_flops
-from spbench.workload.load import load_file
 from spbench.workload.sharding import shard_sizes
 from spbench.workload.workload import DTYPE_BYTES, Workload
 from spbench.workload.yaml_lines import WorkloadError

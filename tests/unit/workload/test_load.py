@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from spbench.workload.block import Attention, Mlp
-from spbench.workload.load import load_file, load_text, with_settings
+from spbench.workload.catalogue import load_file, load_text, with_settings
 from spbench.workload.validation_errors import suggestion
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_lines import MAX_BYTES, WorkloadError

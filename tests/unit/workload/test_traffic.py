@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spbench.strategies.registry import load
-from spbench.workload.catalogue import find
-from spbench.workload.load import with_settings
+from spbench.workload.catalogue import find, with_settings
 from spbench.workload.sharding import shard_sizes
 from spbench.workload.traffic import Transfer, by_op, by_phase, count
 from spbench.workload.workload import Workload
