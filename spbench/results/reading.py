@@ -6,21 +6,21 @@ ResultsError, for a file that cannot be read at all.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pandas
 
 from spbench.errors import ResultsError
-from spbench.results.cell_values import as_column, converted
-from spbench.results.csv_lines import Lines, lines_of, text_of
-from spbench.results.record import COLUMNS, Record
+from spbench.results.cell_values import value_of
+from spbench.results.csv_lines import Lines, faults_of, lines_of, text_of
+from spbench.results.record import COLUMNS, Record, column_types
 from spbench.text import counted
 
 OLDEST = {"schema_version": 1, "dp_size": 1}
 """Values of rows that were written before there were these columns."""
+DTYPES: Final[dict[type, str]] = {int: "Int64", float: "float64", str: "str"}
 MOST_SHOWN = 3
 
 
@@ -48,8 +48,9 @@ def read_runs(path: str | Path) -> pandas.DataFrame:
         raise ResultsError(f"cannot read {file}: {error.strerror}") from None
     every, left_out = _sound_rows(lines)
     frame = _without_repeats(every)
+    faults = faults_of(lines.columns).values()
     remarks = [
-        *([f"{path}: {lines.header.renamed}"] if len(frame) and lines.header.renamed else []),
+        *([f"{path}: {', '.join(faults)}"] if faults and len(frame) else []),
         *_left_out_remark(path, left_out),
         *_superseded_remark(path, frame),
         *_repeats_remark(path, len(every) - len(frame)),
@@ -62,10 +63,15 @@ def frame_of(records: Iterable[Record]) -> pandas.DataFrame:
     """The frame that ``read_runs`` would return for these records."""
     records = list(records)
     frame = pandas.DataFrame(
-        {name: as_column(name, (getattr(record, name) for record in records)) for name in COLUMNS}
+        {name: _as_column(name, (getattr(record, name) for record in records)) for name in COLUMNS}
     )
     frame.attrs |= {"left_out": {}, "remarks": []}
     return frame
+
+
+def _as_column(name: str, values: Iterable[Any]) -> pandas.Series[Any]:
+    """Values of one column, None for what was not measured, in its dtype."""
+    return pandas.Series(list(values), dtype=DTYPES[column_types()[name]])
 
 
 def records_of(frame: pandas.DataFrame) -> list[Record]:
@@ -100,31 +106,27 @@ def _effort(frame: pandas.DataFrame) -> pandas.Series[str]:
 
 
 def _sound_rows(lines: Lines) -> tuple[pandas.DataFrame, dict[str, list[int]]]:
-    """The rows whose cells are all valid, and the numbers of the other lines by the reason."""
-    left_out = {reason: list(numbers) for reason, numbers in lines.left_out.items()}
-    if not lines.rows:
-        return frame_of([]), left_out
-    cells = pandas.read_csv(
-        io.StringIO("\n".join(lines.rows.values())),
-        header=None,
-        index_col=False,
-        dtype=str,
-        na_filter=False,
-        skip_blank_lines=False,
-    ).set_axis(list(lines.rows))
-    why = pandas.Series("", index=cells.index)
-    columns: dict[str, Any] = {}
+    """The rows whose cells are all valid, and the numbers of the other lines by the reason.
+
+    A text that a column has many times, as most have, is converted once.
+    """
+    columns: dict[str, pandas.Series[Any]] = {}
+    why = dict.fromkeys(lines.rows, "")
+    cells = dict(zip(lines.columns, zip(*lines.rows.values(), strict=True), strict=False))
     for name in COLUMNS:
-        place = lines.header.places.get(name)
-        texts = pandas.Series("", index=cells.index) if place is None else cells[place]
-        columns[name], reasons = converted(name, texts)
-        if reasons:
-            why = why.where(why != "", pandas.Series(reasons, index=cells.index))
-    for number, reason in zip(lines.rows, why, strict=True):
-        if reason:
-            left_out.setdefault(reason, []).append(number)
+        is_known = lines.columns.count(name) == 1 and name in cells
+        texts = cells[name] if is_known else ("",) * len(lines.rows)
+        values = {text: value_of(name, text.strip()) for text in set(texts)}
+        columns[name] = _as_column(name, (values[text][0] for text in texts))
+        if any(reason for _, reason in values.values()):
+            for number, text in zip(lines.rows, texts, strict=True):
+                why[number] = why[number] or values[text][1]
+    left_out = {reason: list(numbers) for reason, numbers in lines.left_out.items()}
+    for number in filter(why.__getitem__, why):
+        left_out.setdefault(why[number], []).append(number)
+    is_sound = [not reason for reason in why.values()]
     frame = pandas.DataFrame(columns).fillna(OLDEST)
-    return frame[why == ""].reset_index(drop=True), left_out
+    return frame.loc[is_sound].reset_index(drop=True), left_out
 
 
 def _without_repeats(frame: pandas.DataFrame) -> pandas.DataFrame:
