@@ -18,20 +18,27 @@ from pathlib import Path
 from typing import Any
 
 from spbench.workload.case import Combination
-from spbench.workload.catalogue import Override, find, path_of
-from spbench.workload.sweep_matrix import (
-    SweepEntry,
-    candidates_of,
+from spbench.workload.catalogue import (
+    Override,
+    find,
+    overridden,
+    path_of,
+    with_settings_in_name,
+)
+from spbench.workload.sweep_schema import (
+    Candidate,
+    Include,
+    SweepFile,
     check_reference,
     check_unique,
     without_excluded,
 )
-from spbench.workload.sweep_schema import Include, SweepFile
 from spbench.workload.validation_errors import validated
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_lines import KeyPath, WorkloadError, YamlData, read_mapping
 
 MAX_CELLS = 10_000
+NOT_FACTS = {"version", "name", "source", "block", "axes"}
 
 ExpandNames = Callable[[Sequence[str]], list[str]]
 """Texts such as 'all' -> names of strategies; raises ValueError for an unknown one. The caller
@@ -67,10 +74,8 @@ class _Expansion:
     expand_names: ExpandNames
 
     def combinations(self) -> tuple[Combination, ...]:
-        self._check_use()
         self._check_settings()
-        matrix = [cell for entry in self._matrix() for cell in candidates_of(entry, self.data)]
-        included = [cell for entry in self._included() for cell in candidates_of(entry, self.data)]
+        matrix, included = list(self._matrix()), list(self._included())
         cells = [*without_excluded(matrix, self.file.exclude, self.data), *included]
         if not cells:
             raise self.data.error((), "every cell is excluded")
@@ -78,7 +83,7 @@ class _Expansion:
         check_reference(self.file.reference, cells, self.data)
         return tuple(cell.combination for cell in cells)
 
-    def _matrix(self) -> Iterator[SweepEntry]:
+    def _matrix(self) -> Iterator[Candidate]:
         file = self.file
         strategies = self._strategies(file.strategies, ("strategies",))
         sizes = [len(values) for values in file.matrix.values()]
@@ -92,28 +97,42 @@ class _Expansion:
         ]
         for i, text in enumerate(file.workloads):
             path: KeyPath = ("workloads", i)
-            work = self._workload(text, path)
+            work, cells = self._workload(text, path), Include(workload=text, gpus=file.gpus)
             for chosen in itertools.product(*varied):
-                yield SweepEntry(
-                    text=text,
-                    workload=work,
-                    overrides=[*common, *chosen],
-                    ranks=file.gpus,
-                    strategies=strategies,
-                    path=path,
-                )
+                yield from self._cells(cells, work, [*common, *chosen], strategies, path)
 
-    def _included(self) -> Iterator[SweepEntry]:
+    def _included(self) -> Iterator[Candidate]:
         common = self._overrides(self.file.set, ("set",))
         for i, include in enumerate(self.file.include):
             path: KeyPath = ("include", i)
             own = self._strategies(include.strategies, (*path, "strategies"))
-            yield SweepEntry(
-                text=include.workload,
-                workload=self._workload(include.workload, (*path, "workload")),
-                overrides=[*common, *self._overrides(include.set, (*path, "set"))],
-                ranks=include.gpus,
-                strategies=own or self._strategies(self.file.strategies, ("strategies",)),
+            strategies = own or self._strategies(self.file.strategies, ("strategies",))
+            work = self._workload(include.workload, (*path, "workload"))
+            overrides = [*common, *self._overrides(include.set, (*path, "set"))]
+            yield from self._cells(include, work, overrides, strategies, path)
+
+    def _cells(
+        self,
+        wanted: Include,
+        work: Workload,
+        overrides: Sequence[Override],
+        strategies: Sequence[str],
+        path: KeyPath,
+    ) -> Iterator[Candidate]:
+        """Every number of ranks with every strategy. Raises WorkloadError."""
+        try:
+            work = overridden(work, overrides)
+        except WorkloadError as error:
+            raise WorkloadError(f"{error} (in {wanted.workload})") from None
+        fields = work.model_dump(mode="json", by_alias=True, exclude=NOT_FACTS)
+        fields |= {f"axes.{axis}": length for axis, length in work.axes.items()}
+        shown, resolved = with_settings_in_name(work, overrides), work.model_dump_json()
+        place = self.data.at(path)
+        for ranks, name in itertools.product(wanted.gpus, strategies):
+            yield Candidate(
+                combination=Combination(workload=shown, strategy=name, ranks=ranks, place=place),
+                facts={"workload": wanted.workload, "strategy": name, "gpus": ranks, **fields},
+                identity=(resolved, name, ranks),
                 path=path,
             )
 
@@ -137,19 +156,6 @@ class _Expansion:
 
     def _override(self, key: str, value: Any, path: KeyPath) -> Override:
         return Override(key=key, value=value, where=self.data.where, line=self.data.line(path))
-
-    def _check_use(self) -> None:
-        """Every key is of use to some cell."""
-        file = self.file
-        if not (file.workloads or file.gpus or file.include):
-            raise self.data.error((), "no cells: give workloads and gpus, or include")
-        for key in ("workloads", "gpus", "matrix", "exclude"):
-            for other in ("workloads", "gpus"):
-                if getattr(file, key) and not getattr(file, other):
-                    raise self.data.error((key,), f"{key} is of no use without {other}")
-        own = not file.workloads and all(include.strategies for include in file.include)
-        if own and "strategies" in file.model_fields_set:
-            raise self.data.error(("strategies",), "every include has strategies of its own")
 
     def _check_settings(self) -> None:
         """No setting undoes another one that applies to the same cells."""

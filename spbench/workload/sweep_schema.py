@@ -1,12 +1,18 @@
-"""The keys of a sweep file, as frozen data."""
+"""The keys of a sweep file as frozen data, and what they ask of cells: none excluded or twice."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
+from spbench.text import counted
 from spbench.workload.block import Frozen, Name, Size
+from spbench.workload.case import Combination
+from spbench.workload.validation_errors import MisfitError, suggestion
+from spbench.workload.yaml_lines import KeyPath, WorkloadError, YamlData, short
 
 LAUNCHES = 3
 """The fewest launches that show a spread."""
@@ -71,3 +77,90 @@ class SweepFile(Frozen):
     )
     """Cells to leave out of the matrix: those that match all keys of an item. Keys are workload
     (as written under ``workloads``), strategy, gpus, and any field of the resolved workload."""
+
+    @model_validator(mode="after")
+    def _every_key_is_of_use(self) -> Self:
+        if not (self.workloads or self.gpus or self.include):
+            raise MisfitError("no cells: give workloads and gpus, or include", ())
+        for key in ("workloads", "gpus", "matrix", "exclude"):
+            for other in ("workloads", "gpus"):
+                if getattr(self, key) and not getattr(self, other):
+                    raise MisfitError(f"{key} is of no use without {other}", (key,))
+        own = not self.workloads and all(include.strategies for include in self.include)
+        if own and "strategies" in self.model_fields_set:
+            raise MisfitError("every include has strategies of its own", ("strategies",))
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A cell of the file, before excluded cells are taken out and cells are compared."""
+
+    combination: Combination
+    facts: Mapping[str, Any]
+    """Values that an exclude may name."""
+    identity: tuple[str, str, int]
+    """Resolved workload under its own name, strategy and ranks."""
+    path: KeyPath
+
+    def __str__(self) -> str:
+        cell = self.combination
+        return f"{cell.strategy} on {counted(cell.ranks, 'rank')} of {cell.workload.name}"
+
+
+def without_excluded(
+    cells: Sequence[Candidate], excludes: Sequence[Mapping[str, Any]], data: YamlData
+) -> list[Candidate]:
+    """The cells that no exclude matches. Raises WorkloadError for an exclude without a match."""
+    for i, exclude in enumerate(excludes):
+        if not any(_matches(cell, exclude) for cell in cells):
+            raise _no_match(cells, exclude, data, ("exclude", i))
+    return [cell for cell in cells if not any(_matches(cell, exclude) for exclude in excludes)]
+
+
+def _matches(cell: Candidate, exclude: Mapping[str, Any]) -> bool:
+    facts = cell.facts
+    return all(key in facts and _equal(facts[key], value) for key, value in exclude.items())
+
+
+def _equal(left: Any, right: Any) -> bool:
+    """Equality of values and types: true is not 1."""
+    return type(left) is type(right) and bool(left == right)
+
+
+def _no_match(
+    cells: Sequence[Candidate], exclude: Mapping[str, Any], data: YamlData, path: KeyPath
+) -> WorkloadError:
+    """Blames a key that no cell has, else a value that no cell has, else all keys together."""
+    for key, value in exclude.items():
+        values = [cell.facts[key] for cell in cells if key in cell.facts]
+        if not values:
+            known = list(dict.fromkeys(name for cell in cells for name in cell.facts))
+            message = f"unknown key {short(key)}. {suggestion(key, known)}"
+            return data.error((*path, key), message)
+        if not any(_equal(value, other) for other in values):
+            hint = suggestion(str(value), list(dict.fromkeys(map(str, values))))
+            message = f"excludes nothing: no cell of the matrix has {key} {short(value)}. {hint}"
+            return data.error((*path, key), message)
+    settings = ", ".join(f"{key} {short(value)}" for key, value in exclude.items())
+    message = f"excludes nothing: no cell of the matrix has all of {settings}"
+    return data.error(path, message)
+
+
+def check_unique(cells: Sequence[Candidate], data: YamlData) -> None:
+    """Raises WorkloadError if two cells are the same."""
+    seen: dict[tuple[str, str, int], Candidate] = {}
+    for cell in cells:
+        earlier = seen.setdefault(cell.identity, cell)
+        if earlier is not cell:
+            message = f"{cell} comes twice; first from line {data.line(earlier.path)}"
+            raise data.error(cell.path, message)
+
+
+def check_reference(reference: str | None, cells: Sequence[Candidate], data: YamlData) -> None:
+    """Raises WorkloadError if no cell has the strategy that others are to be compared with."""
+    strategies = list(dict.fromkeys(cell.combination.strategy for cell in cells))
+    if reference is not None and reference not in strategies:
+        hint = suggestion(reference, strategies)
+        message = f"reference {short(reference)} is not a strategy of this sweep. {hint}"
+        raise data.error(("reference",), message)

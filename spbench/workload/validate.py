@@ -76,7 +76,7 @@ def _check_sublayer(sublayer: Sublayer, work: Workload, path: KeyPath) -> None:
 
 def _heads_that_fit(work: Workload, heads: int) -> str:
     """Heads that the hidden size allows, and the nearest hidden sizes that ``heads`` allows."""
-    fits = [n for n in range(1, 129) if work.hidden % n == 0]
+    fits = _divisors(work.hidden)
     multiple = math.lcm(work.heads, heads)
     below = work.hidden // multiple * multiple
     hidden = [str(size) for size in (below, below + multiple) if size]
@@ -126,13 +126,17 @@ def _fits_rotary(head_dim: int, axes: int) -> bool:
 
 def _heads_for_rotary(work: Workload) -> str:
     axes = max(len(work.rotary_axes(attention)) for attention in work.attentions)
-    divisors = [n for n in range(1, min(128, work.hidden) + 1) if work.hidden % n == 0]
     fits = [
         n
-        for n in divisors
+        for n in _divisors(work.hidden)
         if n % (work.kv_heads or 1) == 0 and _fits_rotary(work.hidden // n, axes)
     ]
     return f"heads that work: {', '.join(map(str, fits)) or 'none, use another hidden'}"
+
+
+def _divisors(hidden: int) -> list[int]:
+    """The numbers of heads, up to 128, that a hidden size allows."""
+    return [n for n in range(1, 129) if hidden % n == 0]
 
 
 def _check_pair_bias(attention: Attention, work: Workload, path: KeyPath) -> None:
