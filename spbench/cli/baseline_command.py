@@ -15,7 +15,7 @@ from spbench.errors import UNFIT, Failure, ResultsError
 from spbench.report.fit_width import Grid, fewer
 from spbench.report.run_table import slowdown_in_words
 from spbench.report.strategy_table import show_comparison
-from spbench.report.tables import console, show_fitting
+from spbench.report.tables import console, print_json, show_fitting
 from spbench.results.baselines import folder_of, keep, names
 from spbench.results.find_run import (
     command_again,
@@ -32,7 +32,7 @@ SPARE = ("torch", "commit", "gpu", "started", "launches", "run")
 """Columns of the list that are left out, in this order, where not all fit."""
 
 
-@click.group("baseline", short_help="Keep a run that later runs are checked against.")
+@click.group("baseline")
 def command() -> None:
     """Keep a run that later runs are checked against.
 
@@ -42,7 +42,7 @@ def command() -> None:
 
 @command.command("set", short_help="Keep a run under a name.")
 @click.argument("name")
-@click.argument("run", required=False, type=click.Path(path_type=Path))
+@options.run_argument
 @click.option("--force", is_flag=True, help="Keep a run with failed, noisy or missing launches.")
 @click.option("--replace", is_flag=True, help="Replace the baseline of that name.")
 @options.baselines_option
@@ -56,7 +56,8 @@ def set_command(name: str, run: Path | None, force: bool, replace: bool, baselin
     doubts = _doubts(source, frame)
     if doubts and not force:
         raise Failure(
-            f"{source} is not fit for a baseline: {'; '.join(doubts)}.\n  {_remedy(source, frame)}"
+            f"{source} is not fit for a baseline: {'; '.join(doubts)}.\n"
+            f"  {_remedy(source, frame)}, or keep it as it is with --force."
         )
     try:
         keep(name, source, records_of(frame), baselines)
@@ -93,13 +94,12 @@ def _doubts(run: Path, frame: pandas.DataFrame) -> list[str]:
 
 
 def _remedy(run: Path, frame: pandas.DataFrame) -> str:
-    """How to make the run fit for a baseline, and how to keep it as it is."""
+    """How to make the run fit for a baseline."""
     again = command_again(run) if not_there_yet(run, frame) else ""
-    missing = f"Measure what is missing ({again}), or all anew" if again else "Measure it anew"
-    return f"{missing}, or keep it as it is with --force."
+    return f"Measure what is missing ({again}), or all anew" if again else "Measure it anew"
 
 
-@command.command("list", short_help="List the baselines.")
+@command.command("list")
 @options.baselines_option
 @options.json_option
 def list_command(baselines: Path, as_json: bool) -> None:
@@ -111,7 +111,7 @@ def list_command(baselines: Path, as_json: bool) -> None:
         except ResultsError as error:
             click.echo(str(error), err=True)
     if as_json:
-        options.print_json(rows)
+        print_json(rows)
     elif not rows:
         click.echo(f"no baselines in {baselines}/ yet; 'spbench baseline set NAME' makes one")
     else:
@@ -149,7 +149,7 @@ def show_command(name: str, baselines: Path, as_json: bool) -> None:
     frame = read_latest(folder)
     lines = compare_strategies(frame, reference_of(folder, frame))
     if as_json:
-        options.print_json([line.as_data() for line in lines])
+        print_json([line.as_data() for line in lines])
         return
     for label, value in _summary(name, frame).items():
         click.echo(f"{label + ':':10s} {value}")

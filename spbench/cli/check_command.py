@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,11 @@ JUDGED = METRICS[1:]
 
 def _export_option(flag: str, kind: str) -> Callable[[options.F], options.F]:
     name, help_ = f"{flag[2:]}_to", f"Also write the verdict as {kind}."
-    return click.option(flag, name, type=click.Path(path_type=Path), metavar="FILE", help=help_)
+    return click.option(flag, name, type=options.PATH, metavar="FILE", help=help_)
 
 
-@click.command("check", short_help="Fail on a regression: against a baseline, or another commit.")
-@click.argument("run", required=False, type=click.Path(path_type=Path))
+@click.command("check")
+@options.run_argument
 @click.option("--baseline", metavar="NAME", help="The baseline to check against.")
 @click.option("--base-ref", metavar="REV", help="The commit to measure in turn with this tree.")
 @options.percent_option("--max-slowdown", f"{MAX_SLOWDOWN:.0%}", "Allowed growth of a step's time.")
@@ -42,14 +42,12 @@ def _export_option(flag: str, kind: str) -> Callable[[options.F], options.F]:
     "--metrics",
     metavar="NAME[,NAME...]",
     default="time,memory,volume",
-    show_default=True,
     help="Metrics to judge; without time one launch is enough.",
 )
 @click.option(
     "--launches",
     type=options.Count(1, MOST_LAUNCHES),
     default=LAUNCHES,
-    show_default=True,
     help="Launches of each case, whatever --sweep says; up to four times as many in doubt.",
 )
 @click.option("--strict", is_flag=True, help="Exit with 5 if a case stays inconclusive.")
@@ -59,29 +57,10 @@ def _export_option(flag: str, kind: str) -> Callable[[options.F], options.F]:
 @selection_options
 @options.device_option
 @options.deadline_options
-@click.option("--out", type=click.Path(path_type=Path), help="A new folder for the results.")
+@click.option("--out", type=options.PATH, help="A new folder for the results.")
 @options.json_option
 @click.pass_context
-def command(
-    ctx: click.Context,
-    /,
-    run: Path | None,
-    baseline: str | None,
-    base_ref: str | None,
-    max_slowdown: float,
-    max_memory: float,
-    metrics: str,
-    launches: int,
-    strict: bool,
-    markdown_to: Path | None,
-    junit_to: Path | None,
-    baselines: Path,
-    timeout: float,
-    hang_after: float,
-    out: Path | None,
-    as_json: bool,
-    **_: Any,
-) -> int:
+def command(ctx: click.Context, /, **flags: Any) -> int:
     """Fail on a regression: exit with 4, and name the strategy, metric and phase.
 
     With --baseline NAME the cases of the baseline are measured anew, or RUN is judged as it
@@ -94,55 +73,51 @@ def command(
     times the launches. Exit code 5: cannot judge.
     """
     settings = CheckOptions(
-        margins=Margins(time=max_slowdown, memory=max_memory),
-        metrics=_parse_metrics(metrics),
-        launches=launches,
-        deadlines=Deadlines(launch_s=timeout, hang_s=hang_after),
+        margins=Margins(time=flags["max_slowdown"], memory=flags["max_memory"]),
+        metrics=_parse_metrics(flags["metrics"]),
+        launches=flags["launches"],
+        deadlines=Deadlines(launch_s=flags["timeout"], hang_s=flags["hang_after"]),
     )
-    exports = _exports(markdown_to, junit_to, strict=strict)
+    exports = _exports(flags)
+    base_ref, baseline = flags["base_ref"], flags["baseline"]
     if (baseline is None) == (base_ref is None):
         raise Failure("check needs one of --baseline NAME and --base-ref REV, and only one")
-    if base_ref is not None:
-        if run is not None:
-            raise Failure("--base-ref measures base and head itself; leave RUN out")
+    if base_ref is None:
+        judgement = _with_baseline(ctx, settings)
+    elif flags["run"] is None:
         judgement = against_commit(base_ref, request_of(ctx), settings)
     else:
-        assert baseline is not None
-        why = "is for --base-ref; the cases of a baseline are those that it holds"
-        refuse_flags(ctx, [*SELECTING, "device"], why)
-        judgement = _with_baseline(ctx, baseline, baselines, run, settings, out)
-    against = base_ref or str(baseline)
-    return report(judgement, against, strict=strict, as_json=as_json, exports=exports)
+        raise Failure("--base-ref measures base and head itself; leave RUN out")
+    return report(
+        judgement,
+        base_ref or baseline,
+        strict=flags["strict"],
+        as_json=flags["as_json"],
+        exports=exports,
+    )
 
 
-def _exports(
-    markdown_to: Path | None, junit_to: Path | None, *, strict: bool
-) -> dict[Path, Export]:
+def _exports(flags: Mapping[str, Any]) -> dict[Path, Export]:
     """The files to write, and their writers. Raises Failure where a file cannot be written."""
-    wanted = ((markdown_to, markdown), (junit_to, partial(junit, strict=strict)))
-    exports: dict[Path, Export] = {file: export for file, export in wanted if file is not None}
-    places = {file.absolute() for file in exports}
-    if len(places) < sum(file is not None for file, _ in wanted):
+    markdown_to, junit_to = flags["markdown_to"], flags["junit_to"]
+    if markdown_to and junit_to and markdown_to.absolute() == junit_to.absolute():
         raise Failure(f"--markdown and --junit would both write {junit_to}; name two files")
+    wanted = ((markdown_to, markdown), (junit_to, partial(junit, strict=flags["strict"])))
+    exports: dict[Path, Export] = {file: export for file, export in wanted if file is not None}
     for file in exports:
         check_writable(file)
     return exports
 
 
-def _with_baseline(
-    ctx: click.Context,
-    name: str,
-    baselines: Path,
-    run: Path | None,
-    settings: CheckOptions,
-    out: Path | None,
-) -> Judgement:
+def _with_baseline(ctx: click.Context, settings: CheckOptions) -> Judgement:
+    """Measures the cases of the baseline anew, or judges RUN as it is."""
+    flags = ctx.params
+    why = "is for --base-ref; the cases of a baseline are those that it holds"
+    refuse_flags(ctx, [*SELECTING, "device"], why)
+    name, baselines, run, out = (flags[x] for x in ("baseline", "baselines", "run", "out"))
     if run is not None:
-        refuse_flags(
-            ctx,
-            ("launches", "timeout", "hang_after", "out"),
-            "is for measuring; RUN is judged as it is",
-        )
+        why = "is for measuring; RUN is judged as it is"
+        refuse_flags(ctx, ("launches", "timeout", "hang_after", "out"), why)
         return against_run(name, baselines, run, settings)
     planted_fault()
     return against_baseline(name, baselines, settings, out)

@@ -17,6 +17,7 @@ from spbench.cli import options
 from spbench.errors import CANNOT_JUDGE, DONE, Failure
 from spbench.report.run_table import show_findings
 from spbench.report.strategy_table import show_comparison
+from spbench.report.tables import print_json
 from spbench.results.find_run import (
     command_again,
     find_run,
@@ -31,8 +32,8 @@ from spbench.text import counted
 MOST_RUNS = 2
 
 
-@click.command("compare", short_help="Show strategies side by side, or a run against another.")
-@click.argument("runs", nargs=-1, metavar="[RUN] [OTHER]", type=click.Path(path_type=Path))
+@click.command("compare")
+@click.argument("runs", nargs=-1, metavar="[RUN] [OTHER]", type=options.PATH)
 @click.option(
     "--reference",
     metavar="STRATEGY",
@@ -73,7 +74,7 @@ def command(
     except ValueError as error:
         raise Failure(str(error)) from None
     if as_json:
-        options.print_json([line.as_data() for line in lines])
+        print_json([line.as_data() for line in lines])
     else:
         show_comparison(lines)
         _warn_of_missing(run, frame, baselines)
@@ -99,7 +100,7 @@ def _against(
     margins = Margins(time=margin)
     findings = compare_runs(before, after, margins, allow_mismatch=allow_mismatch, samples=samples)
     if as_json:
-        options.print_json([asdict(finding) | {"ratio": finding.ratio} for finding in findings])
+        print_json([asdict(finding) | {"ratio": finding.ratio} for finding in findings])
     else:
         click.echo(f"A: {runs[0]}\nB: {runs[1]}")
         show_findings(findings, "A", "B")
@@ -108,8 +109,7 @@ def _against(
         return CANNOT_JUDGE
     figures = [finding for finding in findings if finding.metric != "status"]
     judged = [finding for finding in figures if finding.metric == "time"] or figures
-    verdicts = {finding.verdict for finding in judged}
-    if verdicts == {"not comparable"} and not allow_mismatch:
+    if {finding.verdict for finding in judged} == {"not comparable"} and not allow_mismatch:
         click.echo(
             "no time can be compared between these runs; --allow-mismatch shows the figures",
             err=True,

@@ -13,13 +13,14 @@ from spbench.doctor.examine import examine
 from spbench.errors import DONE, UNFIT, Failure
 from spbench.launch.torchrun import joined_ranks
 from spbench.report.doctor_table import show_diagnoses
+from spbench.report.tables import print_json
 from spbench.results.environment import visible
 from spbench.results.nvml import GpuState, NvmlReport, read_nvml
 from spbench.sweep.devices import MAX_PROCESSES
 from spbench.text import counted
 
 
-@click.command("doctor", short_help="Check whether this machine is fit, and what to do if not.")
+@click.command("doctor")
 @click.option(
     "-g",
     "--gpus",
@@ -44,7 +45,7 @@ def command(gpus: int | None, timeout: float, device: DeviceChoice, as_json: boo
     driver, usable = _driver_and_gpus(gpus, device)
     diagnoses = examine(device, gpus, timeout, dict(os.environ), driver, usable)
     if as_json:
-        options.print_json([asdict(diagnosis) for diagnosis in diagnoses])
+        print_json([asdict(diagnosis) for diagnosis in diagnoses])
     else:
         show_diagnoses(diagnoses)
     return UNFIT if any(diagnosis.status == "fail" for diagnosis in diagnoses) else DONE

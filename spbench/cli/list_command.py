@@ -12,7 +12,7 @@ from spbench.cli import options
 from spbench.errors import Failure, ResultsError
 from spbench.report import units
 from spbench.report.fit_width import Grid
-from spbench.report.tables import console, show_fitting
+from spbench.report.tables import console, print_json, show_fitting
 from spbench.results.find_run import all_runs
 from spbench.results.reading import latest, read_runs
 from spbench.strategies.registry import SUMMARIES, expand_names, places
@@ -48,7 +48,7 @@ LUXURY = 2
 """How many of these go before a row may take several lines, and before heads are short."""
 
 
-@click.command("list", short_help="List strategies, workloads, sweeps or runs.")
+@click.command("list")
 @click.argument("what", type=click.Choice(list(WORDS)))
 @options.json_option
 def command(what: str, as_json: bool) -> None:
@@ -56,7 +56,7 @@ def command(what: str, as_json: bool) -> None:
     listed = {"strategies": _strategies, "workloads": _workloads, "sweeps": _sweeps, "runs": _runs}
     rows = listed[what]()
     if as_json:
-        options.print_json(rows)
+        print_json(rows)
     elif not rows:
         click.echo(f"no {what} yet")
     else:
@@ -107,23 +107,22 @@ def _strategies() -> list[dict[str, Any]]:
 
 
 def _workloads() -> list[dict[str, Any]]:
-    return [
-        {
-            "workload": name,
-            "axes": " x ".join(f"{axis} {length}" for axis, length in work.axes.items()),
-            "tokens": work.batch * work.tokens,
-            "parameters": parameters(work).total,
-            "activation_bytes": work.activation_bytes,
-            "hidden": work.hidden,
-            "heads": work.heads,
-            "depth": work.depth,
-            "batch": work.batch,
-            "step_flops": step_flops(work),
-            "dtype": work.dtype,
-            "source": work.source,
-        }
-        for name, work in ((name, find(name)) for name in names())
-    ]
+    return [_workload(name) for name in names()]
+
+
+def _workload(name: str) -> dict[str, Any]:
+    work = find(name)
+    return {
+        "workload": name,
+        "axes": " x ".join(f"{axis} {length}" for axis, length in work.axes.items()),
+        "tokens": work.batch * work.tokens,
+        "parameters": parameters(work).total,
+        "activation_bytes": work.activation_bytes,
+        **{field: getattr(work, field) for field in ("hidden", "heads", "depth", "batch")},
+        "step_flops": step_flops(work),
+        "dtype": work.dtype,
+        "source": work.source,
+    }
 
 
 def _sweeps() -> list[dict[str, Any]]:

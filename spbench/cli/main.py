@@ -44,6 +44,7 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = import_module(f"spbench.cli.{cmd_name}_command").command
+        command.short_help = COMMANDS[cmd_name]
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -69,6 +70,7 @@ class Commands(click.Group):
         "help_option_names": ["-h", "--help"],
         "auto_envvar_prefix": "SPBENCH",
         "max_content_width": 100,
+        "show_default": True,
     },
 )
 @click.version_option(__version__, prog_name="spbench")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from spbench.results.baselines import BASELINES
 F = TypeVar("F", bound=Callable[..., Any])
 UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 MOST_S = 100 * UNITS_S["d"]
+PATH = click.Path(path_type=Path)
 BARE = 0.1
 """The largest number without a percent sign: a larger one may be a fraction or a percentage."""
 
@@ -32,9 +32,7 @@ class Positive(click.FloatRange):
     def __init__(self) -> None:
         super().__init__(min=0, min_open=True, max=1e7)
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
@@ -46,9 +44,7 @@ class Duration(click.types.FloatParamType):
 
     name = "TIME"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
         if isinstance(value, float):
             return value
         parts = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", str(value).strip(), re.ASCII)
@@ -70,9 +66,7 @@ class Percent(click.types.FloatParamType):
 
     name = "percent"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
         text = str(value).strip()
         bare = text.removesuffix("%").strip()
         try:
@@ -98,20 +92,20 @@ def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def duration_option(flag: str, default: str, text: str) -> Callable[[F], F]:
-    return click.option(flag, type=Duration(), default=default, show_default=True, help=text)
+    return click.option(flag, type=Duration(), default=default, help=text)
 
 
 def percent_option(flag: str, default: str, text: str) -> Callable[[F], F]:
-    return click.option(flag, type=Percent(), default=default, show_default=True, help=text)
+    return click.option(flag, type=Percent(), default=default, help=text)
 
 
+run_argument = click.argument("run", required=False, type=PATH)
 strategy_option = click.option(
     "-s",
     "--strategy",
     "strategies",
     multiple=True,
     default=("all",),
-    show_default=True,
     metavar="NAME[:OPTION]",
     help="Strategies, repeated or with commas; 'all' for every strategy.",
 )
@@ -126,7 +120,6 @@ device_option = click.option(
     "--device",
     type=click.Choice(["auto", "cuda", "cpu"]),
     default="auto",
-    show_default=True,
     help="Where ranks compute: with NCCL on cuda, with gloo on cpu.",
 )
 settings_option = click.option(
@@ -140,15 +133,10 @@ baselines_option = click.option(
     "--baselines",
     type=click.Path(path_type=Path, file_okay=False),
     default=BASELINES,
-    show_default=True,
     envvar="SPBENCH_BASELINES",
     help="Folder of the baselines.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
-
-
-def print_json(data: object) -> None:
-    click.echo(json.dumps(data, indent=2))
 
 
 deadline_options = together(

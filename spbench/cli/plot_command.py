@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import click
 from spbench.analysis.compare_strategies import compare_strategies
 from spbench.cli import options
 from spbench.errors import UNFIT, Failure
+from spbench.report.tables import print_json
 from spbench.results.find_run import (
     RESULTS,
     find_run,
@@ -21,11 +21,11 @@ from spbench.results.find_run import (
 from spbench.results.run_json import folder_of_run
 
 
-@click.command("plot", short_help="Draw a run's figures as PNG and SVG.")
-@click.argument("run", required=False, type=click.Path(path_type=Path))
+@click.command("plot")
+@options.run_argument
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     help=f"Folder.  [default: RUN/plots; of a baseline {RESULTS}/baseline-NAME/plots]",
 )
 @click.option(
@@ -44,7 +44,6 @@ from spbench.results.run_json import folder_of_run
     "--page",
     type=click.IntRange(min=1),
     default=1,
-    show_default=True,
     help="Page of a figure of more than 12 panels.",
 )
 @options.baselines_option
@@ -85,4 +84,7 @@ def command(
         files = list(map(str, save_all(figures.sheets, folder)))
     except OSError as error:
         raise Failure(f"cannot write to {folder}: {error.strerror}", UNFIT) from None
-    click.echo(json.dumps(files, indent=2) if as_json else "\n".join(files))
+    if as_json:
+        print_json(files)
+    else:
+        click.echo("\n".join(files))

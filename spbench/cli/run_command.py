@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +12,7 @@ from spbench.cli.cluster_options import nodes_options
 from spbench.cli.selection import request_of, selection_options
 from spbench.errors import DONE, SOME_FAILED
 from spbench.report.dry_run import show_plan
+from spbench.report.tables import print_json
 from spbench.results.find_run import reference_of
 from spbench.strategies.describe import predictions
 from spbench.sweep.fault_check import announce_fault
@@ -21,7 +21,7 @@ from spbench.sweep.run import Finished, run
 from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 
 
-@click.command("run", short_help="Prove, count and time strategies on a workload.")
+@click.command("run")
 @selection_options
 @click.option(
     "--launches",
@@ -43,12 +43,9 @@ from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
     "--seed",
     type=options.Count(0, 2**31),
     default=0,
-    show_default=True,
     help="Seed of weights, inputs and the order of launches.",
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder of the results; resumed if it exists."
-)
+@click.option("--out", type=options.PATH, help="Folder of the results; resumed if it exists.")
 @click.option("--fresh", is_flag=True, help="Start a new folder beside an existing --out.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the seconds of each phase of a launch.")
 @click.option("--dry-run", is_flag=True, help="Only show the cells and their predicted bytes.")
@@ -88,7 +85,7 @@ def _show(finished: Finished, *, as_json: bool) -> None:
     from spbench.results.reading import frame_of
 
     if as_json:
-        options.print_json([asdict(record) for record in finished.records])
+        print_json([asdict(record) for record in finished.records])
         return
     frame = frame_of(finished.records)
     show_comparison(compare_strategies(frame, reference_of(finished.folder, frame)))

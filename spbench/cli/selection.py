@@ -28,6 +28,7 @@ DEFAULT_WORKLOAD = "dsp-720m-small"
 MAX_DIGITS = 9
 BESIDE_NO_SWEEP = ("strategies", "gpus", "workload", "settings", "dtype")
 """Parameters that choose cells, as a sweep file does."""
+CLUSTER = ("nnodes", "node_rank", "rdzv_endpoint", "join_timeout")
 SELECTING = (*BESIDE_NO_SWEEP, "sweep", "skip_invalid")
 AS_GIVEN = ("seed", "peak_tflops", "verbose", "out", "fresh")
 """Parameters that become fields of the request unchanged."""
@@ -39,7 +40,6 @@ selection_options = options.together(
         "-w",
         "--workload",
         default=DEFAULT_WORKLOAD,
-        show_default=True,
         metavar="NAME|FILE",
         help="A workload of the catalogue ('spbench list workloads'), or a YAML file.",
     ),
@@ -64,8 +64,7 @@ def request_of(ctx: click.Context) -> Request:
     device = choose_device(flags["device"])
     cluster = None
     if "nnodes" in flags:
-        nnodes, node_rank = flags["nnodes"], flags["node_rank"]
-        endpoint, wait_s = flags["rdzv_endpoint"], flags["join_timeout"]
+        nnodes, node_rank, endpoint, wait_s = (flags[name] for name in CLUSTER)
         cluster = cluster_of(nnodes, node_rank, endpoint, wait_s, os.environ)
     share, quick = flags.get("share", False), flags.get("quick", False)
     if share and cluster is not None:
@@ -81,23 +80,20 @@ def request_of(ctx: click.Context) -> Request:
         request = from_sweep_file(flags["sweep"], device)
     else:
         request = _from_flags(flags, device, share=share, nodes=nodes)
-    launches = 1 if quick and flags["launches"] is None else flags["launches"]
-    max_time_s = flags.get("max_time")
-    as_given = {name: flags[name] for name in AS_GIVEN if name in flags}
     return replace(
         request,
         kind="one_gpu_share" if share else "measured",
-        launches=request.launches if launches is None else launches,
+        launches=flags["launches"] or (1 if quick else request.launches),
         budget=QUICK if quick else MeasurementBudget(),
         skip_invalid=flags["skip_invalid"] or request.skip_invalid,
         deadlines=Deadlines(
             launch_s=flags["timeout"],
             hang_s=flags["hang_after"],
-            sweep_s=math.inf if max_time_s is None else max_time_s,
+            sweep_s=flags.get("max_time") or math.inf,
         ),
         cluster=cluster,
         fault=fault,
-        **as_given,
+        **{name: flags[name] for name in AS_GIVEN if name in flags},
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import click
@@ -11,13 +10,12 @@ from spbench.cli import options
 from spbench.cli.selection import choose_workload
 from spbench.report.diagram.draw import show
 from spbench.report.diagram.layout import Picture
+from spbench.report.tables import print_json
 from spbench.strategies.describe import lanes
 from spbench.strategies.registry import expand_names
 
 
-@click.command(
-    "show", short_help="Draw a block: which axis each strategy shards, and what it sends."
-)
+@click.command("show")
 @click.argument("workload", metavar="WORKLOAD")
 @options.strategy_option
 @click.option(
@@ -26,7 +24,6 @@ from spbench.strategies.registry import expand_names
     "ranks",
     type=click.IntRange(1, 1024),
     default=8,
-    show_default=True,
     help="Number of ranks; no process is started.",
 )
 @options.settings_option
@@ -44,6 +41,6 @@ def command(
         workload=work, ranks=ranks, lanes=lanes(work, expand_names(strategies), ranks)
     )
     if as_json:
-        click.echo(json.dumps(picture.as_data(), indent=2, default=round))
+        print_json(picture.as_data())
     else:
         show(picture)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Literal
 
 import click
 
 from spbench.cli import options
 from spbench.cli.selection import choose_workload, parse_ranks
 from spbench.errors import DONE, SOME_FAILED, Failure
-from spbench.report.tables import show_verdicts
+from spbench.report.tables import print_json, show_verdicts
 from spbench.results.sample import VerifyResult
 from spbench.strategies.registry import expand_names, load
 from spbench.sweep.devices import choose_device
@@ -24,7 +23,7 @@ SMALL = "-small"
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
-@click.command("verify", short_help="Prove strategies equal to one device on many shapes.")
+@click.command("verify")
 @options.strategy_option
 @options.gpus_option
 @click.option(
@@ -40,7 +39,6 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
     "--dtype",
     type=click.Choice(DTYPES),
     default="float64",
-    show_default=True,
     help="The type that ranks compute in.",
 )
 @options.duration_option(
@@ -53,7 +51,7 @@ def command(
     gpus: str | None,
     workloads: Sequence[str],
     small: bool,
-    dtype: Literal["float64", "float32", "bfloat16", "float16"],
+    dtype: str,
     timeout: float,
     device: str,
     as_json: bool,
@@ -96,7 +94,7 @@ def _shapes(workloads: Sequence[str], small: bool) -> list[Workload]:
 def _show(results: Sequence[VerifyResult], *, as_json: bool) -> int:
     """Prints all results, and returns the exit code."""
     if as_json:
-        options.print_json([asdict(result) for result in results])
+        print_json([asdict(result) for result in results])
     else:
         show_verdicts(results)
     outcomes = {result.outcome for result in results}
