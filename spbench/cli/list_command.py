@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+import pandas
 
 from spbench.cli import options
-from spbench.errors import Failure, ResultsError
+from spbench.errors import ResultsError
 from spbench.report import units
 from spbench.report.fit_width import Grid
 from spbench.report.tables import console, print_json, show_fitting
@@ -19,7 +20,6 @@ from spbench.strategies.registry import SUMMARIES, expand_names, places
 from spbench.workload.catalogue import find, names
 from spbench.workload.flops import parameters, step_flops
 from spbench.workload.sweep_file import load_sweep
-from spbench.workload.yaml_lines import WorkloadError
 
 WORDS = {"strategies": (0, 1), "workloads": (0, 1), "sweeps": (0, 1, 2, 5), "runs": (0, 1)}
 """The lists, and the columns of each that hold words."""
@@ -126,23 +126,20 @@ def _workload(name: str) -> dict[str, Any]:
 
 
 def _sweeps() -> list[dict[str, Any]]:
-    rows = []
-    for name in names("sweeps"):
-        try:
-            sweep = load_sweep(name, expand_names)
-        except WorkloadError as error:
-            raise Failure(str(error)) from None
-        cells = sweep.combinations
-        row = {
-            "sweep": name,
-            "workloads": ", ".join(dict.fromkeys(cell.workload.name for cell in cells)),
-            "gpus": ", ".join(map(str, sorted({cell.ranks for cell in cells}))),
-            "cells": len(cells),
-            "launches": sweep.file.launches,
-            "source": sweep.file.source,
-        }
-        rows.append(row)
-    return rows
+    return [_sweep(name) for name in names("sweeps")]
+
+
+def _sweep(name: str) -> dict[str, Any]:
+    sweep = load_sweep(name, expand_names)
+    cells = sweep.combinations
+    return {
+        "sweep": name,
+        "workloads": ", ".join(dict.fromkeys(cell.workload.name for cell in cells)),
+        "gpus": ", ".join(map(str, sorted({cell.ranks for cell in cells}))),
+        "cells": len(cells),
+        "launches": sweep.file.launches,
+        "source": sweep.file.source,
+    }
 
 
 def _runs() -> list[dict[str, Any]]:
@@ -153,15 +150,17 @@ def _runs() -> list[dict[str, Any]]:
         except ResultsError as error:
             click.echo(str(error), err=True)
             continue
-        if frame.empty:
-            continue
-        ok = int((frame["status"] == "ok").sum())
-        row = {
-            "run": run.name,
-            "workloads": ", ".join(frame["workload"].unique()),
-            "ok": ok,
-            "other": len(frame) - ok,
-            "started": frame["started_utc"].iloc[0],
-        }
-        rows.append(row)
+        if len(frame):
+            rows.append(_run(run.name, frame))
     return rows
+
+
+def _run(name: str, frame: pandas.DataFrame) -> dict[str, Any]:
+    ok = int((frame["status"] == "ok").sum())
+    return {
+        "run": name,
+        "workloads": ", ".join(frame["workload"].unique()),
+        "ok": ok,
+        "other": len(frame) - ok,
+        "started": frame["started_utc"].iloc[0],
+    }

@@ -45,6 +45,8 @@ STYLE = {
     "axes.titlesize": TITLE,
     "axes.titlelocation": "left",
     "legend.frameon": False,
+    "legend.borderaxespad": 0,
+    "legend.borderpad": 0.2,
     "figure.dpi": 110,
     "text.hinting": "none",
     "svg.hashsalt": "spbench",
@@ -169,18 +171,11 @@ def _place(
 def _legend(
     figure: Figure, strategies: Sequence[str], columns: int, corner: tuple[float, float]
 ) -> None:
-    figure.legend(
-        [
-            Patch(facecolor=colour(name), hatch=hatch(name), edgecolor="white", linewidth=0)
-            for name in strategies
-        ],
-        strategies,
-        loc="upper left",
-        bbox_to_anchor=corner,
-        ncols=columns,
-        borderaxespad=0,
-        borderpad=0.2,
-    )
+    patches = [
+        Patch(facecolor=colour(name), hatch=hatch(name), edgecolor="white", linewidth=0)
+        for name in strategies
+    ]
+    figure.legend(patches, strategies, loc="upper left", bbox_to_anchor=corner, ncols=columns)
 
 
 def _wrapped(text: str, width: float, size: float) -> str:
