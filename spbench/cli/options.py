@@ -39,45 +39,33 @@ class Positive(click.FloatRange):
         return number
 
 
-class Duration(click.types.FloatParamType):
-    """A duration above 0, as 90, 90s, 30m or 2h; kept in seconds."""
-
-    name = "TIME"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        if isinstance(value, float):
-            return value
-        parts = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", str(value).strip(), re.ASCII)
-        seconds = float(parts[1]) * UNITS_S[parts[2]] if parts else math.nan
-        if seconds > MOST_S:
-            most = f"{MOST_S / UNITS_S['d']:.0f}d"
-            self.fail(f"{value!r} is longer than {most}, which is the most", param, ctx)
-        if not seconds > 0:
-            works = "write 90, 90s, 90m, 2h or 1d"
-            self.fail(f"{value!r} is not a duration above 0; {works}", param, ctx)
-        return seconds
+def duration(text: str) -> float:
+    """Seconds of a duration above 0, written as 90, 90s, 30m or 2h."""
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip(), re.ASCII)
+    seconds = float(parts[1]) * UNITS_S[parts[2]] if parts else 0.0
+    if seconds > MOST_S:
+        most = f"{MOST_S / UNITS_S['d']:.0f}d"
+        raise click.BadParameter(f"{text!r} is longer than {most}, which is the most")
+    if seconds == 0:
+        works = "write 90, 90s, 90m, 2h or 1d"
+        raise click.BadParameter(f"{text!r} is not a duration above 0; {works}")
+    return seconds
 
 
-class Percent(click.types.FloatParamType):
-    """A percentage from 0 to 100, as 3%, 0.5 % or 0.03; kept as a fraction.
+def percent(text: str) -> float:
+    """A percentage from 0 to 100 as a fraction, written as 3%, 0.5 % or 0.03.
 
     A bare 3, or 0.5, could be a fraction or a percentage, and is refused.
     """
-
-    name = "percent"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        text = str(value).strip()
-        bare = text.removesuffix("%").strip()
-        try:
-            number = float(bare) / (100 if text.endswith("%") else 1)
-        except ValueError:
-            number = math.nan
-        most = 1.0 if text.endswith("%") else BARE
-        if not 0 <= number <= most:
-            works = "write 3% or 0.03, up to 100%"
-            self.fail(f"expected a percentage, not {value!r}; {works}", param, ctx)
-        return number
+    bare, sign, rest = text.strip().partition("%")
+    try:
+        number = float(bare) / (100 if sign else 1)
+    except ValueError:
+        number = math.nan
+    if rest or not 0 <= number <= (1.0 if sign else BARE):
+        works = "write 3% or 0.03, up to 100%"
+        raise click.BadParameter(f"expected a percentage, not {text!r}; {works}")
+    return number
 
 
 def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
@@ -92,11 +80,11 @@ def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def duration_option(flag: str, default: str, text: str) -> Callable[[F], F]:
-    return click.option(flag, type=Duration(), default=default, help=text)
+    return click.option(flag, type=duration, metavar="TIME", default=default, help=text)
 
 
 def percent_option(flag: str, default: str, text: str) -> Callable[[F], F]:
-    return click.option(flag, type=Percent(), default=default, help=text)
+    return click.option(flag, type=percent, default=default, help=text)
 
 
 run_argument = click.argument("run", required=False, type=PATH)

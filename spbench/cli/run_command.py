@@ -32,7 +32,8 @@ from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 @options.deadline_options
 @click.option(
     "--max-time",
-    type=options.Duration(),
+    type=options.duration,
+    metavar="TIME",
     help="Deadline of all launches together; what is left can be resumed.  [default: no limit]",
 )
 @nodes_options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from rich.console import Console
@@ -83,8 +83,6 @@ def _planned(cell: Cell, prediction: Prediction | None) -> dict[str, Any]:
         **{"case": case.key, "workload": work.name},
         **{name: getattr(work, name) for name in shape},
         **{name: getattr(case, name) for name in ("strategy", "ranks", "launch", "device", "kind")},
-        "sharded": prediction.sharded if prediction else "",
-        "sent_bytes": prediction.sent_bytes if prediction else {},
-        "note": prediction.note if prediction else "",
+        **asdict(prediction or Prediction(sharded="", sent_bytes={}, note="")),
         "why_not": cell.why_not,
     }

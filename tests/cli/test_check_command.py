@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from helpers.example_rows import CASE, rows
 
 from spbench.cli.main import cli
-from spbench.cli.options import Percent
+from spbench.cli.options import percent
 from spbench.errors import CANNOT_JUDGE, DONE, REGRESSION, UNFIT, USAGE, Failure
 from spbench.report import tables
 from spbench.results.record import Record
@@ -511,10 +511,10 @@ def test_two_workloads_of_one_name_have_a_row_each() -> None:
 def test_shares_are_written_as_percentages(text: str, share: float | None) -> None:
     """A bare 0.5 or 3 could mean either."""
     if share is not None:
-        assert Percent().convert(text, None, None) == share
+        assert percent(text) == share
         return
     with pytest.raises(click.BadParameter, match=r"write 3% or 0\.03"):
-        Percent().convert(text, None, None)
+        percent(text)
 
 
 def test_what_lies_among_baselines_and_is_none(tmp_path: Path) -> None:
