@@ -60,7 +60,7 @@ def say(out: Console, sentence: str) -> None:
     out.print(Text(sentence), soft_wrap=not out.is_terminal)
 
 
-def _folded(grid: Grid, title: str, widths: Sequence[int] | None) -> Table:
+def table(grid: Grid, title: str = "", widths: Sequence[int] | None = None) -> Table:
     """A table of columns of these ``widths``; without them words may be cut."""
     made = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, column in enumerate(grid.columns):
@@ -78,7 +78,7 @@ def show_table(out: Console, title: str, grid: Grid) -> None:
         say(out, title)
         title = ""
     if line_width(widths) > room(out) or any("\n" in head for head in grid.columns):
-        out.print(_folded(grid, title, grid.broken(room(out))))
+        out.print(table(grid, title, grid.broken(room(out))))
         return
     lines = [_aligned(cells, widths, grid.words) for cells in (grid.columns, *grid.rows)]
     lines.insert(1, f" {'─' * (line_width(widths) - 2)} ")
