@@ -6,17 +6,22 @@ where it lies wholly inside; else inconclusive, with the launches that a verdict
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from spbench.analysis.comparable import mismatch
 from spbench.analysis.intervals import LEAST_LAUNCHES, Ratio, paired_rounds, ratio
 from spbench.analysis.launches import Launches
-from spbench.analysis.paired_steps import step_ratios
 from spbench.text import counted
 
 MARGIN = 0.02
 """Default margin: times that differ by less are the same."""
+
+TRIM = 0.25
+"""Share of the ratios of steps that is left out at each end."""
 
 Verdict = Literal["faster", "same", "slower", "inconclusive", "not comparable"]
 
@@ -99,6 +104,29 @@ def _compared(before: Launches, after: Launches) -> tuple[Launches, Launches, st
     # Noise that meets only one of the two three times over is not chance.
     noise = next(iter([*old.noise.values(), *new.noise.values()])) if is_one_sided else ""
     return old, new, noise
+
+
+def step_ratios(
+    before_ms: Mapping[str, Sequence[float]], after_ms: Mapping[str, Sequence[float]]
+) -> dict[str, float]:
+    """By round, ``after`` over ``before`` where their launches took turns and no step is lost.
+
+    Two steps next to each other met much the same machine (docs/decisions/0021): their ratio says
+    more than that of the launches' means.
+    """
+    return {
+        name: math.exp(middle_log_ratio(before_ms[name], steps))
+        for name, steps in after_ms.items()
+        if steps and before_ms.get(name)
+    }
+
+
+def middle_log_ratio(before_ms: Sequence[float], after_ms: Sequence[float]) -> float:
+    """The mean of the middle half of the steps' logarithmic ratios (docs/decisions/0022), without
+    the steps that ran alone, after the other launch had ended."""
+    logs = sorted(math.log(new / old) for old, new in zip(before_ms, after_ms, strict=False))
+    cut = int(TRIM * len(logs))
+    return statistics.fmean(logs[cut : len(logs) - cut])
 
 
 def launches_in_words(needs: int | None, counts: tuple[int, int], *, is_paired: bool) -> str:

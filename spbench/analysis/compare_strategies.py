@@ -146,9 +146,7 @@ def _line(
     proved = max(wrong, key=lambda record: record.gate_error or 0.0, default=first)
     passed = "passed" if proved.tolerance is not None else "not run"
     known = {column: _known(good, column) for column in MEDIANS}
-    medians = {
-        name: statistics.median(values) if values else None for name, values in known.items()
-    }
+    medians = {column: statistics.median(ms) if ms else None for column, ms in known.items()}
     return Line(
         workload=first.workload,
         panel=case.panel,

@@ -29,20 +29,13 @@ def taken(folder: Path) -> BaseFileLock:
         raise CannotWriteError(
             f"{folder} is being written by another run; wait for it, or use another --out"
         ) from None
-    except NotImplementedError:
-        raise _no_locks(folder) from None
-    except OSError as error:
-        if error.errno in NO_LOCKS:
-            raise _no_locks(folder) from None
-        raise CannotWriteError(f"cannot write to {folder}: {error.strerror}") from None
-    if isinstance(lock, SoftFileLock):
-        lock.release()
-        raise _no_locks(folder)
-    return lock
-
-
-def _no_locks(folder: Path) -> CannotWriteError:
-    return CannotWriteError(
+    except (NotImplementedError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in NO_LOCKS:
+            raise CannotWriteError(f"cannot write to {folder}: {error.strerror}") from None
+    if lock.is_locked and not isinstance(lock, SoftFileLock):
+        return lock
+    lock.release()
+    raise CannotWriteError(
         f"the file system of {folder} has no locks, so two runs could write there at once; "
         f"use another --out, on a local disk"
     )

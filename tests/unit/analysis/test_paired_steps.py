@@ -12,8 +12,7 @@ import pandas
 import pytest
 from helpers.example_rows import findings_of, rows, samples_of
 
-from spbench.analysis.compare import Comparison
-from spbench.analysis.paired_steps import middle_log_ratio
+from spbench.analysis.compare import Comparison, middle_log_ratio
 from spbench.results.record import Record
 
 ROUNDS = 5
