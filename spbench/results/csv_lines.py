@@ -43,7 +43,7 @@ class Lines:
 
 def lines_of(text: str) -> Lines:
     """Headers, rows and other lines of a text; a last line without an end loses its last cell."""
-    header: Header | None = None
+    header: Header = (), ","
     headers, why_not, joined = list[int](), NO_HEADER, ""
     rows: dict[int, list[str]] = {}
     left_out: dict[str, list[int]] = {}
@@ -53,7 +53,7 @@ def lines_of(text: str) -> Lines:
         if not line.strip(BLANK) or (is_torn and number == 1 and _begins_header(line)):
             continue
         this = None if CLOCK.search(line) else _header_of(line)
-        if this is not None and header is None:
+        if this is not None and not headers:
             header, why_not = this, _why_no_row_fits(*this)
         if this is not None and this != header:
             joined = joined or f"below another header (line {number}), split the file there"
@@ -61,15 +61,14 @@ def lines_of(text: str) -> Lines:
             headers.append(number)
         else:
             cells = _cells_of(_without_last_cell(line) if is_torn else line)
-            reason = joined or (why_not if header else "no header above")
-            if not reason and header and len(cells) != len(header[0]):
+            reason = joined or (why_not if headers else "no header above")
+            if not reason and len(cells) != len(header[0]):
                 reason = "more or fewer cells than the header"
             if reason:
                 left_out.setdefault(reason, []).append(number)
             else:
                 rows[number] = cells
-    columns = header[0] if header else ()
-    why_not = why_not or joined
+    columns, why_not = header[0], why_not or joined
     return Lines(columns=columns, headers=headers, rows=rows, left_out=left_out, why_not=why_not)
 
 

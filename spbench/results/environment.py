@@ -124,15 +124,9 @@ def git_state() -> dict[str, Any]:
 
 
 def _git(*words: str) -> str:
-    done = subprocess.run(
-        ["git", *words],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=5,
-        stdin=subprocess.DEVNULL,
-    )
-    return done.stdout.strip()
+    none = subprocess.DEVNULL
+    output = subprocess.check_output(["git", *words], text=True, timeout=5, stdin=none, stderr=none)
+    return output.strip()
 
 
 def cpu_name() -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
-from typing import Any, Self, get_type_hints
+from typing import Any, Self, get_args, get_type_hints
 
 from spbench.results.sample import RowStatus
 from spbench.workload.case import Case
@@ -162,12 +162,7 @@ REQUIRED = tuple(field.name for field in fields(Record) if field.default is MISS
 @cache
 def column_types() -> dict[str, type]:
     """The plain type of each column: int, float or str."""
-    hints = get_type_hints(Record)
     return {
-        name: next((kind for kind in (int, float) if _mentions(hints[name], kind)), str)
-        for name in COLUMNS
+        name: next((kind for kind in (int, float) if kind in (hint, *get_args(hint))), str)
+        for name, hint in get_type_hints(Record).items()
     }
-
-
-def _mentions(hint: Any, kind: type) -> bool:
-    return hint is kind or kind in getattr(hint, "__args__", ())
