@@ -10,8 +10,7 @@ from pathlib import Path
 import click
 
 from spbench.doctor.diagnosis import Diagnosis, fail, ok, skipped
-from spbench.launch.failure_cause import status_and_cause
-from spbench.launch.launcher import Deadlines, Launcher
+from spbench.launch.launcher import Deadlines, Launcher, status_and_cause
 from spbench.launch.local import LocalLauncher, read_json, read_samples
 from spbench.results.sample import Exchanged, Sample, sample_path
 from spbench.text import counted

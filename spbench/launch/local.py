@@ -7,7 +7,6 @@ for the next launch. Of several nodes this is node 0.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TypeVar, final
 
 from pydantic import BaseModel
 
+from spbench.errors import or_none
 from spbench.launch.cluster import Cluster, Roster, placement, ranks_per_node, spread
 from spbench.launch.gpu_memory import GpuMemory
 from spbench.launch.hang_detector import HangDetector, least_far
@@ -166,6 +166,4 @@ def read_samples(job: Job, folder: Path) -> list[Sample]:
 
 def read_json(path: Path, kind: type[Content]) -> Content | None:
     """What a rank or the launcher wrote; None where that is missing or unreadable."""
-    with contextlib.suppress(OSError, ValueError):
-        return kind.model_validate_json(path.read_text(encoding="utf-8"))
-    return None
+    return or_none(lambda: kind.model_validate_json(path.read_text(encoding="utf-8")))

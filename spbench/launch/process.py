@@ -17,6 +17,8 @@ from typing import final
 
 import psutil
 
+from spbench.errors import or_none
+
 GRACE_S = 5.0
 """How long a process may take to end by itself after SIGTERM."""
 STACKS_S = 0.5
@@ -91,10 +93,9 @@ class AgentProcess:
 
     def last_line(self) -> str:
         """The last line of its log."""
-        lines = []
-        with contextlib.suppress(OSError):
-            lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return next((line for line in reversed(lines) if line.strip()), "its log is empty")
+        text = or_none(lambda: self._log.read_text(encoding="utf-8", errors="replace")) or ""
+        lines = [line for line in text.splitlines() if line.strip()]
+        return lines[-1] if lines else "its log is empty"
 
 
 def ask_to_stop(folder: Path, grace_s: float) -> None:
@@ -120,17 +121,13 @@ def _end_tree(process: subprocess.Popen[bytes], grace_s: float) -> None:
         process.wait(grace_s)
     process.kill()
     # Python's resource tracker ends by itself when it has removed what the others left.
-    send_signal([child for child in tree if not _is_resource_tracker(child)], signal.SIGKILL)
+    commands = {child: " ".join(or_none(child.cmdline) or []) for child in tree}
+    others = [child for child, command in commands.items() if "resource_tracker" not in command]
+    send_signal(others, signal.SIGKILL)
     _, left = psutil.wait_procs(tree, timeout=grace_s)
     send_signal(left, signal.SIGKILL)
     psutil.wait_procs(left, timeout=grace_s)
     process.wait()
-
-
-def _is_resource_tracker(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return any("resource_tracker" in word for word in process.cmdline())
-    return False
 
 
 def family(pid: int) -> list[psutil.Process]:

@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from spbench.launch.failure_cause import TIME_IS_UP, rank_to_blame, status_and_cause
-from spbench.launch.launcher import Deadlines, Launcher
+from spbench.launch.launcher import TIME_IS_UP, Deadlines, Launcher, rank_to_blame, status_and_cause
 from spbench.launch.local import read_samples
 from spbench.results.record import Record
 from spbench.results.sample import Sample
