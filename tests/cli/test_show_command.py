@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import spbench
+from helpers.examples import examples
 from helpers.terminal import COLOURED, STYLED, Terminal
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spbench.errors import USAGE
@@ -169,7 +170,7 @@ def every_variant(name: str, ranks: int) -> Picture:
     return Picture(workload=work, ranks=ranks, lanes=lanes(work, VARIANTS, ranks))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(200)
 @given(
     st.integers(40, 200),
     st.sampled_from([*names(), "long"]),

@@ -100,11 +100,12 @@ def test_a_large_run_has_pages(tmp_path: Path) -> None:
     """A page has at most 12 panels; together the pages hold every panel once."""
     records = a_run(2 * PANELS + 1, ranks=(2,))
     with_samples(tmp_path, records)
+    pages = {page: sheets(tmp_path, records, page) for page in (1, 2, 3)}
     for figure in (*plots.DRAWINGS, "launches"):
         seen = [
             title
-            for page in (1, 2, 3)
-            for name, sheet in sheets(tmp_path, records, page).items()
+            for page, drawn in pages.items()
+            for name, sheet in drawn.items()
             if name == f"{figure}-page{page}".removesuffix("-page1")
             for title in sheet.panels
         ]

@@ -243,41 +243,52 @@ def test_what_each_figure_may_be_is_known() -> None:
     assert sorted(f"{NEGATIVE_TOO} {ZERO_TOO} {POSITIVE}".split()) == sorted(FIGURES)
 
 
-@pytest.mark.parametrize("column", FIGURES)
-def test_a_figure_out_of_sense_is_damage(tmp_path: Path, column: str) -> None:
+def row_for_each(columns: list[str], value: Any) -> list[Record]:
+    """A row for each column, which has that value there; the first stands in line 2."""
+    return [replace(RUN[1], **{"reason": column, column: value}) for column in columns]
+
+
+@pytest.mark.parametrize("value", [-1, 0, 1, 10**40])
+def test_a_figure_out_of_sense_is_damage(tmp_path: Path, value: int) -> None:
     """Negative, zero where one divides by it, or beyond reason; its least value is read."""
-    for value in (-1, 0, 1, 10**40):
-        one = replace(RUN[1], **{column: value})
-        rows = read(tmp_path, as_csv([RUN[0], one]))
-        least = -1 if column in NEGATIVE_TOO.split() else 0 if column in ZERO_TOO.split() else 1
-        if least <= value < 10**30:
-            assert (records_of(rows), rows_left_out(rows)) == ([RUN[0], one], 0)
-        else:
-            assert rows.attrs["left_out"] == {f"{column} is not a valid figure": [3]}
+    least = dict.fromkeys(NEGATIVE_TOO.split(), -1) | dict.fromkeys(ZERO_TOO.split(), 0)
+    made = dict(zip(FIGURES, row_for_each(FIGURES, value), strict=True))
+    rows = read(tmp_path, as_csv([*made.values()]))
+    is_read = {column: least.get(column, 1) <= value < 10**30 for column in FIGURES}
+    assert records_of(rows) == [made[column] for column in FIGURES if is_read[column]]
+    assert rows.attrs["left_out"] == {
+        f"{column} is not a valid figure": [line]
+        for line, column in enumerate(FIGURES, 2)
+        if not is_read[column]
+    }
 
 
-@pytest.mark.parametrize("column", FIGURES)
 @pytest.mark.parametrize("value", ["nan", "inf", "-Infinity"])
-def test_what_is_no_number_was_not_measured(tmp_path: Path, column: str, value: str) -> None:
+def test_what_is_no_number_was_not_measured(tmp_path: Path, value: str) -> None:
     """Blank, as NaN of a spreadsheet; without what a row needs it is left out."""
-    rows = read(tmp_path, as_csv([replace(RUN[1], **{column: value})]))
-    assert rows.attrs["left_out"] == ({f"{column} is blank": [2]} if column in REQUIRED else {})
-    blank = read(tmp_path, as_csv([replace(RUN[1], **{column: ""})]))
+    rows = read(tmp_path, as_csv(row_for_each(FIGURES, value)))
+    assert rows.attrs["left_out"] == {
+        f"{column} is blank": [line] for line, column in enumerate(FIGURES, 2) if column in REQUIRED
+    }
+    blank = read(tmp_path, as_csv(row_for_each(FIGURES, "")))
     pandas.testing.assert_frame_equal(rows, blank)
     assert rows.attrs == blank.attrs
-    unless_written = 1 if column in ("schema_version", "dp_size") else None
-    assert all(getattr(one, column) == unless_written for one in records_of(rows))
+    kept = [column for column in FIGURES if column not in REQUIRED]
+    for column, one in zip(kept, records_of(rows), strict=True):
+        assert getattr(one, column) == (1 if column in ("schema_version", "dp_size") else None)
 
 
-@pytest.mark.parametrize("column", ["launch", "p2p_bytes", "step_ms", "exposed_comm_ms"])
 @pytest.mark.parametrize(
     "value",
     ["1_5", "\u0661\u0665", "\uff11", "1e999", "-1e999", "0x1", "1 5", "nano", "1.5.5", "e5", "."],
 )
-def test_only_plain_numbers_are_figures(tmp_path: Path, column: str, value: str) -> None:
+def test_only_plain_numbers_are_figures(tmp_path: Path, value: str) -> None:
     """Python takes more for one, and what is too large for a float for infinite."""
-    rows = read(tmp_path, as_csv([replace(RUN[1], **{column: value})]))
-    assert rows.attrs["left_out"] == {f"{column} is not a valid figure": [2]}
+    columns = ["launch", "p2p_bytes", "step_ms", "exposed_comm_ms"]
+    rows = read(tmp_path, as_csv(row_for_each(columns, value)))
+    assert rows.attrs["left_out"] == {
+        f"{column} is not a valid figure": [line] for line, column in enumerate(columns, 2)
+    }
 
 
 @pytest.mark.parametrize("value", ["15", "+15", "15.", "15.00", "015"])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas
 import pytest
-from helpers.examples import examples
+from helpers.examples import by_day, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -159,7 +159,8 @@ def test_a_damaged_file_takes_no_other_launch_with_it(tmp_path: Path, damage: by
         write_samples(tmp_path, record(launch), samples(launch))
     path = tmp_path / "samples" / f"{CASE.key}-launch0.csv.gz"
     data = path.read_bytes()
-    for cut in [damage] if damage is not None else [data[:n] for n in range(len(data))]:
+    cuts = by_day(range(len(data)), 1, len(data) - 1)
+    for cut in [damage] if damage is not None else [data[:n] for n in cuts]:
         path.write_bytes(cut)
         found = read_samples(tmp_path)
         assert (steps(found, 0), steps(found, 1), counts(found)) == ([], TIMES[1], (1, 0))
@@ -205,7 +206,7 @@ def test_a_file_torn_anywhere_is_written_on(tmp_path: Path) -> None:
     first = written(tmp_path, [0])
     both = written(tmp_path, [1])
     seen = set()
-    for length in range(len(both)):
+    for length in by_day(range(len(both)), len(first), len(both) - 1):
         (tmp_path / "samples.csv.gz").write_bytes(both[:length])
         written(tmp_path, [2])
         found = read_samples(tmp_path)
@@ -235,7 +236,7 @@ def test_a_torn_second_attempt_leaves_the_first(tmp_path: Path) -> None:
     first = written(tmp_path, [0])
     append_old(tmp_path, CASE.key, 0, samples(1))
     both = (tmp_path / "samples.csv.gz").read_bytes()
-    for length in range(len(first), len(both)):
+    for length in by_day(range(len(first), len(both)), len(both) - 1):
         assert steps(read(tmp_path, both[:length]), 0) == TIMES[0]
     assert steps(read(tmp_path, both), 0) == TIMES[1]
     assert steps(read(tmp_path, both + b"noise"), 0) == TIMES[1]
@@ -276,7 +277,7 @@ def test_whatever_time_a_member_holds(
         with gzip.open(path, "wb") as file:
             file.write(text)
     first, second = (path.read_bytes() for path in paths)
-    for length in range(len(first)):
+    for length in by_day(range(len(first)), len(first) - 1):
         assert steps(read(tmp_path, first[:length] + second), 1, "c") == [[2.0]]
 
 
