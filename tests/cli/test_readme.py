@@ -11,6 +11,7 @@ import click
 import pytest
 import yaml
 from helpers.command_line import spbench
+from helpers.spbench_process import SMALL
 
 from spbench.strategies.registry import BUILT_IN, expand_names
 from spbench.workload.block import SUBLAYERS, Frozen
@@ -84,12 +85,11 @@ def test_runs_of_the_readme_are_well_formed(command: str, tmp_path: Path) -> Non
 
 def test_the_other_commands_of_the_readme_run(tmp_path: Path) -> None:
     """A small run, then every other command as it is written."""
-    words = ("run", "-s", "dsp", "-g", "2", "-w", "earthformer-small", "--quick", "--device", "cpu")
-    assert spbench(tmp_path, *words, torch=True).code == 0
-    others = [c for c in COMMANDS if not c.startswith(("spbench run", "spbench check"))]
+    assert spbench(tmp_path, "run", "-s", "dsp", "-g", "2", *SMALL, torch=True).code == 0
+    others = {c for c in COMMANDS if not c.startswith(("spbench run", "spbench check"))}
     (tmp_path / "my-model.yaml").write_text(FIRST_MODEL)
     assert len(others) >= 4
-    for command in others:
+    for command in sorted(others):
         words_ = shlex.split(command)[1:]
         more = {"doctor": ["--device", "cpu"]}
         done = spbench(tmp_path, *words_, *more.get(words_[0], []), torch=True)

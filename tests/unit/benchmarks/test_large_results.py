@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from helpers.example_rows import lines_of
+from helpers.in_process import inside
 from helpers.stored_rows import stored
 
 from spbench.errors import UNFIT
@@ -31,11 +30,6 @@ def large() -> ModuleType:
     return module
 
 
-def spbench(*words: str) -> subprocess.CompletedProcess[str]:
-    code = [sys.executable, "-m", "spbench", *words]
-    return subprocess.run(code, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
-
-
 def test_ten_thousand_rows(large: ModuleType) -> None:
     """125 shapes of 4 strategies on 4 numbers of ranks, 5 launches each; the same every time."""
     records = list(large.rows())
@@ -49,12 +43,12 @@ def test_it_is_shown_and_drawn(large: ModuleType, tmp_path: Path) -> None:
     records = list(islice(large.rows(), 80 * 14))
     large.write(tmp_path, records)
     assert stored(tmp_path) == records
-    assert spbench("compare", str(tmp_path)).stderr == ""
-    done = spbench("plot", str(tmp_path), "-s", "dsp,rsa", "-g", "2,4", "--page", "2")
-    assert done.stderr.startswith(
+    assert inside("compare", str(tmp_path)).err == ""
+    done = inside("plot", str(tmp_path), "-s", "dsp,rsa", "-g", "2,4", "--page", "2")
+    assert done.err.startswith(
         "drawn are panels 13 to 14 of 14, panels of launches 13 to 24 of 28; others with --page"
     )
-    assert {Path(path).name for path in done.stdout.split()} == {
+    assert {Path(path).name for path in done.out.split()} == {
         f"{name}-page2.{kind}"
         for name in ("throughput", "memory", "sent_bytes", "step_split", "ratios", "launches")
         for kind in ("png", "svg")
@@ -64,8 +58,8 @@ def test_it_is_shown_and_drawn(large: ModuleType, tmp_path: Path) -> None:
 def test_several_processes_draw_what_one_does(large: ModuleType, tmp_path: Path) -> None:
     """The command draws two figures at a time; here this process draws one after another."""
     large.write(tmp_path, islice(large.rows(), 80))
-    done = spbench("plot", str(tmp_path))
-    drawn = [Path(path) for path in done.stdout.split()]
+    done = inside("plot", str(tmp_path))
+    drawn = [Path(path) for path in done.out.split()]
     records = stored(tmp_path)
     page = page_of(lines_of(records), frame_of(records), tmp_path)
     (tmp_path / "alone").mkdir()
@@ -84,7 +78,6 @@ def test_a_sheet_that_cannot_be_written_is_said(large: ModuleType, tmp_path: Pat
     """Whichever process drew it: one sentence, exit 6."""
     large.write(tmp_path, islice(large.rows(), 80))
     (tmp_path / "plots" / "memory.png").mkdir(parents=True)
-    code = [sys.executable, "-m", "spbench", "plot", str(tmp_path)]
-    done = subprocess.run(code, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == UNFIT
-    assert done.stderr == f"Error: cannot write to {tmp_path / 'plots'}: Is a directory\n"
+    done = inside("plot", str(tmp_path))
+    assert done.code == UNFIT
+    assert done.err == f"Error: cannot write to {tmp_path / 'plots'}: Is a directory\n"
