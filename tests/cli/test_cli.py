@@ -22,7 +22,7 @@ from helpers.command_line import CASE, ROOT, record, spbench
 from spbench.cli import error_handling
 from spbench.cli import main as entry
 from spbench.cli.selection import parse_ranks
-from spbench.errors import SOME_FAILED, UNFIT, USAGE, Failure
+from spbench.errors import READER_GONE, SOME_FAILED, UNFIT, USAGE, Failure
 from spbench.results.store import Store
 from spbench.strategies.registry import expand_names
 from spbench.sweep import devices
@@ -365,6 +365,17 @@ def test_plot_writes_beside_the_run(place: Path, tmp_path: Path) -> None:
     taken = spbench(place, "plot", "older", "--out", str(tmp_path / "file"), torch=True)
     assert taken.code == UNFIT
     assert f"cannot write to {tmp_path / 'file'}" in taken.err
+
+
+def test_a_reader_of_plot_that_goes_away_is_no_error(place: Path) -> None:
+    """As of other commands (tests/processes/test_terminals.py): the exit code alone says it."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = spbench(place, "plot", stdout=writing)
+    finally:
+        os.close(writing)
+    assert (done.code, done.err) == (READER_GONE, "")
 
 
 def test_plot_draws_what_is_chosen(place: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from helpers import spbench_process
+from helpers.command_line import spbench
 from helpers.spbench_process import PATHS, PLUGINS, SMALL, alive
 from helpers.stored_rows import stored
 from helpers.sweeps import run_all, sweep_into
@@ -31,8 +32,8 @@ WORK = find("axes-2d", "verify")
 NO_SILENT = QUICK.model_copy(update={"silent": False})
 
 
-def start(folder: Path, *words: str, fault: str = "") -> subprocess.Popen[str]:
-    return spbench_process.start(folder, "run", *SMALL, *words, SPBENCH_FAULT=fault)
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    return spbench_process.start(folder, "run", *SMALL, *words)
 
 
 @pytest.fixture(scope="module")
@@ -103,10 +104,10 @@ def test_a_run_from_the_command_line(tmp_path: Path) -> None:
     assert len(list((tmp_path / "here" / "samples").iterdir())) == len(rows)
     assert "\x1b" not in err
 
-    again = start(tmp_path, "-s", "dsp,megatron-sp", "--gpus", "2", "--out", "here")
-    out, err = again.communicate(timeout=60)
-    assert again.returncode == 0, err
-    assert "2 launches are in here already; 0 left to do" in err
+    words = ("-s", "dsp,megatron-sp", "--gpus", "2", "--out", "here")
+    again = spbench(tmp_path, "run", *SMALL, *words, torch=True)
+    assert again.code == 0, again.err
+    assert "2 launches are in here already; 0 left to do" in again.err
     assert len((tmp_path / "here" / "runs.csv").read_text().splitlines()) == 3
 
 
@@ -143,13 +144,12 @@ def test_joining_ranks_that_torchrun_started(tmp_path: Path) -> None:
 def test_a_planted_slow_rank_shows(tmp_path: Path) -> None:
     """The steps of that rank, silent ones too, are longer than another's; -v shows where the time
     of the launch went, and that little of it is overhead."""
-    words = ("-s", "dsp", "--gpus", "2", "--out", "here", "--json", "-v", "--launches", "2")
-    run = start(tmp_path, *words, fault="slow@rank1:100%")
-    out, err = run.communicate(timeout=120)
-    assert run.returncode == 0, err
-    assert {row["environment"] for row in json.loads(out)} == {"SPBENCH_FAULT=slow@rank1:100%"}
+    words = (*SMALL, "-s", "dsp", "--gpus", "2", "--out", "here", "--json", "-v", "--launches", "2")
+    done = spbench(tmp_path, "run", *words, torch=True, SPBENCH_FAULT="slow@rank1:100%")
+    assert done.code == 0, done.err
+    assert {row["environment"] for row in json.loads(done.out)} == {"SPBENCH_FAULT=slow@rank1:100%"}
     phases = "start .*, gate .*, memory .*, warm-up .*, timed and silent .*, end .*"
-    found = re.findall(rf"took (.*) s: {phases}; overhead (.*) s", err)
+    found = re.findall(rf"took (.*) s: {phases}; overhead (.*) s", done.err)
     assert len(found) == 2
     assert all(float(beyond) < float(took) for took, beyond in found)
     assert min(float(beyond) for _, beyond in found) < 1.5
@@ -193,11 +193,12 @@ def test_a_launcher_that_is_ended_as_it_starts_leaves_nothing(tmp_path: Path) ->
 
 def test_a_share_of_a_group(tmp_path: Path) -> None:
     """--share: one process, gated as threads, compute and memory but no step and no sent bytes."""
-    words = ("-s", "dsp", "--gpus", "1,8")
-    run = start(tmp_path, "--share", *words, "--out", "here", "--json")
-    out, err = run.communicate(timeout=120)
-    assert run.returncode == 0, err
-    rows = json.loads(out)
+    words = (*SMALL, "--share", "-s", "dsp", "--gpus", "1,8")
+    done = spbench(
+        tmp_path, "run", *SMALL, "--share", *words, "--out", "here", "--json", torch=True
+    )
+    assert done.code == 0, done.err
+    rows = json.loads(done.out)
     assert [row["status"] for row in rows] == ["ok"] * 2
     for row in rows:
         assert (row["kind"], row["backend"]) == ("one_gpu_share", "fake")

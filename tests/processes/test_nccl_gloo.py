@@ -17,6 +17,7 @@ def test_network(ranks: int, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         (tmp_path / "port").write_text(str(free.getsockname()[1]))
+    mp.get_context("forkserver").set_forkserver_preload(["torch"])  # once for all ranks
     mp.start_processes(check_network, (ranks, str(tmp_path)), ranks, start_method="forkserver")
     for rank in range(ranks):
         results = json.loads((tmp_path / f"{rank}.json").read_text())

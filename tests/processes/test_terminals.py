@@ -261,7 +261,6 @@ def test_a_full_disk_behind_stdout(place: Path, words: str) -> None:
     [
         ("compare", "1"),
         ("compare --json", ""),
-        ("plot", ""),
         ("list workloads", ""),
         ("list workloads", "1"),
         ("--help", ""),

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,13 +11,11 @@ from typing import Any
 
 import pytest
 from helpers.example_rows import findings_of, rows
-from helpers.stored_rows import stored
+from helpers.repository import git
 
-import spbench
 from spbench.analysis.compare import Comparison
 from spbench.analysis.findings import METRICS, Finding, Margins, Metric
 from spbench.analysis.verdict import ALPHA, SHARES, Judgement
-from spbench.errors import DONE, REGRESSION, USAGE
 from spbench.launch.launcher import Deadlines
 from spbench.regression.alternate import Runner, run_alternately
 from spbench.regression.check import BASE_AND_HEAD_BUDGET, case_of
@@ -319,28 +313,6 @@ def test_a_measurement_beyond_the_launches_asked_for_is_said(
     assert said == [False, False, True]
 
 
-def git(folder: Path, *words: str) -> str:
-    name = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
-    done = subprocess.run(
-        ["git", "-C", str(folder), *name, *words], check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """A git repository with one commit, which holds this spbench."""
-    folder = tmp_path / "repository"
-    ignore = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(Path(spbench.__file__).parent, folder / "spbench", ignore=ignore)
-    configs = Path(spbench.__file__).parents[1] / "configs"
-    shutil.copytree(configs, folder / "configs")
-    git(folder.parent, "init", "-q", str(folder))
-    git(folder, "add", "-A")
-    git(folder, "commit", "-q", "-m", "first")
-    return folder
-
-
 def test_a_commit_is_checked_out_whole(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkout is what was committed, also from a subfolder, and is removed afterwards."""
     file = repository / "spbench" / "__init__.py"
@@ -415,79 +387,6 @@ def test_code_that_is_installed_is_not_compared_with_itself(
     monkeypatch.chdir(other)
     with checked_out("HEAD") as base, pytest.raises(CheckoutError, match=r"run the same code.*dsp"):
         base.check_own(modules)
-
-
-SMALL = ["-w", "earthformer-small", "--set", "depth=1", "-s", "ulysses", "--device", "cpu"]
-
-
-def check(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Runs the command with the spbench of ``folder``."""
-    return subprocess.run(
-        [sys.executable, "-m", "spbench", *words],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(folder)} | environ,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-
-
-CALL = "            return attend_by_heads(q, k, v, scores, shard, comm)\n"
-HEADS = "Shard.even(q.dim() - 2, q.shape[-2], comm.size)"
-EDITED = (CALL, f"            comm.switch(q, before=shard, after={HEADS})\n{CALL}")
-"""An edit that sends the queries once more."""
-
-
-def test_a_strategy_that_sends_more_than_its_base_is_caught(repository: Path) -> None:
-    """One more all-to-all in the work tree gives exit 4 and names strategy, phase and bytes."""
-    words = ["check", "--base-ref", "HEAD", *SMALL, "--metrics", "volume"]
-    same = check(repository, *words, "--out", "same")
-    assert same.returncode == DONE, same.stderr
-    assert same.stdout.splitlines()[-1] == "passed: 1 case"
-    file = repository / "spbench" / "strategies" / "ulysses.py"
-    text = file.read_text()
-    assert text.count(EDITED[0]) == 1
-    file.write_text(text.replace(*EDITED))
-    done = check(repository, *words, "--out", "more")
-    assert done.returncode == REGRESSION, done.stderr
-    assert "ulysses on 2 ranks: broke: wrong_result" in done.stdout
-    assert "all_to_all sent" in done.stdout and "bytes in forward, predicted" in done.stdout
-    rounds = [
-        {record.round for record in stored(repository / "same" / side)} for side in ("base", "now")
-    ]
-    assert rounds[0] == rounds[1] != set()
-    (counted,) = stored(repository / "same" / "now")
-    assert counted.iterations == 1, "no time is judged"
-
-
-WHY_NOT = "    def why_not_along(self"
-REFUSING = """    def why_not(self, workload: Workload, ranks: int) -> str | None:
-        return "it no longer likes this shape"
-
-"""
-
-
-@pytest.mark.long
-def test_a_strategy_that_declines_what_its_base_runs_broke(repository: Path) -> None:
-    """--skip-invalid does not hide it; what both commits decline is left out as in ``run``."""
-    file = repository / "spbench" / "strategies" / "ulysses.py"
-    text = file.read_text()
-    assert text.count(WHY_NOT) == 1
-    file.write_text(text.replace(WHY_NOT, REFUSING + WHY_NOT))
-    words = ["check", "--base-ref", "HEAD", *SMALL, "--metrics", "volume"]
-    done = check(repository, *words, "--skip-invalid", "--out", "one")
-    assert done.returncode == REGRESSION, done.stderr
-    assert "broke: skipped. it no longer likes this shape" in done.stdout
-    (ran,) = stored(repository / "one" / "base")
-    (declined,) = stored(repository / "one" / "now")
-    assert (ran.status, declined.status) == ("ok", "skipped")
-    stored_git = json.loads((repository / "one" / "base" / "run.json").read_text())["git"]
-    assert stored_git == {"commit": git(repository, "rev-parse", "HEAD"), "dirty": False}
-    git(repository, "commit", "-q", "-a", "-m", "it declines")
-    both = check(repository, *words, "--out", "two")
-    assert both.returncode == USAGE and "it no longer likes this shape" in both.stderr
-    assert not (repository / "two").exists()
 
 
 def test_what_a_tree_would_run(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
