@@ -6,6 +6,9 @@ READY  := $(VENV)/.ready
 # One more than cores: tests of processes mostly wait.
 WORKERS ?= $(shell expr 1 + `nproc 2>/dev/null || echo 1`)
 
+# A file is one worker's, in the order of tests/conftest.py.
+BY_FILE := --dist loadfile --no-loadscope-reorder
+
 .PHONY: bench test test-all check clean
 
 bench: $(READY)
@@ -15,12 +18,12 @@ bench: $(READY)
 
 # Tests that look at times or at the machine follow the others, alone.
 test: $(READY)
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not serial and not long"
-	$(BIN)/pytest -m "serial and not long"
+	$(BIN)/pytest -n $(WORKERS) $(BY_FILE) -m "not serial and not long"
+	$(BIN)/pytest tests/processes -m "serial and not long"
 
 # Everything: also what takes minutes, and all drawn examples in place of one in eight.
 test-all: $(READY)
-	TEST_ALL=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not serial and not long"
+	TEST_ALL=1 $(BIN)/pytest -n $(WORKERS) $(BY_FILE) -m "not serial and not long"
 	TEST_ALL=1 $(BIN)/pytest -m "serial or long"
 
 check: $(READY)

@@ -292,10 +292,10 @@ def test_what_is_not_there_is_named(lab: str) -> None:
 @pytest.mark.parametrize(
     ("rates", "gives_bits_per_s", "size"),
     [
-        (("40mbit", "40mbit"), 40e6, 1_000_000),
+        pytest.param(("40mbit", "40mbit"), 40e6, 1_000_000, marks=pytest.mark.long),
         (("200mbit", "40mbit"), 40e6, 1_000_000),
         (("40mbit", "200mbit"), 40e6, 1_000_000),
-        (("200mbit", "200mbit"), 200e6, 5_000_000),
+        pytest.param(("200mbit", "200mbit"), 200e6, 5_000_000, marks=pytest.mark.long),
         (("full", "full"), math.inf, 40_000_000),
     ],
 )
