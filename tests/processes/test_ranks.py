@@ -58,7 +58,7 @@ BY_DAY = [
 LONG = [fault for fault in FAULTS if fault not in BY_DAY]
 EACH_FAULT = [*BY_DAY, *(pytest.param(fault, marks=pytest.mark.long) for fault in LONG)]
 HANGS = ("hang", "deaf", "mismatch")
-HANG_S, PAUSE_S = 3.0, 10.0
+HANG_S, PAUSE_S = 5.0, 10.0
 """The hang limit of launches that hang, and of others, which a loaded machine may hold up."""
 
 
