@@ -2,8 +2,7 @@
 
     q (B, *axes, Z, D)   ->  rows (b, s g, D)     the g query heads of a key head together
     k (B, *axes, Zkv, D) ->  keys (b, S, D)       of every rank, in rank order
-Scores are (b, s g, S), with b = B x other axes x Zkv, and s of the S positions on this rank. A row
-of them is too large to hold twice, so arithmetic is done in the memory of an operand.
+Scores are (b, s g, S), with b = B x other axes x Zkv, and s of the S positions on this rank.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from spbench.layers.attention import Scores, fold, unfold
 from spbench.layers.causal_tiles import Band, Tile
+from spbench.layers.in_place import add_product_
 from spbench.workload.sharding import Shard
 
 
@@ -128,18 +128,3 @@ class Rows:
     def bias_gradient(self, d_scores: Tensor) -> Tensor:
         summed = d_scores.unflatten(0, (self.q_shape[0], -1, self.key_heads)).sum(1)
         return summed.unflatten(2, (-1, self.group)).permute(0, 2, 4, 1, 3).flatten(3)
-
-
-def add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total (b, m, n) += left (b, m, k) x right (b, k, n), which may be less precise."""
-    if total.dtype == left.dtype:
-        total.baddbmm_(left, right)
-    else:
-        total += left @ right
-
-
-def softmax_backward_(grad: Tensor, weights: Tensor) -> Tensor:
-    """Overwrites the gradient of softmax's result, ``weights``, with that of its input."""
-    aten = torch.ops.aten._softmax_backward_data.out
-    d_scores: Tensor = aten(grad, weights, -1, weights.dtype, grad_input=grad)
-    return d_scores

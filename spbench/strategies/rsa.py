@@ -23,8 +23,9 @@ from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives, Pending
 from spbench.layers.attention import Scores
+from spbench.layers.in_place import add_product_, softmax_backward_
 from spbench.layers.linformer import attend_projected, projected_traffic
-from spbench.layers.ring_scores import Rows, add_product_, softmax_backward_
+from spbench.layers.ring_scores import Rows
 from spbench.strategies.fixed_axis import FixedAxis
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard
