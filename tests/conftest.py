@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from itertools import zip_longest
 
 import pytest
 import torch
@@ -18,24 +19,31 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 settings.register_profile("spbench", deadline=None, derandomize=True)
 settings.load_profile("spbench")
-FIRST = (
-    *("tests/processes", "tests/conformance", "tests/cli"),
-    *("tests/unit/regression", "tests/unit/launch", "tests/unit/benchmarks", "tests/unit/report"),
+WAITING = "tests/processes"
+"""Here tests wait for processes most of their time; serial tests are here alone."""
+LONGEST = (
+    *("tests/conformance", "tests/cli", "tests/unit/benchmarks", "tests/unit/report"),
+    *("tests/unit/results", "tests/unit/regression", "tests/unit/launch"),
 )
-"""Folders whose files take longest: begun last, one of them would be waited for in the end."""
+"""Folders whose files compute longest: begun last, one of them would be waited for in the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sorts files by folder: those of ``FIRST``, then all others. Serial tests are of the first
-    of them: ``make test`` looks for them there alone."""
+    """Sorts files so that some workers wait while others compute, and short files come last."""
     astray = [item.nodeid for item in items if item.get_closest_marker("serial")]
-    assert all(name.startswith(FIRST[0]) for name in astray), f"not in {FIRST[0]}: {astray}"
+    assert all(name.startswith(WAITING) for name in astray), f"not in {WAITING}: {astray}"
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
 
-    def place(item: pytest.Item) -> int:
-        found = (i for i, name in enumerate(FIRST) if item.nodeid.startswith(name))
-        return next(found, len(FIRST))
+    def place(file: str) -> int:
+        found = (i for i, folder in enumerate(LONGEST) if file.startswith(folder))
+        return next(found, len(LONGEST))
 
-    items.sort(key=place)
+    waiting = [file for file in files if file.startswith(WAITING)]
+    computing = sorted((file for file in files if not file.startswith(WAITING)), key=place)
+    in_turn = [file for pair in zip_longest(computing, waiting) for file in pair if file]
+    items[:] = [item for file in in_turn for item in files[file]]
 
 
 @pytest.fixture(autouse=True)
