@@ -19,7 +19,7 @@ SCHEMA_VERSION = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A launch, measured or failed. docs/columns.md says what each field means."""
+    """A launch, measured or failed. ``columns.py`` says what each field means."""
 
     schema_version: int = SCHEMA_VERSION
     run_id: str

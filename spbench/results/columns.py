@@ -1,0 +1,137 @@
+"""Meaning of each column of runs.csv.
+
+``python -m spbench.results.columns`` prints docs/columns.md.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import Final
+
+from spbench.results.record import COLUMNS, REQUIRED, SCHEMA_VERSION, column_types
+from spbench.results.sample import STATUSES
+
+MEANINGS: Final = {
+    "schema_version": "Version of this list of columns.",
+    "run_id": "Name of the results directory.",
+    "started_utc": "Start of the launch, as `2026-01-31T12:00:00Z`.",
+    "case": "Key of the case: a hash of workload, strategy, ranks, device and kind.",
+    "strategy": "Strategy with its options.",
+    "workload": "Workload with its settings.",
+    "axes": "Sequence axes in tensor order, as `time=16xspace=256`.",
+    "batch": "Samples of one step, over all ranks together.",
+    "dtype": "Number format of weights and activations.",
+    "mode": "`train` or `forward`.",
+    "checkpointing": "`none` or `full`.",
+    "device": "`cuda` or `cpu`.",
+    "backend": "`nccl`, `gloo`, or `fake` for one GPU's share.",
+    "kind": "`measured` or `one_gpu_share`.",
+    "world_size": "Ranks of the launch.",
+    "sp_size": "Ranks that share one sequence.",
+    "dp_size": "Groups of ranks that hold other samples.",
+    "launch": "Number of the launch of its case, from 0.",
+    "status": f"`ok`, or what failed: {', '.join(STATUSES[1:])}.",
+    "reason": "Why the status is not ok, in one line.",
+    "step_ms": "Milliseconds of a step on its slowest rank: the mean without a tenth at each end.",
+    "step_ms_p10": "Tenth percentile of the iterations.",
+    "step_ms_p90": "Ninetieth percentile of the iterations.",
+    "iterations": "Timed steps.",
+    "warmup": "Steps before the timed ones.",
+    "samples_per_s": "Samples a second, of all ranks together.",
+    "tokens_per_s": "Positions a second, of all ranks together.",
+    "tokens_per_s_per_rank": "Positions a second and rank.",
+    "tflops_per_rank": "Achieved 10^12 operations a second and rank, without recomputation.",
+    "mfu": "Achieved operations over the device's peak; blank where the peak is not known.",
+    "compute_ms": "Milliseconds of the same step with silent collectives.",
+    "exposed_comm_ms": "Milliseconds that communication adds: step_ms less compute_ms.",
+    "peak_allocated_bytes": "Largest allocated memory of a rank in one step.",
+    "peak_reserved_bytes": "Largest memory of a rank that the allocator reserved; GPUs only.",
+    "device_used_bytes": "Memory in use on the device, NCCL's buffers included; GPUs only.",
+    "host_rss_bytes": "Resident memory of the largest rank's process.",
+    "sent_bytes_forward": "Counted bytes that the busiest rank sends in forward.",
+    "sent_bytes_backward": "Counted bytes in backward, recomputation included.",
+    "sent_bytes_gradients": "Counted bytes in the sum of replicated weights' gradients.",
+    "predicted_bytes_forward": "Bytes by formula; other than the counted: `wrong_result`.",
+    "predicted_bytes_backward": "Bytes by formula in backward.",
+    "predicted_bytes_gradients": "Bytes by formula in the sum of gradients.",
+    "all_to_all_bytes": "Counted bytes in all-to-alls.",
+    "all_gather_bytes": "Counted bytes in all-gathers.",
+    "reduce_scatter_bytes": "Counted bytes in reduce-scatters.",
+    "all_reduce_bytes": "Counted bytes in all-reduces.",
+    "p2p_bytes": "Counted bytes from rank to rank, in rings.",
+    "output_error": "Relative difference of the output from one device's.",
+    "gradient_error": "Largest relative difference of a gradient from one device's.",
+    "tolerance": "Largest error that the gate lets pass.",
+    "torch": "Version of torch.",
+    "cuda": "Version of CUDA that torch was built for.",
+    "nccl": "Version of NCCL.",
+    "gpu": "Product name of the GPU.",
+    "git_commit": "Commit of spbench's repository, or of the tree that was checked.",
+    "gated_on": "Workload of the gate, where the full one does not fit one device.",
+    "log": "Log of the rank to blame, relative to the results directory.",
+    "workload_key": "Hash of the workload's fields.",
+    "environment": "Variables that the strategy asks for, as ranks saw them, and planted faults.",
+    "effort": "Measurement budget: `full` (or blank), `quick`, `counted`, or seconds.",
+    "round": "Name of the round: its launches ran in one pass and saw the same machine.",
+    "stopped_by": "What ended sampling: `precision`, `seconds` or `iterations`.",
+    "noisy": "What disturbed the timed pass; blank when it was quiet.",
+    "load_average": "Load of the machine over a minute.",
+    "others_cores": "Cores of a host that anything but the ranks used during the timed pass.",
+    "gpu_clock_mhz": "Lowest processor clock of a GPU after a timed block.",
+    "gpu_power_w": "Highest power of a GPU after a timed block.",
+    "gpu_temperature_c": "Highest temperature of a GPU after a timed block.",
+    "gpu_throttle": "What held a GPU's clock down.",
+    "gpu_neighbours": "Processes on one of the GPUs that are not ranks of the launch.",
+    "hardware": "Stable facts of the machine: launches on other hardware are not comparable.",
+    "collectives": "Calls of the busiest rank in one step, as `forward.all_to_all=55`.",
+    "launch_s": "Seconds of the whole launch, start to exit.",
+    "steps_s": "Seconds inside steps of rank 0, untimed ones included.",
+    "placement": "Ranks on each machine, as `node-a 0-3, node-b 4-7`; blank on one machine.",
+    "turns": "Turns taken behind the other launch of a check; blank: the launch ran alone.",
+}
+UNIT = re.compile(r"_(ms|bytes|mhz|w|c)(?=_|$)|(?<!per)_(s)$")
+UNITS: Final = {"mhz": "MHz", "w": "W", "c": "°C"}
+"""Units whose sign is not what stands in the names of columns."""
+PAGE = """# Columns of runs.csv
+
+One row is one launch of a case, measured or failed. `spbench.read_runs(path)` gives the rows as a
+pandas DataFrame with the same columns.
+
+A blank cell means not measured, never 0. Bytes are what one rank sends in one step, the largest
+over the ranks. Launches are the replicates: compare cases by their launches, not by the iterations
+of one. Of two rows with one `case`, `launch` and `effort` the last counts. New columns are added at
+the end; `schema_version`, now {version}, grows when a meaning changes (up to 3, `step_ms` was the
+median of the iterations).
+
+{required}
+
+| column | type | unit | meaning |
+|---|---|---|---|
+{table}
+"""
+
+
+def page() -> str:
+    """docs/columns.md, whole."""
+    kinds = column_types()
+    rows = (
+        f"| `{name}` | {kinds[name].__name__} | {unit(name)} | {MEANINGS[name]} |"
+        for name in COLUMNS
+    )
+    names = ", ".join(f"`{name}`" for name in REQUIRED)
+    required = textwrap.fill(f"Never blank: {names}.", 100)
+    return PAGE.format(required=required, version=SCHEMA_VERSION, table="\n".join(rows))
+
+
+def unit(name: str) -> str:
+    """The unit that stands in a column's name; blank for a text, a count or a rate."""
+    match = UNIT.search(name)
+    if match is None or column_types()[name] is str:
+        return ""
+    unit = match[1] or match[2]
+    return UNITS.get(unit, unit)
+
+
+if __name__ == "__main__":
+    print(page(), end="")
