@@ -46,9 +46,11 @@ def read_cells(folder: Path, cases: Collection[str] | None) -> tuple[pandas.Data
 
 def cells_of(text: str, columns: Sequence[str]) -> pandas.DataFrame:
     """The lines of a CSV file without its headers; nothing in it raises."""
+    header = ",".join(columns)  # ahead of lines that may all be too short
     return pandas.read_csv(
-        io.StringIO(text.replace(",".join(columns), "")),
+        io.StringIO(f"{header}\n{text.replace(header, '')}"),
         names=list(columns),
+        header=0,
         usecols=range(len(columns)),
         dtype={"case": str, "pass": str},
         na_values={"step_ms": [""], "silent_ms": [""]},

@@ -283,7 +283,8 @@ def test_whatever_time_a_member_holds(
 
 def test_a_member_that_holds_what_looks_like_another(tmp_path: Path) -> None:
     """It is read to its own end, also before a torn one."""
-    lines = [b"c,0,timed,0,0,1.5", gzip.compress(b"")[:10], b"c,0,timed,0,1,2.5", b""]
+    beginning = gzip.compress(b"", mtime=0)[:10]
+    lines = [b"c,0,timed,0,0,1.5", beginning, b"c,0,timed,0,1,2.5", b""]
     data = gzip.compress(b"\n".join(lines), compresslevel=0)
     found = read(tmp_path, data + written(tmp_path, [0])[:-9])
     assert steps(found, 0, "c") == [[1.5, 2.5]]
