@@ -97,6 +97,7 @@ class Record:
     steps_s: float | None = None
     placement: str = ""
     turns: int | None = None
+    attention_kernel: str = ""
 
     @property
     def effort_label(self) -> str:

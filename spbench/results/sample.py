@@ -73,6 +73,8 @@ class Sample(BaseModel):
     environment: dict[str, str] = {}
     """Variables that the strategy asked for, and a fault that was planted."""
     conditions: Conditions | None = None
+    attention_kernel: str = ""
+    """Kernels that served torch's attention, as "cudnn+flash"; blank: there was none."""
 
 
 class Checked(BaseModel):

@@ -72,6 +72,7 @@ def measured(case: Case, samples: Sequence[Sample], peak_tflops: float | None) -
     """The measured columns of a launch whose ranks all succeeded."""
     columns = largest_columns(LARGEST, samples) | _counts(samples)
     columns |= {"stopped_by": samples[0].stopped_by, "steps_s": samples[0].steps_s}
+    columns["attention_kernel"] = _kernels(samples)
     columns |= as_columns(case.device, [sample.conditions for sample in samples])
     steps = slowest([sample.step_ms for sample in samples])
     silent = slowest([sample.compute_ms for sample in samples])
@@ -151,3 +152,9 @@ def _counts(samples: Sequence[Sample]) -> dict[str, Any]:
     # All ranks call the same, except for parts that are empty.
     busiest = max(calls, key=lambda of_rank: sum(of_rank.values()))
     return columns | {"collectives": " ".join(f"{name}={n}" for name, n in busiest.items())}
+
+
+def _kernels(samples: Iterable[Sample]) -> str:
+    """Attention kernels of all ranks, each once."""
+    names = (name for sample in samples for name in sample.attention_kernel.split("+"))
+    return "+".join(dict.fromkeys(name for name in names if name))

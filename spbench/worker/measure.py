@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from spbench.comm.group import Group, ShareOfGroup
+from spbench.layers.attention import KernelsSeen
 from spbench.model.inputs import Inputs
 from spbench.strategies.base import Strategy
 from spbench.worker import memory
@@ -99,16 +100,17 @@ def _time(
 def _memory_and_bytes(
     step: Callable[[], None], already_there: list[Tensor], group: Group, observer: Observer
 ) -> dict[str, Any]:
-    """The memory of one step and, but for a share, the bytes that it sends."""
-    with observer.times.step(group.device):
+    """The memory and kernels of one step and, but for a share, the bytes that it sends."""
+    with observer.times.step(group.device), KernelsSeen() as kernels:
         step()  # every kind of transfer and kernel once, before memory is read
     group.transports.reset()
     with observer.times.step(group.device):
         peaks = memory.measure(step, already_there, group.device)
+    seen = peaks | {"attention_kernel": "+".join(kernels.names)}
     if isinstance(group, ShareOfGroup):
-        return peaks
+        return seen
     sent = group.transports.sent()
-    return peaks | {
+    return seen | {
         "sent_by_phase": by_phase(sent),
         "sent_by_op": by_op(sent),
         "collectives": by_call(group.transports.calls()),

@@ -1,12 +1,31 @@
-"""The order of attention kernels on each kind of device."""
+"""The order of attention kernels, which of them serve, and what goes to them in chunks."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends
+import torch.nn.functional as F
+from helpers.gate_on_threads import prove, why_wrong
+from torch import Tensor
+from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from spbench.layers.attention import FASTEST_FIRST, fastest_kernels
+from spbench.layers import attention
+from spbench.layers.attention import (
+    FASTEST_FIRST,
+    LIMITS,
+    KernelLimits,
+    KernelsSeen,
+    chunks,
+    fastest_kernels,
+    kernel,
+)
+from spbench.strategies.registry import load
+from spbench.workload.catalogue import find
+
+LARGE = KernelLimits(folded_batch=2**40, elements=2**60)
 
 
 def kernels_in_order() -> list[SDPBackend]:
@@ -38,3 +57,142 @@ def test_kernels_of_a_cpu() -> None:
     before = kernels_in_order()
     with fastest_kernels(torch.device("cpu")):
         assert kernels_in_order() == before
+
+
+def calls_of_torch(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The folded batch of each call of torch's attention from now on."""
+    right, batches = F.scaled_dot_product_attention, list[int]()
+
+    def noted(q: Tensor, *rest: Any, **how: Any) -> Tensor:
+        batches.append(q.shape[0])
+        return right(q, *rest, **how)
+
+    monkeypatch.setattr(attention.F, "scaled_dot_product_attention", noted)
+    return batches
+
+
+def with_gradients(
+    batch: int, limits: KernelLimits, *, key_heads: int = 4, bias: bool = False, **how: Any
+) -> list[Tensor]:
+    """Output and gradients of attention of 4 heads, 3 queries and 3 keys in float64."""
+    generator = torch.Generator().manual_seed(1)
+
+    def leaf(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+    q, k, v = leaf(batch, 3, 4, 2), leaf(batch, 3, key_heads, 2), leaf(batch, 3, key_heads, 2)
+    leaves = [q, k, v]
+    if bias:
+        leaves.append(leaf(1, 4, 3, 3))
+        how["attn_mask"] = leaves[-1]
+    out = kernel(*(x.transpose(1, 2) for x in leaves[:3]), limits=limits, **how)
+    cotangent = torch.randn(out.shape, generator=generator, dtype=torch.float64)
+    return [out, *torch.autograd.grad(out, leaves, cotangent)]
+
+
+def test_a_folded_batch_of_70_000_goes_in_two_equal_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than CUDA's grid takes: output and gradients are those of one call, in float64."""
+    batches = calls_of_torch(monkeypatch)
+    chunked = with_gradients(70_000, LIMITS)
+    assert batches == [35_000, 35_000]
+    torch.testing.assert_close(chunked, with_gradients(70_000, LARGE), rtol=1e-12, atol=1e-12)
+    assert batches[2:] == [70_000]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"is_causal": True},
+        {"key_heads": 2},
+        {"key_heads": 1, "is_causal": True},
+        {"bias": True},
+        {"bias": True, "key_heads": 2},
+    ],
+)
+def test_chunks_compute_the_same(monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]) -> None:
+    """Causal, with grouped heads or with a bias that all chunks share; 11 as 4, 4 and 3."""
+    batches = calls_of_torch(monkeypatch)
+    chunked = with_gradients(11, KernelLimits(folded_batch=5), **how)
+    assert batches == [4, 4, 3]
+    torch.testing.assert_close(chunked, with_gradients(11, LARGE, **how), rtol=1e-12, atol=1e-12)
+
+
+def test_without_need_there_is_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the limit nothing is cut; of what is empty nothing can be."""
+    batches = calls_of_torch(monkeypatch)
+    with_gradients(65_535, LIMITS)
+    with_gradients(0, LIMITS)
+    assert batches == [65_535, 0]
+
+
+def test_elements_are_counted_as_kernels_hold_them() -> None:
+    """Lengths in multiples of 128 and head sizes of 32; with a bias the scores count."""
+    meta = {"device": "meta"}
+    # dsp-720m at batch 4 on one GPU, along time: 2^28 x 4.5 elements, in buffers of 2^31 x 1.5.
+    q = torch.empty(4 * 4096, 16, 64, 72, **meta)
+    assert chunks(q, q, LIMITS, masked=False) == 2
+    assert chunks(q[:4096], q[:4096], LIMITS, masked=False) == 1
+    tight = KernelLimits(elements=10, length_multiple=1, head_multiple=1)
+    q, k = torch.empty(6, 1, 2, 2, **meta), torch.empty(6, 1, 5, 2, **meta)
+    assert chunks(q, q, tight, masked=False) == 3  # of 2 x 4 elements
+    assert chunks(q, k, tight, masked=False) == 6  # keys have 10
+    assert chunks(k, k, tight, masked=True) == 6  # scores have 25: one at a time is the least
+    assert chunks(q[:0], q[:0], tight, masked=False) == 1
+
+
+class Operations(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_only_what_comes_out_of_chunks_is_copied() -> None:
+    """The output once, and the gradient of each of q, k and v once; none of them is filled with
+    zeros for each chunk."""
+    with Operations() as operations:
+        with_gradients(12, KernelLimits(folded_batch=3))
+    copies = [name.partition(".")[0] for name in operations.names]
+    assert copies.count("cat") == 4
+    assert {"split_with_sizes", "cat"} <= set(copies)
+    assert not {"slice_backward", "clone", "copy_", "zeros", "new_zeros"} & set(copies)
+
+
+def test_chunks_leave_the_layout_of_one_call() -> None:
+    """(b, S, Z, D) in memory, so that the projection behind attention need not copy it."""
+    one, several = (
+        with_gradients(12, limits)[0] for limits in (LARGE, KernelLimits(folded_batch=3))
+    )
+    assert several.stride() == one.stride()
+
+
+def test_kernels_that_served_are_seen() -> None:
+    """As torch chooses on a CPU: flash, and plain products where a bias has a gradient."""
+    q = torch.randn(2, 4, 3, 8, requires_grad=True)
+    with KernelsSeen() as seen:
+        q.softmax(-1)
+    assert seen.names == []
+    with seen:
+        kernel(q, q, q)
+    assert seen.names == ["flash"]
+    with seen:
+        kernel(q, q, q, attn_mask=torch.zeros(1, 4, 3, 3, requires_grad=True))
+    assert seen.names == ["flash", "math"]
+    with KernelsSeen() as seen, sdpa_kernel(SDPBackend.MATH):
+        kernel(q, q, q)
+    assert seen.names == ["math"]
+
+
+@pytest.mark.parametrize("name", ["mixed", "few-key-heads", "pair-bias", "projected"])
+def test_whole_steps_in_chunks_pass_the_gate(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Every attention of a model in chunks of two at most, against one device without chunks."""
+    work = find(name, "verify")
+    assert why_wrong(prove(work, load("ulysses"), 1)) == ""  # keeps one device's answer
+    batches = calls_of_torch(monkeypatch)
+    monkeypatch.setitem(kernel.__kwdefaults__, "limits", KernelLimits(folded_batch=2))
+    assert why_wrong(prove(work, load("ulysses"), 2)) == ""
+    assert max(batches) == 2

@@ -145,6 +145,13 @@ def test_how_a_launch_was_measured() -> None:
     assert found.keys() <= set(COLUMNS)
 
 
+def test_attention_kernels_of_all_ranks_are_joined() -> None:
+    """Each once; a rank whose attention is its strategy's own has none."""
+    samples = [sample(attention_kernel=kernels) for kernels in ("cudnn+math", "", "cudnn+flash")]
+    assert measured(case(), samples, peak_tflops=None)["attention_kernel"] == "cudnn+math+flash"
+    assert measured(case(), [sample()], peak_tflops=None)["attention_kernel"] == ""
+
+
 def test_without_silent_steps_what_is_exposed_is_blank() -> None:
     """And the rest is there."""
     found = measured(case(), [sample(step_ms=[4.0, 5.0])], peak_tflops=None)

@@ -105,6 +105,7 @@ def test_silent_blocks_are_silent_and_looks_in_their_place(order: list[str]) -> 
     (fields,) = measured(1, MeasurementBudget(min_iterations=20, max_iterations=20), steady)
     assert re.fullmatch(r"SS(Sx)+sm(SSlxss){10}e", "".join(order)), "".join(order)
     assert (len(fields["step_ms"]), len(fields["compute_ms"])) == (20, 20)
+    assert fields["attention_kernel"] == "flash"
 
 
 def test_without_silent_steps_there_are_none(order: list[str]) -> None:
