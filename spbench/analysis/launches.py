@@ -158,7 +158,7 @@ def cause_of(records: Sequence[Record]) -> Record:
 
 
 def why_incomplete(records: Sequence[Record], good: Sequence[Record]) -> str:
-    """Why there are no figures, or which launches failed or were noisy."""
+    """Why there are no figures or not all, or which launches failed or were noisy."""
     if not good:
         return cause_of(records).reason
     reasons = []
@@ -171,4 +171,5 @@ def why_incomplete(records: Sequence[Record], good: Sequence[Record]) -> str:
         is_left_out = not any(record.noisy for record in good)
         effect = "left out" if is_left_out else "so the time is unreliable"
         reasons.append(f"{len(noisy)} of {len(records)} launches noisy, {effect}: {noisy[-1]}")
-    return "; ".join(reasons)
+    notes = dict.fromkeys(record.compute_note for record in good if record.compute_note)
+    return "; ".join(reasons + [f"exposed time is not known: {note}" for note in [*notes][-1:]])

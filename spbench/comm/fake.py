@@ -65,7 +65,13 @@ class SilentTransport(Transport):
         if not received.is_cuda:
             return super()._reduce_scatter(received, sent)
         pack([[part] for part in sent])
-        return self._fill([received])
+        if len({part.numel() for part in sent}) == 1:
+            return self._fill([received])
+        # NCCL has no uneven reduce-scatter: parts arrive by an all-to-all, and are summed up here.
+        parts = self.empty(received, [self.size, *received.shape])
+        self._fill([parts])
+        torch.sum(parts, 0, out=received)
+        return DONE
 
     def _all_reduce(self, x: Tensor) -> Handle:
         return DONE

@@ -44,9 +44,10 @@ class GradientSum:
 
         for parameter in self._bucket_of:
             parameter.register_post_accumulate_grad_hook(ready)
-        self._start_step()
+        self.restart()
 
-    def _start_step(self) -> None:
+    def restart(self) -> None:
+        """Be ready for a step, also where the last one was given up."""
         self._missing = [len(bucket) for bucket in self._buckets]
         self._flying: list[Handle] = []
 
@@ -67,7 +68,7 @@ class GradientSum:
         """Wait until every gradient is the sum over the ranks."""
         for handle in self._flying:
             handle.wait()
-        self._start_step()
+        self.restart()
 
 
 def _fill_buckets(parameters: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:

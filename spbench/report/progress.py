@@ -113,6 +113,8 @@ class Screen:
             self._say(f"  log: {self.folder / record.log}")
         if record.noisy:
             self._say(f"  noisy: {record.noisy}")
+        if record.compute_note:
+            self._say(f"  exposed time is not known: {record.compute_note}")
         if self.verbose and record.launch_s is not None:
             self._say(f"  {in_seconds(record, phases_s or {})}")
 

@@ -19,7 +19,9 @@ ABOVE_0 = frozenset(
     or name.endswith("_size")
 )
 """Other figures may be 0."""
-MAY_BE_NEGATIVE = frozenset(("exposed_comm_ms", "gpu_temperature_c"))
+MAY_BE_NEGATIVE = frozenset(
+    ("exposed_comm_ms", "exposed_comm_ms_low", "exposed_comm_ms_high", "gpu_temperature_c")
+)
 LARGEST = 1e30
 """Sums and ratios of smaller figures are finite."""
 LARGEST_COUNT = 2**63 - 1

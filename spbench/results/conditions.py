@@ -54,12 +54,23 @@ class Conditions(BaseModel):
     gpu: str = ""
     """Identity of the GPU."""
     gpu_clock_mhz: float | None = None
+    timed_clock_mhz: float | None = None
+    silent_clock_mhz: float | None = None
+    """Medians of the clock behind timed blocks, and behind silent ones."""
     gpu_power_w: float | None = None
     gpu_temperature_c: float | None = None
     gpu_throttle: list[str] | None = None
     gpu_processes: int | None = None
     """Compute processes on the GPU, this rank included. They may belong to another pid
     namespace, where this one's have other numbers: so they are counted, not recognised."""
+    alloc_retries: int | None = None
+    """How often the allocator emptied its cache and tried again, in the timed pass."""
+
+    @property
+    def clocks_mhz(self) -> tuple[float, float] | None:
+        """The clock of the timed and of the silent steps, where both are known."""
+        timed, silent = self.timed_clock_mhz, self.silent_clock_mhz
+        return (timed, silent) if timed and silent else None
 
 
 def as_columns(device: str, noted: Sequence[Conditions | None]) -> dict[str, Any]:
@@ -83,7 +94,18 @@ def as_columns(device: str, noted: Sequence[Conditions | None]) -> dict[str, Any
         "gpu_throttle": ", ".join(dict.fromkeys(causes)),
         "gpu_neighbours": _most(neighbours),
         "hardware": ", ".join(dict.fromkeys(rank.hardware for rank in of_ranks if rank.hardware)),
+        "alloc_retries": _most(rank.alloc_retries for rank in of_ranks),
+        **_clocks(of_ranks),
     }
+
+
+def _clocks(of_ranks: Sequence[Conditions]) -> dict[str, float]:
+    """Both clocks of the rank whose clocks differ most; nothing where they are not known."""
+    known = [clocks for rank in of_ranks if (clocks := rank.clocks_mhz) is not None]
+    if not known:
+        return {}
+    timed, silent = max(known, key=lambda clocks: max(clocks) / min(clocks))
+    return {"timed_clock_mhz": timed, "silent_clock_mhz": silent}
 
 
 def _disturbances(
@@ -100,6 +122,8 @@ def _disturbances(
         causes = [cause for cause in rank.gpu_throttle or [] if cause != POWER_CAP]
         if causes:
             disturbances.append(f"gpu {number} throttled: {', '.join(causes)}")
+        if rank.alloc_retries:
+            disturbances.append(f"memory of gpu {number} was short: {rank.alloc_retries} retries")
         if beside:
             processes = "process" if beside == 1 else "processes"
             disturbances.append(f"{beside} other {processes} on gpu {number}")

@@ -98,6 +98,14 @@ class Record:
     placement: str = ""
     turns: int | None = None
     attention_kernel: str = ""
+    issue_ms: float | None = None
+    host_bound: str = ""
+    alloc_retries: int | None = None
+    timed_clock_mhz: float | None = None
+    silent_clock_mhz: float | None = None
+    exposed_comm_ms_low: float | None = None
+    exposed_comm_ms_high: float | None = None
+    compute_note: str = ""
 
     @property
     def effort_label(self) -> str:

@@ -52,6 +52,11 @@ class Sample(BaseModel):
     step_ms: list[float] | None = None
     compute_ms: list[float] | None = None
     """Milliseconds of the steps with silent collectives."""
+    compute_note: str = ""
+    """Why there are none, in words."""
+    issue_ms: list[float] | None = None
+    """Milliseconds until the call of each timed step returned; None where there is no device that
+    works on."""
     stopped_by: str = ""
     """What ended the sampling: precision, seconds or iterations."""
     peak_allocated_bytes: int | None = None

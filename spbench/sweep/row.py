@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spbench.launch.cluster import placement_of
 from spbench.launch.launcher import LaunchResult
 from spbench.results.conditions import as_columns
 from spbench.results.sample import RowStatus, Sample
+from spbench.worker.sampling import slowest, typical, uncertainty_ms
 from spbench.workload.case import Case
 from spbench.workload.flops import step_flops
 
@@ -22,8 +22,11 @@ LARGEST = (
     "host_rss_bytes",
 )
 """Columns that hold the largest value of any rank."""
-TRIMMED = 10
-"""One part in so many is left out at each end."""
+HOST_BOUND = 0.9
+"""From this part of a step on, issuing it is what it takes."""
+BOTH_PASSES = ("timed", "silent")
+CLOCKS_ALIKE = 0.02
+"""Clocks of the timed and of the silent pass that differ by more make their difference wrong."""
 
 
 def columns_of(
@@ -76,13 +79,52 @@ def measured(case: Case, samples: Sequence[Sample], peak_tflops: float | None) -
     columns |= as_columns(case.device, [sample.conditions for sample in samples])
     steps = slowest([sample.step_ms for sample in samples])
     silent = slowest([sample.compute_ms for sample in samples])
+    issued = slowest([sample.issue_ms for sample in samples])
+    columns["compute_note"] = next((s.compute_note for s in samples if s.compute_note), "")
     if silent:
         columns |= {"compute_ms": typical(silent), "iterations": len(silent)}
     if steps:
         columns |= _speeds(case, steps, peak_tflops)
+        columns |= _issuing(columns["step_ms"], issued)
         if silent:
-            columns["exposed_comm_ms"] = columns["step_ms"] - columns["compute_ms"]
+            columns |= _exposed(columns, steps, silent)
     return columns
+
+
+def _issuing(step_ms: float, issued_ms: list[float]) -> dict[str, Any]:
+    """How long the host takes to issue a step, and whether that is what the step takes."""
+    if not issued_ms:
+        return {}
+    issue_ms = typical(issued_ms)
+    is_bound = issue_ms >= HOST_BOUND * step_ms
+    return {"issue_ms": issue_ms, "host_bound": "yes" if is_bound else "no"}
+
+
+def _exposed(
+    columns: Mapping[str, Any], steps: list[float], silent: list[float]
+) -> dict[str, float | str]:
+    """Time that a step waits for communication: known, between two bounds, or not known.
+
+    Computation takes as long in a real step as in a silent one only at the same clock; at another
+    its time is between that and what the clocks' ratio makes of it. Where the host is what a step
+    waits for, the difference says nothing about communication.
+    """
+    step_ms, compute_ms = columns["step_ms"], columns["compute_ms"]
+    if columns.get("host_bound") == "yes":
+        part = columns["issue_ms"] / step_ms
+        return {"compute_note": f"host-bound: issuing takes {part:.0%} of the step"}
+    timed_mhz, silent_mhz = (columns.get(f"{name}_clock_mhz") or 0.0 for name in BOTH_PASSES)
+    is_known = timed_mhz > 0 and silent_mhz > 0
+    if not is_known or abs(timed_mhz / silent_mhz - 1) <= CLOCKS_ALIKE:
+        return {"exposed_comm_ms": step_ms - compute_ms}
+    other_ms = compute_ms * silent_mhz / timed_mhz
+    error_ms = uncertainty_ms(steps) + uncertainty_ms(silent)
+    return {
+        "exposed_comm_ms_low": step_ms - max(compute_ms, other_ms) - error_ms,
+        "exposed_comm_ms_high": step_ms - min(compute_ms, other_ms) + error_ms,
+        "compute_note": f"clocks differ: {timed_mhz:.0f} MHz in timed steps, "
+        f"{silent_mhz:.0f} MHz in silent ones",
+    }
 
 
 def _speeds(case: Case, steps: list[float], peak_tflops: float | None) -> dict[str, Any]:
@@ -103,28 +145,6 @@ def _speeds(case: Case, steps: list[float], peak_tflops: float | None) -> dict[s
         "tflops_per_rank": tflops_per_rank,
         "mfu": tflops_per_rank / peak_tflops if peak_tflops else None,
     }
-
-
-def typical(times: Sequence[float]) -> float:
-    """The step time of a launch (docs/decisions/0022): the mean of its iterations without the
-    fastest and the slowest tenth; of three and more without at least one.
-
-    However long a single hiccup is, it does not count; and on shared cores this scatters less than
-    a median, since it goes by nearly all of the times (Tukey and McLaughlin 1963). Raises
-    ValueError where there are none.
-    """
-    if not times:
-        raise ValueError("no times, so no typical time")
-    ordered = sorted(times)
-    out = max(1, len(ordered) // TRIMMED) if len(ordered) >= 3 else 0
-    middle = ordered[out : len(ordered) - out]
-    return math.fsum(middle) / len(middle)
-
-
-def slowest(times: Sequence[list[float] | None]) -> list[float]:
-    """Each iteration takes as long as its slowest rank."""
-    present = [of_rank for of_rank in times if of_rank]
-    return [max(ranks) for ranks in zip(*present, strict=True)] if present else []
 
 
 def largest(values: Iterable[float | None]) -> float | None:

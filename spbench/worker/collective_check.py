@@ -136,7 +136,7 @@ def rates(group: Group, now_s: Callable[[], float] = time.perf_counter) -> dict[
     }
     bytes_per_s = {}
     for op, run in large.items():
-        times_ms = Stopwatch(group=group, now_s=now_s).time(run, 1 + TRIES)
+        times_ms, _ = Stopwatch(group=group, now_s=now_s).time(run, 1 + TRIES)
         transport.reset()
         run()
         bytes_per_s[op] = float(sum(transport.sent.values())) / (min(times_ms[1:]) / 1e3)

@@ -1,12 +1,15 @@
 """The state of this rank's GPU by NVML, read between blocks: an idle GPU shows another state.
 
-    open, look    timed ▪▪▪ look  silent ▪▪▪  timed ▪▪▪ look  silent ▪▪▪ ...  state
+    open, look    timed ▪▪▪ look  silent ▪▪▪ look  timed ▪▪▪ look  silent ▪▪▪ look ...  state
 
+Behind silent blocks only the clock counts: they keep the GPU busier than steps that wait for links,
+so its power cap may lower the clock further, and computation takes longer there.
 NVML starts and finds the GPU before anything is timed, and is asked off the clock.
 """
 
 from __future__ import annotations
 
+import statistics
 from typing import Any, final
 
 import torch
@@ -36,10 +39,11 @@ class Gpu:
         self.power_limit_w = self._gpu.power_limit_w if self._gpu else None
         # Before the first look the GPU may have been idle: only its processes count.
         self._looks = [{"processes": self._answers().get("processes")}]
+        self._silent_looks: list[dict[str, Any]] = []
 
-    def look(self) -> None:
-        """Right after timed steps, before the GPU waits for anything."""
-        self._looks.append(self._answers())
+    def look(self, is_silent: bool = False) -> None:
+        """Right after the steps of a block, before the GPU waits for anything."""
+        (self._silent_looks if is_silent else self._looks).append(self._answers())
 
     def state(self) -> dict[str, Any]:
         """The fields of Conditions, the worst of all looks; NVML is closed."""
@@ -49,6 +53,10 @@ class Gpu:
         for name, worst in WORST.items():
             if values := self._values(name):
                 state[f"gpu_{name}"] = worst(values)
+        for name, looks in (("timed", self._looks), ("silent", self._silent_looks)):
+            clocks = [mhz for look in looks if (mhz := look.get("clock_mhz")) is not None]
+            if clocks:
+                state[f"{name}_clock_mhz"] = statistics.median(clocks)
         if every := self._values("throttle_bits"):
             state["gpu_throttle"] = [
                 name for bit, name in THROTTLED.items() if any(bits & bit for bits in every)

@@ -39,6 +39,7 @@ class Machine:
         self.group, self.device = group, group.device
         self.gpu = Gpu(self.device) if self.device.type == "cuda" else None
         self.load_average = or_none(lambda: os.getloadavg()[0])
+        self._retries = _alloc_retries(self.device)
         self._elsewhere: dict[str, float] = {}
         group.barrier()
         self._before = _times()
@@ -53,10 +54,10 @@ class Machine:
         for name, passed in _passed(before).items():
             self._elsewhere[name] = self._elsewhere.get(name, 0.0) + passed
 
-    def look(self) -> None:
-        """Right after each timed block, off the clock."""
+    def look(self, is_silent: bool = False) -> None:
+        """Right after each block, timed or silent, off the clock."""
         if self.gpu is not None:
-            self.gpu.look()
+            self.gpu.look(is_silent)
 
     def seen(self) -> Conditions:
         """The last look, just after the timed pass."""
@@ -68,6 +69,7 @@ class Machine:
             "host": or_none(_host) or "",
             "cores": or_none(psutil.cpu_count),
             "load_average": self.load_average,
+            "alloc_retries": _since(self._retries, _alloc_retries(self.device)),
             **passed,
             **({} if self.gpu is None else self.gpu.state()),
         }
@@ -89,6 +91,17 @@ def hardware(device: torch.device, power_limit_w: float | None) -> str:
 def _gpu_name(device: torch.device) -> str:
     gpu = torch.cuda.get_device_properties(device)
     return f"{gpu.name} {gpu.total_memory / 2**30:.0f} GiB"
+
+
+def _alloc_retries(device: torch.device) -> int | None:
+    """How often the allocator emptied its cache and tried again; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    return or_none(lambda: int(torch.cuda.memory_stats(device)["num_alloc_retries"]))
+
+
+def _since(before: int | None, now: int | None) -> int | None:
+    return None if before is None or now is None else now - before
 
 
 def _times() -> dict[str, float]:

@@ -1,6 +1,7 @@
 """One rank's measurement of a case: memory and bytes, warm-up, timed and silent steps in turn.
 
-Instruments never share a pass with the clock.
+Instruments never share a pass with the clock. A silent pass that runs out of memory leaves the
+time of computation blank, and fails nothing.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -58,43 +60,97 @@ def _time(
     """Warm-up, then both passes; a share has one pass, since it never sends."""
     watch = Stopwatch(group=group, now_s=observer.times.now_s)
     is_share = isinstance(group, ShareOfGroup)
+    silent = SilentPass(whole=whole, one_step=step, group=group, watch=watch)
     both = budget.silent and not is_share
     with observer.phase("warm-up"):
         warmup = watch.warm_up(step, budget)
         if both:
-            with whole.silenced(), observer.times.step(group.device):
-                step()
+            silent.time(1)
 
     with observer.phase("timed and silent"):
         typical_ms = statistics.median(warmup[-WINDOW:])
         machine = Machine(group)
+        issue_ms: list[float] = []
 
         def timed(steps: int) -> list[float]:
             if observer.turns is not None:
                 with machine.elsewhere():
                     observer.turns.take()
-            times = watch.time(step, steps)
+            times, issued = watch.time(step, steps)
             machine.look()
+            issue_ms.extend(issued)
             _check_finite(inputs)
             return times
 
-        def silent(steps: int) -> list[float]:
-            with whole.silenced():
-                times = watch.time(step, steps)
-            _check_finite(inputs)
+        def silenced(steps: int) -> list[float]:
+            times = silent.time(steps, lambda: machine.look(is_silent=True))
+            if not silent.why_none:
+                _check_finite(inputs)
             return times
 
         block_s = math.inf if observer.turns is None else TURN_S
-        times = sample(timed, silent if both else None, group.largest, budget, typical_ms, block_s)
+        also = silenced if both else None
+        times = sample(timed, also, group.largest, budget, typical_ms, block_s)
         conditions = machine.seen()
     observer.times.steps_s += watch.spent_s
     return {
         "warmup": len(warmup) + 2,  # with the two before the clock
         "step_ms": None if is_share else times.timed_ms,
-        "compute_ms": times.timed_ms if is_share else times.silent_ms or None,
+        "compute_ms": times.timed_ms if is_share else silent.known(times.silent_ms),
+        "compute_note": silent.why_none,
+        "issue_ms": issue_ms if group.device.type == "cuda" else None,
         "stopped_by": times.stopped_by,
         "conditions": conditions,
     }
+
+
+@final
+@dataclass(kw_only=True)
+class SilentPass:
+    """Steps that send nothing. When one runs out of memory on any rank, all give them up.
+
+    Received tensors have a memory pool of their own, which the allocator may not empty for others:
+    it may run out where the step itself fits.
+    """
+
+    whole: Step
+    one_step: Callable[[], None]
+    group: Group
+    watch: Stopwatch
+    why_none: str = ""
+    """Why there are no times, in a sentence; blank while there are."""
+
+    def known(self, silent_ms: list[float]) -> list[float] | None:
+        """All silent times, unless the pass was given up."""
+        return None if self.why_none else silent_ms or None
+
+    def time(self, steps: int, look: Callable[[], object] = lambda: None) -> list[float]:
+        """This rank's milliseconds; none once it was given up. Every rank must call it.
+
+        ``look`` is called right after the steps, before the ranks meet.
+        """
+        if self.why_none:
+            return []
+        failed: list[str] = []
+
+        def step() -> None:
+            # A rank that fails goes on meeting the others, which wait for it before each step.
+            if not failed:
+                try:
+                    self.one_step()
+                except torch.OutOfMemoryError as error:
+                    failed.append(str(error).partition("\n")[0][:200])
+
+        with self.whole.silenced():
+            times, _ = self.watch.time(step, steps)
+        look()
+        (anyone,) = self.group.largest([float(len(failed))])
+        if anyone:
+            cause = failed[0] if failed else "on another rank"
+            self.why_none = f"steps without communication ran out of memory: {cause}"
+            self.whole.give_up_silence()
+            return []
+        return times
 
 
 def _memory_and_bytes(

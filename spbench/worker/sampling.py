@@ -30,6 +30,9 @@ each other at once agree about a moment, not about the machine."""
 TAIL = 40
 """One part in 40 may lie beyond each end: an interval of 95 %."""
 
+TRIMMED = 10
+"""One part in so many is left out at each end of a launch's times."""
+
 Block = Callable[[int], list[float]]
 """Runs this number of steps; gives this rank's milliseconds of each."""
 StoppedBy = Literal["precision", "seconds", "iterations"]
@@ -104,3 +107,31 @@ def half_width(times: Sequence[float]) -> float:
         return math.inf
     ordered = sorted(times)
     return (ordered[n - k] - ordered[k - 1]) / 2 / statistics.median(ordered)
+
+
+def typical(times: Sequence[float]) -> float:
+    """The step time of a launch (docs/decisions/0022): the mean of its iterations without the
+    fastest and the slowest tenth; of three and more without at least one.
+
+    However long a single hiccup is, it does not count; and on shared cores this scatters less than
+    a median, since it goes by nearly all of the times (Tukey and McLaughlin 1963). Raises
+    ValueError where there are none.
+    """
+    if not times:
+        raise ValueError("no times, so no typical time")
+    ordered = sorted(times)
+    out = max(1, len(ordered) // TRIMMED) if len(ordered) >= 3 else 0
+    middle = ordered[out : len(ordered) - out]
+    return math.fsum(middle) / len(middle)
+
+
+def uncertainty_ms(times: Sequence[float]) -> float:
+    """Half the width of the 95 % interval of their typical time; of few times their range."""
+    half = half_width(times)
+    return max(times) - min(times) if math.isinf(half) else half * statistics.median(times)
+
+
+def slowest(times: Sequence[list[float] | None]) -> list[float]:
+    """Each iteration takes as long as its slowest rank."""
+    present = [of_rank for of_rank in times if of_rank]
+    return [max(ranks) for ranks in zip(*present, strict=True)] if present else []

@@ -74,6 +74,14 @@ class Step:
             self.comm.transport = self.transports.strategy
             self.gradient_comm.transport = self.transports.gradients
 
+    def give_up_silence(self) -> None:
+        """After a silent step that failed: what silent steps hold is freed, and forgotten."""
+        self.silent = silent_transports(self.rank, self.ranks)
+        if self.gradients is not None:
+            self.gradients.restart()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def random_inputs(self) -> tuple[Inputs, Tensor]:
         """This rank's part of the inputs, and of the output's gradient, made on the device."""
         like = torch.empty(0, device=self.device, dtype=self.dtype)

@@ -1,13 +1,18 @@
 """Times steps: warm-up until steady, then as many iterations as asked for.
 
 Ranks start each iteration together, outside the clock, and the clock stops when the rank's
-device is done. The clock is an argument, so that tests can bring their own.
+device is done. Python collects its garbage between blocks, never inside one: its full collection
+takes as long as several steps, and the slowest of many ranks meets it in most of them. The clock
+is an argument, so that tests can bring their own.
 """
 
 from __future__ import annotations
 
+import gc
+import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import final
 
@@ -15,7 +20,14 @@ from spbench.comm.group import Group
 from spbench.workload.case import MeasurementBudget
 
 STEADY = 0.02
+"""Windows whose times differ by no more are alike, but for half the error of that difference."""
+WINDOW_S = 1.0
+"""Seconds of each of the two windows that are compared: over shorter ones a clock that sinks for
+seconds moves by no more than steps scatter."""
 WINDOW = 3
+"""Fewest steps of a window."""
+LEAST_WARMUP_S = {"cpu": 0.0, "cuda": 3.0}
+"""A GPU takes seconds from its idle clock to that of full load, and under its power cap."""
 
 
 @final
@@ -28,38 +40,74 @@ class Stopwatch:
     spent_s: float = 0.0
     """Seconds of all steps so far."""
 
-    def once(self, step: Callable[[], object]) -> float:
-        """Milliseconds of one step of this rank, all ranks starting together."""
+    def once(self, step: Callable[[], object]) -> tuple[float, float]:
+        """Milliseconds of one step of this rank, all ranks starting together, and of its call
+        alone: behind that the device may still work."""
         self.group.barrier()
         start = self.now_s()
         step()
+        issued = self.now_s()
         self.group.synchronise()
         took_s = self.now_s() - start
         self.spent_s += took_s
-        return took_s * 1e3
+        return took_s * 1e3, (issued - start) * 1e3
 
     def warm_up(self, step: Callable[[], object], budget: MeasurementBudget) -> list[float]:
-        """Steps until the last two medians of three agree within 2 %; the slowest rank's ms.
+        """Steps until they are steady (``is_steady``); the slowest rank's milliseconds.
 
         At least ``min_warmup`` steps, at most ``max_warmup``, and beyond ``min_warmup`` at most
         twice ``seconds``.
         """
         slowest: list[float] = []
+        least_s = LEAST_WARMUP_S[self.group.device.type]
         while len(slowest) < budget.max_warmup:
-            slowest += self.group.largest([self.once(step)])
-            is_long = sum(slowest) / 1e3 > 2 * budget.seconds
-            if len(slowest) >= budget.min_warmup and (is_long or _is_steady(slowest)):
+            slowest += self.group.largest(self.once(step)[:1])
+            spent_s = sum(slowest) / 1e3
+            if len(slowest) >= budget.min_warmup and (
+                (spent_s >= least_s and is_steady(slowest)) or spent_s > 2 * budget.seconds
+            ):
                 break
         return slowest
 
-    def time(self, step: Callable[[], object], iterations: int) -> list[float]:
-        """This rank's milliseconds, one for each iteration."""
-        return [self.once(step) for _ in range(iterations)]
+    def time(self, step: Callable[[], object], iterations: int) -> tuple[list[float], list[float]]:
+        """This rank's milliseconds of each iteration, and of its call alone."""
+        with garbage_kept():
+            both = [self.once(step) for _ in range(iterations)]
+        return [took for took, _ in both], [issued for _, issued in both]
 
 
-def _is_steady(times_ms: list[float]) -> bool:
-    if len(times_ms) < WINDOW + 1:
+def is_steady(times_ms: Sequence[float]) -> bool:
+    """Whether the last two windows, of a second and three steps or more each, are alike.
+
+    They share no step. Steps that scatter leave the difference of two windows uncertain, which
+    may add half of its standard error to the 2 %.
+    """
+    last = _window(times_ms)
+    before = _window(times_ms[: len(times_ms) - len(last)])
+    if not last or not before:
         return False
-    last = statistics.median(times_ms[-WINDOW:])
-    before = statistics.median(times_ms[-WINDOW - 1 : -1])
-    return abs(last - before) <= STEADY * before
+    early, late = statistics.fmean(before), statistics.fmean(last)
+    scatter = math.sqrt(sum(statistics.variance(w) / len(w) for w in (before, last)))
+    return abs(late - early) <= STEADY * early + scatter / 2
+
+
+def _window(times_ms: Sequence[float]) -> Sequence[float]:
+    """The last steps that fill a window; empty if there are too few."""
+    filled_s = 0.0
+    for steps, took_ms in enumerate(reversed(times_ms), 1):
+        filled_s += took_ms / 1e3
+        if filled_s >= WINDOW_S and steps >= WINDOW:
+            return times_ms[-steps:]
+    return ()
+
+
+@contextmanager
+def garbage_kept() -> Iterator[None]:
+    """Inside, Python collects no garbage; what is there before is collected, and then left out."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -25,7 +25,7 @@ class MeasurementBudget(Frozen):
     """How long a rank warms up and measures."""
 
     min_warmup: PositiveInt = 3
-    max_warmup: PositiveInt = 12
+    max_warmup: PositiveInt = 2000
     min_iterations: PositiveInt = 5
     max_iterations: PositiveInt = 200
     seconds: PositiveFloat = 3.0

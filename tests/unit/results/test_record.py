@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from spbench.results.record import COLUMNS, SCHEMA_VERSION, Record, column_types
 from spbench.results.sample import Sample
 from spbench.sweep.devices import known_peak
-from spbench.sweep.row import largest, measured, slowest
+from spbench.sweep.row import largest, measured
+from spbench.worker.sampling import slowest
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
 from spbench.workload.flops import step_flops
@@ -196,3 +198,40 @@ def test_known_peaks(name: str, dtype: str, peak: float | None) -> None:
     """16-bit rates by product name; what is not known has none."""
     assert known_peak([{"name": name}], dtype) == peak
     assert known_peak([], dtype) is None
+
+
+ON_GPU = {"peak_allocated_bytes": 1, "step_ms": [100.0] * 9, "compute_ms": [80.0] * 9}
+
+
+def test_a_step_that_the_host_is_too_slow_for_is_marked() -> None:
+    """From 0.9 of the step on; what communication adds is then not known."""
+    found = measured(case(), [sample(issue_ms=[89.0] * 9, **ON_GPU)], None)
+    assert (found["issue_ms"], found["host_bound"], found["exposed_comm_ms"]) == (89.0, "no", 20.0)
+    found = measured(case(), [sample(issue_ms=[91.0] * 9, **ON_GPU)], None)
+    assert found["host_bound"] == "yes" and "exposed_comm_ms" not in found
+    assert found["compute_note"] == "host-bound: issuing takes 91% of the step"
+
+
+def test_bounds_hold_what_communication_adds_where_clocks_differ() -> None:
+    """Timed at 1,980 MHz and silent at 1,700, computation that the clock limits altogether, in part
+    or not at all, times that scatter by 0.5 %: the bounds hold the truth in 100 of 100."""
+    chance = random.Random(0)
+    clocks = {"timed_clock_mhz": 1980.0, "silent_clock_mhz": 1700.0}
+    for _ in range(100):
+        by_clock, truth_ms = chance.random(), chance.uniform(0.0, 50.0)
+        silent_ms = 80.0 * (by_clock * 1980 / 1700 + 1 - by_clock)
+        times = {
+            "step_ms": [(80.0 + truth_ms) * chance.gauss(1, 0.005) for _ in range(30)],
+            "compute_ms": [silent_ms * chance.gauss(1, 0.005) for _ in range(30)],
+        }
+        found = measured(case(), [sample(**ON_GPU | times, conditions=clocks)], None)
+        assert found["exposed_comm_ms_low"] <= truth_ms <= found["exposed_comm_ms_high"]
+        assert "exposed_comm_ms" not in found
+        assert "1980 MHz in timed steps, 1700 MHz in silent ones" in found["compute_note"]
+
+
+def test_clocks_that_differ_by_little_bound_nothing() -> None:
+    """Up to 2 %, and where either is not known."""
+    for clocks in ({"timed_clock_mhz": 1980.0, "silent_clock_mhz": 1950.0}, {}):
+        found = measured(case(), [sample(**ON_GPU, conditions=clocks)], None)
+        assert found["exposed_comm_ms"] == 20.0 and not found["compute_note"]

@@ -8,7 +8,7 @@ import statistics
 import pytest
 from scipy.stats import trim_mean
 
-from spbench.sweep.row import typical
+from spbench.worker.sampling import typical
 
 
 @pytest.mark.parametrize("count", [10, 14, 30, 99, 200])

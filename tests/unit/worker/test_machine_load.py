@@ -120,6 +120,24 @@ def test_a_rank_that_noted_nothing_keeps_its_number() -> None:
     assert as_columns("cpu", [None])["hardware"] == ""
 
 
+def test_both_clocks_are_those_of_the_gpu_that_differs_most() -> None:
+    """Blank where either is not known."""
+    alike = {"timed_clock_mhz": 1980.0, "silent_clock_mhz": 1975.0}
+    capped = {"timed_clock_mhz": 1980.0, "silent_clock_mhz": 1700.0}
+    columns = as_columns("cuda", ranks(alike, capped, {"timed_clock_mhz": 1000.0}))
+    assert (columns["timed_clock_mhz"], columns["silent_clock_mhz"]) == (1980.0, 1700.0)
+    assert "silent_clock_mhz" not in as_columns("cuda", ranks({"timed_clock_mhz": 1000.0}))
+
+
+def test_retries_of_the_allocator_disturb() -> None:
+    """They are counted, and the launch is noisy: emptying a cache takes long."""
+    columns = as_columns("cuda", ranks({"alloc_retries": 0}, {"alloc_retries": 3}))
+    assert (columns["alloc_retries"], columns["noisy"]) == (
+        3,
+        "memory of gpu 1 was short: 3 retries",
+    )
+
+
 def test_figures_of_gpus() -> None:
     """A row has the lowest clock, the highest power and temperature, and each hardware once."""
     hot = {"gpu_clock_mhz": 1200.0, "gpu_power_w": 300.0, "gpu_temperature_c": 88.0}
@@ -254,6 +272,7 @@ def test_a_gpu_is_asked_for_its_state(one_gpu: dict[str, Any]) -> None:
     assert gpu_state() == {
         "gpu": "GPU-1-2",
         "gpu_clock_mhz": 1980,
+        "timed_clock_mhz": 1980,
         "gpu_power_w": 512.3,
         "gpu_temperature_c": 61,
         "gpu_throttle": [],

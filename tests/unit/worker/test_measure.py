@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+import torch
 from helpers.thread_group import ThreadGroup
 
 from spbench.comm.fake import SilentTransport
@@ -55,8 +56,8 @@ def measured(
 
 
 def steady(rank: int) -> Iterator[float]:
-    """10 ms between any two looks."""
-    return itertools.count(0.0, 0.01)
+    """10 ms a step, half of it until its call returns."""
+    return itertools.count(0.0, 0.005)
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def __init__(self, group: Group) -> None:
             done.append("m")
 
-        def look(self) -> None:
+        def look(self, is_silent: bool = False) -> None:
             done.append("l")
 
         def elsewhere(self) -> contextlib.nullcontext[None]:
@@ -100,10 +101,11 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_silent_blocks_are_silent_and_looks_in_their_place(order: list[str]) -> None:
     """Two steps for memory, warm-up, the first look; then blocks of two: timed, a look at once,
-    the exchange, silent. Not a step of a silent block sends, and not one of a timed one does not.
+    the exchange, silent, a look at once, whether all ranks had memory for it. Not a step of a
+    silent block sends, and not one of a timed one does not.
     """
     (fields,) = measured(1, MeasurementBudget(min_iterations=20, max_iterations=20), steady)
-    assert re.fullmatch(r"SS(Sx)+sm(SSlxss){10}e", "".join(order)), "".join(order)
+    assert re.fullmatch(r"SS(Sx)+sxm(SSlxsslx){10}e", "".join(order)), "".join(order)
     assert (len(fields["step_ms"]), len(fields["compute_ms"])) == (20, 20)
     assert fields["attention_kernel"] == "flash"
 
@@ -122,7 +124,7 @@ def test_turns_are_half_a_second_or_a_step(order: list[str], step_s: float, step
     budget = MeasurementBudget(min_iterations=100, max_iterations=100, seconds=1e3, silent=False)
     turns = TurnClient(socket.socket(), 1, lambda: None)
     turns.take = lambda: order.append("t")  # type: ignore[method-assign]
-    measured(1, budget, lambda _: itertools.count(0.0, step_s), turns)
+    measured(1, budget, lambda _: itertools.count(0.0, step_s / 2), turns)
     turn = f"t{'S' * steps}lx"
     assert re.fullmatch(f"SS(Sx)+m({turn}){{{100 // steps}}}e", "".join(order)), "".join(order)
 
@@ -140,15 +142,40 @@ def test_ranks_of_different_speed_stop_together(monkeypatch: pytest.MonkeyPatch)
     def clock_of(rank: int) -> Iterator[float]:
         scatter = random.Random(rank)
         return itertools.accumulate(
-            0.02 if rank == 0 else scatter.uniform(0.02, 0.06) for _ in itertools.count()
+            0.01 if rank == 0 else scatter.uniform(0.01, 0.03) for _ in itertools.count()
         )
 
     monkeypatch.setattr(Stopwatch, "time", noted)
     fast, slow = measured(2, MeasurementBudget(seconds=2.0), clock_of)
     assert blocks[0] == blocks[1]
-    assert len(set(blocks[0])) == 1 and len(blocks[0]) > 2
-    assert blocks[0][0] < 10
+    _, *of_both_passes = blocks[0]  # the first is the silent step of the warm-up
+    assert len(set(of_both_passes)) == 1 and len(of_both_passes) > 2
+    assert of_both_passes[0] < 10
     assert fast["stopped_by"] == slow["stopped_by"]
     assert fast["warmup"] == slow["warmup"]
     assert fast["step_ms"] == pytest.approx([20.0] * len(fast["step_ms"]))
     assert max(slow["step_ms"]) > 30.0
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_a_silent_pass_without_memory_leaves_only_its_times_blank(
+    monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """One rank runs out in a silent step, the first or a later one; both ranks finish their timed
+    steps, give silent ones up together, and say why."""
+    counts = {0: itertools.count(), 1: itertools.count()}
+    real = Step.__call__
+
+    def short_of_memory(self: Step, *args: Any) -> Any:
+        out = real(self, *args)
+        is_silent = isinstance(self.comm.transport, SilentTransport)
+        if is_silent and next(counts[self.rank]) == step and self.rank == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore")
+        return out
+
+    monkeypatch.setattr(Step, "__call__", short_of_memory)
+    budget = MeasurementBudget(min_iterations=20, max_iterations=20)
+    first, second = measured(2, budget, steady)
+    for fields in (first, second):
+        assert (len(fields["step_ms"]), fields["compute_ms"]) == (20, None)
+    assert "2.00 GiB." in second["compute_note"] and "another rank" in first["compute_note"]
