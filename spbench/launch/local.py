@@ -61,7 +61,9 @@ class LocalLauncher:
 
     def meet(self, ranks: int, *, on_gpus: bool) -> None:
         """Waits for the other nodes, which are to share up to so many ranks. Raises LauncherError
-        if a node does not come, or cannot take its part."""
+        if a node does not come, or cannot take its part. A single machine has nobody to meet."""
+        if self._cluster is None:
+            return
         path = self._folder / "roster.json"
         path.unlink(missing_ok=True)
         self._agent.start()

@@ -65,6 +65,10 @@ def percent(share: float) -> str:
     return f"{100 * share:,.0f} %" if share >= 0.0995 else f"{100 * share:.2g} %"
 
 
+def gigabytes_per_s(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e9:.3g}"
+
+
 def error(value: float | None) -> str:
     return BLANK if value is None else f"{value:.1e}"
 

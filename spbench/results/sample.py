@@ -138,6 +138,31 @@ class Exchanged(BaseModel):
     """Rate of a large tensor by operation, as this rank timed it."""
 
 
+class LinkTiming(BaseModel):
+    """One rank's times of one transfer."""
+
+    model_config = ConfigDict(frozen=True)
+
+    sent_bytes: float
+    """Bytes that this rank sends each time, as counted in ``comm/``."""
+    ms: list[float]
+
+
+class LinkTimes(BaseModel):
+    """One rank's times of all transfers, and what is known of its link."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rank: int
+    host: str
+    backend: str
+    hardware: str
+    link: str
+    """NVLink or the network interface; blank: not known."""
+    nominal_bytes_per_s: float | None
+    timings: list[LinkTiming]
+
+
 def sample_path(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.json"
 

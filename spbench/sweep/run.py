@@ -47,7 +47,7 @@ class Finished:
 def run(request: Request, cells: Sequence[Cell]) -> Finished | None:
     """Runs what is left to do of ``cells``. None on a rank or node that is not the first."""
     if request.cluster is not None and not request.cluster.is_head:
-        _follow(_described(request.cluster, request, cells))
+        follow(_described(request.cluster, request, cells))
         return None
     is_joined = joined_ranks() is not None
     if not is_joined or int(os.environ["RANK"]) == 0:
@@ -63,7 +63,7 @@ def run(request: Request, cells: Sequence[Cell]) -> Finished | None:
         return _measure(request, cells, store, launcher)
 
 
-def _follow(cluster: Cluster) -> None:
+def follow(cluster: Cluster) -> None:
     """The part of every node but the first: starts ranks when node 0 says so, until it ends."""
     where = f"{cluster.head}:{cluster.port}"
     click.echo(f"node {cluster.node} of {cluster.nodes}, following node 0 at {where}", err=True)
@@ -83,9 +83,14 @@ def _follow(cluster: Cluster) -> None:
 def _described(cluster: Cluster, request: Request, cells: Sequence[Cell]) -> Cluster:
     """The cluster, with what the other nodes need to know about this one."""
     keys = json.dumps([(cell.case.key, cell.case.launch) for cell in cells])
+    return described(cluster, keys, request.deadlines.hang_s)
+
+
+def described(cluster: Cluster, cases: str, hang_s: float) -> Cluster:
+    """The cluster, with a digest of the ``cases`` that all nodes must have been given."""
     more = {
-        "silence_s": min(cluster.silence_s, request.deadlines.hang_s),
-        "cases_digest": hashlib.sha256(keys.encode()).hexdigest()[:12],
+        "silence_s": min(cluster.silence_s, hang_s),
+        "cases_digest": hashlib.sha256(cases.encode()).hexdigest()[:12],
         "gpus": len(visible_gpus()),
     }
     return cluster.model_copy(update=more)

@@ -10,13 +10,14 @@ NVML starts and finds the GPU before anything is timed, and is asked off the clo
 from __future__ import annotations
 
 import statistics
+from functools import partial
 from typing import Any, final
 
 import torch
 
 from spbench.errors import or_none
 from spbench.results.conditions import THROTTLED
-from spbench.results.nvml import Device, open_nvml
+from spbench.results.nvml import NVLINK, Device, open_nvml, read_nvml
 
 WORST = {"clock_mhz": min, "power_w": max, "temperature_c": max, "processes": max}
 """NVML's answers by name, and how those of several looks become one."""
@@ -70,3 +71,25 @@ class Gpu:
         if self._gpu is None:
             return {}
         return {name: getattr(self._gpu, name) for name in (*WORST, "throttle_bits")}
+
+
+def nvlink_bytes_per_s(device: torch.device) -> float | None:
+    """The nominal rate of the GPU's active NVLinks together, one way; None without NVLink between
+    all GPUs of the machine, or where NVML does not tell."""
+    nvml = open_nvml()
+    if nvml is None:
+        return None
+    rate = or_none(lambda: _nvlink_bytes_per_s(nvml, device))
+    or_none(nvml.nvmlShutdown)
+    return rate
+
+
+def _nvlink_bytes_per_s(nvml: Any, device: torch.device) -> float | None:
+    paths = read_nvml(nvml).paths.values()
+    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    links = range(nvml.NVML_NVLINK_MAX_LINKS)
+    active = sum(or_none(partial(nvml.nvmlDeviceGetNvLinkState, handle, i)) == 1 for i in links)
+    (speed,) = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
+    rate = active * int(speed.value.uiVal) * 1e6  # megabytes, whatever its name says
+    return rate if rate and speed.nvmlReturn == 0 and set(paths) == {NVLINK} else None

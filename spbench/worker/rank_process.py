@@ -27,6 +27,7 @@ from spbench.results.sample import CHECKED, RowStatus, Sample, sample_path, writ
 from spbench.text import first_line
 from spbench.worker.collective_check import exchange_all
 from spbench.worker.fault_injection import Fault
+from spbench.worker.link_times import time_transfers
 from spbench.worker.observer import Observer
 from spbench.worker.parent_death import die_with_parent
 from spbench.worker.run_case import run_case, verify_all
@@ -109,6 +110,8 @@ def work(job: Job, group: Group, observer: Observer) -> str:
             return run_case(job.case, group, observer).model_dump_json()
         if job.collectives:
             return exchange_all(group, observer).model_dump_json()
+        if job.transfers:
+            return time_transfers(job.transfers, group, observer).model_dump_json()
         return CHECKED.dump_json(verify_all(job.checks, group, observer)).decode()
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from spbench.workload.block import Frozen
+from spbench.workload.traffic import Op
 from spbench.workload.workload import Workload
 
 Kind = Literal["measured", "one_gpu_share"]
@@ -135,8 +136,21 @@ class GateCheck(Frozen):
     """Factor on the projections to q, k and v, and so on the differences between scores."""
 
 
+class TimedTransfer(Frozen):
+    """A collective that ranks time by itself."""
+
+    op: Op
+    elements: list[NonNegativeInt]
+    """Numbers that each rank sends in an all-to-all, or holds of the whole; of an all-reduce the
+    length of the whole alone."""
+    dtype: str
+    gradients: bool = False
+    """Whether it uses the group of the sum of gradients, in place of the strategy's."""
+
+
 class Job(Frozen):
-    """One start of ``ranks`` processes: to measure a case, run gate checks or try collectives."""
+    """One start of ``ranks`` processes: to measure a case, run gate checks, try or time
+    collectives."""
 
     ranks: PositiveInt
     device: Device
@@ -144,6 +158,7 @@ class Job(Frozen):
     checks: list[GateCheck] = Field(default_factory=list)
     collectives: bool = False
     """Whether the ranks try each collective with known numbers."""
+    transfers: list[TimedTransfer] = Field(default_factory=list)
     timeout_s: PositiveFloat = 600.0
     """Limit of the whole launch, start to exit."""
     hang_s: PositiveFloat = 180.0

@@ -1,0 +1,118 @@
+"""What ``spbench doctor --links`` measured, as a JSON file that later runs are compared with.
+
+Reports lie in ``links/`` beside the runs. One fits a row if device, backend, number and placement
+of ranks are the row's, and so is the hardware.
+"""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from spbench.errors import or_none
+from spbench.results.record import Record
+from spbench.results.sample import write_atomically
+from spbench.workload.traffic import Op
+
+FOLDER = "links"
+
+
+class LinkRow(BaseModel):
+    """One operation at one size; times are those of the slowest rank."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    op: Op
+    gradients: bool
+    """Whether it is the sum of gradients, on its own group of ranks."""
+    strategies: list[str]
+    """The strategies that use it at about this size."""
+    sent_bytes: float
+    """Bytes that the busiest rank sends."""
+    ms: float
+    """Median over the repeats."""
+    ms_low: float
+    ms_high: float
+    repeats: int
+    bytes_per_s: float
+    """Median over the ranks of what each sends in its own median time."""
+    slowest_rank: int
+    slowest_bytes_per_s: float
+    """Rate of the rank whose median time is the longest."""
+    share_of_nominal: float | None = None
+    """None: the nominal rate is not known, or several ranks share a link."""
+
+
+class LinkReport(BaseModel):
+    """All rows of one workload on one number of ranks, and where they were measured."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    measured_utc: str
+    workload: str
+    device: str
+    backend: str
+    ranks: int
+    placement: str
+    """As in a row of runs.csv: blank on one machine."""
+    hosts: list[str]
+    hardware: str
+    torch: str
+    link: str
+    nominal_bytes_per_s: float | None
+    rows: list[LinkRow]
+
+    def fits(self, row: Record) -> bool:
+        """Whether a launch ran on these ranks; a field that the row lacks is no obstacle."""
+        exact = (self.device, self.ranks, self.placement)
+        known = ((self.backend, row.backend), (self.hardware, row.hardware))
+        return exact == (row.device, row.world_size, row.placement) and all(
+            mine == theirs for mine, theirs in known if mine and theirs
+        )
+
+    def typical_ms(self, op: Op, sent_bytes: float) -> float | None:
+        """The time of a transfer of this size, on the line between the sizes that were measured.
+
+        A larger one has the rate of the largest. None for less than half of the smallest, where
+        the time is not the links' but that of the call.
+        """
+        # Two rows of a size are those of two groups: of equal links.
+        times: dict[float, list[float]] = {}
+        for row in self.rows:
+            if row.op == op:
+                times.setdefault(row.sent_bytes, []).append(row.ms)
+        sizes = sorted(times)
+        if not sizes or sent_bytes < sizes[0] / 2:
+            return None
+        known = [statistics.mean(times[size]) for size in sizes]
+        at = bisect(sizes, sent_bytes)
+        if at in (0, len(sizes)):
+            end = max(at - 1, 0)
+            return known[end] * sent_bytes / sizes[end]
+        along = (sent_bytes - sizes[at - 1]) / (sizes[at] - sizes[at - 1])
+        return known[at - 1] + along * (known[at] - known[at - 1])
+
+
+def keep(report: LinkReport, root: Path) -> Path:
+    """Writes the report below ``root``, the folder of all runs."""
+    day = report.measured_utc.replace("-", "").replace(":", "").replace("T", "-").rstrip("Z")
+    path = root / FOLDER / f"{day}-{report.ranks}-ranks.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, report.model_dump_json(indent=2))
+    return path
+
+
+def reports_in(roots: Iterable[Path]) -> list[LinkReport]:
+    """All reports below these folders, the latest first; what cannot be read is left out."""
+    paths = {path.resolve() for root in roots for path in (root / FOLDER).glob("*.json")}
+    reports = [report for path in paths if (report := or_none(partial(_read, path))) is not None]
+    return sorted(reports, key=lambda report: report.measured_utc, reverse=True)
+
+
+def _read(path: Path) -> LinkReport:
+    return LinkReport.model_validate_json(path.read_text(encoding="utf-8"))

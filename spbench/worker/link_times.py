@@ -1,0 +1,121 @@
+"""Each collective by itself against the clock: what ``spbench doctor --links`` has ranks do.
+
+Transfers go through the transports that strategies use, and are counted there. Their tensors are
+flat: nothing is packed or computed on the way, so that their time is the links' own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from spbench.comm.group import Group
+from spbench.comm.transport import Transport
+from spbench.errors import or_none
+from spbench.results.sample import LinkTimes, LinkTiming
+from spbench.worker.gpu_state import Gpu, nvlink_bytes_per_s
+from spbench.worker.machine_load import hardware
+from spbench.worker.observer import Observer
+from spbench.worker.timer import Stopwatch
+from spbench.workload.case import TimedTransfer
+from spbench.workload.sharding import shard_sizes
+
+CAP_S = 0.6
+"""Seconds of one size, within which it is repeated."""
+LEAST, MOST = 3, 50
+"""Repeats of one size; the least, even if they exceed the cap."""
+INTERFACE = "GLOO_SOCKET_IFNAME"
+INTERFACES = Path("/sys/class/net")
+
+
+def time_transfers(
+    transfers: Sequence[TimedTransfer], group: Group, observer: Observer
+) -> LinkTimes:
+    """This rank's times of all transfers, one after another, each a phase of the observer's."""
+    watch = Stopwatch(group=group, now_s=observer.times.now_s)
+    timings = []
+    for number, transfer in enumerate(transfers, start=1):
+        with observer.phase(f"{transfer.op} ({number} of {len(transfers)})"):
+            timings.append(_timed(transfer, group, watch))
+    link, nominal = nominal_rate(group.device)
+    gpu = Gpu(group.device) if group.device.type == "cuda" else None
+    return LinkTimes(
+        rank=group.rank,
+        host=socket.gethostname(),
+        backend=group.backend,
+        hardware=hardware(group.device, gpu and gpu.power_limit_w),
+        link=link,
+        nominal_bytes_per_s=nominal,
+        timings=timings,
+    )
+
+
+def _timed(transfer: TimedTransfer, group: Group, watch: Stopwatch) -> LinkTiming:
+    """Counted and warmed up first, then repeated as often as the cap allows."""
+    transports = group.transports
+    transport = transports.gradients if transfer.gradients else transports.strategy
+    send = prepared(transfer, transport, group.device)
+    transport.reset()
+    watch.once(send)
+    sent = float(sum(transport.sent.values()))
+    (slowest_ms,) = group.largest(watch.once(send)[:1])
+    repeats = min(MOST, max(LEAST, int(CAP_S * 1e3 / max(slowest_ms, 1e-3))))
+    times_ms, _ = watch.time(send, repeats)
+    transport.reset()
+    return LinkTiming(sent_bytes=sent, ms=times_ms)
+
+
+def prepared(
+    transfer: TimedTransfer, transport: Transport, device: torch.device
+) -> Callable[[], object]:
+    """The call that moves flat tensors of these sizes once, and waits for them."""
+    rank, size, held = transport.rank, transport.size, transfer.elements
+
+    def new(count: int) -> Tensor:
+        return torch.zeros(count, dtype=getattr(torch, transfer.dtype), device=device)
+
+    match transfer.op:
+        case "all_to_all":
+            leave = _to_each(held[rank], rank, size)
+            come = [_to_each(held[other], other, size)[rank] for other in range(size)]
+            sent, received = ([[part] for part in new(sum(x)).split(x)] for x in (leave, come))
+            return lambda: transport.all_to_all(received, sent, 0).wait()
+        case "all_gather":
+            mine, parts = new(held[rank]), new(sum(held)).split(list(held))
+            return lambda: transport.all_gather(parts, mine, 0).wait()
+        case "reduce_scatter":
+            mine, parts = new(held[rank]), new(sum(held)).split(list(held))
+            return lambda: transport.reduce_scatter(mine, parts).wait()
+        case "all_reduce":
+            whole = new(held[0])
+            return lambda: transport.all_reduce(whole).wait()
+        case "p2p":
+            mine, next_block = new(held[rank]), new(held[rank - 1])
+            return lambda: transport.shift(next_block, mine).wait()
+
+
+def _to_each(count: int, rank: int, size: int) -> list[int]:
+    """Elements that ``rank`` sends to each rank, ``count`` in all; as many stay as one of them
+    gets."""
+    others = list(shard_sizes(count, size - 1))
+    return [*others[:rank], others[-1], *others[rank:]]
+
+
+def nominal_rate(device: torch.device) -> tuple[str, float | None]:
+    """Name and nominal bytes per second of this rank's link, one way; None where not known.
+
+    A virtual interface has a speed that means nothing: it has no device.
+    """
+    if device.type == "cuda":
+        return "NVLink", nvlink_bytes_per_s(device)
+    name = os.environ.get(INTERFACE, "")
+    folder = INTERFACES / name
+    if not name or not (folder / "device").exists():
+        return name, None
+    megabits = or_none(lambda: int((folder / "speed").read_text(encoding="ascii")))
+    return name, megabits * 1e6 / 8 if megabits is not None and megabits > 0 else None

@@ -1,0 +1,157 @@
+"""Timed transfers: sizes and counts as a strategy's, repeats by a cap, and what a link is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from helpers.thread_group import ThreadGroup
+
+from spbench.comm.group import ShareOfGroup
+from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
+from spbench.doctor.link_rates import timed_transfer
+from spbench.results.nvml import NVLINK, NvmlReport
+from spbench.results.sample import LinkTimes
+from spbench.strategies.registry import load, places
+from spbench.worker import gpu_state, link_times
+from spbench.worker.link_times import nominal_rate, time_transfers
+from spbench.worker.observer import Observer, PhaseTimes
+from spbench.workload.case import TimedTransfer
+from spbench.workload.catalogue import find
+from spbench.workload.workload import DTYPE_BYTES
+
+CPU = torch.device("cpu")
+
+
+def on_threads(transfers: Sequence[TimedTransfer], ranks: int) -> list[LinkTimes]:
+    others = ThreadRendezvous(ranks), ThreadRendezvous(ranks)
+
+    def rank_main(transport: ThreadTransport) -> LinkTimes:
+        group = ThreadGroup(transport.rank, [transport.meeting, *others])
+        return time_transfers(transfers, group, Observer())
+
+    return run_rank_threads(ranks, rank_main)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_every_transfer_sends_what_the_strategy_sends(
+    monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
+    """The bytes that are counted are those of the prediction, on each rank, also where uneven."""
+    monkeypatch.setattr(link_times, "CAP_S", 0.0)
+    work = find("axes-2d-uneven", "verify")
+    predicted = [
+        transfer
+        for name in places()
+        if load(name).why_not(work, ranks) is None
+        for transfer in load(name).traffic(work, ranks)
+        if any(transfer.sent)
+    ]
+    assert {transfer.op for transfer in predicted} >= {"all_to_all", "all_gather", "p2p"}
+    transfers = [timed_transfer(transfer, work.dtype) for transfer in predicted]
+    for rank, times in enumerate(on_threads(transfers, ranks)):
+        assert [len(timing.ms) for timing in times.timings] == [3] * len(transfers)
+        for transfer, timing in zip(predicted, times.timings, strict=True):
+            sent = float(transfer.sent[rank])
+            # A ring of N - 1 shifts is timed as one of them.
+            expected = sent if transfer.op != "p2p" else timing.sent_bytes
+            assert timing.sent_bytes == pytest.approx(expected)
+    rings = [i for i, transfer in enumerate(predicted) if transfer.op == "p2p"]
+    for i in rings:
+        total = sum(predicted[i].sent) / (ranks - 1)
+        held = [n * DTYPE_BYTES[work.dtype] for n in transfers[i].elements]
+        assert sum(held) == total
+
+
+@pytest.mark.parametrize(("step_ms", "repeats"), [(1000.0, 3), (100.0, 6), (1.0, 50)])
+def test_repeats_by_a_cap(monkeypatch: pytest.MonkeyPatch, step_ms: float, repeats: int) -> None:
+    """0.6 s of each size, but three repeats at least and fifty at most; two warm up."""
+    clock, sends = SimpleNamespace(now_s=0.0), []
+
+    def prepared(*_: object) -> Any:
+        def send() -> None:
+            sends.append(1)
+            clock.now_s += step_ms / 1e3
+
+        return send
+
+    monkeypatch.setattr(link_times, "prepared", prepared)
+    observer = Observer(times=PhaseTimes(now_s=lambda: clock.now_s))
+    transfer = TimedTransfer(op="all_reduce", elements=[8], dtype="float32")
+    times = time_transfers([transfer], ShareOfGroup(CPU, 2), observer)
+    (timing,) = times.timings
+    assert timing.ms == pytest.approx([step_ms] * repeats)
+    assert len(sends) == repeats + 2
+
+
+@pytest.mark.parametrize(
+    ("interface", "speed", "is_device", "bytes_per_s"),
+    [
+        ("eth0", "100000\n", True, 12.5e9),
+        ("eth0", "10000\n", False, None),  # veth says 10000, whatever holds it
+        ("eth0", "-1\n", True, None),
+        ("eth0", None, True, None),
+        ("", None, False, None),
+    ],
+)
+def test_the_nominal_rate_of_an_interface(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    interface: str,
+    speed: str | None,
+    is_device: bool,
+    bytes_per_s: float | None,
+) -> None:
+    """Megabits of a real interface that says its speed; anything else is unknown."""
+    folder = tmp_path / "eth0"
+    folder.mkdir()
+    if is_device:
+        (folder / "device").mkdir()
+    if speed is not None:
+        (folder / "speed").write_text(speed)
+    monkeypatch.setattr(link_times, "INTERFACES", tmp_path)
+    monkeypatch.setenv(link_times.INTERFACE, interface)
+    assert nominal_rate(CPU) == (interface, bytes_per_s)
+
+
+def nvml(**instead: Any) -> SimpleNamespace:
+    """NVML of a GPU with 18 active NVLinks of 26,562 MB/s."""
+    value = SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=26562))
+    answers = {
+        "nvmlShutdown": lambda: None,
+        "NVML_NVLINK_MAX_LINKS": 36,
+        "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON": 90,
+        "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
+        "nvmlDeviceGetNvLinkState": lambda _, link: int(link < 18),
+        "nvmlDeviceGetFieldValues": lambda _, fields: [value],
+    }
+    return SimpleNamespace(**answers | instead)
+
+
+def failing(*_: object) -> Any:
+    raise RuntimeError("not supported")
+
+
+@pytest.mark.parametrize(
+    ("known", "path", "bytes_per_s"),
+    [
+        (nvml(), NVLINK, 18 * 26562e6),
+        (nvml(), "between sockets (SYS)", None),
+        (nvml(nvmlDeviceGetNvLinkState=failing), NVLINK, None),
+        (nvml(nvmlDeviceGetFieldValues=failing), NVLINK, None),
+        (None, NVLINK, None),
+    ],
+)
+def test_the_nominal_rate_of_nvlink(
+    monkeypatch: pytest.MonkeyPatch, known: Any, path: str, bytes_per_s: float | None
+) -> None:
+    """All active links together; unknown where a pair has another path, or NVML fails."""
+    monkeypatch.setattr(gpu_state, "open_nvml", lambda: known)
+    monkeypatch.setattr(gpu_state, "read_nvml", lambda _: NvmlReport(paths={(0, 1): path}))
+    gpu = SimpleNamespace(uuid="1abc")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
+    assert nominal_rate(torch.device("cuda", 0)) == ("NVLink", bytes_per_s)
