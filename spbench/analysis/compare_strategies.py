@@ -100,15 +100,20 @@ def compare_strategies(
         known = ", ".join(names)
         raise ValueError(f"no case of strategy {reference!r} to compare with; there are {known}")
     reference = reference or next(iter(frame.loc[frame["status"] != "skipped", "strategy"]), "")
-    number = pandas.factorize(frame["strategy"])[0]
-    numbered = in_panels(frame).assign(strategy_number=number).reset_index(drop=True)
-    counts, launches = launches_that_count(numbered, CASE), launches_by(numbered, CASE)
-    cases = cases_by(numbered, CASE, counts, launches)
+    cases = cases_of(frame)
     lines = []
     for _, of_group in groupby(sorted(cases), key=lambda case: case[:2]):
         group = {names[case[2]]: cases[case] for case in of_group}
         lines += _lines(group, reference, margin)
     return lines
+
+
+def cases_of(frame: pandas.DataFrame) -> dict[tuple[int, int, int], CaseRows]:
+    """The rows of each case, by the numbers of its panel, its ranks and its strategy."""
+    number = pandas.factorize(frame["strategy"])[0]
+    numbered = in_panels(frame).assign(strategy_number=number).reset_index(drop=True)
+    counts, launches = launches_that_count(numbered, CASE), launches_by(numbered, CASE)
+    return cases_by(numbered, CASE, counts, launches)
 
 
 def _lines(group: Mapping[str, CaseRows], reference: str, margin: float) -> list[Line]:

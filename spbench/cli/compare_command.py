@@ -13,12 +13,15 @@ from spbench.analysis.compare import MARGIN
 from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.compare_strategies import compare_strategies
 from spbench.analysis.findings import Margins
+from spbench.analysis.waiting import waiting
 from spbench.cli import options
 from spbench.errors import CANNOT_JUDGE, DONE, Failure
 from spbench.report.run_table import show_findings
 from spbench.report.strategy_table import show_comparison
 from spbench.report.tables import print_json
+from spbench.report.waiting_sentences import waiting_sentences
 from spbench.results.find_run import (
+    RESULTS,
     command_again,
     find_run,
     not_there_yet,
@@ -26,6 +29,7 @@ from spbench.results.find_run import (
     reference_of,
     samples_of_turns,
 )
+from spbench.results.link_report import reports_in
 from spbench.results.run_json import folder_of_run
 from spbench.text import counted
 
@@ -76,7 +80,8 @@ def command(
     if as_json:
         print_json([line.as_data() for line in lines])
     else:
-        show_comparison(lines)
+        reports = reports_in([RESULTS, folder_of_run(run).parent])
+        show_comparison(lines, waiting_sentences(waiting(frame, reports)))
         _warn_of_missing(run, frame, baselines)
     return DONE
 

@@ -13,7 +13,7 @@ from spbench.cli.selection import request_of, selection_options
 from spbench.errors import DONE, SOME_FAILED
 from spbench.report.dry_run import show_plan
 from spbench.report.tables import print_json
-from spbench.results.find_run import reference_of
+from spbench.results.find_run import RESULTS, reference_of
 from spbench.strategies.describe import predictions
 from spbench.sweep.fault_check import announce_fault
 from spbench.sweep.plan import cells
@@ -82,11 +82,16 @@ def _show(finished: Finished, *, as_json: bool) -> None:
     """Prints the rows as JSON, or the strategies side by side."""
     # These import pandas, which takes 0.3 s: not before ranks start.
     from spbench.analysis.compare_strategies import compare_strategies
+    from spbench.analysis.waiting import waiting
     from spbench.report.strategy_table import show_comparison
+    from spbench.report.waiting_sentences import waiting_sentences
+    from spbench.results.link_report import reports_in
     from spbench.results.reading import frame_of
 
     if as_json:
         print_json([asdict(record) for record in finished.records])
         return
     frame = frame_of(finished.records)
-    show_comparison(compare_strategies(frame, reference_of(finished.folder, frame)))
+    lines = compare_strategies(frame, reference_of(finished.folder, frame))
+    reports = reports_in([RESULTS, finished.folder.parent])
+    show_comparison(lines, waiting_sentences(waiting(frame, reports)))

@@ -139,7 +139,7 @@ def _longer(comparison: Comparison) -> str:
     return f"{takes} ({'; '.join(notes)})"
 
 
-def show_comparison(lines: Sequence[Line]) -> None:
+def show_comparison(lines: Sequence[Line], remarks: Sequence[str] = ()) -> None:
     """Prints the comparison as tables, then in words, with what did not finish and why."""
     out = tables.console()
     lacks = tables.show_panels(out, grids_of(lines), [line.panel for line in lines])
@@ -147,5 +147,5 @@ def show_comparison(lines: Sequence[Line]) -> None:
     has_range = any(interval_cell(line).endswith("*") for line in lines)
     note = ["* two launches: their range, not a confidence interval"] if has_range else []
     note += [left_out(lacks)] if lacks else []
-    for sentence in [*ranking_sentences(lines), *failures(lines), *note]:
+    for sentence in [*ranking_sentences(lines), *remarks, *failures(lines), *note]:
         tables.say(out, sentence)

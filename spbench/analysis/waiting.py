@@ -1,0 +1,163 @@
+"""What strategies wait for: those that are link-bound, slower than their links, than one rank.
+
+Exposed communication is the time that a step waits, also for a rank that is late. The bytes of a
+step over it are at least the rate of its transfers, since some are hidden: a strategy that is
+below a share of what ``doctor --links`` achieved by this figure is so in truth. Where exposed
+communication was not measured, nothing is said.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pandas
+
+from spbench.analysis.comparable import HARDWARE
+from spbench.analysis.compare import MARGIN, Comparison, compare_times
+from spbench.analysis.compare_strategies import cases_of
+from spbench.analysis.launches import CaseRows, Launches
+from spbench.results.link_report import LinkReport
+from spbench.results.record import Record
+from spbench.workload.traffic import OPS
+
+BOUND = 0.5
+"""Share of a step that a link-bound strategy waits at least."""
+MUCH = 0.1
+"""Share of a step below which waiting is not worth a warning, and may be noise."""
+LOW = 0.25
+"""Share of the links' rate below which there is a warning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """One strategy at one number of ranks. None: not known."""
+
+    panel: str
+    strategy: str
+    ranks: int
+    device: str
+    step_ms: float | None
+    exposed_ms: float | None
+    sent_bytes: float
+    """Bytes that the busiest rank sends in a step."""
+    links_ms: float | None
+    """The time that the same transfers took in ``doctor --links``, one after another."""
+    measured_utc: str
+    """When that was."""
+    to_one_rank: Comparison | None
+    """This step time over one rank's."""
+
+    @property
+    def is_link_bound(self) -> bool:
+        """Not where the links gave four times as much: then they are not what it waits for."""
+        return self._waits(BOUND) and not self.is_below_links
+
+    @property
+    def is_below_links(self) -> bool:
+        """Whether it sends at less than a quarter of the links' rate, and that costs time."""
+        known = self.links_ms is not None and self.exposed_ms is not None
+        return known and self._waits(MUCH) and self.links_ms < LOW * self.exposed_ms  # type: ignore[operator]
+
+    @property
+    def is_slower_than_one(self) -> bool:
+        """By the interval; where there is none, by the ratio."""
+        one = self.to_one_rank
+        if one is None or one.ratio is None:
+            return False
+        return one.verdict == "slower" or (one.low is None and one.ratio > 1 + MARGIN)
+
+    def _waits(self, share: float) -> bool:
+        return bool(self.step_ms and self.exposed_ms and self.exposed_ms >= share * self.step_ms)
+
+
+def waiting(frame: pandas.DataFrame, reports: Sequence[LinkReport]) -> list[Waiting]:
+    """One for each measured case on two ranks or more; the first report that fits counts."""
+    cases = [case for case in cases_of(frame).values() if case.used]
+    ones = [case for case in cases if case.used[0].world_size == 1]
+    return [
+        _waiting(case, [one for one in ones if one.panel == case.panel], reports)
+        for case in cases
+        if case.used[0].world_size > 1 and case.used[0].kind == "measured"
+    ]
+
+
+def _waiting(case: CaseRows, ones: Sequence[CaseRows], reports: Sequence[LinkReport]) -> Waiting:
+    row = case.used[-1]
+    fitting = [report for report in reports if all(map(report.fits, case.used))]
+    timed = [(ms, report) for report in fitting if (ms := links_ms(row, report)) is not None]
+    found = timed[0] if timed else (None, None)
+    return Waiting(
+        panel=case.panel,
+        strategy=row.strategy,
+        ranks=row.world_size,
+        device=row.device,
+        step_ms=_median([row.step_ms for row in case.used]),
+        exposed_ms=_median([row.exposed_comm_ms for row in case.used]),
+        sent_bytes=sum(getattr(row, f"{op}_bytes") or 0 for op in OPS),
+        links_ms=found[0],
+        measured_utc=found[1].measured_utc if found[1] else "",
+        to_one_rank=_to_one_rank(case, ones),
+    )
+
+
+def links_ms(row: Record, report: LinkReport) -> float | None:
+    """The time of a step's transfers at the report's rates; None where a size was not measured.
+
+    Times grow with sizes on straight lines, so that the mean size of an operation's calls stands
+    for all of them.
+    """
+    calls = _calls(row)
+    total = 0.0
+    for op in OPS:
+        sent = getattr(row, f"{op}_bytes") or 0
+        if sent and not calls.get(op):
+            return None
+        each = report.typical_ms(op, sent / calls[op]) if sent else 0.0
+        if each is None:
+            return None
+        total += calls.get(op, 0) * each
+    return total or None
+
+
+def _calls(row: Record) -> Mapping[str, int]:
+    """Calls of each operation in all phases of a step."""
+    calls: dict[str, int] = {}
+    for op, count in re.findall(r"\w+\.(\w+)=(\d+)", row.collectives):
+        calls[op] = calls.get(op, 0) + int(count)
+    return calls
+
+
+def _to_one_rank(case: CaseRows, ones: Sequence[CaseRows]) -> Comparison | None:
+    """Against the same strategy on one rank, else against the fastest there."""
+    same = [one for one in ones if one.used[0].strategy == case.used[0].strategy]
+    timed = [one for one in same or ones if one.launches.median_ms is not None]
+    if not timed:
+        return None
+    one = min(timed, key=lambda one: one.launches.median_ms or 0.0)
+    return compare_times(_anywhere(one.launches), _anywhere(case.launches))
+
+
+def _anywhere(launches: Launches) -> Launches:
+    """The launches without their placement, in which one rank and several always differ."""
+    at = HARDWARE.index("ranks_by_node")
+    setups = {name: (*of[:at], "", *of[at + 1 :]) for name, of in launches.setups.items()}
+    return replace(launches, setups=setups)
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    """The median of all launches; None where one of them has no value."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known and len(known) == len(values) else None
+
+
+def link_bound(cases: Sequence[Waiting]) -> Iterator[tuple[str, int, list[Waiting]]]:
+    """The link-bound strategies of each panel and number of ranks, where there are any."""
+    groups: dict[tuple[str, int], list[Waiting]] = {}
+    for case in cases:
+        if case.is_link_bound:
+            groups.setdefault((case.panel, case.ranks), []).append(case)
+    for (panel, ranks), group in groups.items():
+        yield panel, ranks, group
