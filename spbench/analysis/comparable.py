@@ -19,7 +19,7 @@ import pandas
 from spbench.results.reading import records_of
 from spbench.results.record import Record
 
-SHAPE = ("axes", "batch", "dtype", "mode", "checkpointing", "kind")
+SHAPE = ("axes", "batch", "dtype", "mode", "checkpointing", "optimizer", "kind")
 COMPUTES = ("workload", *SHAPE, "world_size", "strategy")
 """Columns in which rows of one case agree, whatever their device and seed."""
 PANEL = ("workload", "workload_key", *SHAPE, "device")
@@ -132,6 +132,8 @@ def panel_title(record: Record) -> str:
     words = [axes, f"batch {record.batch}", record.dtype, record.mode]
     if record.checkpointing != "none":
         words.append("checkpointed")
+    if record.optimizer:
+        words.append(record.optimizer)
     if record.kind != "measured":
         words.append(record.kind.replace("_", " "))
     return f"{record.workload} ({', '.join(words)})"

@@ -78,7 +78,7 @@ def _remark(row: dict[str, Any]) -> str:
 
 def _planned(cell: Cell, prediction: Prediction | None) -> dict[str, Any]:
     case, work = cell.case, cell.case.workload
-    shape = ("axes", "batch", "dtype", "mode", "checkpointing")
+    shape = ("axes", "batch", "dtype", "mode", "checkpointing", "optimizer")
     return {
         **{"case": case.key, "workload": work.name},
         **{name: getattr(work, name) for name in shape},

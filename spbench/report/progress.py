@@ -168,4 +168,5 @@ def in_a_line(work: Workload) -> str:
     size = f"hidden {work.hidden}, {work.heads} heads, depth {work.depth}"
     how = f"{work.dtype}, {work.mode}"
     again = ", checkpointed" if work.checkpointing != "none" else ""
-    return f"{work.name}: {axes}, {size}, batch {work.batch}, {how}{again}"
+    update = f", {work.optimizer}" if work.optimizer != "none" else ""
+    return f"{work.name}: {axes}, {size}, batch {work.batch}, {how}{again}{update}"

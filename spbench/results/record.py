@@ -106,6 +106,8 @@ class Record:
     exposed_comm_ms_low: float | None = None
     exposed_comm_ms_high: float | None = None
     compute_note: str = ""
+    optimizer: str = ""
+    optimizer_bytes: int | None = None
 
     @property
     def effort_label(self) -> str:
@@ -152,6 +154,7 @@ class Record:
             dtype=work.dtype,
             mode=work.mode,
             checkpointing=work.checkpointing,
+            optimizer="" if work.optimizer == "none" else work.optimizer,
             device=case.device,
             kind=case.kind,
             world_size=case.ranks,

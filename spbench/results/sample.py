@@ -80,6 +80,8 @@ class Sample(BaseModel):
     conditions: Conditions | None = None
     attention_kernel: str = ""
     """Kernels that served torch's attention, as "cudnn+flash"; blank: there was none."""
+    optimizer_bytes: int | None = None
+    """Bytes that the optimizer keeps from step to step; None: there is no optimizer."""
 
 
 class Checked(BaseModel):

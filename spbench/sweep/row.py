@@ -19,7 +19,7 @@ ERRORS = ("output_error", "gradient_error", "tolerance")
 LARGEST = (
     *ERRORS,
     *("warmup", "peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes"),
-    "host_rss_bytes",
+    *("host_rss_bytes", "optimizer_bytes"),
 )
 """Columns that hold the largest value of any rank."""
 HOST_BOUND = 0.9

@@ -31,25 +31,13 @@ from spbench.model.inputs import gradient_name
 from spbench.strategies.base import Strategy
 from spbench.worker.observer import Observer
 from spbench.worker.reference import Reference, run_seeded
+from spbench.worker.seeded_run import UPDATED, updated, updated_weights
 from spbench.worker.step import Step
+from spbench.worker.tensor_error import Error, relative_error, root_mean_square
 from spbench.workload.traffic import Count, count
 
 FIXED_TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
 OWN_ERROR_FACTOR = 4.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Error:
-    """How far one tensor of this rank is from one device's, and how far it may be."""
-
-    name: str
-    relative: float
-    tolerance: float
-
-    @property
-    def excess(self) -> float:
-        """Above 1: too far. NaN is further than anything."""
-        return math.inf if math.isnan(self.relative) else self.relative / self.tolerance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +48,8 @@ class GateResult:
     """The name of the workload that was compared."""
     output: Error
     gradient: Error | None
-    """The worst error of the input's and the weights' gradients; None in forward mode."""
+    """The worst error of the input's and the weights' gradients, and of updated weights; None in
+    forward mode."""
     sent: Count
     predicted: Count
 
@@ -111,17 +100,20 @@ def run_gate(
     transports.reset()
     mine = run_seeded(step, seed, step.dtype, observer)
     mine["output"] = observer.output(mine["output"])
+    sent = transports.sent()
     comparison = _Comparison(reference, step)
     tolerances = comparison.tolerances(list(mine))
+    weights = updated_weights(step, seed, step.dtype, reference.exact, observer)
+    tolerances |= comparison.tolerances(list(weights)) if weights else {}
     output, *gradients = (
         Error(name=name, relative=comparison.error(name, got), tolerance=tolerances[name])
-        for name, got in mine.items()
+        for name, got in (mine | weights).items()
     )
     return GateResult(
         workload=workload.name,
         output=output,
         gradient=max(gradients, key=lambda error: error.excess, default=None),
-        sent=transports.sent(),
+        sent=sent,
         predicted=count(strategy.traffic(workload, step.ranks), step.rank),
     )
 
@@ -133,7 +125,9 @@ class _Comparison:
     def __init__(self, reference: Reference, step: Step) -> None:
         self.reference, self.comm = reference, Collectives(step.transports.strategy)
         self.floor = _noise(reference)
-        shards = {f"gradient of {name}": part_of(p) for name, p in step.model.named_parameters()}
+        cuts = {name: part_of(weight) for name, weight in step.model.named_parameters()}
+        shards = {f"gradient of {name}": cut for name, cut in cuts.items()}
+        shards |= {updated(name): cut for name, cut in cuts.items()}
         shards |= {gradient_name(axis): shard for axis, shard in step.pairs.items()}
         self.shards = shards | {"output": step.last, "gradient of the input": step.first}
         """Which part of each compared tensor this rank holds; None: all of it."""
@@ -144,7 +138,8 @@ class _Comparison:
 
     def error(self, name: str, got: Tensor) -> float:
         whole = self.reference.exact[name]
-        return relative_error(got, self.part(name, whole), whole, self.floor)
+        floor = 0.0 if name.endswith(UPDATED) else self.floor
+        return relative_error(got, self.part(name, whole), whole, floor)
 
     def tolerances(self, names: Sequence[str]) -> dict[str, float]:
         fixed = FIXED_TOLERANCE.get(self.reference.workload.dtype)
@@ -170,28 +165,8 @@ def _noise(reference: Reference) -> float:
     """
     if reference.own is not None or reference.workload.mode == "forward":
         return 0.0  # the tolerance knows what rounding alone may do
-    sizes = [_root_mean_square(x) for name, x in reference.exact.items() if name != "output"]
+    gradients = (x for name, x in reference.exact.items() if name.startswith("gradient"))
+    sizes = [root_mean_square(x) for x in gradients]
     dtype = reference.exact["output"].dtype
     lost = torch.finfo(dtype).eps / FIXED_TOLERANCE[reference.workload.dtype]
     return 10 * lost * statistics.median(sizes)
-
-
-def relative_error(got: Tensor, wanted: Tensor, whole: Tensor, floor: float = 0.0) -> float:
-    """Root mean square of got - wanted, over that of the whole tensor that ``wanted`` is of.
-
-    Shapes that differ are infinitely wrong, and so is anything but zero where all is zero,
-    or, with a ``floor``, what is not small beside that.
-    """
-    if got.shape != wanted.shape:
-        return math.inf
-    precise = torch.promote_types(wanted.dtype, torch.float32)
-    difference = _root_mean_square(got.to(precise) - wanted.to(precise))
-    size = max(floor, _root_mean_square(whole.to(precise)))
-    if difference == 0.0:
-        return 0.0
-    return difference / size if size else math.inf
-
-
-def _root_mean_square(x: Tensor) -> float:
-    norm: float = torch.linalg.vector_norm(x).item()
-    return norm / max(1, x.numel()) ** 0.5

@@ -22,6 +22,7 @@ from spbench.strategies.base import Strategy
 from spbench.worker import memory
 from spbench.worker.machine_load import Machine
 from spbench.worker.observer import Observer
+from spbench.worker.optimizer import state_bytes, state_tensors
 from spbench.worker.sampling import sample
 from spbench.worker.step import Step
 from spbench.worker.timer import WINDOW, Stopwatch
@@ -44,7 +45,7 @@ def measure(case: Case, strategy: Strategy, group: Group, observer: Observer) ->
             whole(inputs, cotangent)
 
         already_there = [*whole.model.parameters(), *inputs.tensors, cotangent]
-        memory_and_bytes = _memory_and_bytes(step, already_there, group, observer)
+        memory_and_bytes = _memory_and_bytes(step, whole, already_there, group, observer)
     slowed = observer.timed(step)
     return memory_and_bytes | _time(slowed, whole, inputs, case.budget, group, observer)
 
@@ -154,15 +155,23 @@ class SilentPass:
 
 
 def _memory_and_bytes(
-    step: Callable[[], None], already_there: list[Tensor], group: Group, observer: Observer
+    step: Callable[[], None],
+    whole: Step,
+    already_there: list[Tensor],
+    group: Group,
+    observer: Observer,
 ) -> dict[str, Any]:
     """The memory and kernels of one step and, but for a share, the bytes that it sends."""
     with observer.times.step(group.device), KernelsSeen() as kernels:
         step()  # every kind of transfer and kernel once, before memory is read
     group.transports.reset()
     with observer.times.step(group.device):
-        peaks = memory.measure(step, already_there, group.device)
-    seen = peaks | {"attention_kernel": "+".join(kernels.names)}
+        kept = state_tensors(whole.optimizer)
+        peaks = memory.measure(step, [*already_there, *kept], group.device)
+    seen = peaks | {
+        "attention_kernel": "+".join(kernels.names),
+        "optimizer_bytes": state_bytes(whole.optimizer),
+    }
     if isinstance(group, ShareOfGroup):
         return seen
     sent = group.transports.sent()

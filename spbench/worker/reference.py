@@ -19,13 +19,11 @@ import psutil
 import torch
 from torch import Tensor
 
-from spbench.comm.collectives import Collectives
 from spbench.comm.fake import silent_transports
 from spbench.comm.group import Group
-from spbench.model import inputs
-from spbench.model.init_weights import named_tensor
 from spbench.strategies.base import Layout, Strategy
 from spbench.worker.observer import Observer
+from spbench.worker.seeded_run import seeded_inputs, updated_weights
 from spbench.worker.step import Step
 from spbench.workload.flops import forward_flops, parameters
 from spbench.workload.workload import DTYPE_BYTES, Workload
@@ -40,7 +38,8 @@ FINER = {"bfloat16": "float32", "float16": "float32"}
 FINER_WHERE_SHARP = FINER | {"float32": "float64"}
 
 Named = dict[str, Tensor]
-"""The output, and behind it the input's gradient and every weight's gradient, by name."""
+"""The output, and behind it the input's gradient and every weight's, by name; with an optimizer
+also the weights that two of its updates give."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +78,7 @@ def one_device(
     observer = observer or Observer()
     finer = (FINER_WHERE_SHARP if sharpness > 1.0 else FINER).get(workload.dtype)
 
-    def run(dtype: str) -> Named:
+    def run(dtype: str, exact: Named | None = None) -> Named:
         alone = silent_transports(0, 1)
         same = workload.model_copy(update={"dtype": dtype})
         step = Step(same, OneDevice(), alone, device, seed=seed, sharpness=sharpness)
@@ -88,14 +87,16 @@ def one_device(
         with torch.no_grad():
             for parameter in step.model.parameters():
                 parameter.copy_(parameter.to(rounded_to))
-        return run_seeded(step, seed, rounded_to, observer)
+        found = run_seeded(step, seed, rounded_to, observer)
+        return found | updated_weights(step, seed, rounded_to, exact or found, observer)
 
+    exact = run(finer or workload.dtype)
     return Reference(
         workload=workload,
         seed=seed,
         sharpness=sharpness,
-        exact=run(finer or workload.dtype),
-        own=run(workload.dtype) if finer else None,
+        exact=exact,
+        own=run(workload.dtype, exact) if finer else None,
     )
 
 
@@ -110,18 +111,9 @@ def _show_progress(step: Step, alive: Callable[[], None]) -> None:
 
 def run_seeded(step: Step, seed: int, rounded_to: torch.dtype, observer: Observer) -> Named:
     """One step from the seeded whole inputs: this rank's output and gradients by name."""
-    comm = Collectives(step.transports.strategy)
-
-    def rounded(whole: Tensor) -> Tensor:
-        return whole.to(step.device, rounded_to).to(step.dtype)
-
-    mine = inputs.seeded(step.workload, seed).map(rounded).part(step.first, step.pairs, comm)
-    mine.requiring_grad(step.train)
-    shape = (step.workload.batch, *step.workload.axes.values(), step.workload.out_channels)
-    cotangent = rounded(named_tensor("cotangent", shape, seed))
-    part = comm.take(cotangent, step.last).contiguous()
+    mine, cotangent = seeded_inputs(step, seed, rounded_to)
     with observer.times.step(step.device):
-        out = step(mine, part)
+        out = step(mine, cotangent)
     tensors = {"output": out, **mine.gradients}
     if step.train:
         for name, parameter in step.model.named_parameters():
@@ -164,4 +156,5 @@ def _needed_bytes(workload: Workload, group: Group) -> float:
         scores += 2 * workload.depth * square * (part if keeps else 1 / group.size)
     pairs = sum(workload.axes[axis] ** 2 * channels for axis, channels in workload.pairs.items())
     kept = activations * part + scores + 2 * workload.batch * pairs
-    return size * (kept + 4 * parameters(workload).total)
+    each = 4 if workload.optimizer == "none" else 10  # two moments, weights, what is kept of them
+    return size * (kept + each * parameters(workload).total)

@@ -1,4 +1,4 @@
-"""One step of one rank: forward, and in training backward and the gradient all-reduce.
+"""One step of one rank: forward, and in training backward, gradient all-reduce and optimizer.
 
 The gradient of the output is a constant, so a step needs no loss and no target, and the
 input is a leaf whose gradient is wanted, as the output of a patch embedding would be.
@@ -24,6 +24,7 @@ from spbench.model.inputs import Inputs
 from spbench.model.transformer import Transformer
 from spbench.strategies.base import Strategy
 from spbench.worker.observer import Observer
+from spbench.worker.optimizer import adamw
 from spbench.workload.workload import Workload
 
 
@@ -62,6 +63,8 @@ class Step:
         replicated = [p for p in self.model.parameters() if part_of(p) is None]
         self.gradient_comm = Collectives(transports.gradients)
         self.gradients = GradientSum(replicated, self.gradient_comm) if self.train else None
+        with_optimizer = workload.optimizer == "adamw"
+        self.optimizer = adamw(self.model.parameters()) if with_optimizer else None
 
     @contextmanager
     def silenced(self) -> Iterator[None]:
@@ -106,4 +109,6 @@ class Step:
         with self.transports.strategy.phase("backward"):
             out.backward(cotangent)
         self.gradients.finish()
+        if self.optimizer is not None:
+            self.optimizer.step()
         return out.detach()

@@ -29,7 +29,7 @@ from spbench.workload.yaml_lines import (
 
 PACKAGED = Path(__file__).parents[1] / "configs"
 CHECKED_OUT = Path(__file__).parents[2] / "configs"
-OWN_COLUMNS = ("name", "source", "axes", "batch", "dtype", "mode", "checkpointing")
+OWN_COLUMNS = ("name", "source", "axes", "batch", "dtype", "mode", "checkpointing", "optimizer")
 """Fields with a column in the results; overrides of other fields are added to the name."""
 
 

@@ -9,6 +9,7 @@ tested against that mode on the math backend. A multiply and an add are two oper
     projected   4 x tokens x projection x hidden, and 4 x tokens x projection x kv width
     pair bias   2 x length^2 x channels x heads, for each sample
     backward    twice the forward; recomputation is not counted (model operations)
+    optimizer   not counted: it works element by element, as norms and activations do
 """
 
 from __future__ import annotations

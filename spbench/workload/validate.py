@@ -57,6 +57,9 @@ def check(work: Workload) -> None:
     if work.modulation == "per_time" and "time" not in work.axes:
         message = "modulation per_time needs an axis named time"
         raise MisfitError(message, ("modulation",), ("axes",))
+    if work.optimizer != "none" and work.mode != "train":
+        message = f"optimizer {work.optimizer} needs mode train: mode {work.mode} has no gradients"
+        raise MisfitError(message, ("optimizer",), ("mode",))
     for i, sublayer in enumerate(work.block):
         _check_sublayer(sublayer, work, ("block", i))
 

@@ -23,6 +23,7 @@ Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 Mode = Literal["train", "forward"]
 Modulation = Literal["none", "per_sample", "per_time"]
 Checkpointing = Literal["none", "full"]
+Optimizer = Literal["none", "adamw"]
 Norm = Literal["layer", "rms"]
 
 
@@ -50,6 +51,8 @@ class Workload(Frozen):
     dtype: Dtype = "float32"
     mode: Mode = "train"
     checkpointing: Checkpointing = "none"
+    optimizer: Optimizer = "none"
+    """What a train step ends with: the update of the weights, or nothing."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -63,6 +63,7 @@ def workloads(draw: st.DrawFn) -> Workload | None:
         "dtype": "float64",
         "mode": draw(st.sampled_from(["train", "train", "forward"])),
         "checkpointing": draw(st.sampled_from(["none", "full"])),
+        "optimizer": draw(st.sampled_from(["none", "none", "adamw"])),
     }
     try:
         return Workload.model_validate(data)

@@ -68,12 +68,13 @@ def facts(picture: Picture) -> dict[str, str]:
     extras += [f"modulation {work.modulation}"] if work.modulation != "none" else []
     least = work.activation_bytes / ranks
     M, share = (units.size(picture.unit, count) for count in (work.activation_bytes, least))
+    optimizer = f", optimizer {work.optimizer}" if work.optimizer != "none" else ""
     return {
         "axes": f"{axes}: {work.tokens:,} tokens a sample, batch {work.batch}",
         "model": f"hidden {work.hidden}, {heads}, depth {work.depth}: "
         + ", ".join([f"{units.count_of(parameters(work).total)} parameters", *positions, *extras]),
         "activation": f"M = {M} in {work.dtype}, M / {ranks} = {share}",
-        "run": f"{work.mode}, checkpointing {work.checkpointing}",
+        "run": f"{work.mode}, checkpointing {work.checkpointing}{optimizer}",
         "source": work.source,
     }
 

@@ -109,6 +109,7 @@ def test_an_unknown_reference_says_which_there_are() -> None:
         {"dtype": "bfloat16"},
         {"mode": "forward"},
         {"checkpointing": "full"},
+        {"optimizer": "adamw"},
         {"device": "cuda"},
         {"kind": "one_gpu_share"},
     ],
@@ -125,6 +126,8 @@ def test_panels_of_one_name_are_told_apart() -> None:
     records = [record(workload_key="1234"), record("rsa", workload_key="1234")]
     (title,) = {line.panel for line in lines_of(records)}
     assert "1234" not in title
+    assert "adamw" not in title
+    assert "train, adamw" in lines_of([record(optimizer="adamw")])[0].panel
     several = lines_of([*records, record(workload_key="5678")])
     assert [line.panel for line in several] == [
         *[f"{title} workload 1234"] * 2,

@@ -13,7 +13,7 @@ from spbench.sweep.devices import known_peak
 from spbench.sweep.row import largest, measured
 from spbench.worker.sampling import slowest
 from spbench.workload.case import Case
-from spbench.workload.catalogue import find
+from spbench.workload.catalogue import find, with_settings
 from spbench.workload.flops import step_flops
 
 PROMISED = """
@@ -61,6 +61,9 @@ def test_a_row_before_anything_ran_is_blank() -> None:
     row = Record.of_case(case(), run_id="r", started_utc="now", status="skipped")
     assert (row.case, row.strategy, row.workload) == (case().key, "dsp", "axes-2d")
     assert (row.axes, row.world_size, row.sp_size, row.dp_size) == ("time=8xspace=16", 2, 2, 1)
+    updating = with_settings(case().workload, ["optimizer=adamw"])
+    updated = Record.of_case(case(workload=updating), run_id="r", started_utc="", status="ok")
+    assert (row.optimizer, updated.optimizer) == ("", "adamw")
     numbers = [name for name, kind in column_types().items() if kind is float]
     assert {getattr(row, name) for name in numbers} == {None}
     assert (row.sent_bytes_forward, row.iterations, row.p2p_bytes) == (None, None, None)
@@ -96,6 +99,7 @@ def test_figures_of_a_launch() -> None:
             step_ms=[9.0 + rank, 10.0 + rank, 11.0 + rank],
             compute_ms=[6.0, 7.0 - rank, 8.0],
             peak_allocated_bytes=100 - rank,
+            optimizer_bytes=40 + rank,
             sent_by_phase={**sent[rank], "forward": 10 + rank},
             predicted_by_phase=sent[rank],
             sent_by_op=ops,
@@ -119,6 +123,7 @@ def test_figures_of_a_launch() -> None:
     assert found["tflops_per_rank"] == pytest.approx(step_flops(work) / 0.011 / 2 / 1e12)
     assert found["mfu"] == pytest.approx(found["tflops_per_rank"] / 2)
     assert (found["peak_allocated_bytes"], found["peak_reserved_bytes"]) == (100, None)
+    assert found["optimizer_bytes"] == 41
     assert (found["sent_bytes_forward"], found["sent_bytes_gradients"]) == (11, 0)
     assert (found["predicted_bytes_forward"], found["all_to_all_bytes"]) == (10, 30)
     assert (found["output_error"], found["gradient_error"]) == (0.0, 2e-7)

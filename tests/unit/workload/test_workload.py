@@ -59,6 +59,7 @@ def workload(**more: Any) -> Workload:
         ("dtype", "float8"),
         ("mode", "training"),
         ("checkpointing", True),
+        ("optimizer", "adam"),
         ("colour", "red"),
     ],
 )
@@ -78,6 +79,7 @@ def test_fields_out_of_range_are_refused(field: str, value: object) -> None:
             "needs an axis named time",
         ),
         ({"block": [{"mlp": 0.01}]}, "leaves no columns of 48"),
+        ({"optimizer": "adamw", "mode": "forward"}, "optimizer adamw needs mode train"),
     ],
 )
 def test_what_does_not_fit_together_says_what_would(more: dict[str, Any], message: str) -> None:
@@ -187,6 +189,7 @@ def test_a_key_tells_cases_apart(more: dict[str, Any]) -> None:
         {"dtype": "float64"},
         {"mode": "forward"},
         {"checkpointing": "full"},
+        {"optimizer": "adamw"},
     ],
 )
 def test_a_key_depends_on_every_field_of_the_workload(more: dict[str, Any]) -> None:
@@ -194,6 +197,12 @@ def test_a_key_depends_on_every_field_of_the_workload(more: dict[str, Any]) -> N
     fields = set(Workload.model_fields) - {"version", "source"}
     assert more.keys() <= fields
     assert case(workload=workload(**more)).key != case().key
+
+
+def test_keys_of_steps_without_an_optimizer_stay() -> None:
+    """They are those of versions that knew no optimizer."""
+    assert case(workload=workload(optimizer="none")).key == case().key
+    assert "optimizer" not in case().model_dump_json(by_alias=True, exclude_defaults=True)
 
 
 def test_a_key_survives_writing_and_reading() -> None:
