@@ -51,6 +51,14 @@ def of(strategy: str, shown: list[str]) -> list[str]:
     return shown[start : shown.index("", start)]
 
 
+def test_an_optimizer_is_shown() -> None:
+    """A step that ends with one says so; without one nothing is said."""
+    small = "dsp-720m-small"
+    (plain,) = [line for line in lines(pictured(small, 2)) if line.lstrip().startswith("run ")]
+    shown = lines(pictured(small, 2, ALL, "optimizer=adamw"))
+    assert f"{plain}, optimizer adamw" in shown
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 @pytest.mark.parametrize("name", names())
 def test_lanes_add_up(name: str, ranks: int) -> None:

@@ -226,14 +226,15 @@ def test_many_kinds_of_damage_are_named_in_one_line(tmp_path: Path) -> None:
 FIGURES = [name for name, kind in column_types().items() if kind is not str]
 
 
-NEGATIVE_TOO = "exposed_comm_ms gpu_temperature_c"
+NEGATIVE_TOO = "exposed_comm_ms exposed_comm_ms_low exposed_comm_ms_high gpu_temperature_c"
 ZERO_TOO = """launch iterations warmup tflops_per_rank mfu
 peak_allocated_bytes peak_reserved_bytes device_used_bytes host_rss_bytes
 sent_bytes_forward sent_bytes_backward sent_bytes_gradients
 predicted_bytes_forward predicted_bytes_backward predicted_bytes_gradients
 all_to_all_bytes all_gather_bytes reduce_scatter_bytes all_reduce_bytes p2p_bytes
 output_error gradient_error tolerance load_average others_cores
-gpu_clock_mhz gpu_power_w gpu_neighbours launch_s steps_s turns optimizer_bytes"""
+gpu_clock_mhz gpu_power_w gpu_neighbours launch_s steps_s turns
+issue_ms alloc_retries timed_clock_mhz silent_clock_mhz optimizer_bytes"""
 POSITIVE = """schema_version batch world_size sp_size dp_size step_ms step_ms_p10 step_ms_p90
 samples_per_s tokens_per_s tokens_per_s_per_rank compute_ms"""
 
