@@ -80,10 +80,8 @@ def rank_main(
     group = ProcessGroup(torch.device("cpu"), 120.0, heartbeat)
     group.warm()
     observer = Observer(heartbeat=heartbeat)
-    step = Step(
-        find(workload), load(strategy), group.transports, group.device, seed=None, observer=observer
-    )
-    inputs, cotangent = step.random_inputs()
+    step = Step(find(workload), load(strategy), group.transports, group.device, observer=observer)
+    inputs, cotangent = step.seeded_inputs()
     watch = Stopwatch(group=group, now_s=time.perf_counter)
 
     def ours() -> list[float]:

@@ -92,8 +92,8 @@ def measure(
     if declined:
         return Measured(declined=declined)
     transports = group.transports
-    step = Step(work, strategy, transports, group.device, seed=None)
-    inputs, cotangent = step.random_inputs()
+    step = Step(work, strategy, transports, group.device)
+    inputs, cotangent = step.seeded_inputs()
     for _ in range(WARM_UP):
         transports.reset()
         step(inputs, cotangent)

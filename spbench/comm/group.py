@@ -54,6 +54,11 @@ class Group(ABC):
         self._heartbeat.meeting()
         return self._largest(values)
 
+    def gather(self, values: Sequence[float]) -> list[list[float]]:
+        """Every rank's values, by rank: as many of each."""
+        self._heartbeat.meeting()
+        return self._gather(values)
+
     def barrier(self) -> None:
         """Wait for every rank."""
         self._heartbeat.meeting()
@@ -61,6 +66,9 @@ class Group(ABC):
 
     @abstractmethod
     def _largest(self, values: Sequence[float]) -> list[float]: ...
+
+    @abstractmethod
+    def _gather(self, values: Sequence[float]) -> list[list[float]]: ...
 
     @abstractmethod
     def _meet(self) -> None: ...
@@ -98,6 +106,12 @@ class ProcessGroup(Group):
         shared = torch.tensor(list(values), dtype=torch.float64, device=self.device)
         dist.all_reduce(shared, op=dist.ReduceOp.MAX)
         return list(shared.tolist())
+
+    def _gather(self, values: Sequence[float]) -> list[list[float]]:
+        mine = torch.tensor(list(values), dtype=torch.float64, device=self.device)
+        by_rank = [torch.empty_like(mine) for _ in range(self.size)]
+        dist.all_gather(by_rank, mine)
+        return [list(of_rank.tolist()) for of_rank in by_rank]
 
     def _meet(self) -> None:
         dist.all_reduce(self._token)
@@ -138,6 +152,9 @@ class ShareOfGroup(Group):
 
     def _largest(self, values: Sequence[float]) -> list[float]:
         return list(values)
+
+    def _gather(self, values: Sequence[float]) -> list[list[float]]:
+        return [list(values)]
 
     def _meet(self) -> None:
         self.synchronise()

@@ -62,6 +62,8 @@ class Transport(ABC):
         self.sent: Count = {}
         self.calls: dict[tuple[Phase, Op], int] = {}
         self._phase: Phase = "forward"
+        self.is_moving = False
+        """Whether a transfer that was counted is being posted: other collectives pass by."""
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
@@ -84,27 +86,34 @@ class Transport(ABC):
         """``sent[r]`` goes to rank r, one part of each tensor; ``received[r]`` comes from it."""
         by_rank = [sum(part.nbytes for part in parts) for parts in sent]
         self._count("all_to_all", sum(by_rank) - by_rank[self.rank])
-        return self._all_to_all(received, sent, run_dim)
+        return self._move(self._all_to_all, received, sent, run_dim)
 
     def all_gather(self, received: Parts, sent: Tensor, run_dim: int) -> Handle:
         """``sent`` goes to every rank; ``received[r]`` comes from rank r."""
         self._count("all_gather", (self.size - 1) * sent.nbytes)
-        return self._all_gather(received, sent, run_dim)
+        return self._move(self._all_gather, received, sent, run_dim)
 
     def reduce_scatter(self, received: Tensor, sent: Parts) -> Handle:
         """``received`` becomes the sum, over the ranks, of their ``sent[self.rank]``."""
         self._count("reduce_scatter", sum(part.nbytes for part in sent) - sent[self.rank].nbytes)
-        return self._reduce_scatter(received, sent)
+        return self._move(self._reduce_scatter, received, sent)
 
     def all_reduce(self, x: Tensor) -> Handle:
         """``x`` becomes the sum over the ranks, in place."""
         self._count("all_reduce", all_reduce_bytes(x.nbytes, self.size))
-        return self._all_reduce(x)
+        return self._move(self._all_reduce, x)
 
     def shift(self, received: Tensor, sent: Tensor) -> Handle:
         """``sent`` goes to the next rank; ``received`` comes from the previous one."""
         self._count("p2p", sent.nbytes)
-        return self._shift(received, sent)
+        return self._move(self._shift, received, sent)
+
+    def _move(self, move: Callable[..., Handle], *tensors: object) -> Handle:
+        self.is_moving = True
+        try:
+            return move(*tensors)
+        finally:
+            self.is_moving = False
 
     def _count(self, op: Op, sent: int | Fraction) -> None:
         if self._heartbeat is not None:

@@ -13,19 +13,24 @@ from torch import Tensor, nn
 
 from spbench.layers.linear import part_of
 
+CPU = torch.device("cpu")
 
-def named_tensor(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
-    """Standard normal float32 numbers on the CPU that depend on name, shape and seed alone."""
-    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
-    return torch.randn(shape, generator=generator)
+
+def named_tensor(
+    name: str, shape: tuple[int, ...], seed: int, device: torch.device = CPU
+) -> Tensor:
+    """Standard normal float32 numbers that depend on name, shape, seed and kind of device alone."""
+    generator = torch.Generator(device).manual_seed(zlib.crc32(f"{seed} {name}".encode()))
+    return torch.randn(shape, generator=generator, device=device)
 
 
 @torch.no_grad()
 def load_weights(model: nn.Module, rank: int, seed: int, sharpness: float = 1.0) -> None:
     """Sets weights at the usual scale, biases and tables small but not zero, norms near one.
 
-    ``sharpness`` multiplies the projections to q, k and v: at 8 and more, rows of scores
-    differ by hundreds, which a careless softmax or merge does not survive.
+    They are made on the device of each. ``sharpness`` multiplies the projections to q, k and v: at
+    8 and more, rows of scores differ by hundreds, which a careless softmax or merge does not
+    survive.
     """
     for name, parameter in model.named_parameters():
         part = part_of(parameter)
@@ -33,20 +38,12 @@ def load_weights(model: nn.Module, rank: int, seed: int, sharpness: float = 1.0)
         if part is not None:
             shape[part.dim] = part.length
         mean, scale = _mean_and_scale(name, shape)
-        whole = mean + scale * named_tensor(name, tuple(shape), seed)
+        whole = named_tensor(name, tuple(shape), seed, parameter.device).mul_(scale).add_(mean)
         if ".qkv." in name or ".kv." in name or ".q." in name:
             whole *= sharpness
         if part is not None:
             whole = torch.cat([whole.narrow(part.dim, *run) for run in part.runs[rank]], part.dim)
         parameter.copy_(whole)
-
-
-@torch.no_grad()
-def fill_weights(model: nn.Module) -> None:
-    """Sets weights of those scales from the device's random stream: for timing, not proof."""
-    for name, parameter in model.named_parameters():
-        mean, scale = _mean_and_scale(name, list(parameter.shape))
-        parameter.normal_(mean, scale)
 
 
 def _mean_and_scale(name: str, shape: list[int]) -> tuple[float, float]:

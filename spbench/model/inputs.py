@@ -6,17 +6,20 @@ cross-attention are small and whole on every rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import final
 
 import torch
 from torch import Tensor
 
-from spbench.comm.collectives import Collectives
-from spbench.model.init_weights import named_tensor
-from spbench.workload.sharding import Shard
+from spbench.model.init_weights import CPU, named_tensor
+from spbench.workload.sharding import Run, Shard
 from spbench.workload.workload import Workload
+
+PIECES = 64
+"""Pieces at most that a seeded tensor is made in."""
 
 
 @final
@@ -44,11 +47,6 @@ class Inputs:
             text=change(self.text),
             pairs={axis: change(pair) for axis, pair in self.pairs.items()},
         )
-
-    def part(self, first: Shard, pairs: dict[str, Shard], comm: Collectives) -> Inputs:
-        """This rank's part of whole inputs."""
-        mine = {axis: comm.take(self.pairs[axis], cut).contiguous() for axis, cut in pairs.items()}
-        return replace(self, x=comm.take(self.x, first).contiguous(), pairs=mine)
 
     def requiring_grad(self, wanted: bool) -> Inputs:
         """These inputs; the activation and the pair tensors get gradients if ``wanted``."""
@@ -87,18 +85,61 @@ def make(workload: Workload, tensor: Callable[[str, tuple[int, ...]], Tensor]) -
     )
 
 
-def seeded(workload: Workload, seed: int) -> Inputs:
-    """Whole inputs on the CPU, equal on every rank."""
-    return make(workload, lambda name, shape: named_tensor(name, shape, seed))
+def seeded(
+    workload: Workload,
+    seed: int,
+    device: torch.device = CPU,
+    dtype: torch.dtype = torch.float32,
+    cuts: Mapping[str, Shard] = MappingProxyType({}),
+    rank: int = 0,
+) -> Inputs:
+    """Inputs made on ``device``, equal for every strategy: whole, or of those in ``cuts`` what
+    ``rank`` holds."""
+    return make(
+        workload,
+        lambda name, shape: seeded_part(
+            name, shape, seed, device=device, dtype=dtype, cut=cuts.get(name), rank=rank
+        ),
+    )
 
 
-def random(workload: Workload, like: Tensor, cut: dict[str, tuple[int, int]]) -> Inputs:
-    """This rank's part, made on the device of ``like``; ``cut`` gives dim and size by name."""
+def seeded_part(
+    name: str,
+    shape: tuple[int, ...],
+    seed: int,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    cut: Shard | None,
+    rank: int,
+) -> Tensor:
+    """A rank's part of a seeded tensor; None: all of it.
 
-    def tensor(name: str, shape: tuple[int, ...]) -> Tensor:
-        if name in cut:
-            dim, size = cut[name]
-            shape = (*shape[:dim], size, *shape[dim + 1 :])
-        return torch.randn(shape, device=like.device, dtype=like.dtype)
+    It is made in pieces along dim 1, the first sequence axis, so that no rank ever holds a whole
+    activation.
+    """
+    sizes = list(shape)
+    if cut is not None:
+        sizes[cut.dim] = cut.sizes[rank]
+    part = torch.empty(sizes, device=device, dtype=dtype)
+    filled, most = 0, -(-shape[1] // PIECES)
+    for first in range(0, shape[1], most):
+        piece = (shape[0], min(most, shape[1] - first), *shape[2:])
+        dim, runs = (
+            (1, [(0, piece[1])]) if cut is None else (cut.dim, _runs(cut, rank, first, piece))
+        )
+        if not runs:
+            continue
+        whole = named_tensor(f"{name} from {first}", piece, seed, device)
+        kept = torch.cat([whole.narrow(dim, *run) for run in runs], dim)
+        part.narrow(1, filled, kept.shape[1]).copy_(kept)
+        filled += kept.shape[1]
+    return part
 
-    return make(workload, tensor)
+
+def _runs(cut: Shard, rank: int, first: int, piece: tuple[int, ...]) -> list[Run]:
+    """The runs of ``rank`` in a piece that begins at ``first`` of dim 1, from its own beginning."""
+    if cut.dim != 1:
+        return list(cut.runs[rank])
+    ends = [(max(start, first), min(start + n, first + piece[1])) for start, n in cut.runs[rank]]
+    return [(start - first, end - start) for start, end in ends if start < end]

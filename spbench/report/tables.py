@@ -139,7 +139,7 @@ def show_verdicts(verdicts: Sequence[VerifyResult]) -> None:
     out = console()
     say(out, "largest relative errors against one device")
     show_fitting(out, fewer(Grid(columns=columns, rows=rows, words=(0, 1)), SPARE))
-    reduced = dict.fromkeys(v.workload for v in verdicts if v.workload.endswith("(reduced)"))
+    reduced = dict.fromkeys(v.workload for v in verdicts if v.is_reduced)
     if reduced:
         out.print(f"too large for one device here: {', '.join(reduced)}", soft_wrap=True)
     for verdict in verdicts:

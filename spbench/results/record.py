@@ -108,6 +108,9 @@ class Record:
     compute_note: str = ""
     optimizer: str = ""
     optimizer_bytes: int | None = None
+    repeat_error: float | None = None
+    agreement_error: float | None = None
+    agreed_with: str = ""
 
     @property
     def effort_label(self) -> str:

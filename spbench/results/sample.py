@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from spbench.results.agreement import Fingerprint
 from spbench.results.conditions import Conditions
 
 RowStatus = Literal[
@@ -82,6 +83,11 @@ class Sample(BaseModel):
     """Kernels that served torch's attention, as "cudnn+flash"; blank: there was none."""
     optimizer_bytes: int | None = None
     """Bytes that the optimizer keeps from step to step; None: there is no optimizer."""
+    repeat_error: float | None = None
+    agreement_error: float | None = None
+    agreed_with: str = ""
+    fingerprint: Fingerprint | None = None
+    """The first step's, of rank 0."""
 
 
 class Checked(BaseModel):
@@ -91,7 +97,7 @@ class Checked(BaseModel):
 
     declined: str = ""
     gated_on: str = ""
-    """The workload that was compared: a reduced one of its kind where it is too large."""
+    """The workload that was compared, and what it has of the full one if that is too large."""
     wrong: str = ""
     output_error: float | None = None
     gradient_error: float | None = None
@@ -117,6 +123,8 @@ class VerifyResult:
     output_error: float | None
     gradient_error: float | None
     tolerance: float | None
+    is_reduced: bool = False
+    """Whether ``workload`` is a reduced one."""
 
 
 class Exchange(BaseModel):

@@ -16,8 +16,11 @@ from spbench.workload.flops import step_flops
 
 ERRORS = ("output_error", "gradient_error", "tolerance")
 """Columns of the gate, which a row has also where the gate failed."""
+DISTANCES = ("repeat_error", "agreement_error")
+"""Columns of the timed step's numbers, which a row has also where these are wrong."""
 LARGEST = (
     *ERRORS,
+    *DISTANCES,
     *("warmup", "peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes"),
     *("host_rss_bytes", "optimizer_bytes"),
 )
@@ -46,13 +49,14 @@ def columns_of(
         versions = samples[0].versions
         columns |= {name: versions.get(name, "") for name in ("torch", "cuda", "nccl")}
         columns |= {"gpu": samples[0].device_name, "gated_on": samples[0].gated_on}
+        columns["agreed_with"] = samples[0].agreed_with
         pairs = (pair for sample in samples for pair in sample.environment.items())
         variables = dict.fromkeys(f"{name}={value}" for name, value in pairs)
         columns |= {"backend": samples[0].backend, "environment": " ".join(variables)}
     if status == "ok":
         columns |= measured(case, samples, peak_tflops)
     elif status == "wrong_result":
-        columns |= largest_columns(ERRORS, samples) | _counts(samples)
+        columns |= largest_columns(ERRORS + DISTANCES, samples) | _counts(samples)
     return columns
 
 

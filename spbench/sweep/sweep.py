@@ -16,6 +16,7 @@ from spbench.results.record import Record
 from spbench.results.sample import Sample
 from spbench.results.store import Store
 from spbench.sweep.devices import known_peak
+from spbench.sweep.first_launch import compare_with_first
 from spbench.sweep.output_folder import launch_folder
 from spbench.sweep.plan import job_of
 from spbench.sweep.row import columns_of, seconds_by_phase
@@ -84,9 +85,15 @@ class Sweep:
             status, reason = "interrupted", TIME_IS_UP
         if status in ("oom", "host_oom"):
             self.starved.append(cell.case)
+        agreement = None
+        if status == "ok":
+            agreement = compare_with_first(self.store.folder, cell.case, samples)
+        if agreement is not None and agreement.why_wrong:
+            status, reason = "wrong_result", agreement.why_wrong
         peak_tflops = self.peak_tflops or known_peak(self.gpus, cell.case.workload.dtype)
         columns = columns_of(cell.case, launched, samples, status, peak_tflops)
         columns |= {"status": status, "reason": reason, "launch_s": launch_s}
+        columns |= agreement.columns if agreement is not None else {}
         columns["turns"] = launched.turns or None
         if status != "ok" and not launched.group_lost:
             columns["log"] = self._log(folder, rank_to_blame(launched, samples))

@@ -120,4 +120,5 @@ def _result(check: GateCheck, ranks: int, by_rank: Sequence[Checked]) -> VerifyR
         outcome="declined" if declined else "WRONG" if wrong else "passed",
         reason=declined or wrong,
         **largest_columns(ERRORS, by_rank),
+        is_reduced=by_rank[0].gated_on not in ("", check.workload.name),
     )

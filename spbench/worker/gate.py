@@ -4,7 +4,7 @@ Every rank has the whole answer of one device (``reference.py``) and compares it
 output, of the input's gradient and of every weight's gradient. An error is relative: the root mean
 square of (got - wanted) on this rank over that of the whole tensor. The largest of all tensors and
 ranks counts, so a fault of one rank is not diluted by the others. The bytes that the rank sent are
-held against the prediction, exactly.
+held against the prediction, exactly, and no collective may pass by ``comm/``, which counts them.
 
 Tolerances: float64 1e-9 and float32 1e-4 against one device in the same dtype. In 16 bits
 both are compared with float32 arithmetic on the same rounded weights, and each tensor of the
@@ -27,13 +27,14 @@ from torch import Tensor
 from spbench.comm.collectives import Collectives
 from spbench.comm.transport import Transports
 from spbench.layers.linear import part_of
-from spbench.model.inputs import gradient_name
+from spbench.results.agreement import Difference
 from spbench.strategies.base import Strategy
 from spbench.worker.observer import Observer
 from spbench.worker.reference import Reference, run_seeded
 from spbench.worker.seeded_run import UPDATED, updated, updated_weights
 from spbench.worker.step import Step
-from spbench.worker.tensor_error import Error, relative_error, root_mean_square
+from spbench.worker.tensor_error import relative_error, root_mean_square
+from spbench.worker.witness import Witness
 from spbench.workload.traffic import Count, count
 
 FIXED_TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
@@ -46,10 +47,12 @@ class GateResult:
 
     workload: str
     """The name of the workload that was compared."""
-    output: Error
-    gradient: Error | None
+    output: Difference
+    gradient: Difference | None
     """The worst error of the input's and the weights' gradients, and of updated weights; None in
     forward mode."""
+    bypassed: str | None
+    """What passed by ``comm/``, which counts the bytes."""
     sent: Count
     predicted: Count
 
@@ -64,7 +67,7 @@ class GateResult:
         }
 
     @property
-    def worst(self) -> Error:
+    def worst(self) -> Difference:
         return max(filter(None, (self.output, self.gradient)), key=lambda error: error.excess)
 
     def why_wrong(self) -> str | None:
@@ -75,6 +78,8 @@ class GateResult:
                 f"{worst.name} differs from one device by {worst.relative:.2g} "
                 f"(relative; tolerance {worst.tolerance:.2g})"
             )
+        if self.bypassed is not None:
+            return self.bypassed
         for key in sorted(self.sent.keys() | self.predicted.keys()):
             sent, predicted = self.sent.get(key, 0), self.predicted.get(key, 0)
             if sent != predicted:
@@ -95,24 +100,33 @@ def run_gate(
     """Compare this rank's part of a step with one device's. Every rank must call it."""
     workload, seed, sharpness = reference.workload, reference.seed, reference.sharpness
     step = Step(
-        workload, strategy, transports, device, seed=seed, sharpness=sharpness, observer=observer
+        workload,
+        strategy,
+        transports,
+        device,
+        seed=seed,
+        sharpness=sharpness,
+        observer=observer,
+        several_buckets=True,
     )
     transports.reset()
-    mine = run_seeded(step, seed, step.dtype, observer)
+    with Witness(transports) as witness:
+        mine = run_seeded(step, step.dtype, observer)
     mine["output"] = observer.output(mine["output"])
     sent = transports.sent()
     comparison = _Comparison(reference, step)
     tolerances = comparison.tolerances(list(mine))
-    weights = updated_weights(step, seed, step.dtype, reference.exact, observer)
+    weights = updated_weights(step, step.dtype, reference.exact, observer)
     tolerances |= comparison.tolerances(list(weights)) if weights else {}
     output, *gradients = (
-        Error(name=name, relative=comparison.error(name, got), tolerance=tolerances[name])
+        Difference(name=name, relative=comparison.error(name, got), tolerance=tolerances[name])
         for name, got in (mine | weights).items()
     )
     return GateResult(
         workload=workload.name,
         output=output,
         gradient=max(gradients, key=lambda error: error.excess, default=None),
+        bypassed=witness.why_wrong(),
         sent=sent,
         predicted=count(strategy.traffic(workload, step.ranks), step.rank),
     )
@@ -125,11 +139,8 @@ class _Comparison:
     def __init__(self, reference: Reference, step: Step) -> None:
         self.reference, self.comm = reference, Collectives(step.transports.strategy)
         self.floor = _noise(reference)
-        cuts = {name: part_of(weight) for name, weight in step.model.named_parameters()}
-        shards = {f"gradient of {name}": cut for name, cut in cuts.items()}
-        shards |= {updated(name): cut for name, cut in cuts.items()}
-        shards |= {gradient_name(axis): shard for axis, shard in step.pairs.items()}
-        self.shards = shards | {"output": step.last, "gradient of the input": step.first}
+        weights = {updated(name): part_of(p) for name, p in step.model.named_parameters()}
+        self.shards = step.cuts | weights
         """Which part of each compared tensor this rank holds; None: all of it."""
 
     def part(self, name: str, whole: Tensor) -> Tensor:

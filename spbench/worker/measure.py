@@ -17,7 +17,6 @@ from torch import Tensor
 
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.layers.attention import KernelsSeen
-from spbench.model.inputs import Inputs
 from spbench.strategies.base import Strategy
 from spbench.worker import memory
 from spbench.worker.machine_load import Machine
@@ -25,35 +24,53 @@ from spbench.worker.observer import Observer
 from spbench.worker.optimizer import state_bytes, state_tensors
 from spbench.worker.sampling import sample
 from spbench.worker.step import Step
+from spbench.worker.step_proof import Expected, StepProof
 from spbench.worker.timer import WINDOW, Stopwatch
 from spbench.worker.turn_client import TURN_S
 from spbench.workload.case import Case, MeasurementBudget
 from spbench.workload.traffic import by_call, by_op, by_phase
 
 
-def measure(case: Case, strategy: Strategy, group: Group, observer: Observer) -> dict[str, Any]:
-    """Fields of the rank's Sample, but for those that are in ``observer.times``."""
+def measure(
+    case: Case,
+    strategy: Strategy,
+    group: Group,
+    observer: Observer,
+    expected: Expected | None = None,
+) -> dict[str, Any]:
+    """Fields of the rank's Sample, but for those that are in ``observer.times``.
+
+    ``expected``: one device's step of the same workload, if there is one.
+    """
     if group.device.type == "cuda":
         torch.cuda.empty_cache()  # what the gate left behind is not the step's
     with observer.phase("memory"):
-        whole = Step(
-            case.workload, strategy, group.transports, group.device, seed=None, observer=observer
-        )
-        inputs, cotangent = whole.random_inputs()
+        work, device, seed = case.workload, group.device, case.seed
+        whole = Step(work, strategy, group.transports, device, seed=seed, observer=observer)
+        inputs, cotangent = whole.seeded_inputs()
+        proof = StepProof(whole, inputs, group, observer, expected)
 
         def step() -> None:
-            whole(inputs, cotangent)
+            proof.see(whole(inputs, cotangent))
 
         already_there = [*whole.model.parameters(), *inputs.tensors, cotangent]
-        memory_and_bytes = _memory_and_bytes(step, whole, already_there, group, observer)
+        with KernelsSeen() as kernels:  # every kind of transfer and kernel, before memory is read
+            wrong = proof.first(step)
+        if wrong is not None:
+            return wrong
+        seen: dict[str, Any] = {"attention_kernel": "+".join(kernels.names)}
+        seen["optimizer_bytes"] = state_bytes(whole.optimizer)
+        seen |= _memory_and_bytes(step, whole, already_there, group, observer)
     slowed = observer.timed(step)
-    return memory_and_bytes | _time(slowed, whole, inputs, case.budget, group, observer)
+    seen |= _time(slowed, whole, proof, case.budget, group, observer)
+    with observer.phase("proof"):
+        return seen | proof.last(slowed)
 
 
 def _time(
     step: Callable[[], None],
     whole: Step,
-    inputs: Inputs,
+    proof: StepProof,
     budget: MeasurementBudget,
     group: Group,
     observer: Observer,
@@ -66,7 +83,9 @@ def _time(
     with observer.phase("warm-up"):
         warmup = watch.warm_up(step, budget)
         if both:
-            silent.time(1)
+            with proof.silent_step():
+                silent.time(1)
+            silent.why_none = silent.why_none or proof.why_silent_differs()
 
     with observer.phase("timed and silent"):
         typical_ms = statistics.median(warmup[-WINDOW:])
@@ -80,13 +99,13 @@ def _time(
             times, issued = watch.time(step, steps)
             machine.look()
             issue_ms.extend(issued)
-            _check_finite(inputs)
+            proof.look_at_gradients()
             return times
 
         def silenced(steps: int) -> list[float]:
             times = silent.time(steps, lambda: machine.look(is_silent=True))
             if not silent.why_none:
-                _check_finite(inputs)
+                proof.look_at_gradients()
             return times
 
         block_s = math.inf if observer.turns is None else TURN_S
@@ -161,29 +180,16 @@ def _memory_and_bytes(
     group: Group,
     observer: Observer,
 ) -> dict[str, Any]:
-    """The memory and kernels of one step and, but for a share, the bytes that it sends."""
-    with observer.times.step(group.device), KernelsSeen() as kernels:
-        step()  # every kind of transfer and kernel once, before memory is read
+    """The memory of one step and, but for a share, the bytes that it sends."""
     group.transports.reset()
     with observer.times.step(group.device):
         kept = state_tensors(whole.optimizer)
         peaks = memory.measure(step, [*already_there, *kept], group.device)
-    seen = peaks | {
-        "attention_kernel": "+".join(kernels.names),
-        "optimizer_bytes": state_bytes(whole.optimizer),
-    }
     if isinstance(group, ShareOfGroup):
-        return seen
+        return peaks
     sent = group.transports.sent()
-    return seen | {
+    return peaks | {
         "sent_by_phase": by_phase(sent),
         "sent_by_op": by_op(sent),
         "collectives": by_call(group.transports.calls()),
     }
-
-
-def _check_finite(inputs: Inputs) -> None:
-    """Raises FloatingPointError: NaN changes what products cost, so times would mean nothing."""
-    grad = inputs.x.grad
-    if grad is not None and not grad.isfinite().all():
-        raise FloatingPointError("the timed steps gave gradients that are not finite")

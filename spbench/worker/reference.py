@@ -6,7 +6,7 @@ weights, which is taken for exact, and one device's own, which says how far. Thi
 and in float32 where rows of scores are sharp.
 
 A workload that one device could not run whole, in time and memory beside everything else, is
-compared as its reduced workload.
+compared as the least reduced workload that it could (``workload/reduced.py``).
 """
 
 from __future__ import annotations
@@ -20,16 +20,21 @@ import torch
 from torch import Tensor
 
 from spbench.comm.fake import silent_transports
-from spbench.comm.group import Group
+from spbench.comm.group import Group, ShareOfGroup
 from spbench.strategies.base import Layout, Strategy
 from spbench.worker.observer import Observer
-from spbench.worker.seeded_run import seeded_inputs, updated_weights
+from spbench.worker.seeded_run import updated_weights
 from spbench.worker.step import Step
 from spbench.workload.flops import forward_flops, parameters
+from spbench.workload.reduced import reductions
 from spbench.workload.workload import DTYPE_BYTES, Workload
 
 GATE_FLOPS = {"cpu": 5e10, "cuda": 5e13}
 """Forward operations up to which a workload is compared whole, not reduced."""
+REDUCED_FLOPS = {"cpu": 1e9, "cuda": 5e13}
+"""Forward operations up to which a reduced workload may come near the whole one."""
+REDUCED_PARAMETERS = {"cpu": 4e6, "cuda": 2e9}
+"""Weights that it may have: on the CPU they take longer to make than to use."""
 GATE_MEMORY_SHARE = {"cpu": 0.5, "cuda": 0.3}
 """Part of the free memory that the comparison may take."""
 LIVE_ACTIVATIONS = 16
@@ -87,8 +92,8 @@ def one_device(
         with torch.no_grad():
             for parameter in step.model.parameters():
                 parameter.copy_(parameter.to(rounded_to))
-        found = run_seeded(step, seed, rounded_to, observer)
-        return found | updated_weights(step, seed, rounded_to, exact or found, observer)
+        found = run_seeded(step, rounded_to, observer)
+        return found | updated_weights(step, rounded_to, exact or found, observer)
 
     exact = run(finer or workload.dtype)
     return Reference(
@@ -109,51 +114,59 @@ def _show_progress(step: Step, alive: Callable[[], None]) -> None:
             parameter.register_post_accumulate_grad_hook(lambda _: alive())
 
 
-def run_seeded(step: Step, seed: int, rounded_to: torch.dtype, observer: Observer) -> Named:
-    """One step from the seeded whole inputs: this rank's output and gradients by name."""
-    mine, cotangent = seeded_inputs(step, seed, rounded_to)
+def run_seeded(step: Step, rounded_to: torch.dtype, observer: Observer) -> Named:
+    """One step from the seeded inputs: this rank's output and gradients by name."""
+    mine, cotangent = step.seeded_inputs(rounded_to)
     with observer.times.step(step.device):
         out = step(mine, cotangent)
-    tensors = {"output": out, **mine.gradients}
-    if step.train:
-        for name, parameter in step.model.named_parameters():
-            assert parameter.grad is not None, f"{name} has no gradient"
-            tensors[f"gradient of {name}"] = parameter.grad
-    return tensors
+    return step.tensors(mine, out)
 
 
 def workload_to_compare(workload: Workload, group: Group) -> Workload:
-    """``workload``, or its reduced workload if it is too large for any rank's device alone."""
-    (too_large,) = group.largest([float(not _fits(workload, group))])
-    return workload.reduced(group.size) if too_large else workload
+    """``workload``, or the least reduced one that fits every rank's device alone.
+
+    The ranks of a share are threads on one CPU, which has to do the work of all of them.
+    """
+    is_share = isinstance(group, ShareOfGroup)
+    device = torch.device("cpu") if is_share else group.device
+    candidates = [workload, *reductions(workload, group.size)]
+    fits = [_fits(workload, group.size, device, is_reduced=is_share)]
+    fits += [_fits(each, group.size, device, is_reduced=True) for each in candidates[1:]]
+    too_large = group.largest([float(not fitting) for fitting in fits])
+    return next(
+        (each for each, no in zip(candidates, too_large, strict=True) if not no), candidates[-1]
+    )
 
 
-def _fits(workload: Workload, group: Group) -> bool:
+def _fits(workload: Workload, ranks: int, device: torch.device, *, is_reduced: bool) -> bool:
     """Whether each rank can run the whole model alone, beside its own part of it."""
-    if forward_flops(workload) > GATE_FLOPS[group.device.type]:
+    kind = device.type
+    if forward_flops(workload) > (REDUCED_FLOPS if is_reduced else GATE_FLOPS)[kind]:
         return False
-    needed, share = _needed_bytes(workload, group), GATE_MEMORY_SHARE[group.device.type]
-    if group.device.type == "cuda":
-        return needed < share * torch.cuda.mem_get_info(group.device)[0]
+    if is_reduced and parameters(workload).total > REDUCED_PARAMETERS[kind]:
+        return False
+    needed, share = _needed_bytes(workload, ranks, device), GATE_MEMORY_SHARE[kind]
+    if kind == "cuda":
+        return needed < share * torch.cuda.mem_get_info(device)[0]
     # Processes of one machine share its memory.
-    return needed * group.size < share * psutil.virtual_memory().available
+    return needed * ranks < share * psutil.virtual_memory().available
 
 
-def _needed_bytes(workload: Workload, group: Group) -> float:
+def _needed_bytes(workload: Workload, ranks: int, device: torch.device) -> float:
     """The most that one rank holds: one device's step, then its own part of another.
 
     Kernels that keep no scores take no bias that has a gradient; on CUDA they have no float64,
     and no grouped queries in float32.
     """
     size = max(4, DTYPE_BYTES[workload.dtype])  # the reference of 16 bits runs in 32
-    tokens, part = workload.batch * workload.tokens, 1 + 1 / group.size
+    tokens, part = workload.batch * workload.tokens, 1 + 1 / ranks
     activations = len(workload.stack) * LIVE_ACTIVATIONS * tokens * workload.hidden
     scores, grouped = 0.0, workload.key_heads != workload.heads
     for attention in workload.attentions:
-        slow = group.device.type == "cuda" and (workload.dtype == "float64" or grouped)
+        slow = device.type == "cuda" and (workload.dtype == "float64" or grouped)
         keeps = slow or attention.pair_bias
         square = tokens * workload.length(attention) * workload.heads
-        scores += 2 * workload.depth * square * (part if keeps else 1 / group.size)
+        scores += 2 * workload.depth * square * (part if keeps else 1 / ranks)
     pairs = sum(workload.axes[axis] ** 2 * channels for axis, channels in workload.pairs.items())
     kept = activations * part + scores + 2 * workload.batch * pairs
     each = 4 if workload.optimizer == "none" else 10  # two moments, weights, what is kept of them

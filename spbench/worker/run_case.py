@@ -23,6 +23,7 @@ from spbench.worker.gate import GateResult, run_gate
 from spbench.worker.measure import measure
 from spbench.worker.observer import Observer
 from spbench.worker.reference import Reference, one_device, workload_to_compare
+from spbench.worker.step_proof import Expected
 from spbench.workload.case import Case, GateCheck
 from spbench.workload.traffic import by_phase, count
 
@@ -53,7 +54,7 @@ def _facts(device: torch.device) -> dict[str, Any]:
 def _gate_and_measure(case: Case, strategy: Strategy, group: Group, observer: Observer) -> Sample:
     began_s = time.time()
     with observer.phase("gate"):
-        result = _gate(case, strategy, group, observer)
+        result, expected = _gate(case, strategy, group, observer)
     proof: dict[str, Any] = {
         "rank": group.rank,
         "backend": group.backend,
@@ -66,9 +67,10 @@ def _gate_and_measure(case: Case, strategy: Strategy, group: Group, observer: Ob
         reason = wrong or "another rank's result is wrong"
         failed_at_s = time.time() if wrong else None
         return Sample(status="wrong_result", reason=reason, failed_at_s=failed_at_s, **proof)
-    measured = measure(case, strategy, group, observer)
+    measured = measure(case, strategy, group, observer, expected)
     phases_s, steps_s = observer.times.phases_s, observer.times.steps_s
-    return Sample(status="ok", phases_s=phases_s, steps_s=steps_s, **proof, **measured)
+    ended: dict[str, Any] = {"status": "ok", "phases_s": phases_s, "steps_s": steps_s}
+    return Sample(**(ended | proof | measured))
 
 
 def _predicted(case: Case, strategy: Strategy, group: Group) -> dict[str, int]:
@@ -79,15 +81,18 @@ def _predicted(case: Case, strategy: Strategy, group: Group) -> dict[str, int]:
     return {phase: max(sent[phase] for sent in by_rank) for phase in by_rank[0]}
 
 
-def _gate(case: Case, strategy: Strategy, group: Group, observer: Observer) -> GateResult:
+def _gate(
+    case: Case, strategy: Strategy, group: Group, observer: Observer
+) -> tuple[GateResult, Expected | None]:
+    """This rank's result; of a workload that was compared whole, what the timed steps must give."""
+    workload = workload_to_compare(case.workload, group)
     if isinstance(group, ShareOfGroup):
         observer.step()
-        reduced = case.workload.reduced(group.size)
-        reference = one_device(reduced, torch.device("cpu"), seed=case.seed, observer=observer)
-        return _gate_by_threads(strategy, group.size, reference, observer)
-    workload = workload_to_compare(case.workload, group)
+        reference = one_device(workload, torch.device("cpu"), seed=case.seed, observer=observer)
+        return _gate_by_threads(strategy, group.size, reference, observer), None
     reference = one_device(workload, group.device, seed=case.seed, observer=observer)
-    return run_gate(strategy, group.transports, group.device, reference, observer)
+    result = run_gate(strategy, group.transports, group.device, reference, observer)
+    return result, Expected.of(reference) if workload == case.workload else None
 
 
 def _gate_by_threads(

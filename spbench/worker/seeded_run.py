@@ -1,4 +1,4 @@
-"""What a step is proved with: seeded whole inputs, and two updates of the weights from them."""
+"""What a train step with an optimizer is proved with: two updates of the weights."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from spbench.comm.collectives import Collectives
-from spbench.model import inputs
-from spbench.model.init_weights import named_tensor
-from spbench.model.inputs import Inputs
 from spbench.worker.observer import Observer
 from spbench.worker.optimizer import take_updates, typical_size
 from spbench.worker.step import Step
@@ -20,23 +16,8 @@ UPDATES = 2
 UPDATED = f"after {UPDATES} updates"
 
 
-def seeded_inputs(step: Step, seed: int, rounded_to: torch.dtype) -> tuple[Inputs, Tensor]:
-    """This rank's part of the seeded whole inputs, and of the output's gradient."""
-    comm = Collectives(step.transports.strategy)
-
-    def rounded(whole: Tensor) -> Tensor:
-        return whole.to(step.device, rounded_to).to(step.dtype)
-
-    mine = inputs.seeded(step.workload, seed).map(rounded).part(step.first, step.pairs, comm)
-    mine.requiring_grad(step.train)
-    shape = (step.workload.batch, *step.workload.axes.values(), step.workload.out_channels)
-    cotangent = rounded(named_tensor("cotangent", shape, seed))
-    return mine, comm.take(cotangent, step.last).contiguous()
-
-
 def updated_weights(
     step: Step,
-    seed: int,
     rounded_to: torch.dtype,
     exact: Mapping[str, Tensor],
     observer: Observer,
@@ -50,7 +31,7 @@ def updated_weights(
         return {}
     weights = dict(step.model.named_parameters())
     take_updates(step.optimizer, typical_size([exact[f"gradient of {name}"] for name in weights]))
-    mine, cotangent = seeded_inputs(step, seed, rounded_to)
+    mine, cotangent = step.seeded_inputs(rounded_to)
     for _ in range(UPDATES):
         with observer.times.step(step.device):
             step(mine, cotangent)

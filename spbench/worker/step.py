@@ -8,24 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.fake import silent_transports
-from spbench.comm.gradient_buckets import GradientSum
+from spbench.comm.gradient_buckets import BUCKET_BYTES, GradientSum
 from spbench.comm.transport import Transports
 from spbench.layers.linear import part_of
 from spbench.model import inputs
-from spbench.model.init_weights import fill_weights, load_weights
-from spbench.model.inputs import Inputs
+from spbench.model.init_weights import load_weights
+from spbench.model.inputs import Inputs, gradient_name
 from spbench.model.transformer import Transformer
 from spbench.strategies.base import Strategy
 from spbench.worker.observer import Observer
 from spbench.worker.optimizer import adamw
+from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
+
+BUCKETS = 3
+"""Buckets of gradients at least, where there are to be several: first, last and between."""
 
 
 @final
@@ -39,11 +43,15 @@ class Step:
         transports: Transports,
         device: torch.device,
         *,
-        seed: int | None = 0,
+        seed: int = 0,
         sharpness: float = 1.0,
         observer: Observer | None = None,
+        several_buckets: bool = False,
     ) -> None:
-        """``seed`` gives every strategy the same weights; None makes random ones on the device."""
+        """``seed`` gives every strategy the same weights and inputs.
+
+        ``several_buckets``: of gradients, also of a model that would fill but one.
+        """
         self.workload, self.transports, self.device = workload, transports, device
         self._observer = observer or Observer()
         self.dtype: torch.dtype = getattr(torch, workload.dtype)
@@ -55,14 +63,15 @@ class Step:
             model = Transformer(workload, strategy, self.comm).to(self.dtype)
         self.first, self.last, self.pairs = model.first, model.last, model.pairs
         """How the input, the output and the pair tensor of each axis are sharded."""
-        if seed is None:
-            fill_weights(model)
-        else:
-            load_weights(model, self.rank, seed, sharpness)
+        self.seed = seed
+        load_weights(model, self.rank, seed, sharpness)
         self.model = model.requires_grad_(self.train)
         replicated = [p for p in self.model.parameters() if part_of(p) is None]
         self.gradient_comm = Collectives(transports.gradients)
-        self.gradients = GradientSum(replicated, self.gradient_comm) if self.train else None
+        each = sum(p.nbytes for p in replicated) // BUCKETS if several_buckets else BUCKET_BYTES
+        bucket_bytes = min(each, BUCKET_BYTES)
+        sums = GradientSum(replicated, self.gradient_comm, bucket_bytes) if self.train else None
+        self.gradients = sums
         with_optimizer = workload.optimizer == "adamw"
         self.optimizer = adamw(self.model.parameters()) if with_optimizer else None
 
@@ -85,15 +94,37 @@ class Step:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def random_inputs(self) -> tuple[Inputs, Tensor]:
-        """This rank's part of the inputs, and of the output's gradient, made on the device."""
-        like = torch.empty(0, device=self.device, dtype=self.dtype)
+    def seeded_inputs(self, rounded_to: torch.dtype | None = None) -> tuple[Inputs, Tensor]:
+        """This rank's part of the inputs, and of the output's gradient, made on the device.
+
+        Every strategy gets the same. ``rounded_to``: a coarser dtype that they are rounded to.
+        """
         cuts = {"x": self.first} | {f"pairs of {axis}": cut for axis, cut in self.pairs.items()}
-        sizes = {name: (cut.dim, cut.sizes[self.rank]) for name, cut in cuts.items()}
-        mine = inputs.random(self.workload, like, sizes).requiring_grad(self.train)
-        shape = [self.workload.batch, *self.workload.axes.values(), self.workload.out_channels]
-        shape[self.last.dim] = self.last.sizes[self.rank]
-        return mine, torch.randn(shape, device=self.device, dtype=self.dtype)
+        where: dict[str, Any] = {"device": self.device, "dtype": rounded_to or self.dtype}
+        mine = inputs.seeded(self.workload, self.seed, cuts=cuts, rank=self.rank, **where)
+        mine = mine.map(lambda x: x.to(self.dtype)).requiring_grad(self.train)
+        work = self.workload
+        shape = (work.batch, *work.axes.values(), work.out_channels)
+        cotangent = inputs.seeded_part(
+            "cotangent", shape, self.seed, cut=self.last, rank=self.rank, **where
+        )
+        return mine, cotangent.to(self.dtype)
+
+    @property
+    def cuts(self) -> dict[str, Shard | None]:
+        """Which part of each of ``tensors`` this rank holds; None: all of it."""
+        cuts = {f"gradient of {name}": part_of(p) for name, p in self.model.named_parameters()}
+        cuts |= {gradient_name(axis): shard for axis, shard in self.pairs.items()}
+        return cuts | {"output": self.last, "gradient of the input": self.first}
+
+    def tensors(self, mine: Inputs, output: Tensor | None) -> dict[str, Tensor]:
+        """The output, the input's gradient and every weight's that a step has left, by name."""
+        tensors = mine.gradients if output is None else {"output": output, **mine.gradients}
+        if self.train:
+            for name, parameter in self.model.named_parameters():
+                assert parameter.grad is not None, f"{name} has no gradient"
+                tensors[f"gradient of {name}"] = parameter.grad
+        return tensors
 
     def __call__(self, mine: Inputs, cotangent: Tensor) -> Tensor:
         """The output's shard. In training every ``.grad``, of inputs too, is the step's own."""

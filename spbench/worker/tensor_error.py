@@ -3,24 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-
-@dataclass(frozen=True, kw_only=True)
-class Error:
-    """How far one tensor of this rank is from one device's, and how far it may be."""
-
-    name: str
-    relative: float
-    tolerance: float
-
-    @property
-    def excess(self) -> float:
-        """Above 1: too far. NaN is further than anything."""
-        return math.inf if math.isnan(self.relative) else self.relative / self.tolerance
 
 
 def relative_error(got: Tensor, wanted: Tensor, whole: Tensor, floor: float = 0.0) -> float:

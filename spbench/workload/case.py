@@ -46,9 +46,10 @@ class MeasurementBudget(Frozen):
 
     @property
     def max_steps(self) -> int:
-        """Steps that a rank may run: the gate's, two that are counted, warm-up, both passes."""
+        """Steps that a rank may run: the gate's, two that are counted, warm-up, both passes, and
+        the last one."""
         silent = 1 + self.max_iterations if self.silent else 0
-        return 3 + self.max_warmup + self.max_iterations + silent
+        return 4 + self.max_warmup + self.max_iterations + silent
 
 
 QUICK = MeasurementBudget(max_warmup=5, min_iterations=3, max_iterations=20, seconds=0.5)

@@ -7,9 +7,9 @@ dimensions differ only in this data. It knows no ranks, strategies or devices.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from spbench.workload.block import Attention, CrossAttention, Frozen, Mlp, Name, Size, Sublayer
 from spbench.workload.validate import check, known_positions
@@ -141,30 +141,3 @@ class Workload(Frozen):
     def is_causal(self, axis: str) -> bool:
         """Whether some attention along ``axis`` is causal."""
         return any(each.causal and axis in each.axes for each in self.attentions)
-
-    def reduced(self, ranks: int) -> Workload:
-        """The reduced workload: like this one, and small enough to check on any ``ranks``.
-
-        Lengths, head size, text tokens and depth shrink. Shards stay as uneven: each axis keeps its
-        remainder modulo ``ranks``, or modulo its 2 x ``ranks`` chunks if causal, and the number
-        of heads stays.
-        """
-        parts = {axis: ranks * (2 if self.is_causal(axis) else 1) for axis in self.axes}
-        data = self.model_dump(by_alias=True) | {
-            "name": f"{self.name} (reduced)",
-            "axes": {a: min(n, 2 * parts[a] + n % parts[a]) for a, n in self.axes.items()},
-            "block": [_smaller(sublayer) for sublayer in self.block],
-            "depth": min(2, self.depth),
-        }
-        for head_dim in range(min(8, self.head_dim), self.head_dim):
-            try:
-                return Workload.model_validate(data | {"hidden": self.heads * head_dim})
-            except ValidationError:
-                continue  # cross-attention's heads, rotary pairs or mlp columns need more
-        return Workload.model_validate(data)
-
-
-def _smaller(sublayer: Sublayer) -> dict[str, Any]:
-    data = sublayer.model_dump(by_alias=True)
-    limits = {"cross_attention": 7, "projection": 5, "pair_bias": 3}
-    return data | {key: min(data[key], most) for key, most in limits.items() if data.get(key)}

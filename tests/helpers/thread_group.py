@@ -31,6 +31,12 @@ class ThreadGroup(Group):
 
         return self.meeting.exchange(self.rank, list(values), take)  # type: ignore[arg-type]
 
+    def _gather(self, values: Sequence[float]) -> list[list[float]]:
+        def take(shown: list[Any]) -> list[list[float]]:
+            return [list(of_rank) for of_rank in shown]
+
+        return self.meeting.exchange(self.rank, list(values), take)  # type: ignore[arg-type]
+
     def _meet(self) -> None:
         self.meeting.exchange(self.rank, [], lambda _: None)
 

@@ -100,12 +100,13 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_silent_blocks_are_silent_and_looks_in_their_place(order: list[str]) -> None:
-    """Two steps for memory, warm-up, the first look; then blocks of two: timed, a look at once,
-    the exchange, silent, a look at once, whether all ranks had memory for it. Not a step of a
-    silent block sends, and not one of a timed one does not.
+    """Two steps for memory, an exchange behind the first, warm-up, a silent step, the first look;
+    then blocks of two: timed, a look at once, the exchange, silent, a look at once, whether all
+    ranks had memory for it; and one more step. Not a step of a silent block sends, and not one of a
+    timed one does not.
     """
     (fields,) = measured(1, MeasurementBudget(min_iterations=20, max_iterations=20), steady)
-    assert re.fullmatch(r"SS(Sx)+sxm(SSlxsslx){10}e", "".join(order)), "".join(order)
+    assert re.fullmatch(r"SxS(Sx)+sxxm(SSlxsslx){10}eSx", "".join(order)), "".join(order)
     assert (len(fields["step_ms"]), len(fields["compute_ms"])) == (20, 20)
     assert fields["attention_kernel"] == "flash"
 
@@ -114,7 +115,7 @@ def test_without_silent_steps_there_are_none(order: list[str]) -> None:
     """Without silent steps none is run, neither in warm-up nor between timed blocks."""
     budget = MeasurementBudget(min_iterations=20, max_iterations=20, silent=False)
     (fields,) = measured(1, budget, steady)
-    assert re.fullmatch(r"SS(Sx)+m(SSlx){10}e", "".join(order)), "".join(order)
+    assert re.fullmatch(r"SxS(Sx)+m(SSlx){10}eSx", "".join(order)), "".join(order)
     assert fields["compute_ms"] is None
 
 
@@ -126,7 +127,7 @@ def test_turns_are_half_a_second_or_a_step(order: list[str], step_s: float, step
     turns.take = lambda: order.append("t")  # type: ignore[method-assign]
     measured(1, budget, lambda _: itertools.count(0.0, step_s / 2), turns)
     turn = f"t{'S' * steps}lx"
-    assert re.fullmatch(f"SS(Sx)+m({turn}){{{100 // steps}}}e", "".join(order)), "".join(order)
+    assert re.fullmatch(f"SxS(Sx)+m({turn}){{{100 // steps}}}eSx", "".join(order)), "".join(order)
 
 
 def test_ranks_of_different_speed_stop_together(monkeypatch: pytest.MonkeyPatch) -> None:

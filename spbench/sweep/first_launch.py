@@ -1,0 +1,108 @@
+"""The first launch of a run on a workload, which all others of that workload must agree with.
+
+Where one device could not run the whole workload nobody knows its right numbers. But strategies
+compute the same, so the fingerprint of the first launch that succeeds stays in the run's folder,
+and each later launch is compared with it, also of a run that is resumed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from spbench.results.agreement import TOLERANCE, Difference, Fingerprint, farthest, noise_floor
+from spbench.results.sample import Sample, write_atomically
+from spbench.text import counted
+from spbench.workload.case import Case
+
+FOLDER = "fingerprints"
+SCHEME = 1
+"""How weights and inputs are seeded and signs are drawn: others are not comparable."""
+
+
+class KeptLaunch(BaseModel):
+    """The first launch that succeeded, as the run's folder keeps it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    scheme: int = SCHEME
+    strategy: str
+    ranks: int
+    device_name: str
+    torch: str
+    fingerprint: Fingerprint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """How far a launch is from the first one."""
+
+    far: Difference
+    first: KeptLaunch
+
+    @property
+    def agreed_with(self) -> str:
+        return f"{self.first.strategy} on {counted(self.first.ranks, 'rank')}"
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        return {"agreement_error": self.far.relative, "agreed_with": self.agreed_with}
+
+    @property
+    def why_wrong(self) -> str | None:
+        """Which tensor is too far off; two strategies cannot tell which of them it is."""
+        if self.far.excess <= 1:
+            return None
+        return (
+            f"{self.far.name} in the first step differs from that of {self.agreed_with} by "
+            f"{self.far.relative:.2g} (relative; tolerance {self.far.tolerance:.2g}): one of the "
+            f"two launches is wrong"
+        )
+
+
+def compare_with_first(folder: Path, case: Case, samples: Sequence[Sample]) -> Agreement | None:
+    """How far the launch is from the first of its workload; None where there is nothing to compare,
+    or one device was compared with already. A first launch is kept."""
+    sample = next((sample for sample in samples if sample.fingerprint), None)
+    if sample is None or sample.fingerprint is None:
+        return None
+    mine = KeptLaunch(
+        strategy=case.strategy,
+        ranks=case.ranks,
+        device_name=sample.device_name,
+        torch=sample.versions.get("torch", ""),
+        fingerprint=sample.fingerprint,
+    )
+    path = folder / FOLDER / f"{case.workload_key}-{case.device}-seed{case.seed}.json"
+    first = _read(path)
+    if first is None:
+        with contextlib.suppress(OSError):  # a disk that is full shows when the row is written
+            path.parent.mkdir(exist_ok=True)
+            write_atomically(path, mine.model_dump_json())
+        return None
+    if sample.agreed_with or not _made_alike(first, mine):
+        return None
+    dtype = case.workload.dtype
+    tolerances = dict.fromkeys(mine.fingerprint, TOLERANCE[dtype])
+    floor = noise_floor(first.fingerprint, dtype)
+    return Agreement(
+        far=farthest(mine.fingerprint, first.fingerprint, tolerances, floor), first=first
+    )
+
+
+def _made_alike(first: KeptLaunch, mine: KeptLaunch) -> bool:
+    """Whether both had the same weights: another GPU or torch draws other random numbers."""
+    same = ("scheme", "device_name", "torch")
+    return all(getattr(first, name) == getattr(mine, name) for name in same)
+
+
+def _read(path: Path) -> KeptLaunch | None:
+    try:
+        return KeptLaunch.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValidationError):
+        return None

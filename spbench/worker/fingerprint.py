@@ -1,0 +1,90 @@
+"""Fingerprints of a step's tensors at their full size, each rank from its own part.
+
+A projection is the sum over all elements, each times one random sign for its place along every dim.
+So it is a chain of products with one vector a dim, of which a rank needs what its part covers; the
+projections of the parts add up to that of the whole. All of it is in float64, a slice at a time: no
+copy of a tensor is made, and the cost is a few reads of each.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from spbench.results.agreement import Fingerprint
+from spbench.workload.sharding import Shard
+
+PROJECTIONS = 4
+SLICE = 2**20
+"""Elements that are converted to float64 at a time."""
+
+Gather = Callable[[Sequence[float]], list[list[float]]]
+"""Every rank's numbers, by rank."""
+
+
+@torch.no_grad()
+def fingerprint(
+    tensors: Mapping[str, Tensor], cuts: Mapping[str, Shard | None], rank: int, gather: Gather
+) -> Fingerprint:
+    """The fingerprint of the whole tensors, equal on every rank. Every rank must call it.
+
+    ``cuts``: which part of each a rank holds; None: all of it. Of these the rank counts that is
+    farthest from the mean, so that a fault of one rank shows.
+    """
+    own = torch.stack([_numbers(name, x, cuts[name], rank) for name, x in tensors.items()])
+    ranks = torch.tensor(gather(own.flatten().tolist()), dtype=torch.float64)
+    by_tensor = ranks.view(-1, *own.shape).unbind(1)
+    return {
+        name: [
+            float(_elements(x, cuts[name])),
+            *(_farthest(by_rank) if cuts[name] is None else by_rank.sum(0)).tolist(),
+        ]
+        for (name, x), by_rank in zip(tensors.items(), by_tensor, strict=True)
+    }
+
+
+def _farthest(by_rank: Tensor) -> Tensor:
+    """The row that is farthest from the mean of all; NaN is farther than anything."""
+    distances = (by_rank - by_rank.mean(0)).square().sum(1)
+    broken = by_rank.sum(1).isfinite().logical_not()
+    return by_rank[distances.masked_fill(broken, torch.inf).argmax()]
+
+
+def _elements(x: Tensor, cut: Shard | None) -> int:
+    """Elements of the whole tensor that ``x`` is a part of."""
+    if cut is None:
+        return x.numel()
+    return prod(cut.length if dim == cut.dim else n for dim, n in enumerate(x.shape))
+
+
+def _numbers(name: str, x: Tensor, cut: Shard | None, rank: int) -> Tensor:
+    """The squared norm and the projections of this rank's part."""
+    if not x.numel():
+        return torch.zeros(1 + PROJECTIONS, dtype=torch.float64, device=x.device)
+    signs = [_signs(name, x, dim, cut, rank) for dim in range(x.ndim)]
+    rows = x.reshape(-1, x.shape[-1])
+    square = torch.zeros((), dtype=torch.float64, device=x.device)
+    projected = []
+    for part in rows.split(max(1, SLICE // rows.shape[1])):
+        fine = part.double()
+        square += fine.flatten().dot(fine.flatten())
+        projected.append(fine @ signs[-1])
+    left = torch.cat(projected)
+    for dim in reversed(range(x.ndim - 1)):
+        left = (left.view(-1, x.shape[dim], PROJECTIONS) * signs[dim]).sum(1)
+    return torch.cat([square.view(1), left.view(PROJECTIONS)])
+
+
+def _signs(name: str, x: Tensor, dim: int, cut: Shard | None, rank: int) -> Tensor:
+    """(positions, projections) of +1 and -1 along a dim, where this rank has its part."""
+    is_cut = cut is not None and cut.dim == dim
+    length = cut.length if cut is not None and is_cut else x.shape[dim]
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {dim}".encode()))
+    signs = torch.randint(2, (length, PROJECTIONS), generator=generator).double().mul_(2).sub_(1)
+    if cut is not None and is_cut:
+        signs = torch.cat([signs.narrow(0, *run) for run in cut.runs[rank]])
+    return signs.to(x.device)

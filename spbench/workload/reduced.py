@@ -1,0 +1,103 @@
+"""Reduced workloads: like a workload, and small enough to be compared with one device.
+
+They are tried from the least reduced on, and the first that fits is taken:
+
+    blocks          three of all; everything else whole
+    short axes      all but the longest axis a few positions for each rank
+    longest axis    halved step by step
+    head size       halved step by step, each time with the longest axis whole again, and short
+                    side inputs
+
+What makes shards uneven stays: each axis keeps its remainder modulo the ranks, or modulo its
+2 x ranks chunks if causal, and the number of heads stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pydantic import ValidationError
+
+from spbench.workload.block import Sublayer
+from spbench.workload.workload import Workload
+
+BLOCKS = 3
+"""A defect of the first block, of the last one, and of those in between."""
+LEAST_HEAD_DIM = 8
+SIDES = {"cross_attention": 7, "projection": 5, "pair_bias": 3}
+"""Text tokens, projected lengths and channels of pairs where heads are smaller, too."""
+
+
+def reductions(work: Workload, ranks: int) -> Iterator[Workload]:
+    """Reduced workloads from the least reduced to the smallest; each ``name`` says what is left."""
+    depth = min(BLOCKS, work.depth)
+    yield _named(work, work.model_copy(update={"depth": depth}))
+    short = {axis: _shortest(work, axis, ranks) for axis in work.axes}
+    longest = max(work.axes, key=lambda axis: work.axes[axis])
+    for head_dims in (None, *_halved_heads(work.head_dim)):
+        for length in _lengths(work, longest, ranks):
+            axes = {axis: length if axis == longest else short[axis] for axis in work.axes}
+            sizes = work.model_copy(update={"depth": depth, "axes": axes})
+            yield _named(work, _smaller_heads(sizes, head_dims) if head_dims else sizes)
+
+
+def smallest(work: Workload, ranks: int) -> Workload:
+    """The last of ``reductions``."""
+    *_, last = reductions(work, ranks)
+    return last
+
+
+def _named(work: Workload, reduced: Workload) -> Workload:
+    """``reduced`` with a name that says what it has of ``work``."""
+    parts = [f"{reduced.depth} of {work.depth} blocks"] if reduced.depth < work.depth else []
+    lengths = [(axis, reduced.axes[axis], n) for axis, n in work.axes.items()]
+    lengths.append(("head size", reduced.head_dim, work.head_dim))
+    parts += [f"{name} {n} of {full}" for name, n, full in lengths if n < full]
+    parts += ["short side inputs"] if reduced.block != work.block else []
+    name = f"{work.name} ({', '.join(parts)})" if parts else work.name
+    return Workload.model_validate(reduced.model_dump(by_alias=True) | {"name": name})
+
+
+def _parts(work: Workload, axis: str, ranks: int) -> int:
+    return ranks * (2 if work.is_causal(axis) else 1)
+
+
+def _shortest(work: Workload, axis: str, ranks: int) -> int:
+    length, parts = work.axes[axis], _parts(work, axis, ranks)
+    return min(length, 2 * parts + length % parts)
+
+
+def _lengths(work: Workload, axis: str, ranks: int) -> Iterator[int]:
+    """The axis whole, then about half as long each time, with the same remainder."""
+    length, parts = work.axes[axis], _parts(work, axis, ranks)
+    remainder, least = length % parts, _shortest(work, axis, ranks)
+    while length > least:
+        yield length
+        length = (length // 2 - remainder) // parts * parts + remainder
+    yield least
+
+
+def _halved_heads(head_dim: int) -> Iterator[range]:
+    """Head sizes to try in turn, for each half: rotary pairs and the like may need a few more."""
+    half = head_dim // 2
+    while half > LEAST_HEAD_DIM:
+        yield range(half, head_dim)
+        half //= 2
+    yield range(min(LEAST_HEAD_DIM, head_dim), head_dim + 1)
+
+
+def _smaller_heads(work: Workload, head_dims: Iterable[int]) -> Workload:
+    """The first of these head sizes that the model allows, and short side inputs."""
+    data = work.model_dump(by_alias=True) | {"block": [_smaller(each) for each in work.block]}
+    for head_dim in head_dims:
+        try:
+            return Workload.model_validate(data | {"hidden": work.heads * head_dim})
+        except ValidationError:
+            continue  # cross-attention's heads, rotary pairs or mlp columns need more
+    return Workload.model_validate(data)
+
+
+def _smaller(sublayer: Sublayer) -> dict[str, Any]:
+    data = sublayer.model_dump(by_alias=True)
+    return data | {key: min(data[key], most) for key, most in SIDES.items() if data.get(key)}
