@@ -9,8 +9,8 @@ from helpers.thread_group import ThreadGroup
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.results.sample import Sample
 from spbench.worker.observer import Observer
-from spbench.worker.run_case import run_case
-from spbench.workload.case import Case, MeasurementBudget
+from spbench.worker.run_case import run_case, verify_all
+from spbench.workload.case import Case, GateCheck, MeasurementBudget
 from spbench.workload.workload import Workload
 
 BRIEF = MeasurementBudget(
@@ -33,6 +33,19 @@ def run_on_threads(workload: Workload, strategy: str, ranks: int, **more: Any) -
         return run_case(case, ThreadGroup(transport.rank, meetings), Observer())
 
     return run_rank_threads(ranks, rank_main)
+
+
+def verify_on_threads(workload: Workload, strategy: str, ranks: int) -> str:
+    """What ``verify`` says is wrong: of the first rank that says so; blank if none does."""
+    meetings = [ThreadRendezvous(ranks, 60.0) for _ in range(3)]
+    check = GateCheck(workload=workload, strategy=strategy)
+
+    def rank_main(transport: ThreadTransport) -> str:
+        group = ThreadGroup(transport.rank, meetings)
+        (checked,) = verify_all([check], group, Observer())
+        return checked.wrong
+
+    return next(filter(None, run_rank_threads(ranks, rank_main)), "")
 
 
 def complaint(samples: list[Sample]) -> str:
