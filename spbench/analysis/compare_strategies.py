@@ -68,6 +68,10 @@ class Line:
     tolerance: float | None
     gate: str
     """passed, failed (in any launch: the errors above are that launch's), or not run."""
+    gated_on: str = ""
+    """The reduced workload that the gate compared; blank: it was the whole one."""
+    agreed_with: str = ""
+    """What the whole workload's step was compared with."""
 
     @property
     def speedup(self) -> float | None:
@@ -172,6 +176,8 @@ def _line(
         gradient_error=proved.gradient_error,
         tolerance=proved.tolerance,
         gate="failed" if wrong else passed,
+        gated_on=first.gated_on if first.is_gate_reduced else "",
+        agreed_with=first.agreed_with,
     )
 
 

@@ -133,7 +133,8 @@ def _figures(record: Record) -> str:
     parts = [f"{what} {units.milliseconds(getattr(record, f'{what}_ms'))} ms"]
     parts += [f"sent {units.mebibytes(sum(sent))} MiB"] if sent else []
     parts += [f"peak {units.mebibytes(record.peak_allocated_bytes)} MiB"]
-    parts += [f"gate {units.error(record.gate_error)}"] if record.gate_error is not None else []
+    on = f" on {record.gated_on}" if record.is_gate_reduced else ""
+    parts += [f"gate {units.error(record.gate_error)}{on}"] if record.gate_error is not None else []
     return ", ".join(parts)
 
 

@@ -94,6 +94,21 @@ def failures(lines: Sequence[Line]) -> list[str]:
     ]
 
 
+def gate_sentences(lines: Sequence[Line]) -> list[str]:
+    """What the gate proved where it was not the whole workload, and what the whole step's numbers
+    were compared with."""
+    cases: dict[tuple[str, str], list[str]] = {}
+    for line in lines:
+        if line.gated_on and line.gate == "passed":
+            case = f"{line.strategy} on {counted(line.ranks, 'rank')}"
+            cases.setdefault((line.gated_on, line.agreed_with), []).append(case)
+    return [
+        f"gate on {gated_on}: {', '.join(names)}"
+        + (f"; the whole step agrees with {agreed_with}" if agreed_with else "")
+        for (gated_on, agreed_with), names in cases.items()
+    ]
+
+
 def ranking_sentences(lines: Sequence[Line]) -> list[str]:
     """A sentence for each panel and number of ranks on which two strategies or more were timed."""
     several = len({line.panel for line in lines}) > 1
@@ -147,5 +162,6 @@ def show_comparison(lines: Sequence[Line], remarks: Sequence[str] = ()) -> None:
     has_range = any(interval_cell(line).endswith("*") for line in lines)
     note = ["* two launches: their range, not a confidence interval"] if has_range else []
     note += [left_out(lacks)] if lacks else []
-    for sentence in [*ranking_sentences(lines), *remarks, *failures(lines), *note]:
+    sentences = [*ranking_sentences(lines), *remarks, *failures(lines), *gate_sentences(lines)]
+    for sentence in [*sentences, *note]:
         tables.say(out, sentence)

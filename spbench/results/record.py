@@ -140,6 +140,11 @@ class Record:
         return math.inf if any(map(math.isnan, errors)) else max(errors, default=None)
 
     @property
+    def is_gate_reduced(self) -> bool:
+        """Whether the gate compared a reduced workload, not the whole one."""
+        return self.gated_on not in ("", self.workload)
+
+    @property
     def compared_ms(self) -> float | None:
         """Time that launches are compared by: a step's, or one GPU's share of computation."""
         return self.compute_ms if self.kind == "one_gpu_share" else self.step_ms

@@ -19,7 +19,7 @@ from spbench.results.agreement import Fingerprint
 from spbench.workload.sharding import Shard
 
 PROJECTIONS = 4
-SLICE = 2**20
+SLICE = 2**19
 """Elements that are converted to float64 at a time."""
 
 Gather = Callable[[Sequence[float]], list[list[float]]]
@@ -49,7 +49,7 @@ def fingerprint(
 
 def _farthest(by_rank: Tensor) -> Tensor:
     """The row that is farthest from the mean of all; NaN is farther than anything."""
-    distances = (by_rank - by_rank.mean(0)).square().sum(1)
+    distances = (by_rank - by_rank.mean(0)).square().sum(1).nan_to_num()
     broken = by_rank.sum(1).isfinite().logical_not()
     return by_rank[distances.masked_fill(broken, torch.inf).argmax()]
 
