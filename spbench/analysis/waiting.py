@@ -58,8 +58,9 @@ class Waiting:
     @property
     def is_below_links(self) -> bool:
         """Whether it sends at less than a quarter of the links' rate, and that costs time."""
-        known = self.links_ms is not None and self.exposed_ms is not None
-        return known and self._waits(MUCH) and self.links_ms < LOW * self.exposed_ms  # type: ignore[operator]
+        if self.links_ms is None or self.exposed_ms is None:
+            return False
+        return self._waits(MUCH) and self.links_ms < LOW * self.exposed_ms
 
     @property
     def is_slower_than_one(self) -> bool:

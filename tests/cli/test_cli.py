@@ -127,7 +127,10 @@ FLAGS = {
     ],
     "show": ["--gpus", "--json", "--set", "--strategy", "-g", "-s", "WORKLOAD"],
     "list": ["--json", "WHAT"],
-    "doctor": ["--device", "--gpus", "--json", "--timeout", "-g"],
+    "doctor": [
+        *("--device", "--gpus", "--join-timeout", "--json", "--links", "--nnodes", "--node-rank"),
+        *("--rdzv-endpoint", "--set", "--strategy", "--timeout", "--workload", "-g", "-s", "-w"),
+    ],
 }
 
 
