@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 
 from spbench.comm.group import Group, ProcessGroup, ShareOfGroup, is_broken_connection
+from spbench.errors import Failure
 from spbench.layers.attention import fastest_kernels
 from spbench.results.heartbeat import Heartbeat, find_heartbeats, heartbeat_path
 from spbench.results.sample import CHECKED, RowStatus, Sample, sample_path, write_atomically
@@ -90,7 +91,9 @@ def connect(job: Job, heartbeat: Heartbeat | None = None, patience_s: float | No
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     os.environ.update(job.environment)
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_ranks))
-    device = torch.device(job.device, local_rank) if job.device == "cuda" else torch.device("cpu")
+    device = torch.device("cpu")
+    if job.device == "cuda":
+        device = torch.device("cuda", device_index(local_rank, torch.cuda.device_count()))
     group: Group
     if job.case is not None and job.case.kind == "one_gpu_share":
         group = ShareOfGroup(device, job.case.ranks, heartbeat)
@@ -101,6 +104,22 @@ def connect(job: Job, heartbeat: Heartbeat | None = None, patience_s: float | No
         # Backward has threads of its own; each binds the device with its first product.
         warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current")
     return group
+
+
+def device_index(local_rank: int, visible: int) -> int:
+    """Which of the GPUs that this rank sees is its own. Raises Failure where none can be.
+
+    A rank that sees one GPU has it to itself: srun and other launchers hide the others.
+    """
+    if visible == 1:
+        return 0
+    if local_rank < visible:
+        return local_rank
+    seen = f"sees {visible} GPUs" if visible else "sees no GPU"
+    raise Failure(
+        f"LOCAL_RANK={local_rank}, and this rank {seen}; a node takes as many ranks as it has "
+        f"GPUs, where each rank sees all of them, or just its own (srun --gpus-per-task=1)"
+    )
 
 
 def work(job: Job, group: Group, observer: Observer) -> str:
