@@ -18,6 +18,7 @@ import pandas
 
 from spbench.results.reading import records_of
 from spbench.results.record import Record
+from spbench.results.variables import ASKED, read_column
 
 SHAPE = ("axes", "batch", "dtype", "mode", "checkpointing", "optimizer", "kind")
 COMPUTES = ("workload", *SHAPE, "world_size", "strategy")
@@ -26,9 +27,16 @@ PANEL = ("workload", "workload_key", *SHAPE, "device")
 """Columns in which rows of one panel agree, besides the measurement budget."""
 LIBRARIES = ("device", "backend", "gpu", "torch", "cuda", "nccl")
 """What the memory of a step depends on, besides the code."""
-HARDWARE = (*LIBRARIES, "hardware", "ranks_by_node", "effort", "statistic")
+VARIABLES = "compared_variables"
+HARDWARE = (
+    *(*LIBRARIES, "hardware", "ranks_by_node", "effort", "statistic"),
+    *("numa_binding", VARIABLES),
+)
 """What its time depends on: links between machines, too, and a quick launch warms up for less."""
-IN_FRAME = (*LIBRARIES, "hardware", "placement", "world_size", "effort", "schema_version")
+IN_FRAME = (
+    *(*LIBRARIES, "hardware", "placement", "world_size", "effort", "schema_version"),
+    *("variables", "environment", "numa"),
+)
 """The columns that ``HARDWARE`` is computed from."""
 Setup = tuple[str, ...]
 """Values of ``HARDWARE``."""
@@ -99,9 +107,12 @@ def mismatch(
     """
     if len({*before, *after}) <= 1:
         return ""  # nearly always, and much faster
-    reasons = []
+    reasons: list[str] = []
     for i, name in enumerate(fields):
         old, new = ({setup[i] for setup in run if setup[i]} for run in (before, after))
+        if name == VARIABLES:
+            reasons += _differing_variables(old, new)
+            continue
         word = name.replace("_", " ")
         mixed = next((values for values in (new, old) if len(values) > 1), None)
         if mixed:
@@ -109,6 +120,27 @@ def mismatch(
         elif old and new and old != new:
             reasons.append(f"{word} {new.pop()}, was {old.pop()}")
     return "; ".join(reasons)
+
+
+def _differing_variables(before: Collection[str], after: Collection[str]) -> Iterator[str]:
+    """A phrase for each variable whose value differs, by launches with other values of all."""
+    runs = [[read_column(text) for text in run] for run in (before, after)]
+    for name in sorted({name for run in runs for variables in run for name in variables}):
+        old, new = ({variables.get(name) for variables in run} for run in runs)
+        if ASKED in old | new:
+            continue
+        mixed = next((values for values in (new, old) if len(values) > 1), None)
+        if mixed:
+            values = " and ".join(sorted(_assigned(name, value) for value in mixed))
+            yield f"launches with {values} in one case"
+        elif old and new and old != new:
+            (value,) = new
+            after_it = "unset" if value is None else value
+            yield f"{_assigned(name, old.pop())} before, {after_it} after"
+
+
+def _assigned(name: str, value: str | None) -> str:
+    return f"{name} unset" if value is None else f"{name}={value}"
 
 
 def in_panels(frame: pandas.DataFrame) -> pandas.DataFrame:

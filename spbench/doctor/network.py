@@ -11,7 +11,7 @@ import psutil
 from spbench.doctor.diagnosis import Diagnosis, fail, ok, warn
 from spbench.errors import or_none
 from spbench.launch.interfaces import is_loopback
-from spbench.results.environment import variables
+from spbench.results.variables import variables
 from spbench.workload.case import Device
 
 RESOLVE_S = 5.0

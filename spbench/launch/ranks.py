@@ -10,14 +10,16 @@ a grace to end by itself (SIGTERM), and is killed (SIGKILL).
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from torch.distributed.elastic.multiprocessing import (
     DefaultLogsSpecs,
@@ -28,10 +30,13 @@ from torch.distributed.elastic.multiprocessing import (
 )
 
 from spbench.comm.kv_store import KeyValueStore, KeyValueStoreError
+from spbench.errors import or_none
 from spbench.launch.gpu_memory import oom_kills
 from spbench.launch.launcher import LaunchResult
 from spbench.launch.process import GRACE_S, STACKS_S, family, send_signal
+from spbench.results.environment import numa_nodes
 from spbench.worker.rank_process import run_job
+from spbench.workload.case import Device, Job
 
 POLL_S = 0.05
 STOP_POLL_S = 0.1
@@ -102,13 +107,15 @@ def run_ranks(
     oom_kills_before = oom_kills()
     local_ranks = range(node_ranks.local_size)
     try:
+        job = Job.read(folder)
         context = start_processes(
             name="ranks",
             entrypoint=run_job,
             args=dict.fromkeys(local_ranks, (folder,)),
-            envs={local_rank: node_ranks.environment(local_rank) for local_rank in local_ranks},
+            envs={rank: node_ranks.environment(rank) | job.environment for rank in local_ranks},
             logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs"), redirects=Std.ALL),
             start_method="forkserver",
+            **numa_options(job.device),
         )
         result = _wait(context, node_ranks.first, stop)
     except SignalException:
@@ -116,6 +123,23 @@ def run_ranks(
     except Exception as error:  # no rank came to be: no process, no memory, no disk
         result = LaunchResult(ok=False, why=f"{type(error).__name__}: {error}")
     return result.model_copy(update={"starved": oom_kills() > oom_kills_before})
+
+
+def numa_options(device: Device) -> dict[str, Any]:
+    """The argument that binds each rank to the NUMA node of its GPU; none where torch elastic does
+    not offer it, numactl is missing, or there is but one node. A binding that fails is no error."""
+    if device != "cuda" or shutil.which("numactl") is None:
+        return {}
+    return or_none(_bound_to_nodes) or {}
+
+
+def _bound_to_nodes() -> dict[str, Any]:
+    from torch.numa.binding import AffinityMode, NumaOptions
+
+    is_offered = "numa_options" in inspect.signature(start_processes).parameters
+    if not is_offered or len(numa_nodes()) < 2:
+        return {}
+    return {"numa_options": NumaOptions(AffinityMode.NODE, should_fall_back_if_binding_fails=True)}
 
 
 def _wait(ranks: PContext, first_rank: int, stop: Callable[[], float | None]) -> LaunchResult:

@@ -67,6 +67,7 @@ def open_runners(
                 session=session,
                 deadlines=deadlines,
                 git_commit=code.commit or facts["git"].get("commit", ""),
+                gpus=facts["gpus"],
             )
             runners.append(
                 Runner(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import re
 import subprocess
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ import psutil
 from spbench import __version__
 from spbench.errors import or_none
 from spbench.results.nvml import Device, GpuState, devices, open_nvml
+from spbench.results.variables import variables
 
+NUMA_NODES = Path("/sys/devices/system/node")
 PACKAGES = ("spbench", "torch", "numpy", "pandas", "matplotlib", "pydantic")
-VARIABLES = re.compile(r"^(NCCL|TORCH|CUDA|OMP|MKL|GLOO|SPBENCH|SLURM)_")
-SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS", re.IGNORECASE)
 
 
 def environment() -> dict[str, Any]:
@@ -45,15 +45,6 @@ def package_version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return __version__ if name == "spbench" else ""
-
-
-def variables(environ: os._Environ[str] | dict[str, str]) -> dict[str, str]:
-    """Variables that matter to torch and spbench; values whose name sounds secret are hidden."""
-    return {
-        name: "(hidden)" if SECRET.search(name) else value
-        for name, value in sorted(environ.items())
-        if VARIABLES.match(name)
-    }
 
 
 def gpus() -> list[dict[str, Any]]:
@@ -110,8 +101,33 @@ def visible(gpus: Sequence[GpuState], shown: str | None) -> list[GpuState]:
 
 def _facts(gpu: Device, driver: str | None) -> dict[str, Any]:
     facts = {"name": gpu.name, "uuid": gpu.uuid, "driver": driver, "memory_bytes": gpu.total_bytes}
-    limit_w = gpu.power_limit_w
-    return facts if limit_w is None else facts | {"power_limit_w": limit_w}
+    more = {"compute_capability": gpu.compute_capability, "power_limit_w": gpu.power_limit_w}
+    return facts | {name: value for name, value in more.items() if value is not None}
+
+
+def numa_nodes(system: Path = NUMA_NODES) -> dict[int, set[int]]:
+    """The cores of each NUMA node that has some; empty where the kernel does not say."""
+    files = {int(path.parent.name[4:]): path for path in system.glob("node[0-9]*/cpulist")}
+    cores = {node: or_none(partial(_cores, path)) for node, path in files.items()}
+    return {node: found for node, found in sorted(cores.items()) if found}
+
+
+def _cores(path: Path) -> set[int]:
+    """The numbers in a file of ranges, as 0-3,8."""
+    ranges = [part.partition("-") for part in path.read_text().strip().split(",") if part]
+    return {i for first, _, last in ranges for i in range(int(first), int(last or first) + 1)}
+
+
+def numa_binding(system: Path = NUMA_NODES) -> str:
+    """The NUMA nodes on which this process may run, as numa0 or numa0+1, or any of several.
+
+    Blank on a machine with one node, or where nothing is known.
+    """
+    nodes, own = numa_nodes(system), os.sched_getaffinity(0)
+    bound_to = [node for node, cores in nodes.items() if cores & own]
+    if len(nodes) < 2 or not bound_to:
+        return ""
+    return "any" if len(bound_to) == len(nodes) else f"numa{'+'.join(map(str, bound_to))}"
 
 
 def git_state() -> dict[str, Any]:

@@ -53,6 +53,12 @@ class Device:
     def uuid(self) -> str | None:
         return self._answer("DeviceGetUUID")
 
+    @cached_property
+    def compute_capability(self) -> tuple[int, int] | None:
+        """Major and minor: (9, 0) is Hopper, (10, 0) the first Blackwell."""
+        answer = or_none(lambda: [*map(int, self._answer("DeviceGetCudaComputeCapability"))])
+        return (answer[0], answer[1]) if answer and len(answer) == 2 else None
+
     @property
     def total_bytes(self) -> int | None:
         return or_none(lambda: self._answer("DeviceGetMemoryInfo").total)

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, Self, get_args, get_type_hints
 
 from spbench.results.sample import RowStatus
+from spbench.results.variables import compared
 from spbench.workload.case import Case
 
 SCHEMA_VERSION = 4
@@ -111,6 +112,8 @@ class Record:
     repeat_error: float | None = None
     agreement_error: float | None = None
     agreed_with: str = ""
+    variables: str = ""
+    numa: str = ""
 
     @property
     def effort_label(self) -> str:
@@ -123,10 +126,18 @@ class Record:
         return "median" if self.schema_version < 4 else "trimmed mean"
 
     @property
+    def compared_variables(self) -> str:
+        """Variables of its ranks that times may depend on, besides what the strategy asks for."""
+        return compared(self.variables, self.environment)
+
+    @property
+    def numa_binding(self) -> str:
+        """Whether ranks were bound to NUMA nodes, whichever; blank: not known, or there is one."""
+        return "" if not self.numa else "none" if "any " in self.numa else "bound"
+
+    @property
     def ranks_by_node(self) -> str:
         """Number of ranks on each machine, as 4+4."""
-        if not self.placement:
-            return str(self.world_size)
         runs = [part.rpartition(" ")[2].partition("-") for part in self.placement.split(", ")]
         if not all(first.isdecimal() for first, _, _ in runs):
             return str(self.world_size)

@@ -79,6 +79,10 @@ class Sample(BaseModel):
     environment: dict[str, str] = {}
     """Variables that the strategy asked for, and a fault that was planted."""
     conditions: Conditions | None = None
+    variables: dict[str, str] | None = None
+    """Those of CUDA, NCCL, torch and OpenMP, as they were when the case ran."""
+    numa: str = ""
+    """NUMA nodes on which the rank of a GPU may run, as numa0; any: all of several nodes."""
     attention_kernel: str = ""
     """Kernels that served torch's attention, as "cudnn+flash"; blank: there was none."""
     optimizer_bytes: int | None = None

@@ -47,8 +47,11 @@ class Strategy(ABC):
     """Whether projections are cut over the ranks, so that their gradients need no sum."""
     ends_in_transfer: ClassVar[bool] = False
     """Whether a sublayer's last forward transfer comes after all tensors that backward needs."""
-    environment: ClassVar[Mapping[str, str]] = {}
-    """Environment variables that it needs for full speed on CUDA, recorded with each row."""
+
+    def environment(self, capability: tuple[int, int] | None) -> Mapping[str, str]:
+        """Variables that it needs for full speed on a GPU of this compute capability, recorded
+        with each row. None: the capability is not known."""
+        return {}
 
     def misfit(self, workload: Workload) -> str | None:
         """Why its options do not fit this workload, on any number of ranks; or None."""

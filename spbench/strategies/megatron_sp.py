@@ -13,6 +13,7 @@ Each collective sends f M: 2 forward, 3 backward, where the saved shard is gathe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -32,6 +33,9 @@ from spbench.workload.sharding import Shard, shard_sizes
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
+BLACKWELL = (10, 0)
+"""The first compute capability on which Megatron itself does without a single queue."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +45,11 @@ class MegatronSP(FixedAxis):
     keep_input: bool = False
     cuts_weights: ClassVar[bool] = True
     ends_in_transfer: ClassVar[bool] = True
-    # The gather must reach the device's queue before the product that hides it.
-    environment: ClassVar[dict[str, str]] = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+    def environment(self, capability: tuple[int, int] | None) -> Mapping[str, str]:
+        # The gather must reach the device's queue before the product that hides it.
+        is_blackwell = capability is not None and capability >= BLACKWELL
+        return {} if is_blackwell else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         return cut_why_not(workload, ranks) or super().why_not(workload, ranks)

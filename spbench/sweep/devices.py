@@ -80,6 +80,12 @@ def visible_gpus() -> list[dict[str, Any]]:
     return here[: len(names)]
 
 
+def least_capability(gpus: Sequence[Mapping[str, Any]]) -> tuple[int, int] | None:
+    """The compute capability of the oldest of these GPUs; None where NVML does not say."""
+    known = [gpu["compute_capability"] for gpu in gpus if gpu.get("compute_capability")]
+    return min(known, default=None)
+
+
 def _hidden_by() -> str:
     """Why a process that is started here sees no GPU, or fewer than there are."""
     shown = os.environ.get(VISIBLE)

@@ -6,10 +6,11 @@ Asking a strategy whether it can run a case imports torch.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines
 from spbench.strategies.registry import load
 from spbench.sweep.devices import why_not_here
@@ -91,14 +92,47 @@ def turned(cases: Sequence[T], launch: int, seed: int) -> list[T]:
     return order[::-1] if cycle % 2 else order
 
 
-def job_of(case: Case, deadlines: Deadlines) -> Job:
-    """The start of ranks that measures ``case``."""
-    wanted = dict(load(case.strategy).environment) if case.device == "cuda" else {}
+def job_of(case: Case, deadlines: Deadlines, capability: tuple[int, int] | None = None) -> Job:
+    """The start of ranks that measures ``case``, on GPUs of this compute capability.
+
+    The variables that a strategy asks for are read by CUDA alone: on a CPU none is set.
+    """
+    asked = load(case.strategy).environment(capability) if case.device == "cuda" else {}
     return Job(
         ranks=case.ranks,
         device=case.device,
         case=case,
         timeout_s=deadlines.launch_s,
         hang_s=deadlines.hang_s,
-        environment=wanted,
+        environment=dict(asked),
+    )
+
+
+def shared_environment(jobs: Sequence[Job], environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables to set in processes that live through all of these jobs.
+
+    A variable of CUDA is read once. Raises Failure where a strategy asks for one that another
+    would then have, too, without having asked; not if ``environ`` has it for all of them.
+    """
+    shared = {name: value for job in jobs for name, value in job.environment.items()}
+    for name, value in shared.items():
+        effect = {
+            job.case.strategy: job.environment.get(name, environ.get(name))
+            for job in jobs
+            if job.case is not None
+        }
+        asking = [strategy for strategy, found in effect.items() if found == value]
+        others = [strategy for strategy in effect if strategy not in asking]
+        if others:
+            raise Failure(_apart(f"{name}={value}", asking, others))
+    return shared
+
+
+def _apart(variable: str, asking: Sequence[str], others: Sequence[str]) -> str:
+    """Why these strategies cannot share processes, and what to do."""
+    return (
+        f"{' and '.join(asking)} asked for {variable}, {' and '.join(others)} did not, and ranks "
+        f"that torchrun or srun started keep one environment for all cases; run them one after "
+        f"the other into the same --out, -s {','.join(others)} and then -s {','.join(asking)}, or "
+        f"let spbench start the ranks, one spbench a node"
     )

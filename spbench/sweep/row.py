@@ -10,6 +10,7 @@ from spbench.launch.cluster import placement_of
 from spbench.launch.launcher import LaunchResult
 from spbench.results.conditions import as_columns
 from spbench.results.sample import RowStatus, Sample
+from spbench.results.variables import column_of
 from spbench.worker.sampling import slowest, typical, uncertainty_ms
 from spbench.workload.case import Case
 from spbench.workload.flops import step_flops
@@ -53,6 +54,8 @@ def columns_of(
         pairs = (pair for sample in samples for pair in sample.environment.items())
         variables = dict.fromkeys(f"{name}={value}" for name, value in pairs)
         columns |= {"backend": samples[0].backend, "environment": " ".join(variables)}
+        of_ranks = {s.rank: s.variables for s in samples if s.variables is not None}
+        columns["variables"] = column_of(of_ranks)
     if status == "ok":
         columns |= measured(case, samples, peak_tflops)
     elif status == "wrong_result":
@@ -80,6 +83,8 @@ def measured(case: Case, samples: Sequence[Sample], peak_tflops: float | None) -
     columns = largest_columns(LARGEST, samples) | _counts(samples)
     columns |= {"stopped_by": samples[0].stopped_by, "steps_s": samples[0].steps_s}
     columns["attention_kernel"] = _kernels(samples)
+    numa = [sample.numa for sample in samples]
+    columns["numa"] = placement_of(numa) if all(numa) else ""
     columns |= as_columns(case.device, [sample.conditions for sample in samples])
     steps = slowest([sample.step_ms for sample in samples])
     silent = slowest([sample.compute_ms for sample in samples])

@@ -21,13 +21,13 @@ from spbench.launch.local import LocalLauncher
 from spbench.launch.process import AgentProcess
 from spbench.launch.torchrun import JoinedLauncher, joined_ranks
 from spbench.report.progress import Screen
-from spbench.results.environment import environment
+from spbench.results.environment import environment, gpus
 from spbench.results.record import Record
 from spbench.results.run_json import read_run
 from spbench.results.store import Store
-from spbench.sweep.devices import visible_gpus
+from spbench.sweep.devices import least_capability, visible_gpus
 from spbench.sweep.output_folder import as_in_run_json, new_session, output_folder
-from spbench.sweep.plan import job_of
+from spbench.sweep.plan import job_of, shared_environment
 from spbench.sweep.request import Request
 from spbench.sweep.sweep import Sweep, still_to_do
 from spbench.workload.case import Cell
@@ -98,10 +98,11 @@ def described(cluster: Cluster, cases: str, hang_s: float) -> Cluster:
 
 def _joined_launcher(request: Request, cells: Sequence[Cell]) -> JoinedLauncher:
     """Joins the ranks that torchrun started. Raises Failure where that cannot work."""
-    jobs = [job_of(cell.case, request.deadlines) for cell in cells]
-    wanted = {name: value for job in jobs for name, value in job.environment.items()}
-    # These processes live through all cases: what one of them needs is set for all.
-    job = jobs[0].model_copy(update={"environment": wanted})
+    capability = least_capability(gpus())
+    jobs = [job_of(cell.case, request.deadlines, capability) for cell in cells]
+    to_run = [job for job, cell in zip(jobs, cells, strict=True) if cell.why_not is None]
+    shared = shared_environment(to_run, os.environ)
+    job = jobs[0].model_copy(update={"environment": shared})
     if job.device == "cuda" and "LOCAL_RANK" not in os.environ:
         raise Failure("RANK is set, LOCAL_RANK is not: which GPU is this rank's? torchrun sets it")
     launcher = JoinedLauncher(job, request.fault)

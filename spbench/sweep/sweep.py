@@ -15,7 +15,7 @@ from spbench.launch.local import read_samples
 from spbench.results.record import Record
 from spbench.results.sample import Sample
 from spbench.results.store import Store
-from spbench.sweep.devices import known_peak
+from spbench.sweep.devices import known_peak, least_capability
 from spbench.sweep.first_launch import compare_with_first
 from spbench.sweep.output_folder import launch_folder
 from spbench.sweep.plan import job_of
@@ -36,7 +36,7 @@ class Sweep:
     deadlines: Deadlines = field(default_factory=Deadlines)
     git_commit: str = ""
     gpus: Sequence[Mapping[str, Any]] = ()
-    """The GPUs of this machine, whose data sheets MFU is computed from."""
+    """The GPUs of this machine: their data sheets give MFU, their age what a strategy asks for."""
     peak_tflops: float | None = None
     """Tflop/s of one device, in place of its data sheet's."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -73,7 +73,7 @@ class Sweep:
         self.store.check_room()
         folder = self.store.folder / "logs" / launch_folder(cell.case)
         own = replace(self.deadlines, launch_s=min(self.deadlines.launch_s, left_s))
-        job = job_of(cell.case, own)
+        job = job_of(cell.case, own, least_capability(self.gpus))
         launched_s, start_s = time.time(), time.monotonic()
         launched = self.launcher.run(job, folder)
         launch_s = time.monotonic() - start_s - launched.waited_s

@@ -126,7 +126,7 @@ def work(job: Job, group: Group, observer: Observer) -> str:
     """Does what the job asks of this rank, and returns what its file will hold."""
     with fastest_kernels(group.device):
         if job.case is not None:
-            return run_case(job.case, group, observer).model_dump_json()
+            return run_case(job.case, group, observer, job.environment).model_dump_json()
         if job.collectives:
             return exchange_all(group, observer).model_dump_json()
         if job.transfers:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,10 @@ import torch
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import Transports
+from spbench.errors import or_none
+from spbench.results.environment import numa_binding
 from spbench.results.sample import Checked, Sample
+from spbench.results.variables import of_a_rank
 from spbench.strategies.base import Strategy
 from spbench.strategies.registry import load
 from spbench.worker.gate import GateResult, run_gate
@@ -28,27 +31,32 @@ from spbench.workload.case import Case, GateCheck
 from spbench.workload.traffic import by_phase, count
 
 
-def run_case(case: Case, group: Group, observer: Observer) -> Sample:
-    """This rank's sample. A failed gate is a sample, too; other errors are raised."""
+def run_case(case: Case, group: Group, observer: Observer, asked: Collection[str] = ()) -> Sample:
+    """This rank's sample. A failed gate is a sample, too; other errors are raised.
+
+    ``asked``: names of the variables that were set for the strategy.
+    """
     strategy = load(case.strategy)
     why_not = strategy.misfit(case.workload) or strategy.why_not(case.workload, case.ranks)
     if why_not is not None:
         return Sample(rank=group.rank, status="skipped", reason=why_not)
     torch.manual_seed(case.seed + group.rank)
     planted = {} if observer.fault is None else observer.fault.environment
-    environment = {name: os.environ.get(name, "") for name in strategy.environment} | planted
+    environment = {name: os.environ.get(name, "") for name in asked} | planted
     facts = _facts(group.device) | {"environment": environment}
+    facts["variables"] = of_a_rank(os.environ)
     return _gate_and_measure(case, strategy, group, observer).model_copy(update=facts)
 
 
 def _facts(device: torch.device) -> dict[str, Any]:
     """What the rank knows of its device and libraries."""
-    name, versions = "cpu", {"torch": str(torch.__version__)}
+    name, numa, versions = "cpu", "", {"torch": str(torch.__version__)}
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         nccl = ".".join(map(str, torch.cuda.nccl.version()))
+        numa = or_none(numa_binding) or ""
         versions |= {"cuda": torch.version.cuda or "", "nccl": nccl}
-    return {"host": socket.gethostname(), "device_name": name, "versions": versions}
+    return {"host": socket.gethostname(), "device_name": name, "numa": numa, "versions": versions}
 
 
 def _gate_and_measure(case: Case, strategy: Strategy, group: Group, observer: Observer) -> Sample:

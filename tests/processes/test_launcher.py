@@ -22,6 +22,7 @@ from helpers.sweeps import run_all, sweep_into
 from spbench.launch.local import LocalLauncher
 from spbench.launch.process import AgentProcess
 from spbench.results.record import Record
+from spbench.results.variables import read_column
 from spbench.sweep.plan import cells
 from spbench.sweep.request import Request, every
 from spbench.workload.case import QUICK
@@ -111,25 +112,23 @@ def test_a_run_from_the_command_line(tmp_path: Path) -> None:
     assert len((tmp_path / "here" / "runs.csv").read_text().splitlines()) == 3
 
 
-def test_joining_ranks_that_torchrun_started(tmp_path: Path) -> None:
-    """Under torchrun every process is one rank and rank 0 alone writes; a fault can be planted."""
-    words = ["-m", "spbench", "run", *SMALL, "-s", "dsp,rsa", "--out", "here", "--json"]
-    run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node=2",
-            *words,
-        ],
-        cwd=tmp_path,
+def torchrun(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """``spbench run WORDS --out here --json`` as each of two ranks; ``more``: variables."""
+    elastic = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "spbench"]
+    return subprocess.run(
+        [sys.executable, "-m", *elastic, "run", *words, "--out", "here", "--json"],
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
-        env=os.environ | {"PYTHONPATH": PATHS, "SPBENCH_FAULT": "slow@rank1:1%"},
+        env=os.environ | {"PYTHONPATH": PATHS} | more,
     )
+
+
+def test_joining_ranks_that_torchrun_started(tmp_path: Path) -> None:
+    """Under torchrun every process is one rank and rank 0 alone writes; a fault can be planted."""
+    run = torchrun(tmp_path, *SMALL, "-s", "dsp,rsa", SPBENCH_FAULT="slow@rank1:1%")
     assert run.returncode == 0, run.stderr[-2000:]
     rows = json.loads(run.stdout)
     assert {row["environment"] for row in rows} == {"SPBENCH_FAULT=slow@rank1:1%"}
@@ -138,6 +137,46 @@ def test_joining_ranks_that_torchrun_started(tmp_path: Path) -> None:
         ("dsp", "ok", 2),
         ("rsa", "ok", 2),
     ]
+
+
+def test_each_row_of_joined_ranks_has_its_own_environment(tmp_path: Path) -> None:
+    """On a CPU no strategy asks for a variable of CUDA, and none has it; what the user has set is
+    in every row, as the ranks had it."""
+    run = torchrun(tmp_path, *SMALL, "-s", "dsp,megatron-sp", NCCL_ALGO="Ring", CUDA_X="a b")
+    assert run.returncode == 0, run.stderr[-2000:]
+    rows = {row["strategy"]: row for row in json.loads(run.stdout)}
+    assert {name: row["status"] for name, row in rows.items()} == {"dsp": "ok", "megatron-sp": "ok"}
+    assert {row["environment"] for row in rows.values()} == {""}
+    (said,) = {row["variables"] for row in rows.values()}
+    variables = read_column(said)
+    assert (variables["NCCL_ALGO"], variables["CUDA_X"]) == ("Ring", "a b")
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in variables
+    assert {row["numa"] for row in rows.values()} == {""}
+
+
+HOPPERS = """\
+def nvmlInit(): pass
+def nvmlShutdown(): pass
+def nvmlSystemGetDriverVersion(): return "570.1"
+def nvmlDeviceGetCount(): return 2
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetName(index): return "NVIDIA H200"
+def nvmlDeviceGetCudaComputeCapability(index): return 9, 0
+"""
+"""A pynvml.py of a machine that has two of them."""
+
+
+def test_joined_ranks_on_gpus_refuse_what_needs_two_environments(tmp_path: Path) -> None:
+    """Each rank ends with 2 before it touches a GPU or writes, and says what to do."""
+    (tmp_path / "fake").mkdir()
+    (tmp_path / "fake" / "pynvml.py").write_text(HOPPERS)
+    paths = os.pathsep.join([str(tmp_path / "fake"), PATHS])
+    words = [*SMALL, "--device", "cuda", "-s", "dsp,megatron-sp,rsa"]
+    run = torchrun(tmp_path, *words, PYTHONPATH=paths, CUDA_VISIBLE_DEVICES="0,1")
+    assert "Error: megatron-sp asked for CUDA_DEVICE_MAX_CONNECTIONS=1, dsp and rsa" in run.stderr
+    assert "into the same --out, -s dsp,rsa and then -s megatron-sp" in run.stderr
+    assert re.search(r"exitcode\s*: 2 ", run.stderr)
+    assert (run.stdout, (tmp_path / "here").exists()) == ("", False)
 
 
 @pytest.mark.serial
