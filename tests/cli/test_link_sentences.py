@@ -53,4 +53,4 @@ def test_a_run_slower_than_one_rank(tmp_path: Path) -> None:
             store.append(record("dsp", step_ms=150.0 - launch, **both))
     done = spbench(tmp_path, "compare")
     assert done.code == 0, done.err
-    assert "dsp on 2 ranks is slower than one rank: a step takes 1.47x as long" in done.out
+    assert "dsp on 2 ranks is slower than one rank: a step takes 1.48x as long" in done.out
