@@ -18,7 +18,6 @@ Subclasses are final and stand beside each other, one file each.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, final
@@ -48,9 +47,8 @@ class Strategy(ABC):
     ends_in_transfer: ClassVar[bool] = False
     """Whether a sublayer's last forward transfer comes after all tensors that backward needs."""
 
-    def environment(self, capability: tuple[int, int] | None) -> Mapping[str, str]:
-        """Variables that it needs for full speed on a GPU of this compute capability, recorded
-        with each row. None: the capability is not known."""
+    def environment(self, capability: tuple[int, int]) -> dict[str, str]:
+        """Variables that it needs on GPUs of this compute capability; (0, 0): it is not known."""
         return {}
 
     def misfit(self, workload: Workload) -> str | None:

@@ -13,14 +13,12 @@ Each collective sends f M: 2 forward, 3 backward, where the saved shard is gathe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
@@ -33,9 +31,6 @@ from spbench.workload.sharding import Shard, shard_sizes
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
-BLACKWELL = (10, 0)
-"""The first compute capability on which Megatron itself does without a single queue."""
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +41,9 @@ class MegatronSP(FixedAxis):
     cuts_weights: ClassVar[bool] = True
     ends_in_transfer: ClassVar[bool] = True
 
-    def environment(self, capability: tuple[int, int] | None) -> Mapping[str, str]:
-        # The gather must reach the device's queue before the product that hides it.
-        is_blackwell = capability is not None and capability >= BLACKWELL
-        return {} if is_blackwell else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    def environment(self, capability: tuple[int, int]) -> dict[str, str]:
+        # Up to Hopper the gather only so reaches the device before the product that hides it.
+        return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if capability < (10, 0) else {}
 
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         return cut_why_not(workload, ranks) or super().why_not(workload, ranks)
@@ -124,7 +118,7 @@ class _GatherProduct(torch.autograd.Function):
         return F.linear(gathered, matrix, bias)
 
     @staticmethod
-    @once_differentiable
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         saved, matrix = ctx.saved_tensors
         gather = None if ctx.keep_input else ctx.comm.start_all_gather(saved, ctx.shard)

@@ -92,7 +92,7 @@ def turned(cases: Sequence[T], launch: int, seed: int) -> list[T]:
     return order[::-1] if cycle % 2 else order
 
 
-def job_of(case: Case, deadlines: Deadlines, capability: tuple[int, int] | None = None) -> Job:
+def job_of(case: Case, deadlines: Deadlines, capability: tuple[int, int] = (0, 0)) -> Job:
     """The start of ranks that measures ``case``, on GPUs of this compute capability.
 
     The variables that a strategy asks for are read by CUDA alone: on a CPU none is set.
@@ -104,7 +104,7 @@ def job_of(case: Case, deadlines: Deadlines, capability: tuple[int, int] | None 
         case=case,
         timeout_s=deadlines.launch_s,
         hang_s=deadlines.hang_s,
-        environment=dict(asked),
+        environment=asked,
     )
 
 

@@ -21,7 +21,7 @@ from spbench.workload.catalogue import find
 ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
-def job(strategy: str, capability: tuple[int, int] | None = (9, 0), device: str = "cuda") -> Job:
+def job(strategy: str, capability: tuple[int, int] = (9, 0), device: str = "cuda") -> Job:
     fields = {"workload": find("axes-2d", "verify"), "strategy": strategy, "ranks": 2}
     return job_of(Case.model_validate(fields | {"device": device}), Deadlines(), capability)
 
@@ -31,14 +31,14 @@ def job(strategy: str, capability: tuple[int, int] | None = (9, 0), device: str 
     [
         ((8, 0), ONE_QUEUE),
         ((9, 0), ONE_QUEUE),
-        (None, ONE_QUEUE),
+        ((0, 0), ONE_QUEUE),
         ((10, 0), {}),
         ((10, 3), {}),
         ((12, 0), {}),
     ],
 )
 def test_hoppers_setting_is_not_blackwells(
-    capability: tuple[int, int] | None, asked: dict[str, str]
+    capability: tuple[int, int], asked: dict[str, str]
 ) -> None:
     """Megatron-SP asks for it up to Hopper, and where the GPU does not say what it is."""
     assert job("megatron-sp", capability).environment == asked
@@ -68,11 +68,11 @@ NO_ANSWER = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         ([(10, 0)] * 3, (10, 0)),
         ([(10, 0), (9, 0), (12, 0)], (9, 0)),
         ([[9, 0], NO_ANSWER, None], (9, 0)),
-        ([NO_ANSWER, "x", (1, 2, 3)], None),
+        ([NO_ANSWER, "x", (1, 2, 3)], (0, 0)),
     ],
 )
 def test_nvml_says_how_old_gpus_are(
-    monkeypatch: pytest.MonkeyPatch, answers: list[Any], least: tuple[int, int] | None
+    monkeypatch: pytest.MonkeyPatch, answers: list[Any], least: tuple[int, int]
 ) -> None:
     """The oldest decides; no answer stops anything, and CUDA is not started to ask."""
     nvml = fake_nvml(nvmlDeviceGetCudaComputeCapability=Capabilities(answers))
@@ -102,4 +102,6 @@ def test_joined_ranks_that_need_no_refusal() -> None:
     both = [job("dsp"), job("megatron-sp")]
     assert shared_environment(both, ONE_QUEUE) == ONE_QUEUE
     assert shared_environment([job("dsp", (10, 0)), job("megatron-sp", (10, 0))], {}) == {}
-    assert shared_environment([job(name, None, "cpu") for name in ("dsp", "megatron-sp")], {}) == {}
+    assert (
+        shared_environment([job(name, (9, 0), "cpu") for name in ("dsp", "megatron-sp")], {}) == {}
+    )
