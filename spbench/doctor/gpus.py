@@ -21,6 +21,7 @@ REMEDIES = {
 USED_BYTES = 2**28
 """Less memory than a process takes that only opens a GPU."""
 BUSY_PERCENT = 5
+LOCKED = "a locked clock (nvidia-smi --lock-gpu-clocks MHZ) keeps timed and silent steps comparable"
 
 
 def present(
@@ -77,9 +78,10 @@ def _use(gpu: GpuState) -> str:
 
 
 def cool(usable: Iterable[GpuState]) -> Diagnosis:
+    """NVML does not tell whether somebody has locked a clock, so that is said in any case."""
     slowed = [f"GPU {gpu.index}: {', '.join(gpu.throttled)}" for gpu in usable if gpu.throttled]
     if not slowed:
-        return ok("gpu clocks", "not throttled")
+        return ok("gpu clocks", f"not throttled; {LOCKED}")
     remedy = "let them cool, and check fans and power; launches would be flagged noisy"
     return warn("gpu clocks", "; ".join(slowed), remedy)
 

@@ -254,7 +254,7 @@ def test_gpus_that_others_use() -> None:
 def test_gpus_that_are_held_down() -> None:
     """The GPU and the cause of its throttling are named."""
     here = read_nvml(fake_nvml()).gpus
-    check(gpus.cool(here[:2]), "ok", "not throttled")
+    check(gpus.cool(here[:2]), "ok", "not throttled; a locked clock")
     check(gpus.cool(here), "warn", "GPU 2: thermal slowdown", "cool")
 
 
