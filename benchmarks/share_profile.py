@@ -18,7 +18,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from spbench.comm.group import ShareOfGroup
-from spbench.layers.attention import fastest_kernels
+from spbench.layers.kernels import fastest_kernels
 from spbench.strategies.registry import load
 from spbench.worker.step import Step
 from spbench.workload.catalogue import find, with_settings

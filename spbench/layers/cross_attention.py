@@ -11,7 +11,7 @@ from functools import cache
 
 from torch import Tensor
 
-from spbench.layers.attention import kernel
+from spbench.layers.kernels import kernel
 
 PIECE = 1024
 """The fewest queries that the kernel gets as one sample, if there are so many."""

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
-from spbench.layers.attention import Scores, fold, kernel, project, unfold
+from spbench.layers.attention import Scores, fold, project, unfold
+from spbench.layers.kernels import kernel
 from spbench.workload.block import Attention
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Traffic, Transfer

@@ -22,7 +22,7 @@ import torch
 
 from spbench.comm.group import Group, ProcessGroup, ShareOfGroup, is_broken_connection
 from spbench.errors import Failure
-from spbench.layers.attention import fastest_kernels
+from spbench.layers.kernels import fastest_kernels
 from spbench.results.heartbeat import Heartbeat, find_heartbeats, heartbeat_path
 from spbench.results.sample import CHECKED, RowStatus, Sample, sample_path, write_atomically
 from spbench.text import first_line

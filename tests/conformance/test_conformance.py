@@ -15,7 +15,6 @@ from helpers.variants import variants
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import Transports
 from spbench.launch.local import LocalLauncher
-from spbench.model.inputs import seeded
 from spbench.strategies.registry import load
 from spbench.sweep.verification import checks_for, run_checks
 from spbench.worker.step import Step
@@ -191,8 +190,8 @@ def test_two_models_at_once(strategy: str) -> None:
         steps = [Step(shape, load(strategy), transports, cpu, seed=1) for shape in shapes]
         xs, outs = [], []
         for step in steps:
-            mine = seeded(step.workload, seed=2).part(step.first, step.pairs, step.comm)
-            xs.append(mine.requiring_grad(True).x)
+            mine, _ = step.seeded_inputs()
+            xs.append(mine.x)
             outs.append(step.model(mine))
             if len(order) == 1:
                 break

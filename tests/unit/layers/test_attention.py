@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spbench.layers import attention
-from spbench.layers.attention import (
+from spbench.layers import kernels as called
+from spbench.layers.kernels import (
     FASTEST_FIRST,
     LIMITS,
     KernelLimits,
@@ -67,7 +67,7 @@ def calls_of_torch(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         batches.append(q.shape[0])
         return right(q, *rest, **how)
 
-    monkeypatch.setattr(attention.F, "scaled_dot_product_attention", noted)
+    monkeypatch.setattr(called.F, "scaled_dot_product_attention", noted)
     return batches
 
 

@@ -1,0 +1,130 @@
+"""Which kernel serves attention, and what is handed to it in one call.
+
+Kernels differ by up to three times: every strategy asks for the same ones in the same order
+(docs/decisions/0023). Tensors are (b, Z, S, D): folded batch, heads, positions, head size.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from spbench.workload.sharding import shard_sizes
+
+FASTEST_FIRST = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
+"""Kernels of a GPU; the first that takes dtype, head size and mask serves all strategies."""
+HOPPER = (9, 0)
+OPERATIONS = {
+    "_scaled_dot_product_cudnn_attention": "cudnn",
+    "_scaled_dot_product_flash_attention": "flash",
+    "_scaled_dot_product_flash_attention_for_cpu": "flash",
+    "_scaled_dot_product_efficient_attention": "efficient",
+    "_safe_softmax": "math",
+}
+"""Names of kernels by the operations that they begin with; math consists of plain products."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class KernelLimits:
+    """The most that one call of a kernel takes; kernels of a GPU fail beyond, or compute wrongly.
+
+    A CPU would need none, and keeps to the same, so that its gate proves what a GPU runs.
+    """
+
+    folded_batch: int = 65_535
+    """Flash and the memory-efficient kernel have the batch along y or z of CUDA's grid, where at
+    most 65,535 blocks fit."""
+    elements: int = 2**31 - 1
+    """Kernels count elements with signed integers of 32 bits."""
+    length_multiple: int = 128
+    """Flash's backward sums up the queries' gradient in a buffer of such lengths."""
+    head_multiple: int = 32
+    """Head sizes of that buffer are multiples of this."""
+
+
+LIMITS = KernelLimits()
+
+
+def fastest_kernels(device: torch.device) -> AbstractContextManager[None]:
+    """Inside, all attention of this process asks for the fastest kernel first.
+
+    cuDNN's is the fastest on an H200, and assumed so on newer GPUs; older ones keep flash.
+    """
+    if device.type != "cuda":
+        return nullcontext()
+    older = torch.cuda.get_device_capability(device) < HOPPER
+    kernels = FASTEST_FIRST[1:] if older else FASTEST_FIRST
+    return sdpa_kernel(kernels, set_priority=True)  # type: ignore[no-any-return]
+
+
+def kernel(q: Tensor, k: Tensor, v: Tensor, *, limits: KernelLimits = LIMITS, **how: Any) -> Tensor:
+    """Attention of (b, Z, S, D), with as many heads of k and v as of q, or a divisor of that.
+
+    Beyond ``limits`` the folded batch b goes in as few equal chunks as they allow, which are views;
+    only what comes out is copied. An ``attn_mask`` is the same for the whole batch.
+    """
+    count = chunks(q, k, limits, masked="attn_mask" in how)
+    if count == 1:
+        return _call(q, k, v, **how)
+    parts = zip(*(x.split(list(shard_sizes(q.shape[0], count))) for x in (q, k, v)), strict=True)
+    # Joined in the layout that kernels write, (b, S, Z, D), as one call would leave it.
+    return torch.cat([_call(*part, **how).transpose(1, 2) for part in parts]).transpose(1, 2)
+
+
+def chunks(q: Tensor, k: Tensor, limits: KernelLimits, *, masked: bool) -> int:
+    """The smallest number of chunks of the folded batch that are within ``limits``."""
+    batch, heads, queries, head_dim = q.shape
+    rows, keys = (_round_up(n, limits.length_multiple) for n in (queries, k.shape[2]))
+    largest = heads * max(rows, keys) * _round_up(head_dim, limits.head_multiple)
+    if masked:  # whose gradient the memory-efficient kernel writes for each of the batch
+        largest = max(largest, heads * rows * keys)
+    fitting = max(1, min(limits.folded_batch, limits.elements // max(1, largest)))
+    return max(1, -(-batch // fitting))
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+def _call(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    group = q.shape[1] // k.shape[1]
+    # In 32 bits every kernel of a GPU that takes groups would hold all scores.
+    only_plain = q.is_cuda and q.dtype not in (torch.bfloat16, torch.float16)
+    if group > 1 and ("attn_mask" in how or only_plain):
+        k, v = (x[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2) for x in (k, v))
+        group = 1
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=group > 1, **how)
+
+
+@final
+class KernelsSeen(TorchDispatchMode):
+    """Notes which kernels of torch serve the attention that runs inside. Not for timed steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self._seen.add(getattr(func, "__name__", "").partition(".")[0])
+        return func(*args, **(kwargs or {}))
+
+    @property
+    def names(self) -> list[str]:
+        """The kernels, fastest first; empty where all attention is a strategy's own products."""
+        seen = (kernel for operation, kernel in OPERATIONS.items() if operation in self._seen)
+        return list(dict.fromkeys(seen))
