@@ -44,7 +44,10 @@ MEANINGS: Final = {
     "tflops_per_rank": "Achieved 10^12 operations a second and rank, without recomputation.",
     "mfu": "Achieved operations over the device's peak; blank where the peak is not known.",
     "compute_ms": "Milliseconds of the same step with silent collectives.",
-    "exposed_comm_ms": "Milliseconds that communication adds: step_ms less compute_ms.",
+    "exposed_comm_ms": (
+        "Milliseconds that communication adds: step_ms less compute_ms; blank where "
+        "`compute_note` says why."
+    ),
     "peak_allocated_bytes": "Largest allocated memory of a rank in one step.",
     "peak_reserved_bytes": "Largest memory of a rank that the allocator reserved; GPUs only.",
     "device_used_bytes": "Memory in use on the device, NCCL's buffers included; GPUs only.",
@@ -61,17 +64,25 @@ MEANINGS: Final = {
     "all_reduce_bytes": "Counted bytes in all-reduces.",
     "p2p_bytes": "Counted bytes from rank to rank, in rings.",
     "output_error": "Relative difference of the output from one device's.",
-    "gradient_error": "Largest relative difference of a gradient from one device's.",
+    "gradient_error": (
+        "Largest relative difference of a gradient, or of a weight that the optimizer updated, "
+        "from one device's."
+    ),
     "tolerance": "Largest error that the gate lets pass.",
     "torch": "Version of torch.",
     "cuda": "Version of CUDA that torch was built for.",
     "nccl": "Version of NCCL.",
     "gpu": "Product name of the GPU.",
     "git_commit": "Commit of spbench's repository, or of the tree that was checked.",
-    "gated_on": "Workload of the gate, where the full one does not fit one device.",
+    "gated_on": (
+        "Workload of the gate; in brackets what it has of the full one, where that does not fit "
+        "one device."
+    ),
     "log": "Log of the rank to blame, relative to the results directory.",
     "workload_key": "Hash of the workload's fields.",
-    "environment": "Variables that the strategy asks for, as ranks saw them, and planted faults.",
+    "environment": (
+        "Variables that the strategy asks for on GPUs, as ranks saw them, and planted faults."
+    ),
     "effort": "Measurement budget: `full` (or blank), `quick`, `counted`, or seconds.",
     "round": "Name of the round: its launches ran in one pass and saw the same machine.",
     "stopped_by": "What ended sampling: `precision`, `seconds` or `iterations`.",
@@ -89,6 +100,44 @@ MEANINGS: Final = {
     "steps_s": "Seconds inside steps of rank 0, untimed ones included.",
     "placement": "Ranks on each machine, as `node-a 0-3, node-b 4-7`; blank on one machine.",
     "turns": "Turns taken behind the other launch of a check; blank: the launch ran alone.",
+    "attention_kernel": (
+        "Kernels of torch that served attention, as `cudnn+flash`: `cudnn`, `flash`, "
+        "`efficient`, `math`; blank where a strategy's own products did."
+    ),
+    "issue_ms": "Until the call of a timed step returned, trimmed mean over iterations; on a GPU.",
+    "host_bound": "`yes` where issuing takes 0.9 of the step or more: the time is the host's.",
+    "alloc_retries": (
+        "How often a GPU's allocator emptied its cache in the timed pass; it pollutes times."
+    ),
+    "timed_clock_mhz": "Median clock behind timed blocks, of the GPU whose clocks differ most.",
+    "silent_clock_mhz": "Median clock of the same GPU behind silent blocks.",
+    "exposed_comm_ms_low": "Least exposed communication, where clocks differ by more than 2 %.",
+    "exposed_comm_ms_high": "Most exposed communication, where clocks differ by more than 2 %.",
+    "compute_note": "Why `compute_ms` or `exposed_comm_ms` is blank although steps were timed.",
+    "optimizer": "What a train step ends with: `adamw`; blank where nothing updates the weights.",
+    "optimizer_bytes": (
+        "What the optimizer keeps from step to step on the fullest rank, counted from its tensors."
+    ),
+    "repeat_error": (
+        "Largest relative difference of a tensor of one more step behind the timed ones from "
+        "the first step: the noise floor."
+    ),
+    "agreement_error": (
+        "Largest relative difference of a tensor of the whole workload's first step from "
+        "`agreed_with`."
+    ),
+    "agreed_with": (
+        "What the whole workload's step was compared with: `one device`, or the run's first "
+        "launch, as `dsp on 2 ranks`; blank: nothing yet."
+    ),
+    "variables": (
+        "Variables of CUDA, NCCL, torch and OpenMP as ranks had them, `NAME@rank1=value` where "
+        "ranks differ; `none`: there were none. Launches with other values are not comparable."
+    ),
+    "numa": (
+        "NUMA nodes to whose cores ranks of GPUs were bound, as `numa0 0-3, numa1 4-7`; `any`: "
+        "not bound; blank on a CPU, on a machine with one node, or where it is not known."
+    ),
 }
 UNIT = re.compile(r"_(ms|bytes|mhz|w|c)(?=_|$)|(?<!per)_(s)$")
 UNITS: Final = {"mhz": "MHz", "w": "W", "c": "°C"}
