@@ -67,7 +67,7 @@ def fastest_kernels(device: torch.device) -> AbstractContextManager[None]:
         return nullcontext()
     older = torch.cuda.get_device_capability(device) < HOPPER
     kernels = FASTEST_FIRST[1:] if older else FASTEST_FIRST
-    return sdpa_kernel(kernels, set_priority=True)  # type: ignore[no-any-return]
+    return sdpa_kernel(kernels, set_priority=True)
 
 
 def kernel(q: Tensor, k: Tensor, v: Tensor, *, limits: KernelLimits = LIMITS, **how: Any) -> Tensor:
