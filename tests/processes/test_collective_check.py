@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import pytest
 import torch
+from helpers.thread_group import ThreadGroup
 from torch import Tensor
 
-from spbench.comm.group import Group
 from spbench.comm.packing import Parts
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
-from spbench.comm.transport import DONE, Handle, Transports
+from spbench.comm.transport import DONE, Handle
 from spbench.doctor import rank_collectives
 from spbench.doctor.rank_collectives import check_exchanges, try_sizes
 from spbench.launch.local import LaunchResult, LocalLauncher
@@ -32,33 +32,12 @@ WAIT_S = 10.0
 RATES = {"all_reduce": 2.5e9, "all_to_all": 1e9}
 
 
-@final
-class ThreadGroup(Group):
-    """Ranks that are threads."""
-
-    def __init__(self, strategy: ThreadTransport, gradients: ThreadTransport) -> None:
-        transports = Transports(strategy=strategy, gradients=gradients)
-        super().__init__(torch.device("cpu"), transports)
-
-    def _meet(self) -> None:
-        self.transports.strategy.meeting.exchange(self.rank, [], lambda _: None)  # type: ignore[attr-defined]
-
-    def _largest(self, values: Sequence[float]) -> list[float]:
-        raise AssertionError("no check calls this")
-
-    def gather_text(self, text: str) -> list[str]:
-        raise AssertionError("no check calls this")
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 def exchanged(ranks: int, heartbeats: Path | None = None) -> list[Exchanged]:
     """The result of each rank, which writes its heartbeat into the folder ``heartbeats``."""
-    second = ThreadRendezvous(ranks, WAIT_S)
+    meetings = [ThreadRendezvous(ranks, WAIT_S) for _ in range(3)]
 
     def rank_main(transport: ThreadTransport) -> Exchanged:
-        group = ThreadGroup(transport, ThreadTransport(transport.rank, second))
+        group = ThreadGroup(transport.rank, meetings)
         path = None if heartbeats is None else heartbeat_path(heartbeats, transport.rank)
         return exchange_all(group, Observer(heartbeat=Heartbeat(path)))
 
@@ -158,9 +137,12 @@ def test_differences_in_words() -> None:
 def test_rates_are_bytes_sent_over_the_best_time() -> None:
     """With 16 MiB on two ranks each sends 16 MiB in an all-reduce and half in an all-to-all."""
 
+    meetings = [ThreadRendezvous(2, WAIT_S) for _ in range(3)]
+
     def rank_main(transport: ThreadTransport) -> dict[str, float]:
-        ticks = itertools.accumulate(itertools.cycle([1.0, 2.0, 1.0, 0.5]))
-        return rates(ThreadGroup(transport, transport), lambda: next(ticks))
+        # Of each step its begin, the return of its call and its end.
+        ticks = itertools.accumulate(itertools.cycle([1.0, 1.0, 1.0, 1.0, 0.25, 0.25]))
+        return rates(ThreadGroup(transport.rank, meetings), lambda: next(ticks))
 
     for bytes_per_s in run_rank_threads(2, rank_main):
         assert bytes_per_s == {"all_reduce": 2**24 / 0.5, "all_to_all": 2**23 / 0.5}
