@@ -22,7 +22,6 @@ from spbench.worker import optimizer, step
 from spbench.worker.gate import GateResult
 from spbench.worker.observer import Observer
 from spbench.worker.reference import OneDevice
-from spbench.worker.seeded_run import seeded_inputs
 from spbench.worker.step import Step
 from spbench.workload.case import COUNTED, Case
 from spbench.workload.catalogue import find, with_settings
@@ -76,7 +75,7 @@ def weights(of: Step) -> dict[str, Tensor]:
 def test_timed_steps_keep_the_weights(dtype: str) -> None:
     """At a learning rate of 0 the arithmetic runs, and no weight moves by a bit."""
     one = alone(dtype)
-    before, inputs = weights(one), seeded_inputs(one, 0, one.dtype)
+    before, inputs = weights(one), one.seeded_inputs()
     for _ in range(3):
         one(*inputs)
     assert all(torch.equal(before[name], weight) for name, weight in weights(one).items())
@@ -89,7 +88,7 @@ def test_timed_steps_keep_the_weights(dtype: str) -> None:
 def test_updates_are_adamws() -> None:
     """Two steps by the formula of Loshchilov and Hutter, written out."""
     one = alone()
-    now, inputs = weights(one), seeded_inputs(one, 0, one.dtype)
+    now, inputs = weights(one), one.seeded_inputs()
     assert one.optimizer is not None
     optimizer.take_updates(one.optimizer, eps=0.5)
     first = {name: torch.zeros_like(weight) for name, weight in now.items()}

@@ -27,7 +27,6 @@ from spbench.comm.fake import silent_transports
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.errors import USAGE
 from spbench.launch.local import LocalLauncher
-from spbench.model.inputs import seeded
 from spbench.results.sample import Sample
 from spbench.strategies.base import Strategy
 from spbench.strategies.fixed_axis import FixedAxis
@@ -381,8 +380,7 @@ def test_a_mask_over_projected_keys_hides_nothing(projection: dict[str, int], se
             Workload.model_validate(data)
     alone = silent_transports(0, 1)
     step = Step(workload, OneDevice(), alone, CPU)
-    whole = seeded(workload, seed=0).map(lambda x: x.to(torch.float64))
-    mine = whole.part(step.first, step.pairs, step.comm).requiring_grad(True)
+    mine, _ = step.seeded_inputs(torch.float32)
     step.model(mine)[:, 0].sum().backward()
     assert mine.x.grad is not None
     assert bool(mine.x.grad[:, 1:].any()) == sees
