@@ -87,7 +87,7 @@ def is_steady(times_ms: Sequence[float]) -> bool:
     if not last or not before:
         return False
     early, late = statistics.fmean(before), statistics.fmean(last)
-    scatter = math.sqrt(sum(statistics.variance(w) / len(w) for w in (before, last)))
+    scatter = math.sqrt(_squared_error(before, early) + _squared_error(last, late))
     return abs(late - early) <= STEADY * early + scatter / 2
 
 
@@ -99,6 +99,11 @@ def _window(times_ms: Sequence[float]) -> Sequence[float]:
         if filled_s >= WINDOW_S and steps >= WINDOW:
             return times_ms[-steps:]
     return ()
+
+
+def _squared_error(window: Sequence[float], mean: float) -> float:
+    """The square of the standard error of a window's mean."""
+    return math.fsum((x - mean) ** 2 for x in window) / (len(window) - 1) / len(window)
 
 
 @contextmanager

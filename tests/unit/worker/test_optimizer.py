@@ -187,7 +187,7 @@ def counted(strategy: str, ranks: int, *settings: str) -> Iterator[tuple[int, in
         yield fields["optimizer_bytes"], more, each
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_memory_is_as_computed(strategy: str, ranks: int, dtype: str) -> None:
