@@ -92,9 +92,10 @@ def measured(case: Case, samples: Sequence[Sample], peak_tflops: float | None) -
     columns["compute_note"] = next((s.compute_note for s in samples if s.compute_note), "")
     if silent:
         columns |= {"compute_ms": typical(silent), "iterations": len(silent)}
+    if steps or silent:  # a share has silent steps alone
+        columns |= _issuing(typical(steps or silent), issued)
     if steps:
         columns |= _speeds(case, steps, peak_tflops)
-        columns |= _issuing(columns["step_ms"], issued)
         if silent:
             columns |= _exposed(columns, steps, silent)
     return columns

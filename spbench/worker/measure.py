@@ -103,10 +103,7 @@ def _time(
             return times
 
         def silenced(steps: int) -> list[float]:
-            times = silent.time(steps, lambda: machine.look(is_silent=True))
-            if not silent.why_none:
-                proof.look_at_gradients()
-            return times
+            return silent.time(steps, lambda: machine.look(is_silent=True))
 
         block_s = math.inf if observer.turns is None else TURN_S
         also = silenced if both else None

@@ -150,7 +150,9 @@ class StepProof:
         """Runs one more step as the timed ones were. Fields of the rank's Sample."""
         if not self._is_share:
             self._group.barrier()
-            self._run(step)
+            with Witness(self._step.transports) as witness:
+                self._run(step)
+            self._note(witness.why_wrong())
             last = self._fingerprint()
             dtype = self._step.workload.dtype
             tolerances = dict.fromkeys(last, TOLERANCE[dtype])

@@ -215,6 +215,9 @@ def test_a_step_that_the_host_is_too_slow_for_is_marked() -> None:
     found = measured(case(), [sample(issue_ms=[91.0] * 9, **ON_GPU)], None)
     assert found["host_bound"] == "yes" and "exposed_comm_ms" not in found
     assert found["compute_note"] == "host-bound: issuing takes 91% of the step"
+    share = {"compute_ms": [80.0] * 9, "issue_ms": [79.0] * 9, "peak_allocated_bytes": 1}
+    found = measured(case(kind="one_gpu_share"), [sample(**share)], None)
+    assert (found["issue_ms"], found["host_bound"]) == (79.0, "yes")
 
 
 def test_bounds_hold_what_communication_adds_where_clocks_differ() -> None:
