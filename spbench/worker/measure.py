@@ -155,7 +155,9 @@ class SilentPass:
             if not failed:
                 try:
                     self.one_step()
-                except torch.OutOfMemoryError as error:
+                except (RuntimeError, MemoryError) as error:
+                    if not memory.is_out_of_memory(error):
+                        raise
                     failed.append(str(error).partition("\n")[0][:200])
 
         with self.whole.silenced():

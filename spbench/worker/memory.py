@@ -57,6 +57,13 @@ class LiveStorages(TorchDispatchMode):
         self.live_bytes -= rounded
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the device, a library on it or the host had no memory left."""
+    words = ("out of memory", "ALLOC_FAILED", "can't allocate memory")
+    is_known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+    return is_known or any(each in str(error) for each in words)
+
+
 def measure(
     step: Callable[[], object], already_there: Iterable[Tensor], device: torch.device
 ) -> dict[str, int]:
