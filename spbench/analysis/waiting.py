@@ -46,13 +46,13 @@ class Waiting:
     links_ms: float | None
     """The time that the same transfers took in ``doctor --links``, one after another."""
     measured_utc: str
-    """When that was."""
+    """When the links were timed."""
     to_one_rank: Comparison | None
     """This step time over one rank's."""
 
     @property
     def is_link_bound(self) -> bool:
-        """Not where the links gave four times as much: then they are not what it waits for."""
+        """Whether half of a step waits for links; not where they gave four times as much."""
         return self._waits(BOUND) and not self.is_below_links
 
     @property
@@ -64,7 +64,7 @@ class Waiting:
 
     @property
     def is_slower_than_one(self) -> bool:
-        """By the interval; where there is none, by the ratio."""
+        """Whether the step takes longer, by the interval; where there is none, by the ratio."""
         one = self.to_one_rank
         if one is None or one.ratio is None:
             return False
@@ -75,7 +75,7 @@ class Waiting:
 
 
 def waiting(frame: pandas.DataFrame, reports: Sequence[LinkReport]) -> list[Waiting]:
-    """One for each measured case on two ranks or more; the first report that fits counts."""
+    """What each measured case on two ranks or more waits for; the first report that fits counts."""
     cases = [case for case in cases_of(frame).values() if case.used]
     ones = [case for case in cases if case.used[0].world_size == 1]
     return [
@@ -132,7 +132,7 @@ def _calls(row: Record) -> Mapping[str, int]:
 
 
 def _to_one_rank(case: CaseRows, ones: Sequence[CaseRows]) -> Comparison | None:
-    """Against the same strategy on one rank, else against the fastest there."""
+    """The step time over that of the same strategy on one rank, else of the fastest there."""
     same = [one for one in ones if one.used[0].strategy == case.used[0].strategy]
     timed = [one for one in same or ones if one.launches.median_ms is not None]
     if not timed:

@@ -45,7 +45,7 @@ class LinkRow(BaseModel):
     slowest_bytes_per_s: float
     """Rate of the rank whose median time is the longest."""
     share_of_nominal: float | None = None
-    """None: the nominal rate is not known, or several ranks share a link."""
+    """Achieved over nominal rate; None: not known, or several ranks share a link."""
 
 
 class LinkReport(BaseModel):
@@ -59,7 +59,7 @@ class LinkReport(BaseModel):
     backend: str
     ranks: int
     placement: str
-    """As in a row of runs.csv: blank on one machine."""
+    """Ranks on each machine, as in a row of runs.csv; blank on one machine."""
     hosts: list[str]
     hardware: str
     torch: str

@@ -54,7 +54,7 @@ class Sample(BaseModel):
     compute_ms: list[float] | None = None
     """Milliseconds of the steps with silent collectives."""
     compute_note: str = ""
-    """Why there are none, in words."""
+    """Why ``compute_ms`` is blank although steps were timed."""
     issue_ms: list[float] | None = None
     """Milliseconds until the call of each timed step returned; None where there is no device that
     works on."""
@@ -80,7 +80,7 @@ class Sample(BaseModel):
     """Variables that the strategy asked for, and a fault that was planted."""
     conditions: Conditions | None = None
     variables: dict[str, str] | None = None
-    """Those of CUDA, NCCL, torch and OpenMP, as they were when the case ran."""
+    """Variables of CUDA, NCCL, torch and OpenMP, as they were when the case ran."""
     numa: str = ""
     """NUMA nodes on which the rank of a GPU may run, as numa0; any: all of several nodes."""
     attention_kernel: str = ""
@@ -91,7 +91,7 @@ class Sample(BaseModel):
     agreement_error: float | None = None
     agreed_with: str = ""
     fingerprint: Fingerprint | None = None
-    """The first step's, of rank 0."""
+    """The fingerprint of the first step; rank 0 alone has it."""
 
 
 class Checked(BaseModel):

@@ -22,7 +22,7 @@ from spbench.workload.case import Job
 
 
 def check_links(check: LinkCheck, cluster: Cluster | None) -> LinkReport | None:
-    """None on a rank or node that is not the first. Raises Failure where ranks fail."""
+    """The report; None on a rank or node that is not the first. Raises Failure where ranks fail."""
     job = check.job()
     if cluster is not None:
         cluster = described(cluster, job.model_dump_json(), job.hang_s)
