@@ -1,5 +1,17 @@
-"""``python -m spbench``, as torchrun starts it."""
+"""``spbench``, and ``python -m spbench`` as torchrun starts it."""
 
-from spbench.cli.main import main
+import signal
+from typing import NoReturn
 
-main()
+
+def main() -> NoReturn:
+    """Runs the command; until that is loaded and handles signals, Ctrl-C ends without a word."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from spbench.cli.main import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -69,6 +69,13 @@ def test_an_ending_by_signal(tmp_path: Path, signals: list[signal.Signals], code
             probe.listen()
 
 
+def test_an_interrupt_while_the_command_is_loaded(tmp_path: Path) -> None:
+    """It ends at once, by the signal itself and without a word."""
+    (tmp_path / "click.py").write_text("import os\nos.kill(os.getpid(), 2)\n")
+    run = start(tmp_path, "list", "runs", PYTHONPATH=f"{tmp_path}{os.pathsep}{PATHS}")
+    assert finish(run, 20) == (-signal.SIGINT, "", "")
+
+
 @pytest.mark.long
 def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
     """No process is left, and the row of the case under way says that it was interrupted."""
