@@ -23,8 +23,8 @@ from spbench.workload.catalogue import find, names, with_settings
 from spbench.workload.workload import Workload
 
 SHAPES = [find(name, "verify") for name in names("verify")]
-BY_PROCESSES = [pytest.param(ranks, marks=pytest.mark.long) for ranks in (2, 3)]
-"""Numbers of ranks that real processes prove in every run, and threads in a full one."""
+BETWEEN = [pytest.param(ranks, marks=pytest.mark.long) for ranks in (2, 3)]
+"""Numbers of ranks between 1 and 4, which threads prove in a full run."""
 ON_PROCESSES = (
     "axes-2d-uneven",
     "axes-3d-uneven",
@@ -36,11 +36,12 @@ ON_PROCESSES = (
     "projected",
 )
 """Shapes of a short run on processes: every kind of sublayer and of uneven shard."""
+LOW_PRECISION = [pytest.param("float32", marks=pytest.mark.long), "bfloat16", "float16"]
 SEEDS = (0, 1) if ALL else (1,)
 """Of other dtypes; elsewhere it is 0."""
 
 
-@pytest.mark.parametrize("ranks", [1, *BY_PROCESSES, 4])
+@pytest.mark.parametrize("ranks", [1, *BETWEEN, 4])
 @pytest.mark.parametrize("strategy", variants())
 def test_equals_one_device_on_every_shape(strategy: str, ranks: int) -> None:
     """In float64: output, all gradients below 1e-9, bytes exact; or declined in a sentence."""
@@ -120,7 +121,7 @@ def test_sharp_logits(strategy: str) -> None:
             assert not why_wrong(prove(work, load(strategy), ranks, sharpness=8.0)), name
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", LOW_PRECISION)
 @pytest.mark.parametrize("strategy", variants())
 def test_other_dtypes(strategy: str, dtype: str) -> None:
     """Each dtype passes against its own tolerance, whatever the seed."""
@@ -138,7 +139,7 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLauncher
     launcher.close()
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_real_processes_over_gloo(ranks: int, launcher: LocalLauncher, tmp_path: Path) -> None:
     """Every strategy on every shape (a short run: on eight), in one launch per world size."""
     drawn = [shape for shape in SHAPES if ALL or shape.name in ON_PROCESSES]

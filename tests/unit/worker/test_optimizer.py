@@ -28,6 +28,7 @@ from spbench.workload.catalogue import find, with_settings
 from spbench.workload.flops import parameters
 from spbench.workload.workload import DTYPE_BYTES, Workload
 
+FLOAT32 = pytest.param("float32", marks=pytest.mark.long)
 STRATEGIES = ("dsp", "ulysses", "megatron-sp", "rsa")
 
 
@@ -49,7 +50,7 @@ def test_two_updates_equal_one_devices(strategy: str, ranks: int) -> None:
     assert max(outcome.worst.relative for outcome in outcomes) < 1e-9
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", [FLOAT32, "bfloat16", "float16"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_other_dtypes(strategy: str, dtype: str) -> None:
     """Each passes against its own tolerance."""
@@ -104,7 +105,7 @@ def test_updates_are_adamws() -> None:
     torch.testing.assert_close(weights(one), now, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", FLOAT32])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("left_out", ["first", "last", "cut"])
 def test_an_optimizer_that_skips_a_parameter(
@@ -188,7 +189,7 @@ def counted(strategy: str, ranks: int, *settings: str) -> Iterator[tuple[int, in
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.long), 3])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_memory_is_as_computed(strategy: str, ranks: int, dtype: str) -> None:
     """Within 1 % of two moments a weight that the rank holds; and the peak is so much higher."""
