@@ -59,7 +59,9 @@ def test_an_optimizer_is_shown() -> None:
     assert f"{plain}, optimizer adamw" in shown
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize(
+    "ranks", [*(pytest.param(few, marks=pytest.mark.long) for few in (1, 2)), 3, 8]
+)
 @pytest.mark.parametrize("name", names())
 def test_lanes_add_up(name: str, ranks: int) -> None:
     """Legs add up to the forward bytes of the traffic, to the byte; a step has all its phases."""

@@ -23,25 +23,22 @@ from spbench.workload.catalogue import find, names, with_settings
 from spbench.workload.workload import Workload
 
 SHAPES = [find(name, "verify") for name in names("verify")]
-BETWEEN = [pytest.param(ranks, marks=pytest.mark.long) for ranks in (2, 3)]
-"""Numbers of ranks between 1 and 4, which threads prove in a full run."""
-ON_PROCESSES = (
-    "axes-2d-uneven",
-    "axes-3d-uneven",
-    "causal-only",
-    "checkpointed",
-    "few-key-heads",
-    "mixed",
-    "pair-bias",
-    "projected",
-)
-"""Shapes of a short run on processes: every kind of sublayer and of uneven shard."""
+ON_PROCESSES = {
+    2: ("axes-2d-uneven", "causal-only", "few-key-heads", "pair-bias"),
+    3: ("axes-3d-uneven", "checkpointed", "mixed", "projected"),
+}
+"""Shapes of a short run by number of processes: every kind of sublayer and of uneven shard."""
+BY_PROCESSES = [pytest.param(ranks, marks=pytest.mark.long) for ranks in ON_PROCESSES]
+"""Numbers of ranks that real processes prove in every run, and threads in a full one."""
 LOW_PRECISION = [pytest.param("float32", marks=pytest.mark.long), "bfloat16", "float16"]
+IN_LOW_PRECISION = ("axes-2d-uneven", "mixed", "pair-bias")
+if ALL:
+    IN_LOW_PRECISION = (*IN_LOW_PRECISION, "checkpointed", "causal", "projected")
 SEEDS = (0, 1) if ALL else (1,)
 """Of other dtypes; elsewhere it is 0."""
 
 
-@pytest.mark.parametrize("ranks", [1, *BETWEEN, 4])
+@pytest.mark.parametrize("ranks", [1, *BY_PROCESSES, 4])
 @pytest.mark.parametrize("strategy", variants())
 def test_equals_one_device_on_every_shape(strategy: str, ranks: int) -> None:
     """In float64: output, all gradients below 1e-9, bytes exact; or declined in a sentence."""
@@ -125,7 +122,7 @@ def test_sharp_logits(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", variants())
 def test_other_dtypes(strategy: str, dtype: str) -> None:
     """Each dtype passes against its own tolerance, whatever the seed."""
-    for name in ("axes-2d-uneven", "checkpointed", "causal", "mixed", "pair-bias", "projected"):
+    for name in IN_LOW_PRECISION:
         work = with_settings(find(name, "verify"), [f"dtype={dtype}"])
         for seed in SEEDS if not load(strategy).why_not(work, 3) else ():
             assert not why_wrong(prove(work, load(strategy), 3, seed=seed)), (name, seed)
@@ -139,17 +136,17 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLauncher
     launcher.close()
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.long), 3])
+@pytest.mark.parametrize("ranks", ON_PROCESSES)
 def test_real_processes_over_gloo(ranks: int, launcher: LocalLauncher, tmp_path: Path) -> None:
-    """Every strategy on every shape (a short run: on eight), in one launch per world size."""
-    drawn = [shape for shape in SHAPES if ALL or shape.name in ON_PROCESSES]
-    assert ALL or len(drawn) == len(ON_PROCESSES)
+    """Every strategy on every shape (a short run: on four), in one launch per world size."""
+    drawn = [shape for shape in SHAPES if ALL or shape.name in ON_PROCESSES[ranks]]
+    assert ALL or len(drawn) == len(ON_PROCESSES[ranks])
     shapes = [with_settings(shape, ["dtype=float64"]) for shape in drawn]
     checks = checks_for(variants(), shapes)
     job = Job(ranks=ranks, device="cpu", checks=checks, timeout_s=240.0)
     results = run_checks(job, launcher, tmp_path / "job")
     assert len(results) == len(checks)
-    assert {result.outcome for result in results} == {"passed", "declined"}
+    assert {result.outcome for result in results} - {"declined"} == {"passed"}
     passed = [result for result in results if result.outcome == "passed"]
     assert len(passed) > 0.8 * len(results)
     assert all(r.output_error is not None and r.output_error < 1e-9 for r in passed)

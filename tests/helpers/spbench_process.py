@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PLUGINS = Path(__file__).parent / "plugins"
 PATHS = os.pathsep.join([str(PLUGINS), str(ROOT)])
 SMALL = ("-w", "earthformer-small", "--quick", "--device", "cpu", "--set", "depth=1")
-LONG = (*SMALL, "--set", "axes={time: 16, height: 64, width: 64}", "-s", "rsa", "--gpus", "2")
+LONG = (*SMALL, "--set", "axes={time: 16, height: 32, width: 32}", "-s", "rsa", "--gpus", "2")
 """Of many seconds."""
 
 

@@ -100,7 +100,8 @@ def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
     assert [row["status"] for row in rows_of(out)] == ["interrupted"]
 
 
-@pytest.mark.parametrize("who", ["spbench", pytest.param("launcher", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("who", ["spbench", "launcher"])
 def test_a_sudden_death(tmp_path: Path, who: str) -> None:
     """After SIGKILL to spbench no process is left, and the lock does not hold. After SIGKILL to the
     launcher its ranks end, a row says so, and the next case has a launcher of its own."""

@@ -187,7 +187,7 @@ def test_a_planted_slow_rank_shows(tmp_path: Path) -> None:
     found = re.findall(rf"took (.*) s: {phases}; overhead (.*) s", err)
     assert len(found) == 2
     assert all(float(beyond) < float(took) for took, beyond in found)
-    assert min(float(beyond) for _, beyond in found) < 1.5
+    assert min(float(beyond) for _, beyond in found) < 4
     for launch in range(2):
         files = [next(tmp_path.glob(f"here/logs/*launch{launch}/rank{r}.json")) for r in range(2)]
         fast, slow = (json.loads(file.read_text()) for file in files)

@@ -41,6 +41,7 @@ def test_on_one_machine(tmp_path: Path) -> None:
     assert f"kept in {kept.relative_to(tmp_path)}" in err
 
 
+@pytest.mark.long
 def test_under_torchrun(tmp_path: Path) -> None:
     """Ranks that another launcher has started time the same; rank 0 alone prints and keeps."""
     joined = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

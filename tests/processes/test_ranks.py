@@ -53,7 +53,7 @@ FAULTS = {
 """Status, reason, and a pattern in the log of the rank to blame."""
 BY_DAY = [
     *("oom@rank1:step3", "raise@rank1:step3", "kill@rank1:step3", "hang@rank1:step3"),
-    *("deaf@rank1:step3", "corrupt@rank1:step0", ""),
+    *("corrupt@rank1:step0", ""),
 ]
 LONG = [fault for fault in FAULTS if fault not in BY_DAY]
 EACH_FAULT = [*BY_DAY, *(pytest.param(fault, marks=pytest.mark.long) for fault in LONG)]
