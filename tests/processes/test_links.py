@@ -60,6 +60,7 @@ def test_under_torchrun(tmp_path: Path) -> None:
     assert len(list((tmp_path / "results" / "links").iterdir())) == 1
 
 
+@pytest.mark.long
 def test_ranks_that_fail(tmp_path: Path) -> None:
     """The first cause in a sentence, where the logs are, and exit 6; nothing is kept."""
     fault = {"SPBENCH_FAULT": "exit@rank1:init"}

@@ -11,7 +11,9 @@ import torch.multiprocessing as mp
 from helpers.rank_programs import check_network
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2, 3])
+@pytest.mark.parametrize(
+    "ranks", [*(pytest.param(few, marks=pytest.mark.long) for few in (1, 2)), 3]
+)
 def test_network(ranks: int, tmp_path: Path) -> None:
     """Collectives are right; c10d is handed exactly the bytes that spbench counts and predicts."""
     with socket.socket() as free:

@@ -59,6 +59,7 @@ def test_the_kernels_kills_are_counted(tmp_path: Path) -> None:
     assert oom_kills() >= 0
 
 
+@pytest.mark.long
 def test_a_hung_launch_that_leaves_memory_ends_the_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

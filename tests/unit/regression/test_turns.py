@@ -297,7 +297,8 @@ def test_the_peak_of_a_process() -> None:
     assert alternate._peak_bytes(2**31 - 1) == 0
 
 
-@pytest.mark.parametrize("fault", ["", pytest.param("hang@rank1:step10", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["", "hang@rank1:step10"])
 def test_real_launches_take_turns(
     server: TurnServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
