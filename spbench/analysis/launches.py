@@ -171,5 +171,8 @@ def why_incomplete(records: Sequence[Record], good: Sequence[Record]) -> str:
         is_left_out = not any(record.noisy for record in good)
         effect = "left out" if is_left_out else "so the time is unreliable"
         reasons.append(f"{len(noisy)} of {len(records)} launches noisy, {effect}: {noisy[-1]}")
+    unsteady = [record for record in good if record.steady == "no" and record.effort == "full"]
+    if unsteady:
+        reasons.append(f"{len(unsteady)} of {len(records)} launches timed before they were steady")
     notes = dict.fromkeys(record.compute_note for record in good if record.compute_note)
     return "; ".join(reasons + [f"exposed time is not known: {note}" for note in [*notes][-1:]])

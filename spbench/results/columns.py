@@ -138,6 +138,10 @@ MEANINGS: Final = {
         "NUMA nodes to whose cores ranks of GPUs were bound, as `numa0 0-3, numa1 4-7`; `any`: "
         "not bound; blank on a CPU, on a machine with one node, or where it is not known."
     ),
+    "steady": (
+        "`no` where the warm-up ended at its limit before steps were steady, as that of `--quick` "
+        "mostly does: they may have drifted while they were timed."
+    ),
 }
 UNIT = re.compile(r"_(ms|bytes|mhz|w|c)(?=_|$)|(?<!per)_(s)$")
 UNITS: Final = {"mhz": "MHz", "w": "W", "c": "°C"}

@@ -114,6 +114,7 @@ class Record:
     agreed_with: str = ""
     variables: str = ""
     numa: str = ""
+    steady: str = ""
 
     @property
     def effort_label(self) -> str:

@@ -50,6 +50,8 @@ class Sample(BaseModel):
     steps_s: float | None = None
     """Seconds inside steps: of the gate, its reference, warm-up and every pass."""
     warmup: int | None = None
+    steady: bool | None = None
+    """Whether steps were steady when the warm-up ended."""
     step_ms: list[float] | None = None
     compute_ms: list[float] | None = None
     """Milliseconds of the steps with silent collectives."""

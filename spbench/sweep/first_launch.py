@@ -8,6 +8,9 @@ and each later launch is compared with it, also of a run that is resumed.
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +18,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+import spbench
+from spbench.launch.cluster import source_digest
 from spbench.results.agreement import TOLERANCE, Difference, Fingerprint, farthest, noise_floor
 from spbench.results.sample import Sample, write_atomically
+from spbench.strategies.registry import UnknownStrategyError, module_of
 from spbench.text import counted
 from spbench.workload.case import Case
 
@@ -35,6 +41,8 @@ class KeptLaunch(BaseModel):
     ranks: int
     device_name: str
     torch: str
+    code: str = ""
+    """Digest of spbench and of the strategy's module."""
     fingerprint: Fingerprint
 
 
@@ -67,7 +75,8 @@ class Agreement:
 
 def compare_with_first(folder: Path, case: Case, samples: Sequence[Sample]) -> Agreement | None:
     """How far the launch is from the first of its workload; None where there is nothing to compare,
-    or one device was compared with already. A first launch is kept."""
+    or one device was compared with already. A first launch is kept, until its code changes: a
+    defect that was mended must not make later launches wrong."""
     sample = next((sample for sample in samples if sample.fingerprint), None)
     if sample is None or sample.fingerprint is None:
         return None
@@ -76,11 +85,12 @@ def compare_with_first(folder: Path, case: Case, samples: Sequence[Sample]) -> A
         ranks=case.ranks,
         device_name=sample.device_name,
         torch=sample.versions.get("torch", ""),
+        code=_code_of(case.strategy),
         fingerprint=sample.fingerprint,
     )
     path = folder / FOLDER / f"{case.workload_key}-{case.device}-seed{case.seed}.json"
     first = _read(path)
-    if first is None:
+    if first is None or first.code != _code_of(first.strategy):
         with contextlib.suppress(OSError):  # a disk that is full shows when the row is written
             path.parent.mkdir(exist_ok=True)
             write_atomically(path, mine.model_dump_json())
@@ -99,6 +109,18 @@ def _made_alike(first: KeptLaunch, mine: KeptLaunch) -> bool:
     """Whether both had the same weights: another GPU or torch draws other random numbers."""
     same = ("scheme", "device_name", "torch")
     return all(getattr(first, name) == getattr(mine, name) for name in same)
+
+
+@functools.cache
+def _code_of(strategy: str) -> str:
+    """Equal for equal code of spbench and of this strategy, which may be a plug-in's."""
+    try:
+        found = importlib.util.find_spec(module_of(strategy))
+    except (ImportError, UnknownStrategyError, ValueError):
+        return ""
+    plug_in = Path(found.origin).read_bytes() if found and found.origin else b""
+    package = source_digest(Path(spbench.__file__).parent)
+    return f"{package} {hashlib.sha256(plug_in).hexdigest()[:12]}"
 
 
 def _read(path: Path) -> KeptLaunch | None:

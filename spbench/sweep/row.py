@@ -83,6 +83,8 @@ def measured(case: Case, samples: Sequence[Sample], peak_tflops: float | None) -
     columns = largest_columns(LARGEST, samples) | _counts(samples)
     columns |= {"stopped_by": samples[0].stopped_by, "steps_s": samples[0].steps_s}
     columns["attention_kernel"] = _kernels(samples)
+    steady = [sample.steady for sample in samples if sample.steady is not None]
+    columns["steady"] = "" if not steady else "yes" if all(steady) else "no"
     numa = [sample.numa for sample in samples]
     columns["numa"] = placement_of(numa) if all(numa) else ""
     columns |= as_columns(case.device, [sample.conditions for sample in samples])
@@ -97,7 +99,9 @@ def measured(case: Case, samples: Sequence[Sample], peak_tflops: float | None) -
     if steps:
         columns |= _speeds(case, steps, peak_tflops)
         if silent:
-            columns |= _exposed(columns, steps, silent)
+            known = [sample.conditions.clocks_mhz for sample in samples if sample.conditions]
+            ratios = [clocks[1] / clocks[0] for clocks in known if clocks is not None]
+            columns |= _exposed(columns, steps, silent, ratios)
     return columns
 
 
@@ -111,27 +115,32 @@ def _issuing(step_ms: float, issued_ms: list[float]) -> dict[str, Any]:
 
 
 def _exposed(
-    columns: Mapping[str, Any], steps: list[float], silent: list[float]
+    columns: Mapping[str, Any],
+    steps: list[float],
+    silent: list[float],
+    silent_over_timed: list[float],
 ) -> dict[str, float | str]:
     """Time that a step waits for communication: known, between two bounds, or not known.
 
     Computation takes as long in a real step as in a silent one only at the same clock; at another
-    its time is between that and what the clocks' ratio makes of it. Where the host is what a step
-    waits for, the difference says nothing about communication.
+    its time is between that and what the clocks' ratio makes of it, of whichever rank is the
+    slowest. Where the host is what a step waits for, the difference says nothing about
+    communication.
+
+    ``silent_over_timed``: the ratio of the clocks of each rank that knows both.
     """
     step_ms, compute_ms = columns["step_ms"], columns["compute_ms"]
     if columns.get("host_bound") == "yes":
         part = columns["issue_ms"] / step_ms
         return {"compute_note": f"host-bound: issuing takes {part:.0%} of the step"}
-    timed_mhz, silent_mhz = (columns.get(f"{name}_clock_mhz") or 0.0 for name in BOTH_PASSES)
-    is_known = timed_mhz > 0 and silent_mhz > 0
-    if not is_known or abs(timed_mhz / silent_mhz - 1) <= CLOCKS_ALIKE:
+    if all(abs(ratio - 1) <= CLOCKS_ALIKE for ratio in silent_over_timed):
         return {"exposed_comm_ms": step_ms - compute_ms}
-    other_ms = compute_ms * silent_mhz / timed_mhz
+    timed_mhz, silent_mhz = (columns[f"{name}_clock_mhz"] for name in BOTH_PASSES)
+    least_ms, most_ms = (compute_ms * end([1.0, *silent_over_timed]) for end in (min, max))
     error_ms = uncertainty_ms(steps) + uncertainty_ms(silent)
     return {
-        "exposed_comm_ms_low": step_ms - max(compute_ms, other_ms) - error_ms,
-        "exposed_comm_ms_high": step_ms - min(compute_ms, other_ms) + error_ms,
+        "exposed_comm_ms_low": step_ms - most_ms - error_ms,
+        "exposed_comm_ms_high": step_ms - least_ms + error_ms,
         "compute_note": f"clocks differ: {timed_mhz:.0f} MHz in timed steps, "
         f"{silent_mhz:.0f} MHz in silent ones",
     }

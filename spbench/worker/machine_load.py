@@ -21,6 +21,7 @@ from spbench.errors import or_none
 from spbench.results.conditions import Conditions
 from spbench.results.environment import cpu_name
 from spbench.worker.gpu_state import Gpu
+from spbench.worker.memory import alloc_retries
 
 BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
 """Fields of psutil's cpu_times in which a core works; guests are part of user."""
@@ -39,7 +40,7 @@ class Machine:
         self.group, self.device = group, group.device
         self.gpu = Gpu(self.device) if self.device.type == "cuda" else None
         self.load_average = or_none(lambda: os.getloadavg()[0])
-        self._retries = _alloc_retries(self.device)
+        self._retries_seen, self._retries = alloc_retries(self.device), 0
         self._elsewhere: dict[str, float] = {}
         group.barrier()
         self._before = _times()
@@ -56,8 +57,16 @@ class Machine:
 
     def look(self, is_silent: bool = False) -> None:
         """Right after each block, timed or silent, off the clock."""
+        self._count_retries(is_silent)
         if self.gpu is not None:
             self.gpu.look(is_silent)
+
+    def _count_retries(self, is_silent: bool) -> None:
+        """Those of a timed block: silent steps have memory of their own."""
+        seen, before = alloc_retries(self.device), self._retries_seen
+        if seen is not None and before is not None and not is_silent:
+            self._retries += seen - before
+        self._retries_seen = seen
 
     def seen(self) -> Conditions:
         """The last look, just after the timed pass."""
@@ -69,7 +78,7 @@ class Machine:
             "host": or_none(_host) or "",
             "cores": or_none(psutil.cpu_count),
             "load_average": self.load_average,
-            "alloc_retries": _since(self._retries, _alloc_retries(self.device)),
+            "alloc_retries": None if self._retries_seen is None else self._retries,
             **passed,
             **({} if self.gpu is None else self.gpu.state()),
         }
@@ -91,17 +100,6 @@ def hardware(device: torch.device, power_limit_w: float | None) -> str:
 def _gpu_name(device: torch.device) -> str:
     gpu = torch.cuda.get_device_properties(device)
     return f"{gpu.name} {gpu.total_memory / 2**30:.0f} GiB"
-
-
-def _alloc_retries(device: torch.device) -> int | None:
-    """How often the allocator emptied its cache and tried again; None on a CPU."""
-    if device.type != "cuda":
-        return None
-    return or_none(lambda: int(torch.cuda.memory_stats(device)["num_alloc_retries"]))
-
-
-def _since(before: int | None, now: int | None) -> int | None:
-    return None if before is None or now is None else now - before
 
 
 def _times() -> dict[str, float]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +22,7 @@ from spbench.worker.machine_load import Machine
 from spbench.worker.observer import Observer
 from spbench.worker.optimizer import state_bytes, state_tensors
 from spbench.worker.sampling import sample
+from spbench.worker.silent_pass import SilentPass
 from spbench.worker.step import Step
 from spbench.worker.step_proof import Expected, StepProof
 from spbench.worker.timer import WINDOW, Stopwatch
@@ -82,6 +82,7 @@ def _time(
     both = budget.silent and not is_share
     with observer.phase("warm-up"):
         warmup = watch.warm_up(step, budget)
+        is_warm = watch.is_warm(warmup)
         if both:
             silent.prove(proof)
 
@@ -110,6 +111,7 @@ def _time(
     observer.times.steps_s += watch.spent_s
     return {
         "warmup": len(warmup) + 2,  # with the two before the clock
+        "steady": is_warm,
         "step_ms": None if is_share else times.timed_ms,
         "compute_ms": times.timed_ms if is_share else silent.known(times.silent_ms),
         "compute_note": silent.why_none,
@@ -117,63 +119,6 @@ def _time(
         "stopped_by": times.stopped_by,
         "conditions": conditions,
     }
-
-
-@final
-@dataclass(kw_only=True)
-class SilentPass:
-    """Steps that send nothing. When one runs out of memory on any rank, all give them up.
-
-    Received tensors have a memory pool of their own, which the allocator may not empty for others:
-    it may run out where the step itself fits.
-    """
-
-    whole: Step
-    one_step: Callable[[], None]
-    group: Group
-    watch: Stopwatch
-    why_none: str = ""
-    """Why there are no times, in a sentence; blank while there are."""
-
-    def prove(self, proof: StepProof) -> None:
-        """Runs the first silent step, which must be the same work as a real one."""
-        with proof.silent_step():
-            self.time(1)
-        self.why_none = self.why_none or proof.why_silent_differs()
-
-    def known(self, silent_ms: list[float]) -> list[float] | None:
-        """All silent times, unless the pass was given up."""
-        return None if self.why_none else silent_ms or None
-
-    def time(self, steps: int, look: Callable[[], object] = lambda: None) -> list[float]:
-        """This rank's milliseconds; none once it was given up. Every rank must call it.
-
-        ``look`` is called right after the steps, before the ranks meet.
-        """
-        if self.why_none:
-            return []
-        failed: list[str] = []
-
-        def step() -> None:
-            # A rank that fails goes on meeting the others, which wait for it before each step.
-            if not failed:
-                try:
-                    self.one_step()
-                except (RuntimeError, MemoryError) as error:
-                    if not memory.is_out_of_memory(error):
-                        raise
-                    failed.append(str(error).partition("\n")[0][:200])
-
-        with self.whole.silenced():
-            times, _ = self.watch.time(step, steps)
-        look()
-        (anyone,) = self.group.largest([float(len(failed))])
-        if anyone:
-            cause = failed[0] if failed else "on another rank"
-            self.why_none = f"steps without communication ran out of memory: {cause}"
-            self.whole.give_up_silence()
-            return []
-        return times
 
 
 def _memory_and_bytes(

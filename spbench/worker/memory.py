@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from spbench.errors import or_none
+
 ROUND_BYTES = 512
 
 
@@ -87,3 +89,10 @@ def measure(
             "device_used_bytes": total - free,
         }
     return peaks | {"host_rss_bytes": psutil.Process().memory_info().rss}
+
+
+def alloc_retries(device: torch.device) -> int | None:
+    """How often the allocator has emptied its cache and tried again; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    return or_none(lambda: int(torch.cuda.memory_stats(device)["num_alloc_retries"]))

@@ -56,18 +56,22 @@ class Stopwatch:
         """Steps until they are steady (``is_steady``); the slowest rank's milliseconds.
 
         At least ``min_warmup`` steps, at most ``max_warmup``, and beyond ``min_warmup`` at most
-        twice ``seconds``.
+        twice ``seconds``, or four times where two windows of long steps need them.
         """
         slowest: list[float] = []
-        least_s = LEAST_WARMUP_S[self.group.device.type]
         while len(slowest) < budget.max_warmup:
             slowest += self.group.largest(self.once(step)[:1])
-            spent_s = sum(slowest) / 1e3
+            most_s = budget.seconds * (2 if len(slowest) >= 2 * WINDOW else 4)
             if len(slowest) >= budget.min_warmup and (
-                (spent_s >= least_s and is_steady(slowest)) or spent_s > 2 * budget.seconds
+                self.is_warm(slowest) or sum(slowest) / 1e3 > most_s
             ):
                 break
         return slowest
+
+    def is_warm(self, slowest_ms: Sequence[float]) -> bool:
+        """Whether a warm-up of these steps made them steady."""
+        least_s = LEAST_WARMUP_S[self.group.device.type]
+        return sum(slowest_ms) / 1e3 >= least_s and is_steady(slowest_ms)
 
     def time(self, step: Callable[[], object], iterations: int) -> tuple[list[float], list[float]]:
         """This rank's milliseconds of each iteration, and of its call alone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -236,6 +237,29 @@ def test_bounds_hold_what_communication_adds_where_clocks_differ() -> None:
         assert found["exposed_comm_ms_low"] <= truth_ms <= found["exposed_comm_ms_high"]
         assert "exposed_comm_ms" not in found
         assert "1980 MHz in timed steps, 1700 MHz in silent ones" in found["compute_note"]
+
+
+def test_bounds_hold_for_whichever_rank_is_the_slowest() -> None:
+    """One rank's clock is lower in the silent pass, another's higher: both ends are looser."""
+    clocks = ((1980.0, 1700.0), (1800.0, 1980.0))
+    ranks = [
+        sample(**ON_GPU, conditions={"timed_clock_mhz": timed, "silent_clock_mhz": silent})
+        for timed, silent in clocks
+    ]
+    found = measured(case(), ranks, None)
+    assert found["exposed_comm_ms_low"] == pytest.approx(100 - 80 * 1980 / 1800)
+    assert found["exposed_comm_ms_high"] == pytest.approx(100 - 80 * 1700 / 1980)
+
+
+@pytest.mark.parametrize(
+    ("of_ranks", "said"), [((True, True), "yes"), ((True, False), "no"), ((None, None), "")]
+)
+def test_a_launch_is_steady_if_all_its_ranks_are(
+    of_ranks: Sequence[bool | None], said: str
+) -> None:
+    """Blank where it is not known."""
+    ranks = [sample(step_ms=[4.0], steady=steady) for steady in of_ranks]
+    assert measured(case(), ranks, None)["steady"] == said
 
 
 def test_clocks_that_differ_by_little_bound_nothing() -> None:

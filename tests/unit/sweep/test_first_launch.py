@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from spbench.results.sample import Sample
+from spbench.sweep import first_launch
 from spbench.sweep.first_launch import FOLDER, compare_with_first
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
@@ -46,6 +49,17 @@ def test_what_cannot_be_compared_is_not(tmp_path: Path) -> None:
     assert compare_with_first(tmp_path, case(), samples(OTHER, versions={"torch": "3"})) is None
     assert compare_with_first(tmp_path, case(), samples(OTHER, agreed_with="one device")) is None
     assert compare_with_first(tmp_path, case(), samples(None)) is None
+
+
+def test_a_first_launch_of_other_code_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is resumed after a defect was mended begins anew."""
+    compare_with_first(tmp_path, case(), samples(OTHER))
+    monkeypatch.setattr(first_launch, "_code_of", lambda strategy: "mended")
+    assert compare_with_first(tmp_path, case("rsa"), samples()) is None
+    again = compare_with_first(tmp_path, case(), samples())
+    assert again is not None and again.agreed_with == "rsa on 2 ranks"
 
 
 def test_a_torn_file_is_written_anew(tmp_path: Path) -> None:

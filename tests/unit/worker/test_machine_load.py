@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
@@ -127,6 +128,16 @@ def test_both_clocks_are_those_of_the_gpu_that_differs_most() -> None:
     columns = as_columns("cuda", ranks(alike, capped, {"timed_clock_mhz": 1000.0}))
     assert (columns["timed_clock_mhz"], columns["silent_clock_mhz"]) == (1980.0, 1700.0)
     assert "silent_clock_mhz" not in as_columns("cuda", ranks({"timed_clock_mhz": 1000.0}))
+
+
+def test_retries_of_silent_blocks_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silent steps have memory of their own, which a timed one need not have been short of."""
+    seen = itertools.chain([5], [6, 9, 9, 11], itertools.repeat(11))
+    monkeypatch.setattr(machine_load, "alloc_retries", lambda _: next(seen))
+    machine = Machine(ShareOfGroup(torch.device("cpu"), 1))
+    for is_silent in (False, True, False, True):
+        machine.look(is_silent)
+    assert machine.seen().alloc_retries == 1
 
 
 def test_retries_of_the_allocator_disturb() -> None:

@@ -23,6 +23,7 @@ from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_th
 from spbench.results.conditions import Conditions
 from spbench.strategies.registry import load
 from spbench.worker import measure as measuring
+from spbench.worker import memory
 from spbench.worker.observer import Observer, PhaseTimes
 from spbench.worker.step import Step
 from spbench.worker.timer import Stopwatch
@@ -180,3 +181,15 @@ def test_a_silent_pass_without_memory_leaves_only_its_times_blank(
     for fields in (first, second):
         assert (len(fields["step_ms"]), fields["compute_ms"]) == (20, None)
     assert "2.00 GiB." in second["compute_note"] and "another rank" in first["compute_note"]
+
+
+def test_no_memory_for_both_passes(monkeypatch: pytest.MonkeyPatch, order: list[str]) -> None:
+    """Where the allocator empties its cache for a silent step, a timed one would be short next:
+    silent steps are given up, and a step outside the clock fills the cache again."""
+    retries = itertools.chain([0] * 7, itertools.repeat(1))
+    monkeypatch.setattr(memory, "alloc_retries", lambda _: next(retries))
+    budget = MeasurementBudget(min_iterations=20, max_iterations=20)
+    (fields,) = measured(1, budget, steady)
+    assert re.fullmatch(r"SxS(Sx)+sxxm(SSlxsslx){2}SSlxsslxS(SSlx){7}eSx", "".join(order))
+    assert (len(fields["step_ms"]), fields["compute_ms"]) == (20, None)
+    assert "the allocator emptied its cache" in fields["compute_note"]

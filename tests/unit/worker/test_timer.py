@@ -120,6 +120,15 @@ def test_long_steps_do_not_warm_up_for_ever() -> None:
     assert len(watch(time).warm_up(time.step, MeasurementBudget(seconds=1.0))) == 3
 
 
+def test_steps_of_more_than_a_second_fill_both_windows() -> None:
+    """Beyond twice the wanted seconds, if they need it; whether they were steady is known."""
+    alike, sinking = FakeTime([1500.0]), FakeTime([1500.0 + 400 * i for i in range(30)][::-1])
+    for time, is_warm in ((alike, True), (sinking, False)):
+        stopwatch = watch(time)
+        slowest = stopwatch.warm_up(time.step, MeasurementBudget(seconds=3.0))
+        assert (len(slowest) >= 6, stopwatch.is_warm(slowest)) == (is_warm, is_warm)
+
+
 def test_times_are_the_steps_alone() -> None:
     """The time of a step does not include its barrier."""
     time = FakeTime([7.0, 9.0, 8.0])
