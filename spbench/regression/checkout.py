@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spbench.regression import tree_answers
+from spbench.results.variables import without_passwords
 from spbench.workload.case import Case
 
 INSTEAD = (
@@ -132,5 +133,5 @@ def _git(*words: str, variables: Mapping[str, str] | None = None) -> str:
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode(errors="replace").splitlines()
         why = " ".join(line.strip() for line in lines if line.strip()) or "git failed"
-        raise CheckoutError(why.removeprefix("fatal: ")) from None
+        raise CheckoutError(without_passwords(why.removeprefix("fatal: "))) from None
     return done.stdout.decode().strip()

@@ -27,6 +27,7 @@ from spbench.results.lock import LOCK, taken
 from spbench.results.record import COLUMNS, Record
 from spbench.results.run_json import read_run
 from spbench.results.sample import Sample, write_atomically
+from spbench.results.variables import without_passwords
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LEAST_FREE_BYTES = 16 * 2**20
@@ -143,7 +144,7 @@ class Store:
         cases = {(c["key"], c["launch"]): c for c in earlier.get("cases", [])}
         cases |= {(c["key"], c["launch"]): c for c in facts.get("cases", [])}
         merged = {**facts, "history": history} | ({"cases": list(cases.values())} if cases else {})
-        text = json.dumps(merged, indent=2) + "\n"
+        text = without_passwords(json.dumps(merged, indent=2)) + "\n"
         with _named(self.folder):
             write_atomically(path, text)
 

@@ -19,7 +19,7 @@ from spbench.comm.transport import Transports
 from spbench.errors import or_none
 from spbench.results.environment import numa_binding
 from spbench.results.sample import Checked, Sample
-from spbench.results.variables import of_a_rank
+from spbench.results.variables import of_a_rank, shown
 from spbench.strategies.base import Strategy
 from spbench.strategies.registry import load
 from spbench.worker.gate import GateResult, run_gate
@@ -42,7 +42,7 @@ def run_case(case: Case, group: Group, observer: Observer, asked: Collection[str
         return Sample(rank=group.rank, status="skipped", reason=why_not)
     torch.manual_seed(case.seed + group.rank)
     planted = {} if observer.fault is None else observer.fault.environment
-    environment = {name: os.environ.get(name, "") for name in asked} | planted
+    environment = {name: shown(name, os.environ.get(name, "")) for name in asked} | planted
     facts = _facts(group.device) | {"environment": environment}
     facts["variables"] = of_a_rank(os.environ)
     return _gate_and_measure(case, strategy, group, observer).model_copy(update=facts)

@@ -132,7 +132,7 @@ def test_joining_ranks_that_torchrun_started(tmp_path: Path) -> None:
     On a CPU no strategy asks for a variable of CUDA, and none has it; what the user has set is in
     every row, as the ranks had it.
     """
-    more = {"SPBENCH_FAULT": "slow@rank1:1%", "NCCL_ALGO": "Ring", "CUDA_X": "a b"}
+    more = {"SPBENCH_FAULT": "slow@rank1:1%", "NCCL_ALGO": "Ring", "CUDA_CACHE_PATH": "a b"}
     run = torchrun(tmp_path, *SMALL, "-s", "dsp,megatron-sp", **more)
     assert run.returncode == 0, run.stderr[-2000:]
     rows = json.loads(run.stdout)
@@ -144,7 +144,7 @@ def test_joining_ranks_that_torchrun_started(tmp_path: Path) -> None:
     assert {row["environment"] for row in rows} == {"SPBENCH_FAULT=slow@rank1:1%"}
     (said,) = {row["variables"] for row in rows}
     variables = read_column(said)
-    assert (variables["NCCL_ALGO"], variables["CUDA_X"]) == ("Ring", "a b")
+    assert (variables["NCCL_ALGO"], variables["CUDA_CACHE_PATH"]) == ("Ring", "a b")
     assert "CUDA_DEVICE_MAX_CONNECTIONS" not in variables
     assert {row["numa"] for row in rows} == {""}
 

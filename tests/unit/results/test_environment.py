@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any, NoReturn
 import pynvml
 import pytest
 
+from spbench.regression.checkout import CheckoutError, work_tree
 from spbench.results.environment import (
     environment,
     git_state,
@@ -144,3 +146,11 @@ def test_a_package_that_is_not_there_has_no_version() -> None:
     """A blank, not an error."""
     assert package_version("no-such-package-anywhere") == ""
     assert package_version("numpy")[0].isdigit()
+
+
+def test_a_message_of_git_has_no_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partial clone may fetch, and git then names the remote with all of its URL."""
+    put_git(tmp_path, "echo fatal: unable to access https://me:hunter2@host/x >&2; exit 128")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(CheckoutError, match=re.escape("access https://(hidden)@host/x")):
+        work_tree()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,14 @@ from helpers.example_rows import row
 
 from spbench.results.reading import read_runs, records_of
 from spbench.results.store import Store
-from spbench.results.variables import column_of, compared, of_a_rank, read_column, variables
+from spbench.results.variables import (
+    column_of,
+    compared,
+    of_a_rank,
+    read_column,
+    shown,
+    variables,
+)
 
 
 def test_only_variables_that_matter_are_kept() -> None:
@@ -31,11 +40,43 @@ def test_only_variables_that_matter_are_kept() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["SPBENCH_API_KEY", "TORCH_HUB_TOKEN", "SLURM_SECRET", "NCCL_passphrase", "CUDA_PASSWORD"],
+    [
+        *("SPBENCH_API_KEY", "TORCH_HUB_TOKEN", "SLURM_SECRET", "NCCL_passphrase", "CUDA_PASSWORD"),
+        *("SLURM_JWT", "SLURM_WHATEVER", "SPBENCH_WHATEVER", "SPBENCH_RUN_AUTHORIZATION"),
+        *("NCCL_AUTH_FILE", "TORCH_CREDENTIALS_PATH"),
+    ],
 )
-def test_secrets_are_hidden(name: str) -> None:
-    """The name is kept, the value is not."""
-    assert variables({name: "hunter2"}) == {name: "(hidden)"}
+@pytest.mark.parametrize("value", ["hunter2", "1234"])
+def test_secrets_are_hidden(name: str, value: str) -> None:
+    """The name is kept, the value is not, be it a number; a list says which values are."""
+    assert variables({name: value}) == {name: "(hidden)"}
+    assert shown(name, value) == "(hidden)"
+
+
+def test_an_unlisted_variable_of_a_library() -> None:
+    """A number or a yes or no is no secret; of a text a hash tells two runs apart."""
+    assert variables({"NCCL_NEW_BUFFER": "4096", "TORCH_NEW": "true"}) == {
+        "NCCL_NEW_BUFFER": "4096",
+        "TORCH_NEW": "true",
+    }
+    fast, slow = (shown("NCCL_NEW_MODE", value) for value in ("fast", "slow"))
+    assert re.fullmatch(r"\(hidden, hash [0-9a-f]{4}\)", fast)
+    assert fast != slow
+
+
+def test_a_url_keeps_its_host_alone() -> None:
+    """Neither user nor password of a URL is kept; other texts stay as they are."""
+    for secret in ("hunter2", "user:hunter2", "user:p@ss"):
+        assert shown("SPBENCH_RUN_OUT", f"s3://{secret}@host/x") == "s3://(hidden)@host/x"
+    assert shown("NCCL_DEBUG_FILE", "/tmp/me@host.%p") == "/tmp/me@host.%p"
+
+
+def test_no_password_in_run_json(tmp_path: Path) -> None:
+    """Command lines and sources may hold URLs, too."""
+    with Store(tmp_path) as store:
+        store.write_run({"argv": ["spbench", "run", "-w", "https://me:hunter2@host/a.yaml"]})
+    facts = json.loads((tmp_path / "run.json").read_text())
+    assert facts["argv"][-1] == "https://(hidden)@host/a.yaml"
 
 
 def test_values_of_all_ranks_are_in_one_column() -> None:
@@ -55,9 +96,9 @@ def test_values_of_all_ranks_are_in_one_column() -> None:
 
 def test_any_bytes_are_a_value() -> None:
     """What is no UTF-8, or has line ends, neither stops a rank nor breaks a row."""
-    found = of_a_rank({"NCCL_X": os.fsdecode(b"a\xff\nb\r\n")})
-    assert found == {"NCCL_X": "a\N{REPLACEMENT CHARACTER} b"}
-    found["NCCL_X"].encode()
+    found = of_a_rank({"NCCL_ALGO": os.fsdecode(b"a\xff\nb\r\n")})
+    assert found == {"NCCL_ALGO": "a\N{REPLACEMENT CHARACTER} b"}
+    found["NCCL_ALGO"].encode()
 
 
 def test_what_times_may_depend_on() -> None:
