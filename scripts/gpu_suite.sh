@@ -63,7 +63,7 @@ verify() { # SECONDS RANKS DTYPE
 
 run() {
     within "$budget_s" run -s "$strategies" --device "$device" "${effort[@]}" "${smaller[@]}" \
-        --skip-invalid --timeout 300 --out "$folder" "$@"
+        --skip-invalid --timeout 300 --out "$folder" --add "$@"
 }
 
 gate() {

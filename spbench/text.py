@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 import signal
 from collections.abc import Sequence
 
@@ -11,6 +12,11 @@ def counted(count: int, noun: str) -> str:
     """1 rank, 2 ranks, 1,024 ranks, 3 launches."""
     ending = "" if count == 1 else "es" if noun.endswith(("ch", "s", "x")) else "s"
     return f"{count:,} {noun}{ending}"
+
+
+def quoted(*words: object) -> str:
+    """A command to copy into a shell, whatever characters its words hold."""
+    return shlex.join(map(str, words))
 
 
 def first_line(message: object) -> str:

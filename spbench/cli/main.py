@@ -23,6 +23,7 @@ from spbench.text import did_you_mean
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 COMMANDS = {
     "run": "Prove, count and time strategies on a workload.",
+    "resume": "Do what a run has left to do.",
     "compare": "Show strategies side by side, or a run against another.",
     "plot": "Draw a run's figures as PNG and SVG.",
     "baseline": "Keep a run that later runs are checked against.",

@@ -79,7 +79,7 @@ def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-def duration_option(flag: str, default: str, text: str) -> Callable[[F], F]:
+def duration_option(flag: str, default: str | None, text: str) -> Callable[[F], F]:
     return click.option(flag, type=duration, metavar="TIME", default=default, help=text)
 
 

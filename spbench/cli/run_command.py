@@ -48,6 +48,7 @@ from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 )
 @click.option("--out", type=options.PATH, help="Folder of the results; resumed if it exists.")
 @click.option("--fresh", is_flag=True, help="Start a new folder beside an existing --out.")
+@click.option("--add", "adds", is_flag=True, help="Let --out hold several workloads or seeds.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the seconds of each phase of a launch.")
 @click.option("--dry-run", is_flag=True, help="Only show the cells and their predicted bytes.")
 @options.json_option
@@ -64,7 +65,11 @@ def command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> in
     if dry_run:
         show_plan(planned, predictions(planned), as_json=as_json)
         return DONE
-    finished = run(request, planned)
+    return show_finished(run(request, planned), as_json=as_json)
+
+
+def show_finished(finished: Finished | None, *, as_json: bool) -> int:
+    """Prints what a run leaves behind, and returns its exit code."""
     if finished is None:
         return DONE
     _show(finished, as_json=as_json)

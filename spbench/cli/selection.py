@@ -30,7 +30,7 @@ BESIDE_NO_SWEEP = ("strategies", "gpus", "workload", "settings", "dtype")
 """Parameters that choose cells, as a sweep file does."""
 CLUSTER = ("nnodes", "node_rank", "rdzv_endpoint", "join_timeout")
 SELECTING = (*BESIDE_NO_SWEEP, "sweep", "skip_invalid")
-AS_GIVEN = ("seed", "peak_tflops", "verbose", "out", "fresh")
+AS_GIVEN = ("seed", "peak_tflops", "verbose", "out", "fresh", "adds")
 """Parameters that become fields of the request unchanged."""
 
 selection_options = options.together(

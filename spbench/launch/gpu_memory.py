@@ -68,7 +68,7 @@ def memory_back(
     return (
         f"{round(held_bytes / 2**20):,} MiB of GPU {gpu} are still in use {wait_s:g} s after its "
         f"ranks were killed, which would disturb the next launch. End the processes that "
-        f"'nvidia-smi' lists, and start again; a run resumes with the same --out"
+        f"'nvidia-smi' lists, and start again"
     )
 
 

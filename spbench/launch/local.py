@@ -116,7 +116,7 @@ class LocalLauncher:
     def _check_fit(self) -> None:
         """Raises LauncherError after a kill that left memory on a GPU, or the loss of a node."""
         if self._node_lost:
-            raise LauncherError("a node is lost; resume with the same --out when it is back")
+            raise LauncherError("a node is lost; go on when it is back")
         if self._cluster is not None and not self._agent.runs:
             raise LauncherError("the launcher of node 0 is gone, and the other nodes with it")
         if self._gpu_memory is not None and (why_not := self._gpu_memory.why_not()) is not None:

@@ -11,14 +11,18 @@ from typing import Self
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from spbench.errors import Failure
 from spbench.report import tables, units
 from spbench.results.environment import package_version
 from spbench.results.find_run import command_again
 from spbench.results.record import Record
-from spbench.text import counted
+from spbench.text import counted, quoted
 from spbench.workload.case import Case
 from spbench.workload.traffic import PHASES
 from spbench.workload.workload import Workload
+
+NEXT = ("compare", "plot")
+"""Commands for a run that has finished."""
 
 
 class Screen:
@@ -71,8 +75,8 @@ class Screen:
         self.progress.stop()
         if isinstance(error, KeyboardInterrupt):
             self._say(f"stopped; what was finished is kept in {self.folder}")
-            if not self.goes_on:
-                self._say(self._resume)
+        if isinstance(error, (KeyboardInterrupt, Failure)) and not self.goes_on:
+            self._say(self._resume)
         elif error is None and not self.goes_on:
             took = units.seconds(time.monotonic() - self.started_s)
             self._say(
@@ -82,11 +86,13 @@ class Screen:
                 self._say(f"--max-time reached; {counted(left, 'launch')} left")
                 self._say(self._resume)
             if self.measured:
-                self._say(f"next: spbench compare {self.folder}, spbench plot {self.folder}")
+                compare, plot = (quoted("spbench", verb, self.folder) for verb in NEXT)
+                self._say(f"next: {compare}, {plot}")
 
     @property
     def _resume(self) -> str:
-        return f"resume with: {command_again(self.folder) or f'--out {self.folder}'}"
+        again = command_again(self.folder) or f"the same command and {quoted('--out', self.folder)}"
+        return f"resume with: {again}"
 
     def started(self, case: Case) -> None:
         self.progress.update(self.task, description=case.label)

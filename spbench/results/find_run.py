@@ -6,7 +6,6 @@ Functions import what needs pandas: a run imports this file before its ranks sta
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ import click
 from spbench.errors import Failure, ResultsError
 from spbench.results.baselines import BASELINES, folder_of, names
 from spbench.results.run_json import folder_of_run, read_run
-from spbench.text import did_you_mean
+from spbench.text import did_you_mean, quoted
 
 if TYPE_CHECKING:
     import pandas
@@ -91,19 +90,27 @@ def not_there_yet(run: Path, frame: pandas.DataFrame) -> int:
 
 
 def command_again(run: Path) -> str:
-    """The command that resumes a run, with its folder as ``--out``: the last that asked for full
-    launches, if any did. Blank where run.json names no command, or another than run."""
-    facts = read_run(folder_of_run(run))
+    """The command that does what is left of a run. Blank where run.json names no launches, or
+    another command than run.
+
+    Of several nodes it is the whole command, since other nodes need not see the folder.
+    """
+    folder = folder_of_run(run)
+    facts = read_run(folder)
     commands = [*facts.get("history", []), facts.get("argv", [])]
-    full = [command for command in commands if "--quick" not in command]
-    words = iter([*commands, *full][-1][1:])
-    kept = ["spbench"]
+    if not facts.get("cases") or commands[-1][1:2] not in (["run"], ["resume"]):
+        return ""
+    if not facts.get("several_nodes"):
+        return quoted("spbench", "resume", folder)
+    began: list[str] = next((each for each in reversed(commands) if each[1:2] == ["run"]), [])
+    words = iter(began[1:])
+    kept: list[str] = []
     for word in words:
         if word == "--out":
             next(words, None)
         elif word != "--fresh" and not word.startswith("--out="):
             kept.append(word)
-    return shlex.join([*kept, "--out", str(folder_of_run(run))]) if kept[1:2] == ["run"] else ""
+    return quoted("spbench", *kept, "--out", folder) if kept else ""
 
 
 def reference_of(run: Path, frame: pandas.DataFrame) -> str | None:

@@ -7,11 +7,16 @@ that reading never raises and all that is left can be used.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from spbench.workload.case import MeasurementBudget
+
 DEEPEST = 20
 """Levels of brackets: run.json has fewer, and far more could not be written again."""
+
+FULL = MeasurementBudget().model_dump(mode="json")
 
 
 def folder_of_run(run: Path) -> Path:
@@ -33,6 +38,18 @@ def read_run(folder: Path) -> dict[str, Any]:
     if not isinstance(facts, dict):
         return {}
     return {name: _sound(name, value) for name, value in facts.items() if _fits(name, value)}
+
+
+def merged_cases(
+    earlier: Sequence[dict[str, Any]], later: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Each launch once, as it was asked for last; a full one does not become a quick one."""
+    merged = {(case["key"], case["launch"]): case for case in earlier}
+    for case in later:
+        before = merged.get((case["key"], case["launch"]), {})
+        if before.get("effort") != FULL or case.get("effort") == FULL:
+            merged[case["key"], case["launch"]] = case
+    return list(merged.values())
 
 
 def _fits(name: str, value: Any) -> bool:

@@ -25,7 +25,7 @@ from spbench.errors import CannotWriteError
 from spbench.results.csv_lines import ready_for_rows, text_of
 from spbench.results.lock import LOCK, taken
 from spbench.results.record import COLUMNS, Record
-from spbench.results.run_json import read_run
+from spbench.results.run_json import merged_cases, read_run
 from spbench.results.sample import Sample, write_atomically
 from spbench.results.variables import without_passwords
 
@@ -70,7 +70,7 @@ class Store:
         if disk.total and disk.free < LEAST_FREE_BYTES:
             raise CannotWriteError(
                 f"the disk of {self.folder} has {disk.free / 2**20:.1f} MiB free, and a launch "
-                f"needs {LEAST_FREE_BYTES // 2**20}; make room, then go on with the same --out"
+                f"needs {LEAST_FREE_BYTES // 2**20}; make room, then go on"
             )
 
     def append(self, record: Record, samples: Sequence[Sample] = ()) -> None:
@@ -141,9 +141,8 @@ class Store:
         earlier = read_run(self.folder)
         history = [*facts.get("history", []), *earlier.get("history", [])]
         history += [earlier["argv"]] if "argv" in earlier else []
-        cases = {(c["key"], c["launch"]): c for c in earlier.get("cases", [])}
-        cases |= {(c["key"], c["launch"]): c for c in facts.get("cases", [])}
-        merged = {**facts, "history": history} | ({"cases": list(cases.values())} if cases else {})
+        cases = merged_cases(earlier.get("cases", []), facts.get("cases", []))
+        merged = {**facts, "history": history} | ({"cases": cases} if cases else {})
         text = without_passwords(json.dumps(merged, indent=2)) + "\n"
         with _named(self.folder):
             write_atomically(path, text)

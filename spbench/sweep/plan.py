@@ -61,7 +61,7 @@ def in_rounds(cases: Sequence[Case], launches: Iterable[int], seed: int) -> list
     groups: dict[tuple[str, int], list[Cell]] = {}
     for case in cases:
         group = groups.setdefault((case.workload.model_dump_json(), case.ranks), [])
-        group.append(Cell(case=case, why_not=_declined(case)))
+        group.append(Cell(case=case, why_not=declined(case)))
     return [
         replace(cell, case=cell.case.model_copy(update={"launch": launch}))
         for launch in launches
@@ -70,7 +70,7 @@ def in_rounds(cases: Sequence[Case], launches: Iterable[int], seed: int) -> list
     ]
 
 
-def _declined(case: Case) -> str | None:
+def declined(case: Case) -> str | None:
     """Why the strategy cannot run the case; None if it can."""
     strategy = load(case.strategy)
     return strategy.misfit(case.workload) or strategy.why_not(case.workload, case.ranks)

@@ -45,6 +45,8 @@ class Request:
     out: Path | None = None
     fresh: bool = False
     """Whether rows go beside an ``out`` that exists."""
+    adds: bool = False
+    """Whether rows may join a run of another workload, device or seed in ``out``."""
 
     @property
     def nodes(self) -> int:

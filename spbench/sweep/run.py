@@ -29,6 +29,7 @@ from spbench.sweep.devices import least_capability, visible_gpus
 from spbench.sweep.output_folder import as_in_run_json, new_session, output_folder
 from spbench.sweep.plan import job_of, shared_environment
 from spbench.sweep.request import Request
+from spbench.sweep.resume import KeptSettings, check_may_join
 from spbench.sweep.sweep import Sweep, still_to_do
 from spbench.workload.case import Cell
 
@@ -140,11 +141,14 @@ def _measure(
     request: Request, cells: Sequence[Cell], store: Store, launcher: JoinedLauncher | LocalLauncher
 ) -> Finished:
     began_s = time.monotonic()
-    facts = environment()
-    done, _ = _rows(store.folder) if (store.folder / "runs.csv").exists() else ([], [])
-    todo = still_to_do(cells, done)
     try:
+        if not request.adds:
+            check_may_join(store.folder, cells)
+        facts = environment() | {"settings": KeptSettings.of(request).model_dump()}
+        done, _ = _rows(store.folder) if (store.folder / "runs.csv").exists() else ([], [])
+        todo = still_to_do(cells, done)
         placements = _placements(request, cells, launcher)
+        facts["several_nodes"] = bool(placements)
         reference = request.reference or read_run(store.folder).get("reference")
         planned = [as_in_run_json(cell) for cell in cells]
         store.write_run({"argv": sys.argv, "reference": reference, "cases": planned, **facts})

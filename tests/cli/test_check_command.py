@@ -238,8 +238,7 @@ def test_a_baseline_keeps_history_and_its_link() -> None:
 @pytest.mark.parametrize(
     ("words", "again"),
     [
-        (["run", "-s", "dsp", "--out", "elsewhere"], "spbench run -s dsp --out results/mine"),
-        (["run", "--out=mine", "--fresh", "-g", "2"], "spbench run -g 2 --out results/mine"),
+        (["run", "-s", "dsp", "--out", "elsewhere"], "spbench resume results/mine"),
         (["check", "--base-ref", "HEAD"], ""),
     ],
 )

@@ -32,6 +32,7 @@ from spbench.sweep.request import Request, every
 
 FLAGS = {
     "run": [
+        "--add",
         "--device",
         "--dry-run",
         "--dtype",
@@ -61,6 +62,19 @@ FLAGS = {
         "-s",
         "-v",
         "-w",
+    ],
+    "resume": [
+        "--hang-after",
+        "--join-timeout",
+        "--json",
+        "--max-time",
+        "--nnodes",
+        "--node-rank",
+        "--rdzv-endpoint",
+        "--timeout",
+        "--verbose",
+        "-v",
+        "RUN",
     ],
     "compare": [
         "--allow-mismatch",
@@ -171,7 +185,7 @@ MORE_MISTAKES = [
     (
         ["zzz"],
         "unknown command 'zzz'. "
-        "Known: run, compare, plot, baseline, check, verify, show, list, doctor",
+        "Known: run, resume, compare, plot, baseline, check, verify, show, list, doctor",
     ),
     (["verify", "-s", "dsp,ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'?"),
     (["run", "-w", "dsp-720"], "unknown workload 'dsp-720'. Did you mean 'dsp-720m"),

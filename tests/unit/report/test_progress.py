@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from spbench.errors import Failure
 from spbench.report.progress import Screen, header
 from spbench.results.record import Record
 from spbench.workload.case import Case
@@ -56,24 +57,33 @@ def test_what_disturbed_a_launch_is_said(
 def test_launches_that_are_left_over_have_a_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command is that of run.json with its folder; without run.json the flag alone."""
+    """The command names the folder, quoted; without run.json it is the flag alone. An error that
+    ends a run leaves it, too."""
+    folder = tmp_path / "my run"
+    folder.mkdir()
     for argv, again in (
-        (None, f"--out {tmp_path}"),
-        (["spbench", "run", "-s", "dsp", "--fresh"], f"spbench run -s dsp --out {tmp_path}"),
+        (None, f"the same command and --out '{folder}'"),
+        (["spbench", "run", "-s", "dsp"], f"spbench resume '{folder}'"),
+        (["spbench", "resume", "x"], f"spbench resume '{folder}'"),
     ):
         if argv is not None:
-            (tmp_path / "run.json").write_text(json.dumps({"argv": argv}))
-        with Screen(tmp_path, [CASE, CASE]) as screen:
+            facts = {"argv": argv, "cases": [{"key": CASE.key, "launch": 0}]}
+            (folder / "run.json").write_text(json.dumps(facts))
+        with Screen(folder, [CASE, CASE]) as screen:
             screen.started(CASE)
             screen.finished(GOOD)
         err = capsys.readouterr().err
         assert "--max-time reached; 1 launch left" in err
         assert f"resume with: {again}\n" in err
-        with pytest.raises(KeyboardInterrupt), Screen(tmp_path, [CASE]):
+        assert f"next: spbench compare '{folder}', spbench plot '{folder}'\n" in err
+        with pytest.raises(KeyboardInterrupt), Screen(folder, [CASE]):
             raise KeyboardInterrupt
         err = capsys.readouterr().err
-        assert f"what was finished is kept in {tmp_path}\n" in err
+        assert f"what was finished is kept in {folder}\n" in err
         assert f"resume with: {again}\n" in err
+        with pytest.raises(Failure), Screen(folder, [CASE]):
+            raise Failure("a node is lost")
+        assert f"resume with: {again}\n" in capsys.readouterr().err
 
 
 def test_a_share_is_not_said_to_send() -> None:

@@ -1,0 +1,125 @@
+"""How a run goes on: its cells and settings as run.json keeps them, and which cells may join it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import PositiveFloat
+
+from spbench.errors import Failure, or_none
+from spbench.launch.cluster import Cluster
+from spbench.launch.launcher import Deadlines
+from spbench.report.progress import in_a_line
+from spbench.results.run_json import folder_of_run, read_run
+from spbench.sweep.devices import why_not_here
+from spbench.sweep.plan import declined
+from spbench.sweep.request import Request
+from spbench.text import counted, quoted
+from spbench.workload.block import Frozen
+from spbench.workload.case import Case, Cell
+
+INSTEAD = "'spbench run' with the flags of that run and its folder as --out goes on as well"
+
+
+class KeptSettings(Frozen):
+    """Settings of a run that its cells do not tell, as run.json keeps them."""
+
+    launch_s: PositiveFloat = Deadlines.launch_s
+    hang_s: PositiveFloat = Deadlines.hang_s
+    sweep_s: PositiveFloat | None = None
+    """None: no limit, which JSON cannot tell as a number."""
+    peak_tflops: PositiveFloat | None = None
+
+    @classmethod
+    def of(cls, request: Request) -> KeptSettings:
+        limits = request.deadlines
+        return cls(
+            launch_s=limits.launch_s,
+            hang_s=limits.hang_s,
+            sweep_s=None if math.isinf(limits.sweep_s) else limits.sweep_s,
+            peak_tflops=request.peak_tflops,
+        )
+
+    @property
+    def deadlines(self) -> Deadlines:
+        sweep_s = self.sweep_s or math.inf
+        return Deadlines(launch_s=self.launch_s, hang_s=self.hang_s, sweep_s=sweep_s)
+
+
+def _cell_of(described: Mapping[str, Any]) -> Cell:
+    """Raises ValueError for what this version would not measure under the same key."""
+    fields = {name: value for name, value in described.items() if name not in ("key", "why_not")}
+    case = Case.model_validate(fields)
+    if case.key != described["key"]:
+        raise ValueError(f"{case.key} is not {described['key']}")
+    return Cell(case=case, why_not=described.get("why_not"))
+
+
+def _kept_cells(folder: Path) -> Iterator[Cell | None]:
+    """The cells of a run in the order of their running; None for what cannot be read."""
+    for described in read_run(folder).get("cases", []):
+        yield or_none(partial(_cell_of, described))
+
+
+def resumed(run: Path, cluster: Cluster | None = None) -> tuple[Request, list[Cell]]:
+    """The request and the cells of run.json. Raises Failure where they cannot be run here."""
+    folder = folder_of_run(run)
+    facts, kept = read_run(folder), list(_kept_cells(folder))
+    cells = [cell for cell in kept if cell is not None]
+    if facts.get("argv", ["", "run"])[1:2] not in (["run"], ["resume"]):
+        raise Failure(f"{folder} was not written by 'spbench run'; nothing else can be resumed")
+    if not cells or len(cells) < len(kept):
+        unread = f"{len(kept) - len(cells)} of {counted(len(kept), 'launch')} that cannot be read"
+        raise Failure(f"{folder}/run.json has {unread if kept else 'no launches'}; {INSTEAD}")
+    settings = or_none(lambda: KeptSettings.model_validate(facts["settings"])) or KeptSettings()
+    request = Request(
+        combinations=[],
+        device=cells[0].case.device,
+        kind=cells[0].case.kind,
+        deadlines=settings.deadlines,
+        peak_tflops=settings.peak_tflops,
+        cluster=cluster,
+        out=folder,
+    )
+    for cell in cells:
+        why_not = None if cell.why_not else _why_not_now(cell.case, request.nodes)
+        if why_not is not None:
+            raise Failure(f"{folder} cannot go on here: {cell.case.label}: {why_not}")
+    return request, cells
+
+
+def _why_not_now(case: Case, nodes: int) -> str | None:
+    share = case.kind == "one_gpu_share"
+    return declined(case) or why_not_here(case.ranks, case.device, share=share, nodes=nodes)
+
+
+def check_may_join(folder: Path, cells: Sequence[Cell]) -> None:
+    """Raises Failure where the run in ``folder`` is of another workload, device or seed.
+
+    Further strategies, ranks and launches may join a run: tables show them side by side.
+    """
+    kept = {_settings(cell.case): cell.case for cell in _kept_cells(folder) if cell is not None}
+    strange = [cell.case for cell in cells if _settings(cell.case) not in kept]
+    if kept and strange:
+        first, more = next(iter(kept.values())), len(kept) - 1
+        raise Failure(
+            f"--out {folder} holds a run of other settings, and rows would be mixed:\n"
+            f"    there  {_in_words(first)}{f' (and {more} more)' if more else ''}\n"
+            f"    here   {_in_words(strange[0])}\n"
+            f"  {quoted('spbench', 'resume', folder)} does what that run has left. For this one "
+            f"name another --out, --fresh to start beside it, or --add to put both in one folder."
+        )
+
+
+def _settings(case: Case) -> tuple[object, ...]:
+    work = case.workload
+    return work.name, case.workload_key, case.device, case.kind, case.seed
+
+
+def _in_words(case: Case) -> str:
+    share = ", one rank's share" if case.kind == "one_gpu_share" else ""
+    return f"{in_a_line(case.workload)}; {case.device}{share}, seed {case.seed}"
