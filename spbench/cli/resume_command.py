@@ -11,6 +11,7 @@ import click
 from spbench.cli import options
 from spbench.cli.cluster_options import cluster_of, nodes_options
 from spbench.cli.run_command import show_finished
+from spbench.report.live_line import loading_torch
 from spbench.results.find_run import find_run
 from spbench.sweep.fault_check import announce_fault, planted_fault
 from spbench.sweep.resume import resumed
@@ -47,7 +48,8 @@ def command(
     a good row is not measured again.
     """
     cluster = cluster_of(nnodes, node_rank, rdzv_endpoint, join_timeout, os.environ)
-    request, cells = resumed(find_run(run), cluster)
+    with loading_torch(verbose=verbose):
+        request, cells = resumed(find_run(run), cluster)
     given = {"launch_s": timeout, "hang_s": hang_after, "sweep_s": max_time}
     limits = {name: limit for name, limit in given.items() if limit is not None}
     fault = planted_fault()

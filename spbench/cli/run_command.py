@@ -12,6 +12,7 @@ from spbench.cli.cluster_options import nodes_options
 from spbench.cli.selection import request_of, selection_options
 from spbench.errors import DONE, SOME_FAILED
 from spbench.report.dry_run import show_plan
+from spbench.report.live_line import loading_torch
 from spbench.report.tables import print_json
 from spbench.results.find_run import RESULTS, reference_of
 from spbench.strategies.describe import predictions
@@ -59,8 +60,9 @@ def command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> in
     Each strategy is first compared with one device: output, input gradient, every weight
     gradient, and the bytes it sends. Only then is it timed. Each launch is a row of runs.csv.
     """
-    request = request_of(ctx)
-    planned = cells(request)
+    with loading_torch(verbose=ctx.params["verbose"]):
+        request = request_of(ctx)
+        planned = cells(request)
     announce_fault(request.fault, planned)
     if dry_run:
         show_plan(planned, predictions(planned), as_json=as_json)

@@ -10,6 +10,7 @@ from spbench.cli import options
 from spbench.cli.selection import choose_workload
 from spbench.report.diagram.draw import show
 from spbench.report.diagram.layout import Picture
+from spbench.report.live_line import loading_torch
 from spbench.report.tables import print_json
 from spbench.strategies.describe import lanes
 from spbench.strategies.registry import expand_names
@@ -37,9 +38,9 @@ def command(
     the busiest rank sends. Nothing is run.
     """
     work = choose_workload(workload, settings)
-    picture = Picture(
-        workload=work, ranks=ranks, lanes=lanes(work, expand_names(strategies), ranks)
-    )
+    with loading_torch():
+        drawn = lanes(work, expand_names(strategies), ranks)
+    picture = Picture(workload=work, ranks=ranks, lanes=drawn)
     if as_json:
         print_json(picture.as_data())
     else:

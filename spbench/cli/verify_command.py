@@ -10,6 +10,7 @@ import click
 from spbench.cli import options
 from spbench.cli.selection import choose_workload, parse_ranks
 from spbench.errors import DONE, SOME_FAILED, Failure
+from spbench.report.live_line import loading_torch
 from spbench.report.tables import print_json, show_verdicts
 from spbench.results.sample import VerifyResult
 from spbench.strategies.registry import expand_names, load
@@ -69,8 +70,9 @@ def command(
     shapes = [with_settings(shape, [f"dtype={dtype}"]) for shape in shapes]
     on = choose_device(device)
     ranks = parse_ranks(gpus, on)
-    for strategy in chosen:
-        load(strategy)  # raises Failure for an option that it does not have
+    with loading_torch():
+        for strategy in chosen:
+            load(strategy)  # raises Failure for an option that it does not have
     results = verify(checks_for(chosen, shapes), ranks, on, timeout)
     return DONE if results is None else _show(results, as_json=as_json)
 

@@ -19,6 +19,7 @@ from spbench.launch.torchrun import joined_ranks
 from spbench.regression.base_and_head import Code, open_runners
 from spbench.regression.checkout import CheckoutError, checked_out, work_tree
 from spbench.regression.measurement import CheckOptions, LiveMeasurement, in_stages
+from spbench.report.live_line import loading_torch
 from spbench.results.find_run import find_baseline, find_run, read_latest
 from spbench.results.run_json import read_run
 from spbench.strategies.registry import load, module_of
@@ -125,7 +126,8 @@ def case_of(described: Mapping[str, Any], budget: str) -> Case:
 def against_commit(revision: str, request: Request, options: CheckOptions) -> Judgement:
     """Measures a commit and the work tree alternately."""
     budget = BASE_AND_HEAD_BUDGET if "time" in options.metrics else COUNTED
-    cells = cells_of(replace(request, launches=1, budget=budget, skip_invalid=True))
+    with loading_torch():
+        cells = cells_of(replace(request, launches=1, budget=budget, skip_invalid=True))
     announce_fault(request.fault, cells)
     try:
         with checked_out(revision) as base:

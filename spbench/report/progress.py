@@ -5,14 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
 from spbench.errors import Failure
 from spbench.report import tables, units
+from spbench.report.live_line import LiveLine, is_live, stamped
 from spbench.results.environment import package_version
 from spbench.results.find_run import command_again
 from spbench.results.record import Record
@@ -37,27 +35,20 @@ class Screen:
         verbose: bool = False,
         goes_on: bool = False,
         placed: Sequence[str] = (),
+        expected_s: Mapping[str, float] | None = None,
     ) -> None:
         """``goes_on``: the command has more passes after this one.
-        ``placed``: ranks of each machine, where there are several machines."""
+        ``placed``: ranks of each machine, where there are several machines.
+        ``expected_s``: estimated seconds of a launch of each case, by its key."""
         self.folder, self.cases, self.placed = folder, cases, placed
         self.resumed, self.verbose, self.goes_on = resumed, verbose, goes_on
         self.done, self.measured, self.interrupted = 0, resumed, 0
         self.several = len({in_a_line(case.workload) for case in cases}) > 1
         self.launches = 1 + max((case.launch for case in cases), default=0)
         self.console = tables.console(sys.stderr)
-        self.live = self.console.is_terminal and not self.console.is_dumb_terminal
+        self.live = is_live(self.console)
+        self.line = LiveLine(self.console, cases, expected_s)
         self.started_s = time.monotonic()
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed}/{task.total}"),
-            TimeElapsedColumn(),
-            console=self.console,
-            transient=True,
-            disable=not self.live,
-        )
-        self.task = self.progress.add_task("starting", total=len(cases))
 
     def __enter__(self) -> Self:
         if self.resumed:
@@ -68,11 +59,11 @@ class Screen:
             self._say(sentence)
         for sentence in self.placed:
             self._say(f"  ranks: {sentence}")
-        self.progress.start()
+        self.line.progress.start()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.progress.stop()
+        self.line.progress.stop()
         if isinstance(error, KeyboardInterrupt):
             self._say(f"stopped; what was finished is kept in {self.folder}")
         if isinstance(error, (KeyboardInterrupt, Failure)) and not self.goes_on:
@@ -94,8 +85,9 @@ class Screen:
         again = command_again(self.folder) or f"the same command and {quoted('--out', self.folder)}"
         return f"resume with: {again}"
 
-    def started(self, case: Case) -> None:
-        self.progress.update(self.task, description=case.label)
+    def started(self, case: Case, logs: Path | None = None) -> None:
+        """``logs``: the folder of the launch; None where nobody knows a single one."""
+        self.line.started(case, logs)
 
     def finished(
         self, record: Record, side: str = "", phases_s: Mapping[str, float] | None = None
@@ -105,7 +97,7 @@ class Screen:
         self.done += 1
         self.measured += record.status == "ok"
         self.interrupted += record.status == "interrupted"
-        self.progress.update(self.task, advance=1)
+        self.line.finished()
         launch = f" launch {record.launch + 1}" if self.launches > 1 else ""
         prefix = f"{side}: " if side else ""
         if self.several:
@@ -125,10 +117,8 @@ class Screen:
             self._say(f"  {in_seconds(record, phases_s or {})}")
 
     def _say(self, text: str) -> None:
-        if not self.live:
-            stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            text = f"{stamp} {text}"
-        self.progress.console.print(text, soft_wrap=not self.live)
+        text = text if self.live else stamped(text)
+        self.console.print(text, soft_wrap=not self.live)
 
 
 def _figures(record: Record) -> str:

@@ -76,3 +76,12 @@ def error(value: float | None) -> str:
 def seconds(value: float) -> str:
     minutes, rest = divmod(round(value), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def roughly(value_s: float) -> str:
+    """A time of which no more than two digits are known: 45 s, 12 min, 3.5 h, 2 d."""
+    for size_s, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if value_s >= 1.5 * size_s:
+            count = value_s / size_s
+            return f"{count:.2g} {unit}" if count < 10 else f"{count:,.0f} {unit}"
+    return f"{max(1.0, value_s):.0f} s"

@@ -171,7 +171,7 @@ def _measure(
                 began_s=began_s,
             )
             for cell in todo:
-                screen.started(cell.case)
+                screen.started(cell.case, sweep.logs_of(cell.case))
                 launched = sweep.run(cell)
                 if launched is None:
                     break

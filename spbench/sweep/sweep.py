@@ -71,7 +71,7 @@ class Sweep:
         if why_not is not None:
             return self._row(cell.case, started_utc, status="skipped", reason=why_not), [], {}
         self.store.check_room()
-        folder = self.store.folder / "logs" / launch_folder(cell.case)
+        folder = self.logs_of(cell.case)
         own = replace(self.deadlines, launch_s=min(self.deadlines.launch_s, left_s))
         job = job_of(cell.case, own, least_capability(self.gpus))
         launched_s, start_s = time.time(), time.monotonic()
@@ -99,6 +99,10 @@ class Sweep:
             columns["log"] = self._log(folder, rank_to_blame(launched, samples))
         kept = samples if status == "ok" else []
         return self._row(cell.case, started_utc, **columns), kept, phases_s
+
+    def logs_of(self, case: Case) -> Path:
+        """The folder of a launch, which its ranks write into."""
+        return self.store.folder / "logs" / launch_folder(case)
 
     def _log(self, folder: Path, rank: int | None) -> str:
         """The latest stderr of the rank to blame, or the folder of all logs of the launch."""

@@ -1,0 +1,122 @@
+"""The last line of a run on a terminal: the launch, its phase, and about how much time is left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import final
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from spbench.report import tables, units
+from spbench.results.heartbeat import find_heartbeats, read_heartbeat
+from spbench.workload.case import Case
+
+LOADING = "loading torch"
+
+
+@final
+class Asked(ProgressColumn):
+    """A text that is asked for whenever the line is drawn."""
+
+    def __init__(self, text: Callable[[], str]) -> None:
+        super().__init__()
+        self.text = text
+
+    def render(self, task: Task) -> Text:
+        return Text(self.text())
+
+
+@final
+class LiveLine:
+    """The line of launches that run one after another; nothing where there is no terminal."""
+
+    def __init__(
+        self,
+        console: Console,
+        cases: Sequence[Case],
+        expected_s: Mapping[str, float] | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``expected_s``: estimated seconds of a launch of each case, by its key; without it the
+        time left is told once a launch has shown how long launches take."""
+        self.live = is_live(console)
+        self.left_s = [(expected_s or {}).get(case.key, 1.0) for case in cases]
+        self.pace = 1.0 if expected_s else None
+        self.done_s, self.now_s = 0.0, now_s
+        self.began_s = self.since_s = now_s()
+        self.logs: Path | None = None
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            Asked(self.phase),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed}/{task.total}"),
+            TimeElapsedColumn(),
+            Asked(self.time_left),
+            console=console,
+            transient=True,
+            disable=not self.live,
+        )
+        self.task = self.progress.add_task("starting", total=len(cases))
+
+    def started(self, case: Case, logs: Path | None) -> None:
+        """``logs``: the folder of the launch, where its heartbeats are named."""
+        self.logs = logs
+        self.progress.update(self.task, description=case.label)
+
+    def finished(self) -> None:
+        self.since_s = self.now_s()
+        self.done_s += self.left_s.pop(0)
+        self.pace = (self.since_s - self.began_s) / self.done_s
+        self.progress.update(self.task, advance=1)
+
+    def phase(self) -> str:
+        """The phase of the first rank; before ranks have a heartbeat, what they wait for."""
+        if self.logs is None:
+            return ""
+        heartbeats = find_heartbeats(self.logs)
+        position = None if heartbeats is None else read_heartbeat(heartbeats, 0)
+        if position is not None:
+            return position.phase
+        return "starting" if self.done_s else LOADING
+
+    def time_left(self) -> str:
+        """What launches were expected to take, at the pace of those that are done."""
+        if self.pace is None or not self.left_s:
+            return ""
+        this_s, *others_s = (self.pace * seconds for seconds in self.left_s)
+        this_s = max(0.0, this_s - (self.now_s() - self.since_s))
+        return f"about {units.roughly(this_s + sum(others_s))} left"
+
+
+def is_live(console: Console) -> bool:
+    """Whether a line can be drawn again and again."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+def stamped(text: str) -> str:
+    """A line of a log: with the time."""
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {text}"
+
+
+@contextmanager
+def loading_torch(*, verbose: bool = False) -> Iterator[None]:
+    """Says on stderr that torch is loaded inside, which takes seconds: on a terminal until it is
+    done, elsewhere only if ``verbose``."""
+    console = tables.console(sys.stderr)
+    if "torch" in sys.modules:
+        yield
+    elif is_live(console):
+        with console.status(LOADING):
+            yield
+    else:
+        if verbose:
+            click.echo(stamped(LOADING), err=True)
+        yield
