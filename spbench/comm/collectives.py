@@ -15,7 +15,7 @@ A tensor here is this rank's part of a whole tensor, cut along ``shard.dim`` int
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import torch
@@ -38,6 +38,10 @@ class Pending:
     def wait(self) -> Tensor:
         self._handle.wait()
         return self._tensor
+
+    def then(self, view: Callable[[Tensor], Tensor]) -> Pending:
+        """The same tensor, seen through ``view``."""
+        return Pending(self._handle, view(self._tensor))
 
 
 Start = Callable[[Tensor, Shard], Pending]
@@ -110,23 +114,19 @@ class Collectives:
         """``x`` becomes the sum over the ranks, in place, once waited for. No backward."""
         return self.transport.all_reduce(x)
 
-    def ring(self, x: Tensor, shard: Shard) -> Iterator[tuple[int, Tensor]]:
-        """Every rank's block of ``x``, this rank's first: (owner, block). No backward.
+    def ring(self, x: Tensor, shard: Shard) -> Tensor:
+        """Sharded -> whole, in rank order: blocks pass from rank to rank. No backward.
 
-        The next block is under way while the caller works on the one at hand.
+        Each is received where it belongs, and sent on from there. ``shard.dim`` is the outermost
+        in memory.
         """
-        block = x.contiguous()
-        for step in range(self.size):
-            owner = (self.rank - step) % self.size
-            following = None
-            if step < self.size - 1:
-                length = shard.sizes[(owner - 1) % self.size]
-                following = self.transport.empty(x, _resized(x.shape, shard.dim, length))
-                handle = self.transport.shift(following, block)
-            yield owner, block
-            if following is not None:
-                handle.wait()
-                block = following
+        mine = x.movedim(shard.dim, 0)
+        whole = self.transport.empty(x, _resized(mine.shape, 0, shard.length))
+        blocks = whole.split(list(shard.sizes))
+        blocks[self.rank].copy_(mine)
+        for owner in range(self.rank, self.rank - self.size + 1, -1):
+            self.transport.shift(blocks[(owner - 1) % self.size], blocks[owner % self.size]).wait()
+        return whole.movedim(0, shard.dim)
 
     def start_all_gather(self, x: Tensor, shard: Shard) -> Pending:
         """An all-gather to be waited for later. No backward."""

@@ -131,8 +131,7 @@ class ProcessGroup(Group):
             transport.all_gather(parts, mine, 0).wait()
             transport.reduce_scatter(mine, parts).wait()
             transport.all_reduce(mine).wait()
-            for _ in Collectives(transport).ring(mine, Shard.even(0, self.size, self.size)):
-                pass
+            Collectives(transport).ring(mine, Shard.even(0, self.size, self.size))
             transport.reset()
         self.synchronise()
 

@@ -7,7 +7,7 @@ Scores are (b, s g, S), with b = B x other axes x Zkv, and s of the S positions 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple, final
 
@@ -65,46 +65,51 @@ class Rows:
         return unfold(grouped.transpose(2, 3).flatten(1, 2), self.q_shape, self.band.dims)
 
     def fold_keys(self, keys: Tensor) -> Tensor:
-        """This rank's keys as they go round the ring, folded once by the rank that holds them."""
-        return fold(keys, self.band.dims).flatten(0, 1).contiguous()
+        """This rank's keys as (b, s, D), a view wherever strides allow."""
+        return fold(keys, self.band.dims).flatten(0, 1)
 
     def unfold_keys(self, keys: Tensor) -> Tensor:
-        """All keys -> (B, *axes, Zkv, D), whole, the sharded dim in rank order."""
-        keys, blocks = keys.unflatten(0, (-1, self.key_heads)), []
-        for owner, size in enumerate(self.shard.sizes):
-            shape = [*self.k_shape]
-            shape[self.shard.dim] = size
-            block = keys.narrow(2, *self.band.columns_of(owner))
-            blocks.append(unfold(block, shape, self.band.dims))
-        return torch.cat(blocks, self.shard.dim)
+        """``fold_keys`` undone."""
+        return unfold(keys.unflatten(0, (-1, self.key_heads)), self.k_shape, self.band.dims)
 
-    def tiles(self, owner: int) -> Iterator[tuple[Slices, slice]]:
-        """Scores to compute with the keys of ``owner``, and which of those keys they take."""
-        start, _ = self.band.columns_of(owner)
-        for tile in self.band.tiles(owner):
-            first = tile.columns[0] - start
-            yield self._slices(tile), slice(first, first + tile.columns[1])
+    @cached_property
+    def tiles(self) -> list[Slices]:
+        """All products of this rank's rows: one, or one for each part that a mask leaves."""
+        return [self._slices(tile) for tile in self.band.all_tiles]
 
     def _slices(self, tile: Tile) -> Slices:
         (row, rows), (column, columns), g = tile.rows, tile.columns, self.group
         return Slices(slice(row * g, (row + rows) * g), slice(column, column + columns))
 
+    def product(self, left: Tensor, keys: Tensor, hidden: float) -> Tensor:
+        """(b, rows, D) times (b, S, D)^T; ``hidden`` in the tiles that are masked whole."""
+        scores = left.new_empty(*left.shape[:2], self.keys.length)
+        if self.band.causal:
+            scores.fill_(hidden)
+        for rows, columns in self.tiles:
+            right = keys[:, columns].transpose(1, 2)
+            torch.bmm(left[:, rows], right, out=scores[:, rows, columns])
+        return scores
+
+    def times_keys(self, row: Tensor, keys: Tensor) -> Tensor:
+        """(b, rows, S) times (b, S, D), without the tiles that are masked whole."""
+        if len(self.tiles) == 1:
+            return row @ keys
+        total = self._zeros(row, row.shape[1], keys.shape[-1])
+        for rows, columns in self.tiles:
+            add_product_(total[:, rows], row[:, rows, columns], keys[:, columns])
+        return total.to(row.dtype)
+
     def transposed_product(self, row: Tensor, right: Tensor) -> Tensor:
         """(b, rows, S)^T times (b, rows, D), without the tiles that are masked whole."""
-        tiles = [self._slices(tile) for tile in self.band.all_tiles]
-        if len(tiles) == 1:
+        if len(self.tiles) == 1:
             return row.transpose(1, 2) @ right
-        total = self.zeros(row, self.keys.length, right.shape[-1])
-        for rows, columns in tiles:
+        total = self._zeros(row, self.keys.length, right.shape[-1])
+        for rows, columns in self.tiles:
             add_product_(total[:, columns], row[:, rows, columns].transpose(1, 2), right[:, rows])
         return total.to(row.dtype)
 
-    def blank(self, left: Tensor, hidden: float) -> Tensor:
-        """Scores to be filled tile by tile; ``hidden`` outside of all tiles."""
-        blank = left.new_empty(*left.shape[:2], self.keys.length)
-        return blank.fill_(hidden) if self.band.causal else blank
-
-    def zeros(self, like: Tensor, *shape: int) -> Tensor:
+    def _zeros(self, like: Tensor, *shape: int) -> Tensor:
         """Zeros (b, *shape) to add products to, in float32 at least."""
         dtype = torch.promote_types(like.dtype, torch.float32)
         return like.new_zeros(like.shape[0], *shape, dtype=dtype)

@@ -1,10 +1,10 @@
 """Ring Self-Attention (Li et al., ACL 2023): two rings, one full row of scores.
 
 One axis stays sharded. To attend along it every rank passes its keys once round the ring and
-fills its row of scores, takes one softmax over the full row, then passes its values round.
+computes its row of scores, takes one softmax over the full row, then passes its values round.
 
-    scores_r[:, j] = q_r k_j      a ring of K     f K sent
-    out_r = sum_j p_r[:, j] v_j   a ring of V     f K
+    scores_r = q_r [k_0 k_1 ...]      a ring of K     f K sent
+    out_r = p_r [v_0 v_1 ...]         a ring of V     f K
 
 Backward rings V (for the gradient of the scores) and K (for that of q), and sums every rank's
 part of the whole dK and dV: as published by two all-reduces, 6 f K in all (section 3.2), or
@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives, Pending
 from spbench.layers.attention import Scores
-from spbench.layers.in_place import add_product_, softmax_backward_
+from spbench.layers.in_place import softmax_backward_
 from spbench.layers.linformer import attend_projected, projected_traffic
 from spbench.layers.ring_scores import Rows
 from spbench.strategies.fixed_axis import FixedAxis
@@ -76,54 +76,43 @@ class _Rings(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
         bias, rows, comm, ctx.scatter = how
-        scaled, keys = rows.fold(q).mul_(q.shape[-1] ** -0.5), rows.fold_keys(k)
-        scores = rows.mask_(_row(scaled, keys, rows, comm, hidden=-torch.inf))
+        scaled = rows.fold(q).mul_(q.shape[-1] ** -0.5)
+        scores = rows.mask_(rows.product(scaled, _ring(k, rows, comm), hidden=-torch.inf))
         if bias is not None:
             rows.add_bias_(scores, bias)
         weights = torch.softmax(scores, -1, out=scores)  # in place: one row, not two
-        values = rows.fold_keys(v)
-        ctx.save_for_backward(scaled, keys, values, weights)
+        ctx.save_for_backward(scaled, k, v, weights)
         ctx.rows, ctx.comm, ctx.biased = rows, comm, bias is not None
-        return rows.unfold(_row_times(weights, values, rows, comm))
+        return rows.unfold(rows.times_keys(weights, _ring(v, rows, comm)))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        scaled, keys, values, weights = ctx.saved_tensors
+        scaled, k, v, weights = ctx.saved_tensors
         rows, comm = ctx.rows, ctx.comm
         d_out = rows.fold(grad)
-        d_v = _start_sum(weights, d_out, rows, comm, ctx.scatter)
-        d_weights = _row(d_out, values, rows, comm, hidden=0.0)
+        d_weights = rows.product(d_out, _ring(v, rows, comm), hidden=0.0)
         d_scores = softmax_backward_(d_weights, weights)
+        d_q = rows.times_keys(d_scores, _ring(k, rows, comm)).mul_(grad.shape[-1] ** -0.5)
+        d_v = _start_sum(weights, d_out, rows, comm, ctx.scatter)  # behind both rings
         d_k = _start_sum(d_scores, scaled, rows, comm, ctx.scatter)
-        d_q = rows.unfold(_row_times(d_scores, keys, rows, comm).mul_(grad.shape[-1] ** -0.5))
         d_bias = rows.bias_gradient(d_scores) if ctx.biased else None
-        return d_q, d_k.wait(), d_v.wait(), d_bias, None, None, None
+        d_keys = (rows.unfold_keys(each.wait()) for each in (d_k, d_v))
+        return rows.unfold(d_q), *d_keys, d_bias, None, None, None
 
 
-def _row(left: Tensor, ringed: Tensor, rows: Rows, comm: Collectives, hidden: float) -> Tensor:
-    """``left`` times every block of ``ringed``, side by side; ``hidden`` in skipped tiles."""
-    row = rows.blank(left, hidden)
-    for owner, block in comm.ring(ringed, rows.keys):
-        keys = block.transpose(1, 2)
-        for tile, within in rows.tiles(owner):
-            torch.bmm(left[:, tile.rows], keys[..., within], out=row[:, tile.rows, tile.columns])
-    return row
-
-
-def _row_times(row: Tensor, ringed: Tensor, rows: Rows, comm: Collectives) -> Tensor:
-    """``row`` times all blocks of ``ringed``, summed in float32 at least: (b, rows, D)."""
-    total = rows.zeros(row, row.shape[1], ringed.shape[-1])
-    for owner, block in comm.ring(ringed, rows.keys):
-        for tile, within in rows.tiles(owner):
-            add_product_(total[:, tile.rows], row[:, tile.rows, tile.columns], block[:, within])
-    return total.to(row.dtype)
+def _ring(keys: Tensor, rows: Rows, comm: Collectives) -> Tensor:
+    """Keys or values of all ranks, (b, S, D): one block in memory behind the other."""
+    return comm.ring(rows.fold_keys(keys), rows.keys)
 
 
 def _start_sum(row: Tensor, right: Tensor, rows: Rows, comm: Collectives, scatter: bool) -> Pending:
     """Starts to sum a gradient of all keys or values over the ranks; gives this rank's part."""
-    partial = rows.unfold_keys(rows.transposed_product(row, right))
+    outermost = rows.transposed_product(row, right).transpose(0, 1).contiguous()
+    by_rank = Shard.of_sizes(0, rows.keys.sizes)
     if scatter:
-        return comm.start_reduce_scatter(partial, rows.shard)
-    place = (rows.shard.offset(comm.rank), rows.shard.sizes[comm.rank])
-    return Pending(comm.all_reduce_(partial), partial.narrow(rows.shard.dim, *place))
+        pending = comm.start_reduce_scatter(outermost, by_rank)
+    else:
+        place = by_rank.offset(comm.rank), by_rank.sizes[comm.rank]
+        pending = Pending(comm.all_reduce_(outermost), outermost.narrow(0, *place))
+    return pending.then(lambda mine: mine.transpose(0, 1))

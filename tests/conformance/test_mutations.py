@@ -96,18 +96,16 @@ def test_accumulated_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     rounding does, and passes (docs/decisions/0005).
     """
 
-    def lossy(row: Tensor, ringed: Tensor, rows: Rows, comm: Collectives) -> Tensor:
-        total = torch.zeros(*row.shape[:-1], ringed.shape[-1], dtype=row.dtype)
-        for owner, block in comm.ring(ringed, rows.keys):
-            for i in range(block.shape[-2]):
-                at = rows.keys.offset(owner) + i
-                total = total + row[..., at : at + 1] * block[..., i : i + 1, :]
+    def lossy(self: Rows, row: Tensor, keys: Tensor) -> Tensor:
+        total = torch.zeros(*row.shape[:-1], keys.shape[-1], dtype=row.dtype)
+        for at in range(keys.shape[-2]):
+            total = total + row[..., at : at + 1] * keys[..., at : at + 1, :]
         return total
 
     axes = "{time: 2, space: 1024}"
     work = shape("attention-only", dtype="bfloat16", axes=axes, block="[{attention: space}]")
     assert not caught("rsa:shard-axis=space", 2, work)
-    monkeypatch.setattr(rsa, "_row_times", lossy)
+    monkeypatch.setattr(Rows, "times_keys", lossy)
     assert caught("rsa:shard-axis=space", 2, work)
 
 
@@ -207,10 +205,10 @@ def test_gradients_round_the_ring_the_wrong_way(monkeypatch: pytest.MonkeyPatch)
     def wrong(
         row: Tensor, right: Tensor, rows: Rows, comm: Collectives, scatter: bool
     ) -> collectives.Pending:
-        partial, shard = rows.unfold_keys(rows.transposed_product(row, right)), rows.shard
+        partial = rows.transposed_product(row, right)
         comm.all_reduce_(partial).wait()
         mirrored = -comm.rank % comm.size
-        mine = partial.narrow(shard.dim, shard.offset(mirrored), shard.sizes[comm.rank])
+        mine = partial.narrow(1, rows.keys.offset(mirrored), rows.keys.sizes[comm.rank])
         return collectives.Pending(_Nothing(), mine)
 
     monkeypatch.setattr(rsa, "_start_sum", wrong)
@@ -220,33 +218,31 @@ def test_gradients_round_the_ring_the_wrong_way(monkeypatch: pytest.MonkeyPatch)
 
 
 def patch_ring(
-    monkeypatch: pytest.MonkeyPatch, change: Callable[[int, int, Tensor], tuple[int, Tensor]]
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[int, Tensor], Tensor | float]
 ) -> None:
+    """``change`` gives what is found in place of the block that arrives at a step."""
     right = Collectives.ring
 
-    def wrong(self: Collectives, x: Tensor, shard: Shard) -> Any:
-        for step, (owner, block) in enumerate(right(self, x, shard)):
-            yield change(step, owner, block)
+    def wrong(self: Collectives, x: Tensor, shard: Shard) -> Tensor:
+        whole = right(self, x, shard).clone()
+        for step in range(self.size):
+            owner = (self.rank - step) % self.size
+            block = whole.narrow(shard.dim, shard.offset(owner), shard.sizes[owner])
+            block[...] = change(step, block)
+        return whole
 
     monkeypatch.setattr(Collectives, "ring", wrong)
 
 
 def test_skipped_ring_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """One block of the ring counts for nothing."""
-    patch_ring(monkeypatch, lambda step, owner, x: (owner, x * 0 if step == 1 else x))
+    patch_ring(monkeypatch, lambda step, block: 0.0 if step == 1 else block)
     assert caught("rsa", 3, shape())
 
 
 def test_stale_ring_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """The transfer is not waited for: a block is used before it has arrived."""
-    last: dict[str, Tensor] = {}
-
-    def stale(step: int, owner: int, block: Tensor) -> tuple[int, Tensor]:
-        shown = block if step == 0 else torch.zeros_like(block) + block.mean()
-        last["block"] = block
-        return owner, shown
-
-    patch_ring(monkeypatch, stale)
+    patch_ring(monkeypatch, lambda step, block: block if step == 0 else block.mean())
     assert caught("rsa", 2, shape())
 
 
