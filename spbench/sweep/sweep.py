@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import operator
+import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,9 +60,11 @@ class Sweep:
         try:
             record, samples, phases_s = self._launch(cell, left_s)
         except KeyboardInterrupt:
-            self.store.append(self._row(cell.case, self.now(), status="interrupted"))
+            with signals_held():
+                self.store.append(self._row(cell.case, self.now(), status="interrupted"))
             raise
-        self.store.append(record, samples)
+        with signals_held():
+            self.store.append(record, samples)
         return record, phases_s
 
     def _launch(
@@ -119,6 +123,18 @@ class Sweep:
             git_commit=self.git_commit,
             **columns,
         )
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """A row is written whole: Ctrl-C, or another one behind it, counts when it is there."""
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    )
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def still_to_do(cells: Sequence[Cell], done: Sequence[Record]) -> list[Cell]:

@@ -81,7 +81,7 @@ def test_one_folder_holds_everything(done: tuple[Path, str]) -> None:
     files = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
     assert files == {
         *(f"{gate}.json" for gate in GATES),
-        *("runs.csv", "run.json", "samples", "logs", "plots"),
+        *("runs.csv", "run.json", "samples", "fingerprints", "logs", "plots"),
         *("compare.txt", "ranks-on-one-device.txt", "nodes-on-one-device.txt", "suite.log"),
     }
     assert (folder / "plots" / "memory.png").exists()

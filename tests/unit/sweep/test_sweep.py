@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +21,7 @@ from spbench.launch.launcher import Deadlines, LaunchResult
 from spbench.results.reading import latest, read_runs, records_of
 from spbench.results.record import Record
 from spbench.results.sample import Sample, sample_path
+from spbench.results.store import Store
 from spbench.sweep import plan
 from spbench.sweep.output_folder import launch_folder, new_folder
 from spbench.sweep.plan import job_of, turned
@@ -416,6 +419,23 @@ def test_an_interrupt_is_a_row_and_goes_on_up(tmp_path: Path) -> None:
     assert len(launcher.jobs) == 2
     statuses = [(r.strategy, r.status) for r in stored(tmp_path)]
     assert statuses == [("dsp", "ok"), ("ulysses", "interrupted")]
+
+
+def test_a_second_interrupt_waits_for_the_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C again while a row is written: the row is there, and then the interrupt counts."""
+    right = Store.append
+
+    def interrupted(self: Store, *row: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        right(self, *row)
+
+    monkeypatch.setattr(Store, "append", interrupted)
+    for outcome, status in ((KeyboardInterrupt, "interrupted"), (OK, "ok")):
+        with pytest.raises(KeyboardInterrupt):
+            sweep(tmp_path / status, FakeLauncher([outcome]), cells())
+        assert [row.status for row in stored(tmp_path / status)] == [status]
 
 
 def test_a_defect_of_our_own_is_not_hidden(tmp_path: Path) -> None:
