@@ -65,8 +65,9 @@ class Rows:
         return unfold(grouped.transpose(2, 3).flatten(1, 2), self.q_shape, self.band.dims)
 
     def fold_keys(self, keys: Tensor) -> Tensor:
-        """This rank's keys as (b, s, D), a view wherever strides allow."""
-        return fold(keys, self.band.dims).flatten(0, 1)
+        """This rank's keys as they go round the ring, (b, s, D), the positions outermost."""
+        folded = fold(keys, self.band.dims).flatten(0, 1)
+        return folded.transpose(0, 1).contiguous().transpose(0, 1)
 
     def unfold_keys(self, keys: Tensor) -> Tensor:
         """``fold_keys`` undone."""

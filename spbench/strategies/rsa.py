@@ -76,34 +76,30 @@ class _Rings(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
         bias, rows, comm, ctx.scatter = how
-        scaled = rows.fold(q).mul_(q.shape[-1] ** -0.5)
-        scores = rows.mask_(rows.product(scaled, _ring(k, rows, comm), hidden=-torch.inf))
+        scaled, keys = rows.fold(q).mul_(q.shape[-1] ** -0.5), rows.fold_keys(k)
+        scores = rows.mask_(rows.product(scaled, comm.ring(keys, rows.keys), hidden=-torch.inf))
         if bias is not None:
             rows.add_bias_(scores, bias)
         weights = torch.softmax(scores, -1, out=scores)  # in place: one row, not two
-        ctx.save_for_backward(scaled, k, v, weights)
+        values = rows.fold_keys(v)
+        ctx.save_for_backward(scaled, keys, values, weights)
         ctx.rows, ctx.comm, ctx.biased = rows, comm, bias is not None
-        return rows.unfold(rows.times_keys(weights, _ring(v, rows, comm)))
+        return rows.unfold(rows.times_keys(weights, comm.ring(values, rows.keys)))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        scaled, k, v, weights = ctx.saved_tensors
+        scaled, keys, values, weights = ctx.saved_tensors
         rows, comm = ctx.rows, ctx.comm
         d_out = rows.fold(grad)
-        d_weights = rows.product(d_out, _ring(v, rows, comm), hidden=0.0)
+        d_weights = rows.product(d_out, comm.ring(values, rows.keys), hidden=0.0)
         d_scores = softmax_backward_(d_weights, weights)
-        d_q = rows.times_keys(d_scores, _ring(k, rows, comm)).mul_(grad.shape[-1] ** -0.5)
+        d_q = rows.times_keys(d_scores, comm.ring(keys, rows.keys)).mul_(grad.shape[-1] ** -0.5)
         d_v = _start_sum(weights, d_out, rows, comm, ctx.scatter)  # behind both rings
         d_k = _start_sum(d_scores, scaled, rows, comm, ctx.scatter)
         d_bias = rows.bias_gradient(d_scores) if ctx.biased else None
         d_keys = (rows.unfold_keys(each.wait()) for each in (d_k, d_v))
         return rows.unfold(d_q), *d_keys, d_bias, None, None, None
-
-
-def _ring(keys: Tensor, rows: Rows, comm: Collectives) -> Tensor:
-    """Keys or values of all ranks, (b, S, D): one block in memory behind the other."""
-    return comm.ring(rows.fold_keys(keys), rows.keys)
 
 
 def _start_sum(row: Tensor, right: Tensor, rows: Rows, comm: Collectives, scatter: bool) -> Pending:
