@@ -40,7 +40,7 @@ class Pending:
         return self._tensor
 
     def then(self, view: Callable[[Tensor], Tensor]) -> Pending:
-        """The same tensor, seen through ``view``."""
+        """A view of the tensor, under way with it."""
         return Pending(self._handle, view(self._tensor))
 
 
