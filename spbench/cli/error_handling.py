@@ -101,10 +101,26 @@ def _say(text: str) -> None:
 
 
 def _say_usage(error: click.ClickException) -> None:
-    _say(f"Error: {error.format_message()}")
     ctx: Any = getattr(error, "ctx", None)
+    _say(f"Error: {_about_a_field(error, ctx) or error.format_message()}")
     if ctx is not None:
         _say(f"  Try '{ctx.command_path} --help'.")
+
+
+def _about_a_field(error: click.ClickException, ctx: Any) -> str:
+    """What to write for an option that is a field of the workload, as --depth; else nothing."""
+    takes_settings = ctx is not None and any(p.name == "settings" for p in ctx.command.params)
+    if not isinstance(error, click.NoSuchOption) or not takes_settings:
+        return ""
+    from spbench.workload.validation_errors import OTHER_NAMES
+    from spbench.workload.workload import Workload
+
+    word = error.option_name.lstrip("-").replace("-", "_")
+    field = OTHER_NAMES.get(word, word)
+    known = (
+        f"No such option {error.option_name!r}. It is a field of the workload: --set {field}=..."
+    )
+    return known if field in Workload.model_fields else ""
 
 
 def _say_internal(error: BaseException) -> None:

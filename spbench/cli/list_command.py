@@ -27,7 +27,7 @@ WRAPS = (1,)
 """The columns whose cells may take several lines."""
 SOURCE = 64
 """Characters of a source in a table; --json has all of it."""
-HEADS = {"tokens": "tokens\na step"}
+HEADS = {"tokens": "tokens\na step", "started": "started (UTC)"}
 SHORT = {"parameters": "params", "activation_bytes": "M MiB"}
 COLUMNS = {
     "workloads": (
@@ -41,9 +41,11 @@ SPARE = {
         *("step_flops dtype", "hidden/heads/depth", "activation_bytes", "parameters", "tokens"),
     ),
     "sweeps": ("source", "launches", "gpus", "cells"),
-    "runs": ("started", "workloads", "other"),
+    "runs": ("workloads", "other"),
 }
 """Columns that are left out, in this order, where not all fit."""
+MINUTES = len("2026-11-23T12:00")
+"""Characters of a time in a table, of which --json has the seconds, too."""
 LUXURY = 2
 """How many of these go before a row may take several lines, and before heads are short."""
 
@@ -96,6 +98,8 @@ def _shown(column: str, value: Any) -> str:
         return textwrap.shorten(value, SOURCE, placeholder=" ...")
     if column == "tokens":
         return f"{value:,}"
+    if column == "started":
+        return value[:MINUTES].replace("T", " ")
     return units.count_of(value) if column in ("parameters", "step_flops") else str(value)
 
 
@@ -146,7 +150,7 @@ def _runs() -> list[dict[str, Any]]:
     rows = []
     for run in all_runs():
         try:
-            frame = latest(read_runs(run))
+            frame = read_runs(run)
         except ResultsError as error:
             click.echo(str(error), err=True)
             continue
@@ -155,12 +159,14 @@ def _runs() -> list[dict[str, Any]]:
     return rows
 
 
-def _run(name: str, frame: pandas.DataFrame) -> dict[str, Any]:
+def _run(name: str, rows: pandas.DataFrame) -> dict[str, Any]:
+    """A run began with the first of all its rows, also of those that were measured again."""
+    frame, starts = latest(rows), rows["started_utc"]
     ok = int((frame["status"] == "ok").sum())
     return {
         "run": name,
         "workloads": ", ".join(frame["workload"].unique()),
         "ok": ok,
         "other": len(frame) - ok,
-        "started": frame["started_utc"].iloc[0],
+        "started": starts[starts != ""].min() if (starts != "").any() else "",
     }

@@ -23,6 +23,7 @@ from spbench.workload.case import QUICK, Device, MeasurementBudget
 from spbench.workload.catalogue import find, overridden, overrides_of, with_settings_in_name
 from spbench.workload.sweep_schema import LAUNCHES
 from spbench.workload.workload import Workload
+from spbench.workload.yaml_lines import short
 
 DEFAULT_WORKLOAD = "dsp-720m-small"
 MAX_DIGITS = 9
@@ -123,17 +124,22 @@ def parse_ranks(
     """Numbers of ranks such as ``1,2,4``, each once. Raises Failure for what cannot be started."""
     if text is None:
         return [default_ranks(device, nodes=nodes)]
-    counts: list[int] = []
-    for part in text.split(","):
-        if not part.strip().isdecimal() or len(part) > MAX_DIGITS or int(part) < 1:
-            raise Failure(f"--gpus {text}: {part.strip()!r} is not a number of ranks; write 1,2,4")
-        if int(part) not in counts:
-            counts.append(int(part))
+    counts = rank_counts(text)
     for count in sorted(counts, reverse=True):
         why_not = why_not_here(count, device, share=share, nodes=nodes)
         if why_not is not None:
             raise Failure(f"--gpus {count}: {why_not}")
     return counts
+
+
+def rank_counts(text: str) -> list[int]:
+    """Numbers of ranks such as ``1,2,4``, each once, whether or not they can be started."""
+    counts: dict[int, None] = {}
+    for part in map(str.strip, text.split(",")):
+        if not part.isdecimal() or len(part) > MAX_DIGITS or int(part) < 1:
+            raise Failure(f"--gpus {text}: {short(part)} is not a number of ranks; write 1,2,4")
+        counts[int(part)] = None
+    return list(counts)
 
 
 def refuse_flags(ctx: click.Context, names: Sequence[str], why: str) -> None:

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 import click
 
 from spbench.cli import options
-from spbench.cli.selection import choose_workload
+from spbench.cli.selection import choose_workload, rank_counts
+from spbench.errors import Failure
 from spbench.report.diagram.draw import show
 from spbench.report.diagram.layout import Picture
 from spbench.report.live_line import loading_torch
 from spbench.report.tables import print_json
 from spbench.strategies.describe import lanes
 from spbench.strategies.registry import expand_names
+from spbench.workload.case import MAX_RANKS
 
 
 @click.command("show")
@@ -23,25 +25,32 @@ from spbench.strategies.registry import expand_names
     "-g",
     "--gpus",
     "ranks",
-    type=click.IntRange(1, 1024),
-    default=8,
-    help="Number of ranks; no process is started.",
+    default="8",
+    metavar="N[,N...]",
+    help="Numbers of ranks, a picture for each; no process is started.",
 )
 @options.settings_option
 @options.json_option
 def command(
-    workload: str, strategies: Sequence[str], ranks: int, settings: Sequence[str], as_json: bool
+    workload: str, strategies: Sequence[str], ranks: str, settings: Sequence[str], as_json: bool
 ) -> None:
     """Draw one block of WORKLOAD, a name of the catalogue or a YAML file.
 
     For each strategy the axis that is sharded while each sublayer runs, and the bytes that
     the busiest rank sends. Nothing is run.
     """
-    work = choose_workload(workload, settings)
+    work, names = choose_workload(workload, settings), expand_names(strategies)
+    counts = rank_counts(ranks)
+    if max(counts) > MAX_RANKS:
+        raise Failure(f"--gpus {max(counts)}: too many for one group; use 1 to {MAX_RANKS}")
     with loading_torch():
-        drawn = lanes(work, expand_names(strategies), ranks)
-    picture = Picture(workload=work, ranks=ranks, lanes=drawn)
+        drawn = {count: lanes(work, names, count) for count in counts}
+    pictures = [Picture(workload=work, ranks=count, lanes=drawn[count]) for count in counts]
     if as_json:
-        print_json(picture.as_data())
-    else:
+        data = [picture.as_data() for picture in pictures]
+        print_json(data if len(data) > 1 else data[0])
+        return
+    for place, picture in enumerate(pictures):
+        if place:
+            click.echo()
         show(picture)

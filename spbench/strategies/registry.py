@@ -13,6 +13,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from spbench.errors import Failure
+from spbench.strategies.other_names import own_name
 from spbench.text import did_you_mean
 from spbench.workload.yaml_lines import short
 
@@ -51,7 +52,7 @@ def check_name(text: str) -> None:
     name, known = text.split(":", maxsplit=1)[0], list(places())
     if name not in known:
         raise UnknownStrategyError(
-            f"unknown strategy {short(name)}. {_near(name, known)}"
+            f"unknown strategy {short(name)}. {_near(own_name(name), known)}"
             f"The strategies are {', '.join(known)}"
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 from spbench.errors import Failure
 from spbench.launch.torchrun import joined_ranks
 from spbench.results.environment import gpus as gpus_here
-from spbench.workload.case import Device
+from spbench.workload.case import MAX_RANKS, Device
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 MAX_PROCESSES = 1024
@@ -53,12 +53,12 @@ def why_not_here(ranks: int, device: Device, *, share: bool = False, nodes: int 
             return None
         return f"this process is one of {started} ranks that were started"
     if share:
-        return None
+        return None if ranks <= MAX_RANKS else f"too many for one group; use 1 to {MAX_RANKS}"
     if device == "cpu":
-        most = MAX_PROCESSES * nodes
+        most = min(MAX_PROCESSES * nodes, MAX_RANKS)
         where = "one machine" if nodes == 1 else f"{nodes} machines"
         return None if ranks <= most else f"too many processes for {where}; use 1 to {most}"
-    available = len(visible_gpus()) * nodes
+    available = min(len(visible_gpus()) * nodes, MAX_RANKS)
     if ranks <= available:
         return None
     if nodes > 1:

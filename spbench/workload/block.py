@@ -102,7 +102,7 @@ class CrossAttention(BlockItem):
 class Mlp(BlockItem):
     """Two linear layers, ``ratio`` x hidden wide; swiglu adds a third as its gate."""
 
-    ratio: float = Field(alias="mlp", gt=0, le=1000)
+    ratio: float = Field(alias="mlp", gt=0, lt=2**31)
     activation: Activation = "gelu"
 
 

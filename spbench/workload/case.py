@@ -10,7 +10,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -20,6 +20,9 @@ from spbench.workload.workload import Workload
 
 Kind = Literal["measured", "one_gpu_share"]
 Device = Literal["cuda", "cpu"]
+MAX_RANKS = 65_536
+"""Ranks of a case. Its bytes are worked out rank by rank."""
+Ranks = Annotated[int, Field(gt=0, le=MAX_RANKS)]
 
 
 class MeasurementBudget(Frozen):
@@ -75,7 +78,7 @@ class Case(Frozen):
 
     workload: Workload
     strategy: str
-    ranks: PositiveInt
+    ranks: Ranks
     device: Device
     kind: Kind = "measured"
     seed: NonNegativeInt = 0

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from spbench.text import counted
-from spbench.workload.block import Frozen, Name, Size
-from spbench.workload.case import Combination
+from spbench.workload.block import Frozen, Name
+from spbench.workload.case import Combination, Ranks
 from spbench.workload.validation_errors import MisfitError, suggestion
 from spbench.workload.yaml_lines import KeyPath, WorkloadError, YamlData, short
 
@@ -44,7 +44,7 @@ class Include(Frozen):
     """Cells beside the matrix: a workload on each of ``gpus``, with its own settings."""
 
     workload: str
-    gpus: Several[Size]
+    gpus: Several[Ranks]
     strategies: Several[str] = ()
     """Strategies of these cells; empty: those of the file."""
     set: Settings = Field(default_factory=dict)
@@ -61,7 +61,7 @@ class SweepFile(Frozen):
     """Names of the catalogue, or files relative to the sweep's folder."""
     strategies: Several[str] = ("all",)
     """Strategies in the form that ``--strategies`` takes."""
-    gpus: Several[Size] = ()
+    gpus: Several[Ranks] = ()
     launches: int = Field(default=LAUNCHES, ge=1, le=MAX_LAUNCHES)
     reference: str | None = None
     """Strategy that the others are compared with; None: the first."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from spbench.workload.workload import Workload
 
 MIN_HIDDEN = 4
+MAX_RATIO = 64  # published mlps have 2 to 6 times hidden
 POSITIONS = ("none", "rotary", "learned")
 
 
@@ -74,6 +75,13 @@ def _check_sublayer(sublayer: Sublayer, work: Workload, path: KeyPath) -> None:
             raise MisfitError(message, (*path, "heads"), ("hidden",))
         case Mlp() if work.columns(sublayer) < 1:
             message = f"mlp ratio {sublayer.ratio} leaves no columns of {work.hidden}"
+            raise MisfitError(message, (*path, "mlp"), ("hidden",))
+        case Mlp(ratio=ratio) if ratio > MAX_RATIO:
+            message = (
+                f"mlp {ratio:.15g} is a factor of hidden, at most {MAX_RATIO}, and looks like a "
+                f"width; for {ratio:.15g} columns of hidden {work.hidden} write "
+                f"mlp: {ratio / work.hidden:.6g}"
+            )
             raise MisfitError(message, (*path, "mlp"), ("hidden",))
 
 

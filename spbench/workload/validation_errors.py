@@ -33,6 +33,14 @@ OTHER_NAMES = {
     "batch_size": "batch",
 }
 """Keys of other programs, and their names in spbench."""
+OTHER_VALUES = {
+    "bf16": "bfloat16",
+    **dict.fromkeys(("fp16", "half"), "float16"),
+    **dict.fromkeys(("fp32", "float", "single"), "float32"),
+    **dict.fromkeys(("fp64", "double"), "float64"),
+    **dict.fromkeys(("adam", "AdamW"), "adamw"),
+}
+"""Values of other programs, and their names in spbench."""
 
 
 class MisfitError(ValueError):
@@ -78,8 +86,10 @@ def _message(error: Any, path: KeyPath, model: type[Frozen]) -> str:
         case "value_error":
             return str(error["ctx"]["error"])
         case "literal_error":
-            given = short(error["input"])
-            return f"{name} cannot be {given}; it may be {error['ctx']['expected']}"
+            given, expected = error["input"], error["ctx"]["expected"]
+            own = repr(OTHER_VALUES.get(str(given), ""))
+            hint = f". Did you mean {own}?" if own != "''" and own in expected else ""
+            return f"{name} cannot be {short(given)}; it may be {expected}{hint}"
         case _ if isinstance(error["input"], float) and math.isnan(error["input"]):
             return f"{name} is nan: not a number"
         case _:

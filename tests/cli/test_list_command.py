@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
+from helpers import example_rows
 from helpers.terminal import STYLED, Terminal
 
 from spbench.cli import list_command
 from spbench.report import tables
+from spbench.results.store import Store
 from spbench.strategies.registry import expand_names
 from spbench.text import counted
 from spbench.workload.catalogue import find, names
@@ -80,3 +83,17 @@ def test_the_list_of_sweeps_keeps_its_cells(monkeypatch: pytest.MonkeyPatch) -> 
     for name in names("sweeps"):
         (line,) = [one for one in text.splitlines() if one.split()[:1] == [name]]
         assert line.split()[-1] == str(len(load_sweep(name, expand_names).combinations))
+
+
+def test_a_run_keeps_its_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The first row says it, also of a launch that was measured again, and 80 columns show it."""
+    monkeypatch.chdir(tmp_path)
+    name = "20261123-115139-dsp-720m-small"
+    with Store(tmp_path / "results" / name) as store:
+        store.append(example_rows.row(status="crash", started_utc="2026-11-23T11:51:39Z"))
+        store.append(example_rows.row(launch=1, started_utc="2026-11-23T12:00:00Z"))
+        store.append(example_rows.row(started_utc="2026-11-24T08:00:00Z"))
+    (known,) = list_command._runs()
+    assert (known["started"], known["ok"], known["other"]) == ("2026-11-23T11:51:39Z", 2, 0)
+    text = listed(monkeypatch, "runs", 80)
+    assert re.search(rf" {name} .* 2026-11-23 11:51\b", text)

@@ -321,6 +321,17 @@ def test_an_option_names_an_axis_that_is_not_there(tmp_path: Path) -> None:
     assert known in run.err
 
 
+def test_a_picture_for_each_number_of_ranks(tmp_path: Path) -> None:
+    """Numbers with commas, as 'run' takes them; as JSON one picture, or a list of several."""
+    words = ("show", "dsp-720m", "-s", "dsp", "-g")
+    alone = [spbench(tmp_path, *words, ranks, torch=True).out for ranks in ("2", "4")]
+    assert spbench(tmp_path, *words, "2,4,2", torch=True).out == "\n".join(alone)
+    several = json.loads(spbench(tmp_path, *words, "2,4", "--json", torch=True).out)
+    single = json.loads(spbench(tmp_path, *words, "4", "--json", torch=True).out)
+    assert [picture["ranks"] for picture in several] == [2, 4]
+    assert several[1] == single
+
+
 def on(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch, **environ: str) -> None:
     for name, value in {"TERM": "xterm-256color", "COLUMNS": "80", **environ}.items():
         monkeypatch.setenv(name, value)
