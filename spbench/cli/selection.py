@@ -27,10 +27,10 @@ from spbench.workload.yaml_lines import short
 
 DEFAULT_WORKLOAD = "dsp-720m-small"
 MAX_DIGITS = 9
-BESIDE_NO_SWEEP = ("strategies", "gpus", "workload", "settings", "dtype")
+BESIDE_NO_SWEEP = ("strategies", "workload", "settings", "dtype")
 """Parameters that choose cells, as a sweep file does."""
 CLUSTER = ("nnodes", "node_rank", "rdzv_endpoint", "join_timeout")
-SELECTING = (*BESIDE_NO_SWEEP, "sweep", "skip_invalid")
+SELECTING = (*BESIDE_NO_SWEEP, "gpus", "sweep", "small", "skip_invalid")
 AS_GIVEN = ("seed", "peak_tflops", "verbose", "out", "fresh", "adds")
 """Parameters that become fields of the request unchanged."""
 
@@ -49,8 +49,9 @@ selection_options = options.together(
     click.option(
         "--sweep",
         metavar="NAME|FILE",
-        help="A sweep file that lists the cells, in place of -s, -g, -w and --set.",
+        help="A sweep file that lists the cells, in place of -s, -w and --set; -g picks ranks.",
     ),
+    click.option("--small", is_flag=True, help="With --sweep: small forms of its workloads."),
     click.option(
         "--skip-invalid", is_flag=True, help="Leave out cells that cannot run, and say why."
     ),
@@ -78,8 +79,13 @@ def request_of(ctx: click.Context) -> Request:
             "cannot be given with --sweep, whose file says which cells there are; "
             "leave it out, or give a changed copy of the file",
         )
-        request = from_sweep_file(flags["sweep"], device)
+        ranks = (
+            parse_ranks(flags["gpus"], device, share=share, nodes=nodes) if flags["gpus"] else ()
+        )
+        request = from_sweep_file(flags["sweep"], device, small=flags["small"], ranks=ranks)
     else:
+        if flags["small"]:
+            raise Failure("--small is for --sweep; -w takes small forms by name: dsp-720m-small")
         request = _from_flags(flags, device, share=share, nodes=nodes)
     return replace(
         request,

@@ -17,10 +17,9 @@ from spbench.strategies.registry import expand_names, load
 from spbench.sweep.devices import choose_device
 from spbench.sweep.fault_check import refuse_fault
 from spbench.sweep.verification import checks_for, verify
-from spbench.workload.catalogue import find, names, with_settings
+from spbench.workload.catalogue import SMALL, find, names, with_settings
 from spbench.workload.workload import Workload
 
-SMALL = "-small"
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 

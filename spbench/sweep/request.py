@@ -62,12 +62,21 @@ def every(workload: Workload, strategies: Sequence[str], ranks: Sequence[int]) -
     ]
 
 
-def from_sweep_file(name: str, device: Device) -> Request:
-    """The request of a sweep in the catalogue or in a file. Raises Failure for a mistake in it."""
-    sweep = load_sweep(name, _named_with_options)
+def from_sweep_file(
+    name: str, device: Device, *, small: bool = False, ranks: Sequence[int] = ()
+) -> Request:
+    """The request of a sweep in the catalogue or in a file. Raises Failure for a mistake in it.
+
+    ``small``: with small forms of its workloads; ``ranks``: its cells on so many alone, if any.
+    """
+    sweep = load_sweep(name, _named_with_options, small=small)
+    offered = sorted({each.ranks for each in sweep.combinations})
+    if strange := [str(count) for count in ranks if count not in offered]:
+        known = ",".join(map(str, offered))
+        raise Failure(f"--gpus {','.join(strange)}: {name} has cells on {known} ranks")
     return Request(
         title=sweep.file.name,
-        combinations=sweep.combinations,
+        combinations=[c for c in sweep.combinations if not ranks or c.ranks in ranks],
         device=device,
         launches=sweep.file.launches,
         skip_invalid=sweep.file.skip_invalid,

@@ -29,6 +29,8 @@ from spbench.workload.yaml_lines import (
 
 PACKAGED = Path(__file__).parents[1] / "configs"
 CHECKED_OUT = Path(__file__).parents[2] / "configs"
+SMALL = "-small"
+"""Ending of the name of a workload's small form."""
 OWN_COLUMNS = ("name", "source", "axes", "batch", "dtype", "mode", "checkpointing", "optimizer")
 """Fields with a column in the results; overrides of other fields are added to the name."""
 
@@ -75,6 +77,34 @@ def _loaded(data: YamlData) -> Workload:
     if data.value.keys() & {"workloads", "include"} and not data.value.keys() & {"block", "axes"}:
         raise data.error((), "this is a sweep; use 'spbench run --sweep'")
     return validated(Workload, data, SUBLAYERS)
+
+
+def small_form(name: str, work: Workload) -> Workload:
+    """The small form of ``name`` in the catalogue, with what ``work`` changes of it.
+
+    Axes and batch are longer or shorter in proportion, other fields as ``work`` has them. Raises
+    WorkloadError where there is no small form.
+    """
+    if name.endswith(SMALL):
+        return work
+    if f"{name}{SMALL}" not in names():
+        raise WorkloadError(f"{name!r} has no small form; --small is for names of the catalogue")
+    full, small = find(name), find(f"{name}{SMALL}")
+    if work.axes.keys() != full.axes.keys():
+        raise WorkloadError(f"other axes than those of {name!r} have no small form; leave out axes")
+
+    def scaled(mine: int, wanted: int, whole: int) -> int:
+        return max(1, round(mine * wanted / whole))
+
+    axes = {axis: scaled(n, work.axes[axis], full.axes[axis]) for axis, n in small.axes.items()}
+    was, now = (each.model_dump(mode="python", by_alias=True) for each in (full, work))
+    data = small.model_dump(mode="python", by_alias=True)
+    data |= {field: value for field, value in now.items() if value != was[field]}
+    data |= {"axes": axes, "batch": scaled(small.batch, work.batch, full.batch)}
+    data["block"] = [dict(item) for item in data["block"]]
+    data["name"] = small.name + work.name.removeprefix(full.name)
+    where = f"{small.name}, the small form of {work.name}"
+    return validated(Workload, YamlData(value=data, where=where, lines={}), SUBLAYERS)
 
 
 @dataclass(frozen=True, kw_only=True)

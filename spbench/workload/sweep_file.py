@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from spbench.workload.catalogue import (
     find,
     overridden,
     path_of,
+    small_form,
     with_settings_in_name,
 )
 from spbench.workload.sweep_schema import (
@@ -53,15 +54,31 @@ class ExpandedSweep:
     combinations: tuple[Combination, ...]
 
 
-def load_sweep(name_or_file: str, expand_names: ExpandNames) -> ExpandedSweep:
-    """A sweep of the catalogue, or of the user's file. Raises WorkloadError."""
+def load_sweep(
+    name_or_file: str, expand_names: ExpandNames, *, small: bool = False
+) -> ExpandedSweep:
+    """A sweep of the catalogue, or of the user's file; ``small``: with the small forms of its
+    workloads. Raises WorkloadError."""
     path = path_of(name_or_file, "sweeps")
     data = read_mapping(path, "a sweep")
     if data.value.keys() & {"block", "axes"} and not data.value.keys() & {"workloads", "include"}:
         raise data.error((), "this is a workload; use --workload")
     file = validated(SweepFile, data, {"include": Include})
     expansion = _Expansion(file=file, data=data, folder=path.parent, expand_names=expand_names)
-    return ExpandedSweep(file=file, combinations=expansion.combinations())
+    cells = expansion.candidates()
+    combinations = _small_forms(cells) if small else [cell.combination for cell in cells]
+    return ExpandedSweep(file=file, combinations=tuple(combinations))
+
+
+def _small_forms(cells: Sequence[Candidate]) -> list[Combination]:
+    """Each cell with the small form of its workload; sizes that become equal are one cell."""
+    found: dict[tuple[str, str, int], Combination] = {}
+    for cell in cells:
+        full = cell.combination
+        work = small_form(cell.facts["workload"], full.workload)
+        identity = (work.model_dump_json(), full.strategy, full.ranks)
+        found.setdefault(identity, replace(full, workload=work))
+    return list(found.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +90,7 @@ class _Expansion:
     folder: Path
     expand_names: ExpandNames
 
-    def combinations(self) -> tuple[Combination, ...]:
+    def candidates(self) -> list[Candidate]:
         self._check_settings()
         matrix, included = list(self._matrix()), list(self._included())
         cells = [*without_excluded(matrix, self.file.exclude, self.data), *included]
@@ -81,7 +98,7 @@ class _Expansion:
             raise self.data.error((), "every cell is excluded")
         check_unique(cells, self.data)
         check_reference(self.file.reference, cells, self.data)
-        return tuple(cell.combination for cell in cells)
+        return cells
 
     def _matrix(self) -> Iterator[Candidate]:
         file = self.file

@@ -28,7 +28,7 @@ from spbench.strategies.registry import expand_names
 from spbench.sweep import devices
 from spbench.sweep.output_folder import output_folder
 from spbench.sweep.plan import cells
-from spbench.sweep.request import Request, every
+from spbench.sweep.request import Request, every, from_sweep_file
 
 FLAGS = {
     "run": [
@@ -53,6 +53,7 @@ FLAGS = {
         "--set",
         "--share",
         "--skip-invalid",
+        "--small",
         "--strategy",
         "--sweep",
         "--timeout",
@@ -116,6 +117,7 @@ FLAGS = {
         "--out",
         "--set",
         "--skip-invalid",
+        "--small",
         "--strategy",
         "--strict",
         "--sweep",
@@ -197,7 +199,7 @@ MORE_MISTAKES = [
         ["run", "--sweep", "dsp-weak-inta"],
         "unknown sweep 'dsp-weak-inta'. Did you mean 'dsp-weak",
     ),
-    (["run", "--sweep", "ci-smoke", "-g", "2"], "--gpus cannot be given with --sweep"),
+    (["run", "--sweep", "ci-smoke", "-g", "3"], "--gpus 3: ci-smoke has cells on 2 ranks"),
     (["run", "--sweep", "ci-smoke", "-w", "latte-1"], "--workload cannot be given with"),
     (["run", "--sweep", "ci-smoke", "--set", "depth=1"], "--set cannot be given with --sweep"),
     (["run", "--sweep", "ci-smoke", "--dtype", "float64"], "--dtype cannot be given with"),
@@ -567,6 +569,27 @@ def test_a_dry_run_of_a_sweep_shows_every_cell(tmp_path: Path) -> None:
     assert shown.out.count("latte-1-small depth=1: time 4 x space 256, ") == 2
 
 
+def test_a_sweep_of_small_forms_on_few_ranks() -> None:
+    """--small and --gpus make a laptop's sweep of a paper's; what does not fit is named."""
+    small = from_sweep_file("dsp-weak-intra", "cpu", small=True, ranks=[1, 2])
+    found = {
+        (c.workload.name, *c.workload.axes.values(), c.workload.batch, c.ranks)
+        for c in small.combinations
+    }
+    assert found == {
+        *(("dsp-720m-small", 8, 512, ranks, ranks) for ranks in (1, 2)),
+        *(("dsp-3b-small", 4, 1024, ranks, ranks) for ranks in (1, 2)),
+    }
+    with pytest.raises(Failure, match=r"--gpus 3: dsp-weak-intra has cells on 1,2,4,8 ranks"):
+        from_sweep_file("dsp-weak-intra", "cpu", ranks=[2, 3])
+
+
+def test_small_is_for_sweeps(tmp_path: Path) -> None:
+    """Without one the message says how a small form is named."""
+    done = spbench(tmp_path, "run", "-w", "dsp-720m", "--small")
+    assert (done.code, "-w takes small forms by name" in done.err) == (USAGE, True)
+
+
 def test_cells_of_a_sweep_that_cannot_run(tmp_path: Path) -> None:
     """Exit 2 with the reason, unless the file or the flag leaves them out."""
     text = "name: mine\nworkloads: earthformer-small\nstrategies: ulysses\ngpus: [2, 8]\n"
@@ -606,9 +629,9 @@ def test_nothing_measured_is_no_success(tmp_path: Path) -> None:
 
 def test_a_variable_cannot_choose_cells_beside_a_sweep(tmp_path: Path) -> None:
     """It is refused by its own name, as a flag is; a variable whose flag may be given is used."""
-    done = spbench(tmp_path, "run", "--sweep", "ci-smoke", SPBENCH_RUN_GPUS="4")
+    done = spbench(tmp_path, "run", "--sweep", "ci-smoke", SPBENCH_RUN_WORKLOAD="gpt-7b")
     assert done.code == USAGE
-    assert "SPBENCH_RUN_GPUS cannot be given with --sweep" in done.err
+    assert "SPBENCH_RUN_WORKLOAD cannot be given with --sweep" in done.err
     words = ["run", "--sweep", "ci-smoke", "--dry-run", "--json"]
     rows = json.loads(spbench(tmp_path, *words, torch=True, SPBENCH_RUN_LAUNCHES="2").out)
     assert {row["launch"] for row in rows} == {0, 1}

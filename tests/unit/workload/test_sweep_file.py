@@ -404,3 +404,48 @@ def test_the_smoke_test_is_small() -> None:
         "rsa",
     }
     assert all(each.workload.name.endswith("-small") for each in sweep.combinations)
+
+
+def test_every_sweep_of_the_catalogue_has_a_small_form() -> None:
+    """No cell has more tokens than the whole one, and all are small forms; each comes once."""
+    for name in names("sweeps"):
+        whole, small = (load_sweep(name, expand_names, small=each) for each in (False, True))
+        assert {c.workload.name.endswith("-small") for c in small.combinations} == {True}, name
+        assert 0 < len(small.combinations) <= len(whole.combinations)
+        most = [
+            max(c.workload.batch * c.workload.tokens for c in s.combinations)
+            for s in (whole, small)
+        ]
+        assert most[1] <= most[0], name
+
+
+def test_small_forms_keep_what_a_sweep_varies(tmp_path: Path) -> None:
+    """Axes and batch stay in proportion, other settings as they are; equal sizes are one cell."""
+    text = "name: mine\nworkloads: dsp-720m\nstrategies: dsp\ngpus: 2\nset: {depth: 3}\n"
+    (tmp_path / "mine.yaml").write_text(
+        f"{text}matrix: {{axes.time: [64, 65, 128], batch: [1, 2]}}\n"
+    )
+    small = load_sweep(str(tmp_path / "mine.yaml"), expand_names, small=True)
+    works = [each.workload for each in small.combinations]
+    assert [(w.axes["time"], w.batch) for w in works] == [(8, 1), (8, 2), (16, 1), (16, 2)]
+    assert {(w.axes["space"], w.depth, w.name) for w in works} == {
+        (512, 3, "dsp-720m-small depth=3")
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("workloads: own.yaml", "'own.yaml' has no small form"),
+        ("workloads: dsp-720m\nset: {axes: {a: 4, b: 4}, block: [{attention: a}]}", "other axes"),
+    ],
+)
+def test_what_has_no_small_form(tmp_path: Path, line: str, said: str) -> None:
+    """A file of the user's, and axes of another model."""
+    shape = (
+        "name: own\naxes: {a: 4, b: 4}\nhidden: 8\nheads: 2\ndepth: 1\nblock: [{attention: a}]\n"
+    )
+    (tmp_path / "own.yaml").write_text(shape)
+    (tmp_path / "mine.yaml").write_text(f"name: mine\n{line}\nstrategies: dsp\ngpus: 2\n")
+    with pytest.raises(WorkloadError, match=said):
+        load_sweep(str(tmp_path / "mine.yaml"), expand_names, small=True)
