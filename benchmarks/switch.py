@@ -1,11 +1,14 @@
 """Compares DSP's switch with a bare all_to_all_single of the same bytes: at most 1.3 times as long.
 
     python benchmarks/switch.py [--ranks 2,4] [--repeats 60]
+    python benchmarks/switch.py --host [--ranks 8,64,128]
 
 The switch is what the model calls: pack, all-to-all, unpack, without gradients. The bare
 call moves a flat buffer of the same bytes with the same split sizes on the same group. The
 two alternate; the ratio of the slowest rank is taken pair by pair, and the median counts. The batch
 is 1; time to space and space to time are both measured.
+
+``--host``: what a switch of q, k and v costs the host alone, with NCCL's packing and no transfer.
 """
 
 from __future__ import annotations
@@ -18,14 +21,18 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.group import ProcessGroup
+from spbench.comm.packing import Cuts, Parts, pack, splits, unpacked
+from spbench.comm.transport import DONE, Handle, Several, Transport
 from spbench.workload.sharding import Shard
 
 SHAPE = (1, 16, 1024, 768)  # 48 MiB in float32
@@ -34,9 +41,13 @@ LIMIT = 1.3
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", default="2,4")
+    parser.add_argument("--ranks", default=None)
     parser.add_argument("--repeats", type=int, default=60)
+    parser.add_argument("--host", action="store_true")
     flags = parser.parse_args()
+    flags.ranks = flags.ranks or ("8,64,128" if flags.host else "2,4")
+    if flags.host:
+        return show_host_costs([int(ranks) for ranks in flags.ranks.split(",")], flags.repeats)
     worst = 0.0
     for ranks in map(int, flags.ranks.split(",")):
         for way, (before, after) in {"time -> space": (1, 2), "space -> time": (2, 1)}.items():
@@ -50,6 +61,43 @@ def main() -> int:
             )
     print(f"worst {worst:.2f}, limit {LIMIT}: {'ok' if worst <= LIMIT else 'TOO SLOW'}")
     return 0 if worst <= LIMIT else 1
+
+
+class PackOnly(Transport):
+    """Packs and unpacks as NCCL's transport does, and moves nothing."""
+
+    def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
+        return DONE
+
+    def _all_to_all(self, received: Cuts, sent: Cuts, run_dim: int) -> Handle:
+        _, unpack = unpacked(received)
+        pack(sent), splits(received), splits(sent)
+        return Several([], [unpack])
+
+    def _all_reduce(self, x: Tensor) -> Handle:
+        return DONE
+
+    def _shift(self, received: Tensor, sent: Tensor) -> Handle:
+        return DONE
+
+
+def show_host_costs(by_ranks: Sequence[int], repeats: int) -> int:
+    """Numbers of ranks take turns; the median of ``repeats`` rounds of a hundred switches."""
+    torch.set_num_threads(1)
+    longest = max(by_ranks)
+    xs = [torch.zeros(1, 2, longest, 4) for _ in range(3)]
+    times: dict[int, list[float]] = {ranks: [] for ranks in by_ranks}
+    for _ in range(repeats):
+        for ranks, each in times.items():
+            comm = Collectives(PackOnly(0, ranks))
+            before, after = Shard.even(1, 2 * ranks, ranks), Shard.even(2, longest, ranks)
+            start = time.perf_counter()
+            for _ in range(100):
+                comm.exchange(xs, [before] * 3, [after] * 3)
+            each.append((time.perf_counter() - start) * 1e4)
+    for ranks, each in times.items():
+        print(f"{ranks} ranks: {statistics.median(each):.0f} us of the host for q, k and v")
+    return 0
 
 
 def measure(ranks: int, before: int, after: int, repeats: int) -> tuple[list[float], list[float]]:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from spbench.comm.packing import Cut
 from spbench.comm.transport import DONE, Handle, Transport
 from spbench.workload.sharding import Shard
 
@@ -133,30 +134,26 @@ class Collectives:
         if self.size == 1:
             return Pending(DONE, x)
         whole = self.transport.empty(x, _resized(x.shape, shard.dim, shard.length))
-        parts = whole.split(list(shard.sizes), shard.dim)
-        return Pending(self.transport.all_gather(parts, x, shard.dim), whole)
+        return Pending(self.transport.all_gather(Cut(whole, shard), x, shard.dim), whole)
 
     def start_reduce_scatter(self, x: Tensor, shard: Shard) -> Pending:
         """A reduce-scatter to be waited for later. No backward."""
         if self.size == 1:
             return Pending(DONE, x)
         mine = self.transport.empty(x, _resized(x.shape, shard.dim, shard.sizes[self.rank]))
-        parts = x.split(list(shard.sizes), shard.dim)
-        return Pending(self.transport.reduce_scatter(mine, parts), mine)
+        return Pending(self.transport.reduce_scatter(mine, Cut(x, shard)), mine)
 
     def exchange(
         self, xs: Sequence[Tensor], before: Sequence[Shard], after: Sequence[Shard]
     ) -> list[Tensor]:
         """``switch`` without its gradient, tensor by tensor from ``before`` to ``after``."""
-        outs, sent, received = [], [], []
+        outs: list[Tensor] = []
         for x, old, new in zip(xs, before, after, strict=True):
             cut = _resized(x.shape, new.dim, new.sizes[self.rank])
             out = self.transport.empty(x, _resized(cut, old.dim, old.length))
             outs.append(out)
-            sent.append(x.split(list(new.sizes), new.dim))
-            received.append(out.split(list(old.sizes), old.dim))
         run_dim = max(shard.dim for shard in (*before, *after))
-        arriving, leaving = (list(zip(*parts, strict=True)) for parts in (received, sent))
+        arriving, leaving = ([*map(Cut, *each)] for each in ((outs, before), (xs, after)))
         self.transport.all_to_all(arriving, leaving, run_dim).wait()
         return outs
 

@@ -19,7 +19,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from spbench.comm.packing import Parts, incoming, outgoing, pack, unpacked
+from spbench.comm.packing import Cut, Cuts, Parts, incoming, outgoing, pack, unpacked
 from spbench.comm.transport import DONE, Handle, Transport, Transports
 from spbench.results.heartbeat import Heartbeat
 
@@ -42,10 +42,13 @@ class SilentTransport(Transport):
         with torch.cuda.use_mem_pool(self._pool, like.device):
             return like.new_empty(shape)
 
-    def _all_to_all(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
-        if sent[0][0].is_cuda:
-            pack(sent)
-            return self._receive(received)
+    def _all_to_all(self, received: Cuts, sent: Cuts, run_dim: int) -> Handle:
+        if not sent[0].tensor.is_cuda:
+            return super()._all_to_all(received, sent, run_dim)
+        pack(sent)
+        return self._receive(received)
+
+    def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
         for rank in {*range(self.size)} - {self.rank}:
             list(outgoing(sent[rank], run_dim))
             messages, unpack = incoming(received[rank], run_dim)
@@ -55,17 +58,17 @@ class SilentTransport(Transport):
             target.copy_(part)
         return DONE
 
-    def _all_gather(self, received: Parts, sent: Tensor, run_dim: int) -> Handle:
+    def _all_gather(self, received: Cut, sent: Tensor, run_dim: int) -> Handle:
         if not sent.is_cuda:
             return super()._all_gather(received, sent, run_dim)
         sent.contiguous()  # the copy that NCCL would be given
-        return self._receive([[part] for part in received])
+        return self._receive([received])
 
-    def _reduce_scatter(self, received: Tensor, sent: Parts) -> Handle:
+    def _reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
         if not received.is_cuda:
             return super()._reduce_scatter(received, sent)
-        pack([[part] for part in sent])
-        if len({part.numel() for part in sent}) == 1:
+        pack([sent])
+        if sent.shard.is_even:
             return self._fill([received])
         # NCCL has no uneven reduce-scatter: parts arrive by an all-to-all, and are summed up here.
         parts = self.empty(received, [self.size, *received.shape])
@@ -79,7 +82,7 @@ class SilentTransport(Transport):
     def _shift(self, received: Tensor, sent: Tensor) -> Handle:
         return self._fill([received])
 
-    def _receive(self, received: Sequence[Parts]) -> Handle:
+    def _receive(self, received: Cuts) -> Handle:
         """Into one flat buffer, then apart."""
         flat, unpack = unpacked(received, self.empty)
         self._fill([flat])

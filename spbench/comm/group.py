@@ -18,6 +18,7 @@ import torch.distributed as dist
 from spbench.comm.collectives import Collectives
 from spbench.comm.fake import silent_transports
 from spbench.comm.nccl_gloo import GlooTransport, NcclTransport
+from spbench.comm.packing import Cut
 from spbench.comm.transport import Transports
 from spbench.results.heartbeat import Heartbeat
 from spbench.workload.sharding import Shard
@@ -126,12 +127,13 @@ class ProcessGroup(Group):
         """Runs each kind of collective once on each group, so that none allocates later."""
         for transport in (self.transports.strategy, self.transports.gradients):
             mine, whole = self._token.clone(), torch.zeros(self.size, device=self.device)
-            parts, apart = whole.split(1), torch.zeros_like(whole).split(1)
-            transport.all_to_all([[p] for p in apart], [[p] for p in parts], 0).wait()
+            shard = Shard.even(0, self.size, self.size)
+            parts, apart = Cut(whole, shard), Cut(torch.zeros_like(whole), shard)
+            transport.all_to_all([apart], [parts], 0).wait()
             transport.all_gather(parts, mine, 0).wait()
             transport.reduce_scatter(mine, parts).wait()
             transport.all_reduce(mine).wait()
-            Collectives(transport).ring(mine, Shard.even(0, self.size, self.size))
+            Collectives(transport).ring(mine, shard)
             transport.reset()
         self.synchronise()
 

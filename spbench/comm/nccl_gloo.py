@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from spbench.comm.packing import Parts, incoming, outgoing, pack, unpacked
+from spbench.comm.packing import Cut, Cuts, Parts, incoming, outgoing, pack, splits, unpacked
 from spbench.comm.transport import Handle, Several, Transport
 from spbench.results.heartbeat import Heartbeat
 
@@ -64,40 +64,36 @@ class ProcessGroupTransport(Transport):
 
 @final
 class NcclTransport(ProcessGroupTransport):
-    """CUDA tensors over NVLink, PCIe or the network."""
+    """CUDA tensors over NVLink, PCIe or the network; each collective takes a flat buffer."""
 
-    def _all_to_all(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
+    def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
+        raise NotImplementedError("NCCL has a collective for each exchange")
+
+    def _all_to_all(self, received: Cuts, sent: Cuts, run_dim: int) -> Handle:
+        """Without the sizes of even parts, so that torch takes NCCL's own all-to-all."""
         flat, unpack = unpacked(received)
-        work = dist.all_to_all_single(
-            flat,
-            pack(sent),
-            [sum(part.numel() for part in parts) for parts in received],
-            [sum(part.numel() for part in parts) for parts in sent],
-            group=self.group,
-            async_op=True,
-        )
+        sizes = splits(received), splits(sent)
+        work = dist.all_to_all_single(flat, pack(sent), *sizes, group=self.group, async_op=True)
         return Several([work], [unpack])
 
-    def _all_gather(self, received: Parts, sent: Tensor, run_dim: int) -> Handle:
-        flat, unpack = unpacked([[part] for part in received])
+    def _all_gather(self, received: Cut, sent: Tensor, run_dim: int) -> Handle:
+        flat, unpack = unpacked([received])
         sent = sent.contiguous().view(-1)
-        if len({part.numel() for part in received}) == 1:
+        if (sizes := splits([received])) is None:
             work = _all_gather_single(flat, sent, group=self.group, async_op=True)
         else:
-            parts = list(flat.split([part.numel() for part in received]))
+            parts = list(flat.split(sizes))
             work = dist.all_to_all(parts, [sent] * self.size, group=self.group, async_op=True)
         return Several([work], [unpack])
 
-    def _reduce_scatter(self, received: Tensor, sent: Parts) -> Handle:
-        flat = pack([[part] for part in sent])
-        if len({part.numel() for part in sent}) == 1:
+    def _reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
+        flat = pack([sent])
+        if (sizes := splits([sent])) is None:
             out = received.view(-1)
             return Several([_reduce_scatter_single(out, flat, group=self.group, async_op=True)])
         parts = received.new_empty(self.size, *received.shape)
-        splits = [part.numel() for part in sent]
-        own = [received.numel()] * self.size
         work = dist.all_to_all_single(
-            parts.view(-1), flat, own, splits, group=self.group, async_op=True
+            parts.view(-1), flat, None, sizes, group=self.group, async_op=True
         )
         return Several([work], [lambda: torch.sum(parts, 0, out=received)])
 
@@ -106,7 +102,7 @@ class NcclTransport(ProcessGroupTransport):
 class GlooTransport(ProcessGroupTransport):
     """CPU tensors over sockets."""
 
-    def _all_to_all(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
+    def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
         sends: list[tuple[Tensor, int]] = []
         receives: list[tuple[Tensor, int]] = []
         unpacks: list[Callable[[], object]] = []

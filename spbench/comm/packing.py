@@ -1,21 +1,25 @@
 """Packs parts of tensors into buffers that can be sent, and unpacks them where they arrive.
 
 NCCL takes one flat buffer for all ranks. gloo takes messages: long runs of memory are sent from
-where they lie, short ones are packed into one message for each rank. Parts that already lie one
-behind the other are a flat buffer and are not copied, so with the sharded axis outermost a switch
-packs or unpacks, never both. Even shards take one strided copy for each tensor, whatever the number
-of ranks.
+where they lie, short ones are packed into one message for each rank. A tensor that is cut along its
+outermost dim is a flat buffer and is not copied, so with the sharded axis outermost a switch packs
+or unpacks, never both. Even shards take one strided copy for each tensor, and the same work on the
+host whatever the number of ranks.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, product
+from dataclasses import dataclass
+from itertools import product
+from typing import final
 
+import torch
 from torch import Tensor
 
-Parts = Sequence[Tensor]
+from spbench.workload.sharding import Shard
+
 Empty = Callable[[Tensor, Sequence[int]], Tensor]
 """Makes an unset tensor like another, of a given shape."""
 
@@ -23,44 +27,81 @@ MIN_MESSAGE_BYTES = 64 * 2**10
 """Shorter runs of memory are packed: a message costs as much as copying some ten KiB."""
 
 
-def as_flat(parts: Parts) -> Tensor | None:
-    """``parts`` as one flat view, if they lie one behind the other in one storage; else None.
+@final
+@dataclass(frozen=True)
+class Cut:
+    """A tensor, of which each rank is to get, or has sent, the part that ``shard`` says."""
 
-    Addresses alone do not show it: allocators may put separate tensors side by side.
-    """
-    at, storage = parts[0].data_ptr(), parts[0].untyped_storage().data_ptr()
-    for part in parts:
-        follows = part.is_contiguous() and part.data_ptr() == at
-        if not follows or part.untyped_storage().data_ptr() != storage:
-            return None
-        at += part.nbytes
-    return parts[0].as_strided((sum(part.numel() for part in parts),), (1,))
+    tensor: Tensor
+    shard: Shard
+
+    def part(self, rank: int) -> Tensor:
+        """The part of ``rank``, a view."""
+        return self.tensor.narrow(self.shard.dim, self.shard.offset(rank), self.shard.sizes[rank])
+
+    def numel(self, rank: int) -> int:
+        """Elements of the part of ``rank``."""
+        return self.tensor.numel() * self.shard.sizes[rank] // max(1, self.shard.length)
+
+    def others_bytes(self, rank: int) -> int:
+        """Bytes of all parts but that of ``rank``."""
+        return (self.tensor.numel() - self.numel(rank)) * self.tensor.element_size()
+
+    @property
+    def stack(self) -> Tensor:
+        """Even parts as one view, (ranks, *part)."""
+        ranks = len(self.shard.sizes)
+        return self.tensor.unflatten(self.shard.dim, (ranks, -1)).movedim(self.shard.dim, 0)
+
+    @property
+    def flat(self) -> Tensor | None:
+        """A flat view with one part behind the other, if they lie so in memory."""
+        is_outermost = math.prod(self.tensor.shape[: self.shard.dim]) == 1
+        return self.tensor.view(-1) if is_outermost and self.tensor.is_contiguous() else None
 
 
-def pack(by_rank: Sequence[Parts]) -> Tensor:
+Cuts = Sequence[Cut]
+"""Tensors that travel together, each cut between the same ranks."""
+Parts = Sequence[Tensor]
+"""What travels together between two ranks."""
+
+
+def by_rank(cuts: Cuts) -> list[Parts]:
+    """The parts of each rank."""
+    ranks = range(len(cuts[0].shard.sizes))
+    return [[cut.part(rank) for cut in cuts] for rank in ranks]
+
+
+def pack(cuts: Cuts) -> Tensor:
     """A flat tensor of every rank's parts, in order; a copy unless they lie in this order."""
-    flat = as_flat([*chain.from_iterable(by_rank)])
+    flat = cuts[0].flat if len(cuts) == 1 else None
     if flat is None:
-        flat = by_rank[0][0].new_empty(_numel(by_rank))
-        for view, part in _pairs(flat, by_rank):
+        flat = cuts[0].tensor.new_empty(_numel(cuts))
+        for view, part in _pairs(flat, cuts):
             view.copy_(part)
     return flat
 
 
-def unpacked(
-    by_rank: Sequence[Parts], empty: Empty = Tensor.new_empty
-) -> tuple[Tensor, Callable[[], None]]:
+def unpacked(cuts: Cuts, empty: Empty = Tensor.new_empty) -> tuple[Tensor, Callable[[], None]]:
     """A flat tensor to receive into, and the call that copies it to the parts afterwards."""
-    flat = as_flat([*chain.from_iterable(by_rank)])
+    flat = cuts[0].flat if len(cuts) == 1 else None
     if flat is not None:
         return flat, lambda: None
-    buffer = empty(by_rank[0][0], (_numel(by_rank),))
+    buffer = empty(cuts[0].tensor, (_numel(cuts),))
 
     def unpack() -> None:
-        for view, part in _pairs(buffer, by_rank):
+        for view, part in _pairs(buffer, cuts):
             part.copy_(view)
 
     return buffer, unpack
+
+
+def splits(cuts: Cuts) -> list[int] | None:
+    """Elements of each rank in a flat buffer; None: the same for all."""
+    if all(cut.shard.is_even for cut in cuts):
+        return None
+    ranks = range(len(cuts[0].shard.sizes))
+    return [sum(cut.numel(rank) for cut in cuts) for rank in ranks]
 
 
 def outgoing(parts: Parts, run_dim: int) -> Iterator[Tensor]:
@@ -71,7 +112,8 @@ def outgoing(parts: Parts, run_dim: int) -> Iterator[Tensor]:
     runs, short = _runs_and_short_parts(parts, run_dim)
     yield from (run.contiguous() for run in runs)
     if short:
-        yield pack([short])
+        flat = [part.reshape(-1) for part in short]
+        yield torch.cat(flat) if len(flat) > 1 else flat[0]
 
 
 def incoming(parts: Parts, run_dim: int) -> tuple[list[Tensor], Callable[[], None]]:
@@ -79,8 +121,15 @@ def incoming(parts: Parts, run_dim: int) -> tuple[list[Tensor], Callable[[], Non
     runs, short = _runs_and_short_parts(parts, run_dim)
     if not short:
         return runs, lambda: None
-    flat, unpack = unpacked([short])
-    return [*runs, flat], unpack
+    if len(short) == 1 and short[0].is_contiguous():
+        return [*runs, short[0].view(-1)], lambda: None
+    message = short[0].new_empty(sum(part.numel() for part in short))
+
+    def unpack() -> None:
+        for part, received in zip(short, message.split([x.numel() for x in short]), strict=True):
+            part.copy_(received.view(part.shape))
+
+    return [*runs, message], unpack
 
 
 def _runs_and_short_parts(parts: Parts, run_dim: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -97,39 +146,20 @@ def _runs_and_short_parts(parts: Parts, run_dim: int) -> tuple[list[Tensor], lis
     return runs, short
 
 
-def _numel(by_rank: Sequence[Parts]) -> int:
-    return sum(part.numel() for part in chain.from_iterable(by_rank))
+def _numel(cuts: Cuts) -> int:
+    return sum(cut.tensor.numel() for cut in cuts)
 
 
-def _pairs(flat: Tensor, by_rank: Sequence[Parts]) -> Iterator[tuple[Tensor, Tensor]]:
+def _pairs(flat: Tensor, cuts: Cuts) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields views of ``flat``, each with the part or stack of parts that belongs there."""
-    at = 0
-    of_tensors = list(zip(*by_rank, strict=True))
-    stacks = [stack for parts in of_tensors if (stack := _stacked(parts)) is not None]
-    if len(stacks) == len(of_tensors):
-        rows = flat.view(len(by_rank), -1)
-        for stack in stacks:
+    ranks, at = len(cuts[0].shard.sizes), 0
+    if all(cut.shard.is_even for cut in cuts):
+        rows = flat.view(ranks, -1)
+        for stack in (cut.stack for cut in cuts):
             size = math.prod(stack.shape[1:])
             yield rows.narrow(1, at, size).unflatten(1, stack.shape[1:]), stack
             at += size
         return
-    for part in chain.from_iterable(by_rank):
+    for part in (cut.part(rank) for rank in range(ranks) for cut in cuts):
         yield flat.narrow(0, at, part.numel()).view(part.shape), part
         at += part.numel()
-
-
-def _stacked(parts: Parts) -> Tensor | None:
-    """One view (ranks, *part) of equal and equally spaced parts of one tensor; or None."""
-    first = parts[0]
-    starts = [part.storage_offset() for part in parts]
-    gap = starts[1] - starts[0] if len(parts) > 1 else 0
-    alike = all(
-        part.shape == first.shape
-        and part.stride() == first.stride()
-        and part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
-        and start == starts[0] + i * gap
-        for i, (part, start) in enumerate(zip(parts, starts, strict=True))
-    )
-    if not alike or gap < 0:
-        return None
-    return first.as_strided((len(parts), *first.shape), (gap, *first.stride()))

@@ -49,7 +49,7 @@ class ThreadTransport(Transport):
         super().__init__(rank, meeting.barrier.parties)
         self.meeting = meeting
 
-    def _all_to_all(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
+    def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
         def take(shown: list[Sequence[Parts]]) -> None:
             for targets, by_rank in zip(received, shown, strict=True):
                 for target, part in zip(targets, by_rank[self.rank], strict=True):

@@ -2,7 +2,7 @@
 
 ``Transport`` counts; a subclass moves. A count is taken from the very tensors that are
 handed over, so a strategy cannot move what is not counted. Parts are views, in rank order,
-of whole tensors on either side; each transport decides whether they are packed on the way.
+of whole tensors on either side (``Cut``); each transport decides whether to pack them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 
-from spbench.comm.packing import Parts
+from spbench.comm.packing import Cut, Cuts, Parts, by_rank
 from spbench.results.heartbeat import Heartbeat
 from spbench.workload.traffic import Count, Op, Phase, all_reduce_bytes
 
@@ -82,20 +82,19 @@ class Transport(ABC):
         """An unset tensor to receive into."""
         return like.new_empty(shape)
 
-    def all_to_all(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
-        """``sent[r]`` goes to rank r, one part of each tensor; ``received[r]`` comes from it."""
-        by_rank = [sum(part.nbytes for part in parts) for parts in sent]
-        self._count("all_to_all", sum(by_rank) - by_rank[self.rank])
+    def all_to_all(self, received: Cuts, sent: Cuts, run_dim: int) -> Handle:
+        """Part r of each of ``sent`` goes to rank r; that of ``received`` comes from it."""
+        self._count("all_to_all", sum(cut.others_bytes(self.rank) for cut in sent))
         return self._move(self._all_to_all, received, sent, run_dim)
 
-    def all_gather(self, received: Parts, sent: Tensor, run_dim: int) -> Handle:
-        """``sent`` goes to every rank; ``received[r]`` comes from rank r."""
+    def all_gather(self, received: Cut, sent: Tensor, run_dim: int) -> Handle:
+        """``sent`` goes to every rank; part r of ``received`` comes from rank r."""
         self._count("all_gather", (self.size - 1) * sent.nbytes)
         return self._move(self._all_gather, received, sent, run_dim)
 
-    def reduce_scatter(self, received: Tensor, sent: Parts) -> Handle:
-        """``received`` becomes the sum, over the ranks, of their ``sent[self.rank]``."""
-        self._count("reduce_scatter", sum(part.nbytes for part in sent) - sent[self.rank].nbytes)
+    def reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
+        """``received`` becomes the sum, over the ranks, of this rank's part of their ``sent``."""
+        self._count("reduce_scatter", sent.others_bytes(self.rank))
         return self._move(self._reduce_scatter, received, sent)
 
     def all_reduce(self, x: Tensor) -> Handle:
@@ -124,19 +123,20 @@ class Transport(ABC):
             self.calls[key] = self.calls.get(key, 0) + 1
 
     @abstractmethod
-    def _all_to_all(
-        self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int
-    ) -> Handle: ...
+    def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
+        """``sent[r]`` goes to rank r; ``received[r]`` comes from it."""
 
-    def _all_gather(self, received: Parts, sent: Tensor, run_dim: int) -> Handle:
+    def _all_to_all(self, received: Cuts, sent: Cuts, run_dim: int) -> Handle:
+        return self._exchange(by_rank(received), by_rank(sent), run_dim)
+
+    def _all_gather(self, received: Cut, sent: Tensor, run_dim: int) -> Handle:
         """Sends the same part to each rank."""
-        to_each = [[sent.contiguous()]] * self.size
-        return self._all_to_all([[part] for part in received], to_each, run_dim)
+        return self._exchange(by_rank([received]), [[sent.contiguous()]] * self.size, run_dim)
 
-    def _reduce_scatter(self, received: Tensor, sent: Parts) -> Handle:
+    def _reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
         """Each rank gets every rank's part and sums them up, rounding once."""
         parts = received.new_empty(self.size, *received.shape)
-        handle = self._all_to_all([[part] for part in parts], [[part] for part in sent], 0)
+        handle = self._exchange([[part] for part in parts], by_rank([sent]), 0)
         return Several([handle], [lambda: torch.sum(parts, 0, out=received)])
 
     @abstractmethod

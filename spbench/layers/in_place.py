@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+
+def summed_products(products: Sequence[tuple[slice, Tensor, Tensor]], length: int) -> Tensor:
+    """(b, length, D) from products that belong to slices of it, summed in float32 at least."""
+    (_, left, right), *more = products
+    if not more:
+        return left @ right
+    dtype = torch.promote_types(left.dtype, torch.float32)
+    total = left.new_zeros(len(left), length, right.shape[-1], dtype=dtype)
+    for place, left, right in products:
+        add_product_(total[:, place], left, right)
+    return total.to(right.dtype)
 
 
 def add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from spbench.layers.attention import Scores, fold, unfold
 from spbench.layers.causal_tiles import Band, Tile
-from spbench.layers.in_place import add_product_
+from spbench.layers.in_place import summed_products
 from spbench.workload.sharding import Shard
 
 
@@ -94,26 +94,16 @@ class Rows:
 
     def times_keys(self, row: Tensor, keys: Tensor) -> Tensor:
         """(b, rows, S) times (b, S, D), without the tiles that are masked whole."""
-        if len(self.tiles) == 1:
-            return row @ keys
-        total = self._zeros(row, row.shape[1], keys.shape[-1])
-        for rows, columns in self.tiles:
-            add_product_(total[:, rows], row[:, rows, columns], keys[:, columns])
-        return total.to(row.dtype)
+        tiles = [(rows, row[:, rows, columns], keys[:, columns]) for rows, columns in self.tiles]
+        return summed_products(tiles, row.shape[1])
 
     def transposed_product(self, row: Tensor, right: Tensor) -> Tensor:
         """(b, rows, S)^T times (b, rows, D), without the tiles that are masked whole."""
-        if len(self.tiles) == 1:
-            return row.transpose(1, 2) @ right
-        total = self._zeros(row, self.keys.length, right.shape[-1])
-        for rows, columns in self.tiles:
-            add_product_(total[:, columns], row[:, rows, columns].transpose(1, 2), right[:, rows])
-        return total.to(row.dtype)
-
-    def _zeros(self, like: Tensor, *shape: int) -> Tensor:
-        """Zeros (b, *shape) to add products to, in float32 at least."""
-        dtype = torch.promote_types(like.dtype, torch.float32)
-        return like.new_zeros(like.shape[0], *shape, dtype=dtype)
+        turned = row.transpose(1, 2)
+        tiles = [
+            (columns, turned[:, columns, rows], right[:, rows]) for rows, columns in self.tiles
+        ]
+        return summed_products(tiles, row.shape[2])
 
     def mask_(self, scores: Tensor) -> Tensor:
         """Writes minus infinity where a key comes after the query."""

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.group import Group
+from spbench.comm.packing import Cut
 from spbench.results.sample import Exchange, Exchanged
 from spbench.worker.observer import Observer
 from spbench.worker.timer import Stopwatch
@@ -128,7 +129,8 @@ def rates(group: Group, now_s: Callable[[], float] = time.perf_counter) -> dict[
     transport = group.transports.strategy
     length = LARGE_BYTES // 4 // group.size
     sent, received = (torch.zeros(length * group.size, device=group.device) for _ in range(2))
-    outgoing, incoming = ([[part] for part in x.split(length)] for x in (sent, received))
+    shard = Shard.even(0, len(sent), group.size)
+    outgoing, incoming = ([Cut(x, shard)] for x in (sent, received))
     large: dict[str, Callable[[], object]] = {
         "all_reduce": lambda: transport.all_reduce(sent).wait(),
         "all_to_all": lambda: transport.all_to_all(incoming, outgoing, 0).wait(),

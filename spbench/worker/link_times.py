@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from spbench.comm.group import Group
+from spbench.comm.packing import Cut
 from spbench.comm.transport import Transport
 from spbench.errors import or_none
 from spbench.results.sample import LinkTimes, LinkTiming
@@ -23,7 +24,7 @@ from spbench.worker.machine_load import hardware
 from spbench.worker.observer import Observer
 from spbench.worker.timer import Stopwatch
 from spbench.workload.case import TimedTransfer
-from spbench.workload.sharding import shard_sizes
+from spbench.workload.sharding import Shard, shard_sizes
 
 CAP_S = 0.6
 """Seconds of one size, within which it is repeated."""
@@ -79,17 +80,20 @@ def prepared(
     def new(count: int) -> Tensor:
         return torch.zeros(count, dtype=getattr(torch, transfer.dtype), device=device)
 
+    def cut(sizes: Sequence[int]) -> Cut:
+        return Cut(new(sum(sizes)), Shard.of_sizes(0, tuple(sizes)))
+
     match transfer.op:
         case "all_to_all":
             leave = _to_each(held[rank], rank, size)
             come = [_to_each(held[other], other, size)[rank] for other in range(size)]
-            sent, received = ([[part] for part in new(sum(x)).split(x)] for x in (leave, come))
-            return lambda: transport.all_to_all(received, sent, 0).wait()
+            sent, received = (cut(sizes) for sizes in (leave, come))
+            return lambda: transport.all_to_all([received], [sent], 0).wait()
         case "all_gather":
-            mine, parts = new(held[rank]), new(sum(held)).split(list(held))
+            mine, parts = new(held[rank]), cut(held)
             return lambda: transport.all_gather(parts, mine, 0).wait()
         case "reduce_scatter":
-            mine, parts = new(held[rank]), new(sum(held)).split(list(held))
+            mine, parts = new(held[rank]), cut(held)
             return lambda: transport.reduce_scatter(mine, parts).wait()
         case "all_reduce":
             whole = new(held[0])

@@ -82,6 +82,11 @@ class Shard:
     def length(self) -> int:
         return sum(self.sizes)
 
+    @cached_property
+    def is_even(self) -> bool:
+        """Whether all ranks hold as many positions."""
+        return len(set(self.sizes)) == 1
+
     def offset(self, rank: int) -> int:
         """First position of the shard of ``rank`` in rank order."""
         return sum(self.sizes[:rank])

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from spbench.comm import collectives
 from spbench.comm.collectives import Collectives
+from spbench.comm.packing import Cut
 from spbench.layers import head_parallel, head_shares
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.causal_tiles import Band
@@ -278,8 +279,8 @@ def test_one_extra_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
         self: Any, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Any
     ) -> Tensor:
         if shard.dim in scores.dims:
-            parts = [[part] for part in q.new_zeros(2).split(1)]
-            comm.transport.all_to_all(parts, parts, 0).wait()
+            cuts = [Cut(q.new_zeros(2), Shard.even(0, 2, 2))]
+            comm.transport.all_to_all(cuts, cuts, 0).wait()
         return right(self, q, k, v, scores, shard, comm)
 
     monkeypatch.setattr(ulysses.Ulysses, "attend", wasteful)

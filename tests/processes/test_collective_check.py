@@ -13,7 +13,7 @@ import torch
 from helpers.thread_group import ThreadGroup
 from torch import Tensor
 
-from spbench.comm.packing import Parts
+from spbench.comm.packing import Cut
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import DONE, Handle
 from spbench.doctor import rank_collectives
@@ -100,9 +100,8 @@ def test_a_rank_that_gets_wrong_numbers(monkeypatch: pytest.MonkeyPatch, broken:
     def wrong(transport: ThreadTransport, received: Any, *rest: Any) -> Handle:
         right(transport, received, *rest).wait()
         if transport.rank == 1:
-            target = received
-            while not isinstance(target, Tensor):
-                target = target[0]
+            first = received[0] if isinstance(received, list) else received
+            target = first.tensor if isinstance(first, Cut) else first
             target.view(-1)[0] += 1
         return DONE
 
@@ -116,7 +115,7 @@ def test_a_rank_that_gets_wrong_numbers(monkeypatch: pytest.MonkeyPatch, broken:
 def test_data_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that still holds the right numbers of an earlier exchange is reported as wrong."""
 
-    def nothing(transport: ThreadTransport, received: Parts, sent: Tensor, run_dim: int) -> Handle:
+    def nothing(transport: ThreadTransport, received: Cut, sent: Tensor, run_dim: int) -> Handle:
         return transport.all_reduce(torch.zeros(1))
 
     monkeypatch.setattr(ThreadTransport, "_all_gather", nothing)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from helpers.examples import examples
@@ -17,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from spbench.comm.collectives import Collectives
 from spbench.comm.fake import SilentTransport
 from spbench.comm.gradient_buckets import GradientSum
-from spbench.comm.packing import as_flat, pack, unpacked
+from spbench.comm.packing import Cut, by_rank, pack, splits, unpacked
 from spbench.comm.threaded import ThreadTransport, run_rank_threads
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Transfer, count
@@ -122,57 +121,63 @@ def test_a_ring_brings_every_block(shape: tuple[int, ...], ranks: int, dim: int)
 def test_outermost_dims_are_not_copied() -> None:
     """With the sharded axis outermost a switch packs once, or unpacks once, never both."""
     x = torch.randn(1, 6, 8, 5)
-    outer = [[part] for part in x.split([3, 3], 1)]
-    inner = [[part] for part in x.split([4, 4], 2)]
-    assert pack(outer).data_ptr() == x.data_ptr()
-    assert pack(inner).data_ptr() != x.data_ptr()
-    assert unpacked(outer)[0].data_ptr() == x.data_ptr()
-    assert as_flat([x[:, 3:], x[:, :3]]) is None
+    outer, inner = Cut(x, Shard.even(1, 6, 2)), Cut(x, Shard.even(2, 8, 2))
+    assert pack([outer]).data_ptr() == x.data_ptr()
+    assert pack([inner]).data_ptr() != x.data_ptr()
+    assert unpacked([outer])[0].data_ptr() == x.data_ptr()
+    assert pack([Cut(x[:, 1:, 2:], Shard.even(1, 5, 2))]).data_ptr() != x[:, 1:, 2:].data_ptr()
 
 
 @examples(40)
 @given(SHAPES, st.integers(1, 4), st.integers(1, 2), st.integers(1, 3))
 def test_packing_is_undone(shape: tuple[int, ...], ranks: int, dim: int, tensors: int) -> None:
     """Rank by rank, tensor by tensor, each part flattened; unpacking puts each back."""
-    sizes = list(Shard.even(dim, shape[dim], ranks).sizes)
-    xs = [whole_tensor((*shape[:3], shape[3] + i)) for i in range(tensors)]
-    by_rank = list(zip(*(x.split(sizes, dim) for x in xs), strict=True))
-    packed = pack(by_rank)
-    expected = torch.cat([part.reshape(-1) for parts in by_rank for part in parts])
+    shard = Shard.even(dim, shape[dim], ranks)
+    cuts = [Cut(whole_tensor((*shape[:3], shape[3] + i)), shard) for i in range(tensors)]
+    packed = pack(cuts)
+    expected = torch.cat([part.reshape(-1) for parts in by_rank(cuts) for part in parts])
     assert torch.equal(packed, expected)
-    outs = [torch.zeros_like(x) for x in xs]
-    flat, unpack = unpacked(list(zip(*(out.split(sizes, dim) for out in outs), strict=True)))
+    assert sum(splits(cuts) or [len(packed)]) == len(packed)
+    outs = [Cut(torch.zeros_like(cut.tensor), shard) for cut in cuts]
+    flat, unpack = unpacked(outs)
     flat.copy_(packed)
     unpack()
-    assert all(torch.equal(out, x) for out, x in zip(outs, xs, strict=True))
+    assert all(torch.equal(o.tensor, c.tensor) for o, c in zip(outs, cuts, strict=True))
 
 
 def test_even_shards_cost_one_copy_a_tensor() -> None:
     """q, k and v of 16 ranks are packed by three copies, as for any number of ranks."""
-    xs = [torch.randn(1, 4, 16, 8) for _ in range(3)]
-    by_rank = list(zip(*(x.split(1, 2) for x in xs), strict=True))
+    cuts = [Cut(torch.randn(1, 4, 16, 8), Shard.even(2, 16, 16)) for _ in range(3)]
     with CopiesMode() as seen:
-        pack(by_rank)
+        pack(cuts)
     assert seen.copies == 3
+    assert splits(cuts) is None
+
+
+def test_the_hosts_work_does_not_grow_with_ranks() -> None:
+    """A switch of even shards calls torch as often on 128 ranks as on 8."""
+    calls = set()
+    for ranks in (8, 64, 128):
+        before, after = Shard.even(1, 256, ranks), Shard.even(2, 128, ranks)
+        xs = [torch.zeros(2, 256, 128, 1) for _ in range(3)]
+        with CopiesMode() as seen:
+            cuts = [Cut(x, after) for x in xs]
+            pack(cuts)
+            _, unpack = unpacked([Cut(x, before) for x in xs])
+            unpack()
+        calls.add(seen.calls)
+    assert len(calls) == 1
 
 
 class CopiesMode(TorchDispatchMode):
-    """Counts copies."""
+    """Counts copies, and all calls of torch."""
 
-    copies = 0
+    copies = calls = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.copies += func is torch.ops.aten.copy_.default
+        self.calls += 1
         return func(*args, **(kwargs or {}))
-
-
-def test_neighbours_in_memory_are_not_one_tensor() -> None:
-    """Allocators put separate tensors side by side; they are packed all the same."""
-    memory = np.zeros(8, "f4")
-    left, right = torch.from_numpy(memory[:4]), torch.from_numpy(memory[4:])
-    assert left.data_ptr() + left.nbytes == right.data_ptr()
-    assert as_flat([left, right]) is None
-    assert pack([[left, right]]).numel() == 8
 
 
 @pytest.mark.parametrize("bucket_bytes", [1, 40, 10**9])
