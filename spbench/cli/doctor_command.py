@@ -27,7 +27,6 @@ from spbench.results.environment import visible
 from spbench.results.find_run import RESULTS
 from spbench.results.link_report import keep
 from spbench.results.nvml import GpuState, NvmlReport, read_nvml
-from spbench.strategies.registry import expand_names
 from spbench.sweep.devices import MAX_PROCESSES, choose_device
 from spbench.text import counted
 
@@ -110,7 +109,7 @@ def _links(ctx: click.Context) -> int:
     (count,) = parse_ranks(ranks, device, nodes=1 if cluster is None else cluster.nodes)
     check = LinkCheck(
         workload=choose_workload(flags["workload"], flags["settings"]),
-        strategies=expand_names(flags["strategies"]),
+        strategies=options.strategies_of(flags["strategies"]),
         ranks=count,
         device=device,
         timeout_s=flags["timeout"],

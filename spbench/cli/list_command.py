@@ -104,9 +104,10 @@ def _shown(column: str, value: Any) -> str:
 
 
 def _strategies() -> list[dict[str, Any]]:
+    known = places()
     return [
-        {"strategy": name, "idea": SUMMARIES.get(name, f"from {place}")}
-        for name, place in places().items()
+        {"strategy": name, "idea": SUMMARIES.get(name, f"from {known[name]}")}
+        for name in options.strategies_of(["all"])
     ]
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from spbench.results.baselines import BASELINES
+from spbench.strategies.registry import broken_plug_ins, expand_names
 
 F = TypeVar("F", bound=Callable[..., Any])
 UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -85,6 +86,20 @@ def duration_option(flag: str, default: str | None, text: str) -> Callable[[F], 
 
 def percent_option(flag: str, default: str, text: str) -> Callable[[F], F]:
     return click.option(flag, type=percent, default=default, help=text)
+
+
+def strategies_of(texts: Sequence[str]) -> list[str]:
+    """The strategies that ``texts`` ask for; says what 'all' leaves out. Raises Failure."""
+    names = expand_names(texts)
+    if "all" in ",".join(texts).split(","):
+        say_broken()
+    return names
+
+
+def say_broken() -> None:
+    """Says which plug-ins are left out of 'all', and why."""
+    for why in broken_plug_ins().values():
+        click.echo(f"left out of 'all': {why}", err=True)
 
 
 run_argument = click.argument("run", required=False, type=PATH)

@@ -15,7 +15,6 @@ from spbench.cli import options
 from spbench.cli.cluster_options import cluster_of
 from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines
-from spbench.strategies.registry import expand_names
 from spbench.sweep.devices import choose_device, default_ranks, why_not_here
 from spbench.sweep.fault_check import planted_fault
 from spbench.sweep.request import Request, every, from_sweep_file
@@ -83,6 +82,7 @@ def request_of(ctx: click.Context) -> Request:
             parse_ranks(flags["gpus"], device, share=share, nodes=nodes) if flags["gpus"] else ()
         )
         request = from_sweep_file(flags["sweep"], device, small=flags["small"], ranks=ranks)
+        options.say_broken()
     else:
         if flags["small"]:
             raise Failure("--small is for --sweep; -w takes small forms by name: dsp-720m-small")
@@ -107,7 +107,7 @@ def request_of(ctx: click.Context) -> Request:
 def _from_flags(flags: Mapping[str, Any], device: Device, *, share: bool, nodes: int) -> Request:
     """One workload, every strategy on each number of ranks."""
     settings = [*flags["settings"], *([f"dtype={flags['dtype']}"] if flags["dtype"] else [])]
-    strategies = expand_names(flags["strategies"])
+    strategies = options.strategies_of(flags["strategies"])
     workload = choose_workload(flags["workload"], settings)
     ranks = parse_ranks(flags["gpus"], device, share=share, nodes=nodes)
     return Request(

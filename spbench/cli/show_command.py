@@ -14,7 +14,6 @@ from spbench.report.diagram.layout import Picture
 from spbench.report.live_line import loading_torch
 from spbench.report.tables import print_json
 from spbench.strategies.describe import lanes
-from spbench.strategies.registry import expand_names
 from spbench.workload.case import MAX_RANKS
 
 
@@ -39,7 +38,7 @@ def command(
     For each strategy the axis that is sharded while each sublayer runs, and the bytes that
     the busiest rank sends. Nothing is run.
     """
-    work, names = choose_workload(workload, settings), expand_names(strategies)
+    work, names = choose_workload(workload, settings), options.strategies_of(strategies)
     counts = rank_counts(ranks)
     if max(counts) > MAX_RANKS:
         raise Failure(f"--gpus {max(counts)}: too many for one group; use 1 to {MAX_RANKS}")

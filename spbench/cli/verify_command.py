@@ -13,7 +13,7 @@ from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.report.live_line import loading_torch
 from spbench.report.tables import print_json, show_verdicts
 from spbench.results.sample import VerifyResult
-from spbench.strategies.registry import expand_names, load
+from spbench.strategies.registry import load
 from spbench.sweep.devices import choose_device
 from spbench.sweep.fault_check import refuse_fault
 from spbench.sweep.verification import checks_for, verify
@@ -64,7 +64,7 @@ def command(
     A workload that is too large for one device is compared as a reduced workload.
     """
     refuse_fault()
-    chosen = expand_names(strategies)
+    chosen = options.strategies_of(strategies)
     shapes = _shapes(workloads, small)
     shapes = [with_settings(shape, [f"dtype={dtype}"]) for shape in shapes]
     on = choose_device(device)

@@ -1,26 +1,23 @@
 """Strategies by name. Checking a name imports no torch; loading a strategy does.
 
 A strategy is written ``name``, ``name:option`` or ``name:option=value``, with ``:`` between
-options. Plug-ins come from the entry-point group ``spbench.strategies``.
+options. Plug-ins are strategies of other packages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from importlib import import_module
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from spbench.errors import Failure
 from spbench.strategies.other_names import own_name
+from spbench.strategies.plug_ins import broken, class_at, class_of, plug_ins
 from spbench.text import did_you_mean
 from spbench.workload.yaml_lines import short
 
 if TYPE_CHECKING:
     from spbench.strategies.base import Strategy
-
-GROUP = "spbench.strategies"
 
 BUILT_IN = {
     "dsp": "spbench.strategies.dsp:DSP",
@@ -43,8 +40,12 @@ class UnknownStrategyError(Failure, ValueError):
 
 def places() -> dict[str, str]:
     """``module:class`` of each strategy, the built-in ones first."""
-    plug_ins = {point.name: point.value for point in entry_points(group=GROUP)}
-    return BUILT_IN | plug_ins | BUILT_IN  # a plug-in cannot replace a built-in strategy
+    return BUILT_IN | plug_ins(BUILT_IN)
+
+
+def broken_plug_ins() -> dict[str, str]:
+    """Why plug-ins cannot be loaded, by name; ``all`` leaves them out. Imports every plug-in."""
+    return broken(BUILT_IN)
 
 
 def check_name(text: str) -> None:
@@ -69,24 +70,28 @@ def _near(word: str, known: Sequence[str]) -> str:
 
 
 def expand_names(texts: Sequence[str]) -> list[str]:
-    """Names from texts such as ``dsp,rsa`` and ``all``, each once, in order. Loads nothing.
-
-    Raises UnknownStrategyError.
-    """
+    """Names from texts such as ``dsp,rsa`` and ``all``, each once, in order. Raises
+    UnknownStrategyError. Loads no built-in strategy, and plug-ins only for ``all``."""
     names: dict[str, None] = {}
     for text in (part.strip() for group in texts for part in group.split(",")):
-        for name in places() if text == "all" else [text]:
+        for name in _sound() if text == "all" else [text]:
             check_name(name)
             names[name] = None
     return list(names)
 
 
+def _sound() -> list[str]:
+    left_out = broken_plug_ins()
+    return [name for name in places() if name not in left_out]
+
+
 def load(text: str) -> Strategy:
-    """The strategy that ``text`` names, with its options. Imports torch."""
+    """The strategy that ``text`` names, with its options. Imports torch. Raises
+    UnknownStrategyError, and BrokenPlugInError for a plug-in that cannot be loaded."""
     check_name(text)
     name, *settings = text.split(":")
-    module, _, attribute = places()[name].partition(":")
-    kind = getattr(import_module(module), attribute)
+    place = places()[name]
+    kind = class_of(name, place) if name not in BUILT_IN else class_at(place)
     known = {field.name.replace("_", "-"): field for field in fields(kind)}
     options: dict[str, Any] = {}
     for setting in settings:
