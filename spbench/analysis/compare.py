@@ -6,22 +6,17 @@ where it lies wholly inside; else inconclusive, with the launches that a verdict
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from spbench.analysis.comparable import mismatch
 from spbench.analysis.intervals import LEAST_LAUNCHES, Ratio, paired_rounds, ratio
 from spbench.analysis.launches import Launches
+from spbench.analysis.paired_steps import step_ratios
 from spbench.text import counted
 
 MARGIN = 0.02
 """Default margin: times that differ by less are the same."""
-
-TRIM = 0.25
-"""Share of the ratios of steps that is left out at each end."""
 
 Verdict = Literal["faster", "same", "slower", "inconclusive", "not comparable"]
 
@@ -32,9 +27,10 @@ class Comparison:
 
     verdict: Verdict
     before_ms: float | None = None
-    """Median of the launches before that were compared."""
+    """Geometric mean of the launches before that were compared."""
     after_ms: float | None = None
-    """Median of the launches after that were compared."""
+    """``before_ms`` times the ratio: the geometric mean of the launches after, except where
+    launches took turns and were compared step by step."""
     ratio: float | None = None
     """Mean of the launches' ratios; None where they are not comparable."""
     low: float | None = None
@@ -75,12 +71,42 @@ def compare_times(
     if estimate.is_paired:
         shared = paired_rounds(old.ms, new.ms)
         old, new = old.only(shared), new.only(shared)
+    return _comparison(old, new, estimate, margin, noise, why_not, allow_mismatch=allow_mismatch)
+
+
+def compare_side_by_side(
+    before: Launches, after: Launches, margin: float = MARGIN
+) -> Comparison | None:
+    """Compares two cases of one run by all of their launches that count, so that the ratio is
+    that of their times. No verdict where one of these launches was noisy; None as above."""
+    old, new = before.that_count(), after.that_count()
+    estimate = ratio(old.ms, new.ms, of_all=True)
+    if estimate is None:
+        return None
+    noise = next(iter([*old.noise.values(), *new.noise.values()]), "")
+    why_not = mismatch(old.setups.values(), new.setups.values())
+    return _comparison(old, new, estimate, margin, noise, why_not)
+
+
+def _comparison(
+    old: Launches,
+    new: Launches,
+    estimate: Ratio,
+    margin: float,
+    noise: str,
+    why_not: str,
+    *,
+    allow_mismatch: bool = False,
+) -> Comparison:
+    """The comparison of these launches; ``why_not``: why it gives no verdict, or not even a
+    ratio."""
     if why_not and not allow_mismatch:
         result = Comparison(verdict="not comparable", reason=why_not)
-    else:
-        result = _judged(estimate, margin, noise, (len(old.ms), len(new.ms)))
-        result = replace(result, verdict="not comparable", reason=why_not) if why_not else result
-    return replace(result, before_ms=old.median_ms, after_ms=new.median_ms)
+        return replace(result, before_ms=old.mean_ms, after_ms=new.mean_ms)
+    result = _judged(estimate, margin, noise, (len(old.ms), len(new.ms)))
+    result = replace(result, verdict="not comparable", reason=why_not) if why_not else result
+    assert old.mean_ms is not None
+    return replace(result, before_ms=old.mean_ms, after_ms=old.mean_ms * estimate.value)
 
 
 def _compared(before: Launches, after: Launches) -> tuple[Launches, Launches, str]:
@@ -104,29 +130,6 @@ def _compared(before: Launches, after: Launches) -> tuple[Launches, Launches, st
     # Noise that meets only one of the two three times over is not chance.
     noise = next(iter([*old.noise.values(), *new.noise.values()])) if is_one_sided else ""
     return old, new, noise
-
-
-def step_ratios(
-    before_ms: Mapping[str, Sequence[float]], after_ms: Mapping[str, Sequence[float]]
-) -> dict[str, float]:
-    """By round, ``after`` over ``before`` where their launches took turns and no step is lost.
-
-    Two steps next to each other met much the same machine (docs/decisions/0021): their ratio says
-    more than that of the launches' means.
-    """
-    return {
-        name: math.exp(middle_log_ratio(before_ms[name], steps))
-        for name, steps in after_ms.items()
-        if steps and before_ms.get(name)
-    }
-
-
-def middle_log_ratio(before_ms: Sequence[float], after_ms: Sequence[float]) -> float:
-    """The mean of the middle half of the steps' logarithmic ratios (docs/decisions/0022), without
-    the steps that ran alone, after the other launch had ended."""
-    logs = sorted(math.log(new / old) for old, new in zip(before_ms, after_ms, strict=False))
-    cut = int(TRIM * len(logs))
-    return statistics.fmean(logs[cut : len(logs) - cut])
 
 
 def launches_in_words(needs: int | None, counts: tuple[int, int], *, is_paired: bool) -> str:

@@ -1,7 +1,8 @@
 """The strategies of a run side by side, case by case.
 
-A launch is the unit: a figure is the median over the launches of a case. Strategies of the same
-workload and ranks are compared round by round, each with the reference and with the fastest.
+A launch is the unit: a time is the geometric mean over the launches of a case that count, and a
+ratio that of two such times. Strategies of the same workload and ranks are compared round by
+round, each with the reference and with the fastest.
 """
 
 from __future__ import annotations
@@ -14,25 +15,22 @@ from typing import Any
 
 import pandas
 
+from spbench.analysis.case_figures import Figure, figure, split_of, wrong_besides_gate
 from spbench.analysis.comparable import in_panels
-from spbench.analysis.compare import MARGIN, Comparison, compare_times
+from spbench.analysis.compare import MARGIN, Comparison, compare_side_by_side
 from spbench.analysis.launches import (
     NONE,
     CaseRows,
-    Figure,
     cases_by,
     cause_of,
-    figure,
     launches_by,
-    launches_that_count,
+    launches_side_by_side,
     why_incomplete,
 )
 from spbench.results.record import Record
 from spbench.workload.traffic import PHASES
 
 CASE = ["panel_number", "world_size", "strategy_number"]
-MEDIANS = ("tokens_per_s", "compute_ms", "exposed_comm_ms", "peak_allocated_bytes")
-"""Columns of which a line has the medians."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +48,15 @@ class Line:
     status: str
     reason: str
     """Why there are no figures, or which launches they leave out."""
+    is_noisy: bool
+    """Whether noisy launches count, since too few were quiet: the times are unreliable."""
     step_ms: Figure | None
     reference: str
     """The strategy that speed-ups are relative to."""
     to_reference: Comparison | None
     """This step time over the reference's."""
     to_fastest: Comparison | None
-    """This step time over the fastest strategy's; None for the fastest itself."""
+    """This step time over the lowest of a strategy that is not noisy; None for that itself."""
     tokens_per_s: float | None
     compute_ms: float | None
     exposed_comm_ms: float | None
@@ -68,6 +68,8 @@ class Line:
     tolerance: float | None
     gate: str
     """passed, failed (in any launch: the errors above are that launch's), or not run."""
+    wrong: str = ""
+    """What was wrong in a launch whose gate passed: bytes, or the timed step."""
     gated_on: str = ""
     """The reduced workload that the gate compared; blank: it was the whole one."""
     agreed_with: str = ""
@@ -84,7 +86,7 @@ class Line:
         """Milliseconds of the step, or of what one GPU's share computes."""
         if self.kind == "one_gpu_share":
             return self.compute_ms
-        return self.step_ms.median if self.step_ms else None
+        return self.step_ms.mean if self.step_ms else None
 
     def as_data(self) -> dict[str, Any]:
         """The line as JSON has it."""
@@ -116,17 +118,17 @@ def cases_of(frame: pandas.DataFrame) -> dict[tuple[int, int, int], CaseRows]:
     """The rows of each case, by the numbers of its panel, its ranks and its strategy."""
     number = pandas.factorize(frame["strategy"])[0]
     numbered = in_panels(frame).assign(strategy_number=number).reset_index(drop=True)
-    counts, launches = launches_that_count(numbered, CASE), launches_by(numbered, CASE)
-    return cases_by(numbered, CASE, counts, launches)
+    counts = launches_side_by_side(numbered, CASE)
+    return cases_by(numbered, CASE, counts, launches_by(numbered, CASE, counts=counts))
 
 
 def _lines(group: Mapping[str, CaseRows], reference: str, margin: float) -> list[Line]:
     def against(base: str, name: str) -> Comparison | None:
         launches = group[base].launches if base in group else NONE
-        return compare_times(launches, group[name].launches, margin)
+        return compare_side_by_side(launches, group[name].launches, margin)
 
     to_reference = {name: against(reference, name) for name in group}
-    fastest = _fastest(group, to_reference)
+    fastest = _fastest(group)
     to_fastest = {name: against(fastest, name) for name in group if name != fastest}
     return [
         _line(case, reference, to_reference[name], to_fastest.get(name))
@@ -134,13 +136,14 @@ def _lines(group: Mapping[str, CaseRows], reference: str, margin: float) -> list
     ]
 
 
-def _fastest(group: Mapping[str, CaseRows], to_reference: Mapping[str, Comparison | None]) -> str:
-    """The fastest by the ratios to the reference, which drift does not touch; else by the times."""
-    ratios = {name: ratio.ratio for name, ratio in to_reference.items() if ratio and ratio.ratio}
-    medians = {name: case.launches.that_count().median_ms for name, case in group.items()}
-    timed = {name: ms for name, ms in medians.items() if ms is not None}
-    known = ratios if len(ratios) == len(timed) else timed
-    return min(known, key=known.__getitem__, default="")
+def _fastest(group: Mapping[str, CaseRows]) -> str:
+    """The strategy with the lowest time, preferably of those whose launches are quiet."""
+    times = {
+        name: (bool(launches.noise), launches.mean_ms)
+        for name, case in group.items()
+        if (launches := case.launches.that_count()).mean_ms is not None
+    }
+    return min(times, key=times.__getitem__, default="")
 
 
 def _line(
@@ -153,9 +156,12 @@ def _line(
     first = (good or [cause_of(case.every)])[-1]
     wrong = [record for record in case.every if record.status == "wrong_result"]
     proved = max(wrong, key=lambda record: record.gate_error or 0.0, default=first)
+    besides = wrong_besides_gate(proved) if wrong else ""
     passed = "passed" if proved.tolerance is not None else "not run"
-    known = {column: _known(good, column) for column in MEDIANS}
-    medians = {column: statistics.median(ms) if ms else None for column, ms in known.items()}
+    step = figure(_known(good, "step_ms"))
+    compute_ms, exposed_ms = split_of(step.mean if step else None, good)
+    tokens_per_s = figure(_known(good, "tokens_per_s"))
+    peaks = _known(good, "peak_allocated_bytes")
     return Line(
         workload=first.workload,
         panel=case.panel,
@@ -165,21 +171,27 @@ def _line(
         launches=len(good),
         status=first.status,
         reason=why_incomplete(case.every, good),
-        step_ms=figure(_known(good, "step_ms")),
+        is_noisy=any(record.noisy for record in good),
+        step_ms=step,
         reference=reference,
         to_reference=to_reference,
         to_fastest=to_fastest,
-        **medians,
+        tokens_per_s=tokens_per_s.mean if tokens_per_s else None,
+        compute_ms=compute_ms,
+        exposed_comm_ms=exposed_ms,
+        peak_allocated_bytes=statistics.median(peaks) if peaks else None,
         sent_bytes={phase: getattr(first, f"sent_bytes_{phase}") for phase in PHASES},
         predicted_bytes={phase: getattr(first, f"predicted_bytes_{phase}") for phase in PHASES},
         output_error=proved.output_error,
         gradient_error=proved.gradient_error,
         tolerance=proved.tolerance,
-        gate="failed" if wrong else passed,
+        gate="failed" if wrong and not besides else passed,
+        wrong=besides,
         gated_on=first.gated_on if first.is_gate_reduced else "",
         agreed_with=first.agreed_with,
     )
 
 
 def _known(records: Sequence[Record], column: str) -> list[float]:
-    return [value for record in records if (value := getattr(record, column)) is not None]
+    """The values of a column that were measured: above 0."""
+    return [value for record in records if (value := getattr(record, column))]

@@ -100,15 +100,19 @@ def paired_rounds(before: Mapping[str, float], after: Mapping[str, float]) -> li
     return shared if len(shared) >= enough else []
 
 
-def ratio(before: Mapping[str, float], after: Mapping[str, float]) -> Ratio | None:
+def ratio(
+    before: Mapping[str, float], after: Mapping[str, float], *, of_all: bool = False
+) -> Ratio | None:
     """The ratio of the paired rounds; the times are in milliseconds, by round.
 
     Without paired rounds the launches did not run next to each other, and their spreads add up
-    (Welch). None where there is no launch before or after.
+    (Welch). None where there is no launch before or after. ``of_all``: no launch is left out, so
+    that the ratio is that of the geometric means; rounds are paired if both have the same.
     """
     if not before or not after:
         return None
-    if shared := paired_rounds(before, after):
+    shared = paired_rounds(before, after)
+    if shared and not (of_all and before.keys() != after.keys()):
         logs = [math.log(after[name] / before[name]) for name in shared]
         log, variance = _mean_and_variance(logs)
         return Ratio(log=log, variances=(variance,), counts=(len(logs),))
@@ -138,17 +142,18 @@ def _mean_and_variance(values: Sequence[float]) -> tuple[float, float]:
     return mean, squares / max(1, len(values) - 1)
 
 
-def around(values: Sequence[float]) -> tuple[float, float] | None:
-    """The interval of launches' times, by Student's t on logarithms, widened to hold the median.
+def geometric_mean(values: Sequence[float]) -> float:
+    """The mean of times above 0, whose quotients are mean ratios; exact where all are equal."""
+    return values[0] if min(values) == max(values) else statistics.geometric_mean(values)
 
-    None below three launches.
-    """
+
+def around(values: Sequence[float]) -> tuple[float, float] | None:
+    """The interval of launches' times, by Student's t on logarithms; None below three launches."""
     if len(values) < LEAST_LAUNCHES:
         return None
     log, variance = _mean_and_variance([math.log(value) for value in values])
     half = quantile(len(values) - 1) * math.sqrt(variance / len(values))
-    median = statistics.median(values)
-    return min(exp(log - half), median), max(exp(log + half), median)
+    return exp(log - half), exp(log + half)
 
 
 @cache

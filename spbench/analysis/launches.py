@@ -1,4 +1,4 @@
-"""The launches of a case: which of them count, their times by round, and their typical figure.
+"""The launches of a case: which of them count, their times by round, and why figures lack some.
 
 The launches of all cases are grouped at once, as a DataFrame; comparing two cases is then plain
 arithmetic on a few numbers each.
@@ -6,7 +6,6 @@ arithmetic on a few numbers each.
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -15,7 +14,7 @@ from typing import Any
 import pandas
 
 from spbench.analysis.comparable import Setup, setups_of
-from spbench.analysis.intervals import LEAST_LAUNCHES, around
+from spbench.analysis.intervals import LEAST_LAUNCHES, geometric_mean
 from spbench.results.reading import records_of
 from spbench.results.record import Record
 
@@ -48,8 +47,9 @@ class Launches:
         return self.only([name for name, counts in self.counting.items() if counts])
 
     @property
-    def median_ms(self) -> float | None:
-        return statistics.median(self.ms.values()) if self.ms else None
+    def mean_ms(self) -> float | None:
+        """The geometric mean of the times."""
+        return geometric_mean([*self.ms.values()]) if self.ms else None
 
 
 NONE = Launches(ms={}, noise={}, setups={}, counting={}, steps_ms={})
@@ -93,17 +93,38 @@ def launches_that_count(frame: pandas.DataFrame, by: Sequence[str]) -> pandas.Se
     return is_quiet | (is_ok & (quiet < LEAST_LAUNCHES))
 
 
+def launches_side_by_side(frame: pandas.DataFrame, by: Sequence[str]) -> pandas.Series[bool]:
+    """As ``launches_that_count``, where the last column of ``by`` is the strategy.
+
+    Strategies with enough quiet launches count in the rounds that are quiet for all of them, if
+    these are enough, too: then their ratios are those of their times, and drift cancels.
+    """
+    counts = launches_that_count(frame, by)
+    case, group = ([frame[name] for name in names] for names in (by, by[:-1]))
+    is_clean = counts & ~(counts & (frame["noisy"] != "")).groupby(case).transform("any")
+    is_clean &= counts.groupby(case).transform("sum") >= LEAST_LAUNCHES
+    strategies = frame[by[-1]].where(is_clean).groupby(group).transform("nunique")
+    is_shared = is_clean & (
+        is_clean.groupby([*group, frame["round"]]).transform("sum") == strategies
+    )
+    enough = is_shared.groupby(case).transform("sum") >= LEAST_LAUNCHES
+    return counts & (is_shared | ~(is_clean & enough))
+
+
 def launches_by(
     frame: pandas.DataFrame,
     by: Sequence[str],
     steps_ms: Mapping[Hashable, Sequence[float]] | None = None,
+    counts: pandas.Series[bool] | None = None,
 ) -> dict[Any, Launches]:
     """The launches of each case, by the values of the columns ``by``.
 
-    ``steps_ms`` has the iterations of launches that took turns, by the row's label.
+    ``steps_ms`` has the iterations of launches that took turns, by the row's label. ``counts``:
+    the launches that count, if not those of ``launches_that_count``.
     """
     is_ok = frame["status"] == "ok"
-    counting = launches_that_count(frame, by)[is_ok].tolist()
+    counts = launches_that_count(frame, by) if counts is None else counts
+    counting = counts[is_ok].tolist()
     good = frame[is_ok]
     # Older rows have no round: nothing is known of what ran next to them.
     rounds = [name or f"row {row}" for row, name in good["round"].items()]
@@ -120,27 +141,6 @@ def launches_by(
         )
         for case, places in good.groupby(list(by), sort=False).indices.items()
     }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """The median over the launches of a case, with its interval or range."""
-
-    median: float
-    low: float
-    high: float
-    is_interval: bool
-    """Whether low and high are the 95 % interval, else the smallest and the largest value."""
-
-
-def figure(values: Sequence[float]) -> Figure | None:
-    """The figure of these values; None if there are none."""
-    if not values:
-        return None
-    interval = around(values) if min(values) > 0 else None
-    low, high = interval or (min(values), max(values))
-    median = statistics.median(values)
-    return Figure(median=median, low=low, high=high, is_interval=interval is not None)
 
 
 def failed_launches(status: str, records: Sequence[Record]) -> str:
@@ -174,5 +174,9 @@ def why_incomplete(records: Sequence[Record], good: Sequence[Record]) -> str:
     unsteady = [record for record in good if record.steady == "no" and record.effort == "full"]
     if unsteady:
         reasons.append(f"{len(unsteady)} of {len(records)} launches timed before they were steady")
+    quiet = sum(record.status == "ok" and not record.noisy for record in records)
+    if unpaired := quiet - sum(not record.noisy for record in good):
+        other = "another strategy's launch in the same round was noisy or failed"
+        reasons.append(f"{unpaired} of {len(records)} launches left out: {other}")
     notes = dict.fromkeys(record.compute_note for record in good if record.compute_note)
     return "; ".join(reasons + [f"exposed time is not known: {note}" for note in [*notes][-1:]])

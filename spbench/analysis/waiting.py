@@ -9,14 +9,14 @@ communication was not measured, nothing is said.
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas
 
+from spbench.analysis.case_figures import figure, split_of
 from spbench.analysis.comparable import HARDWARE
-from spbench.analysis.compare import MARGIN, Comparison, compare_times
+from spbench.analysis.compare import MARGIN, Comparison, compare_side_by_side
 from spbench.analysis.compare_strategies import cases_of
 from spbench.analysis.launches import CaseRows, Launches
 from spbench.results.link_report import LinkReport
@@ -66,7 +66,7 @@ class Waiting:
     def is_slower_than_one(self) -> bool:
         """Whether the step takes longer, by the interval; where there is none, by the ratio."""
         one = self.to_one_rank
-        if one is None or one.ratio is None:
+        if one is None or one.ratio is None or one.is_noisy:
             return False
         return one.verdict == "slower" or (one.low is None and one.ratio > 1 + MARGIN)
 
@@ -87,6 +87,7 @@ def waiting(frame: pandas.DataFrame, reports: Sequence[LinkReport]) -> list[Wait
 
 def _waiting(case: CaseRows, ones: Sequence[CaseRows], reports: Sequence[LinkReport]) -> Waiting:
     row = case.used[-1]
+    step = figure([row.step_ms for row in case.used if row.step_ms])
     fitting = [report for report in reports if all(map(report.fits, case.used))]
     timed = [(ms, report) for report in fitting if (ms := links_ms(row, report)) is not None]
     found = timed[0] if timed else (None, None)
@@ -95,8 +96,8 @@ def _waiting(case: CaseRows, ones: Sequence[CaseRows], reports: Sequence[LinkRep
         strategy=row.strategy,
         ranks=row.world_size,
         device=row.device,
-        step_ms=_median([row.step_ms for row in case.used]),
-        exposed_ms=_median([row.exposed_comm_ms for row in case.used]),
+        step_ms=step.mean if step else None,
+        exposed_ms=split_of(step.mean if step else None, case.used)[1],
         sent_bytes=sum(getattr(row, f"{op}_bytes") or 0 for op in OPS),
         links_ms=found[0],
         measured_utc=found[1].measured_utc if found[1] else "",
@@ -134,11 +135,11 @@ def _calls(row: Record) -> Mapping[str, int]:
 def _to_one_rank(case: CaseRows, ones: Sequence[CaseRows]) -> Comparison | None:
     """The step time over that of the same strategy on one rank, else of the fastest there."""
     same = [one for one in ones if one.used[0].strategy == case.used[0].strategy]
-    timed = [one for one in same or ones if one.launches.median_ms is not None]
+    timed = [one for one in same or ones if one.launches.that_count().mean_ms is not None]
     if not timed:
         return None
-    one = min(timed, key=lambda one: one.launches.median_ms or 0.0)
-    return compare_times(_anywhere(one.launches), _anywhere(case.launches))
+    one = min(timed, key=lambda one: one.launches.that_count().mean_ms or 0.0)
+    return compare_side_by_side(_anywhere(one.launches), _anywhere(case.launches))
 
 
 def _anywhere(launches: Launches) -> Launches:
@@ -146,12 +147,6 @@ def _anywhere(launches: Launches) -> Launches:
     at = HARDWARE.index("ranks_by_node")
     setups = {name: (*of[:at], "", *of[at + 1 :]) for name, of in launches.setups.items()}
     return replace(launches, setups=setups)
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    """The median of all launches; None where one of them has no value."""
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known and len(known) == len(values) else None
 
 
 def link_bound(cases: Sequence[Waiting]) -> Iterator[tuple[str, int, list[Waiting]]]:

@@ -11,9 +11,9 @@ import pandas
 
 from spbench.analysis.compare import MARGIN
 from spbench.analysis.compare_runs import compare_runs
-from spbench.analysis.compare_strategies import compare_strategies
+from spbench.analysis.compare_strategies import Line, compare_strategies
 from spbench.analysis.findings import Margins
-from spbench.analysis.waiting import waiting
+from spbench.analysis.waiting import Waiting, waiting
 from spbench.cli import options
 from spbench.errors import CANNOT_JUDGE, DONE, Failure
 from spbench.report.run_table import show_findings
@@ -77,13 +77,21 @@ def command(
         lines = compare_strategies(frame, reference or reference_of(run, frame), margin)
     except ValueError as error:
         raise Failure(str(error)) from None
+    cases = waiting(frame, reports_in([RESULTS, folder_of_run(run).parent]))
     if as_json:
-        print_json([line.as_data() for line in lines])
+        print_json([line.as_data() | {"waiting": _sentences_of(line, cases)} for line in lines])
     else:
-        reports = reports_in([RESULTS, folder_of_run(run).parent])
-        show_comparison(lines, waiting_sentences(waiting(frame, reports)))
+        show_comparison(lines, waiting_sentences(cases))
         _warn_of_missing(run, frame, baselines)
     return DONE
+
+
+def _sentences_of(line: Line, cases: Sequence[Waiting]) -> list[str]:
+    """What this strategy waits for."""
+    of_line = line.panel, line.strategy, line.ranks
+    return waiting_sentences(
+        [case for case in cases if (case.panel, case.strategy, case.ranks) == of_line]
+    )
 
 
 def _warn_of_missing(run: Path, frame: pandas.DataFrame, baselines: Path) -> None:

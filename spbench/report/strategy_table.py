@@ -10,6 +10,15 @@ from spbench.report import tables, units
 from spbench.report.fit_width import Grid, left_out
 from spbench.text import counted
 
+NOISY = "~"
+NOISY_NOTE = f"{NOISY} too few launches were undisturbed: the time is unreliable, and no evidence"
+
+
+def step_cell(line: Line) -> str:
+    """Milliseconds of the step, marked where noisy launches count."""
+    shown = units.milliseconds(line.step_ms.mean if line.step_ms else None)
+    return NOISY + shown if line.is_noisy and line.step_ms else shown
+
 
 def interval_cell(line: Line) -> str:
     """The 95 % interval of the step; a star marks a range of two launches."""
@@ -21,15 +30,19 @@ def interval_cell(line: Line) -> str:
 
 
 def speedup_cell(line: Line) -> str:
-    """1.12x, and its interval where there is one."""
+    """1.12x, and its interval where there is one; marked where one of the two is noisy."""
     speedup, other = units.ratio(line.speedup), line.to_reference
+    if other is not None and other.is_noisy and line.speedup is not None:
+        return NOISY + speedup
     if line.speedup in (None, 1.0) or other is None or not other.low or not other.high:
         return speedup
     return f"{speedup} ({1 / other.high:.2f}..{1 / other.low:.2f})"
 
 
 def gate_cell(line: Line) -> str:
-    """The larger relative error, and whether it passed."""
+    """The larger relative error, and whether it passed; or what else of a launch was wrong."""
+    if line.wrong:
+        return f"{line.wrong} WRONG"
     errors = [e for e in (line.output_error, line.gradient_error) if e is not None]
     largest = units.error(max(errors, default=None))
     return f"{largest} WRONG" if line.gate == "failed" else largest
@@ -45,7 +58,7 @@ def sent_cell(line: Line, *phases: str) -> str:
 COLUMNS: dict[str, Callable[[Line], str]] = {
     "strategy": lambda line: line.strategy,
     "ranks": lambda line: str(line.ranks),
-    "step ms": lambda line: units.milliseconds(line.step_ms.median if line.step_ms else None),
+    "step ms": step_cell,
     "95 %": interval_cell,
     "speed-up": speedup_cell,
     "tokens/s": lambda line: units.count_of(line.tokens_per_s),
@@ -126,22 +139,27 @@ def ranking_sentences(lines: Sequence[Line]) -> list[str]:
 def _ranking(timed: Sequence[Line]) -> str:
     first, *others = sorted(timed, key=lambda line: (line.to_fastest is not None, line.time_ms))
     compared = [(line.strategy, line.to_fastest) for line in others if line.to_fastest]
-    longer = ", ".join(f"{name} {_longer(comparison)}" for name, comparison in compared)
-    what = "step time" if first.kind == "measured" else "compute time"
-    is_shown = all(comparison.verdict == "slower" for _, comparison in compared)
-    does = "is fastest" if is_shown else f"has the lowest {what}"
-    is_single = min(comparison.launches for _, comparison in compared) == 1
-    note = " (no confidence interval: one launch)" if is_single else ""
-    return f"{first.strategy} {does}; {longer}{note}"
+    is_fastest = all(comparison.verdict == "slower" for _, comparison in compared)
+    base = "" if is_fastest else f" as {first.strategy}"
+    longer = [f"{name} {_longer(c, base)}" for name, c in compared if not c.is_noisy]
+    if noisy := [line.strategy for line in timed if line.is_noisy]:
+        longer.append(f"too few launches of {', '.join(noisy)} were undisturbed")
+    does = (
+        f"{first.strategy} is fastest; " if is_fastest else "no strategy is shown to be fastest: "
+    )
+    return does + ", ".join(longer)
 
 
-def _longer(comparison: Comparison) -> str:
-    """How many times as long as the fastest, the interval, and whether that is significant."""
+def _longer(comparison: Comparison, base: str) -> str:
+    """How many times as long as the lowest time, the interval, and whether that is significant.
+
+    ``base`` names the strategy with the lowest time where it is not shown to be fastest.
+    """
     if comparison.ratio is None:
         return f"is not comparable ({comparison.reason})"
-    takes = f"takes {comparison.ratio:.2f}x as long"
+    takes = f"takes {comparison.ratio:.2f}x as long{base}"
     if comparison.launches == 1:
-        return takes
+        return f"{takes} (no confidence interval: one launch)"
     notes = []
     if comparison.low is not None:
         notes.append(f"{comparison.low:.2f} to {comparison.high:.2f}")
@@ -161,6 +179,7 @@ def show_comparison(lines: Sequence[Line], remarks: Sequence[str] = ()) -> None:
     lacks = [name for name in lacks if name in FULL]
     has_range = any(interval_cell(line).endswith("*") for line in lines)
     note = ["* two launches: their range, not a confidence interval"] if has_range else []
+    note += [NOISY_NOTE] if any(line.is_noisy for line in lines) else []
     note += [left_out(lacks)] if lacks else []
     sentences = [*ranking_sentences(lines), *remarks, *failures(lines), *gate_sentences(lines)]
     for sentence in [*sentences, *note]:

@@ -43,7 +43,7 @@ MEANINGS: Final = {
     "tokens_per_s_per_rank": "Positions a second and rank.",
     "tflops_per_rank": "Achieved 10^12 operations a second and rank, without recomputation.",
     "mfu": "Achieved operations over the device's peak; blank where the peak is not known.",
-    "compute_ms": "Milliseconds of the same step with silent collectives.",
+    "compute_ms": "Milliseconds of the same step with silent collectives; `step_ms` if none sends.",
     "exposed_comm_ms": (
         "Milliseconds that communication adds: step_ms less compute_ms; blank where "
         "`compute_note` says why."

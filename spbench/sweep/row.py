@@ -14,6 +14,7 @@ from spbench.results.variables import column_of
 from spbench.worker.sampling import slowest, typical, uncertainty_ms
 from spbench.workload.case import Case
 from spbench.workload.flops import step_flops
+from spbench.workload.traffic import PHASES
 
 ERRORS = ("output_error", "gradient_error", "tolerance")
 """Columns of the gate, which a row has also where the gate failed."""
@@ -28,7 +29,6 @@ LARGEST = (
 """Columns that hold the largest value of any rank."""
 HOST_BOUND = 0.9
 """From this part of a step on, issuing it is what it takes."""
-BOTH_PASSES = ("timed", "silent")
 CLOCKS_ALIKE = 0.02
 """Clocks of the timed and of the silent pass that differ by more make their difference wrong."""
 
@@ -99,8 +99,8 @@ def measured(case: Case, samples: Sequence[Sample], peak_tflops: float | None) -
     if steps:
         columns |= _speeds(case, steps, peak_tflops)
         if silent:
-            known = [sample.conditions.clocks_mhz for sample in samples if sample.conditions]
-            ratios = [clocks[1] / clocks[0] for clocks in known if clocks is not None]
+            clocks = [sample.conditions.clocks_mhz for sample in samples if sample.conditions]
+            ratios = [both[1] / both[0] for both in clocks if both is not None]
             columns |= _exposed(columns, steps, silent, ratios)
     return columns
 
@@ -124,18 +124,19 @@ def _exposed(
 
     Computation takes as long in a real step as in a silent one only at the same clock; at another
     its time is between that and what the clocks' ratio makes of it, of whichever rank is the
-    slowest. Where the host is what a step waits for, the difference says nothing about
-    communication.
+    slowest. Where the host sets the pace, the difference says nothing about communication.
 
     ``silent_over_timed``: the ratio of the clocks of each rank that knows both.
     """
     step_ms, compute_ms = columns["step_ms"], columns["compute_ms"]
+    if not any(columns.get(f"sent_bytes_{phase}", 1) for phase in PHASES):
+        return {"compute_ms": step_ms, "exposed_comm_ms": 0.0}
     if columns.get("host_bound") == "yes":
         part = columns["issue_ms"] / step_ms
         return {"compute_note": f"host-bound: issuing takes {part:.0%} of the step"}
     if all(abs(ratio - 1) <= CLOCKS_ALIKE for ratio in silent_over_timed):
         return {"exposed_comm_ms": step_ms - compute_ms}
-    timed_mhz, silent_mhz = (columns[f"{name}_clock_mhz"] for name in BOTH_PASSES)
+    timed_mhz, silent_mhz = (columns[f"{name}_clock_mhz"] for name in ("timed", "silent"))
     least_ms, most_ms = (compute_ms * end([1.0, *silent_over_timed]) for end in (min, max))
     error_ms = uncertainty_ms(steps) + uncertainty_ms(silent)
     return {

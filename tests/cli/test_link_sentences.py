@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,4 +54,8 @@ def test_a_run_slower_than_one_rank(tmp_path: Path) -> None:
             store.append(record("dsp", step_ms=150.0 - launch, **both))
     done = spbench(tmp_path, "compare")
     assert done.code == 0, done.err
-    assert "dsp on 2 ranks is slower than one rank: a step takes 1.48x as long" in done.out
+    sentence = "dsp on 2 ranks is slower than one rank: a step takes 1.48x as long"
+    assert sentence in done.out
+    alone, both = json.loads(spbench(tmp_path, "compare", "--json").out)
+    assert (alone["ranks"], alone["waiting"]) == (1, [])
+    assert [text[: len(sentence)] for text in both["waiting"]] == [sentence]

@@ -2,7 +2,7 @@
 
 Each strategy has one fixed colour everywhere, from a palette that the colour-blind can tell apart
 (Okabe and Ito); its options are a pattern over the colour. A case that did not finish is a hatched
-sliver with its status.
+sliver with its status; a time of noisy launches says so above its bar.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class Stack:
     """Heights of black lines across the stack."""
     whisker: tuple[float, float] | None = None
     """Lengths of the whisker below and above the top."""
+    is_noisy: bool = False
+    """Noisy launches are marked above the bar."""
 
     @property
     def placed(self) -> list[tuple[float, float, dict[str, Any]]]:
@@ -89,6 +91,10 @@ def _draw_measured(ax: Axes, stacks: Sequence[tuple[float, Stack]], width: float
     if levels:
         x, y = np.array(levels).T
         ax.hlines(y, x - 0.45 * width, x + 0.45 * width, color="black", lw=1.2)
+    for at, stack in stacks:
+        if stack.is_noisy:
+            top = max(stack.top + (stack.whisker or (0.0, 0.0))[1], *stack.levels, 0.0)
+            ax.text(at, top, " noisy", rotation=90, ha="center", va="bottom", fontsize=7)
 
 
 def _mark_failed(ax: Axes, failed: Sequence[tuple[float, Line]], width: float) -> None:

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from spbench.analysis.comparable import in_panels
-from spbench.analysis.launches import launches_by
+from spbench.analysis.launches import launches_by, launches_side_by_side
 from spbench.report import units
 from spbench.report.plots.bars import colour
 from spbench.results.iterations import steps_by_row
@@ -45,7 +45,7 @@ class CaseTimes:
     launches: Sequence[Record]
     iterations_ms: Sequence[Figures]
     """Times of the slowest rank, for each launch; empty without samples."""
-    median_ms: float | None
+    mean_ms: float | None
     """The case's step time, or what one GPU's share computes."""
 
 
@@ -66,7 +66,9 @@ def times_by_panel(
 ) -> dict[str, list[CaseTimes]]:
     """The cases of each panel by its title, both in order; ``shown``: of ``measured_cases``."""
     case = ["panel", "strategy"]
-    launches, steps = launches_by(shown, case), steps_by_row(shown, samples)
+    counts = launches_side_by_side(shown, case)
+    launches = launches_by(shown, case, counts=counts)
+    steps = steps_by_row(shown, samples)
     rows: dict[tuple[str, str], dict[Hashable, Record]] = {}
     for row, panel, record in zip(shown.index, shown["panel"], records_of(shown), strict=True):
         rows.setdefault((panel, record.strategy), {})[row] = record
@@ -76,7 +78,7 @@ def times_by_panel(
             strategy=strategy,
             launches=list(these.values()),
             iterations_ms=[np.array(steps.get(row, [])) for row in these],
-            median_ms=launches[panel, strategy].that_count().median_ms,
+            mean_ms=launches[panel, strategy].that_count().mean_ms,
         )
         panels.setdefault(panel, []).append(times)
     return panels
@@ -114,15 +116,17 @@ def _draw_row(
     dots, aways, marks = [], [], []
     for record, ms in zip(case.launches, case.iterations_ms, strict=True):
         slot = slots.index(record.launch)
-        if not (len(ms) and record.compared_ms and case.median_ms):
+        if not (len(ms) and record.compared_ms and case.mean_ms):
             why = record.status if record.status != "ok" else "no samples"
             ax.text(slot + 0.5, row, why, color="grey", size=7, ha="center", va="center")
             continue
-        away = ms / case.median_ms - 1
+        away = ms / case.mean_ms - 1
+        if record.noisy:
+            ax.text(slot + 0.5, row + HALF_ROW, "noisy", color="grey", size=6, ha="center")
         x = slot + 0.06 + 0.88 * (np.arange(len(ms)) + 0.5) / len(ms)
         dots.append(np.array([x, row + HALF_ROW * np.clip(away / scale, -1, 1)]))
         aways.append(away)
-        level = row + HALF_ROW * (record.compared_ms / case.median_ms - 1) / scale
+        level = row + HALF_ROW * (record.compared_ms / case.mean_ms - 1) / scale
         marks.append((dots[-1][:, outliers(ms)], (slot, level)))
     if dots:
         x, y = np.hstack(dots)
@@ -136,10 +140,10 @@ def _draw_row(
 def _scale(cases: Sequence[CaseTimes]) -> float:
     """Half the height of a row: it reaches every dot that is not an outlier."""
     near = [
-        float(np.max(np.abs(ms[~outliers(ms)] / case.median_ms - 1)))
+        float(np.max(np.abs(ms[~outliers(ms)] / case.mean_ms - 1)))
         for case in cases
         for ms in case.iterations_ms
-        if len(ms) and case.median_ms
+        if len(ms) and case.mean_ms
     ]
     return max(LEAST_SCALE, 1.1 * max(near, default=0.0))
 
@@ -150,7 +154,7 @@ def _label(ax: Axes, cases: Sequence[CaseTimes], slots: Sequence[int], scale: fl
     behind = ", " if is_close else "\n"
     ax.set_yticks(
         [-float(row) for row in range(rows)],
-        [f"{case.strategy}{behind}{units.milliseconds(case.median_ms)} ms" for case in cases],
+        [f"{case.strategy}{behind}{units.milliseconds(case.mean_ms)} ms" for case in cases],
         fontsize=7 if is_close else 8,
     )
     ax.set_ylim(0.55 - rows, 0.55)

@@ -27,9 +27,9 @@ def _tokens(line: Line) -> Stack | None:
     if value is None:
         return None
     if step is not None and line.launches >= 2:
-        slow, fast = value * step.median / step.high, value * step.median / step.low
+        slow, fast = value * step.mean / step.high, value * step.mean / step.low
         whisker = max(0.0, value - slow), max(0.0, fast - value)  # equal launches: rounding
-    return Stack(bars=[(value, fill(line.strategy))], whisker=whisker)
+    return Stack(bars=[(value, fill(line.strategy))], whisker=whisker, is_noisy=line.is_noisy)
 
 
 def _peak(line: Line) -> Stack | None:
@@ -63,7 +63,8 @@ def _parts(line: Line) -> Stack | None:
     exposed_ms = max(line.exposed_comm_ms or 0.0, 0.0)
     return Stack(
         bars=[(line.compute_ms, fill(line.strategy)), (exposed_ms, look)],
-        levels=[line.step_ms.median] if line.step_ms else [],
+        levels=[line.step_ms.mean] if line.step_ms else [],
+        is_noisy=line.is_noisy,
     )
 
 
@@ -84,8 +85,9 @@ def compared(line: Line) -> bool:
 
 
 def label(line: Line) -> str:
-    """The label of a row of the forest plot."""
-    return f"{line.strategy}, {line.ranks}"
+    """The label of a row of the forest plot; a ratio of noisy launches says so."""
+    is_noisy = line.to_reference is not None and line.to_reference.is_noisy
+    return f"{line.strategy}, {line.ranks}{', noisy' if is_noisy else ''}"
 
 
 def ratios(ax: Axes, lines: Sequence[Line], margin: float = MARGIN) -> None:

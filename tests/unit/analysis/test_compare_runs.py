@@ -246,7 +246,7 @@ def test_figures_are_those_of_the_launches_that_were_compared() -> None:
     """Rounds that only one run has do not count."""
     after = [*run(git_commit="b"), row(**SENT, launch=3, round="s.3", step_ms=900.0)]
     found = only(findings_of(run(), after), "time")
-    assert (found.before, found.after) == (10.0, 10.0)
+    assert (found.before, found.after) == pytest.approx((10.0, 10.0), rel=1e-4)
 
 
 def test_what_a_strategy_declined_before_is_not_missed() -> None:
@@ -354,7 +354,7 @@ def test_a_run_that_went_on_is_judged_by_what_is_new() -> None:
     slow = rows("dsp", [ms * 1.2 for ms in STEPS], session="t", **SENT)
     slow = [replace(one, launch=3 + i) for i, one in enumerate(slow)]
     found = only(findings_of(run(), [*run(), *slow]), "time")
-    assert (found.verdict, found.after) == ("slower", 12.0)
+    assert (found.verdict, found.after) == ("slower", pytest.approx(12.0, rel=1e-4))
 
 
 def test_the_same_launches_on_both_sides_are_said() -> None:

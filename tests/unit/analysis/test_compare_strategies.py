@@ -1,4 +1,4 @@
-"""Strategies side by side: medians of launches, ratios within a group, blanks as blanks."""
+"""Strategies side by side: means of launches, ratios within a group, blanks as blanks."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import pytest
 from helpers.example_rows import lines_of, rows
 from helpers.example_rows import row as record
 
+from spbench.analysis.case_figures import Figure
 from spbench.analysis.intervals import around
-from spbench.analysis.launches import Figure
 from spbench.report.strategy_table import ranking_sentences
 
 
 def test_a_launch_is_the_unit() -> None:
-    """A figure is the median of the launches, with their interval."""
-    (line,) = lines_of(rows("dsp", (4.0, 9.0, 5.0)))
-    low, high = around([4.0, 9.0, 5.0]) or (0.0, 0.0)
-    assert line.step_ms == Figure(median=5.0, low=low, high=high, is_interval=True)
+    """A figure is the geometric mean of the launches, with their interval."""
+    (line,) = lines_of(rows("dsp", (4.0, 9.0, 6.0)))
+    low, high = around([4.0, 9.0, 6.0]) or (0.0, 0.0)
+    assert line.step_ms == Figure(mean=pytest.approx(6.0), low=low, high=high, is_interval=True)
     assert line.launches == 3
 
 
 def test_two_launches_have_a_range() -> None:
     """The range is the smaller and the larger value, not an interval."""
     (line,) = lines_of(rows("dsp", (4.0, 9.0)))
-    assert line.step_ms == Figure(median=6.5, low=4.0, high=9.0, is_interval=False)
+    assert line.step_ms == Figure(mean=pytest.approx(6.0), low=4.0, high=9.0, is_interval=False)
 
 
 def test_ratios_are_taken_round_by_round() -> None:
@@ -59,6 +59,54 @@ def test_noisy_launches_do_not_count_while_enough_are_quiet() -> None:
     assert line.reason == "1 of 3 launches noisy, so the time is unreliable: a neighbour"
 
 
+def test_strategies_count_in_the_rounds_that_are_quiet_for_all() -> None:
+    """Their ratio is that of their times, and drift cancels; else each counts its own rounds."""
+    drift = [10.0, 20.0, 30.0, 40.0]
+    records = [*rows("dsp", drift), *rows("rsa", [2 * ms for ms in drift])]
+    records[7] = replace(records[7], noisy="a neighbour", step_ms=900.0)
+    dsp, rsa = lines_of(records)
+    assert (dsp.launches, rsa.launches, rsa.speedup) == (3, 3, pytest.approx(0.5))
+    assert dsp.reason.startswith("1 of 4 launches left out: another strategy's launch")
+    records[0] = replace(records[0], status="hang")
+    dsp, rsa = lines_of(records)
+    assert dsp.step_ms and rsa.step_ms and rsa.to_reference
+    assert (dsp.launches, rsa.launches, rsa.to_reference.paired) == (3, 3, False)
+    assert rsa.speedup == pytest.approx(dsp.step_ms.mean / rsa.step_ms.mean)
+
+
+def test_no_winner_among_noisy_launches() -> None:
+    """A strategy without three quiet launches is not compared, and has no winner beside it."""
+    records = [*rows("dsp", [10.0, 10.1, 9.9]), *rows("ulysses", [20.0, 20.1, 19.9])]
+    records += rows("rsa", [130.0, 131.0, 129.0], noisy="a neighbour")
+    lines = lines_of(records)
+    (said,) = ranking_sentences(lines)
+    assert said.startswith("On 2 ranks no strategy is shown to be fastest: ulysses takes 2.00x")
+    assert said.endswith("too few launches of rsa were undisturbed")
+    assert [line.is_noisy for line in lines] == [False, False, True]
+    assert [line.as_data()["is_noisy"] for line in lines] == [False, False, True]
+    (said,) = ranking_sentences(lines_of([replace(one, noisy="x") for one in records]))
+    assert said == (
+        "On 2 ranks no strategy is shown to be fastest: too few launches of dsp, ulysses, rsa "
+        "were undisturbed"
+    )
+
+
+def test_parts_of_a_step_add_up() -> None:
+    """Exposed time is the step less its computation; none is exposed where nothing is sent, and
+    it is blank where a launch does not know it."""
+    parts = [(10.0, 4.0), (12.0, 9.0), (11.0, 5.0)]
+    each = [{"step_ms": s, "compute_ms": c, "exposed_comm_ms": s - c} for s, c in parts]
+    launches = [record(launch=i, round=f"s.{i}", **more) for i, more in enumerate(each)]
+    (line,) = lines_of(launches)
+    assert line.step_ms and line.compute_ms and line.exposed_comm_ms
+    assert line.compute_ms + line.exposed_comm_ms == pytest.approx(line.step_ms.mean)
+    alone = {f"sent_bytes_{phase}": 0 for phase in ("forward", "backward", "gradients")}
+    (line,) = lines_of([replace(one, **alone) for one in launches])
+    assert line.step_ms and (line.compute_ms, line.exposed_comm_ms) == (line.step_ms.mean, 0.0)
+    (line,) = lines_of([*launches[:2], replace(launches[2], exposed_comm_ms=None)])
+    assert line.compute_ms and line.exposed_comm_ms is None
+
+
 def test_in_words_a_difference_is_one_or_is_none() -> None:
     """Slower, with the interval; the same; or not significant, with the launches needed."""
     base = [10.0, 10.01, 9.99, 10.0, 10.0]
@@ -68,10 +116,14 @@ def test_in_words_a_difference_is_one_or_is_none() -> None:
         r"On 2 ranks dsp is fastest; rsa takes 2\.00x as long \(1\.99 to 2\.01\)", said
     )
     (said,) = ranking_sentences(lines_of([*rows("dsp", base), *rows("rsa", base[::-1])]))
-    assert "; rsa takes 1.00x as long (1.00 to 1.00; the same within the margin)" in said
+    assert (
+        "fastest: rsa takes 1.00x as long as dsp (1.00 to 1.00; the same within the margin)" in said
+    )
     rough = [10.1, 10.9, 9.8, 10.6, 10.0]
     (said,) = ranking_sentences(lines_of([*rows("dsp", base), *rows("rsa", rough)]))
-    unsure = r"; rsa takes 1\.03x as long \(.*; no significant difference, about \d+ launches"
+    unsure = (
+        r": rsa takes 1\.03x as long as dsp \(.*; no significant difference, about \d+ launches"
+    )
     assert re.search(unsure, said)
 
 
@@ -142,7 +194,7 @@ def test_a_share_is_compared_by_computation() -> None:
     share = {"kind": "one_gpu_share", "step_ms": None}
     lines = lines_of([record(compute_ms=6.0, **share), record("rsa", compute_ms=3.0, **share)])
     assert [line.speedup for line in lines] == [None, None]
-    assert "rsa has the lowest compute time; dsp takes 2.00x" in ranking_sentences(lines)[0]
+    assert ": dsp takes 2.00x as long as rsa (no confidence" in ranking_sentences(lines)[0]
     assert [line.step_ms for line in lines] == [None, None]
 
 
@@ -150,9 +202,9 @@ def test_words_of_several_workloads_name_theirs() -> None:
     """With a single workload the sentences do not name it."""
     one = [record(step_ms=1.0), record("rsa", step_ms=2.0)]
     other = [replace(found, batch=7) for found in one]
-    assert ranking_sentences(lines_of(one))[0].startswith("On 2 ranks dsp")
+    assert ranking_sentences(lines_of(one))[0].startswith("On 2 ranks no strategy is shown")
     for said, batch in zip(ranking_sentences(lines_of([*one, *other])), (1, 7), strict=True):
-        assert re.match(rf"axes-2d \(.*batch {batch}.*\): on 2 ranks dsp has", said)
+        assert re.match(rf"axes-2d \(.*batch {batch}.*\): on 2 ranks no strategy is", said)
 
 
 def test_a_failed_case_is_a_line_with_blanks() -> None:
@@ -190,7 +242,7 @@ def test_times_of_a_failed_launch_do_not_count() -> None:
     assert (line.status, line.launches) == ("ok", 1)
     assert line.reason == "1 of 2 launches: wrong_result. rank 1: 0.5 off"
 
-    assert line.step_ms == Figure(median=2.0, low=2.0, high=2.0, is_interval=False)
+    assert line.step_ms == Figure(mean=2.0, low=2.0, high=2.0, is_interval=False)
 
 
 def test_a_wrong_launch_among_others_is_not_hidden() -> None:

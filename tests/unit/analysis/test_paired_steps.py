@@ -12,7 +12,8 @@ import pandas
 import pytest
 from helpers.example_rows import findings_of, rows, samples_of
 
-from spbench.analysis.compare import Comparison, middle_log_ratio
+from spbench.analysis.compare import Comparison
+from spbench.analysis.paired_steps import middle_log_ratio
 from spbench.results.record import Record
 
 ROUNDS = 5
@@ -70,7 +71,8 @@ def test_neighbours_tell_what_means_cannot(factor: float, verdict: str) -> None:
     found = compared(before, after, sampled(before, old), sampled(after, new))
     assert (found.verdict, found.paired, found.launches) == (verdict, True, ROUNDS)
     assert found.ratio == pytest.approx(factor, abs=0.003)
-    assert found.before_ms == statistics.median(map(statistics.fmean, old))
+    assert found.before_ms == statistics.geometric_mean(map(statistics.fmean, old))
+    assert found.after_ms == found.before_ms * found.ratio
 
 
 @pytest.mark.parametrize("lost", ["", "turns before", "turns after", "samples", "a rank"])

@@ -146,6 +146,11 @@ def test_a_single_launch_says_so() -> None:
     assert said([*on_one([100]), *on_two([101])]) == []
 
 
+def test_noisy_launches_are_not_called_slower() -> None:
+    """Whatever disturbed them may be why."""
+    assert said([*on_one([100, 101, 99]), *on_two([1500, 151, 149], noisy="a neighbour")]) == []
+
+
 def test_not_slower_than_one_rank() -> None:
     """Faster ranks, an interval that reaches one, and another workload are passed over."""
     assert said([*on_one([100, 101, 99]), *on_two([60, 61, 59])]) == []

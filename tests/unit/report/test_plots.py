@@ -127,14 +127,14 @@ def test_what_was_not_measured_is_no_zero(ax: Axes) -> None:
     assert [text.get_text() for text in ax.texts] == ["not measured"]
 
 
-def test_throughput_is_of_the_median_launch(ax: Axes) -> None:
-    """The bar is the median; the whisker reaches from the slowest to the fastest launch."""
+def test_throughput_is_that_of_the_step_time(ax: Axes) -> None:
+    """The bar is the mean; the whisker reaches from the slowest to the fastest launch."""
     panels.throughput(ax, lines_of(RUN[:2]))
     ((top, _),) = bars(ax, look.colour("dsp"))
     (whisker,) = ax.collections
     low, high = whisker.get_paths()[0].vertices[:, 1]  # type: ignore[union-attr]
-    assert low == pytest.approx(top * 11 / 12)
-    assert high == pytest.approx(top * 11 / 10)
+    assert low == pytest.approx(top * 120**0.5 / 12)
+    assert high == pytest.approx(top * 120**0.5 / 10)
 
 
 def test_one_launch_has_no_whisker(ax: Axes) -> None:
@@ -170,14 +170,26 @@ def test_a_share_has_predictions_without_bars(ax: Axes) -> None:
 
 def test_communication_stands_on_computation(ax: Axes) -> None:
     """Together they are the step; negative exposed communication is drawn as zero."""
-    hidden = {"exposed_comm_ms": -0.5}
+    hidden = {"compute_ms": 8.5, "exposed_comm_ms": -0.5}
     panels.step_split(ax, lines_of([measured("dsp", 8.0), measured("rsa", 8.0, **hidden)]))
     exposed = [
         (patch.get_y(), patch.get_height())  # type: ignore[attr-defined]
         for patch in ax.patches
         if patch.get_hatch() == "////"
     ]
-    assert exposed == [(6.0, 2.0), (6.0, 0.0)]
+    assert exposed == [(6.0, 2.0), (8.5, 0.0)]
+
+
+def test_noisy_times_say_so(ax: Axes, tmp_path: Path) -> None:
+    """Above the bar, in the label of the ratio and in the launch's place; bytes need no mark."""
+    launches = [measured("dsp", 8.0), measured("rsa", 8.0, noisy="a neighbour")]
+    lines = lines_of(launches)
+    panels.sent_bytes(ax, lines)
+    assert [text.get_text() for text in ax.texts] == []
+    panels.step_split(ax, lines)
+    assert [text.get_text() for text in ax.texts] == [" noisy"]
+    assert [panels.label(line) for line in lines] == ["dsp, 2", "rsa, 2, noisy"]
+    assert lines[1].to_reference is not None and lines[1].to_reference.verdict == "inconclusive"
 
 
 def test_a_strategy_has_its_colour_everywhere(ax: Axes) -> None:

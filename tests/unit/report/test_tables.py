@@ -82,9 +82,14 @@ def test_a_range_needs_launches() -> None:
 
 
 def test_a_wrong_result_says_so_beside_its_error() -> None:
-    """The cell has the error and WRONG."""
-    (line,) = lines_of([replace(MEASURED, status="wrong_result")])
-    assert strategy_table.gate_cell(line) == "3.0e-06 WRONG"
+    """The cell has the error and WRONG; or what was wrong where the error is within tolerance."""
+    for more, cell in (
+        ({"output_error": 3e-3}, "3.0e-03 WRONG"),
+        ({"sent_bytes_forward": 8}, "bytes WRONG"),
+        ({"repeat_error": 0.5}, "timed step WRONG"),
+    ):
+        (line,) = lines_of([replace(MEASURED, status="wrong_result", **more)])
+        assert strategy_table.gate_cell(line) == cell
     (line,) = lines_of([record()])
     assert strategy_table.gate_cell(line) == "-"
 

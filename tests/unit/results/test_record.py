@@ -206,6 +206,13 @@ def test_known_peaks(name: str, dtype: str, peak: float | None) -> None:
     assert known_peak([], dtype) is None
 
 
+def test_where_nothing_is_sent_nothing_is_exposed() -> None:
+    """The step of one rank is computation, whatever its silent steps took."""
+    nothing = {"sent_by_phase": {"forward": 0, "backward": 0, "gradients": 0}}
+    found = measured(case(ranks=1), [sample(**ON_GPU, **nothing)], None)
+    assert (found["step_ms"], found["compute_ms"], found["exposed_comm_ms"]) == (100.0, 100.0, 0.0)
+
+
 ON_GPU = {"peak_allocated_bytes": 1, "step_ms": [100.0] * 9, "compute_ms": [80.0] * 9}
 
 
