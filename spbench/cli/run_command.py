@@ -15,7 +15,7 @@ from spbench.report.dry_run import show_plan
 from spbench.report.live_line import loading_torch
 from spbench.report.tables import print_json
 from spbench.results.find_run import RESULTS, reference_of
-from spbench.strategies.describe import predictions
+from spbench.sweep.estimate import foreseen
 from spbench.sweep.fault_check import announce_fault
 from spbench.sweep.plan import cells
 from spbench.sweep.run import Finished, run
@@ -65,7 +65,8 @@ def command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> in
         planned = cells(request)
     announce_fault(request.fault, planned)
     if dry_run:
-        show_plan(planned, predictions(planned), as_json=as_json)
+        before = foreseen(planned, request.nodes, request.deadlines.launch_s)
+        show_plan(planned, before.predictions, before.estimates, before.sentences, as_json=as_json)
         return DONE
     return show_finished(run(request, planned), as_json=as_json)
 

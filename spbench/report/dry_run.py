@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -14,24 +15,36 @@ from spbench.report.fit_width import Grid, fewer, folded
 from spbench.report.progress import in_a_line
 from spbench.text import counted
 from spbench.workload.case import Cell
-from spbench.workload.predicted import Prediction
+from spbench.workload.predicted import Estimate, Prediction
 from spbench.workload.traffic import PHASES
 
 LABEL, NARROWEST = 16, 40
 """Columns of a field's name, and of the narrowest line that fields are folded to."""
-COLUMNS = ("strategy", "ranks", "launch", "sharded axes", "fwd MiB", "bwd MiB", "grad MiB")
-SPARE = ("sharded axes", "grad MiB", "bwd MiB")
-"""Columns left out where not all fit, after that of the launches."""
+COLUMNS = (
+    *("strategy", "ranks", "launches", "sharded axes", "fwd MiB", "bwd MiB", "grad MiB"),
+    *("memory MiB", "a launch"),
+)
+SPARE = ("sharded axes", "grad MiB", "bwd MiB", "launches", "a launch", "memory MiB")
+"""Columns left out where not all fit, in this order."""
 
 
 def show_plan(
-    cells: Sequence[Cell], predictions: Mapping[str, Prediction], *, as_json: bool
+    cells: Sequence[Cell],
+    predictions: Mapping[str, Prediction],
+    estimates: Mapping[str, Estimate],
+    foreseen: Sequence[str],
+    *,
+    as_json: bool,
 ) -> None:
-    """Prints the resolved workloads, and each cell with its predicted bytes.
+    """Prints the resolved workloads, each case with its predicted bytes, and what all will take.
 
-    ``predictions``: by the keys of cases; none for a cell that cannot run.
+    ``predictions``, ``estimates``: by the keys of cases; none for a cell that cannot run.
     """
-    rows = [_planned(cell, predictions.get(cell.case.key)) for cell in cells]
+    keys = [cell.case.key for cell in cells]
+    rows = [
+        _planned(cell, predictions.get(key), estimates.get(key))
+        for cell, key in zip(cells, keys, strict=True)
+    ]
     if as_json:
         tables.print_json(rows)
         return
@@ -49,24 +62,26 @@ def show_plan(
         if len(of_workloads) > 1:
             tables.say(out, title)
         _show_cells(out, these)
+    for sentence in foreseen:
+        tables.say(out, sentence)
 
 
 def _show_cells(out: Console, rows: Sequence[dict[str, Any]]) -> None:
-    """A line for each launch, or for each cell where the column of launches does not fit."""
-    cells = [_cells(row) for row in rows]
-    full = Grid(columns=COLUMNS, rows=cells, words=(0, 3), wraps=(3,))
-    grids = [full]
-    for spare in fewer(full.without("launch"), SPARE):
-        once = dict.fromkeys(tuple(row) for row in spare.rows)
-        grids.append(replace(spare, rows=list(once)))
-    tables.show_fitting(out, grids)
+    """A line for each case, with the number of its launches."""
+    launches = Counter(row["case"] for row in rows)
+    once = {row["case"]: [*_cells(row, launches[row["case"]])] for row in rows}
+    full = Grid(columns=COLUMNS, rows=[*once.values()], words=(0, 3), wraps=(3,))
+    tables.show_fitting(out, fewer(full, SPARE))
     for remark in dict.fromkeys(filter(None, map(_remark, rows))):
         tables.say(out, remark)
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _cells(row: dict[str, Any], launches: int) -> list[str]:
     sent = [units.mebibytes(row["sent_bytes"].get(phase)) for phase in PHASES]
-    return [*(str(row[name]) for name in ("strategy", "ranks", "launch", "sharded")), *sent]
+    which = [row["strategy"], str(row["ranks"]), str(launches), row["sharded"]]
+    seconds = row["estimated_launch_s"]
+    took = units.BLANK if seconds is None else units.roughly(seconds)
+    return [*which, *sent, units.mebibytes(row["estimated_rank_bytes"]), took]
 
 
 def _remark(row: dict[str, Any]) -> str:
@@ -76,7 +91,9 @@ def _remark(row: dict[str, Any]) -> str:
     return f"{case}: {remark}" if remark else ""
 
 
-def _planned(cell: Cell, prediction: Prediction | None) -> dict[str, Any]:
+def _planned(
+    cell: Cell, prediction: Prediction | None, estimate: Estimate | None
+) -> dict[str, Any]:
     case, work = cell.case, cell.case.workload
     shape = ("axes", "batch", "dtype", "mode", "checkpointing", "optimizer")
     return {
@@ -85,4 +102,6 @@ def _planned(cell: Cell, prediction: Prediction | None) -> dict[str, Any]:
         **{name: getattr(case, name) for name in ("strategy", "ranks", "launch", "device", "kind")},
         **asdict(prediction or Prediction(sharded="", sent_bytes={}, note="")),
         "why_not": cell.why_not,
+        "estimated_launch_s": estimate.launch_s if estimate else None,
+        "estimated_rank_bytes": estimate.rank_bytes if estimate else None,
     }

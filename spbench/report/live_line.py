@@ -18,6 +18,7 @@ from rich.text import Text
 from spbench.report import tables, units
 from spbench.results.heartbeat import find_heartbeats, read_heartbeat
 from spbench.workload.case import Case
+from spbench.workload.predicted import Estimate
 
 LOADING = "loading torch"
 
@@ -42,14 +43,16 @@ class LiveLine:
         self,
         console: Console,
         cases: Sequence[Case],
-        expected_s: Mapping[str, float] | None = None,
+        estimates: Mapping[str, Estimate] | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``expected_s``: estimated seconds of a launch of each case, by its key; without it the
-        time left is told once a launch has shown how long launches take."""
+        """``estimates``: of the cases, by their keys; without the seconds of all of them the time
+        left is told once a launch has shown how long launches take."""
         self.live = is_live(console)
-        self.left_s = [(expected_s or {}).get(case.key, 1.0) for case in cases]
-        self.pace = 1.0 if expected_s else None
+        known = [(estimates or {}).get(case.key) for case in cases]
+        seconds = [each.launch_s for each in known if each and each.launch_s]
+        self.pace = 1.0 if len(seconds) == len(cases) else None
+        self.left_s = seconds if self.pace else [1.0] * len(cases)
         self.done_s, self.now_s = 0.0, now_s
         self.began_s = self.since_s = now_s()
         self.logs: Path | None = None
@@ -69,7 +72,7 @@ class LiveLine:
     def started(self, case: Case, logs: Path | None) -> None:
         """``logs``: the folder of the launch, where its heartbeats are named."""
         self.logs = logs
-        self.progress.update(self.task, description=case.label)
+        self.progress.update(self.task, description=f"{case.label}:")
 
     def finished(self) -> None:
         self.since_s = self.now_s()

@@ -16,6 +16,7 @@ from spbench.results.find_run import command_again
 from spbench.results.record import Record
 from spbench.text import counted, quoted
 from spbench.workload.case import Case
+from spbench.workload.predicted import Estimate
 from spbench.workload.traffic import PHASES
 from spbench.workload.workload import Workload
 
@@ -35,19 +36,21 @@ class Screen:
         verbose: bool = False,
         goes_on: bool = False,
         placed: Sequence[str] = (),
-        expected_s: Mapping[str, float] | None = None,
+        foreseen: Sequence[str] = (),
+        estimates: Mapping[str, Estimate] | None = None,
     ) -> None:
         """``goes_on``: the command has more passes after this one.
         ``placed``: ranks of each machine, where there are several machines.
-        ``expected_s``: estimated seconds of a launch of each case, by its key."""
-        self.folder, self.cases, self.placed = folder, cases, placed
+        ``foreseen``: sentences on what the launches will take.
+        ``estimates``: of the cases, by their keys."""
+        self.folder, self.cases, self.placed, self.foreseen = folder, cases, placed, foreseen
         self.resumed, self.verbose, self.goes_on = resumed, verbose, goes_on
         self.done, self.measured, self.interrupted = 0, resumed, 0
         self.several = len({in_a_line(case.workload) for case in cases}) > 1
         self.launches = 1 + max((case.launch for case in cases), default=0)
         self.console = tables.console(sys.stderr)
         self.live = is_live(self.console)
-        self.line = LiveLine(self.console, cases, expected_s)
+        self.line = LiveLine(self.console, cases, estimates)
         self.started_s = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -59,6 +62,8 @@ class Screen:
             self._say(sentence)
         for sentence in self.placed:
             self._say(f"  ranks: {sentence}")
+        for sentence in self.foreseen:
+            self._say(sentence)
         self.line.progress.start()
         return self
 

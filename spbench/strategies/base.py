@@ -44,6 +44,8 @@ class Strategy(ABC):
 
     cuts_weights: ClassVar[bool] = False
     """Whether projections are cut over the ranks, so that their gradients need no sum."""
+    keeps_scores: ClassVar[bool] = False
+    """Whether backward needs the scores of attention along the sharded axis."""
     ends_in_transfer: ClassVar[bool] = False
     """Whether a sublayer's last forward transfer comes after all tensors that backward needs."""
 
@@ -103,10 +105,8 @@ class Strategy(ABC):
         to the last tensor that backward needs: the switch into the block is not repeated, nor
         is a transfer at its very end, unless a gate behind it needs the result.
         """
-        layout = self.layout(workload, ranks)
-        train = workload.mode == "train"
-        again = train and workload.checkpointing == "full"
-        length = len(workload.block)
+        layout, length = self.layout(workload, ranks), len(workload.block)
+        train, again = workload.mode == "train", workload.recomputes
         steps: list[Transfer] = []
         moved = cache(lambda a, b: [switch(workload, a, b, ranks)] if a != b else [])
         sent = cache(lambda sublayer, a: self.sublayer_traffic(sublayer, workload, a, ranks))

@@ -15,7 +15,7 @@ are zigzag, and what is masked is not computed (``layers/causal_tiles.py``).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -38,6 +38,7 @@ from spbench.workload.workload import Workload
 class RingSelfAttention(FixedAxis):
     """With ``reduce_scatter`` it sums dK and dV so that each rank gets only its own part."""
 
+    keeps_scores: ClassVar[bool] = True
     reduce_scatter: bool = False
 
     def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
+import psutil
+
+from spbench.doctor.cgroup import allowed
 from spbench.errors import Failure
 from spbench.launch.torchrun import joined_ranks
 from spbench.results.environment import gpus as gpus_here
@@ -14,6 +19,8 @@ from spbench.workload.case import MAX_RANKS, Device
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 MAX_PROCESSES = 1024
+PROBE = 512
+"""Rows of the square matrices whose product times a core."""
 DENSE_16_BIT_TFLOPS = {
     "GB200": 2500.0,
     "B200": 2250.0,
@@ -99,3 +106,40 @@ def known_peak(gpus: Sequence[Mapping[str, Any]], dtype: str) -> float | None:
     words = re.split(r"[ -]", str(gpus[0]["name"]))
     product = " ".join(word for word in words if not BESIDE.fullmatch(word))
     return DENSE_16_BIT_TFLOPS.get(product.replace("PCIE", "PCIe"))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Machines:
+    """What the ranks of a launch have together."""
+
+    cores: int
+    memory_bytes: float
+    core_flops_per_s: float
+    gpus: Sequence[Mapping[str, Any]] = ()
+
+    @classmethod
+    def here(cls, nodes: int = 1) -> Machines:
+        """As many machines like this one."""
+        most, free = allowed(), psutil.virtual_memory().available
+        return cls(
+            cores=nodes * len(os.sched_getaffinity(0)),
+            memory_bytes=nodes * min(free, most.memory_bytes or free),
+            core_flops_per_s=_core_flops_per_s(),
+            gpus=visible_gpus(),
+        )
+
+
+def _core_flops_per_s() -> float:
+    """The rate of one core: the best of a few products, some milliseconds each."""
+    import torch
+
+    threads, matrix = torch.get_num_threads(), torch.ones(PROBE, PROBE)
+    torch.set_num_threads(1)
+    took_s = []
+    for _ in range(8):
+        start_s = time.perf_counter()
+        matrix @ matrix
+        took_s.append(time.perf_counter() - start_s)
+    torch.set_num_threads(threads)
+    return 2 * PROBE**3 / min(took_s)

@@ -26,6 +26,7 @@ from spbench.results.record import Record
 from spbench.results.run_json import read_run
 from spbench.results.store import Store
 from spbench.sweep.devices import least_capability, visible_gpus
+from spbench.sweep.estimate import foreseen
 from spbench.sweep.output_folder import as_in_run_json, new_session, output_folder
 from spbench.sweep.plan import job_of, shared_environment
 from spbench.sweep.request import Request
@@ -152,12 +153,15 @@ def _measure(
         reference = request.reference or read_run(store.folder).get("reference")
         planned = [as_in_run_json(cell) for cell in cells]
         store.write_run({"argv": sys.argv, "reference": reference, "cases": planned, **facts})
+        before = foreseen(todo, request.nodes, request.deadlines.launch_s)
         with Screen(
             store.folder,
             [cell.case for cell in todo],
             resumed=len(cells) - len(todo),
             verbose=request.verbose,
             placed=placements,
+            foreseen=before.sentences,
+            estimates=before.estimates,
         ) as screen:
             sweep = Sweep(
                 store=store,
@@ -172,8 +176,7 @@ def _measure(
             )
             for cell in todo:
                 screen.started(cell.case, sweep.logs_of(cell.case))
-                launched = sweep.run(cell)
-                if launched is None:
+                if (launched := sweep.run(cell)) is None:
                     break
                 record, phases_s = launched
                 screen.finished(record, phases_s=phases_s)

@@ -1,4 +1,4 @@
-"""Parameters of a workload and operations of a step, by formula.
+"""Parameters of a workload, operations of a step and about its memory, by formula.
 
 torch's FlopCounterMode cannot see CPU attention, so operations are counted by formula and
 tested against that mode on the math backend. A multiply and an add are two operations.
@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
-from spbench.workload.workload import Workload
+from spbench.workload.workload import DTYPE_BYTES, Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,3 +124,31 @@ def _score_flops(attention: Attention, workload: Workload) -> int:
         return 4 * tokens * attention.projection * (hidden + keys)
     pairs = workload.batch * length**2 * (attention.pair_bias or 0) * workload.heads
     return 4 * tokens * length * hidden + 2 * pairs
+
+
+def step_bytes(workload: Workload, ranks: int, *, cuts_weights: bool, scored_axis: str) -> float:
+    """About the peak of a rank in a step: weights, gradients, the optimizer's moments, and what
+    backward needs of its part. ``scored_axis``: of attention along it scores are kept, too."""
+    count, part = parameters(workload), 1 / ranks
+    weights = count.replicated + count.cuttable * (part if cuts_weights else 1.0)
+    copies = 1 if workload.mode == "forward" else 2 if workload.optimizer == "none" else 4
+    whole = workload.batch * workload.tokens * workload.hidden
+    block = sum(_kept(sublayer, workload, scored_axis) for sublayer in workload.block)
+    if workload.mode == "forward":
+        kept = block / len(workload.block)
+    else:
+        kept = block + workload.depth * whole if workload.recomputes else block * workload.depth
+    return DTYPE_BYTES[workload.dtype] * (copies * weights + part * (kept + 2 * whole))
+
+
+def _kept(sublayer: Sublayer, workload: Workload, scored_axis: str) -> float:
+    """About the elements that backward needs of a sublayer; of scores where a bias needs them."""
+    tokens, hidden = workload.batch * workload.tokens, workload.hidden
+    match sublayer:
+        case Attention(projection=None):
+            times = 2.0 if sublayer.pair_bias else 1.25 * (scored_axis in sublayer.attended)
+            return 8 * tokens * hidden + times * tokens * workload.length(sublayer) * workload.heads
+        case Mlp():
+            ways = 3 if sublayer.activation == "swiglu" else 2
+            return tokens * (4 * hidden + ways * workload.columns(sublayer))
+    return 8 * tokens * hidden

@@ -28,6 +28,16 @@ class Prediction:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What a launch of a case will take, about: no more is known before it runs."""
+
+    launch_s: float | None
+    """None where the device's rate is not known."""
+    rank_bytes: float
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Sent:
     """One collective, and the bytes that the lane's rank sends in it."""
 

@@ -84,6 +84,11 @@ class Workload(Frozen):
         return math.prod(self.axes.values())
 
     @property
+    def recomputes(self) -> bool:
+        """Whether backward runs each block's forward again."""
+        return self.mode == "train" and self.checkpointing == "full"
+
+    @property
     def out_channels(self) -> int:
         """Channels after the final projection: 36 times fewer than hidden, at least 8."""
         return max(MIN_OUT_CHANNELS, self.hidden // OUT_RATIO)

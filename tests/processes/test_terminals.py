@@ -26,6 +26,7 @@ from spbench.errors import DONE, READER_GONE, UNFIT
 from spbench.report import tables
 from spbench.results.sample import VerifyResult
 from spbench.results.store import Store
+from spbench.sweep.devices import Machines
 
 COMMANDS = {
     "compare": "compare",
@@ -69,8 +70,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The command runs there, with no settings of whoever runs the tests."""
+    """The command runs there, with no settings of whoever runs the tests, always as fast."""
     monkeypatch.chdir(place)
+    steady = Machines(cores=2, memory_bytes=2**33, core_flops_per_s=1e11)
+    monkeypatch.setattr(Machines, "here", lambda nodes: steady)
     for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
