@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -13,6 +12,7 @@ from spbench.doctor.diagnosis import Diagnosis, fail, ok, skipped
 from spbench.launch.launcher import Deadlines, Launcher, status_and_cause
 from spbench.launch.local import LocalLauncher, read_json, read_samples
 from spbench.results.sample import Exchanged, Sample, sample_path
+from spbench.results.temporary import keep, temporary_folder
 from spbench.text import counted
 from spbench.workload.case import Device, Job
 
@@ -33,21 +33,18 @@ SLOW = "raise --timeout if ranks only start slowly; "
 
 def try_sizes(sizes: Sequence[int], device: Device, timeout_s: float) -> list[Diagnosis]:
     """Tries each number of ranks in turn; once one fails, skips the rest and keeps the logs."""
-    folder = Path(tempfile.mkdtemp(prefix="spbench-doctor-"))
-    launcher = LocalLauncher(folder / "launcher.log")
     diagnoses: list[Diagnosis] = []
-    try:
-        for size in sizes:
-            backend = "nccl" if device == "cuda" else "gloo"
-            click.echo(f"{size} ranks exchange numbers over {backend}", err=True)
-            logs = folder / f"{size}-ranks"
-            diagnoses.append(check_exchanges(size, device, launcher, logs, timeout_s))
-            if diagnoses[-1].status != "ok":
-                break
-    finally:
-        launcher.close()
-        if all(diagnosis.status == "ok" for diagnosis in diagnoses):
-            shutil.rmtree(folder, ignore_errors=True)
+    with temporary_folder("spbench-doctor-") as folder:
+        launcher = LocalLauncher(folder / "launcher.log")
+        with closing(launcher):
+            for size in sizes:
+                backend = "nccl" if device == "cuda" else "gloo"
+                click.echo(f"{size} ranks exchange numbers over {backend}", err=True)
+                logs = folder / f"{size}-ranks"
+                diagnoses.append(check_exchanges(size, device, launcher, logs, timeout_s))
+                if diagnoses[-1].status != "ok":
+                    keep(folder)
+                    break
     why = f"{diagnoses[-1].check} failed"
     return diagnoses + [skipped(f"{size} ranks", why) for size in sizes[len(diagnoses) :]]
 

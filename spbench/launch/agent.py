@@ -23,6 +23,7 @@ from functools import partial
 from multiprocessing import forkserver, util
 from pathlib import Path
 
+from spbench.results.temporary import mark
 from spbench.worker.parent_death import die_with_parent
 
 
@@ -31,6 +32,7 @@ def main() -> None:
     die_with_parent(int(parent))
     multiprocessing.set_forkserver_preload(["spbench.launch.preload"])
     signal.signal(signal.SIGTERM, _leave)
+    mark(Path(util.get_temp_dir()))
     forkserver.ensure_running()
     from torch.distributed.elastic.multiprocessing import SignalException
 

@@ -18,6 +18,7 @@ from typing import final
 import psutil
 
 from spbench.errors import or_none
+from spbench.results.temporary import sweep
 
 GRACE_S = 5.0
 """How long a process may take to end by itself after SIGTERM."""
@@ -52,7 +53,7 @@ class AgentProcess:
         return self._process is not None and self.exitcode is None
 
     def start(self) -> None:
-        """Does nothing if it runs."""
+        """Does nothing if it runs. Else it also removes what killed processes have left."""
         if self.runs:
             return
         self.end(now=True)
@@ -67,6 +68,7 @@ class AgentProcess:
                 start_new_session=True,
                 env={name: value for name, value in variables.items() if value is not None},
             )
+        sweep()
 
     def send_line(self, line: str) -> None:
         """Writes to its standard input. If it has just died, whoever waits for it will see that."""

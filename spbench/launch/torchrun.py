@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from spbench.errors import Failure
 from spbench.launch.cluster import difference, versions_here
 from spbench.launch.launcher import LaunchResult
 from spbench.results.sample import Sample, sample_path, write_atomically
+from spbench.results.temporary import sweep, temporary_folder
 from spbench.workload.case import Job
 
 if TYPE_CHECKING:
@@ -101,9 +101,10 @@ class JoinedLauncher:
 
     def follow(self) -> None:
         """Takes part in each job that rank 0 sends; for every other rank, which writes nothing."""
-        with tempfile.TemporaryDirectory() as folder:
+        sweep()
+        with temporary_folder("spbench-rank-") as folder:
             while text := self._group.gather_text("")[0]:
-                self.run(Job.model_validate_json(text), Path(folder))
+                self.run(Job.model_validate_json(text), folder)
         self._leave()
 
     def run(self, job: Job, folder: Path) -> LaunchResult:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from spbench.regression import tree_answers
+from spbench.results.temporary import temporary_folder
 from spbench.results.variables import without_passwords
 from spbench.workload.case import Case
 
@@ -96,13 +96,13 @@ def work_tree() -> Checkout:
 def checked_out(revision: str) -> Iterator[Checkout]:
     """Checks out ``revision`` for as long as the context lasts. Raises CheckoutError."""
     commit = _commit(revision)
-    with tempfile.TemporaryDirectory(prefix="spbench-base-") as folder:
-        tree = Path(folder) / "tree"
+    with temporary_folder("spbench-base-") as folder:
+        tree = folder / "tree"
         tree.mkdir()
         # An index of its own leaves what is staged in the repository as it is. git runs at the
         # top, since in a subfolder it would write that subfolder alone.
         from_top = ("-C", str(work_tree().tree))
-        index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
+        index = {"GIT_INDEX_FILE": str(folder / "index")}
         _git(*from_top, "read-tree", commit, variables=index)
         _git(*from_top, "checkout-index", "--all", f"--prefix={tree}/", variables=index)
         yield Checkout(tree=tree, commit=commit)

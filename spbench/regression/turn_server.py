@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import selectors
 import socket
-import tempfile
 import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self, final
 
 from spbench.launch.turn_seat import Seat
+from spbench.results.temporary import temporary_folder
 
 LOOK_S = 0.5
 MESSAGE_BYTES = 16
@@ -48,7 +48,7 @@ class TurnServer:
     def __enter__(self) -> Self:
         """Raises OSError where the system has no Unix sockets, or no folder for them."""
         with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spbench-")))
+            folder = stack.enter_context(temporary_folder("spbench-"))
             self._selector = stack.enter_context(selectors.DefaultSelector())
             stack.callback(self._close_connections)
             self.seats = tuple(self._new_seat(folder / name, stack) for name in ("a", "b"))

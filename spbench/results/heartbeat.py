@@ -11,16 +11,16 @@ import contextlib
 import mmap
 import os
 import struct
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from spbench.results.temporary import IN_MEMORY, temporary_folder
+
 LAYOUT = struct.Struct("<QQQQQ64s")
 """Process id, heartbeats, phases and steps begun, transfers since, the phase's name."""
-IN_MEMORY = Path("/dev/shm")
 OUTSIDE = ("starting", "joining", "leaving", "ended")
 """Phases without steps."""
 
@@ -123,9 +123,9 @@ def heartbeat_folder(folder: Path) -> Iterator[Path]:
     The file ``pulses`` names it, not job.json, which ranks of older commits must understand.
     """
     where = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="spbench-pulses-", dir=where) as heartbeats:
-        point_to_heartbeats(folder, Path(heartbeats))
-        yield Path(heartbeats)
+    with temporary_folder("spbench-pulses-", where) as heartbeats:
+        point_to_heartbeats(folder, heartbeats)
+        yield heartbeats
 
 
 def point_to_heartbeats(folder: Path, heartbeats: Path) -> None:

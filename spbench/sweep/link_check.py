@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from pathlib import Path
 
 import click
@@ -16,6 +14,7 @@ from spbench.launch.local import LocalLauncher, read_json, read_samples
 from spbench.launch.torchrun import JoinedLauncher, joined_ranks
 from spbench.results.link_report import LinkReport
 from spbench.results.sample import LinkTimes, Sample, sample_path
+from spbench.results.temporary import keep, temporary_folder
 from spbench.sweep.run import described, follow
 from spbench.text import counted
 from spbench.workload.case import Job
@@ -29,17 +28,16 @@ def check_links(check: LinkCheck, cluster: Cluster | None) -> LinkReport | None:
         if not cluster.is_head:
             follow(cluster)
             return None
-    folder = Path(tempfile.mkdtemp(prefix="spbench-links-"))
-    if joined_ranks() is None:
-        local = LocalLauncher(folder / "launcher.log", cluster=cluster)
-        return _measure(check, job, folder, local)
-    joined = JoinedLauncher(job)
-    if joined.why_not:
-        raise Failure(joined.why_not, UNFIT)
-    if joined.is_first:
-        return _measure(check, job, folder, joined)
-    joined.follow()
-    shutil.rmtree(folder, ignore_errors=True)
+    with temporary_folder("spbench-links-") as folder:
+        if joined_ranks() is None:
+            local = LocalLauncher(folder / "launcher.log", cluster=cluster)
+            return _measure(check, job, folder, local)
+        joined = JoinedLauncher(job)
+        if joined.why_not:
+            raise Failure(joined.why_not, UNFIT)
+        if joined.is_first:
+            return _measure(check, job, folder, joined)
+        joined.follow()
     return None
 
 
@@ -55,9 +53,7 @@ def _measure(
         launched = launcher.run(job, folder)
     finally:
         launcher.close()
-    report = report_of(check, launched, _times(job, launched, folder))
-    shutil.rmtree(folder, ignore_errors=True)
-    return report
+    return report_of(check, launched, _times(job, launched, folder))
 
 
 def _times(job: Job, launched: LaunchResult, folder: Path) -> list[LinkTimes]:
@@ -68,5 +64,6 @@ def _times(job: Job, launched: LaunchResult, folder: Path) -> list[LinkTimes]:
     samples = [Sample(rank=rank.rank, status="ok") for rank in times] + read_samples(job, folder)
     status, cause = status_and_cause(launched, samples, job.ranks, deadlines)
     if status != "ok":
+        keep(folder)
         raise Failure(f"{status}: {cause}; logs in {folder}", UNFIT)
     return times

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from spbench.results.environment import environment, gpus
 from spbench.results.record import Record
 from spbench.results.run_json import read_run
 from spbench.results.store import Store
+from spbench.results.temporary import temporary_folder
 from spbench.sweep.devices import least_capability, visible_gpus
 from spbench.sweep.estimate import foreseen
 from spbench.sweep.output_folder import as_in_run_json, new_session, output_folder
@@ -69,9 +69,9 @@ def follow(cluster: Cluster) -> None:
     """The part of every node but the first: starts ranks when node 0 says so, until it ends."""
     where = f"{cluster.head}:{cluster.port}"
     click.echo(f"node {cluster.node} of {cluster.nodes}, following node 0 at {where}", err=True)
-    with tempfile.TemporaryDirectory(prefix="spbench-node-") as folder:
-        words = (cluster.model_dump_json(), folder)
-        agent = AgentProcess(Path(folder) / "launcher.log", {}, words)
+    with temporary_folder("spbench-node-") as folder:
+        words = (cluster.model_dump_json(), str(folder))
+        agent = AgentProcess(folder / "launcher.log", {}, words)
         agent.start()
         try:
             code = agent.wait()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -16,6 +14,7 @@ from spbench.launch.launcher import Launcher, LaunchResult
 from spbench.launch.local import LocalLauncher
 from spbench.launch.torchrun import JoinedLauncher, joined_ranks
 from spbench.results.sample import CHECKED, Checked, Sample, VerifyResult, sample_path
+from spbench.results.temporary import keep, temporary_folder
 from spbench.sweep.row import ERRORS, largest_columns
 from spbench.text import counted
 from spbench.workload.case import Device, GateCheck, Job
@@ -66,18 +65,18 @@ def verify(
     if joined is not None and not joined.is_first:
         joined.follow()
         return None
-    folder = Path(tempfile.mkdtemp(prefix="spbench-verify-"))
-    launcher = joined or LocalLauncher(folder / "launcher.log")
     results: list[VerifyResult] = []
-    try:
-        for job in jobs:
-            said = f"{counted(len(checks), 'check')} on {counted(job.ranks, 'rank')}"
-            click.echo(said, err=True)
-            results += run_checks(job, launcher, folder / f"{job.ranks}-ranks")
-    finally:
-        launcher.close()
-        if not isinstance(sys.exception(), RanksFailedError):
-            shutil.rmtree(folder, ignore_errors=True)
+    with temporary_folder("spbench-verify-") as folder:
+        launcher = joined or LocalLauncher(folder / "launcher.log")
+        with closing(launcher):
+            for job in jobs:
+                said = f"{counted(len(checks), 'check')} on {counted(job.ranks, 'rank')}"
+                click.echo(said, err=True)
+                try:
+                    results += run_checks(job, launcher, folder / f"{job.ranks}-ranks")
+                except RanksFailedError:
+                    keep(folder)
+                    raise
     return results
 
 
