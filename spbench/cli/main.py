@@ -11,13 +11,14 @@ import signal
 import sys
 import threading
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from spbench import __version__
 from spbench.cli import error_handling
-from spbench.errors import DONE, INTERRUPTED, READER_GONE
+from spbench.errors import DONE, INTERRUPTED, READER_GONE, UNFIT, Failure
 from spbench.text import did_you_mean
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -75,12 +76,18 @@ class Commands(click.Group):
     },
 )
 @click.version_option(__version__, prog_name="spbench")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Compare sequence-parallel strategies on your shapes and your links.
 
     Every strategy is proved equal to one device, every byte is counted where it is sent,
     every time comes with its spread. Start with 'spbench run', then 'spbench compare'.
     """
+    try:
+        Path.cwd()  # torch ends the process where this fails
+    except FileNotFoundError:
+        if ctx.invoked_subcommand != "doctor":
+            raise Failure("the current folder was deleted; cd to another one", UNFIT) from None
 
 
 def main() -> NoReturn:

@@ -57,6 +57,8 @@ class LaunchResult(BaseModel):
     """The ranks that got least far."""
     still_s: float = 0.0
     """Seconds without progress before the launch was ended."""
+    culprit: str = ""
+    """The launcher or the fork server, where one of them ended, or was stopped by a signal."""
     waited_s: float = 0.0
     """Seconds that the ranks waited for the turns of another launch."""
     turns: int = 0
@@ -94,6 +96,8 @@ def status_and_cause(
         return "skipped", "an earlier case broke the process group that was joined"
     failed = [sample for sample in samples if sample.status != "ok"]
     silent = sorted(set(range(processes)) - {sample.rank for sample in samples})
+    if result.culprit and not failed and not silent:
+        result = LaunchResult(ok=True)  # every rank had finished before
     only_echoes = all(sample.status == "comm_error" for sample in failed)
     if only_echoes and (ended := _ended_by_us(result, deadlines)) is not None:
         return ended
@@ -136,12 +140,13 @@ def _ended_by_us(result: LaunchResult, deadlines: Deadlines) -> tuple[RowStatus,
         return "comm_error", result.why
     if result.hung:
         flag = "--hang-after" if result.still_s >= deadlines.hang_s else "--timeout"
-        return "hang", (
-            f"{result.hung}; nothing moved for {result.still_s:.0f} s ({flag} sets "
-            f"the limit). Their stacks are in their logs"
-        )
+        still = f"nothing moved for {result.still_s:.0f} s ({flag} sets the limit)"
+        stacks = "" if result.culprit else ". Their stacks are in their logs"
+        return "hang", f"{result.hung}; {still}{stacks}"
     if result.timed_out:
-        return "timeout", f"not done after {deadlines.launch_s:g} s; --timeout sets the deadline"
+        why = f"{result.why}; " if result.why else ""
+        late = f"not done after {deadlines.launch_s:g} s; --timeout sets the deadline"
+        return "timeout", f"{why}{late}"
     return None
 
 
@@ -154,7 +159,8 @@ def _death(result: LaunchResult, silent: Sequence[int]) -> tuple[RowStatus, str]
     """The status of a launch in which a process ended without a word."""
     if result.ok:
         return "crash", f"{_name(silent[0], result)} left no result"
-    name = "the launcher" if result.rank is None else _name(result.rank, result)
+    name = result.culprit or "the launcher"
+    name = name if result.rank is None else _name(result.rank, result)
     if result.exitcode is None:
         return "crash", f"the ranks could not be started: {result.why or 'no reason was given'}"
     if result.exitcode >= 0:

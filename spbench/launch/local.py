@@ -7,6 +7,7 @@ for the next launch. Of several nodes this is node 0.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,14 +20,17 @@ from spbench.launch.cluster import Cluster, Roster, placement, ranks_per_node, s
 from spbench.launch.gpu_memory import GpuMemory
 from spbench.launch.hang_detector import HangDetector, least_far
 from spbench.launch.launcher import LauncherError, LaunchResult
-from spbench.launch.process import GRACE_S, STACKS_S, AgentProcess, ask_to_stop
+from spbench.launch.process import GRACE_S, LAUNCHER, STACKS_S, AgentProcess, ask_to_stop
 from spbench.launch.turn_seat import Seat
 from spbench.results.heartbeat import heartbeat_folder, read_heartbeat
 from spbench.results.sample import Sample, sample_path
+from spbench.results.temporary import IN_MEMORY
 from spbench.workload.case import Job
 
 Content = TypeVar("Content", bound=BaseModel)
 POLL_S = 0.02
+LEAST_SHARED_BYTES = 2**20
+"""Shared memory of a launch: the semaphores and heartbeats of some 80 ranks, a page each."""
 STOP_S = 10.0
 """How much longer than the grace of its ranks a launcher may take to end them, on all nodes."""
 
@@ -114,11 +118,16 @@ class LocalLauncher:
         return spread(ranks, self._per_node, len(self._roster.members))
 
     def _check_fit(self) -> None:
-        """Raises LauncherError after a kill that left memory on a GPU, or the loss of a node."""
+        """Raises LauncherError where shared memory is full, after a kill that left memory on a GPU,
+        or the loss of a node."""
         if self._node_lost:
             raise LauncherError("a node is lost; go on when it is back")
         if self._cluster is not None and not self._agent.runs:
             raise LauncherError("the launcher of node 0 is gone, and the other nodes with it")
+        shared = or_none(lambda: shutil.disk_usage(IN_MEMORY))
+        if shared is not None and shared.free < LEAST_SHARED_BYTES:
+            least = f"{shared.free >> 10} KiB free, and a launch needs {LEAST_SHARED_BYTES >> 10}"
+            raise LauncherError(f"{IN_MEMORY} has {least}; delete old files there, then go on")
         if self._gpu_memory is not None and (why_not := self._gpu_memory.why_not()) is not None:
             raise LauncherError(why_not)
 
@@ -132,7 +141,7 @@ class LocalLauncher:
             if not self._agent.runs:
                 exitcode, why = self._agent.exitcode, self._agent.last_line()
                 self._agent.end(now=True)
-                return LaunchResult(ok=False, exitcode=exitcode, why=why)
+                return LaunchResult(ok=False, culprit=LAUNCHER, exitcode=exitcode, why=why)
             if self._seat is not None:
                 self._seat.look()
             still_s = detector.still_s()
@@ -144,6 +153,12 @@ class LocalLauncher:
 
     def _end_launch(self, folder: Path, heartbeats: Path, job: Job, still_s: float) -> LaunchResult:
         """Ends the ranks, and the launcher process too if that does not help."""
+        if stopped := self._agent.stopped():
+            self._agent.end(now=True)  # it would not answer
+            why = f"{stopped} was stopped by a signal (SIGSTOP)"
+            if still_s > job.hang_s:
+                return LaunchResult(ok=False, culprit=stopped, hung=why, still_s=still_s)
+            return LaunchResult(ok=False, culprit=stopped, why=why, timed_out=True)
         ask_to_stop(folder, self._grace_s)
         deadline = time.monotonic() + STACKS_S + 2 * self._grace_s + STOP_S
         while not (folder / "exit.json").exists() and self._agent.runs:

@@ -22,6 +22,7 @@ from spbench.results.temporary import sweep
 
 GRACE_S = 5.0
 """How long a process may take to end by itself after SIGTERM."""
+LAUNCHER, FORK_SERVER = "the launcher", "the fork server"
 STACKS_S = 0.5
 """How long a rank may take to write its stacks; a stopped process never will."""
 
@@ -69,6 +70,16 @@ class AgentProcess:
                 env={name: value for name, value in variables.items() if value is not None},
             )
         sweep()
+
+    def stopped(self) -> str:
+        """The launcher or its fork server, if a signal has stopped it; blank if none is."""
+        if self._process is None:
+            return ""
+        pid = self._process.pid
+        if _is_stopped(pid):
+            return LAUNCHER
+        children = or_none(lambda: psutil.Process(pid).children()) or []
+        return FORK_SERVER if any(_is_stopped(child.pid) for child in children) else ""
 
     def send_line(self, line: str) -> None:
         """Writes to its standard input. If it has just died, whoever waits for it will see that."""
@@ -130,6 +141,10 @@ def _end_tree(process: subprocess.Popen[bytes], grace_s: float) -> None:
     send_signal(left, signal.SIGKILL)
     psutil.wait_procs(left, timeout=grace_s)
     process.wait()
+
+
+def _is_stopped(pid: int) -> bool:
+    return or_none(lambda: psutil.Process(pid).status()) == psutil.STATUS_STOPPED
 
 
 def family(pid: int) -> list[psutil.Process]:

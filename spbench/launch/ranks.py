@@ -18,6 +18,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, final
 
@@ -33,7 +34,7 @@ from spbench.comm.kv_store import KeyValueStore, KeyValueStoreError
 from spbench.errors import or_none
 from spbench.launch.gpu_memory import oom_kills
 from spbench.launch.launcher import LaunchResult
-from spbench.launch.process import GRACE_S, STACKS_S, family, send_signal
+from spbench.launch.process import FORK_SERVER, GRACE_S, STACKS_S, family, send_signal
 from spbench.results.environment import numa_nodes
 from spbench.worker.rank_process import run_job
 from spbench.workload.case import Device, Job
@@ -122,7 +123,19 @@ def run_ranks(
         raise
     except Exception as error:  # no rank came to be: no process, no memory, no disk
         result = LaunchResult(ok=False, why=f"{type(error).__name__}: {error}")
+    if not result.ok and (exitcode := or_none(_end_of_fork_server)) is not None:
+        result = LaunchResult(ok=False, culprit=FORK_SERVER, exitcode=exitcode)
     return result.model_copy(update={"starved": oom_kills() > oom_kills_before})
+
+
+def _end_of_fork_server() -> int | None:
+    """How the fork server ended, a signal as a negative number; None while it lives. Its ranks died
+    with it. Its end can be asked for again: Python does so before it starts another."""
+    pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
 def numa_options(device: Device) -> dict[str, Any]:

@@ -70,8 +70,9 @@ class Heartbeat:
         self._phase = b""
         self._memory: mmap.mmap | bytearray = bytearray(LAYOUT.size)
         if path is not None:
-            with path.open("w+b") as file:
-                file.truncate(LAYOUT.size)
+            with path.open("w+b", buffering=0) as file:
+                # Where memory is full this raises; later, the map would end the rank by SIGBUS.
+                file.write(bytes(LAYOUT.size))
                 self._memory = mmap.mmap(file.fileno(), LAYOUT.size)
         self.phase("starting")
 

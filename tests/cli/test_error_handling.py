@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import click
 import pytest
+from helpers.in_process import inside
 
 from spbench.cli.error_handling import (
     OF_THE_MACHINE,
@@ -48,6 +49,19 @@ def test_errors_of_the_machine_are_known() -> None:
     """A full or read-only disk is; a missing file may be a defect of spbench."""
     assert {errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO} <= OF_THE_MACHINE
     assert errno.ENOENT not in OF_THE_MACHINE
+
+
+def test_a_deleted_current_folder_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit 6 before torch is loaded, which would end the process; the doctor goes on."""
+    monkeypatch.chdir(tmp_path)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    said = inside("run", "-s", "dsp", "--device", "cpu", "--gpus", "2")
+    assert (said.code, said.out) == (UNFIT, "")
+    assert said.err == "Error: the current folder was deleted; cd to another one\n"
+    monkeypatch.chdir(tmp_path)
 
 
 def test_a_pipe_of_ours_that_breaks_is_a_defect(

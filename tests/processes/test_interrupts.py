@@ -101,6 +101,42 @@ def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("who", ["launcher", "fork server"])
+def test_a_launcher_that_is_stopped(tmp_path: Path, who: str) -> None:
+    """What its ranks had finished counts; after --hang-after the next case has a launcher of its
+    own, and nothing of the first is left."""
+    words = ("run", *SMALL, "-s", "rsa,dsp", "--gpus", "2", "--out", "here", "--hang-after", "4")
+    run = start(tmp_path, *words)
+    until_ranks_step(tmp_path / "here", run)
+    ours = family(run.pid)
+    launcher = next(one for one in ours if "spbench.launch.agent" in " ".join(one.cmdline()))
+    servers = [one for one in launcher.children() if "forkserver" in " ".join(one.cmdline())]
+    stopped = launcher if who == "launcher" else servers[0]
+    stopped.suspend()
+    code, _, err = finish(run, 120)
+    assert code == 0, err
+    assert [row["status"] for row in rows_of(tmp_path / "here")] == ["ok", "ok"]
+    assert alive(ours) == []
+
+
+@pytest.mark.long
+def test_a_fork_server_that_is_killed(tmp_path: Path) -> None:
+    """The row blames it and no rank; the same launcher starts another for the next case."""
+    out = tmp_path / "here"
+    run = start(tmp_path, "run", *LONG[:-4], "-s", "rsa,dsp", "--gpus", "2", "--out", "here")
+    until_ranks_step(out, run)
+    ours = family(run.pid)
+    launcher = next(one for one in ours if "spbench.launch.agent" in " ".join(one.cmdline()))
+    next(one for one in launcher.children() if "forkserver" in " ".join(one.cmdline())).kill()
+    code, _, err = finish(run, 120)
+    assert code == 3, err
+    first, second = rows_of(out)
+    assert (first["status"], first["reason"]) == ("crash", "the fork server was ended by SIGKILL")
+    assert (second["strategy"], second["status"]) == ("dsp", "ok")
+    assert alive(ours) == []
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("who", ["spbench", "launcher"])
 def test_a_sudden_death(tmp_path: Path, who: str) -> None:
     """After SIGKILL to spbench no process is left, and the lock does not hold. After SIGKILL to the

@@ -290,6 +290,35 @@ FAULTS: dict[str, tuple[Replay, str, str]] = {
         "host_oom",
         "rank 1 was killed by the kernel, which was out of memory",
     ),
+    "its launcher killed": (
+        Replay(LaunchResult(ok=False, culprit="the launcher", exitcode=-9), [good(0), None]),
+        "crash",
+        "the launcher was ended by SIGKILL",
+    ),
+    "its fork server killed": (
+        Replay(
+            LaunchResult(ok=False, culprit="the fork server", exitcode=-9),
+            [bad(0, "comm_error", 1.0), None],
+        ),
+        "crash",
+        "the fork server was ended by SIGKILL",
+    ),
+    "its launcher stopped": (
+        Replay(
+            LaunchResult(ok=False, culprit="the launcher", hung="it was stopped", still_s=200),
+            [good(0), None],
+        ),
+        "hang",
+        "it was stopped; nothing moved for 200 s (--hang-after sets the limit)",
+    ),
+    "its launcher stopped before any rank began": (
+        Replay(
+            LaunchResult(ok=False, culprit="the launcher", why="it was stopped", timed_out=True),
+            [None, None],
+        ),
+        "timeout",
+        "it was stopped; not done after 7 s; --timeout sets the deadline",
+    ),
     "never started": (
         Replay(LaunchResult(ok=False, why="OSError: no more processes"), [None, None]),
         "crash",
@@ -334,6 +363,16 @@ def test_a_fault_is_a_row_that_says_why(tmp_path: Path, name: str) -> None:
     where = f"logs/{launch_folder(cells()[0].case)}/logs"
     assert record.log == ("" if replay.ended.group_lost else where)
     assert stored(tmp_path) == [record]
+
+
+@pytest.mark.parametrize(
+    "how", [{"exitcode": -9}, {"hung": "stopped", "still_s": 200.0}, {"timed_out": True}]
+)
+def test_ranks_that_had_finished_are_measured(tmp_path: Path, how: dict[str, Any]) -> None:
+    """Whatever becomes of the launcher or the fork server after that."""
+    ended = LaunchResult(ok=False, culprit="the fork server", **how)
+    assert outcome(row_of(tmp_path, ended, good(0), good(1))) == ("ok", "")
+    assert outcome(row_of(tmp_path / "other", ended, good(0), None))[0] != "ok"
 
 
 def test_a_wrong_result_keeps_its_proof(tmp_path: Path) -> None:
