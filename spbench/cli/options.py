@@ -142,9 +142,9 @@ baselines_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 
 
+hang_option = duration_option(
+    "--hang-after", "180", "Give up a launch after this long without progress of any rank."
+)
 deadline_options = together(
-    duration_option("--timeout", "600", "Deadline of one launch: 90, 90s, 30m, 2h."),
-    duration_option(
-        "--hang-after", "180", "Give up a launch after this long without progress of any rank."
-    ),
+    duration_option("--timeout", "600", "Deadline of one launch: 90, 90s, 30m, 2h."), hang_option
 )

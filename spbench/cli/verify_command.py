@@ -10,6 +10,7 @@ import click
 from spbench.cli import options
 from spbench.cli.selection import choose_workload, parse_ranks
 from spbench.errors import DONE, SOME_FAILED, Failure
+from spbench.launch.launcher import Deadlines
 from spbench.report.live_line import loading_torch
 from spbench.report.tables import print_json, show_verdicts
 from spbench.results.sample import VerifyResult
@@ -44,6 +45,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 @options.duration_option(
     "--timeout", "1800", "Deadline of all checks on one number of ranks: 90, 90s, 30m, 2h."
 )
+@options.hang_option
 @options.device_option
 @options.json_option
 def command(
@@ -53,6 +55,7 @@ def command(
     small: bool,
     dtype: str,
     timeout: float,
+    hang_after: float,
     device: str,
     as_json: bool,
 ) -> int:
@@ -72,7 +75,8 @@ def command(
     with loading_torch():
         for strategy in chosen:
             load(strategy)  # raises Failure for an option that it does not have
-    results = verify(checks_for(chosen, shapes), ranks, on, timeout)
+    deadlines = Deadlines(launch_s=timeout, hang_s=hang_after)
+    results = verify(checks_for(chosen, shapes), ranks, on, deadlines)
     return DONE if results is None else _show(results, as_json=as_json)
 
 
@@ -106,4 +110,4 @@ def _show(results: Sequence[VerifyResult], *, as_json: bool) -> int:
             err=True,
         )
         return SOME_FAILED
-    return SOME_FAILED if "WRONG" in outcomes else DONE
+    return SOME_FAILED if {"WRONG", "FAILED"} & outcomes else DONE

@@ -117,7 +117,7 @@ class JoinedLauncher:
             if self.is_first:
                 self._group.gather_text(job.model_dump_json(by_alias=True, exclude_defaults=True))
             observer = Observer(group=self._group, fault=self._fault)
-            texts = self._group.gather_text(work(job, self._group, observer))
+            texts = self._group.gather_text(work(job, self._group, observer, folder))
         except Exception as error:
             return self._broken(job, folder, failure(error, self._group.rank, self._fault))
         except KeyboardInterrupt:

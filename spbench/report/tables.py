@@ -21,7 +21,7 @@ from spbench.results.sample import VerifyResult
 from spbench.text import counted
 
 PLAIN_WIDTH = 200
-OUTCOMES = ("passed", "WRONG", "declined")
+OUTCOMES = ("passed", "WRONG", "FAILED", "declined")
 SPARE = ("dtype", "tolerance", "declined", "output", "gradients")
 """Columns of verdicts left out where not all fit, in this order."""
 

@@ -124,7 +124,7 @@ class VerifyResult:
     dtype: str
     sharpness: float
     outcome: str
-    """passed, WRONG or declined."""
+    """passed, WRONG, FAILED (ranks ended in the midst of it) or declined."""
     reason: str
     output_error: float | None
     gradient_error: float | None
@@ -181,6 +181,11 @@ class LinkTimes(BaseModel):
 
 def sample_path(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.json"
+
+
+def checks_path(folder: Path, rank: int) -> Path:
+    """The rank's checks so far, a line each, which outlive a check that ends the rank."""
+    return folder / f"rank{rank}.checks"
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

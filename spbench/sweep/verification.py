@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import click
-from pydantic import ValidationError
 
-from spbench.errors import SOME_FAILED, Failure
-from spbench.launch.launcher import Launcher, LaunchResult
-from spbench.launch.local import LocalLauncher
+from spbench.errors import SOME_FAILED, Failure, or_none
+from spbench.launch.launcher import Deadlines, Launcher, LaunchResult, status_and_cause
+from spbench.launch.local import LocalLauncher, read_samples
 from spbench.launch.torchrun import JoinedLauncher, joined_ranks
-from spbench.results.sample import CHECKED, Checked, Sample, VerifyResult, sample_path
+from spbench.results.sample import (
+    CHECKED,
+    Checked,
+    Sample,
+    VerifyResult,
+    checks_path,
+    sample_path,
+)
 from spbench.results.temporary import keep, temporary_folder
 from spbench.sweep.row import ERRORS, largest_columns
 from spbench.text import counted
@@ -25,13 +32,12 @@ SHARPNESS = 8.0
 or log-sum-exp merge does not survive."""
 SHARP_DTYPES = ("float64", "float32")
 """In 16 bits one device does not survive sharp scores either."""
-HANG_S = 600.0
-"""One device's answer on a large shape may take minutes, in which no rank makes progress."""
+FAILED = "FAILED"
 SHARP_SHAPES = ("attention-only", "causal-only")
 
 
 class RanksFailedError(Failure):
-    """Ranks ended before they had gone through their checks."""
+    """Ranks ended, and not in the midst of a check."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, SOME_FAILED)
@@ -52,15 +58,15 @@ def checks_for(strategies: Sequence[str], workloads: Sequence[Workload]) -> list
 
 
 def verify(
-    checks: Sequence[GateCheck], ranks: Sequence[int], device: Device, timeout_s: float
+    checks: Sequence[GateCheck], ranks: Sequence[int], device: Device, deadlines: Deadlines
 ) -> list[VerifyResult] | None:
     """Every check on every number of ranks; None on a rank that is not the first.
 
-    Raises RanksFailedError, and keeps the logs only then: its message says where they are.
+    Logs are kept, and named, where ranks failed. Raises RanksFailedError if no check is to blame.
     """
-    jobs = [
-        Job(ranks=count, device=device, checks=list(checks), timeout_s=timeout_s) for count in ranks
-    ]
+    timeout_s, hang_s = deadlines.launch_s, deadlines.hang_s
+    limited = Job(ranks=1, device=device, checks=list(checks), timeout_s=timeout_s, hang_s=hang_s)
+    jobs = [limited.model_copy(update={"ranks": count}) for count in ranks]
     joined = None if joined_ranks() is None else JoinedLauncher(jobs[0])
     if joined is not None and not joined.is_first:
         joined.follow()
@@ -77,33 +83,88 @@ def verify(
                 except RanksFailedError:
                     keep(folder)
                     raise
+        if any(result.outcome == FAILED for result in results):
+            keep(folder)
     return results
 
 
 def run_checks(job: Job, launcher: Launcher, folder: Path) -> list[VerifyResult]:
-    """All checks of ``job`` in one launch. Raises RanksFailedError with the first reason."""
-    patient = job.model_copy(update={"hang_s": min(HANG_S, job.timeout_s)})
-    launched = launcher.run(patient, folder)
-    by_rank = [_read_checks(folder, launched, rank) for rank in range(job.ranks)]
-    return [
-        _result(check, job.ranks, [checked[i] for checked in by_rank])
-        for i, check in enumerate(job.checks)
+    """All checks of ``job``: in one launch, and in a further one behind each check in which ranks
+    failed, until its time is up. Raises RanksFailedError if they failed outside of any check."""
+    deadline_s = time.monotonic() + job.timeout_s
+    results: list[VerifyResult] = []
+    while rest := job.checks[len(results) :]:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            click.echo(f"--timeout reached; {counted(len(rest), 'check')} not begun", err=True)
+            break
+        launch = job.model_copy(update={"checks": rest, "timeout_s": left_s})
+        results += _launch(launch, job.timeout_s, launcher, folder / f"from-{len(results) + 1}")
+    return results
+
+
+def _launch(job: Job, timeout_s: float, launcher: Launcher, folder: Path) -> list[VerifyResult]:
+    """The results of the checks that one launch came to; the last may be one that ended it."""
+    launched = launcher.run(job, folder)
+    by_rank = [_read_checks(folder, rank) for rank in range(job.ranks)]
+    done = min(len(checked or ()) for checked in by_rank)
+    results = [
+        _result(check, job.ranks, [checked[i] for checked in by_rank if checked])
+        for i, check in enumerate(job.checks[:done])
     ]
+    if done < len(job.checks):
+        why = f"{_cause(job, timeout_s, launched, by_rank, folder)}; logs are in {folder}"
+        results.append(_failed(job.checks[done], job.ranks, _in_check(job, by_rank, why)))
+    return results
 
 
-def _read_checks(folder: Path, launched: LaunchResult, rank: int) -> list[Checked]:
-    """A rank's result of each check. Raises RanksFailedError with what it wrote instead."""
-    try:
-        text = sample_path(folder, rank).read_text(encoding="utf-8")
-        return CHECKED.validate_json(text)
-    except OSError:
-        why = f"left nothing (exit code {launched.exitcode})"
-        if launched.timed_out or launched.hung:
-            why = f"took too long ({launched.hung})" if launched.hung else "took too long"
-        raise RanksFailedError(f"rank {rank} {why}; logs are in {folder}") from None
-    except ValidationError:
-        sample = Sample.model_validate_json(text)
-        raise RanksFailedError(f"rank {rank}: {sample.reason}; logs are in {folder}") from None
+def _cause(
+    job: Job,
+    timeout_s: float,
+    launched: LaunchResult,
+    by_rank: Sequence[Sequence[Checked] | None],
+    folder: Path,
+) -> str:
+    """The status of a launch that came to its end early, and its cause."""
+    through = [rank for rank, found in enumerate(by_rank) if len(found or ()) == len(job.checks)]
+    samples = [Sample(rank=rank, status="ok") for rank in through] + read_samples(job, folder)
+    deadlines = Deadlines(launch_s=timeout_s, hang_s=job.hang_s)
+    return ": ".join(status_and_cause(launched, samples, job.ranks, deadlines))
+
+
+def _in_check(job: Job, by_rank: Sequence[Sequence[Checked] | None], why: str) -> str:
+    """``why``, if every rank had begun its checks. Raises RanksFailedError if one had not, or its
+    file is on another machine: nothing can be told of the other checks."""
+    if None not in by_rank:
+        return why
+    begun = [job.checks[len(found)] for found in by_rank if found is not None]
+    where = f"{begun[0].strategy} on {begun[0].workload.name}: " if begun else ""
+    raise RanksFailedError(f"{where}{why}")
+
+
+def _read_checks(folder: Path, rank: int) -> list[Checked] | None:
+    """What the rank found in each check that it came to; None if it began none."""
+    whole = or_none(lambda: CHECKED.validate_json(sample_path(folder, rank).read_bytes()))
+    if whole is not None:
+        return whole
+    lines = or_none(lambda: checks_path(folder, rank).read_text(encoding="utf-8").split("\n")[:-1])
+    return None if lines is None else [Checked.model_validate_json(line) for line in lines]
+
+
+def _failed(check: GateCheck, ranks: int, why: str) -> VerifyResult:
+    """The result of a check in which ranks ended."""
+    return VerifyResult(
+        strategy=check.strategy,
+        workload=check.workload.name,
+        ranks=ranks,
+        dtype=check.workload.dtype,
+        sharpness=check.sharpness,
+        outcome=FAILED,
+        reason=why,
+        output_error=None,
+        gradient_error=None,
+        tolerance=None,
+    )
 
 
 def _result(check: GateCheck, ranks: int, by_rank: Sequence[Checked]) -> VerifyResult:

@@ -24,7 +24,14 @@ from spbench.comm.group import Group, ProcessGroup, ShareOfGroup, is_broken_conn
 from spbench.errors import Failure
 from spbench.layers.kernels import fastest_kernels
 from spbench.results.heartbeat import Heartbeat, find_heartbeats, heartbeat_path
-from spbench.results.sample import CHECKED, RowStatus, Sample, sample_path, write_atomically
+from spbench.results.sample import (
+    CHECKED,
+    RowStatus,
+    Sample,
+    checks_path,
+    sample_path,
+    write_atomically,
+)
 from spbench.text import first_line
 from spbench.worker.collective_check import exchange_all
 from spbench.worker.fault_injection import Fault
@@ -64,7 +71,7 @@ def run_job(folder: Path) -> None:
         if any(group.largest([float(turns is None)])):
             turns = None  # all ranks take turns, or none does
         observer = Observer(heartbeat=heartbeat, group=group, fault=fault, turns=turns)
-        write_atomically(sample_path(folder, rank), work(job, group, observer))
+        write_atomically(sample_path(folder, rank), work(job, group, observer, folder))
         heartbeat.phase("leaving")
         if fault is not None:
             fault.strike(rank, "teardown")
@@ -122,8 +129,8 @@ def device_index(local_rank: int, visible: int) -> int:
     )
 
 
-def work(job: Job, group: Group, observer: Observer) -> str:
-    """Does what the job asks of this rank, and returns what its file will hold."""
+def work(job: Job, group: Group, observer: Observer, folder: Path) -> str:
+    """Does what the job asks of this rank, and returns what its file in ``folder`` will hold."""
     with fastest_kernels(group.device):
         if job.case is not None:
             return run_case(job.case, group, observer, job.environment).model_dump_json()
@@ -131,7 +138,12 @@ def work(job: Job, group: Group, observer: Observer) -> str:
             return exchange_all(group, observer).model_dump_json()
         if job.transfers:
             return time_transfers(job.transfers, group, observer).model_dump_json()
-        return CHECKED.dump_json(verify_all(job.checks, group, observer)).decode()
+        checked = []
+        with checks_path(folder, group.rank).open("w", encoding="utf-8", buffering=1) as file:
+            for check in verify_all(job.checks, group, observer):
+                file.write(f"{check.model_dump_json()}\n")
+                checked.append(check)
+        return CHECKED.dump_json(checked).decode()
 
 
 def failure(error: BaseException, rank: int, fault: Fault | None = None) -> Sample:

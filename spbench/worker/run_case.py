@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -124,18 +124,17 @@ def _gate_by_threads(
     return max(wrong or results, key=lambda result: result.worst.excess)
 
 
-def verify_all(checks: Sequence[GateCheck], group: Group, observer: Observer) -> list[Checked]:
+def verify_all(checks: Sequence[GateCheck], group: Group, observer: Observer) -> Iterator[Checked]:
     """Every check in order, on all ranks together, as this rank saw it.
 
     One device's answer is kept for the checks that follow on the same workload.
     """
-    checked: list[Checked] = []
     reference: Reference | None = None
     for check in checks:
         strategy = load(check.strategy)
         declined = strategy.misfit(check.workload) or strategy.why_not(check.workload, group.size)
         if declined:
-            checked.append(Checked(declined=declined))
+            yield Checked(declined=declined)
             continue
         with observer.phase(f"{check.strategy} on {check.workload.name}"):
             workload = workload_to_compare(check.workload, group)
@@ -146,5 +145,4 @@ def verify_all(checks: Sequence[GateCheck], group: Group, observer: Observer) ->
                     workload, group.device, sharpness=check.sharpness, observer=observer
                 )
             result = run_gate(strategy, group.transports, group.device, reference, observer)
-        checked.append(Checked(wrong=result.why_wrong() or "", **result.figures))
-    return checked
+        yield Checked(wrong=result.why_wrong() or "", **result.figures)

@@ -132,6 +132,7 @@ FLAGS = {
         "--device",
         "--dtype",
         "--gpus",
+        "--hang-after",
         "--json",
         "--small",
         "--strategy",

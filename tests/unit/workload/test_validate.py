@@ -149,7 +149,7 @@ def is_ulysses(workload: Workload, strategy: Strategy, ranks: int) -> bool:
 
 
 def work_of_rank(job: Job, group: Group) -> str:
-    return work(job, group, Observer())
+    return work(job, group, Observer(), Path())
 
 
 def test_no_means_no_and_yes_means_yes() -> None:
