@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -24,12 +25,17 @@ LONG = (*SMALL, "--set", "axes={time: 16, height: 32, width: 32}", "-s", "rsa", 
 
 
 def start(
-    folder: Path, *words: str, tree: Path | None = None, **more: str
+    folder: Path,
+    *words: str,
+    tree: Path | None = None,
+    inside: Sequence[str] = (),
+    **more: str,
 ) -> subprocess.Popen[str]:
-    """``spbench WORDS``; ``tree``: of another checkout. ``more``: variables."""
+    """``spbench WORDS``; ``tree``: of another checkout; ``inside``: words of a command that becomes
+    it. ``more``: variables."""
     paths = PATHS if tree is None else str(tree)
     return subprocess.Popen(
-        [sys.executable, "-m", "spbench", *words],
+        [*inside, sys.executable, "-m", "spbench", *words],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

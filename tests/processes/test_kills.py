@@ -1,4 +1,5 @@
-"""Kills at random moments: after the resume every measured case is there exactly once.
+"""Kills at random moments: after the resume every measured case is there exactly once, and one more
+start leaves nothing in the temporary folder and in shared memory.
 
 200 of them with ``make test-all``, or as many as the variable TEST_KILLS says.
 """
@@ -9,8 +10,10 @@ import os
 import random
 import signal
 import subprocess
+import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -26,14 +29,20 @@ CODES = (0, 3, 130, 143, -signal.SIGKILL, -signal.SIGINT, -signal.SIGTERM)
 """Negative: ended by the signal itself, before spbench could handle it or when all was done."""
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 KILLS = int(os.environ.get("TEST_KILLS", "200"))
+TORCH_CACHE = "torchinductor_"
+"""A folder that torch makes when it is loaded, and uses again."""
 TARGETS = ("spbench", "launcher", "rank")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_random_kills(tmp_path: Path) -> None:
+def test_random_kills(tmp_path: Path, private_memory: tuple[list[str], Path | None]) -> None:
     """SIGKILL, SIGTERM or SIGINT to spbench, its launcher or a rank, again and again, with a resume
-    after each end: no measured case is lost or doubled, and no process is left."""
+    after each end: no measured case is lost or doubled, no process is left, and no file after one
+    more start."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    inside, shared = private_memory
     dice = random.Random(20)
     done = sweeps = 0
     sent: Counter[str] = Counter()
@@ -43,7 +52,7 @@ def test_random_kills(tmp_path: Path) -> None:
         seen: Counter[tuple[str, str]] = Counter()
         code = None
         while code != 0:
-            run = start(folder, *WORDS)
+            run = start(folder, *WORDS, inside=inside, TMPDIR=str(temporary))
             known: set[psutil.Process] = set()
             while done < KILLS and _lives(run, dice.uniform(0.1, 3.0), known):
                 target, what = dice.choice(TARGETS), dice.choice(SIGNALS)
@@ -62,7 +71,38 @@ def test_random_kills(tmp_path: Path) -> None:
             seen = now
         assert len(seen) == CASES
         sweeps += 1
-    assert len(sent) == len(TARGETS) * len(SIGNALS)
+    assert KILLS < 60 or len(sent) == len(TARGETS) * len(SIGNALS)
+    last = start(tmp_path, *WORDS, inside=inside, TMPDIR=str(temporary))
+    code, _, err = finish(last, 100)
+    assert code == 0, err
+    places = [place for place in (temporary, shared) if place is not None]
+    assert _left_in(places) == []
+
+
+@pytest.fixture
+def private_memory() -> Iterator[tuple[list[str], Path | None]]:
+    """The words that give a command a shared memory of its own, and the folder that is it; without
+    either where namespaces are not permitted."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="test-") as folder:
+        bind = 'mount --bind "$0" /dev/shm && exec "$@"'
+        for enter in (["unshare", "--mount"], ["unshare", "--mount", "--map-root-user"]):
+            words = [*enter, "sh", "-c", bind, folder]
+            if subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0:
+                yield words, Path(folder)
+                return
+        yield [], None
+
+
+def _left_in(places: Sequence[Path], within_s: float = 8) -> list[Path]:
+    """What lies there after a while: Python's resource tracker removes semaphores when all that had
+    them have ended."""
+    deadline = time.monotonic() + within_s
+    while True:
+        left = [path for place in places for path in place.iterdir()]
+        left = [path for path in left if not path.name.startswith(TORCH_CACHE)]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.1)
 
 
 def _lives(run: subprocess.Popen[str], for_s: float, known: set[psutil.Process]) -> bool:
