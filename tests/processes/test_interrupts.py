@@ -190,8 +190,7 @@ def test_the_time_for_all_launches(tmp_path: Path) -> None:
     code, _, err = finish(start(tmp_path, *words))
     assert code == 3, err
     assert "--max-time reached; " in err
-    assert "resume with: spbench run" in err
-    assert "--out here\n" in err
+    assert "resume with: spbench resume here\n" in err
     rows = rows_of(tmp_path / "here")
     assert rows[-1]["status"] == "interrupted" or len(rows) == 1
     assert len(rows) <= 2

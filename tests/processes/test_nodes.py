@@ -311,6 +311,5 @@ def test_the_time_of_all_launches_under_torchrun(tmp_path: Path) -> None:
     rows = rows_of(tmp_path / "here")
     assert {row["status"] for row in rows} == {"ok"}
     assert 0 < len(rows) < 80
-    assert "resume with: spbench run" in done.stderr
-    assert "--out here\n" in done.stderr
+    assert "resume with: spbench resume here\n" in done.stderr
     assert "ChildFailedError" not in done.stderr or "exitcode  : 3" in done.stderr
