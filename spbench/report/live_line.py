@@ -69,6 +69,12 @@ class LiveLine:
         )
         self.task = self.progress.add_task("starting", total=len(cases))
 
+    def more(self, launches: int) -> None:
+        """Further launches follow, each expected to take as long as those before."""
+        done = self.progress.tasks[0].completed
+        self.left_s += [self.done_s / max(done, 1)] * launches
+        self.progress.update(self.task, total=done + launches)
+
     def started(self, case: Case, logs: Path | None) -> None:
         """``logs``: the folder of the launch, where its heartbeats are named."""
         self.logs = logs

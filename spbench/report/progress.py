@@ -90,6 +90,13 @@ class Screen:
         again = command_again(self.folder) or f"the same command and {quoted('--out', self.folder)}"
         return f"resume with: {again}"
 
+    def more(self, cases: Sequence[Case]) -> None:
+        """Announces a further round, since too few launches were quiet."""
+        self.cases = [*self.cases, *cases]
+        self.launches = 1 + max(case.launch for case in self.cases)
+        self.line.more(len(cases))
+        self._say(f"too few launches were undisturbed: {counted(len(cases), 'more launch')}")
+
     def started(self, case: Case, logs: Path | None = None) -> None:
         """``logs``: the folder of the launch; None where nobody knows a single one."""
         self.line.started(case, logs)

@@ -27,11 +27,12 @@ from spbench.results.store import Store
 from spbench.results.temporary import temporary_folder
 from spbench.sweep.devices import least_capability, visible_gpus
 from spbench.sweep.estimate import foreseen
+from spbench.sweep.noisy_rounds import noisy_rounds
 from spbench.sweep.output_folder import as_in_run_json, new_session, output_folder
 from spbench.sweep.plan import job_of, shared_environment
 from spbench.sweep.request import Request
 from spbench.sweep.resume import KeptSettings, check_may_join
-from spbench.sweep.sweep import Sweep, still_to_do
+from spbench.sweep.sweep import Sweep, run_all, still_to_do
 from spbench.workload.case import Cell
 
 
@@ -41,7 +42,7 @@ class Finished:
 
     folder: Path
     records: Sequence[Record]
-    """The latest row of each requested launch that has one."""
+    """The latest row of each launch of a requested case."""
     unfinished: Sequence[Cell]
     """Cells that a resumed run would measure again."""
 
@@ -174,19 +175,18 @@ def _measure(
                 peak_tflops=request.peak_tflops,
                 began_s=began_s,
             )
-            for cell in todo:
-                screen.started(cell.case, sweep.logs_of(cell.case))
-                if (launched := sweep.run(cell)) is None:
+            while run_all(sweep, todo, screen):
+                todo = noisy_rounds(cells, _rows(store.folder)[1], request.seed)
+                if not todo:
                     break
-                record, phases_s = launched
-                screen.finished(record, phases_s=phases_s)
+                screen.more([cell.case for cell in todo])
     finally:
         launcher.close()
     records, latest = _rows(store.folder)
-    ours = {(cell.case.key, cell.case.launch) for cell in cells}
+    ours = {cell.case.key for cell in cells}
     return Finished(
         folder=store.folder,
-        records=[record for record in latest if (record.case, record.launch) in ours],
+        records=[record for record in latest if record.case in ours],
         unfinished=still_to_do(cells, records),
     )
 

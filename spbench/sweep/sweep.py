@@ -1,4 +1,4 @@
-"""Runs a case, and writes its row before it is handed out."""
+"""Runs cases, and writes the row of each before it is handed out."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 from spbench.launch.launcher import TIME_IS_UP, Deadlines, Launcher, rank_to_blame, status_and_cause
 from spbench.launch.local import read_samples
+from spbench.report.progress import Screen
 from spbench.results.record import Record
 from spbench.results.sample import Sample
 from spbench.results.store import Store
@@ -135,6 +136,18 @@ def signals_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def run_all(sweep: Sweep, cells: Sequence[Cell], screen: Screen) -> bool:
+    """Runs the cells one after another; False if the time of all launches is up before the end."""
+    for cell in cells:
+        screen.started(cell.case, sweep.logs_of(cell.case))
+        launched = sweep.run(cell)
+        if launched is None:
+            return False
+        record, phases_s = launched
+        screen.finished(record, phases_s=phases_s)
+    return True
 
 
 def still_to_do(cells: Sequence[Cell], done: Sequence[Record]) -> list[Cell]:
