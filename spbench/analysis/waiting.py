@@ -47,6 +47,8 @@ class Waiting:
     """The time that the same transfers took in ``doctor --links``, one after another."""
     measured_utc: str
     """When the links were timed."""
+    is_noisy: bool
+    """Whether noisy launches are among those that the times are of."""
     to_one_rank: Comparison | None
     """This step time over one rank's."""
 
@@ -101,6 +103,7 @@ def _waiting(case: CaseRows, ones: Sequence[CaseRows], reports: Sequence[LinkRep
         sent_bytes=sum(getattr(row, f"{op}_bytes") or 0 for op in OPS),
         links_ms=found[0],
         measured_utc=found[1].measured_utc if found[1] else "",
+        is_noisy=any(record.noisy for record in case.used),
         to_one_rank=_to_one_rank(case, ones),
     )
 

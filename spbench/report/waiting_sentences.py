@@ -19,7 +19,8 @@ def waiting_sentences(cases: Sequence[Waiting]) -> list[str]:
 def _link_bound(cases: Sequence[Waiting]) -> Iterator[tuple[str, str]]:
     for panel, ranks, group in link_bound(cases):
         each = ", ".join(
-            f"{case.strategy} ({_ms(case.exposed_ms)} of {_ms(case.step_ms)} ms)" for case in group
+            f"{case.strategy} ({_ms(case.exposed_ms)} of {_ms(case.step_ms)} ms{_noisy(case)})"
+            for case in group
         )
         are = "is" if len(group) == 1 else "are"
         on = f"On {counted(ranks, 'rank')} {each} {are} link-bound"
@@ -34,7 +35,9 @@ def _below_links(cases: Sequence[Waiting]) -> Iterator[tuple[str, str]]:
             units.gigabytes_per_s(case.sent_bytes / ms * 1e3)
             for ms in (case.exposed_ms, case.links_ms)
         )
-        sends = f"{_name(case)} sends {case.sent_bytes / 1e6:,.3g} MB a step and waits"
+        sends = (
+            f"{_name(case)}{_noisy(case)} sends {case.sent_bytes / 1e6:,.3g} MB a step and waits"
+        )
         share = units.percent(case.links_ms / case.exposed_ms)
         day = case.measured_utc[:10]
         achieved = f"{share} of what doctor --links achieved on {day} ({of_links})"
@@ -58,6 +61,10 @@ def _slower_than_one(cases: Sequence[Waiting]) -> Iterator[tuple[str, str]]:
 
 def _name(case: Waiting) -> str:
     return f"{case.strategy} on {counted(case.ranks, 'rank')}"
+
+
+def _noisy(case: Waiting) -> str:
+    return ", in noisy launches" if case.is_noisy else ""
 
 
 def _ms(value: float | None) -> str:

@@ -58,6 +58,12 @@ def test_link_bound_without_the_doctor() -> None:
     ]
 
 
+def test_noisy_launches_are_named_beside_what_they_wait_for() -> None:
+    """Their times are no evidence, and the sentence says whose they are."""
+    (sentence,) = said([launch(600.0, 400.0, noisy="others used 1.2 of 2 cores")])
+    assert "dsp (400 of 600 ms, in noisy launches) is link-bound" in sentence
+
+
 def test_below_what_the_links_gave() -> None:
     """The two rates, and the share; then the links are not called what it waits for."""
     assert said([launch(1_200.0, 980.0)], [REPORT]) == [
