@@ -6,12 +6,19 @@ is there, what is to be started and how it ended, and never carries what a strat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import final
+from typing import TypeVar, final
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+POLL_S = 0.1
+
+T = TypeVar("T")
 
 
 class KeyValueStoreError(Exception):
@@ -72,3 +79,32 @@ def _named_errors() -> Iterator[None]:
         yield
     except (RuntimeError, ValueError) as error:  # torch's DistError is a RuntimeError
         raise KeyValueStoreError(str(error).strip().split("\n")[0]) from None
+
+
+def until(question: Callable[[], T], within_s: float) -> T:
+    """The first answer that is true, or the one at the end of the time."""
+    deadline_s = time.monotonic() + within_s
+    while not (answer := question()) and time.monotonic() < deadline_s:
+        time.sleep(POLL_S)
+    return answer
+
+
+def in_time(work: Callable[[], T], within_s: float) -> T | None:
+    """What ``work`` returns or raises; None if it is stuck, as in a store that a stopped process
+    holds. It is left behind then, in a thread that ends with the process."""
+    results: queue.Queue[T | Exception] = queue.Queue()
+
+    def run() -> None:
+        try:
+            results.put(work())
+        except Exception as error:
+            results.put(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        result = results.get(timeout=within_s)
+    except queue.Empty:
+        return None
+    if isinstance(result, Exception):
+        raise result
+    return result

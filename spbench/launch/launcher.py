@@ -161,6 +161,8 @@ def _death(result: LaunchResult, silent: Sequence[int]) -> tuple[RowStatus, str]
         return "crash", f"{_name(silent[0], result)} left no result"
     name = result.culprit or "the launcher"
     name = name if result.rank is None else _name(result.rank, result)
+    if result.exitcode is None and result.rank is not None:
+        return "crash", f"{name} {result.why or 'left no result'}"
     if result.exitcode is None:
         return "crash", f"the ranks could not be started: {result.why or 'no reason was given'}"
     if result.exitcode >= 0:

@@ -1,27 +1,27 @@
 """Ranks that somebody else started: by torchrun, srun, or any launcher that sets RANK.
 
-Each runs the same command. They form one process group and go through the same cases in step;
-rank 0 alone reads and writes the results directory. When the group breaks, rank 0 finds out which
-rank broke it, as far as the others could still leave a notice.
+Each runs the same command. After a roll call they form one process group and go through the same
+cases in step; rank 0 alone reads and writes the results directory. When the group breaks, rank 0
+finds out which rank broke it, as far as the others could still leave a notice.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from spbench.errors import Failure
-from spbench.launch.cluster import difference, versions_here
+import click
+
+from spbench.errors import SOME_FAILED, UNFIT, Failure
 from spbench.launch.launcher import LaunchResult
 from spbench.results.sample import Sample, sample_path, write_atomically
 from spbench.results.temporary import sweep, temporary_folder
+from spbench.text import first_line
 from spbench.workload.case import Job
 
 if TYPE_CHECKING:
@@ -58,6 +58,19 @@ def _number(environ: Mapping[str, str], name: str, least: int, most: int | None)
     )
 
 
+def meeting_place(environ: Mapping[str, str]) -> tuple[str, int]:
+    """Where the ranks meet. Raises Failure that names the variable that is missing or damaged."""
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if not environ.get(name):
+            raise Failure(
+                f"rank {environ['RANK']}: {name} is not set; export rank 0's host as MASTER_ADDR "
+                f"and a free port there as MASTER_PORT, as torchrun does, or unset RANK and "
+                f"WORLD_SIZE to start ranks here",
+                UNFIT,
+            )
+    return environ["MASTER_ADDR"], _number(environ, "MASTER_PORT", 1, 65535)
+
+
 def keep_stdout() -> None:
     """Sends what libraries write into file descriptor 1, as NCCL does, to stderr from here on.
     Only ``sys.stdout``, where results go, still leads to stdout, if it has led there."""
@@ -76,24 +89,30 @@ def keep_stdout() -> None:
 class JoinedLauncher:
     """'Starts' a job by taking part in it. After an error the group is lost, for good."""
 
-    def __init__(self, job: Job, fault: Fault | None = None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        fault: Fault | None = None,
+        *,
+        asked: str | None = None,
+        decide: Callable[[], dict[str, str]] = dict,
+    ) -> None:
+        """``asked``: what all ranks must have been asked for, by default the job. ``decide``: for
+        rank 0 alone, the variables to set in all ranks. Raises Failure where they cannot join."""
         from spbench.launch.failure_notices import FailureNotices
-        from spbench.worker.rank_process import connect
+        from spbench.launch.joining import call_roll, join
 
         keep_stdout()
-        self._fault = fault
+        rank = int(os.environ["RANK"])
+        self._fault, self._lost = fault, False
         if fault is not None:
-            fault.strike(int(os.environ["RANK"]), "init")
-        self._group: Group = connect(job, patience_s=job.hang_s)
-        facts = json.dumps({"host": socket.gethostname(), "versions": versions_here()})
-        ranks = [json.loads(text) for text in self._group.gather_text(facts)]
-        self.hosts: list[str] = [rank["host"] for rank in ranks]
-        self.why_not = difference(
-            [(f"rank {i} ({rank['host']})", rank["versions"]) for i, rank in enumerate(ranks)]
-        )
-        """A difference between the ranks' code, in a sentence; blank if there is none."""
-        self._notices = FailureNotices(os.environ, self._group.rank, self.hosts)
-        self._lost = False
+            fault.strike(rank, "init")
+        asked = asked or job.model_dump_json()
+        roll, store = call_roll(job, meeting_place(os.environ), asked, decide)
+        self.hosts: list[str] = roll.hosts
+        self._notices = FailureNotices(store, rank, roll.hosts, roll.pids)
+        job = job.model_copy(update={"environment": roll.environment})
+        self._group: Group = join(job, rank, self._notices, fault)
 
     @property
     def is_first(self) -> bool:
@@ -103,9 +122,22 @@ class JoinedLauncher:
         """Takes part in each job that rank 0 sends; for every other rank, which writes nothing."""
         sweep()
         with temporary_folder("spbench-rank-") as folder:
-            while text := self._group.gather_text("")[0]:
-                self.run(Job.model_validate_json(text), folder)
+            try:
+                while text := self._next_job():
+                    self.run(Job.model_validate_json(text), folder)
+            except KeyboardInterrupt:
+                self._notices.leave(Sample(rank=self._group.rank, status="interrupted"))
+                raise
         self._leave()
+
+    def _next_job(self) -> str:
+        try:
+            return self._group.gather_text("")[0]
+        except Exception as error:
+            first = f"rank 0 ({self.hosts[0]})"
+            raise Failure(
+                f"{first} does not answer any more: {first_line(error)}", UNFIT
+            ) from error
 
     def run(self, job: Job, folder: Path) -> LaunchResult:
         from spbench.worker.observer import Observer
@@ -123,7 +155,7 @@ class JoinedLauncher:
         except KeyboardInterrupt:
             self._lost = True  # the others are in the midst of something
             # torchrun sends it to all ranks when one has failed; then that failure is the cause.
-            if self.is_first and self._notices.collect(0.5):
+            if self.is_first and self._notices.another_failed():
                 return self._broken(job, folder, None)
             raise
         if self.is_first:
@@ -146,28 +178,17 @@ class JoinedLauncher:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the row is to be written first
         self._lost = True
         if not self.is_first:
-            if mine is not None and self._notices.leave(mine) and mine.status == "comm_error":
-                time.sleep(OTHERS_NOTICE_S)
-            os._exit(1)
-        failures = [*([] if mine is None else [mine]), *self._notices.collect()]
+            if mine is not None:
+                click.echo(f"Error: rank {mine.rank}: {mine.status}: {mine.reason}", err=True)
+                if self._notices.leave(mine) and mine.status == "comm_error":
+                    time.sleep(OTHERS_NOTICE_S)
+            os._exit(SOME_FAILED)
+        left = [*([] if mine is None else [mine]), *self._notices.collect()]
+        failures = [sample for sample in left if sample.status != "interrupted"]
         _write_samples(folder, {sample.rank: sample.model_dump_json() for sample in failures})
-        blame = self._missing_rank_or_host(job, mine, failures)
-        return LaunchResult(ok=False, rank=0, exitcode=1, hosts=self._hosts_by_rank(), **blame)
-
-    def _missing_rank_or_host(
-        self, job: Job, mine: Sample | None, failures: Sequence[Sample]
-    ) -> dict[str, Any]:
-        """Fields of the result that say who is to blame if all failures are broken connections."""
-        if any(sample.status not in ("ok", "comm_error") for sample in failures):
-            return {}
-        if silent := self._notices.silent_hosts():
-            why = f"{silent[0]} does not answer any more, {job.hang_s:g} s after its last transfer"
-            return {"lost": True, "why": why}
-        stuck = self._notices.without_notice(failures)
-        if not stuck or mine is None or "imed out" not in mine.reason:
-            return {}
-        where = f"rank {stuck[0]} did not come along while the others waited for it"
-        return {"hung": where, "hung_ranks": stuck, "still_s": job.hang_s}
+        blame = self._notices.blame(mine, left, job.hang_s)
+        known: dict[str, Any] = {"rank": 0, "exitcode": 1, "hosts": self._hosts_by_rank()} | blame
+        return LaunchResult(ok=False, **known)
 
     def _hosts_by_rank(self) -> dict[int, str]:
         return dict(enumerate(self.hosts)) if len(set(self.hosts)) > 1 else {}

@@ -33,8 +33,6 @@ def check_links(check: LinkCheck, cluster: Cluster | None) -> LinkReport | None:
             local = LocalLauncher(folder / "launcher.log", cluster=cluster)
             return _measure(check, job, folder, local)
         joined = JoinedLauncher(job)
-        if joined.why_not:
-            raise Failure(joined.why_not, UNFIT)
         if joined.is_first:
             return _measure(check, job, folder, joined)
         joined.follow()

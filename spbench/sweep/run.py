@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
@@ -84,9 +85,12 @@ def follow(cluster: Cluster) -> None:
 
 
 def _described(cluster: Cluster, request: Request, cells: Sequence[Cell]) -> Cluster:
-    """The cluster, with what the other nodes need to know about this one."""
-    keys = json.dumps([(cell.case.key, cell.case.launch) for cell in cells])
-    return described(cluster, keys, request.deadlines.hang_s)
+    return described(cluster, _asked(cells), request.deadlines.hang_s)
+
+
+def _asked(cells: Sequence[Cell]) -> str:
+    """What all nodes and ranks must have been asked for."""
+    return json.dumps([(cell.case.key, cell.case.launch, cell.case.budget.label) for cell in cells])
 
 
 def described(cluster: Cluster, cases: str, hang_s: float) -> Cluster:
@@ -100,18 +104,14 @@ def described(cluster: Cluster, cases: str, hang_s: float) -> Cluster:
 
 
 def _joined_launcher(request: Request, cells: Sequence[Cell]) -> JoinedLauncher:
-    """Joins the ranks that torchrun started. Raises Failure where that cannot work."""
+    """Joins ranks that torchrun started; rank 0 decides on variables. Raises Failure."""
     capability = least_capability(gpus())
     jobs = [job_of(cell.case, request.deadlines, capability) for cell in cells]
     to_run = [job for job, cell in zip(jobs, cells, strict=True) if cell.why_not is None]
-    shared = shared_environment(to_run, os.environ)
-    job = jobs[0].model_copy(update={"environment": shared})
-    if job.device == "cuda" and "LOCAL_RANK" not in os.environ:
+    if jobs[0].device == "cuda" and "LOCAL_RANK" not in os.environ:
         raise Failure("RANK is set, LOCAL_RANK is not: which GPU is this rank's? torchrun sets it")
-    launcher = JoinedLauncher(job, request.fault)
-    if launcher.why_not:
-        raise Failure(launcher.why_not, UNFIT)
-    return launcher
+    decide = partial(shared_environment, to_run, os.environ)
+    return JoinedLauncher(jobs[0], request.fault, asked=_asked(cells), decide=decide)
 
 
 def _local_launcher(request: Request, cells: Sequence[Cell], folder: Path) -> LocalLauncher:

@@ -8,8 +8,8 @@ import sys
 import pytest
 from helpers.in_process import inside
 
-from spbench.errors import USAGE, Failure
-from spbench.launch.torchrun import joined_ranks
+from spbench.errors import UNFIT, USAGE, Failure
+from spbench.launch.torchrun import joined_ranks, meeting_place
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,16 @@ def test_stdout_is_kept_for_results() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert (done.stdout, done.stderr) == ("before\n{}\n", "NCCL version 2.28\n")
+
+
+@pytest.mark.parametrize("name", ["MASTER_ADDR", "MASTER_PORT"])
+def test_a_variable_that_is_missing_is_named(name: str) -> None:
+    """Exit 6 with the rank that lacks it, and what to do."""
+    environ = GOOD | {"MASTER_ADDR": "node-a", "MASTER_PORT": "29500"}
+    assert meeting_place(environ) == ("node-a", 29500)
+    for unset in (environ | {name: ""}, {key: environ[key] for key in environ if key != name}):
+        with pytest.raises(Failure, match=f"^rank 1: {name} is not set; export rank 0's") as caught:
+            meeting_place(unset)
+        assert caught.value.code == UNFIT
+    with pytest.raises(Failure, match=r"^MASTER_PORT='x' is not a whole number from 1 to 65535"):
+        meeting_place(environ | {"MASTER_PORT": "x"})

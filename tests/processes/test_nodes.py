@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -271,7 +272,11 @@ def torchrun(folder: Path, *words: str, **more: str) -> subprocess.CompletedProc
         ("oom@rank1:step3", "oom", "rank 1: out of memory when it asked for 2.00 GiB"),
         ("raise@rank0:step3", "crash", "rank 0: RuntimeError: planted by SPBENCH_FAULT"),
         ("hang@rank1:step3", "hang", "rank 1 did not come along while the others waited"),
-        ("kill@rank1:step3", "comm_error", "rank 0: "),
+        (
+            "kill@rank1:step3",
+            "crash",
+            "rank 1 died and left no notice; what started the ranks says",
+        ),
     ],
 )
 def test_faults_of_ranks_that_torchrun_started(
@@ -286,6 +291,38 @@ def test_faults_of_ranks_that_torchrun_started(
         "skipped",
         "an earlier case broke the process group that was joined",
     )
+
+
+def ranks(folder: Path, *each: tuple[dict[str, str], list[str]]) -> list[tuple[int, str]]:
+    """Exit code and stderr of ranks that are started by hand, with these variables and words."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{free_port()}"}
+    words = (*SMALL, "--out", "here", "--hang-after", "8s")
+    started = [
+        start(folder, "run", *words, *more, **place | {"RANK": f"{rank}", "WORLD_SIZE": "2"} | own)
+        for rank, (own, more) in enumerate(each)
+    ]
+    ends = [finish(rank, 60) for rank in started]
+    assert not (folder / "here" / "runs.csv").exists()
+    return [(code, err) for code, _, err in ends]
+
+
+@LONGER
+def test_ranks_that_do_not_find_each_other(tmp_path: Path) -> None:
+    """Exit 6 within --hang-after, naming who is missing, or what differs."""
+    dsp = ["-s", "dsp"]
+    ((code, err),) = ranks(tmp_path, ({}, dsp))
+    assert code == 6, err
+    assert "Error: rank 1 of 2 did not come within 8 s (--hang-after); there: rank 0 (" in err
+    for code, err in ranks(tmp_path, ({}, dsp), ({}, ["-s", "rsa"])):
+        assert code == 6, err
+        assert re.search(
+            r"Error: rank 1 \(.*\) has the cases \w{12}, rank 0 \(.*\) has \w{12}; ", err
+        )
+    for code, err in ranks(tmp_path, ({}, dsp), ({"WORLD_SIZE": "3"}, dsp)):
+        assert code == 6, err
+        assert re.search(r"Error: rank 1 \(.*\) has WORLD_SIZE 3, rank 0 \(.*\) has 2; ", err)
+    ((code, err),) = ranks(tmp_path, ({"MASTER_ADDR": ""}, dsp))
+    assert (code, "Error: rank 0: MASTER_ADDR is not set" in err) == (6, True), err
 
 
 @LONGER
