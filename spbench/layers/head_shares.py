@@ -21,7 +21,7 @@ class HeadShares:
 
     queries: Sizes
     """Number of query heads of each rank."""
-    keys: tuple[tuple[int, ...], ...]
+    keys: tuple[range, ...]
     """Key heads of each rank, in order; several ranks may have copies of one."""
     group: int
     """Query heads for each key head."""
@@ -69,7 +69,7 @@ def share_heads(heads: int, key_heads: int, ranks: int) -> HeadShares:
     return HeadShares(
         queries=queries,
         keys=tuple(
-            tuple(range(first // group, (first + count - 1) // group + 1))
+            range(first // group, (first + count - 1) // group + 1)
             for first, count in runs_of(queries)
         ),
         group=group,

@@ -105,23 +105,27 @@ class Strategy(ABC):
         to the last tensor that backward needs: the switch into the block is not repeated, nor
         is a transfer at its very end, unless a gate behind it needs the result.
         """
-        layout, length = self.layout(workload, ranks), len(workload.block)
-        train, again = workload.mode == "train", workload.recomputes
-        steps: list[Transfer] = []
-        moved = cache(lambda a, b: [switch(workload, a, b, ranks)] if a != b else [])
-        sent = cache(lambda sublayer, a: self.sublayer_traffic(sublayer, workload, a, ranks))
-        for i, (sublayer, axis) in enumerate(zip(workload.stack, layout, strict=True)):
-            before = layout[i - 1] if i else axis
-            there, back = moved(before, axis), moved(axis, before)
-            forward, backward = sent(sublayer, axis)
-            repeated = forward if i % length == 0 else there + forward
-            ends_block = i % length == length - 1 and not is_modulated(sublayer, workload)
-            if ends_block and self.ends_in_transfer:
+        layout, block, train = (
+            self.layout(workload, ranks),
+            workload.block,
+            workload.mode == "train",
+        )
+
+        @cache
+        def sent(each: Sublayer, a: str, b: str, starts: bool, ends: bool) -> list[Transfer]:
+            """The switch from axis ``a`` to ``b``, the sublayer itself, and both in backward."""
+            there, back = ([switch(workload, *ab, ranks)] * (a != b) for ab in ((a, b), (b, a)))
+            forward, backward = self.sublayer_traffic(each, workload, b, ranks)
+            repeated = forward if starts else there + forward
+            if ends and self.ends_in_transfer and not is_modulated(each, workload):
                 repeated = repeated[:-1]
-            steps += there + forward
-            if train:
-                late = (repeated if again else []) + backward + back
-                steps += [transfer.during("backward") for transfer in late]
+            late = (repeated if workload.recomputes else []) + backward + back if train else []
+            return there + forward + [transfer.during("backward") for transfer in late]
+
+        steps: list[Transfer] = []
+        for i, (a, b) in enumerate(zip(layout[:1] + layout, layout, strict=False)):
+            place = i % len(block)
+            steps += sent(block[place], a, b, place == 0, place == len(block) - 1)
         if train:
             total = parameters(workload)
             summed = total.replicated if self.cuts_weights else total.total

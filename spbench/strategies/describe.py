@@ -13,10 +13,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from spbench.strategies.registry import UnknownStrategyError, load
-from spbench.workload.block import Attention
+from spbench.workload.block import Attention, Sublayer
 from spbench.workload.case import Case, Cell
 from spbench.workload.predicted import Lane, Leg, Prediction, Sent
-from spbench.workload.traffic import Transfer, by_busiest, switch
+from spbench.workload.traffic import Transfer, busiest_rank, by_busiest, switch
 from spbench.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _prediction(case: Case) -> Prediction:
     axes = layout[: len(case.workload.block)]
     return Prediction(
         sharded=axes[0] if len(set(layout)) == 1 else " ".join(axes),
-        sent_bytes=by_busiest(strategy.traffic(case.workload, case.ranks), case.ranks),
+        sent_bytes=by_busiest(strategy.traffic(case.workload, case.ranks)),
         note=strategy.notes(case.workload, case.ranks),
     )
 
@@ -58,8 +58,7 @@ def _lane(name: str, strategy: Strategy, workload: Workload, ranks: int) -> Lane
     if why_not is not None:
         return Lane(strategy=name, why_not=why_not)
     traffic = strategy.traffic(workload, ranks)
-    forward = [transfer.sent for transfer in traffic if transfer.phase == "forward"]
-    busiest = max(range(ranks), key=lambda rank: sum(sent[rank] for sent in forward))
+    busiest = busiest_rank(transfer for transfer in traffic if transfer.phase == "forward")
     layout = strategy.layout(workload, ranks)
     length = len(workload.block)
     period = _period(layout, workload)
@@ -72,7 +71,7 @@ def _lane(name: str, strategy: Strategy, workload: Workload, ranks: int) -> Lane
         period=period,
         saves_last_switch=_switches(again) > _switches(layout),
         block_bytes=sum((leg.total_bytes for leg in legs[: period * length]), Fraction(0)) / period,
-        step_bytes=by_busiest(traffic, ranks),
+        step_bytes=by_busiest(traffic),
     )
 
 
@@ -83,10 +82,10 @@ def _legs(
         return Sent(op=transfer.op, sent_bytes=transfer.sent[rank])
 
     block = workload.block
-    made: dict[tuple[int, str, str], Leg] = {}  # a stack repeats a few legs
+    made: dict[tuple[Sublayer, str, str], Leg] = {}  # a stack repeats a few legs
     legs = []
     for i, (axis, after) in enumerate(zip(layout, (*layout[1:], layout[-1]), strict=True)):
-        key = (i % len(block), axis, after)
+        key = (block[i % len(block)], axis, after)
         if key not in made:
             forward, _ = strategy.sublayer_traffic(block[i % len(block)], workload, axis, ranks)
             hop = sent(switch(workload, axis, after, ranks)) if after != axis else None

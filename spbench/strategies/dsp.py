@@ -62,7 +62,7 @@ class DSP(Strategy):
         after the last attention. On a tie the axis stays, so switches come late.
         """
         block, moves = workload.block, _moves(workload, ranks)
-        inside = [self._inside(sublayer, workload, ranks) for sublayer in block]
+        inside = {each: self._inside(each, workload, ranks) for each in dict.fromkeys(block)}
         ahead: dict[str, Cost] = dict.fromkeys(workload.axes, (0.0, 0.0))
         follow: list[dict[str, str]] = []
         for i in reversed(range(len(workload.stack))):
@@ -70,7 +70,7 @@ class DSP(Strategy):
             into = place == len(block) - 1  # the switch behind it starts a block
             costs: dict[str, Cost] = {}
             chosen: dict[str, str] = {}
-            for axis, (sent, uneven) in inside[place].items():
+            for axis, (sent, uneven) in inside[block[place]].items():
                 options = {
                     after: (sent + later + moves[axis, after, into], uneven + waited)
                     for after, (later, waited) in ahead.items()
@@ -79,9 +79,9 @@ class DSP(Strategy):
                     (cost, after != axis, after) for after, cost in options.items()
                 )
             ahead = costs
-            follow.insert(0, chosen)
+            follow.append(chosen)
         plan = [min(ahead, key=ahead.__getitem__)]
-        for chosen in follow[:-1]:
+        for chosen in follow[:0:-1]:
             plan.append(chosen[plan[-1]])
         return tuple(plan)
 

@@ -7,6 +7,7 @@ and do their work inside attention or the projections.
 from __future__ import annotations
 
 from abc import ABC
+from collections import Counter
 from dataclasses import dataclass
 from typing import final
 
@@ -49,8 +50,9 @@ class FixedAxis(Strategy, ABC):
 
         def cost(axis: str) -> tuple[float, float]:
             sent = sum(
-                bytes_in_a_step(workload, *self.sublayer_traffic(sublayer, workload, axis, ranks))
-                for sublayer in workload.block
+                times
+                * bytes_in_a_step(workload, *self.sublayer_traffic(each, workload, axis, ranks))
+                for each, times in Counter(workload.block).items()
             )
             return sent, self.shard(workload, axis, ranks).imbalance
 

@@ -50,7 +50,8 @@ def broken_plug_ins() -> dict[str, str]:
 
 def check_name(text: str) -> None:
     """Raises UnknownStrategyError unless the name before the options is known. Loads nothing."""
-    name, known = text.split(":", maxsplit=1)[0], list(places())
+    name = text.split(":", maxsplit=1)[0]
+    known = list(BUILT_IN if name in BUILT_IN else places())  # plug-ins are looked for on disk
     if name not in known:
         raise UnknownStrategyError(
             f"unknown strategy {short(name)}. {_near(own_name(name), known)}"
@@ -90,7 +91,7 @@ def load(text: str) -> Strategy:
     UnknownStrategyError, and BrokenPlugInError for a plug-in that cannot be loaded."""
     check_name(text)
     name, *settings = text.split(":")
-    place = places()[name]
+    place = BUILT_IN.get(name) or places()[name]
     kind = class_of(name, place) if name not in BUILT_IN else class_at(place)
     known = {field.name.replace("_", "-"): field for field in fields(kind)}
     options: dict[str, Any] = {}

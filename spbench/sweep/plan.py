@@ -15,9 +15,12 @@ from spbench.launch.launcher import Deadlines
 from spbench.strategies.registry import load
 from spbench.sweep.devices import why_not_here
 from spbench.sweep.request import Request, refusal
+from spbench.text import counted
 from spbench.workload.case import Case, Cell, Job
 
 T = TypeVar("T")
+MAX_LAUNCHES_OF_A_RUN = 10_000
+"""Launches of all cells: at ten seconds each they take a day."""
 
 
 def cells(request: Request) -> list[Cell]:
@@ -26,6 +29,13 @@ def cells(request: Request) -> list[Cell]:
     Raises Failure for options that a strategy does not have, and for a cell that cannot run
     unless such cells are to be skipped.
     """
+    launches = len(request.combinations) * request.launches
+    if launches > MAX_LAUNCHES_OF_A_RUN:
+        raise Failure(
+            f"{counted(len(request.combinations), 'cell')} x "
+            f"{counted(request.launches, 'launch')} are {launches:,} launches, and a run has at "
+            f"most {MAX_LAUNCHES_OF_A_RUN:,}; use fewer --launches, or several runs of fewer cells"
+        )
     cases = [
         Case(
             workload=combination.workload,

@@ -28,7 +28,7 @@ from spbench.worker.observer import Observer
 from spbench.worker.reference import Reference, one_device, workload_to_compare
 from spbench.worker.step_proof import Expected
 from spbench.workload.case import Case, GateCheck
-from spbench.workload.traffic import by_phase, count
+from spbench.workload.traffic import by_busiest, by_phase, count
 
 
 def run_case(case: Case, group: Group, observer: Observer, asked: Collection[str] = ()) -> Sample:
@@ -84,9 +84,9 @@ def _gate_and_measure(case: Case, strategy: Strategy, group: Group, observer: Ob
 def _predicted(case: Case, strategy: Strategy, group: Group) -> dict[str, int]:
     """This rank's bytes; for a share, which has but one rank, the largest over all."""
     transfers = strategy.traffic(case.workload, group.size)
-    ranks = range(group.size) if isinstance(group, ShareOfGroup) else [group.rank]
-    by_rank = [by_phase(count(transfers, rank)) for rank in ranks]
-    return {phase: max(sent[phase] for sent in by_rank) for phase in by_rank[0]}
+    if isinstance(group, ShareOfGroup):
+        return by_busiest(transfers)
+    return by_phase(count(transfers, group.rank))
 
 
 def _gate(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 
 Sizes = tuple[int, ...]
 Run = tuple[int, int]
@@ -35,7 +36,7 @@ def runs_of(sizes: Sizes) -> tuple[Run, ...]:
     >>> runs_of((4, 3))
     ((0, 4), (4, 3))
     """
-    return tuple((sum(sizes[:i]), size) for i, size in enumerate(sizes))
+    return tuple(zip(accumulate(sizes, initial=0), sizes, strict=False))
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from spbench.workload.validation_errors import validated
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_lines import KeyPath, WorkloadError, YamlData, read_mapping
 
-MAX_CELLS = 10_000
+MAX_CELLS = 3_000
 NOT_FACTS = {"version", "name", "source", "block", "axes"}
 
 ExpandNames = Callable[[Sequence[str]], list[str]]

@@ -34,7 +34,10 @@ def _each_once(values: tuple[T, ...], info: ValidationInfo) -> tuple[T, ...]:
 
 
 Several = Annotated[
-    tuple[T, ...], BeforeValidator(_listed), AfterValidator(_each_once), Field(min_length=1)
+    tuple[T, ...],
+    BeforeValidator(_listed),
+    Field(min_length=1, max_length=1000),
+    AfterValidator(_each_once),
 ]
 Settings = dict[str, Any]
 """Overrides of a workload's fields, keys as after ``--set``: depth, axes.time."""

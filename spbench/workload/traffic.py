@@ -11,13 +11,18 @@ one rank sends, never bytes that it receives.
     all_reduce       2 (N-1)/N M       a reduce-scatter and an all-gather
 
 with M the whole tensor and b_r = M x (rank r's positions) / (all positions).
+
+A step has thousands of transfers of a few kinds, and thousands of ranks that send the same: equal
+ones are the same objects, and what is worked out for all looks at each kind once.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Literal, Self
 
 from spbench.workload.sharding import Sizes, shard_sizes
@@ -37,8 +42,10 @@ def all_reduce_bytes(whole_bytes: int, ranks: int) -> Fraction:
     return Fraction(2 * (ranks - 1) * whole_bytes, ranks)
 
 
-def _shares(whole_bytes: int, parts: Iterable[int], total: int) -> tuple[Fraction, ...]:
-    return tuple(Fraction(whole_bytes * part, total) for part in parts)
+def _shares(whole_bytes: int, parts: Sequence[int], total: int) -> tuple[Fraction, ...]:
+    """Each rank's part of the bytes; equal parts are one object."""
+    shares = {part: Fraction(whole_bytes * part, total) for part in set(parts)}
+    return tuple(shares[part] for part in parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +59,9 @@ class Transfer:
     @classmethod
     def all_to_all(cls, whole_bytes: int, before: Sizes, after: Sizes) -> Self:
         """A tensor sharded as ``before`` becomes sharded as ``after`` along another dim."""
-        parts = [a * (sum(after) - b) for a, b in zip(before, after, strict=True)]
-        return cls(op="all_to_all", sent=_shares(whole_bytes, parts, sum(before) * sum(after)))
+        whole = sum(after)
+        parts = [a * (whole - b) for a, b in zip(before, after, strict=True)]
+        return cls(op="all_to_all", sent=_shares(whole_bytes, parts, sum(before) * whole))
 
     @classmethod
     def all_gather(cls, whole_bytes: int, sizes: Sizes) -> Self:
@@ -62,14 +70,16 @@ class Transfer:
 
     @classmethod
     def reduce_scatter(cls, whole_bytes: int, sizes: Sizes) -> Self:
-        parts = [sum(sizes) - kept for kept in sizes]
-        return cls(op="reduce_scatter", sent=_shares(whole_bytes, parts, sum(sizes)))
+        whole = sum(sizes)
+        parts = [whole - kept for kept in sizes]
+        return cls(op="reduce_scatter", sent=_shares(whole_bytes, parts, whole))
 
     @classmethod
     def ring(cls, whole_bytes: int, sizes: Sizes) -> Self:
         """Every block once round the ring: N - 1 shifts."""
-        parts = [sum(sizes) - successor for successor in sizes[1:] + sizes[:1]]
-        return cls(op="p2p", sent=_shares(whole_bytes, parts, sum(sizes)))
+        whole = sum(sizes)
+        parts = [whole - successor for successor in sizes[1:] + sizes[:1]]
+        return cls(op="p2p", sent=_shares(whole_bytes, parts, whole))
 
     @classmethod
     def all_reduce(cls, whole_bytes: int, ranks: int) -> Self:
@@ -79,8 +89,14 @@ class Transfer:
     def together(cls, *transfers: Self) -> Self:
         """Several tensors sent by one collective."""
         (op,) = {transfer.op for transfer in transfers}
-        by_rank = zip(*(transfer.sent for transfer in transfers), strict=True)
-        return cls(op=op, sent=tuple(sum(parts, Fraction(0)) for parts in by_rank))
+        kinds = kinds_of_ranks(transfers)
+        sums = {rank: sum((x.sent[rank] for x in transfers), Fraction(0)) for rank in set(kinds)}
+        return cls(op=op, sent=tuple(sums[kind] for kind in kinds))
+
+    @cached_property
+    def most(self) -> Fraction:
+        """Bytes of the busiest rank."""
+        return max({id(sent): sent for sent in self.sent}.values())
 
     def during(self, phase: Phase) -> Self:
         return replace(self, phase=phase)
@@ -90,13 +106,35 @@ Traffic = tuple[list[Transfer], list[Transfer]]
 """Transfers of one sublayer in forward and in backward."""
 
 
+Tally = list[tuple[Transfer, int]]
+"""Transfers, each once, and how often it comes."""
+
+
+def tally(transfers: Iterable[Transfer]) -> Tally:
+    """Each transfer once: a stack repeats a few."""
+    transfers = list(transfers)
+    known = {id(transfer): transfer for transfer in transfers}
+    return [(known[same], times) for same, times in Counter(map(id, transfers)).items()]
+
+
+def kinds_of_ranks(transfers: Sequence[Transfer]) -> list[int]:
+    """For each rank the first one that sends the same in each of these transfers."""
+    first: dict[tuple[int, ...], int] = {}
+    by_rank = zip(*(transfer.sent for transfer in transfers), strict=True)
+    return [first.setdefault(tuple(map(id, sent)), rank) for rank, sent in enumerate(by_rank)]
+
+
 def count(transfers: Iterable[Transfer], rank: int) -> Count:
     """Bytes that ``rank`` sends in all transfers, without operations that move nothing."""
+    return _count(tally(transfers), rank)
+
+
+def _count(tallied: Tally, rank: int) -> Count:
     total: Count = {}
-    for transfer in transfers:
+    for transfer, times in tallied:
         if transfer.sent[rank]:
             key = (transfer.phase, transfer.op)
-            total[key] = total.get(key, Fraction(0)) + transfer.sent[rank]
+            total[key] = total.get(key, Fraction(0)) + times * transfer.sent[rank]
     return total
 
 
@@ -116,10 +154,20 @@ def by_call(calls: Mapping[tuple[Phase, Op], int]) -> dict[str, int]:
     return {f"{phase}.{op}": calls[phase, op] for phase, op in keys if (phase, op) in calls}
 
 
-def by_busiest(transfers: Sequence[Transfer], ranks: int) -> dict[str, int]:
+def by_busiest(transfers: Iterable[Transfer]) -> dict[str, int]:
     """Bytes of each phase's busiest rank, as in a row of runs.csv."""
-    by_rank = [by_phase(count(transfers, rank)) for rank in range(ranks)]
-    return {phase: max(sent[phase] for sent in by_rank) for phase in PHASES}
+    tallied = tally(transfers)
+    kinds = set(kinds_of_ranks([transfer for transfer, _ in tallied]))
+    by_kind = [by_phase(_count(tallied, rank)) for rank in kinds]
+    return {phase: max((sent[phase] for sent in by_kind), default=0) for phase in PHASES}
+
+
+def busiest_rank(transfers: Iterable[Transfer]) -> int:
+    """The first rank that sends the most in all these transfers together; 0 without any."""
+    tallied = tally(transfers)
+    kinds = sorted(set(kinds_of_ranks([transfer for transfer, _ in tallied])))
+    sent = {rank: sum(times * x.sent[rank] for x, times in tallied) for rank in kinds}
+    return max(kinds, key=sent.__getitem__, default=0)
 
 
 def switch(workload: Workload, before: str, after: str, ranks: int) -> Transfer:
@@ -139,4 +187,4 @@ def bytes_in_a_step(
         backward = []
     elif workload.checkpointing == "full" and repeated:
         backward = forward + backward
-    return float(sum(max(transfer.sent) for transfer in forward + backward))
+    return float(sum(transfer.most for transfer in forward + backward))

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from spbench.workload.workload import Workload
 
 MIN_HIDDEN = 4
+MAX_AXES = 8
+MAX_NUMBERS = 2**60  # of 8 bytes
+MAX_SUBLAYERS = 10_000
+"""Sublayers of the whole stack: ten times as many as the deepest published models have."""
 MAX_RATIO = 64  # published mlps have 2 to 6 times hidden
 POSITIONS = ("none", "rotary", "learned")
 
@@ -44,7 +48,7 @@ def check(work: Workload) -> None:
         message = f"hidden {work.hidden} is not a multiple of {_heads_that_fit(work, work.heads)}"
         raise MisfitError(message, ("heads",), ("hidden",))
     if work.heads % work.key_heads:
-        fits = [n for n in range(1, work.heads + 1) if work.heads % n == 0]
+        fits = _divisors(work.heads)
         raise MisfitError(
             f"heads {work.heads} is not a multiple of kv_heads {work.kv_heads}; "
             f"kv_heads that fit: {', '.join(map(str, fits))}",
@@ -61,8 +65,32 @@ def check(work: Workload) -> None:
     if work.optimizer != "none" and work.mode != "train":
         message = f"optimizer {work.optimizer} needs mode train: mode {work.mode} has no gradients"
         raise MisfitError(message, ("optimizer",), ("mode",))
+    _check_size(work)
     for i, sublayer in enumerate(work.block):
         _check_sublayer(sublayer, work, ("block", i))
+
+
+def _check_size(work: Workload) -> None:
+    """Raises MisfitError for more axes, sublayers or numbers than can be planned or indexed."""
+    if len(work.axes) > MAX_AXES:
+        message = f"{len(work.axes)} axes; at most {MAX_AXES} are planned for: join some into one"
+        raise MisfitError(message, ("axes",))
+    widths = [2 * work.columns(each) for each in work.block if isinstance(each, Mlp)]
+    for what, numbers, *blamed in (
+        ("batch x axes x hidden", work.batch * work.tokens * work.hidden, ("axes",), ("batch",)),
+        ("the largest weight", work.hidden * max(3 * work.hidden, *widths, 0), ("hidden",)),
+    ):
+        if numbers > MAX_NUMBERS:
+            limit = f"and a tensor has at most {MAX_NUMBERS:.2g}; make them smaller"
+            raise MisfitError(f"{what}: {numbers:.2g} numbers, {limit}", *blamed, ("hidden",))
+    sublayers = work.depth * len(work.block)
+    if sublayers > MAX_SUBLAYERS:
+        raise MisfitError(
+            f"{len(work.block)} sublayers x depth {work.depth} are {sublayers}, and at most "
+            f"{MAX_SUBLAYERS} are planned one by one; use less depth, or a shorter block",
+            ("depth",),
+            ("block",),
+        )
 
 
 def _check_sublayer(sublayer: Sublayer, work: Workload, path: KeyPath) -> None:

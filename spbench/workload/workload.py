@@ -17,7 +17,7 @@ from spbench.workload.validate import check, known_positions
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 OUT_RATIO = 36  # hidden over output channels: 1152 over 32 in the DiT family
 MIN_OUT_CHANNELS = 8
-MAX_DEPTH = 1000  # blocks; every sublayer of the stack is planned one by one
+MAX_DEPTH = 1000  # blocks
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 Mode = Literal["train", "forward"]

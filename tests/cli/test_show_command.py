@@ -76,7 +76,7 @@ def test_lanes_add_up(name: str, ranks: int) -> None:
                 for rank in range(ranks)
             )
             assert sum(leg.total_bytes for leg in drawn.legs) == busiest
-            assert drawn.step_bytes == by_busiest(traffic, ranks)
+            assert drawn.step_bytes == by_busiest(traffic)
             assert [leg.axis for leg in drawn.legs] == list(loaded.layout(work, ranks))
 
 

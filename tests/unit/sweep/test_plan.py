@@ -13,9 +13,10 @@ from spbench.errors import USAGE, Failure
 from spbench.launch.launcher import Deadlines
 from spbench.results.environment import gpus
 from spbench.results.nvml import Device
-from spbench.sweep.devices import least_capability
-from spbench.sweep.plan import job_of, shared_environment
-from spbench.workload.case import Case, Job
+from spbench.sweep.devices import least_capability, why_not_here
+from spbench.sweep.plan import cells, job_of, shared_environment
+from spbench.sweep.request import Request
+from spbench.workload.case import MAX_RANKS, Case, Combination, Job
 from spbench.workload.catalogue import find
 
 ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
@@ -105,3 +106,19 @@ def test_joined_ranks_that_need_no_refusal() -> None:
     assert (
         shared_environment([job(name, (9, 0), "cpu") for name in ("dsp", "megatron-sp")], {}) == {}
     )
+
+
+def test_a_run_has_an_end() -> None:
+    """Too many launches are refused before any is planned, with what would work."""
+    work = find("axes-2d", "verify")
+    combinations = [Combination(workload=work, strategy="dsp", ranks=2)] * 10_000
+    request = Request(combinations=combinations, device="cpu", launches=1000)
+    with pytest.raises(Failure, match=r"10,000 cells x 1,000 launches are 10,000,000 .* at most"):
+        cells(request)
+
+
+def test_a_share_has_a_largest_group() -> None:
+    """More ranks than are planned for are refused, with the most that are."""
+    assert why_not_here(MAX_RANKS, "cpu", share=True) is None
+    refused = why_not_here(MAX_RANKS + 1, "cpu", share=True)
+    assert refused == f"too many for one group; use 1 to {MAX_RANKS}"

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spbench.strategies.describe import lanes
 from spbench.strategies.registry import load
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.sharding import shard_sizes
-from spbench.workload.traffic import Transfer, by_op, by_phase, count
+from spbench.workload.traffic import (
+    PHASES,
+    Transfer,
+    busiest_rank,
+    by_busiest,
+    by_op,
+    by_phase,
+    count,
+)
 from spbench.workload.workload import Workload
 
 RANKS = st.integers(1, 9)
@@ -33,6 +43,39 @@ def one_layer(ranks: int, **settings: object) -> Workload:
 
 def sent(strategy: str, work: Workload, ranks: int) -> dict[str, int]:
     return by_phase(count(load(strategy).traffic(work, ranks), 0))
+
+
+HUGE = {
+    "heads": ({"hidden": 2**28, "heads": 2**28, "kv_heads": 2**27}, 8),
+    "depth": ({"depth": 1000}, 8),
+    "ranks": ({"axes": "{time: 100000, space: 131072}", "hidden": 2**16, "heads": 2**16}, 30_000),
+}
+
+
+@pytest.mark.parametrize("strategy", ["dsp", "ulysses", "megatron-sp", "rsa"])
+@pytest.mark.parametrize("what", HUGE)
+def test_huge_numbers_are_planned_at_once(what: str, strategy: str) -> None:
+    """The time to predict a step grows little with heads, depth and ranks. Where shards are even,
+    all ranks send as much as the first."""
+    fields, ranks = HUGE[what]
+    work = with_settings(find("axes-2d", "verify"), [f"{k}={v}" for k, v in fields.items()])
+    began_s = time.process_time()
+    (lane,) = lanes(work, [strategy], ranks)
+    assert time.process_time() - began_s < 5
+    assert lane.why_not is None
+    assert lane.step_bytes["forward"] >= sent(strategy, work, ranks)["forward"] > 0
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 5])
+@pytest.mark.parametrize("strategy", ["dsp", "ulysses", "megatron-sp", "rsa"])
+def test_the_busiest_rank_is_found_among_all(strategy: str, ranks: int) -> None:
+    """Looking at each kind of rank once gives what looking at every rank does."""
+    work = find("axes-2d-uneven", "verify")
+    traffic = load(strategy).traffic(work, ranks)
+    each = [by_phase(count(traffic, rank)) for rank in range(ranks)]
+    assert by_busiest(traffic) == {phase: max(sent[phase] for sent in each) for phase in PHASES}
+    every = [sum(transfer.sent[rank] for transfer in traffic) for rank in range(ranks)]
+    assert busiest_rank(traffic) == every.index(max(every))
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
