@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,8 +9,9 @@ from spbench.launch.cluster import placement_of
 from spbench.launch.launcher import LaunchResult
 from spbench.results.conditions import as_columns
 from spbench.results.sample import RowStatus, Sample
+from spbench.results.step_time import outer_deciles, typical
 from spbench.results.variables import column_of
-from spbench.worker.sampling import slowest, typical, uncertainty_ms
+from spbench.worker.sampling import slowest, uncertainty_ms
 from spbench.workload.case import Case
 from spbench.workload.flops import step_flops
 from spbench.workload.traffic import PHASES
@@ -149,15 +149,15 @@ def _exposed(
 
 def _speeds(case: Case, steps: list[float], peak_tflops: float | None) -> dict[str, Any]:
     step_ms = typical(steps)
-    deciles = statistics.quantiles(steps, n=10, method="inclusive") if len(steps) > 1 else steps
+    fast_ms, slow_ms = outer_deciles(steps)
     work = case.workload
     per_s = 1e3 / step_ms
     tokens_per_s = work.batch * work.tokens * per_s
     tflops_per_rank = step_flops(work) * per_s / case.ranks / 1e12
     return {
         "step_ms": step_ms,
-        "step_ms_p10": deciles[0],
-        "step_ms_p90": deciles[-1],
+        "step_ms_p10": fast_ms,
+        "step_ms_p90": slow_ms,
         "iterations": len(steps),
         "samples_per_s": work.batch * per_s,
         "tokens_per_s": tokens_per_s,

@@ -30,9 +30,6 @@ each other at once agree about a moment, not about the machine."""
 TAIL = 40
 """One part in 40 may lie beyond each end: an interval of 95 %."""
 
-TRIMMED = 10
-"""One part in so many is left out at each end of a launch's times."""
-
 Block = Callable[[int], list[float]]
 """Runs this number of steps; gives this rank's milliseconds of each."""
 StoppedBy = Literal["precision", "seconds", "iterations"]
@@ -107,22 +104,6 @@ def half_width(times: Sequence[float]) -> float:
         return math.inf
     ordered = sorted(times)
     return (ordered[n - k] - ordered[k - 1]) / 2 / statistics.median(ordered)
-
-
-def typical(times: Sequence[float]) -> float:
-    """The step time of a launch (docs/decisions/0022): the mean of its iterations without the
-    fastest and the slowest tenth; of three and more without at least one.
-
-    However long a single hiccup is, it does not count; and on shared cores this scatters less than
-    a median, since it goes by nearly all of the times (Tukey and McLaughlin 1963). Raises
-    ValueError where there are none.
-    """
-    if not times:
-        raise ValueError("no times, so no typical time")
-    ordered = sorted(times)
-    out = max(1, len(ordered) // TRIMMED) if len(ordered) >= 3 else 0
-    middle = ordered[out : len(ordered) - out]
-    return math.fsum(middle) / len(middle)
 
 
 def uncertainty_ms(times: Sequence[float]) -> float:

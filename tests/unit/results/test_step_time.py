@@ -8,7 +8,7 @@ import statistics
 import pytest
 from scipy.stats import trim_mean
 
-from spbench.worker.sampling import typical
+from spbench.results.step_time import typical
 
 
 @pytest.mark.parametrize("count", [10, 14, 30, 99, 200])
