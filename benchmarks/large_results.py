@@ -39,6 +39,10 @@ WORKLOADS = ("made-up-a", "made-up-b", "made-up-c", "made-up-d", "made-up-e")
 ITERATIONS = 20
 
 
+def _hash(values: tuple[object, ...]) -> str:
+    return hashlib.sha256(repr(values).encode()).hexdigest()
+
+
 def rows() -> Iterator[Record]:
     """Records of all launches; the figures are alike each time."""
     chance = random.Random(1)
@@ -67,7 +71,7 @@ def rows() -> Iterator[Record]:
         yield Record(
             run_id="large",
             started_utc="2030-01-01T00:00:00Z",
-            case=hashlib.sha256(repr(cell).encode()).hexdigest()[:16],
+            case=_hash(cell)[:16],
             strategy=strategy,
             workload=workload,
             axes=f"time={length}xspace=256",
@@ -82,7 +86,7 @@ def rows() -> Iterator[Record]:
             sp_size=ranks,
             launch=launch,
             torch="2.11.0",
-            workload_key="0123abcd",
+            workload_key=_hash((workload, length, batch))[:8],
             round=f"made-up.{launch}",
             effort="full",
             **figures,  # type: ignore[arg-type]
@@ -90,16 +94,18 @@ def rows() -> Iterator[Record]:
 
 
 def samples_of(record: Record, chance: random.Random) -> list[Sample]:
-    """1 % of noise, and an iteration now and then that takes half as long again."""
+    """Samples that have the figures of the record; now and then one takes half as long again."""
     if record.step_ms is None or record.compute_ms is None:
         return []
-    steps = [record.step_ms * (1.5 if chance.random() < 0.02 else 1) for _ in range(ITERATIONS)]
+    last = 1.5 if chance.random() < 0.4 else 1.01
+    pattern = [*4 * [0.99], *(ITERATIONS - 8) * [1.0], *3 * [1.01], last]
+    chance.shuffle(pattern)
     return [
         Sample(
             rank=rank,
             status="ok",
-            step_ms=[ms * chance.gauss(1, 0.01) for ms in steps],
-            compute_ms=[record.compute_ms * chance.gauss(1, 0.01) for _ in range(ITERATIONS)],
+            step_ms=[record.step_ms * part * (1 - 0.001 * rank) for part in pattern],
+            compute_ms=[record.compute_ms * part * (1 - 0.001 * rank) for part in pattern],
         )
         for rank in range(record.world_size)
     ]

@@ -7,9 +7,12 @@ scripts. A figure that cannot be, as a negative time, is damage: it would be dra
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 from spbench.results.record import COLUMNS, REQUIRED, column_types
 from spbench.results.sample import STATUSES
+from spbench.workload.case import Device, Kind
+from spbench.workload.workload import Checkpointing, Dtype, Mode, Optimizer
 
 ABOVE_0 = frozenset(
     name
@@ -30,6 +33,25 @@ WHOLE = re.compile(r"([-+]?[0-9]{1,19})(?:\.0*)?")
 NUMBER = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)")
 DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+")
 NOT_MEASURED = re.compile(r"|[-+]?(nan|inf|infinity)", re.IGNORECASE)
+WORDS = {
+    name: re.compile("|".join(words))
+    for name, words in {
+        "status": STATUSES,
+        "dtype": get_args(Dtype),
+        "mode": get_args(Mode),
+        "checkpointing": get_args(Checkpointing),
+        "optimizer": get_args(Optimizer),
+        "device": get_args(Device),
+        "kind": get_args(Kind),
+        "backend": ("nccl", "gloo", "fake"),
+        "effort": ("full", "quick", "counted", r"[0-9.e+-]+ s(, none silent)?"),
+        "axes": (r"[^=]+=[0-9]+(x[^=]+=[0-9]+)*",),
+        "stopped_by": ("precision", "seconds", "iterations"),
+        "host_bound": ("yes", "no"),
+        "steady": ("yes", "no"),
+    }.items()
+}
+"""What the texts of a column look like, where not any text will do."""
 NOT_UTF8 = "\ufffd"
 """Stands for bytes that are not UTF-8."""
 
@@ -51,12 +73,9 @@ def value_of(name: str, text: str) -> tuple[float | str | None, str]:
 
 
 def _why_not_text(name: str, text: str) -> str:
-    """What names a row must be known to the letter; other texts may be anything."""
-    if name not in REQUIRED:
-        return ""
+    """Texts with a set of words must be one of them; what else names a row must be there."""
     if not text:
-        return f"{name} is blank"
-    if NOT_UTF8 in text:
-        return f"{name} is not valid text"
-    is_unknown = name == "status" and text not in STATUSES
-    return f"status {text[:20]!r} is not known to this version" if is_unknown else ""
+        return f"{name} is blank" if name in REQUIRED else ""
+    if name in WORDS and not WORDS[name].fullmatch(text):
+        return f"{name} {text[:20]!r} is not known to this version"
+    return f"{name} is not valid text" if name in REQUIRED and NOT_UTF8 in text else ""

@@ -136,8 +136,17 @@ def steps_by_row(rows: pandas.DataFrame, samples: pandas.DataFrame) -> dict[Hash
     A launch that has no time, or lost samples of a rank, is left out. A share runs one rank.
     """
     is_share = rows["kind"] == "one_gpu_share"
-    shares = rows[is_share].assign(world_size=1, step_ms=rows["compute_ms"])
-    return _steps(rows[~is_share], samples, "step_ms") | _steps(shares, samples, "silent_ms")
+    measured = steps_of_pass(rows[~is_share], samples, "step_ms")
+    return measured | steps_of_pass(rows[is_share], samples, "silent_ms")
+
+
+def steps_of_pass(
+    rows: pandas.DataFrame, samples: pandas.DataFrame, column: str
+) -> dict[Hashable, list[float]]:
+    """Milliseconds as ``steps_by_row``, of one pass: ``step_ms`` timed, ``silent_ms`` silent."""
+    ranks = rows["world_size"].where(rows["kind"] != "one_gpu_share", 1)
+    time_ms = rows["step_ms" if column == "step_ms" else "compute_ms"]
+    return _steps(rows.assign(world_size=ranks, step_ms=time_ms), samples, column)
 
 
 def _steps(

@@ -14,8 +14,10 @@ import pandas
 
 from spbench.errors import ResultsError
 from spbench.results.cell_values import value_of
+from spbench.results.contradictions import contradictions
 from spbench.results.csv_lines import Lines, faults_of, lines_of, text_of
 from spbench.results.record import COLUMNS, Record, column_types
+from spbench.results.run_json import folder_of_run
 from spbench.text import counted
 
 OLDEST = {"schema_version": 1, "dp_size": 1}
@@ -46,7 +48,7 @@ def read_runs(path: str | Path) -> pandas.DataFrame:
         lines = lines_of(text_of(file.read_bytes()))
     except OSError as error:
         raise ResultsError(f"cannot read {file}: {error.strerror}") from None
-    every, left_out = _sound_rows(lines)
+    every, left_out = _sound_rows(lines, folder_of_run(file))
     frame = _without_repeats(every)
     faults = faults_of(lines.columns).values()
     remarks = [
@@ -105,8 +107,9 @@ def _effort(frame: pandas.DataFrame) -> pandas.Series[str]:
     return frame["effort"].where(frame["effort"] != "", "full")
 
 
-def _sound_rows(lines: Lines) -> tuple[pandas.DataFrame, dict[str, list[int]]]:
-    """The rows whose cells are all valid, and the numbers of the other lines by the reason.
+def _sound_rows(lines: Lines, folder: Path) -> tuple[pandas.DataFrame, dict[str, list[int]]]:
+    """The rows whose cells are all valid and contradict nothing, and the numbers of the other lines
+    by the reason.
 
     A text that a column has many times, as most have, is converted once.
     """
@@ -121,11 +124,13 @@ def _sound_rows(lines: Lines) -> tuple[pandas.DataFrame, dict[str, list[int]]]:
         if any(reason for _, reason in values.values()):
             for number, text in zip(lines.rows, texts, strict=True):
                 why[number] = why[number] or values[text][1]
-    left_out = {reason: list(numbers) for reason, numbers in lines.left_out.items()}
-    for number in filter(why.__getitem__, why):
-        left_out.setdefault(why[number], []).append(number)
-    is_sound = [not reason for reason in why.values()]
     frame = pandas.DataFrame(columns).fillna(OLDEST)
+    reasons = contradictions(frame, list(why.values()), folder)
+    left_out = {reason: list(numbers) for reason, numbers in lines.left_out.items()}
+    for number, reason in zip(why, reasons, strict=True):
+        if reason:
+            left_out.setdefault(reason, []).append(number)
+    is_sound = [not reason for reason in reasons]
     return frame.loc[is_sound].reset_index(drop=True), left_out
 
 

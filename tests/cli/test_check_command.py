@@ -265,7 +265,7 @@ def test_a_folder_of_two_sides_names_them() -> None:
 def test_a_baseline_of_more_ranks_than_can_be_started() -> None:
     """The message names another machine, or a run from there; no flag would work."""
     case = CASE.model_copy(update={"ranks": 5000})
-    kept("before", side("a", case=case.key))
+    kept("before", side("a", case=case.key, world_size=5000, sp_size=5000))
     with Store(Path("results/before")) as store:
         facts = case.model_dump(mode="json", by_alias=True)
         store.write_run({"cases": [{"key": case.key, **facts}]})

@@ -157,8 +157,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("place")
     for at_s, name in enumerate(("older", "made-up")):
         with Store(folder / "results" / name) as store:
-            store.append(record("dsp", step_ms=10.0, compute_ms=8.0, tokens_per_s=100.0))
-            store.append(record("rsa", step_ms=20.0, compute_ms=8.0, tokens_per_s=50.0))
+            store.append(record("dsp", step_ms=10.0, compute_ms=8.0, tokens_per_s=12800.0))
+            store.append(record("rsa", step_ms=20.0, compute_ms=8.0, tokens_per_s=6400.0))
             store.append(record("ulysses", status="oom", reason="rank 1: no 3 GiB"))
         os.utime(folder / "results" / name / "runs.csv", (at_s, at_s))
     return folder

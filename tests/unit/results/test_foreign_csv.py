@@ -32,7 +32,7 @@ def record(**more: Any) -> Record:
 
 
 RUN = [
-    record(step_ms=1.5, compute_ms=1.25, exposed_comm_ms=-0.25, sent_bytes_forward=2**40),
+    record(step_ms=1.5, compute_ms=1.75, exposed_comm_ms=-0.25, sent_bytes_forward=2**40),
     record(launch=1, step_ms=2.5, output_error=0.0, p2p_bytes=0, reason="no, never"),
     record(launch=2, status="crash", reason='rank 1: "quoted", and; more', log="logs/x"),
 ]
@@ -246,8 +246,13 @@ def test_what_each_figure_may_be_is_known() -> None:
 
 
 def row_for_each(columns: list[str], value: Any) -> list[Record]:
-    """A row for each column, which has that value there; the first stands in line 2."""
-    return [replace(RUN[1], **{"reason": column, column: value}) for column in columns]
+    """A row for each column, which has that value there; the first stands in line 2. Each is of a
+    case of its own, which failed, so that no figure contradicts another."""
+    own = [{"status": "crash", "case": column, "reason": column} for column in columns]
+    return [
+        replace(RUN[1], **more, **{column: value})
+        for more, column in zip(own, columns, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("value", [-1, 0, 1, 10**40])

@@ -1,0 +1,193 @@
+"""What the columns of runs.csv say about each other, in a row and from row to row, as a table.
+
+A row says most things more than once: the time of a step is also in its rates, bytes are counted
+and predicted, the key of a case has one set of fields. A blank cell contradicts nothing, so rows
+of older versions stay.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, TypeAlias, cast
+
+import pandas
+
+from spbench.results.record import COLUMNS, column_types
+from spbench.workload.traffic import OPS, PHASES
+
+EQUAL = (
+    ("step_ms * samples_per_s", "1e3 * batch"),
+    ("step_ms * tokens_per_s", "1e3 * batch * tokens"),
+    ("tokens_per_s", "tokens_per_s_per_rank * world_size"),
+    ("step_ms", "compute_ms + exposed_comm_ms"),
+    *((f"sent_bytes_{phase}", f"predicted_bytes_{phase}") for phase in PHASES),
+    ("world_size", "sp_size * dp_size"),
+    ("world_size", "last_rank + 1"),
+    ("launch", "launch_of_round"),
+)
+"""Expressions that are equal in each good row."""
+SENT = " + ".join(f"sent_bytes_{phase}" for phase in PHASES)
+BY_OP = " + ".join(f"{op}_bytes" for op in OPS)
+ROUNDED_BYTES = 4
+"""Bytes of phases and of operations are sums of fractions, each rounded by itself."""
+AT_MOST = (
+    ("step_ms_p10", "step_ms"),
+    ("step_ms", "step_ms_p90"),
+    ("exposed_comm_ms_low", "step_ms - compute_ms"),
+    ("step_ms - compute_ms", "exposed_comm_ms_high"),
+    ("output_error", "tolerance"),
+    ("gradient_error", "tolerance"),
+    ("peak_allocated_bytes", "peak_reserved_bytes"),
+    *((f"sent_bytes_{phase}", f"{BY_OP} + {ROUNDED_BYTES}") for phase in PHASES),
+    *((f"{op}_bytes", f"{SENT} + {ROUNDED_BYTES}") for op in OPS),
+)
+"""The first is nowhere larger than the second; the busiest rank may be another in each column."""
+DERIVED = {
+    "tokens": ("axes", r"=(\d+)(?=x|$)"),
+    "launch_of_round": ("round", r"\.(\d+)$"),
+    "last_rank": ("placement", r"(\d+)$"),
+}
+"""Numbers that are the product of those in a text: the column of the text, and where they are."""
+SHAPE = ("axes", "batch", "dtype", "mode", "checkpointing", "optimizer")
+FIELDS = ("strategy", "workload", *SHAPE, "device", "kind", "world_size", "sp_size")
+"""Columns that the key of a case fixes."""
+COUNTED = (
+    *(f"{kind}_bytes_{phase}" for kind in ("sent", "predicted") for phase in PHASES),
+    *(f"{op}_bytes" for op in OPS),
+    *("collectives", "optimizer_bytes"),
+)
+SAME = (
+    (("case",), (*FIELDS, "workload_key")),
+    (("workload_key",), SHAPE),
+    (
+        ("session", "workload_key", "workload", "strategy", "device", "kind", "world_size"),
+        ("case",),
+    ),
+    (("session", "case"), COUNTED),
+    (("session",), ("schema_version", "torch", "cuda", "nccl")),
+)
+"""Rows that agree in the first columns agree in each of the second."""
+CONSTANT = (
+    (("session", "workload_key"), "tflops_per_rank * step_ms * world_size"),
+    (("session", "gpu", "dtype"), "tflops_per_rank / mfu"),
+)
+"""Expressions that are equal in all rows that agree in the columns before."""
+EXACT, SHORTENED = 1e-12, 1e-2
+"""Relative differences that rounding explains: in rows of all digits, and in rows that another
+program has saved with fewer."""
+DIGITS, LONG = 15, ("step_ms", "samples_per_s", "tokens_per_s", "compute_ms")
+"""Digits that spreadsheets write at most, and columns that have more where spbench wrote them."""
+FIGURES = [name for name in COLUMNS if column_types()[name] is not str]
+Figures: TypeAlias = "pandas.Series[float]"
+Wrong: TypeAlias = "pandas.Series[bool]"
+Codes: TypeAlias = "pandas.Series[int]"
+Reasons: TypeAlias = Iterator[tuple[str, Wrong]]
+"""Why rows cannot be believed, and which rows."""
+
+
+def prepared(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """The rows with what relations need besides: who started them, and whether figures have all
+    their digits."""
+    figures = zip(*(rows[name].tolist() for name in LONG), strict=True)
+    has_all = [any(n > 0 and float(f"{n:.{DIGITS}g}") != n for n in row) for row in figures]
+    session = rows["round"].str.extract(r"(.*)\.", expand=False).fillna("")
+    return rows.assign(session=session, has_all_digits=has_all)
+
+
+def within_rows(rows: pandas.DataFrame) -> Reasons:
+    """Good rows with columns that contradict each other."""
+    rows = rows[rows["status"] == "ok"]
+    numbers = {}
+    for number, (text, pattern) in DERIVED.items():
+        products = {known: _product(pattern, known) for known in rows[text].unique()}
+        numbers[number] = rows[text].map(products).astype("float64")
+    figures = rows[FIGURES].astype("float64").assign(**numbers)
+    for relations, is_wrong in ((EQUAL, differ), (AT_MOST, exceeds)):
+        for left, right in relations:
+            names = _names(f"{left} {right}")
+            columns = [DERIVED.get(name, [name])[0] for name in names]
+            limit = relative_limit(rows, columns)
+            wrong = is_wrong(_values(figures, left), _values(figures, right), limit)
+            yield f"{', '.join(columns[:-1])} and {columns[-1]} contradict each other", wrong
+
+
+def _names(expression: str) -> list[str]:
+    """The columns in an expression, each once."""
+    return list(dict.fromkeys(re.findall(r"\b[a-z]\w+", expression)))
+
+
+def _values(figures: pandas.DataFrame, expression: str) -> Figures:
+    return cast("Figures", figures[_names(expression)].eval(expression))
+
+
+def _product(pattern: str, text: str) -> float:
+    """The product of the numbers in a text; not a number if there are none."""
+    found = re.findall(pattern, text)
+    return math.prod(map(float, found)) if found else math.nan
+
+
+def differ(left: Figures, right: Figures, limit: Figures | float) -> Wrong:
+    """Whether two figures differ by more than rounding explains; what is not known does not."""
+    return exceeds(left, right, limit) | exceeds(right, left, limit)
+
+
+def exceeds(left: Figures, right: Figures, limit: Figures | float) -> Wrong:
+    """Whether the left figure is larger by more than rounding explains."""
+    largest = left.abs().where(left.abs() > right.abs(), right.abs())
+    return left - right > limit * largest
+
+
+def relative_limit(rows: pandas.DataFrame, columns: Collection[str] = ("step_ms",)) -> Figures:
+    """The relative difference of figures in these columns that rounding explains, row by row."""
+    is_whole = {column_types()[name] for name in columns} <= {int, str}
+    return rows["has_all_digits"].map({True: EXACT, False: EXACT if is_whole else SHORTENED})
+
+
+def between_rows(rows: pandas.DataFrame) -> Reasons:
+    """Rows that contradict most of those which they should agree with, or half of them."""
+    named = {name for by, columns in SAME for name in (*by, *columns)}
+    codes = {name: _codes(rows[name]) for name in named.union(*(by for by, _ in CONSTANT))}
+    for by, columns in SAME:
+        group = _together([codes[name] for name in by])
+        for column in columns:
+            yield _contradicts(column, by), _outvoted(group, codes[column])
+    figures = rows[FIGURES].astype("float64")
+    for among, expression in CONSTANT:
+        group, values = _together([codes[name] for name in among]), _values(figures, expression)
+        usual = values.where(group >= 0).groupby(group).transform("median")
+        first, _, _ = expression.partition(" ")
+        yield _contradicts(first, among), differ(values, usual, relative_limit(rows))
+
+
+def _contradicts(column: str, by: Sequence[str]) -> str:
+    names = ", ".join("round" if name == "session" else name for name in by)
+    return f"{column} contradicts rows with the same {names}"
+
+
+def _codes(values: pandas.Series[Any]) -> Codes:
+    """A number for each value; -1 where it is blank."""
+    return pandas.Series(pandas.factorize(values.mask(values == ""))[0], index=values.index)
+
+
+def _together(codes: Sequence[Codes]) -> Codes:
+    """A number for each combination; -1 where one is blank."""
+    together = codes[0]
+    for more in codes[1:]:
+        both = together * (more.max() + 1) + more
+        together = _codes(both.where((together >= 0) & (more >= 0)))
+    return together
+
+
+def _outvoted(group: Codes, value: Codes) -> Wrong:
+    """Whether another value is more frequent in the group of a row, or as frequent."""
+    votes = pandas.DataFrame({"group": group, "value": value})
+    votes = votes[(group >= 0) & (value >= 0)]
+    never = pandas.Series(False, index=group.index)
+    if len(votes.drop_duplicates()) == votes["group"].nunique():
+        return never
+    count = votes.groupby(["group", "value"])["value"].transform("size")
+    most = count.groupby(votes["group"]).transform("max")
+    winners = votes["value"].where(count == most).groupby(votes["group"]).transform("nunique")
+    return ((count < most) | (winners > 1)).reindex(never.index, fill_value=False)
