@@ -101,15 +101,11 @@ class Strategy(ABC):
     def traffic(self, workload: Workload, ranks: int) -> list[Transfer]:
         """Every transfer of one step, predicted without running.
 
-        Under checkpointing, backward runs each block's forward again, from the block's input
-        to the last tensor that backward needs: the switch into the block is not repeated, nor
-        is a transfer at its very end, unless a gate behind it needs the result.
+        Under checkpointing, backward runs each block's forward again, without the switch into
+        the block and a transfer at its very end, unless a gate behind that needs the result.
         """
-        layout, block, train = (
-            self.layout(workload, ranks),
-            workload.block,
-            workload.mode == "train",
-        )
+        layout, block = self.layout(workload, ranks), workload.block
+        train, again = workload.mode == "train", workload.recomputes
 
         @cache
         def sent(each: Sublayer, a: str, b: str, starts: bool, ends: bool) -> list[Transfer]:
@@ -119,13 +115,13 @@ class Strategy(ABC):
             repeated = forward if starts else there + forward
             if ends and self.ends_in_transfer and not is_modulated(each, workload):
                 repeated = repeated[:-1]
-            late = (repeated if workload.recomputes else []) + backward + back if train else []
+            late = (repeated if again else []) + backward + back if train else []
             return there + forward + [transfer.during("backward") for transfer in late]
 
         steps: list[Transfer] = []
-        for i, (a, b) in enumerate(zip(layout[:1] + layout, layout, strict=False)):
-            place = i % len(block)
-            steps += sent(block[place], a, b, place == 0, place == len(block) - 1)
+        for i, axis in enumerate(layout):
+            place, before = i % len(block), layout[max(i - 1, 0)]
+            steps += sent(block[place], before, axis, place == 0, place == len(block) - 1)
         if train:
             total = parameters(workload)
             summed = total.replicated if self.cuts_weights else total.total
