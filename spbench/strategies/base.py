@@ -3,6 +3,7 @@
     misfit             why its options do not fit a workload
     why_not            a sentence saying why it cannot run, with values that would work
     layout             which axis is sharded while each sublayer runs
+    choices            the axes among which it looks for the layout of fewest bytes
     shard              which positions of that axis each rank holds; one run, unless overridden
     notes              what it does on a workload beyond its usual idea
     sublayer_traffic   what one sublayer sends, predicted from the papers' formulas
@@ -18,8 +19,9 @@ Subclasses are final and stand beside each other, one file each.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import ClassVar, final
 
 from torch import Tensor, nn
@@ -29,9 +31,10 @@ from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.linear import LinearSpec, WholeLinear
 from spbench.layers.pair_bias import gather_traffic, gathered
 from spbench.workload.block import Sublayer
-from spbench.workload.flops import is_modulated, parameters
+from spbench.workload.flops import parameters
 from spbench.workload.sharding import Shard
-from spbench.workload.traffic import Traffic, Transfer, switch
+from spbench.workload.step_traffic import Move, in_a_step, moves_along
+from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import DTYPE_BYTES, Workload
 
 Layout = tuple[str, ...]
@@ -46,6 +49,8 @@ class Strategy(ABC):
     """Whether projections are cut over the ranks, so that their gradients need no sum."""
     keeps_scores: ClassVar[bool] = False
     """Whether backward needs the scores of attention along the sharded axis."""
+    switches: ClassVar[bool] = True
+    """Whether the sharded axis may change from sublayer to sublayer."""
     ends_in_transfer: ClassVar[bool] = False
     """Whether a sublayer's last forward transfer comes after all tensors that backward needs."""
 
@@ -64,6 +69,10 @@ class Strategy(ABC):
     @abstractmethod
     def layout(self, workload: Workload, ranks: int) -> Layout:
         """The axis that is sharded while each sublayer of the stack runs."""
+
+    def choices(self, sublayer: Sublayer, workload: Workload, ranks: int) -> Sequence[str]:
+        """Axes that might be sharded in ``sublayer``; none: it is not bytes that it looks for."""
+        return ()
 
     def notes(self, workload: Workload, ranks: int) -> str:
         """What it does on this workload beyond its usual idea, in a sentence; or ''."""
@@ -99,32 +108,19 @@ class Strategy(ABC):
 
     @final
     def traffic(self, workload: Workload, ranks: int) -> list[Transfer]:
-        """Every transfer of one step, predicted without running.
-
-        Under checkpointing, backward runs each block's forward again, without the switch into
-        the block and a transfer at its very end, unless a gate behind that needs the result.
-        """
-        layout, block = self.layout(workload, ranks), workload.block
-        train, again = workload.mode == "train", workload.recomputes
-
-        @cache
-        def sent(each: Sublayer, a: str, b: str, starts: bool, ends: bool) -> list[Transfer]:
-            """The switch from axis ``a`` to ``b``, the sublayer itself, and both in backward."""
-            there, back = ([switch(workload, *ab, ranks)] * (a != b) for ab in ((a, b), (b, a)))
-            forward, backward = self.sublayer_traffic(each, workload, b, ranks)
-            repeated = forward if starts else there + forward
-            if ends and self.ends_in_transfer and not is_modulated(each, workload):
-                repeated = repeated[:-1]
-            late = (repeated if again else []) + backward + back if train else []
-            return there + forward + [transfer.during("backward") for transfer in late]
-
-        steps: list[Transfer] = []
-        for i, axis in enumerate(layout):
-            place, before = i % len(block), layout[max(i - 1, 0)]
-            steps += sent(block[place], before, axis, place == 0, place == len(block) - 1)
-        if train:
+        """Every transfer of one step, predicted without running."""
+        transfers = cache(partial(self.transfers, workload, ranks))
+        moves = moves_along(workload.block, self.layout(workload, ranks))
+        steps = [each for move in moves for each in transfers(move)]
+        if workload.mode == "train":
             total = parameters(workload)
             summed = total.replicated if self.cuts_weights else total.total
             gradients = Transfer.all_reduce(summed * DTYPE_BYTES[workload.dtype], ranks)
             steps.append(gradients.during("gradients"))
         return steps
+
+    @final
+    def transfers(self, workload: Workload, ranks: int, move: Move) -> list[Transfer]:
+        """Transfers of a sublayer in a step, with those of the switch to its axis."""
+        own = self.sublayer_traffic(move.sublayer, workload, move.axis, ranks)
+        return in_a_step(workload, ranks, move, own, self.ends_in_transfer)

@@ -45,7 +45,7 @@ class DSP(Strategy):
         if joint and len(joint) == len(workload.attentions):
             return nothing_to_switch(workload)
         for sublayer in workload.block:
-            if not _may_be_sharded(sublayer, workload, ranks):
+            if not self.choices(sublayer, workload, ranks):
                 return too_short(sublayer, workload, ranks)
         return heads_why_not(workload, ranks) if joint else None
 
@@ -85,6 +85,11 @@ class DSP(Strategy):
             plan.append(chosen[plan[-1]])
         return tuple(plan)
 
+    def choices(self, sublayer: Sublayer, workload: Workload, ranks: int) -> list[str]:
+        """Axes that are long enough and not attended; where all are attended, all long enough."""
+        free = [a for a in workload.axes if a not in sublayer.attended] or list(workload.axes)
+        return [axis for axis in free if workload.axes[axis] >= ranks]
+
     def _inside(self, sublayer: Sublayer, workload: Workload, ranks: int) -> dict[str, Cost]:
         """Cost of ``sublayer`` without switches, for each axis that may be sharded."""
         return {
@@ -92,7 +97,7 @@ class DSP(Strategy):
                 bytes_in_a_step(workload, *self.sublayer_traffic(sublayer, workload, axis, ranks)),
                 Shard.even(0, workload.axes[axis], ranks).imbalance - 1,
             )
-            for axis in _may_be_sharded(sublayer, workload, ranks)
+            for axis in self.choices(sublayer, workload, ranks)
         }
 
     def sublayer_traffic(
@@ -112,12 +117,6 @@ class DSP(Strategy):
 
 def _joins_all(attention: Attention, workload: Workload) -> bool:
     return set(attention.axes) == set(workload.axes)
-
-
-def _may_be_sharded(sublayer: Sublayer, workload: Workload, ranks: int) -> list[str]:
-    """Axes that are long enough and not attended; where all are attended, all long enough."""
-    free = [a for a in workload.axes if a not in sublayer.attended] or list(workload.axes)
-    return [axis for axis in free if workload.axes[axis] >= ranks]
 
 
 def _moves(workload: Workload, ranks: int) -> dict[tuple[str, str, bool], float]:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from abc import ABC
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from spbench.strategies.base import Layout, Strategy
-from spbench.workload.traffic import bytes_in_a_step
+from spbench.workload.block import Sublayer
+from spbench.workload.step_traffic import moves_along
+from spbench.workload.traffic import waited_bytes
 from spbench.workload.workload import Workload
 
 AUTO = "auto"
@@ -22,6 +25,7 @@ AUTO = "auto"
 class FixedAxis(Strategy, ABC):
     """One axis stays sharded: the cheapest, or the option ``shard_axis``."""
 
+    switches: ClassVar[bool] = False
     shard_axis: str = AUTO
 
     def misfit(self, workload: Workload) -> str | None:
@@ -49,14 +53,19 @@ class FixedAxis(Strategy, ABC):
         """The axis of fewest bytes; among equals the most evenly shared, then the outermost."""
 
         def cost(axis: str) -> tuple[float, float]:
+            block = workload.block
+            moves = Counter(moves_along(block, (axis,) * len(block)))
             sent = sum(
-                times
-                * bytes_in_a_step(workload, *self.sublayer_traffic(each, workload, axis, ranks))
-                for each, times in Counter(workload.block).items()
+                times * waited_bytes(self.transfers(workload, ranks, move))
+                for move, times in moves.items()
             )
             return sent, self.shard(workload, axis, ranks).imbalance
 
+        fits = self.choices(workload.block[0], workload, ranks)
+        return (min(fits, key=cost) if len(fits) > 1 else fits[0],) * len(workload.stack)
+
+    @final
+    def choices(self, sublayer: Sublayer, workload: Workload, ranks: int) -> Sequence[str]:
         if self.shard_axis != AUTO:
-            return (self.shard_axis,) * len(workload.stack)
-        fits = [a for a in workload.axes if self.why_not_along(a, workload, ranks) is None]
-        return (min(fits, key=cost),) * len(workload.stack)
+            return (self.shard_axis,)
+        return [a for a in workload.axes if self.why_not_along(a, workload, ranks) is None]

@@ -176,6 +176,11 @@ def switch(workload: Workload, before: str, after: str, ranks: int) -> Transfer:
     return Transfer.all_to_all(workload.activation_bytes, *sizes)
 
 
+def waited_bytes(transfers: Iterable[Transfer]) -> float:
+    """Bytes that ranks wait for: the busiest rank's of each transfer but the gradients' sum."""
+    return float(sum(each.most for each in transfers if each.phase != "gradients"))
+
+
 def bytes_in_a_step(
     workload: Workload, forward: list[Transfer], backward: list[Transfer], *, repeated: bool = True
 ) -> float:
@@ -187,4 +192,4 @@ def bytes_in_a_step(
         backward = []
     elif workload.checkpointing == "full" and repeated:
         backward = forward + backward
-    return float(sum(transfer.most for transfer in forward + backward))
+    return waited_bytes(forward + backward)

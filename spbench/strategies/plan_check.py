@@ -1,0 +1,56 @@
+"""Whether a layout sends as few bytes as any that its strategy might have chosen.
+
+A planner's mistake leaves every number right, and bytes as predicted, since they are predicted from
+the layout that it chose. So the least is found in another way than a planner's: forward through the
+stack, from the transfers themselves.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import inf
+
+from spbench.strategies.base import Strategy
+from spbench.workload.step_traffic import Move
+from spbench.workload.traffic import waited_bytes
+from spbench.workload.workload import Workload
+
+ROUNDING = 1e-9
+"""Relative difference of two sums of the same bytes in another order."""
+
+
+def why_not_cheapest(strategy: Strategy, workload: Workload, ranks: int) -> str | None:
+    """A sentence with both numbers of bytes where a cheaper layout exists, or None."""
+    sent = waited_bytes(strategy.traffic(workload, ranks))
+    least = _least_bytes(strategy, workload, ranks)
+    if least is None or sent <= least * (1 + ROUNDING):
+        return None
+    return (
+        f"the layout that ran sends {sent / least if least else inf:.2f} times the bytes of the "
+        f"cheapest: {sent:,.0f} in a step, where {least:,.0f} are enough"
+    )
+
+
+def _least_bytes(strategy: Strategy, workload: Workload, ranks: int) -> float | None:
+    """The fewest bytes over all layouts of the strategy's choices; None where it names none."""
+    block = workload.block
+    known = {each: strategy.choices(each, workload, ranks) for each in set(block)}
+    choices = [known[each] for each in block]
+    if not all(choices):
+        return None
+
+    @cache
+    def cost(move: Move) -> float:
+        return waited_bytes(strategy.transfers(workload, ranks, move))
+
+    best = {axis: cost(Move.to(block, 0, axis, axis)) for axis in choices[0]}
+    for i in range(1, len(workload.stack)):
+        best = {
+            axis: min(
+                so_far + cost(Move.to(block, i, before, axis))
+                for before, so_far in best.items()
+                if strategy.switches or before == axis
+            )
+            for axis in choices[i % len(block)]
+        }
+    return min(best.values())
