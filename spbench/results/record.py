@@ -1,7 +1,6 @@
 """One flat row for each launch of a case; its fields are the columns of ``runs.csv``.
 
-The schema only ever grows at its end. A field is blank where nothing was measured; bytes are
-what one rank sends in one step, the largest over the ranks.
+The schema only grows at its end. Blank is not measured; bytes are what a rank sends in a step.
 """
 
 from __future__ import annotations
@@ -115,6 +114,7 @@ class Record:
     variables: str = ""
     numa: str = ""
     steady: str = ""
+    float32_error: float | None = None
 
     @property
     def effort_label(self) -> str:

@@ -58,8 +58,7 @@ class Sample(BaseModel):
     compute_note: str = ""
     """Why ``compute_ms`` is blank although steps were timed."""
     issue_ms: list[float] | None = None
-    """Milliseconds until the call of each timed step returned; None where there is no device that
-    works on."""
+    """Milliseconds until the call of each timed step returned; None without a GPU that works on."""
     stopped_by: str = ""
     """What ended the sampling: precision, seconds or iterations."""
     peak_allocated_bytes: int | None = None
@@ -74,6 +73,7 @@ class Sample(BaseModel):
     output_error: float | None = None
     gradient_error: float | None = None
     tolerance: float | None = None
+    float32_error: float | None = None
     gated_on: str = ""
     device_name: str = ""
     versions: dict[str, str] = {}
@@ -108,6 +108,7 @@ class Checked(BaseModel):
     output_error: float | None = None
     gradient_error: float | None = None
     tolerance: float | None = None
+    float32_error: float | None = None
 
 
 CHECKED = TypeAdapter(list[Checked])
@@ -129,6 +130,7 @@ class VerifyResult:
     output_error: float | None
     gradient_error: float | None
     tolerance: float | None
+    float32_error: float | None = None
     is_reduced: bool = False
     """Whether ``workload`` is a reduced one."""
 

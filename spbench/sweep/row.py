@@ -16,7 +16,7 @@ from spbench.workload.case import Case
 from spbench.workload.flops import step_flops
 from spbench.workload.traffic import PHASES
 
-ERRORS = ("output_error", "gradient_error", "tolerance")
+ERRORS = ("output_error", "gradient_error", "tolerance", "float32_error")
 """Columns of the gate, which a row has also where the gate failed."""
 DISTANCES = ("repeat_error", "agreement_error")
 """Columns of the timed step's numbers, which a row has also where these are wrong."""

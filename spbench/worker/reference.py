@@ -12,7 +12,7 @@ compared as the least reduced workload that it could (``workload/reduced.py``).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import psutil
@@ -23,7 +23,7 @@ from spbench.comm.fake import silent_transports
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.strategies.base import Layout, Strategy
 from spbench.worker.observer import Observer
-from spbench.worker.seeded_run import updated_weights
+from spbench.worker.seeded_run import run_seeded, updated_weights
 from spbench.worker.step import Step
 from spbench.workload.flops import forward_flops, parameters
 from spbench.workload.reduced import reductions
@@ -57,6 +57,20 @@ class Reference:
     exact: Named
     own: Named | None
     """One device in the workload's own dtype, where that is not the exact one."""
+    rounded_to: torch.dtype
+    """The dtype that weights and inputs are rounded to."""
+
+    @property
+    def float32_twin(self) -> Reference | None:
+        """What the step gives in float32 from the same rounded weights and inputs; None where the
+        workload is not in 16 bits, or float32 is not exact.
+
+        It costs no further step of one device: what 16 bits are compared with is in float32.
+        """
+        if self.workload.dtype not in FINER or self.sharpness > 1.0:
+            return None
+        work = self.workload.model_copy(update={"dtype": FINER[self.workload.dtype]})
+        return replace(self, workload=work, own=None)
 
 
 @final
@@ -83,15 +97,13 @@ def one_device(
     observer = observer or Observer()
     finer = (FINER_WHERE_SHARP if sharpness > 1.0 else FINER).get(workload.dtype)
 
+    rounded_to: torch.dtype = getattr(torch, workload.dtype)
+
     def run(dtype: str, exact: Named | None = None) -> Named:
         alone = silent_transports(0, 1)
         same = workload.model_copy(update={"dtype": dtype})
         step = Step(same, OneDevice(), alone, device, seed=seed, sharpness=sharpness)
         _show_progress(step, observer.heartbeat.working)
-        rounded_to = getattr(torch, workload.dtype)
-        with torch.no_grad():
-            for parameter in step.model.parameters():
-                parameter.copy_(parameter.to(rounded_to))
         found = run_seeded(step, rounded_to, observer)
         return found | updated_weights(step, rounded_to, exact or found, observer)
 
@@ -102,6 +114,7 @@ def one_device(
         sharpness=sharpness,
         exact=exact,
         own=run(workload.dtype, exact) if finer else None,
+        rounded_to=rounded_to,
     )
 
 
@@ -112,14 +125,6 @@ def _show_progress(step: Step, alive: Callable[[], None]) -> None:
     for parameter in step.model.parameters():
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(lambda _: alive())
-
-
-def run_seeded(step: Step, rounded_to: torch.dtype, observer: Observer) -> Named:
-    """One step from the seeded inputs: this rank's output and gradients by name."""
-    mine, cotangent = step.seeded_inputs(rounded_to)
-    with observer.times.step(step.device):
-        out = step(mine, cotangent)
-    return step.tensors(mine, out)
 
 
 def workload_to_compare(workload: Workload, group: Group) -> Workload:

@@ -21,12 +21,15 @@ from spbench.results.environment import numa_binding
 from spbench.results.sample import Checked, Sample
 from spbench.results.variables import of_a_rank, shown
 from spbench.strategies.base import Strategy
+from spbench.strategies.plan_check import why_not_cheapest
 from spbench.strategies.registry import load
-from spbench.worker.gate import GateResult, run_gate
+from spbench.worker.gate import run_gate
+from spbench.worker.gate_result import GateResult
 from spbench.worker.measure import measure
 from spbench.worker.observer import Observer
 from spbench.worker.reference import Reference, one_device, workload_to_compare
 from spbench.worker.step_proof import Expected
+from spbench.worker.witness import why_silent_differs
 from spbench.workload.case import Case, GateCheck
 from spbench.workload.traffic import by_busiest, by_phase, count
 
@@ -70,7 +73,7 @@ def _gate_and_measure(case: Case, strategy: Strategy, group: Group, observer: Ob
         **result.figures,
         "predicted_by_phase": _predicted(case, strategy, group),
     }
-    wrong = result.why_wrong()
+    wrong = result.why_wrong() or why_not_cheapest(strategy, case.workload, case.ranks)
     if any(group.largest([float(wrong is not None)])):
         reason = wrong or "another rank's result is wrong"
         failed_at_s = time.time() if wrong else None
@@ -144,5 +147,9 @@ def verify_all(checks: Sequence[GateCheck], group: Group, observer: Observer) ->
                 reference = one_device(
                     workload, group.device, sharpness=check.sharpness, observer=observer
                 )
-            result = run_gate(strategy, group.transports, group.device, reference, observer)
-        yield Checked(wrong=result.why_wrong() or "", **result.figures)
+            ranks = group.transports, group.device
+            result = run_gate(strategy, *ranks, reference, observer, with_silent=True)
+            silent = why_silent_differs(*group.largest(result.silent or (0.0, 0.0)))
+        costly = why_not_cheapest(strategy, check.workload, group.size)
+        wrong = result.why_wrong() or costly or silent
+        yield Checked(wrong=wrong, **result.figures)

@@ -1,4 +1,4 @@
-"""What a train step with an optimizer is proved with: two updates of the weights."""
+"""Seeded steps that the gate compares: one from the seeded inputs, and two weight updates."""
 
 from __future__ import annotations
 
@@ -14,6 +14,20 @@ from spbench.worker.step import Step
 UPDATES = 2
 """Two: the second has other gradients, and moments that the first one left."""
 UPDATED = f"after {UPDATES} updates"
+
+
+def run_seeded(step: Step, rounded_to: torch.dtype, observer: Observer) -> dict[str, Tensor]:
+    """One step from the seeded inputs: this rank's output and gradients by name.
+
+    ``rounded_to``: a coarser dtype that weights and inputs are rounded to.
+    """
+    with torch.no_grad():
+        for parameter in step.model.parameters():
+            parameter.copy_(parameter.to(rounded_to))
+    mine, cotangent = step.seeded_inputs(rounded_to)
+    with observer.times.step(step.device):
+        out = step(mine, cotangent)
+    return step.tensors(mine, out)
 
 
 def updated_weights(

@@ -1,7 +1,7 @@
 """Proves that what is timed is what was proved: the same step at its full size, from end to end.
 
     first step      sends nothing past comm/; its numbers are one device's, where that could run all
-    silent step     copies no more than a real one, but for what stands in for what arrives; if it
+    silent step     writes no more than a real one, but for what stands in for what arrives; if it
                     does more, only the time of computation is blank: nothing else depends on it
     each block      leaves no gradient that is not finite
     one step after the last block, run as the timed ones are
@@ -34,13 +34,10 @@ from spbench.worker.reference import Reference
 from spbench.worker.seeded_run import UPDATED
 from spbench.worker.step import Step
 from spbench.worker.tensor_error import relative_error
-from spbench.worker.witness import Witness
+from spbench.worker.witness import Witness, why_silent_differs
 
 ESTIMATE = 2.0
 """How much further a fingerprint may be than the gate's error, of which it is an estimate."""
-STAND_IN = 3.0
-"""Bytes that a silent step may copy for each byte that it does not send: noise in place of what
-arrives, and at most a packing and an unpacking that its real transport can do without."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +86,7 @@ class StepProof:
         self._output: Tensor | None = None
         self._is_looking = False
         self._first: Fingerprint = {}
-        self._copied_bytes = self._too_many_bytes = 0.0
+        self._written_bytes = self._too_many_bytes = 0.0
         self._wrong: list[str] = []
         self._fields: dict[str, Any] = {}
 
@@ -102,7 +99,7 @@ class StepProof:
         """Runs the first step. Fields of a wrong rank's Sample, or None; all ranks must call."""
         with Witness(self._step.transports) as witness:
             self._run(step)
-        self._copied_bytes = witness.copied_bytes
+        self._written_bytes = witness.written_bytes
         self._note(witness.why_wrong())
         if self._is_share:
             self._output = None  # what other ranks would have sent is random
@@ -116,22 +113,16 @@ class StepProof:
 
     @contextmanager
     def silent_step(self) -> Iterator[None]:
-        """Sees what a silent step inside copies."""
+        """Sees what a silent step inside writes."""
         self._step.silent.reset()
         with Witness(self._step.transports) as witness:
             yield
-        self._too_many_bytes = witness.copied_bytes - self._copied_bytes
+        self._too_many_bytes = witness.written_bytes - self._written_bytes
 
     def why_silent_differs(self) -> str:
         """The reason why a silent step is not the same work as a real one; blank if it is."""
         sent = float(sum(self._step.silent.sent().values()))
-        more, stands_in = self._group.largest([self._too_many_bytes, STAND_IN * sent])
-        if more <= stands_in:
-            return ""
-        return (
-            f"a silent step copies {more:,.0f} bytes more than a real one, where {stands_in:,.0f} "
-            f"would stand in for what arrives"
-        )
+        return why_silent_differs(*self._group.largest([self._too_many_bytes, sent]))
 
     def look_at_gradients(self) -> None:
         """Notes a gradient that is not finite: NaN changes what products cost, and steps that give

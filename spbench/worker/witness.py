@@ -1,7 +1,7 @@
 """What passes through torch in one step, seen by a dispatch mode: outside the clock, backward too.
 
 A witness beside ``comm/``'s own count: collectives that did not come from inside a transport, and
-bytes that were written by copying.
+bytes that operations wrote, by copying or by arithmetic that comes to the same.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from spbench.text import counted
 
 COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem")
 """Namespaces of torch's operations that move tensors between ranks."""
-COPIES = ("copy_", "_to_copy", "clone", "cat", "stack")
-"""Operations that write what they read; contiguous and the like are made of them."""
+WRITE_NOTHING = ("empty", "zeros", "_unsafe_view")
+"""Parts of the names of operations whose results are no views and yet hold nothing computed."""
+STAND_IN = 3.0
+"""Bytes that a silent step may write for each byte that it does not send: noise in place of what
+arrives, and at most a packing and an unpacking that its real transport can do without."""
 
 
 @final
@@ -31,17 +34,18 @@ class Witness(TorchDispatchMode):
         self._transports = (transports.strategy, transports.gradients)
         self.bypassing: Counter[str] = Counter()
         """Calls by operation of collectives that ``comm/`` did not count."""
-        self.copied_bytes = 0
+        self.written_bytes = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         namespace, name, *_ = str(func).split(".")
-        if namespace in COLLECTIVES and not any(each.is_moving for each in self._transports):
-            self.bypassing[f"{namespace}::{name}"] += 1
-        if name in COPIES:
-            self.copied_bytes += sum(x.nbytes for x in tree_leaves(out) if isinstance(x, Tensor))
+        if namespace in COLLECTIVES:
+            if not any(each.is_moving for each in self._transports):
+                self.bypassing[f"{namespace}::{name}"] += 1
+        elif not func.is_view and not any(part in name for part in WRITE_NOTHING):
+            self.written_bytes += sum(x.nbytes for x in tree_leaves(out) if isinstance(x, Tensor))
         return out
 
     def why_wrong(self) -> str | None:
@@ -50,3 +54,17 @@ class Witness(TorchDispatchMode):
             return None
         calls = ", ".join(f"{name} ({counted(n, 'call')})" for name, n in self.bypassing.items())
         return f"a collective that comm/ does not count: {calls}"
+
+
+def why_silent_differs(more_bytes: float, unsent_bytes: float) -> str:
+    """The reason why a silent step is not the same work as a real one; blank if it is.
+
+    ``more_bytes``: what it writes beyond a real step; ``unsent_bytes``: what it does not send.
+    """
+    stand_in = STAND_IN * unsent_bytes
+    if more_bytes <= stand_in:
+        return ""
+    return (
+        f"a silent step writes {more_bytes:,.0f} bytes more than a real one, where "
+        f"{stand_in:,.0f} would stand in for what arrives"
+    )

@@ -110,6 +110,41 @@ def test_accumulated_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught("rsa:shard-axis=space", 2, work)
 
 
+TWIN = "in the float32 twin of the case "
+
+
+def test_a_position_zeroed_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One position of many is less than 16 bits round; the float32 twin shows it."""
+
+    def wrong(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
+        kept = torch.ones(q.shape[1:3], dtype=q.dtype)
+        kept[0, 5] = 0
+        return attend_whole(q, k, v, scores) * kept[..., None, None]
+
+    work = shape("axes-2d", dtype="bfloat16", axes="{time: 4, space: 1024}", depth=1)
+    (right, *_) = prove(work, load("ulysses"), 2)
+    assert why_wrong([right]) == ""
+    assert 0 < right.figures["float32_error"] < 1e-5 < right.figures["tolerance"]
+    monkeypatch.setattr(head_parallel, "attend_whole", wrong)
+    assert caught("ulysses", 2, work).startswith(TWIN)
+
+
+def test_a_ring_that_adds_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few roundings of a sum in 16 bits hide in those of the workload's own type."""
+
+    def lossy(self: Rows, row: Tensor, keys: Tensor) -> Tensor:
+        parts = zip(row.chunk(4, -1), keys.chunk(4, -2), strict=True)
+        total = torch.zeros((), dtype=torch.bfloat16)
+        for some, of_them in parts:
+            total = total + (some @ of_them).bfloat16()
+        return total.to(row.dtype)
+
+    work = shape("attention-only", dtype="bfloat16")
+    assert not caught("rsa", 3, work)
+    monkeypatch.setattr(Rows, "times_keys", lossy)
+    assert caught("rsa", 3, work).startswith(TWIN)
+
+
 def test_cross_attention_heads_reinterpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cross-attention that reads (Z, D) as (D, Z): wrong values, right shapes."""
 

@@ -24,6 +24,7 @@ from spbench.comm.fake import SilentTransport
 from spbench.layers import head_parallel
 from spbench.model.transformer import Transformer
 from spbench.strategies import ulysses
+from spbench.strategies.dsp import DSP
 from spbench.sweep.first_launch import compare_with_first
 from spbench.worker import reference
 from spbench.worker.step import Step
@@ -220,19 +221,55 @@ def test_a_defect_from_the_third_block_on(
     assert "differs from one device" in verify_on_threads(work, "dsp", 2)
 
 
-def test_a_silent_pass_that_copies_fifty_times_in_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_of_2_67_times_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers are right, and bytes as predicted from the plan; a fixed axis may be dear, too."""
+
+    def restless(self: DSP, workload: Workload, ranks: int) -> tuple[str, ...]:
+        plan = [next(iter(workload.axes))]
+        for sublayer in workload.stack:
+            axes = self.choices(sublayer, workload, ranks)
+            plan.append(next((axis for axis in axes if axis != plan[-1]), plan[-1]))
+        return tuple(plan[1:])
+
+    round_trip = "{attention: space}, {mlp: 1}, {mlp: 1}, {attention: time}"
+    work = shape("axes-2d", block=f"[{round_trip}, {round_trip}, {{mlp: 1}}]", depth=1)
+    monkeypatch.setattr(DSP, "layout", restless)
+    for words in (complaint(run_on_threads(work, "dsp", 2)), verify_on_threads(work, "dsp", 2)):
+        assert "the layout that ran sends 2.67 times the bytes of the cheapest" in words
+    block = "[{attention: space}, {attention: space}, {attention: time}]"
+    monkeypatch.setattr(ulysses.Ulysses, "layout", lambda *_: ("space",) * 6)
+    words = verify_on_threads(shape("axes-2d", block=block), "ulysses", 2)
+    assert "the layout that ran sends 2.00 times the bytes" in words
+
+
+def copied(part: Tensor) -> Tensor:
+    return part.copy_(part.clone())
+
+
+def multiplied(part: Tensor) -> Tensor:
+    return torch.mul(part, 1.0, out=part)
+
+
+@pytest.mark.parametrize("copy", [copied, multiplied])
+def test_a_silent_pass_that_copies_fifty_times(
+    monkeypatch: pytest.MonkeyPatch, copy: Callable[[Tensor], Tensor]
+) -> None:
     """Its time would be called computation: it stays blank, and the row says why."""
     real = SilentTransport._fill
     right = run_on_threads(shape(), "dsp", 2)
     assert right[0].compute_ms and right[0].compute_note == ""
 
+    @torch.no_grad()
     def busy(self: SilentTransport, received: Any) -> Any:
-        return [real(self, received) for _ in range(50)][-1]
+        for part in list(received) * 50:
+            copy(part)
+        return real(self, received)
 
     monkeypatch.setattr(SilentTransport, "_fill", busy)
+    assert "a silent step writes" in verify_on_threads(shape(), "dsp", 2)
     samples = run_on_threads(shape(), "dsp", 2)
     assert complaint(samples) == ""
     for sample in samples:
         assert sample.compute_ms is None
-        assert "a silent step copies" in sample.compute_note
+        assert "a silent step writes" in sample.compute_note
         assert "bytes more than a real one" in sample.compute_note
