@@ -1,5 +1,11 @@
 """``spbench``, and ``python -m spbench`` as torchrun starts it."""
 
+import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path:
+    # Python looks in the current folder first, where a user's modules may have names of Python's.
+    sys.path.append(sys.path.pop(0))
+
 import signal
 from typing import NoReturn
 

@@ -7,6 +7,7 @@ answer, then cannot take ``spbench doctor`` down with it. Only the child imports
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import warnings
@@ -16,6 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from spbench.errors import or_none
+from spbench.launch.process import safe_path
 from spbench.text import first_line, signal_name
 from spbench.workload.case import Device
 
@@ -49,6 +51,7 @@ def probe(device: Device, timeout_s: float, command: Sequence[str] = CHILD) -> T
             errors="replace",
             timeout=timeout_s,
             stdin=subprocess.DEVNULL,
+            env=os.environ | safe_path(),
             check=False,
         )
     except subprocess.TimeoutExpired:

@@ -12,11 +12,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import final
 
 import psutil
 
+import spbench
 from spbench.errors import or_none
 from spbench.results.temporary import sweep
 
@@ -59,7 +61,7 @@ class AgentProcess:
             return
         self.end(now=True)
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        variables = {**os.environ, "PYTHONUNBUFFERED": "1", **self._environment}
+        variables = {**os.environ, "PYTHONUNBUFFERED": "1", **safe_path(), **self._environment}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, *self._words],
@@ -109,6 +111,22 @@ class AgentProcess:
         text = or_none(lambda: self._log.read_text(encoding="utf-8", errors="replace")) or ""
         lines = [line for line in text.splitlines() if line.strip()]
         return lines[-1] if lines else "its log is empty"
+
+
+def safe_path() -> dict[str, str]:
+    """Variables with which Python does not look for modules in the current folder, where a user's
+    own statistics.py would hide Python's. It stays on the path if this process has it there, as
+    ``python -m spbench`` does, and spbench itself or the metadata of a plug-in lies in it.
+    """
+    variables = {"PYTHONSAFEPATH": "1"}
+    here = or_none(os.getcwd)
+    if here is None or here not in sys.path:
+        return variables
+    is_ours = Path(spbench.__file__).parents[1] == Path(here)
+    if is_ours or next(iter(distributions(path=[here])), None) is not None:
+        earlier = os.environ.get("PYTHONPATH")
+        variables["PYTHONPATH"] = os.pathsep.join([*([earlier] if earlier else []), here])
+    return variables
 
 
 def ask_to_stop(folder: Path, grace_s: float) -> None:
