@@ -1,8 +1,11 @@
 """Joins a rank with the others, and lets ranks agree on numbers and exchange texts.
 
-The launcher (or torchrun, or Slurm) sets RANK, WORLD_SIZE, MASTER_ADDR and the like, which
-init_process_group reads. Two process groups hold the same ranks: one for the strategy, one for the
-gradient all-reduce, so that neither queues behind the other.
+Ranks that spbench starts on one machine meet in a file; for others the launcher (or torchrun, or
+Slurm) sets RANK, WORLD_SIZE, MASTER_ADDR and the like, which init_process_group reads. What ranks
+say to each other is bytes, never a pickled object, which could run code.
+
+Two process groups hold the same ranks: one for the strategy, one for the gradient all-reduce, so
+that neither queues behind the other.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import torch.distributed as dist
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.fake import silent_transports
+from spbench.comm.meeting_file import MeetingFile
 from spbench.comm.nccl_gloo import GlooTransport, NcclTransport
 from spbench.comm.packing import Cut
 from spbench.comm.transport import Transports
@@ -87,14 +91,19 @@ class ProcessGroup(Group):
     """Ranks that are processes: NCCL for CUDA devices, gloo for CPUs."""
 
     def __init__(
-        self, device: torch.device, timeout_s: float, heartbeat: Heartbeat | None = None
+        self,
+        device: torch.device,
+        timeout_s: float,
+        heartbeat: Heartbeat | None = None,
+        meeting: MeetingFile | None = None,
     ) -> None:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         timeout = timedelta(seconds=timeout_s)
         self.backend = "nccl" if device.type == "cuda" else "gloo"
         eager = device if device.type == "cuda" else None
-        dist.init_process_group(self.backend, timeout=timeout, device_id=eager)
+        where = {} if meeting is None else meeting.arguments(timeout)
+        dist.init_process_group(self.backend, timeout=timeout, device_id=eager, **where)
         world = dist.group.WORLD
         second = dist.new_group(timeout=timeout, device_id=eager)
         assert world is not None and second is not None
@@ -119,9 +128,15 @@ class ProcessGroup(Group):
         self.synchronise()
 
     def gather_text(self, text: str) -> list[str]:
-        texts: list[str] = [""] * self.size
-        dist.all_gather_object(texts, text)
-        return texts
+        mine = text.encode()
+        sizes = [int(size) for (size,) in self._gather([len(mine)])]
+        if not any(sizes):
+            return [""] * self.size
+        padded = torch.frombuffer(bytearray(mine.ljust(max(sizes), b"\0")), dtype=torch.uint8)
+        by_rank = [torch.empty_like(padded, device=self.device) for _ in sizes]
+        dist.all_gather(by_rank, padded.to(self.device))
+        texts = zip(by_rank, sizes, strict=True)
+        return [bytes(text[:size].tolist()).decode() for text, size in texts]
 
     def warm(self) -> None:
         """Runs each kind of collective once on each group, so that none allocates later."""

@@ -1,12 +1,16 @@
 """A key-value store that the launchers of several nodes, or ranks started by others, share.
 
 Short texts by name over torch's TCP store; one process holds it, all read and write. It says who
-is there, what is to be started and how it ended, and never carries what a strategy sends.
+is there, what is to be started and how it ended, and never carries what a strategy sends. It asks
+nobody for a password: whoever reaches its port may read and write (docs/clusters.md).
 """
 
 from __future__ import annotations
 
+import errno
+import ipaddress
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,25 +37,20 @@ class KeyValueStore:
     """
 
     def __init__(self, host: str, port: int, *, keeps: bool = False, wait_s: float = 60.0) -> None:
-        """``keeps``: the store lives in this process. Port 0: any free one."""
+        """``keeps``: the store lives in this process, and listens at ``host`` alone if that is an
+        address, at all of this machine's if it is a name. Port 0: any free one."""
         self.host, self._wait_s = host, wait_s
-        self._store = self._open(port, keeps)
-        self.port = self._store.port
-        if keeps and port == 0:
-            # torch lists stores by port, and one opened at port 0 does not take the place of a
-            # closed one that had the same number: others in this process would not find it.
-            del self._store
-            self._store = self._open(self.port, keeps)
-
-    def _open(self, port: int, keeps: bool) -> TCPStore:
         with _named_errors():
-            return TCPStore(
-                self.host,
-                port,
+            listener = _listener(host, port) if keeps else None
+            self.port = listener.getsockname()[1] if listener else port
+            self._store = TCPStore(
+                host,
+                self.port,
                 is_master=keeps,
-                timeout=timedelta(seconds=self._wait_s),
+                timeout=timedelta(seconds=wait_s),
                 wait_for_workers=False,
                 multi_tenant=True,
+                master_listen_fd=listener.detach() if listener else None,
             )
 
     def another(self) -> KeyValueStore:
@@ -73,11 +72,28 @@ class KeyValueStore:
             return self._store.get(name).decode() if self._store.check([name]) else None
 
 
+def _listener(host: str, port: int) -> socket.socket:
+    """A socket bound for torch, which would bind it to all addresses. So does a name, which others
+    may resolve to another address than we do, and an address that is translated on the way."""
+    try:
+        is_six = ipaddress.ip_address(host).version == 6
+        family = socket.AF_INET6 if is_six else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    except ValueError:
+        pass
+    except OSError as error:
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    return socket.create_server(("", port), family=family, dualstack_ipv6=both)
+
+
 @contextmanager
 def _named_errors() -> Iterator[None]:
     try:
         yield
-    except (RuntimeError, ValueError) as error:  # torch's DistError is a RuntimeError
+    except (OSError, RuntimeError, ValueError) as error:  # torch's DistError is a RuntimeError
         raise KeyValueStoreError(str(error).strip().split("\n")[0]) from None
 
 

@@ -75,7 +75,7 @@ def _run_node(cluster_json: str, folder: str) -> None:
         (coordinate if cluster.is_head else follow)(cluster, Path(folder))
     except KeyValueStoreError as error:
         where = f"{cluster.head}:{cluster.port}"
-        if cluster.is_head and "EADDRINUSE" in str(error):
+        if cluster.is_head and "already in use" in str(error):
             give_up(f"port {cluster.port} is taken: another node 0? Give the endpoint another port")
         give_up(
             f"node 0 does not answer at {where}; is the same command running there, and does a "

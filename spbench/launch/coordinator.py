@@ -18,6 +18,7 @@ one that loses node 0 ends its ranks and itself.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -37,6 +38,8 @@ from spbench.workload.case import Job
 POLL_S = 0.05
 ROSTER_S = 3.0
 """For the other nodes to read why they cannot start: the store ends with this process."""
+FILES = re.compile(r"rank\d+\.(json|pulse)|logs/others/attempt_0/\d+/stderr\.log", re.ASCII)
+"""Names of the files that other nodes post."""
 OTHERS_NOTICE_S = 3.0
 """For ranks to notice by themselves that those of another node have failed, and to say so."""
 
@@ -99,11 +102,11 @@ class _Launch:
         self._failed_s = 0.0
 
     def run(self) -> LaunchResult:
-        ranks_store = KeyValueStore(self._cluster.head, 0, keeps=True)
+        head = self._cluster.head
+        ranks_store = KeyValueStore(head, 0, keeps=True)
         facts = {"job": self._job.model_dump_json(by_alias=True), "port": ranks_store.port}
         self._store.post(f"job/{self._number}", json.dumps(facts))
-        meeting_place = (self._cluster.head, ranks_store.port)
-        ranks = NodeRanks(0, self._counts, *meeting_place, interface=self._interface())
+        ranks = NodeRanks(0, self._counts, (head, ranks_store.port), self._interface())
         try:
             self._wait_for("here")
             result = run_ranks(self._folder, ranks, self._stop_grace_s)
@@ -115,10 +118,12 @@ class _Launch:
         return self._gather(result)
 
     def _interface(self) -> str | None:
-        """Node 0 reaches itself over loopback: what counts is how it reaches another node."""
+        """Node 0 reaches itself over loopback: what counts is how it reaches another node, and
+        only nodes that all are one machine meet on loopback."""
         addresses = [member.address for member in self._members[1:]]
         away = [address for address in addresses if address and not is_loopback(address)]
-        return interface_towards(away[0], self._cluster.port) if away else None
+        chosen = next(iter([*away, *addresses]), "")
+        return interface_towards(chosen, self._cluster.port) if chosen else None
 
     def _wait_for(self, key: str) -> None:
         """Returns when all other nodes have posted the key. Raises _NodeLostError."""
@@ -173,6 +178,8 @@ class _Launch:
             for name, content in done["files"].items():
                 heartbeats = find_heartbeats(self._folder) if name.endswith(".pulse") else None
                 path = (heartbeats or self._folder) / name
+                if FILES.fullmatch(name) is None:  # whoever reaches the store may post anything
+                    continue
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content.encode("latin-1"))
             results[node] = LaunchResult.model_validate(done["ended"])

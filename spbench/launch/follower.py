@@ -58,7 +58,7 @@ def _take_part(
     job.write(folder)
     point_to_heartbeats(folder, folder)
     interface = interface_towards(cluster.head, cluster.port)
-    local = NodeRanks(cluster.node, job.nodes, cluster.head, facts["port"], interface)
+    local = NodeRanks(cluster.node, job.nodes, (cluster.head, facts["port"]), interface)
     store.post(f"here/{number}/{cluster.node}", "")
     result = run_ranks(folder, local, lambda: _stop_grace_s(store, number))
     paths = [*folder.glob("rank*.json"), *folder.glob("rank*.pulse")]

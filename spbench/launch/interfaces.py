@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
+import tempfile
 
 import psutil
+
+LOOPBACK = "127.0.0.1"
+MOST_BYTES = 107 - len("/pymp-12345678/listener-12345678")
+"""The longest path of a temporary folder: Linux takes 107 bytes for a socket, here of Python's fork
+server."""
+DISCARD_PORT = 9
+"""Any port serves to ask for the way to an address."""
 
 
 def address_towards(host: str, port: int) -> str | None:
@@ -28,6 +37,31 @@ def interface_towards(host: str, port: int) -> str | None:
     for name, addresses in psutil.net_if_addrs().items():
         if any(entry.address == local for entry in addresses):
             return name
+    return None
+
+
+def loopback_interface() -> str | None:
+    """The name of the interface that leads to this machine itself; None where it is down."""
+    return interface_towards(LOOPBACK, DISCARD_PORT)
+
+
+def why_ranks_cannot_meet(*, is_alone: bool) -> str | None:
+    """Why ranks cannot start on this machine, and what to do; None where nothing is in the way.
+
+    ``is_alone``: whether they are those of one machine, which speak over loopback."""
+    needs_loopback = is_alone and "GLOO_SOCKET_IFNAME" not in os.environ
+    if needs_loopback and address_towards(LOOPBACK, DISCARD_PORT) is None:
+        return (
+            "the loopback interface is down, over which ranks of one machine speak; start it with "
+            "'ip link set lo up' as root"
+        )
+    folder = tempfile.gettempdir()
+    length = len(os.fsencode(folder))
+    if length > MOST_BYTES:
+        return (
+            f"the temporary folder {folder} has a path of {length} bytes, in which no socket fits; "
+            f"set TMPDIR to a folder of at most {MOST_BYTES}, such as /tmp"
+        )
     return None
 
 

@@ -19,6 +19,7 @@ from spbench.errors import or_none
 from spbench.launch.cluster import Cluster, Roster, placement, ranks_per_node, spread
 from spbench.launch.gpu_memory import GpuMemory
 from spbench.launch.hang_detector import HangDetector, least_far
+from spbench.launch.interfaces import why_ranks_cannot_meet
 from spbench.launch.launcher import LauncherError, LaunchResult
 from spbench.launch.process import GRACE_S, LAUNCHER, STACKS_S, AgentProcess, ask_to_stop
 from spbench.launch.turn_seat import Seat
@@ -118,8 +119,10 @@ class LocalLauncher:
         return spread(ranks, self._per_node, len(self._roster.members))
 
     def _check_fit(self) -> None:
-        """Raises LauncherError where shared memory is full, after a kill that left memory on a GPU,
-        or the loss of a node."""
+        """Raises LauncherError where ranks could not meet, where shared memory is full, after a
+        kill that left memory on a GPU, or the loss of a node."""
+        if (why_not := why_ranks_cannot_meet(is_alone=self._cluster is None)) is not None:
+            raise LauncherError(why_not)
         if self._node_lost:
             raise LauncherError("a node is lost; go on when it is back")
         if self._cluster is not None and not self._agent.runs:

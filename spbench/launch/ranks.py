@@ -1,8 +1,8 @@
 """This node's ranks of one launch: started by torch elastic, watched, and ended if need be.
 
-Ranks are forked from the fork server, write into log files of their own, and find each other
-through a key-value store that listens in the launcher process, node 0's of several, before the
-first of them starts. No port is chosen that another may take.
+Ranks are forked from the fork server and write into log files of their own. Those of one machine
+find each other through a file and speak over loopback: no other machine can reach them. Those of
+several meet at a key-value store that listens in node 0's launcher before the first of them starts.
 
 A rank ends gracefully if it can: it writes the stacks of its threads into its log (SIGUSR1), has
 a grace to end by itself (SIGTERM), and is killed (SIGKILL).
@@ -30,19 +30,18 @@ from torch.distributed.elastic.multiprocessing import (
     start_processes,
 )
 
-from spbench.comm.kv_store import KeyValueStore, KeyValueStoreError
 from spbench.errors import or_none
 from spbench.launch.gpu_memory import oom_kills
+from spbench.launch.interfaces import loopback_interface
 from spbench.launch.launcher import LaunchResult
 from spbench.launch.process import FORK_SERVER, GRACE_S, STACKS_S, family, send_signal
 from spbench.results.environment import numa_nodes
-from spbench.worker.rank_process import run_job
+from spbench.results.heartbeat import find_heartbeats
+from spbench.worker.rank_process import MEETING, run_job
 from spbench.workload.case import Device, Job
 
 POLL_S = 0.05
 STOP_POLL_S = 0.1
-LOOPBACK = "127.0.0.1"
-"""Where ranks of one machine meet, also if its host name does not resolve."""
 
 
 @final
@@ -53,8 +52,8 @@ class NodeRanks:
     node: int
     counts: Sequence[int]
     """Ranks on each node."""
-    host: str
-    port: int
+    meeting: Path | tuple[str, int]
+    """A file, for ranks of one machine, or host and port of a key-value store."""
     interface: str | None = None
     """The network interface for gloo, unless the user has chosen one; None: gloo's own choice."""
 
@@ -67,34 +66,43 @@ class NodeRanks:
         """The lowest rank on this node."""
         return sum(self.counts[: self.node])
 
-    def environment(self, local_rank: int) -> dict[str, str]:
+    def environment(self, local_rank: int, device: Device) -> dict[str, str]:
         """What init_process_group reads, and how many threads the rank may use."""
         cores = len(os.sched_getaffinity(0))
-        defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
-        if self.interface is not None:
-            defaults["GLOO_SOCKET_IFNAME"] = self.interface
+        defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"} | self._interfaces(device)
         return {
             **{name: value for name, value in defaults.items() if name not in os.environ},
+            **self._meeting_place(),
             "RANK": str(self.first + local_rank),
             "WORLD_SIZE": str(sum(self.counts)),
             "LOCAL_RANK": str(local_rank),
             "LOCAL_WORLD_SIZE": str(self.local_size),
-            "MASTER_ADDR": self.host,
-            "MASTER_PORT": str(self.port),
-            "TORCHELASTIC_USE_AGENT_STORE": "True",  # rank 0 listens nowhere
             "TORCHELASTIC_RUN_ID": "launch",  # logs lie in logs/launch_*/attempt_0
             "TORCHELASTIC_RESTART_COUNT": "0",
             "OMP_NUM_THREADS": str(max(1, cores // self.local_size)),
         }
 
+    def _meeting_place(self) -> dict[str, str]:
+        if isinstance(self.meeting, Path):
+            return {MEETING: str(self.meeting)}
+        host, port = self.meeting
+        addresses = {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
+        return addresses | {"TORCHELASTIC_USE_AGENT_STORE": "True"}  # rank 0 listens nowhere
+
+    def _interfaces(self, device: Device) -> dict[str, str]:
+        """NCCL finds the interface that leads to other machines by itself, and never loopback."""
+        if self.interface is None:
+            return {}
+        for_nccl = device == "cuda" and isinstance(self.meeting, Path)
+        nccl = {"NCCL_SOCKET_IFNAME": f"={self.interface}"} if for_nccl else {}  # =: no prefix
+        return {"GLOO_SOCKET_IFNAME": self.interface} | nccl
+
 
 def launch_here(folder: Path, ranks: int, stop: Callable[[], float | None]) -> LaunchResult:
     """``run_ranks`` of a launch on this machine alone."""
-    try:
-        store = KeyValueStore(LOOPBACK, 0, keeps=True)  # open until this function returns
-    except KeyValueStoreError as error:
-        return LaunchResult(ok=False, why=f"no port for the ranks to meet at: {error}")
-    return run_ranks(folder, NodeRanks(0, [ranks], LOOPBACK, store.port), stop)
+    private = find_heartbeats(folder) or folder
+    here = NodeRanks(0, [ranks], private / "meeting", loopback_interface())
+    return run_ranks(folder, here, stop)
 
 
 def run_ranks(
@@ -113,7 +121,10 @@ def run_ranks(
             name="ranks",
             entrypoint=run_job,
             args=dict.fromkeys(local_ranks, (folder,)),
-            envs={rank: node_ranks.environment(rank) | job.environment for rank in local_ranks},
+            envs={
+                rank: node_ranks.environment(rank, job.device) | job.environment
+                for rank in local_ranks
+            },
             logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs"), redirects=Std.ALL),
             start_method="forkserver",
             **numa_options(job.device),

@@ -113,7 +113,7 @@ class RollCall:
         try:
             return KeyValueStore(self.host, self.port, keeps=self.holds_store, wait_s=left_s)
         except KeyValueStoreError as error:
-            if "EADDRINUSE" in str(error):
+            if "already in use" in str(error):
                 raise self._failure("is taken by another program") from None
             raise self._failure(f"is not a store: {error}") from None
 

@@ -60,8 +60,9 @@ WITHOUT_EFFECT = {
     "CUDA_CACHE_PATH": "where files lie",
     "NCCL_DEBUG_FILE": "where files lie",
     "TORCH_HOME": "where files lie",
+    "NCCL_SOCKET_IFNAME==lo": "on which interface ranks of one machine meet",
 }
-"""Variables that differ between runs without effect on times, and why they have none."""
+"""Variables that differ between runs without effect on times, or values; why they have none."""
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -130,5 +131,6 @@ def compared(variables_column: str, environment_column: str) -> str:
         name: ASKED if variable in asked else value
         for name, value in read_column(variables_column).items()
         if (variable := name.partition("@")[0]) not in WITHOUT_EFFECT
+        and f"{variable}={value}" not in WITHOUT_EFFECT
     }
     return shlex.join(f"{name}={value}" for name, value in kept.items()) or NONE

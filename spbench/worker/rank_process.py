@@ -20,7 +20,13 @@ from pathlib import Path
 
 import torch
 
-from spbench.comm.group import Group, ProcessGroup, ShareOfGroup, is_broken_connection
+from spbench.comm.group import (
+    Group,
+    ProcessGroup,
+    ShareOfGroup,
+    is_broken_connection,
+)
+from spbench.comm.meeting_file import MeetingFile
 from spbench.errors import Failure
 from spbench.layers.kernels import fastest_kernels
 from spbench.results.heartbeat import Heartbeat, find_heartbeats, heartbeat_path
@@ -42,6 +48,8 @@ from spbench.worker.run_case import run_case, verify_all
 from spbench.worker.turn_client import TurnClient
 from spbench.workload.case import Job
 
+MEETING = "SPBENCH_MEETING"
+"""The variable that names the file in which ranks of one machine meet."""
 OUT_OF_MEMORY = re.compile(r"(?i)Tried to allocate ([\d.]+ \w+)|you tried to allocate (\d+) bytes")
 """The size that could not be allocated, in the words of torch's CUDA and CPU allocators."""
 ECHO_S = 0.5
@@ -66,7 +74,7 @@ def run_job(folder: Path) -> None:
         if fault is not None:
             fault.strike(rank, "init")
         heartbeat.phase("joining")
-        group = connect(job, heartbeat)
+        group = connect(job, heartbeat, meeting=_meeting(rank, job))
         turns = TurnClient.of(os.environ, job.processes, heartbeat.working)
         if any(group.largest([float(turns is None)])):
             turns = None  # all ranks take turns, or none does
@@ -88,7 +96,18 @@ def run_job(folder: Path) -> None:
         os._exit(1)
 
 
-def connect(job: Job, heartbeat: Heartbeat | None = None, patience_s: float | None = None) -> Group:
+def _meeting(rank: int, job: Job) -> MeetingFile | None:
+    """Where the launcher lets ranks of one machine meet; None: at MASTER_ADDR."""
+    path = os.environ.get(MEETING)
+    return None if path is None else MeetingFile(path=Path(path), rank=rank, ranks=job.processes)
+
+
+def connect(
+    job: Job,
+    heartbeat: Heartbeat | None = None,
+    patience_s: float | None = None,
+    meeting: MeetingFile | None = None,
+) -> Group:
     """The group of this job, on this rank's device, in the job's environment.
 
     ``patience_s``: for one transfer. Where a parent watches it need not be short: the parent's
@@ -105,7 +124,8 @@ def connect(job: Job, heartbeat: Heartbeat | None = None, patience_s: float | No
     if job.case is not None and job.case.kind == "one_gpu_share":
         group = ShareOfGroup(device, job.case.ranks, heartbeat)
     else:
-        group = ProcessGroup(device, patience_s or job.timeout_s + job.hang_s, heartbeat)
+        patience_s = patience_s or job.timeout_s + job.hang_s
+        group = ProcessGroup(device, patience_s, heartbeat, meeting)
         group.warm()
     if job.device == "cuda":
         # Backward has threads of its own; each binds the device with its first product.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.group import ProcessGroup
+from spbench.comm.meeting_file import MeetingFile
 from spbench.strategies.registry import load, places
 from spbench.worker.step import Step
 from spbench.workload.catalogue import find
@@ -49,11 +49,10 @@ class SentOverC10d(TorchDispatchMode):
 
 def check_network(rank: int, ranks: int, folder: str) -> None:
     """Runs every collective over gloo and a step of every strategy; counts the bytes at c10d."""
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
     torch.set_num_threads(1)
     place = Path(folder)
-    os.environ["MASTER_PORT"] = (place / "port").read_text()
-    group = ProcessGroup(torch.device("cpu"), 60.0)
+    meeting = MeetingFile(path=place / "meeting", rank=rank, ranks=ranks)
+    group = ProcessGroup(torch.device("cpu"), 60.0, meeting=meeting)
     group.warm()
     results: dict[str, Any] = {"steps": {}}
     results["collectives"] = _collectives(group)
@@ -70,7 +69,8 @@ def check_network(rank: int, ranks: int, folder: str) -> None:
         predicted = sum(float(n) for n in count(load(name).traffic(work, ranks), rank).values())
         results["steps"][name] = {"seen": seen.sent, "counted": counted, "predicted": predicted}
     results["largest"] = group.largest([rank, -rank])
-    results["texts"] = group.gather_text(f"rank {rank}")
+    results["texts"] = group.gather_text("é" * rank)
+    results["blank"] = group.gather_text("")
     (place / f"{rank}.json").write_text(json.dumps(results))
     group.close()
 

@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
+import psutil
 import pytest
-from helpers.network_namespace import ENTER, needs_namespace
-from helpers.spbench_process import ROOT
+from helpers.spbench_process import listening
 
 from spbench.comm.kv_store import KeyValueStore, KeyValueStoreError
 
-FEW_PORTS = f"""
-import subprocess
-import sys
-sys.path[:0] = {[str(ROOT), str(ROOT / "tests")]}
-subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-with open("/proc/sys/net/ipv4/ip_local_port_range", "w") as ports:
-    ports.write("40000 40031")
-from spbench.comm.kv_store import KeyValueStore
-seen = []
-for _ in range(16):
-    first = KeyValueStore("127.0.0.1", 0, keeps=True)
-    second = KeyValueStore("127.0.0.1", first.port, keeps=True)
-    first.claim("a", "text")
-    assert second.read("a") == "text"
-    seen.append(first.port)
-    del first, second
-print(len(set(seen)))
-"""
-"""Stores one after another, on a system with few ports, so that each port comes again."""
 
-
-@needs_namespace
 def test_a_port_that_a_closed_store_had() -> None:
     """A reused port leads to the new store, as the ranks of a launch need."""
-    words = [*ENTER, sys.executable, "-c", FEW_PORTS]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 16
+    first = KeyValueStore("127.0.0.1", 0, keeps=True)
+    assert first.claim("a", "text") == "text"
+    port = first.port
+    del first
+    kept = KeyValueStore("127.0.0.1", port, keeps=True)
+    assert KeyValueStore("127.0.0.1", port).read("a") is None
+    assert kept.claim("a", "other") == "other"
 
 
 def test_texts_by_name() -> None:
@@ -49,6 +28,19 @@ def test_texts_by_name() -> None:
     other.post("a", "text")  # goes off by itself; a claim has come back
     assert other.read("a") == "text"
     assert [store.claim("b", name) for store, name in ((kept, "x"), (other, "y"))] == ["x", "x"]
+
+
+@pytest.mark.parametrize(
+    ("host", "address"), [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("localhost", "::")]
+)
+def test_an_address_narrows_who_may_connect(host: str, address: str) -> None:
+    """A store at an address listens there alone; at a name it listens everywhere."""
+    before = listening(psutil.Process())
+    store = KeyValueStore(host, 0, keeps=True)
+    (opened,) = set(listening(psutil.Process())) - set(before)
+    assert opened == (address, store.port)
+    with pytest.raises(KeyValueStoreError, match="already in use"):
+        KeyValueStore(host, store.port, keeps=True)
 
 
 def test_nobody_at_the_port() -> None:

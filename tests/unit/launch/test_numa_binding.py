@@ -11,7 +11,7 @@ import pytest
 
 from spbench.launch import ranks
 from spbench.launch.launcher import LaunchResult
-from spbench.launch.ranks import LOOPBACK, NodeRanks, numa_options, run_ranks
+from spbench.launch.ranks import NodeRanks, numa_options, run_ranks
 from spbench.results.environment import numa_binding, numa_nodes
 from spbench.workload.case import Job
 
@@ -98,7 +98,7 @@ def test_a_rank_has_its_variables_before_it_is_bound(
 
     monkeypatch.setattr(ranks, "start_processes", start_processes)
     Job(ranks=2, device="cuda", environment={"CUDA_X": "1"}).write(tmp_path)
-    result = run_ranks(tmp_path, NodeRanks(0, [2], LOOPBACK, 1), lambda: None)
+    result = run_ranks(tmp_path, NodeRanks(0, [2], tmp_path / "meeting"), lambda: None)
     assert result == LaunchResult(ok=False, why="RuntimeError: no GPU here")
     assert [given["envs"][rank]["CUDA_X"] for rank in range(2)] == ["1", "1"]
     assert given["numa_options"] is not None

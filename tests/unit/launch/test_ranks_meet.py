@@ -1,0 +1,73 @@
+"""Where ranks of one machine meet, and what keeps them from it."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from spbench.errors import UNFIT
+from spbench.launch import interfaces
+from spbench.launch.coordinator import FILES
+from spbench.launch.interfaces import MOST_BYTES, loopback_interface
+from spbench.launch.launcher import LauncherError
+from spbench.launch.local import LocalLauncher
+from spbench.launch.ranks import NodeRanks
+from spbench.results.variables import compared
+from spbench.worker.rank_process import MEETING
+from spbench.workload.case import Job
+
+
+def why_refused(folder: Path) -> str:
+    """What a launch says that cannot begin; it starts no process."""
+    launcher = LocalLauncher(folder / "launcher.log")
+    with pytest.raises(LauncherError) as refused:
+        launcher.run(Job(ranks=2, device="cpu"), folder)
+    assert refused.value.code == UNFIT
+    assert [*folder.iterdir()] == []
+    return str(refused.value)
+
+
+def test_loopback_that_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setattr(interfaces, "address_towards", lambda *_: None)
+    assert "loopback interface is down" in why_refused(tmp_path)
+
+
+def test_a_temporary_folder_too_long_for_sockets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/" + "t" * MOST_BYTES)
+    said = why_refused(tmp_path)
+    assert f"has a path of {MOST_BYTES + 1} bytes" in said and "TMPDIR" in said
+
+
+@pytest.mark.parametrize("chosen", ["", "eth0"])
+def test_ranks_of_one_machine_have_no_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str
+) -> None:
+    """They have a file and the loopback interface, unless the user has chosen another."""
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.setenv(name, chosen) if chosen else monkeypatch.delenv(name, raising=False)
+    lo = loopback_interface()
+    here = NodeRanks(0, [2], tmp_path / "meeting", lo).environment(1, "cuda")
+    assert here[MEETING] == str(tmp_path / "meeting") and "MASTER_ADDR" not in here
+    assert here.get("GLOO_SOCKET_IFNAME") == (None if chosen else lo)
+    assert here.get("NCCL_SOCKET_IFNAME") == (None if chosen else f"={lo}")
+    there = NodeRanks(0, [1, 1], ("node-a", 29500), "eth1").environment(0, "cuda")
+    assert (there["MASTER_ADDR"], MEETING in there, "NCCL_SOCKET_IFNAME" in there) == (
+        *("node-a", False, False),
+    )
+
+
+def test_the_interface_of_one_machine_is_no_other_setting() -> None:
+    """Rows of ranks that met elsewhere, before, are compared with today's."""
+    assert compared("NCCL_SOCKET_IFNAME==lo", "") == "none"
+    assert compared("NCCL_SOCKET_IFNAME=eth0", "") == "NCCL_SOCKET_IFNAME=eth0"
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "rank0.json/../../x", "logs/others/x", "run.json"])
+def test_no_other_file_comes_from_another_node(name: str) -> None:
+    assert FILES.fullmatch(name) is None
+    assert FILES.fullmatch("rank10.pulse") and FILES.fullmatch("logs/others/attempt_0/3/stderr.log")
