@@ -22,6 +22,8 @@ from spbench.text import counted
 
 PLAIN_WIDTH = 200
 OUTCOMES = ("passed", "WRONG", "FAILED", "declined")
+SELDOM = "FAILED"
+"""An outcome that has a column only where a check had it."""
 SPARE = ("dtype", "tolerance", "declined", "output", "gradients")
 """Columns of verdicts left out where not all fit, in this order."""
 
@@ -127,15 +129,16 @@ def show_verdicts(verdicts: Sequence[VerifyResult]) -> None:
     cases: dict[tuple[str, str, int], list[VerifyResult]] = {}
     for verdict in verdicts:
         cases.setdefault((verdict.strategy, verdict.dtype, verdict.ranks), []).append(verdict)
-    rows = []
+    rows, had = [], {verdict.outcome for verdict in verdicts}
+    outcomes = [kind for kind in OUTCOMES if kind != SELDOM or kind in had]
     for (strategy, dtype, ranks), checks in cases.items():
-        counts = [sum(check.outcome == kind for check in checks) for kind in OUTCOMES]
+        counts = [sum(check.outcome == kind for check in checks) for kind in outcomes]
         errors = [
             max((e for check in checks if (e := getattr(check, name)) is not None), default=None)
             for name in ("output_error", "gradient_error", "tolerance")
         ]
         rows.append([strategy, dtype, str(ranks), *map(str, counts), *map(units.error, errors)])
-    columns = ("strategy", "dtype", "ranks", *OUTCOMES, "output", "gradients", "tolerance")
+    columns = ("strategy", "dtype", "ranks", *outcomes, "output", "gradients", "tolerance")
     out = console()
     say(out, "largest relative errors against one device")
     show_fitting(out, fewer(Grid(columns=columns, rows=rows, words=(0, 1)), SPARE))

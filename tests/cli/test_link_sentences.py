@@ -49,7 +49,7 @@ def test_a_run_slower_than_one_rank(tmp_path: Path) -> None:
     with Store(tmp_path / "results" / "run") as store:
         for launch in range(3):
             both = {"launch": launch, "round": f"s.{launch}"}
-            one = record("dsp", world_size=1, step_ms=100.0 + launch, **both)
+            one = record("dsp", world_size=1, sp_size=1, step_ms=100.0 + launch, **both)
             store.append(replace(one, case="dsp alone"))
             store.append(record("dsp", step_ms=150.0 - launch, **both))
     done = spbench(tmp_path, "compare")

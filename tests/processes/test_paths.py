@@ -215,16 +215,15 @@ def test_a_name_that_is_too_long_is_said(
 
 
 def test_a_folder_under_ones_feet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The current folder is gone: 6 for what writes there, and no defect."""
+    """The current folder is gone: 6 with what to do, and no defect."""
     place = tmp_path / "gone"
     place.mkdir()
     monkeypatch.chdir(place)
     place.rmdir()
     done = inside(*CELLS, "here")
     assert (done.code, done.out) == (UNFIT, "")
-    assert "No such file or directory" in done.err
-    assert inside("list", "strategies").code == DONE
-    assert inside("compare").code == USAGE
+    assert "the current folder was deleted" in done.err
+    assert inside("list", "strategies").code == inside("compare").code == UNFIT
 
 
 LOCKLESS = """\
