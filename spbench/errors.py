@@ -1,9 +1,12 @@
-"""Exit codes, and the error that carries one and that every room may raise."""
+"""Exit codes, the error that carries one and that every room may raise, and endings by signal."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 DONE = 0
@@ -14,6 +17,7 @@ REGRESSION = 4
 CANNOT_JUDGE = 5
 UNFIT = 6
 INTERRUPTED = 130
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 READER_GONE = 141
 """128 + SIGPIPE, as for any program: the output is incomplete, and a run may be unfinished."""
 
@@ -45,3 +49,25 @@ def or_none(question: Callable[[], T]) -> T | None:
     with contextlib.suppress(Exception):
         return question()
     return None
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """A row is written whole: Ctrl-C, or another one behind it, counts when it is there.
+
+    A mask of this thread would not do: another thread of the process takes the signal then.
+    """
+    came: list[int] = []
+    before = {ending: signal.getsignal(ending) for ending in ENDINGS}
+    held = {ending: handler for ending, handler in before.items() if callable(handler)}
+    if threading.current_thread() is not threading.main_thread():
+        held = {}  # handlers run, and may be set, in the main thread alone
+    for ending in held:
+        signal.signal(ending, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for ending, handler in held.items():
+            signal.signal(ending, handler)
+        if came:
+            signal.raise_signal(came[0])

@@ -18,10 +18,9 @@ import click
 
 from spbench import __version__
 from spbench.cli import error_handling
-from spbench.errors import DONE, INTERRUPTED, READER_GONE, UNFIT, Failure
+from spbench.errors import DONE, ENDINGS, INTERRUPTED, READER_GONE, UNFIT, Failure
 from spbench.text import did_you_mean
 
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 COMMANDS = {
     "run": "Prove, count and time strategies on a workload.",
     "resume": "Do what a run has left to do.",

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import operator
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from spbench.errors import signals_held
 from spbench.launch.launcher import TIME_IS_UP, Deadlines, Launcher, rank_to_blame, status_and_cause
 from spbench.launch.local import read_samples
 from spbench.report.progress import Screen
@@ -124,18 +123,6 @@ class Sweep:
             git_commit=self.git_commit,
             **columns,
         )
-
-
-@contextmanager
-def signals_held() -> Iterator[None]:
-    """A row is written whole: Ctrl-C, or another one behind it, counts when it is there."""
-    before = signal.pthread_sigmask(
-        signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    )
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def run_all(sweep: Sweep, cells: Sequence[Cell], screen: Screen) -> bool:
