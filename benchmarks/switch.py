@@ -31,7 +31,8 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.group import ProcessGroup
-from spbench.comm.packing import Cuts, Parts, pack, splits, unpacked
+from spbench.comm.packing import Cut, Cuts, pack, splits, unpacked
+from spbench.comm.resharding import make_whole
 from spbench.comm.transport import DONE, Handle, Several, Transport
 from spbench.workload.sharding import Shard
 
@@ -66,13 +67,16 @@ def main() -> int:
 class PackOnly(Transport):
     """Packs and unpacks as NCCL's transport does, and moves nothing."""
 
-    def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
-        return DONE
-
-    def _all_to_all(self, received: Cuts, sent: Cuts, run_dim: int) -> Handle:
+    def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
         _, unpack = unpacked(received)
         pack(sent), splits(received), splits(sent)
         return Several([], [unpack])
+
+    def _all_gather(self, received: Cut, sent: Tensor) -> Handle:
+        return DONE
+
+    def _reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
+        return DONE
 
     def _all_reduce(self, x: Tensor) -> Handle:
         return DONE
@@ -93,7 +97,7 @@ def show_host_costs(by_ranks: Sequence[int], repeats: int) -> int:
             before, after = Shard.even(1, 2 * ranks, ranks), Shard.even(2, longest, ranks)
             start = time.perf_counter()
             for _ in range(100):
-                comm.exchange(xs, [before] * 3, [after] * 3)
+                make_whole(comm.transport, xs, before, [after] * 3)
             each.append((time.perf_counter() - start) * 1e4)
     for ranks, each in times.items():
         print(f"{ranks} ranks: {statistics.median(each):.0f} us of the host for q, k and v")
@@ -131,7 +135,7 @@ def rank_main(
     splits = [sent.numel() // ranks] * ranks
 
     def switch() -> None:
-        comm.exchange([x], [old], [new])
+        make_whole(comm.transport, [x], old, [new])
 
     def bare() -> None:
         dist.all_to_all_single(received, sent, splits, splits)

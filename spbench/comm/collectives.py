@@ -11,6 +11,9 @@ by the same line of code.
 
 A tensor here is this rank's part of a whole tensor, cut along ``shard.dim`` into
 ``shard.sizes``. A collective over one rank returns what it is given, and copies nothing.
+
+A message has the dim that is whole on one side first. A tensor with that dim outermost in memory is
+sent, or received, where it lies: so does all that a collective gives.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from spbench.comm.packing import Cut
+from spbench.comm.packing import Cut, memory_order
+from spbench.comm.resharding import make_cut, make_whole, resized
 from spbench.comm.transport import DONE, Handle, Transport
 from spbench.workload.sharding import Shard
 
@@ -65,17 +69,32 @@ class Collectives:
         return parts[0] if len(parts) == 1 else torch.cat(parts, shard.dim)
 
     def switch(
-        self, *xs: Tensor, before: Shard, after: Shard | Sequence[Shard]
+        self,
+        *xs: Tensor,
+        before: Shard,
+        after: Shard | Sequence[Shard],
+        outermost: int | None = None,
     ) -> tuple[Tensor, ...]:
         """``before.dim`` becomes whole, in rank order, and ``after.dim`` becomes sharded.
 
-        Several tensors travel in one all-to-all. They may differ in their other dims, and in how
-        ``after`` cuts them. Forward and backward each send all but the rank's own part.
+        Several tensors travel in one all-to-all. They may differ in their length along
+        ``after.dim``. Forward and backward each send all but the rank's own part. ``outermost``
+        is the dim of the two that is outermost in the message, ``before.dim`` by default: a
+        tensor that is outermost in memory there, on the side where it is whole, is not copied.
         """
-        old = [before] * len(xs)
-        new = [after] * len(xs) if isinstance(after, Shard) else list(after)
+        others = [after] * len(xs) if isinstance(after, Shard) else list(after)
+        if outermost in (None, before.dim):
+            order = memory_order(xs[0].movedim(before.dim, 0)) if len(xs) == 1 else None
+            return self._differentiable(
+                lambda xs: make_whole(self.transport, xs, before, others),
+                lambda grads: make_cut(self.transport, grads, before, others, order),
+                xs,
+            )
+        (other,) = others
         return self._differentiable(
-            lambda xs: self.exchange(xs, old, new), lambda grads: self.exchange(grads, new, old), xs
+            lambda xs: make_cut(self.transport, xs, other, [before]),
+            lambda grads: make_whole(self.transport, grads, other, [before]),
+            xs,
         )
 
     def all_gather(self, x: Tensor, shard: Shard) -> Tensor:
@@ -122,7 +141,7 @@ class Collectives:
         in memory.
         """
         mine = x.movedim(shard.dim, 0)
-        whole = self.transport.empty(x, _resized(mine.shape, 0, shard.length))
+        whole = self.transport.empty(x, resized(mine.shape, 0, shard.length))
         blocks = whole.split(list(shard.sizes))
         blocks[self.rank].copy_(mine)
         for owner in range(self.rank, self.rank - self.size + 1, -1):
@@ -133,33 +152,19 @@ class Collectives:
         """An all-gather to be waited for later. No backward."""
         if self.size == 1:
             return Pending(DONE, x)
-        whole = self.transport.empty(x, _resized(x.shape, shard.dim, shard.length))
-        return Pending(self.transport.all_gather(Cut(whole, shard), x, shard.dim), whole)
+        mine = x.movedim(shard.dim, 0)
+        whole = self.transport.empty(x, resized(mine.shape, 0, shard.length))
+        handle = self.transport.all_gather(Cut(whole, 0, shard), mine)
+        return Pending(handle, whole.movedim(0, shard.dim))
 
     def start_reduce_scatter(self, x: Tensor, shard: Shard) -> Pending:
         """A reduce-scatter to be waited for later. No backward."""
         if self.size == 1:
             return Pending(DONE, x)
-        mine = self.transport.empty(x, _resized(x.shape, shard.dim, shard.sizes[self.rank]))
-        return Pending(self.transport.reduce_scatter(mine, Cut(x, shard)), mine)
-
-    def exchange(
-        self, xs: Sequence[Tensor], before: Sequence[Shard], after: Sequence[Shard]
-    ) -> list[Tensor]:
-        """``switch`` without its gradient, tensor by tensor from ``before`` to ``after``."""
-        outs: list[Tensor] = []
-        for x, old, new in zip(xs, before, after, strict=True):
-            cut = _resized(x.shape, new.dim, new.sizes[self.rank])
-            out = self.transport.empty(x, _resized(cut, old.dim, old.length))
-            outs.append(out)
-        run_dim = max(shard.dim for shard in (*before, *after))
-        arriving, leaving = ([*map(Cut, *each)] for each in ((outs, before), (xs, after)))
-        self.transport.all_to_all(arriving, leaving, run_dim).wait()
-        return outs
-
-
-def _resized(shape: Sequence[int], dim: int, length: int) -> list[int]:
-    return [*shape[:dim], length, *shape[dim + 1 :]]
+        whole = x.movedim(shard.dim, 0)
+        mine = self.transport.empty(x, resized(whole.shape, 0, shard.sizes[self.rank]))
+        handle = self.transport.reduce_scatter(mine, Cut(whole, 0, shard))
+        return Pending(handle, mine.movedim(0, shard.dim))
 
 
 class _Differentiable(torch.autograd.Function):

@@ -19,13 +19,13 @@ from typing import final
 import torch
 from torch import Tensor
 
-from spbench.comm.packing import Cut, Cuts, Parts, incoming, outgoing, pack, unpacked
-from spbench.comm.transport import DONE, Handle, Transport, Transports
+from spbench.comm.packing import Cut, Cuts, Parts, copy_joined, incoming, outgoing, pack, unpacked
+from spbench.comm.transport import DONE, Handle, MessageTransport, Transports
 from spbench.results.heartbeat import Heartbeat
 
 
 @final
-class SilentTransport(Transport):
+class SilentTransport(MessageTransport):
     """Stands in for a group's transport, and sends nothing."""
 
     def __init__(self, rank: int, size: int, heartbeat: Heartbeat | None = None) -> None:
@@ -42,9 +42,9 @@ class SilentTransport(Transport):
         with torch.cuda.use_mem_pool(self._pool, like.device):
             return like.new_empty(shape)
 
-    def _all_to_all(self, received: Cuts, sent: Cuts, run_dim: int) -> Handle:
+    def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
         if not sent[0].tensor.is_cuda:
-            return super()._all_to_all(received, sent, run_dim)
+            return super()._all_to_all(received, sent)
         pack(sent)
         return self._receive(received)
 
@@ -54,13 +54,12 @@ class SilentTransport(Transport):
             messages, unpack = incoming(received[rank], run_dim)
             self._fill(messages)
             unpack()
-        for target, part in zip(received[self.rank], sent[self.rank], strict=True):
-            target.copy_(part)
+        copy_joined(received[self.rank], sent[self.rank], run_dim)
         return DONE
 
-    def _all_gather(self, received: Cut, sent: Tensor, run_dim: int) -> Handle:
+    def _all_gather(self, received: Cut, sent: Tensor) -> Handle:
         if not sent.is_cuda:
-            return super()._all_gather(received, sent, run_dim)
+            return super()._all_gather(received, sent)
         sent.contiguous()  # the copy that NCCL would be given
         return self._receive([received])
 

@@ -143,9 +143,9 @@ class ProcessGroup(Group):
         for transport in (self.transports.strategy, self.transports.gradients):
             mine, whole = self._token.clone(), torch.zeros(self.size, device=self.device)
             shard = Shard.even(0, self.size, self.size)
-            parts, apart = Cut(whole, shard), Cut(torch.zeros_like(whole), shard)
-            transport.all_to_all([apart], [parts], 0).wait()
-            transport.all_gather(parts, mine, 0).wait()
+            parts, apart = Cut(whole, 0, shard), Cut(torch.zeros_like(whole), 0, shard)
+            transport.all_to_all([apart], [parts]).wait()
+            transport.all_gather(parts, mine).wait()
             transport.reduce_scatter(mine, parts).wait()
             transport.all_reduce(mine).wait()
             Collectives(transport).ring(mine, shard)

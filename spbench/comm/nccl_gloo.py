@@ -16,8 +16,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from spbench.comm.packing import Cut, Cuts, Parts, incoming, outgoing, pack, splits, unpacked
-from spbench.comm.transport import Handle, Several, Transport
+from spbench.comm.packing import (
+    Cut,
+    Cuts,
+    Parts,
+    copy_joined,
+    incoming,
+    outgoing,
+    pack,
+    splits,
+    unpacked,
+)
+from spbench.comm.transport import Handle, MessageTransport, Several, Transport
 from spbench.results.heartbeat import Heartbeat
 
 # torch 2.13 renames these two and deprecates the old names; a torch that was built without
@@ -66,17 +76,14 @@ class ProcessGroupTransport(Transport):
 class NcclTransport(ProcessGroupTransport):
     """CUDA tensors over NVLink, PCIe or the network; each collective takes a flat buffer."""
 
-    def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
-        raise NotImplementedError("NCCL has a collective for each exchange")
-
-    def _all_to_all(self, received: Cuts, sent: Cuts, run_dim: int) -> Handle:
+    def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
         """Without the sizes of even parts, so that torch takes NCCL's own all-to-all."""
         flat, unpack = unpacked(received)
         sizes = splits(received), splits(sent)
         work = dist.all_to_all_single(flat, pack(sent), *sizes, group=self.group, async_op=True)
         return Several([work], [unpack])
 
-    def _all_gather(self, received: Cut, sent: Tensor, run_dim: int) -> Handle:
+    def _all_gather(self, received: Cut, sent: Tensor) -> Handle:
         flat, unpack = unpacked([received])
         sent = sent.contiguous().view(-1)
         if (sizes := splits([received])) is None:
@@ -99,7 +106,7 @@ class NcclTransport(ProcessGroupTransport):
 
 
 @final
-class GlooTransport(ProcessGroupTransport):
+class GlooTransport(MessageTransport, ProcessGroupTransport):
     """CPU tensors over sockets."""
 
     def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
@@ -113,6 +120,5 @@ class GlooTransport(ProcessGroupTransport):
             receives += [(message, source) for message in messages]
             unpacks.append(unpack)
         works = self._post(sends, receives)
-        for target, part in zip(received[self.rank], sent[self.rank], strict=True):
-            target.copy_(part)
+        copy_joined(received[self.rank], sent[self.rank], run_dim)
         return Several(works, unpacks)

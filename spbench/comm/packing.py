@@ -1,10 +1,13 @@
 """Packs parts of tensors into buffers that can be sent, and unpacks them where they arrive.
 
+Tensors come with the dims in the order of the message: the dim that is whole on one side first.
+There a tensor is a flat buffer for all ranks and is not copied; on the other side, where it is cut
+along an inner dim, it is packed or unpacked once. Tensors that travel together are joined along
+that inner dim, so that one tensor arrives, of which they are views.
+
 NCCL takes one flat buffer for all ranks. gloo takes messages: long runs of memory are sent from
-where they lie, short ones are packed into one message for each rank. A tensor that is cut along its
-outermost dim is a flat buffer and is not copied, so with the sharded axis outermost a switch packs
-or unpacks, never both. Even shards take one strided copy for each tensor, and the same work on the
-host whatever the number of ranks.
+where they lie, short ones are packed into one message for each rank. Even shards take the same work
+on the host whatever the number of ranks.
 """
 
 from __future__ import annotations
@@ -30,14 +33,16 @@ MIN_MESSAGE_BYTES = 64 * 2**10
 @final
 @dataclass(frozen=True)
 class Cut:
-    """A tensor, of which each rank is to get, or has sent, the part that ``shard`` says."""
+    """A tensor, of which each rank is to get, or has sent, a part along ``dim``."""
 
     tensor: Tensor
+    dim: int
     shard: Shard
+    """The part that each rank has; the tensor is cut along ``dim``, not along the shard's."""
 
     def part(self, rank: int) -> Tensor:
         """The part of ``rank``, a view."""
-        return self.tensor.narrow(self.shard.dim, self.shard.offset(rank), self.shard.sizes[rank])
+        return self.tensor.narrow(self.dim, self.shard.offset(rank), self.shard.sizes[rank])
 
     def numel(self, rank: int) -> int:
         """Elements of the part of ``rank``."""
@@ -50,20 +55,31 @@ class Cut:
     @property
     def stack(self) -> Tensor:
         """Even parts as one view, (ranks, *part)."""
-        ranks = len(self.shard.sizes)
-        return self.tensor.unflatten(self.shard.dim, (ranks, -1)).movedim(self.shard.dim, 0)
+        sizes = self.shard.sizes
+        return self.tensor.unflatten(self.dim, (len(sizes), sizes[0])).movedim(self.dim, 0)
 
     @property
     def flat(self) -> Tensor | None:
         """A flat view with one part behind the other, if they lie so in memory."""
-        is_outermost = math.prod(self.tensor.shape[: self.shard.dim]) == 1
+        is_outermost = math.prod(self.tensor.shape[: self.dim]) == 1
         return self.tensor.view(-1) if is_outermost and self.tensor.is_contiguous() else None
 
 
 Cuts = Sequence[Cut]
-"""Tensors that travel together, each cut between the same ranks."""
+"""Tensors that travel together, cut along the same dim, their parts joined along it."""
 Parts = Sequence[Tensor]
-"""What travels together between two ranks."""
+"""What travels together between two ranks, joined along one dim."""
+
+
+def memory_order(x: Tensor, features: int = 0) -> list[int]:
+    """Dims as they lie in memory, outermost first; the last ``features`` of them stay last."""
+    strides, leading = x.stride(), x.ndim - features
+    return [*sorted(range(leading), key=lambda dim: -strides[dim]), *range(leading, x.ndim)]
+
+
+def undone(order: Sequence[int]) -> list[int]:
+    """The order of dims that undoes a permutation."""
+    return sorted(range(len(order)), key=order.__getitem__)
 
 
 def by_rank(cuts: Cuts) -> list[Parts]:
@@ -77,8 +93,8 @@ def pack(cuts: Cuts) -> Tensor:
     flat = cuts[0].flat if len(cuts) == 1 else None
     if flat is None:
         flat = cuts[0].tensor.new_empty(_numel(cuts))
-        for view, part in _pairs(flat, cuts):
-            view.copy_(part)
+        for target, parts, dim in _joined(flat, cuts):
+            copy_joined([target], parts, dim)
     return flat
 
 
@@ -90,10 +106,27 @@ def unpacked(cuts: Cuts, empty: Empty = Tensor.new_empty) -> tuple[Tensor, Calla
     buffer = empty(cuts[0].tensor, (_numel(cuts),))
 
     def unpack() -> None:
-        for view, part in _pairs(buffer, cuts):
-            part.copy_(view)
+        for received, parts, dim in _joined(buffer, cuts):
+            copy_joined(parts, [received], dim)
 
     return buffer, unpack
+
+
+def copy_joined(targets: Parts, sources: Parts, dim: int) -> None:
+    """Copies what ``sources`` are, joined along ``dim``, to ``targets``, joined in the same way."""
+    if len(targets) == len(sources):
+        for target, source in zip(targets, sources, strict=True):
+            target.copy_(source)
+    elif len(targets) == 1:
+        torch.cat(list(sources), dim, out=targets[0])
+    else:
+        widths = [target.shape[dim] for target in targets]
+        copy_joined(targets, joined(sources, dim).split(widths, dim), dim)
+
+
+def joined(parts: Parts, dim: int) -> Tensor:
+    """One tensor of all parts; a copy where there are several."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
 
 
 def splits(cuts: Cuts) -> list[int] | None:
@@ -105,61 +138,62 @@ def splits(cuts: Cuts) -> list[int] | None:
 
 
 def outgoing(parts: Parts, run_dim: int) -> Iterator[Tensor]:
-    """Yields the messages to one rank: long runs where they lie, the rest packed into one.
+    """Yields the messages to one rank: long runs where they lie, or all in one.
 
-    From dim ``run_dim`` on, each part is contiguous in the tensor that it is a view of.
+    ``run_dim``: the dim that parts are cut and joined along, on one of the two sides.
     """
-    runs, short = _runs_and_short_parts(parts, run_dim)
-    yield from (run.contiguous() for run in runs)
-    if short:
-        flat = [part.reshape(-1) for part in short]
-        yield torch.cat(flat) if len(flat) > 1 else flat[0]
+    for run in _runs(joined(parts, run_dim), run_dim):
+        yield run.contiguous()
 
 
 def incoming(parts: Parts, run_dim: int) -> tuple[list[Tensor], Callable[[], None]]:
-    """Tensors to receive one rank's messages into, and the call that unpacks the last of them."""
-    runs, short = _runs_and_short_parts(parts, run_dim)
-    if not short:
-        return runs, lambda: None
-    if len(short) == 1 and short[0].is_contiguous():
-        return [*runs, short[0].view(-1)], lambda: None
-    message = short[0].new_empty(sum(part.numel() for part in short))
+    """Tensors to receive one rank's messages into, and the call that copies them to its parts."""
+    whole = parts[0]
+    if len(parts) > 1:
+        whole = whole.new_empty(_joined_shape(parts, run_dim))
+    runs = _runs(whole, run_dim)
+    messages = [run if run.is_contiguous() else run.new_empty(run.shape) for run in runs]
 
     def unpack() -> None:
-        for part, received in zip(short, message.split([x.numel() for x in short]), strict=True):
-            part.copy_(received.view(part.shape))
+        for run, message in zip(runs, messages, strict=True):
+            if run is not message:
+                run.copy_(message)
+        if len(parts) > 1:
+            copy_joined(parts, [whole], run_dim)
 
-    return [*runs, message], unpack
+    return messages, unpack
 
 
-def _runs_and_short_parts(parts: Parts, run_dim: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Long runs of memory, and the parts that have none. Shapes alone decide, so that the sender
-    and the receiver decide alike."""
-    runs: list[Tensor] = []
-    short: list[Tensor] = []
-    for part in parts:
-        if math.prod(part.shape[run_dim:]) * part.element_size() < MIN_MESSAGE_BYTES:
-            short.append(part)
-        else:
-            indices = product(*(range(length) for length in part.shape[:run_dim]))
-            runs += [part[index] for index in indices]
-    return runs, short
+def _runs(part: Tensor, run_dim: int) -> list[Tensor]:
+    """Views of its long runs of memory; itself where they are short.
+
+    The shape alone decides, so that the sender and the receiver decide alike.
+    """
+    if math.prod(part.shape[run_dim:]) * part.element_size() < MIN_MESSAGE_BYTES:
+        return [part]
+    return [part[index] for index in product(*(range(n) for n in part.shape[:run_dim]))]
 
 
 def _numel(cuts: Cuts) -> int:
     return sum(cut.tensor.numel() for cut in cuts)
 
 
-def _pairs(flat: Tensor, cuts: Cuts) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields views of ``flat``, each with the part or stack of parts that belongs there."""
-    ranks, at = len(cuts[0].shard.sizes), 0
+def _joined(flat: Tensor, cuts: Cuts) -> Iterator[tuple[Tensor, list[Tensor], int]]:
+    """Yields views of ``flat`` with the parts, or stacks of parts, joined there along a dim."""
+    ranks, dim = len(cuts[0].shard.sizes), cuts[0].dim
     if all(cut.shard.is_even for cut in cuts):
-        rows = flat.view(ranks, -1)
-        for stack in (cut.stack for cut in cuts):
-            size = math.prod(stack.shape[1:])
-            yield rows.narrow(1, at, size).unflatten(1, stack.shape[1:]), stack
-            at += size
+        stacks = [cut.stack for cut in cuts]
+        yield flat.view(_joined_shape(stacks, dim + 1)), stacks, dim + 1
         return
-    for part in (cut.part(rank) for rank in range(ranks) for cut in cuts):
-        yield flat.narrow(0, at, part.numel()).view(part.shape), part
-        at += part.numel()
+    at = 0
+    for rank in range(ranks):
+        parts = [cut.part(rank) for cut in cuts]
+        shape = _joined_shape(parts, dim)
+        yield flat.narrow(0, at, math.prod(shape)).view(shape), parts, dim
+        at += math.prod(shape)
+
+
+def _joined_shape(parts: Parts, dim: int) -> list[int]:
+    shape = list(parts[0].shape)
+    shape[dim] = sum(part.shape[dim] for part in parts)
+    return shape

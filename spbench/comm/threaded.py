@@ -16,8 +16,8 @@ from typing import TypeVar, final
 import torch
 from torch import Tensor
 
-from spbench.comm.packing import Parts
-from spbench.comm.transport import DONE, Handle, Transport
+from spbench.comm.packing import Parts, copy_joined
+from spbench.comm.transport import DONE, Handle, MessageTransport
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class ThreadRendezvous:
 
 
 @final
-class ThreadTransport(Transport):
+class ThreadTransport(MessageTransport):
     """One thread's place in a ``ThreadRendezvous``."""
 
     def __init__(self, rank: int, meeting: ThreadRendezvous) -> None:
@@ -52,8 +52,7 @@ class ThreadTransport(Transport):
     def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
         def take(shown: list[Sequence[Parts]]) -> None:
             for targets, by_rank in zip(received, shown, strict=True):
-                for target, part in zip(targets, by_rank[self.rank], strict=True):
-                    target.copy_(part)
+                copy_joined(targets, by_rank[self.rank], run_dim)
 
         self.meeting.exchange(self.rank, sent, take)
         return DONE

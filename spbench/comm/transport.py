@@ -50,11 +50,7 @@ DONE = Several([])
 
 
 class Transport(ABC):
-    """The ranks of one group. Public methods count; the underscored ones move.
-
-    ``run_dim``: from this dim on, each part is contiguous in the tensor that it is a view of,
-    on the sending and on the receiving side.
-    """
+    """The ranks of one group. Public methods count; the underscored ones move."""
 
     def __init__(self, rank: int, size: int, heartbeat: Heartbeat | None = None) -> None:
         self.rank, self.size = rank, size
@@ -82,15 +78,15 @@ class Transport(ABC):
         """An unset tensor to receive into."""
         return like.new_empty(shape)
 
-    def all_to_all(self, received: Cuts, sent: Cuts, run_dim: int) -> Handle:
+    def all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
         """Part r of each of ``sent`` goes to rank r; that of ``received`` comes from it."""
         self._count("all_to_all", sum(cut.others_bytes(self.rank) for cut in sent))
-        return self._move(self._all_to_all, received, sent, run_dim)
+        return self._move(self._all_to_all, received, sent)
 
-    def all_gather(self, received: Cut, sent: Tensor, run_dim: int) -> Handle:
+    def all_gather(self, received: Cut, sent: Tensor) -> Handle:
         """``sent`` goes to every rank; part r of ``received`` comes from rank r."""
         self._count("all_gather", (self.size - 1) * sent.nbytes)
-        return self._move(self._all_gather, received, sent, run_dim)
+        return self._move(self._all_gather, received, sent)
 
     def reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
         """``received`` becomes the sum, over the ranks, of this rank's part of their ``sent``."""
@@ -123,27 +119,44 @@ class Transport(ABC):
             self.calls[key] = self.calls.get(key, 0) + 1
 
     @abstractmethod
-    def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
-        """``sent[r]`` goes to rank r; ``received[r]`` comes from it."""
+    def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle: ...
 
-    def _all_to_all(self, received: Cuts, sent: Cuts, run_dim: int) -> Handle:
-        return self._exchange(by_rank(received), by_rank(sent), run_dim)
+    @abstractmethod
+    def _all_gather(self, received: Cut, sent: Tensor) -> Handle: ...
 
-    def _all_gather(self, received: Cut, sent: Tensor, run_dim: int) -> Handle:
-        """Sends the same part to each rank."""
-        return self._exchange(by_rank([received]), [[sent.contiguous()]] * self.size, run_dim)
-
-    def _reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
-        """Each rank gets every rank's part and sums them up, rounding once."""
-        parts = received.new_empty(self.size, *received.shape)
-        handle = self._exchange([[part] for part in parts], by_rank([sent]), 0)
-        return Several([handle], [lambda: torch.sum(parts, 0, out=received)])
+    @abstractmethod
+    def _reduce_scatter(self, received: Tensor, sent: Cut) -> Handle: ...
 
     @abstractmethod
     def _all_reduce(self, x: Tensor) -> Handle: ...
 
     @abstractmethod
     def _shift(self, received: Tensor, sent: Tensor) -> Handle: ...
+
+
+class MessageTransport(Transport):
+    """Makes collectives of messages from rank to rank: one way of moving serves three of them."""
+
+    @abstractmethod
+    def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
+        """``sent[r]`` goes to rank r; ``received[r]`` comes from it.
+
+        ``run_dim``: parts are cut and joined along this dim on one side, along dim 0 on the other.
+        """
+
+    def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
+        run_dim = max(received[0].dim, sent[0].dim)
+        return self._exchange(by_rank(received), by_rank(sent), run_dim)
+
+    def _all_gather(self, received: Cut, sent: Tensor) -> Handle:
+        """Sends the same part to each rank."""
+        return self._exchange(by_rank([received]), [[sent.contiguous()]] * self.size, 0)
+
+    def _reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
+        """Each rank gets every rank's part and sums them up, rounding once."""
+        parts = received.new_empty(self.size, *received.shape)
+        handle = self._exchange([[part] for part in parts], by_rank([sent]), 0)
+        return Several([handle], [lambda: torch.sum(parts, 0, out=received)])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from spbench.doctor.diagnosis import Diagnosis, fail, ok, skipped
-from spbench.launch.launcher import Deadlines, Launcher, status_and_cause
-from spbench.launch.local import LocalLauncher, read_json, read_samples
-from spbench.results.sample import Exchanged, Sample, sample_path
+from spbench.launch.launcher import Launcher
+from spbench.launch.local import LocalLauncher, read_results
+from spbench.results.sample import Exchanged
 from spbench.results.temporary import keep, temporary_folder
 from spbench.text import counted
 from spbench.workload.case import Device, Job
@@ -55,14 +55,7 @@ def check_exchanges(
     """Starts two or more ranks once. Returns within little more than ``timeout_s``."""
     check = f"{ranks} ranks"
     job = Job(ranks=ranks, device=device, collectives=True, timeout_s=timeout_s)
-    ended = launcher.run(job, folder)
-    # A rank may have written nothing, or a failure in place of its result.
-    read = [read_json(sample_path(folder, rank), Exchanged) for rank in range(ranks)]
-    results = [result for result in read if result is not None]
-    deadlines = Deadlines(launch_s=job.timeout_s, hang_s=job.hang_s)
-    done = [Sample(rank=result.rank, status="ok") for result in results]
-    samples = [*done, *read_samples(job, folder)]
-    status, cause = status_and_cause(ended, samples, ranks, deadlines)
+    results, status, cause = read_results(job, folder, launcher.run(job, folder), Exchanged)
     if status != "ok":
         slow = SLOW if status in ("timeout", "hang") else ""
         remedy = CRASHED if status == "crash" else f"{slow}{FAILED[device]}"

@@ -15,13 +15,12 @@ from typing import Any, final
 
 import psutil
 
-from spbench.comm.kv_store import KeyValueStore, KeyValueStoreError
+from spbench.comm.kv_store import KeyValueStore, KeyValueStoreError, until
 from spbench.results.sample import Sample
 
 BEAT_S = 2.0
 WAIT_S = 3.0
 """For the notices of ranks that fail a little later."""
-POLL_S = 0.1
 DIED = "died and left no notice; what started the ranks says how it ended"
 
 
@@ -48,16 +47,15 @@ class FailureNotices:
 
     def collect(self, wait_s: float = WAIT_S) -> list[Sample]:
         """The notices that other ranks have left by then, in the order of ranks."""
-        missing = set(range(len(self._hosts))) - {self._rank}
-        deadline = time.monotonic() + wait_s
         failures: dict[int, Sample] = {}
-        while missing - failures.keys():
-            for rank in missing - failures.keys():
+
+        def all_left() -> bool:
+            for rank in self.without_notice([*failures.values()]):
                 if (text := self._read("words", rank)) is not None:
                     failures[rank] = Sample.model_validate_json(text)
-            if time.monotonic() >= deadline:
-                break
-            time.sleep(POLL_S)
+            return not self.without_notice([*failures.values()])
+
+        until(all_left, wait_s)
         return [failures[rank] for rank in sorted(failures)]
 
     def without_notice(self, failures: Sequence[Sample]) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import threading
 from collections.abc import Callable
 
@@ -24,11 +25,24 @@ NCCL_S = 12.0
 """So much later than gloo this rank gives up itself: NCCL may wait for ever."""
 
 
+def keep_stdout() -> None:
+    """Sends what libraries write into file descriptor 1, as NCCL does, to stderr from here on.
+    Only ``sys.stdout``, where results go, still leads to stdout, if it has led there."""
+    try:
+        if sys.stdout.fileno() != 1:
+            return
+    except (OSError, ValueError, AttributeError):
+        return
+    sys.stdout.flush()
+    mine = os.fdopen(os.dup(1), "w", 1, encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+    os.dup2(2, 1)
+    sys.stdout = mine
+
+
 def call_roll(
     job: Job, place: tuple[str, int], asked: str, decide: Callable[[], dict[str, str]]
 ) -> tuple[Roll, KeyValueStore]:
-    """The roll of the ranks that meet at ``place``, and their store. Raises Failure: see
-    ``RollCall``."""
+    """Roll and store of the ranks that meet at ``place``. Raises Failure: see ``RollCall``."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     digest = hashlib.sha256(asked.encode()).hexdigest()[:12]
     alike = {"the cases": digest, "--hang-after": f"{job.hang_s:g} s"}

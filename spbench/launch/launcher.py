@@ -89,17 +89,17 @@ class Launcher(Protocol):
 
 
 def status_and_cause(
-    result: LaunchResult, samples: Sequence[Sample], processes: int, deadlines: Deadlines
+    result: LaunchResult, samples: Sequence[Sample], job: Job
 ) -> tuple[RowStatus, str]:
-    """``deadlines``: those that this launch had. The cause of ``ok`` is blank."""
+    """The status of a launch of ``job``, and its cause; that of ``ok`` is blank."""
     if result.group_lost:
         return "skipped", "an earlier case broke the process group that was joined"
     failed = [sample for sample in samples if sample.status != "ok"]
-    silent = sorted(set(range(processes)) - {sample.rank for sample in samples})
+    silent = sorted(set(range(job.processes)) - {sample.rank for sample in samples})
     if result.culprit and not failed and not silent:
         result = LaunchResult(ok=True)  # every rank had finished before
     only_echoes = all(sample.status == "comm_error" for sample in failed)
-    if only_echoes and (ended := _ended_by_us(result, deadlines)) is not None:
+    if only_echoes and (ended := _ended_by_us(result, job)) is not None:
         return ended
     died_silently = not result.ok and (result.rank is None or result.rank in silent)
     if failed and not (only_echoes and died_silently):
@@ -134,18 +134,18 @@ def _name(rank: int, result: LaunchResult) -> str:
     return f"rank {rank} ({host})" if host else f"rank {rank}"
 
 
-def _ended_by_us(result: LaunchResult, deadlines: Deadlines) -> tuple[RowStatus, str] | None:
+def _ended_by_us(result: LaunchResult, job: Job) -> tuple[RowStatus, str] | None:
     """The status of a launch that had to be ended; None for any other."""
     if result.lost:
         return "comm_error", result.why
     if result.hung:
-        flag = "--hang-after" if result.still_s >= deadlines.hang_s else "--timeout"
+        flag = "--hang-after" if result.still_s >= job.hang_s else "--timeout"
         still = f"nothing moved for {result.still_s:.0f} s ({flag} sets the limit)"
         stacks = "" if result.culprit else ". Their stacks are in their logs"
         return "hang", f"{result.hung}; {still}{stacks}"
     if result.timed_out:
         why = f"{result.why}; " if result.why else ""
-        late = f"not done after {deadlines.launch_s:g} s; --timeout sets the deadline"
+        late = f"not done after {job.timeout_s:g} s; --timeout sets the deadline"
         return "timeout", f"{why}{late}"
     return None
 

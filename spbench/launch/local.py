@@ -20,15 +20,16 @@ from spbench.launch.cluster import Cluster, Roster, placement, ranks_per_node, s
 from spbench.launch.gpu_memory import GpuMemory
 from spbench.launch.hang_detector import HangDetector, least_far
 from spbench.launch.interfaces import why_ranks_cannot_meet
-from spbench.launch.launcher import LauncherError, LaunchResult
+from spbench.launch.launcher import LauncherError, LaunchResult, status_and_cause
 from spbench.launch.process import GRACE_S, LAUNCHER, STACKS_S, AgentProcess, ask_to_stop
 from spbench.launch.turn_seat import Seat
 from spbench.results.heartbeat import heartbeat_folder, read_heartbeat
-from spbench.results.sample import Sample, sample_path
+from spbench.results.sample import Exchanged, LinkTimes, RowStatus, Sample, sample_path
 from spbench.results.temporary import IN_MEMORY
 from spbench.workload.case import Job
 
 Content = TypeVar("Content", bound=BaseModel)
+Result = TypeVar("Result", Exchanged, LinkTimes)
 POLL_S = 0.02
 LEAST_SHARED_BYTES = 2**20
 """Shared memory of a launch: the semaphores and heartbeats of some 80 ranks, a page each."""
@@ -182,6 +183,16 @@ def read_samples(job: Job, folder: Path) -> list[Sample]:
     """What the ranks wrote; a missing or unreadable file is left out."""
     samples = [read_json(sample_path(folder, rank), Sample) for rank in range(job.processes)]
     return [sample for sample in samples if sample is not None]
+
+
+def read_results(
+    job: Job, folder: Path, launched: LaunchResult, kind: type[Result]
+) -> tuple[list[Result], RowStatus, str]:
+    """What those ranks found that did not fail, and the status and cause of their launch."""
+    found = [read_json(sample_path(folder, rank), kind) for rank in range(job.processes)]
+    results = [result for result in found if result is not None]
+    done: list[Sample] = [Sample(rank=result.rank, status="ok") for result in results]
+    return results, *status_and_cause(launched, [*done, *read_samples(job, folder)], job)
 
 
 def read_json(path: Path, kind: type[Content]) -> Content | None:

@@ -10,6 +10,4 @@ from spbench.worker.parent_death import die_with_parent
 
 die_with_parent()  # first: what follows takes seconds, in which the launcher may die
 
-import torch._dynamo  # noqa: E402, F401  (torch loads it late, in a second of each rank's time)
-
 import spbench.worker.rank_process  # noqa: E402, F401

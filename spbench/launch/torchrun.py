@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -71,20 +70,6 @@ def meeting_place(environ: Mapping[str, str]) -> tuple[str, int]:
     return environ["MASTER_ADDR"], _number(environ, "MASTER_PORT", 1, 65535)
 
 
-def keep_stdout() -> None:
-    """Sends what libraries write into file descriptor 1, as NCCL does, to stderr from here on.
-    Only ``sys.stdout``, where results go, still leads to stdout, if it has led there."""
-    try:
-        if sys.stdout.fileno() != 1:
-            return
-    except (OSError, ValueError, AttributeError):
-        return
-    sys.stdout.flush()
-    mine = os.fdopen(os.dup(1), "w", 1, encoding=sys.stdout.encoding, errors=sys.stdout.errors)
-    os.dup2(2, 1)
-    sys.stdout = mine
-
-
 @final
 class JoinedLauncher:
     """'Starts' a job by taking part in it. After an error the group is lost, for good."""
@@ -100,7 +85,7 @@ class JoinedLauncher:
         """``asked``: what all ranks must have been asked for, by default the job. ``decide``: for
         rank 0 alone, the variables to set in all ranks. Raises Failure where they cannot join."""
         from spbench.launch.failure_notices import FailureNotices
-        from spbench.launch.joining import call_roll, join
+        from spbench.launch.joining import call_roll, join, keep_stdout
 
         keep_stdout()
         rank = int(os.environ["RANK"])
@@ -163,10 +148,19 @@ class JoinedLauncher:
         return LaunchResult(ok=True, hosts=self._hosts_by_rank())
 
     def close(self) -> None:
-        """Tells the other ranks that there are no more jobs."""
-        if not self._lost:
+        """Tells the other ranks that there are no more jobs. All results are written by now: one
+        that has ended early is only told of."""
+        if self._lost:
+            return
+        self._lost = True
+        try:
             self._group.gather_text("")
             self._leave()
+        except Exception as error:
+            gone = self._notices.gone([])
+            who = f"rank {gone[0]}" if gone else "a rank"
+            why = f"{who} ended before it was told to: {first_line(error)}"
+            click.echo(f"{why}; what was measured is kept", err=True)
 
     def _leave(self) -> None:
         if self._fault is not None:

@@ -2,8 +2,7 @@
 
 Only rings have products of their own, block by block. Tensors are (B, *axes, Z, D): batch, the
 sequence axes, heads, head size; keys and values may have fewer heads. Folding gives the kernels'
-layout, (batch and other axes, Z, S, D), as a view wherever strides allow; S runs over the attended
-dims in tensor order.
+layout, (batch and other axes, Z, S, D), as a view wherever strides allow.
 """
 
 from __future__ import annotations
@@ -11,10 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor
 
+from spbench.comm.packing import memory_order, undone
 from spbench.layers.kernels import kernel
 from spbench.workload.sharding import Shard
 
@@ -33,20 +34,47 @@ class Scores:
     bias_shard: Shard | None = None
 
 
-def fold(x: Tensor, dims: Sequence[int]) -> Tensor:
-    """(B, *axes, Z, D) -> (B x other axes, Z, S, D), S over ``dims``."""
-    moved = x.movedim(list(dims), list(range(-2 - len(dims), -2)))
-    length = math.prod(moved.shape[-2 - len(dims) : -2])
-    return moved.reshape(-1, length, *moved.shape[-2:]).transpose(1, 2)
+@final
+@dataclass(frozen=True)
+class Folding:
+    """The order in which (B, *axes, Z, D) is folded to (B x other axes, Z, S, D)."""
 
+    shape: tuple[int, ...]
+    dims: tuple[int, ...]
+    """The attended dims, in the order in which S runs over them."""
+    others: tuple[int, ...]
+    """The other dims, in the order of the folded batch."""
 
-def unfold(folded: Tensor, shape: Sequence[int], dims: Sequence[int]) -> Tensor:
-    """(B x other axes, Z, S, D) -> (B, *axes, Z, D) of ``shape``."""
-    last = range(-2 - len(dims), -2)
-    others = [n for dim, n in enumerate(shape[:-2]) if dim not in dims]
-    lengths = [shape[dim] for dim in dims]
-    moved = folded.transpose(1, 2).reshape(*others, *lengths, *shape[-2:])
-    return moved.movedim(list(last), list(dims))
+    @classmethod
+    def of(cls, shape: Sequence[int], dims: Sequence[int]) -> Folding:
+        """The batch in tensor order, which is the same on every rank."""
+        return cls._in_order(shape, dims, range(len(shape) - 2))
+
+    @classmethod
+    def as_in_memory(cls, x: Tensor, scores: Scores) -> Folding:
+        """The batch as it lies in memory, and S where its order is free: folding need not copy."""
+        order = memory_order(x, 2)[:-2]
+        ordered = scores.causal or scores.projection is not None
+        dims = scores.dims if ordered else sorted(scores.dims, key=order.index)
+        return cls._in_order(x.shape, dims, order)
+
+    @classmethod
+    def _in_order(cls, shape: Sequence[int], dims: Sequence[int], order: Sequence[int]) -> Folding:
+        return cls(tuple(shape), tuple(dims), tuple(dim for dim in order if dim not in dims))
+
+    def fold(self, x: Tensor) -> Tensor:
+        """Folds ``x``, which may have fewer heads and another length."""
+        last = (x.ndim - 2, x.ndim - 1)
+        moved = x.permute(*self.others, *self.dims, *last)
+        length = math.prod(x.shape[dim] for dim in self.dims)
+        return moved.reshape(-1, length, *x.shape[-2:]).transpose(1, 2)
+
+    def unfold(self, folded: Tensor) -> Tensor:
+        leading = (*self.others, *self.dims)
+        apart = folded.transpose(1, 2).reshape(
+            *(self.shape[d] for d in leading), *folded.shape[1::2]
+        )
+        return apart.permute(*undone(leading), -2, -1)
 
 
 def attend_whole(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
@@ -54,7 +82,9 @@ def attend_whole(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
 
     A bias must be whole too: (B, S, S, Z) with as many heads as ``q``.
     """
-    folded = [fold(x, scores.dims) for x in (q, k, v)]
+    ordered = scores.bias is not None  # by sample
+    folding = Folding.of(q.shape, scores.dims) if ordered else Folding.as_in_memory(q, scores)
+    folded = [folding.fold(x) for x in (q, k, v)]
     if scores.projection is not None:
         folded[1:] = project(folded[1], folded[2], scores.projection)
     if scores.bias is None:
@@ -64,7 +94,7 @@ def attend_whole(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
         samples = zip(*(x.chunk(q.shape[0]) for x in folded), scores.bias, strict=True)
         outs = [kernel(*qkv, attn_mask=bias.permute(2, 0, 1)[None]) for *qkv, bias in samples]
         out = torch.cat(outs) if len(outs) > 1 else outs[0]
-    return unfold(out, q.shape, scores.dims)
+    return folding.unfold(out)
 
 
 def project(k: Tensor, v: Tensor, projection: Tensor) -> list[Tensor]:

@@ -7,10 +7,12 @@ a whole sequence took 27 times as long as they need (docs/decisions/0023).
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 from torch import Tensor
 
+from spbench.comm.packing import memory_order, undone
 from spbench.layers.kernels import kernel
 
 PIECE = 1024
@@ -21,12 +23,21 @@ LONGER = 8
 
 def cross_attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention of every position of ``q`` (B, *axes, Z, D) to all of k, v (B, L, Z, D)."""
-    flat = q.flatten(1, -3)
-    count = pieces(flat.shape[1], max(PIECE, LONGER * k.shape[1]))
-    cut = flat.unflatten(1, (count, flat.shape[1] // count)).flatten(0, 1)
-    keys, values = (x[:, None].expand(-1, count, -1, -1, -1).flatten(0, 1) for x in (k, v))
+    least = max(PIECE, LONGER * k.shape[1])
+    order = memory_order(q, 2)
+    sample = order.index(0)
+    if math.prod(q.shape[dim] for dim in order[sample + 1 : -2]) < least:
+        order, sample = [0, *(dim for dim in order if dim)], 0  # else pieces would be short
+    ordered = q.permute(order)
+    flat = ordered.flatten(sample + 1, -3)
+    *batch, queries = flat.shape[:-2]
+    count = pieces(queries, least)
+    cut = flat.unflatten(-3, (count, queries // count)).flatten(0, sample + 1)
+    keys, values = (
+        x[:, None].expand(*batch, count, *x.shape[1:]).flatten(0, sample + 1) for x in (k, v)
+    )
     out = kernel(*(x.transpose(1, 2) for x in (cut, keys, values)))
-    return out.transpose(1, 2).reshape(q.shape)
+    return out.transpose(1, 2).reshape(ordered.shape).permute(undone(order))
 
 
 @cache

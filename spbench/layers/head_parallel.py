@@ -33,7 +33,7 @@ def attend_by_heads(
     )
     k, v = shares.matched(k, comm.rank), shares.matched(v, comm.rank)
     out = attend_whole(q, k, v, mine)
-    (out,) = comm.switch(out, before=queries, after=shard)
+    (out,) = comm.switch(out, before=queries, after=shard, outermost=shard.dim)
     return out
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 def summed_products(products: Sequence[tuple[slice, Tensor, Tensor]], length: int) -> Tensor:
     """(b, length, D) from products that belong to slices of it, summed in float32 at least."""
     (_, left, right), *more = products
-    if not more:
+    if not more and left.shape[1] == length:
         return left @ right
     dtype = torch.promote_types(left.dtype, torch.float32)
     total = left.new_zeros(len(left), length, right.shape[-1], dtype=dtype)

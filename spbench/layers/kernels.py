@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from spbench.layers.watching import WatchingMode
 from spbench.workload.sharding import shard_sizes
 
 FASTEST_FIRST = [
@@ -110,7 +110,7 @@ def _call(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
 
 
 @final
-class KernelsSeen(TorchDispatchMode):
+class KernelsSeen(WatchingMode):
     """Notes which kernels of torch serve the attention that runs inside. Not for timed steps."""
 
     def __init__(self) -> None:

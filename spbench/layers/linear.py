@@ -1,9 +1,10 @@
 """Projections into and out of sublayers, whole or cut by heads or columns.
 
 A weight keeps the dims that mean something, (*out, *in): q, k and v of a self-attention are
-one weight (Z + 2 Zkv, D, H). ``cut`` names the dim that belongs to heads or columns. Every
-strategy's form of it loads from the same whole weight, and a parameter that holds only a part
-carries ``shard`` to tell which: the gate compares gradients weight by weight.
+one weight (Z + 2 Zkv, D, H). The first dim out of a projection into a sublayer, and the first into
+a projection out of one, belongs to heads or columns. Every strategy's form of a weight loads from
+the same whole one, and a parameter that holds only a part carries ``shard`` to tell which: the gate
+compares gradients weight by weight.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from spbench.layers.memory_order import in_memory_order
 from spbench.workload.sharding import Shard, runs_of, shard_sizes
 
 
@@ -25,8 +27,6 @@ class LinearSpec:
 
     in_shape: tuple[int, ...]
     out_shape: tuple[int, ...]
-    cut: int
-    """The dim of heads or columns: in ``out_shape`` going in, in ``in_shape`` going out."""
     units: int
     """The number of parts that can be shared out: groups of heads with one key, or columns."""
     widths: tuple[int, ...] = (1,)
@@ -66,8 +66,10 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, inner: int) -> Tenso
     """(…, *in) times a weight (*out, *in), whose last ``inner`` dims are summed over."""
     out_shape = weight.shape[: weight.ndim - inner]
     matrix = weight.reshape(math.prod(out_shape), -1)
-    flat = F.linear(x.flatten(-inner), matrix, None if bias is None else bias.flatten())
-    return flat.unflatten(-1, out_shape)
+    vector = None if bias is None else bias.flatten()
+    return in_memory_order(
+        lambda x: F.linear(x.flatten(-inner), matrix, vector).unflatten(-1, out_shape), x, inner
+    )
 
 
 @final

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
-from spbench.layers.attention import Scores, fold, project, unfold
+from spbench.layers.attention import Folding, Scores, project
 from spbench.layers.kernels import kernel
 from spbench.workload.block import Attention
 from spbench.workload.sharding import Shard
@@ -24,9 +24,10 @@ def attend_projected(
     """(B, *axes, Z, D) cut along an attended dim. Forward and backward: one all-reduce."""
     assert scores.projection is not None, "an attention without projection has nothing to sum"
     mine = comm.take(scores.projection, shard.along(2 + scores.dims.index(shard.dim)))
-    partial = project(fold(k, scores.dims), fold(v, scores.dims), mine)
+    folding = Folding.of(q.shape, scores.dims)
+    partial = project(folding.fold(k), folding.fold(v), mine)
     short_k, short_v = comm.all_reduce(torch.stack(partial))
-    return unfold(kernel(fold(q, scores.dims), short_k, short_v), q.shape, scores.dims)
+    return folding.unfold(kernel(folding.fold(q), short_k, short_v))
 
 
 def projected_traffic(attention: Attention, workload: Workload, ranks: int) -> Traffic:

@@ -93,8 +93,7 @@ def seeded(
     cuts: Mapping[str, Shard] = MappingProxyType({}),
     rank: int = 0,
 ) -> Inputs:
-    """Inputs made on ``device``, equal for every strategy: whole, or of those in ``cuts`` what
-    ``rank`` holds."""
+    """Inputs on ``device``, the same for any strategy; of those in ``cuts`` what ``rank`` holds."""
     return make(
         workload,
         lambda name, shape: seeded_part(
@@ -116,12 +115,13 @@ def seeded_part(
     """A rank's part of a seeded tensor; None: all of it.
 
     It is made in pieces along dim 1, the first sequence axis, so that no rank ever holds a whole
-    activation.
+    activation. The sharded axis is the outermost in memory.
     """
-    sizes = list(shape)
+    sizes, outermost = list(shape), 0
     if cut is not None:
-        sizes[cut.dim] = cut.sizes[rank]
-    part = torch.empty(sizes, device=device, dtype=dtype)
+        sizes[cut.dim], outermost = cut.sizes[rank], cut.dim
+    sizes.insert(0, sizes.pop(outermost))
+    part = torch.empty(sizes, device=device, dtype=dtype).movedim(0, outermost)
     filled, most = 0, -(-shape[1] // PIECES)
     for first in range(0, shape[1], most):
         piece = (shape[0], min(most, shape[1] - first), *shape[2:])

@@ -7,30 +7,30 @@ to that axis and follows its shard; so does every gradient that it contributes.
 
 from __future__ import annotations
 
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
+from spbench.layers.memory_order import in_memory_order
+from spbench.model.adaln import EPS, modulated_norm, plainly_modulated
 from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
 
-EPS = 1e-6
 
-
-class Modulated(NamedTuple):
-    """Shift, scale and gate of one sublayer, each broadcastable to (B, *axes, H)."""
-
-    shift: Tensor
-    scale: Tensor
-    gate: Tensor
+def time_dim_of(workload: Workload) -> int | None:
+    """The dim of the axis that the condition belongs to; None: it has one vector for a sample."""
+    return workload.dim("time") if workload.modulation == "per_time" else None
 
 
 @final
 class PlainNorm(nn.Module):
-    """LayerNorm with its own scale and bias, or RMSNorm; the residual is added as it is."""
+    """LayerNorm with its own scale and bias, or RMSNorm; the residual is added as it is.
+
+    (B, *axes, H) -> its norm, the activation for the residual to go on with, and no gate.
+    """
 
     def __init__(self, workload: Workload) -> None:
         super().__init__()
@@ -38,28 +38,39 @@ class PlainNorm(nn.Module):
         layer = workload.norm == "layer"
         self.bias = nn.Parameter(torch.empty(workload.hidden)) if layer else None
 
-    def forward(self, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor, None]:
+        return in_memory_order(self._normed, x), x, None
+
+    def _normed(self, x: Tensor) -> Tensor:
         if self.bias is None:
-            return F.rms_norm(x, x.shape[-1:], self.weight, eps=EPS), None
-        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, eps=EPS), None
+            return F.rms_norm(x, x.shape[-1:], self.weight, eps=EPS)
+        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, eps=EPS)
 
 
 @final
 class ModulatedNorm(nn.Module):
-    """The norm without weights, then (1 + scale) x + shift; the residual's gate comes beside it."""
+    """The norm without weights, then (1 + scale) x + shift; the residual's gate comes beside it.
 
-    def __init__(self, workload: Workload, index: int) -> None:
+    A rank takes its part of the condition where it belongs to the sharded axis.
+    """
+
+    def __init__(self, workload: Workload, index: int, shard: Shard, comm: Collectives) -> None:
         super().__init__()
-        self.index = index
-        self.normed = F.layer_norm if workload.norm == "layer" else F.rms_norm
+        self.index, self.shard, self.comm = index, shard, comm
+        self.is_cut = shard.dim == time_dim_of(workload)
+        self.is_layer = workload.norm == "layer"
         self.table = nn.Parameter(torch.empty(3, workload.hidden))
 
-    def forward(self, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         assert condition is not None, "a modulated norm needs the condition"
-        mine = condition.select(-3, self.index) + self.table
-        mod = Modulated(*mine.unbind(-2))
-        normed = self.normed(x, x.shape[-1:], eps=EPS)
-        return torch.addcmul(mod.shift, normed, 1 + mod.scale), mod.gate
+        mine = condition.select(-3, self.index)
+        if self.is_cut:
+            mine = self.comm.take(mine, self.shard)
+        shift, scale, gate = (mine + self.table).unbind(-2)
+        if self.is_layer:
+            return *modulated_norm(x, scale, shift), gate
+        normed = in_memory_order(lambda x: F.rms_norm(x, x.shape[-1:], eps=EPS), x)
+        return plainly_modulated(normed, scale, shift), x, gate
 
 
 @final
@@ -71,31 +82,21 @@ class QueryKeyNorm(nn.Module):
         self.q_norm, self.k_norm = nn.RMSNorm(head_dim, eps=EPS), nn.RMSNorm(head_dim, eps=EPS)
 
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return self.q_norm(q), self.k_norm(k)
+        return in_memory_order(self.q_norm, q, 2), in_memory_order(self.k_norm, k, 2)
 
 
 @final
 class Conditioning(nn.Module):
-    """The condition (B, H) or (B, T, H) -> (B, *ones or time, modulated, 3, H), sharded."""
+    """The condition (B, H) or (B, T, H) -> (B, *ones or time, modulated, 3, H), whole."""
 
     def __init__(self, workload: Workload, modulated: int) -> None:
         super().__init__()
-        self.modulated = modulated
-        self.axes = len(workload.axes)
-        self.time_dim = workload.dim("time") if workload.modulation == "per_time" else None
-        hidden = workload.hidden
+        time_dim, hidden = time_dim_of(workload), workload.hidden
+        self.ones = [-1 if dim + 1 == time_dim else 1 for dim in range(len(workload.axes))]
+        self.parts = (modulated, 3, hidden)
         self.weight = nn.Parameter(torch.empty(modulated * 3 * hidden, hidden))
         self.bias = nn.Parameter(torch.empty(modulated * 3 * hidden))
 
     def forward(self, condition: Tensor) -> Tensor:
-        """The whole condition, projected; ``on_shard`` takes a rank's part of it."""
         projected = F.linear(F.silu(condition), self.weight, self.bias)
-        ones = [1] * self.axes
-        if self.time_dim is not None:
-            ones[self.time_dim - 1] = condition.shape[1]
-        shape = (condition.shape[0], *ones, self.modulated, 3, -1)
-        return projected.reshape(shape)
-
-    def on_shard(self, projected: Tensor, shard: Shard, comm: Collectives) -> Tensor:
-        """This rank's part if the condition belongs to the sharded axis, else all of it."""
-        return comm.take(projected, shard) if shard.dim == self.time_dim else projected
+        return projected.reshape(condition.shape[0], *self.ones, *self.parts)

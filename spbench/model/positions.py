@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
+from spbench.layers.memory_order import joined_in_memory_order
 from spbench.workload.block import Attention
 from spbench.workload.sharding import Shard, shard_sizes
 from spbench.workload.workload import Workload
@@ -101,4 +102,5 @@ class Rotary(nn.Module):
         left, right = (half.split(list(self.pairs.values()), -1) for half in x.chunk(2, -1))
         parts = list(zip(left, right, tables, strict=True))
         turned = [a * cos - b * sin for a, b, (cos, sin) in parts]
-        return torch.cat([*turned, *(a * sin + b * cos for a, b, (cos, sin) in parts)], -1)
+        turned += [a * sin + b * cos for a, b, (cos, sin) in parts]
+        return joined_in_memory_order(turned, 2)

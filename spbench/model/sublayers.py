@@ -18,6 +18,7 @@ from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
 from spbench.layers.cross_attention import cross_attend
 from spbench.layers.linear import LinearSpec
+from spbench.layers.memory_order import split_in_memory_order
 from spbench.layers.pair_bias import PairBias
 from spbench.model.inputs import Inputs
 from spbench.model.modulation import QueryKeyNorm
@@ -55,20 +56,12 @@ class SelfAttention(nn.Module):
         self.dims, self.causal = workload.dims(sublayer), sublayer.causal
         hidden, head_dim, units = workload.hidden, workload.head_dim, workload.key_heads
         self.group = group = workload.heads // units
+        width = (group + 2) * units
         heads_in = LinearSpec(
-            in_shape=(hidden,),
-            out_shape=((group + 2) * units, head_dim),
-            cut=0,
-            units=units,
-            widths=(group, 1, 1),
+            in_shape=(hidden,), out_shape=(width, head_dim), units=units, widths=(group, 1, 1)
         )
-        heads_out = LinearSpec(
-            in_shape=(workload.heads, head_dim),
-            out_shape=(hidden,),
-            cut=0,
-            units=units,
-            widths=(group,),
-        )
+        heads = (workload.heads, head_dim)
+        heads_out = LinearSpec(in_shape=heads, out_shape=(hidden,), units=units, widths=(group,))
         self.qkv = strategy.linear_in(heads_in, comm)
         self.out = strategy.linear_out(heads_out, comm)
         self.norm = QueryKeyNorm(head_dim) if workload.qk_norm else None
@@ -86,7 +79,7 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
         qkv = self.qkv(x, shard)
         keys = qkv.shape[-2] // (self.group + 2)
-        q, k, v = qkv.split((self.group * keys, keys, keys), -2)
+        q, k, v = split_in_memory_order(qkv, (self.group * keys, keys, keys), -2, features=2)
         if self.norm is not None:
             q, k = self.norm(q, k)
         q, k = self.rotary(q, k, self.strategy.inside(shard))
@@ -113,16 +106,14 @@ class CrossAttentionModule(nn.Module):
         self.length = sublayer.length
         hidden, heads = workload.hidden, sublayer.heads or workload.heads
         head_dim = hidden // heads
-
-        def spec(in_shape: tuple[int, ...], out_shape: tuple[int, ...]) -> LinearSpec:
-            return LinearSpec(in_shape=in_shape, out_shape=out_shape, cut=0, units=heads)
-
-        self.q = strategy.linear_in(spec((hidden,), (heads, head_dim)), comm)
+        queries = LinearSpec(in_shape=(hidden,), out_shape=(heads, head_dim), units=heads)
         keys_values = LinearSpec(
-            in_shape=(hidden,), out_shape=(2 * heads, head_dim), cut=0, units=heads, widths=(1, 1)
+            in_shape=(hidden,), out_shape=(2 * heads, head_dim), units=heads, widths=(1, 1)
         )
+        back = LinearSpec(in_shape=(heads, head_dim), out_shape=(hidden,), units=heads)
+        self.q = strategy.linear_in(queries, comm)
         self.kv = strategy.linear_in(keys_values, comm)
-        self.out = strategy.linear_out(spec((heads, head_dim), (hidden,)), comm)
+        self.out = strategy.linear_out(back, comm)
 
     def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
         k, v = self.kv(inputs.text[:, : self.length], None).chunk(2, -2)
@@ -141,20 +132,15 @@ class FeedForward(nn.Module):
         hidden, columns = workload.hidden, workload.columns(sublayer)
         self.gated = sublayer.activation == "swiglu"
         widths = (1, 1) if self.gated else (1,)
-        up = LinearSpec(
-            in_shape=(hidden,),
-            out_shape=(len(widths) * columns,),
-            cut=0,
-            units=columns,
-            widths=widths,
-        )
-        down = LinearSpec(in_shape=(columns,), out_shape=(hidden,), cut=0, units=columns)
+        wide = (len(widths) * columns,)
+        up = LinearSpec(in_shape=(hidden,), out_shape=wide, units=columns, widths=widths)
+        down = LinearSpec(in_shape=(columns,), out_shape=(hidden,), units=columns)
         self.up, self.down = strategy.linear_in(up, comm), strategy.linear_out(down, comm)
 
     def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
         wide = self.up(x, shard)
         if self.gated:
-            gate, value = wide.chunk(2, -1)
+            gate, value = split_in_memory_order(wide, (wide.shape[-1] // 2,) * 2, -1)
             active = F.silu(gate) * value
         else:
             active = F.gelu(wide, approximate="tanh")

@@ -1,4 +1,4 @@
-"""The transformer: one loop over sublayers, which knows neither ranks nor strategies.
+"""The transformer: a loop over blocks of sublayers, which knows neither ranks nor strategies.
 
     for sublayer, shard in zip(sublayers, layout):
         x = switch(x, to=shard)                  # only where the layout changes
@@ -12,7 +12,9 @@ block is recomputed from its input; the switch into the block is not.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple, final
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -20,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from spbench.comm.collectives import Collectives
 from spbench.layers.linear import LinearSpec, WholeLinear
 from spbench.model import sublayers
+from spbench.model.adaln import gated_sum
 from spbench.model.inputs import Inputs
 from spbench.model.modulation import Conditioning, ModulatedNorm, PlainNorm
 from spbench.model.positions import LearnedPositions, RotaryTables
@@ -29,18 +32,48 @@ from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
 
 
+class Placement(NamedTuple):
+    """How an activation lies on the ranks, and in the memory of each."""
+
+    shard: Shard
+    outermost: int
+    """The dim that is outermost in memory."""
+
+    @classmethod
+    def at_first(cls, shard: Shard) -> Placement:
+        return cls(shard, shard.dim)
+
+
 @final
 class Residual(nn.Module):
     """One sublayer with its norm and residual, on the shard that its layout asks for."""
 
-    def __init__(self, norm: nn.Module, sublayer: nn.Module, shard: Shard) -> None:
+    def __init__(self, norm: nn.Module, sublayer: nn.Module, place: Placement) -> None:
         super().__init__()
-        self.norm, self.sublayer, self.shard = norm, sublayer, shard
+        self.norm, self.sublayer, self.place = norm, sublayer, place
 
     def forward(self, x: Tensor, condition: Tensor | None, inputs: Inputs) -> Tensor:
-        normed, gate = self.norm(x, condition)
-        out: Tensor = self.sublayer(normed, inputs, self.shard)
-        return x + out if gate is None else x.addcmul(gate, out)
+        normed, x, gate = self.norm(x, condition)
+        out: Tensor = self.sublayer(normed, inputs, self.place.shard)
+        return x + out if gate is None else gated_sum(x, gate, out)
+
+
+@final
+class Block(nn.Module):
+    """The sublayers of one block; the activation comes as the first asks for it."""
+
+    def __init__(self, residuals: Sequence[Residual], comm: Collectives) -> None:
+        super().__init__()
+        self.comm, self.first, self.last = comm, residuals[0].place, residuals[-1].place
+        self.residuals = nn.ModuleList(residuals)
+
+    def forward(self, x: Tensor, condition: Tensor | None, inputs: Inputs) -> Tensor:
+        place = self.first
+        for residual in self.residuals:
+            assert isinstance(residual, Residual)
+            x = switched(x, place, residual.place, self.comm)
+            x, place = residual(x, condition, inputs), residual.place
+        return x
 
 
 @final
@@ -52,76 +85,64 @@ class Transformer(nn.Module):
         self.workload, self.comm = workload, comm
         shards = {axis: strategy.shard(workload, axis, comm.size) for axis in workload.axes}
         layout = [shards[axis] for axis in strategy.layout(workload, comm.size)]
+        places = placements(layout)
         self.first, self.last = layout[0], layout[-1]
         self.pairs = {axis: shards[axis].along(1) for axis in workload.pairs}
         self.positions = LearnedPositions(workload, comm)
         shared = sublayers.Shared(tables=RotaryTables(workload), pairs=self.pairs)
         modulated = [is_modulated(sublayer, workload) for sublayer in workload.block]
         self.conditioning = Conditioning(workload, sum(modulated)) if any(modulated) else None
-        self.residuals = nn.ModuleList()
-        for i, (sublayer, shard) in enumerate(zip(workload.stack, layout, strict=True)):
-            place = i % len(workload.block)
+        residuals: list[Residual] = []
+        for i, (sublayer, place) in enumerate(zip(workload.stack, places, strict=True)):
+            index = i % len(modulated)
             norm = (
-                ModulatedNorm(workload, sum(modulated[:place]))
-                if modulated[place]
+                ModulatedNorm(workload, sum(modulated[:index]), place.shard, comm)
+                if modulated[index]
                 else PlainNorm(workload)
             )
             made = sublayers.make(sublayer, workload, strategy, comm, shared)
-            self.residuals.append(Residual(norm, made, shard))
+            residuals.append(Residual(norm, made, place))
+        blocks = zip(*[iter(residuals)] * len(modulated), strict=True)
+        self.blocks = nn.ModuleList(Block(block, comm) for block in blocks)
         self.norm = PlainNorm(workload)
-        self.final = WholeLinear(
-            LinearSpec(
-                in_shape=(workload.hidden,),
-                out_shape=(workload.out_channels,),
-                cut=0,
-                units=workload.out_channels,
-            )
-        )
+        out = (workload.out_channels,)
+        self.final = WholeLinear(LinearSpec(in_shape=(workload.hidden,), out_shape=out, units=1))
 
     def forward(self, inputs: Inputs) -> Tensor:
         """The output for this rank's part of the inputs."""
-        projected = None if self.conditioning is None else self.conditioning(inputs.condition)
+        condition = None if self.conditioning is None else self.conditioning(inputs.condition)
         recompute = self.workload.checkpointing == "full" and inputs.x.requires_grad
-        shard = self.first
-        x = self.positions(inputs.x, shard)
-        length = len(self.workload.block)
-        residuals = [module for module in self.residuals if isinstance(module, Residual)]
-        for block in (residuals[i : i + length] for i in range(0, len(residuals), length)):
-            x = self._switch(x, shard, block[0].shard)
-            if recompute:
-                x = checkpoint(
-                    self._block,
-                    x,
-                    projected,
-                    inputs,
-                    block,
-                    use_reentrant=False,
-                    preserve_rng_state=False,  # nothing is random
-                )
-            else:
-                x = self._block(x, projected, inputs, block)
-            shard = block[-1].shard
-        normed, _ = self.norm(x, None)
+        place = Placement.at_first(self.first)
+        x = self.positions(inputs.x, self.first)
+        # Nothing is random, so there is no state to keep.
+        recomputed = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            x, place = switched(x, place, block.first, self.comm), block.last
+            run = partial(recomputed, block) if recompute else block
+            x = run(x, condition, inputs)
+        normed, *_ = self.norm(x, None)
         out: Tensor = self.final(normed, self.last)
         return out
 
-    def _block(
-        self, x: Tensor, projected: Tensor | None, inputs: Inputs, block: Sequence[Residual]
-    ) -> Tensor:
-        shard = block[0].shard
-        for residual in block:
-            x = self._switch(x, shard, residual.shard)
-            shard = residual.shard
-            x = residual(x, self._condition(projected, shard), inputs)
-        return x
 
-    def _condition(self, projected: Tensor | None, shard: Shard) -> Tensor | None:
-        if projected is None or self.conditioning is None:
-            return None
-        return self.conditioning.on_shard(projected, shard, self.comm)
+def placements(layout: Sequence[Shard]) -> list[Placement]:
+    """How the activation lies in each sublayer: at first with the sharded dim outermost.
 
-    def _switch(self, x: Tensor, before: Shard, after: Shard) -> Tensor:
-        if before == after:
-            return x
-        (x,) = self.comm.switch(x, before=before, after=after)
+    That dim stays outermost as long as each switch is from it or to it. A switch between two others
+    makes the dim that becomes whole the outermost. Either costs one copy.
+    """
+    places = [Placement.at_first(layout[0])]
+    for before, after in pairwise(layout):
+        outermost = places[-1].outermost
+        stays = before == after or outermost in (before.dim, after.dim)
+        places.append(Placement(after, outermost if stays else before.dim))
+    return places
+
+
+def switched(x: Tensor, before: Placement, after: Placement, comm: Collectives) -> Tensor:
+    """``x`` as ``after`` asks for it; itself where the shard stays."""
+    if before.shard == after.shard:
         return x
+    (x,) = comm.switch(x, before=before.shard, after=after.shard, outermost=after.outermost)
+    return x

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.head_parallel import bias_of_groups, bias_traffic_by_groups
 from spbench.layers.linear import LinearSpec, empty_parameter, product
+from spbench.layers.memory_order import in_memory_order, put_outermost
 from spbench.strategies.fixed_axis import FixedAxis
 from spbench.strategies.refusals import cut_why_not
 from spbench.workload.block import Sublayer
@@ -80,7 +80,7 @@ class ColumnCut(nn.Module):
     def __init__(self, spec: LinearSpec, comm: Collectives, keep_input: bool) -> None:
         super().__init__()
         self.comm, self.keep_input, self.inner = comm, keep_input, len(spec.in_shape)
-        part = spec.part(spec.cut, comm.size)
+        part = spec.part(0, comm.size)
         self.weight = empty_parameter(spec.out_shape + spec.in_shape, part, comm.rank)
         self.bias = empty_parameter(spec.out_shape, part, comm.rank)
 
@@ -89,7 +89,7 @@ class ColumnCut(nn.Module):
             return product(x, self.weight, self.bias, self.inner)
         matrix, bias = self.weight.flatten(0, -2), self.bias.flatten()
         out: Tensor = _GatherProduct.apply(x, matrix, bias, self.comm, shard, self.keep_input)
-        return out.view(*out.shape[:-1], *self.bias.shape)
+        return out.unflatten(-1, self.bias.shape)
 
 
 @final
@@ -99,12 +99,12 @@ class RowCut(nn.Module):
     def __init__(self, spec: LinearSpec, comm: Collectives) -> None:
         super().__init__()
         self.comm, self.inner = comm, len(spec.in_shape)
-        part = spec.part(len(spec.out_shape) + spec.cut, comm.size)
+        part = spec.part(len(spec.out_shape), comm.size)
         self.weight = empty_parameter(spec.out_shape + spec.in_shape, part, comm.rank)
         self.bias = empty_parameter(spec.out_shape, None)
 
     def forward(self, x: Tensor, shard: Shard) -> Tensor:
-        partial = product(x, self.weight, None, self.inner)
+        partial = product(put_outermost(x, shard.dim), self.weight, None, self.inner)
         return self.comm.reduce_scatter(partial, shard) + self.bias
 
 
@@ -115,16 +115,16 @@ class _GatherProduct(torch.autograd.Function):
         gathered = comm.start_all_gather(x, shard).wait()
         ctx.comm, ctx.shard, ctx.keep_input = comm, shard, keep_input
         ctx.save_for_backward(gathered if keep_input else x, matrix)
-        return F.linear(gathered, matrix, bias)
+        return in_memory_order(lambda x: nn.functional.linear(x, matrix, bias), gathered)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         saved, matrix = ctx.saved_tensors
         gather = None if ctx.keep_input else ctx.comm.start_all_gather(saved, ctx.shard)
-        partial = grad @ matrix
+        grad = grad.movedim(ctx.shard.dim, 0).contiguous()  # as gather and scatter have it
+        partial = (grad @ matrix).movedim(0, ctx.shard.dim)
         x = saved if gather is None else gather.wait()
         scatter = ctx.comm.start_reduce_scatter(partial, ctx.shard)
-        rows = grad.flatten(0, -2)
-        grad_matrix, grad_bias = rows.t() @ x.flatten(0, -2), rows.sum(0)
-        return scatter.wait(), grad_matrix, grad_bias, None, None, None
+        rows, inputs = (each.flatten(0, -2) for each in (grad, x.movedim(ctx.shard.dim, 0)))
+        return scatter.wait(), rows.t() @ inputs, rows.sum(0), None, None, None

@@ -25,8 +25,7 @@ class BrokenPlugInError(Failure, ValueError):
 
 
 def plug_ins(taken: Container[str]) -> dict[str, str]:
-    """``module:class`` by the name of the strategy, but for names that are ``taken``. Loads
-    nothing."""
+    """``module:class`` by the strategy's name, but for names that are ``taken``. Loads nothing."""
     points = entry_points(group=GROUP)
     return {point.name: point.value for point in points if point.name not in taken}
 

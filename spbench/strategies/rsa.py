@@ -25,6 +25,7 @@ from spbench.comm.collectives import Collectives, Pending
 from spbench.layers.attention import Scores
 from spbench.layers.in_place import softmax_backward_
 from spbench.layers.linformer import attend_projected, projected_traffic
+from spbench.layers.memory_order import put_outermost
 from spbench.layers.ring_scores import Rows
 from spbench.strategies.fixed_axis import FixedAxis
 from spbench.workload.block import Attention, Sublayer
@@ -69,7 +70,7 @@ class RingSelfAttention(FixedAxis):
             return super().attend(q, k, v, scores, shard, comm)
         if scores.projection is not None:
             return attend_projected(q, k, v, scores, shard, comm)
-        rows = Rows(q.shape, k.shape, scores, shard, comm.rank)
+        rows = Rows(q, k, scores, shard, comm.rank)
         return _Rings.apply(q, k, v, scores.bias, rows, comm, self.reduce_scatter)
 
 
@@ -77,7 +78,7 @@ class _Rings(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
         bias, rows, comm, ctx.scatter = how
-        scaled, keys = rows.fold(q).mul_(q.shape[-1] ** -0.5), rows.fold_keys(k)
+        scaled, keys = rows.fold(q) * q.shape[-1] ** -0.5, rows.fold_keys(k)
         scores = rows.mask_(rows.product(scaled, comm.ring(keys, rows.keys), hidden=-torch.inf))
         if bias is not None:
             rows.add_bias_(scores, bias)
@@ -85,7 +86,8 @@ class _Rings(torch.autograd.Function):
         values = rows.fold_keys(v)
         ctx.save_for_backward(scaled, keys, values, weights)
         ctx.rows, ctx.comm, ctx.biased = rows, comm, bias is not None
-        return rows.unfold(rows.times_keys(weights, comm.ring(values, rows.keys)))
+        out = rows.unfold(rows.times_keys(weights, comm.ring(values, rows.keys)))
+        return put_outermost(out, rows.shard.dim).flatten(-3, -2)
 
     @staticmethod
     @once_differentiable
@@ -100,16 +102,13 @@ class _Rings(torch.autograd.Function):
         d_k = _start_sum(d_scores, scaled, rows, comm, ctx.scatter)
         d_bias = rows.bias_gradient(d_scores) if ctx.biased else None
         d_keys = (rows.unfold_keys(each.wait()) for each in (d_k, d_v))
-        return rows.unfold(d_q), *d_keys, d_bias, None, None, None
+        return rows.unfold(d_q).flatten(-3, -2), *d_keys, d_bias, None, None, None
 
 
 def _start_sum(row: Tensor, right: Tensor, rows: Rows, comm: Collectives, scatter: bool) -> Pending:
     """Starts to sum a gradient of all keys or values over the ranks; gives this rank's part."""
-    outermost = rows.transposed_product(row, right).transpose(0, 1).contiguous()
-    by_rank = Shard.of_sizes(0, rows.keys.sizes)
+    partial = rows.transposed_product(row, right)
     if scatter:
-        pending = comm.start_reduce_scatter(outermost, by_rank)
-    else:
-        place = by_rank.offset(comm.rank), by_rank.sizes[comm.rank]
-        pending = Pending(comm.all_reduce_(outermost), outermost.narrow(0, *place))
-    return pending.then(lambda mine: mine.transpose(0, 1))
+        return comm.start_reduce_scatter(partial.transpose(0, 1), rows.keys)
+    summed = partial.narrow(1, rows.keys.offset(comm.rank), rows.keys.sizes[comm.rank])
+    return Pending(comm.all_reduce_(partial), summed.transpose(0, 1))

@@ -20,11 +20,13 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.group import Group
-from spbench.comm.packing import Cut
 from spbench.results.sample import Exchange, Exchanged
+from spbench.worker.link_times import timed
 from spbench.worker.observer import Observer
 from spbench.worker.timer import Stopwatch
+from spbench.workload.case import TimedTransfer
 from spbench.workload.sharding import Shard
+from spbench.workload.traffic import Op
 
 LARGE_BYTES = 16 * 2**20
 TRIES = 3
@@ -126,20 +128,14 @@ def difference(received: Tensor, expected: Tensor) -> str:
 
 def rates(group: Group, now_s: Callable[[], float] = time.perf_counter) -> dict[str, float]:
     """Bytes that this rank sends in a second, by operation: the best of three tries."""
-    transport = group.transports.strategy
-    length = LARGE_BYTES // 4 // group.size
-    sent, received = (torch.zeros(length * group.size, device=group.device) for _ in range(2))
-    shard = Shard.even(0, len(sent), group.size)
-    outgoing, incoming = ([Cut(x, shard)] for x in (sent, received))
-    large: dict[str, Callable[[], object]] = {
-        "all_reduce": lambda: transport.all_reduce(sent).wait(),
-        "all_to_all": lambda: transport.all_to_all(incoming, outgoing, 0).wait(),
+    watch, length = Stopwatch(group=group, now_s=now_s), LARGE_BYTES // 4
+    lengths: dict[Op, int] = {
+        "all_reduce": length,
+        "all_to_all": length * (group.size - 1) // group.size,
     }
-    bytes_per_s = {}
-    for op, run in large.items():
-        times_ms, _ = Stopwatch(group=group, now_s=now_s).time(run, 1 + TRIES)
-        transport.reset()
-        run()
-        bytes_per_s[op] = float(sum(transport.sent.values())) / (min(times_ms[1:]) / 1e3)
-    transport.reset()
+    bytes_per_s: dict[str, float] = {}
+    for op, sent in lengths.items():
+        transfer = TimedTransfer(op=op, elements=[sent] * group.size, dtype="float32")
+        timing = timed(transfer, group, watch, most=TRIES)
+        bytes_per_s[op] = timing.sent_bytes / (min(timing.ms) / 1e3)
     return bytes_per_s

@@ -17,8 +17,7 @@ class GateResult:
     """The name of the workload that was compared."""
     output: Difference
     gradient: Difference | None
-    """The worst error of the input's and the weights' gradients, and of updated weights; None in
-    forward mode."""
+    """The worst error of all gradients and of updated weights; None in forward mode."""
     bypassed: str | None
     """What passed by ``comm/``, which counts the bytes."""
     sent: Count

@@ -42,7 +42,7 @@ def time_transfers(
     timings = []
     for number, transfer in enumerate(transfers, start=1):
         with observer.phase(f"{transfer.op} ({number} of {len(transfers)})"):
-            timings.append(_timed(transfer, group, watch))
+            timings.append(timed(transfer, group, watch))
     link, nominal = nominal_rate(group.device)
     gpu = Gpu(group.device) if group.device.type == "cuda" else None
     return LinkTimes(
@@ -56,8 +56,8 @@ def time_transfers(
     )
 
 
-def _timed(transfer: TimedTransfer, group: Group, watch: Stopwatch) -> LinkTiming:
-    """Counted and warmed up first, then repeated as often as the cap allows."""
+def timed(transfer: TimedTransfer, group: Group, watch: Stopwatch, most: int = MOST) -> LinkTiming:
+    """Counted and warmed up first, then repeated as often as the cap allows, up to ``most``."""
     transports = group.transports
     transport = transports.gradients if transfer.gradients else transports.strategy
     send = prepared(transfer, transport, group.device)
@@ -65,7 +65,7 @@ def _timed(transfer: TimedTransfer, group: Group, watch: Stopwatch) -> LinkTimin
     watch.once(send)
     sent = float(sum(transport.sent.values()))
     (slowest_ms,) = group.largest(watch.once(send)[:1])
-    repeats = min(MOST, max(LEAST, int(CAP_S * 1e3 / max(slowest_ms, 1e-3))))
+    repeats = min(most, max(LEAST, int(CAP_S * 1e3 / max(slowest_ms, 1e-3))))
     times_ms, _ = watch.time(send, repeats)
     transport.reset()
     return LinkTiming(sent_bytes=sent, ms=times_ms)
@@ -81,17 +81,17 @@ def prepared(
         return torch.zeros(count, dtype=getattr(torch, transfer.dtype), device=device)
 
     def cut(sizes: Sequence[int]) -> Cut:
-        return Cut(new(sum(sizes)), Shard.of_sizes(0, tuple(sizes)))
+        return Cut(new(sum(sizes)), 0, Shard.of_sizes(0, tuple(sizes)))
 
     match transfer.op:
         case "all_to_all":
             leave = _to_each(held[rank], rank, size)
             come = [_to_each(held[other], other, size)[rank] for other in range(size)]
             sent, received = (cut(sizes) for sizes in (leave, come))
-            return lambda: transport.all_to_all([received], [sent], 0).wait()
+            return lambda: transport.all_to_all([received], [sent]).wait()
         case "all_gather":
             mine, parts = new(held[rank]), cut(held)
-            return lambda: transport.all_gather(parts, mine, 0).wait()
+            return lambda: transport.all_gather(parts, mine).wait()
         case "reduce_scatter":
             mine, parts = new(held[rank]), cut(held)
             return lambda: transport.reduce_scatter(mine, parts).wait()
@@ -104,8 +104,7 @@ def prepared(
 
 
 def _to_each(count: int, rank: int, size: int) -> list[int]:
-    """Elements that ``rank`` sends to each rank, ``count`` in all; as many stay as one of them
-    gets."""
+    """Elements that ``rank`` sends to each, ``count`` in all; as many stay as one of them gets."""
     others = list(shard_sizes(count, size - 1))
     return [*others[:rank], others[-1], *others[rank:]]
 

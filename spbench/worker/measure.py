@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -26,7 +28,7 @@ from spbench.worker.silent_pass import SilentPass
 from spbench.worker.step import Step
 from spbench.worker.step_proof import Expected, StepProof
 from spbench.worker.timer import WINDOW, Stopwatch
-from spbench.worker.turn_client import TURN_S
+from spbench.worker.turn_client import TURN_S, TurnClient
 from spbench.workload.case import Case, MeasurementBudget
 from spbench.workload.traffic import by_call, by_op, by_phase
 
@@ -87,27 +89,13 @@ def _time(
             silent.prove(proof)
 
     with observer.phase("timed and silent"):
+        timed = TimedPass(step, watch, Machine(group), proof, observer.turns)
+        look = partial(timed.machine.look, is_silent=True)
+        also = partial(silent.time, look=look) if both else None
         typical_ms = statistics.median(warmup[-WINDOW:])
-        machine = Machine(group)
-        issue_ms: list[float] = []
-
-        def timed(steps: int) -> list[float]:
-            if observer.turns is not None:
-                with machine.elsewhere():
-                    observer.turns.take()
-            times, issued = watch.time(step, steps)
-            machine.look()
-            issue_ms.extend(issued)
-            proof.look_at_gradients()
-            return times
-
-        def silenced(steps: int) -> list[float]:
-            return silent.time(steps, lambda: machine.look(is_silent=True))
-
         block_s = math.inf if observer.turns is None else TURN_S
-        also = silenced if both else None
-        times = sample(timed, also, group.largest, budget, typical_ms, block_s)
-        conditions = machine.seen()
+        times = sample(timed.time, also, group.largest, budget, typical_ms, block_s)
+        conditions = timed.machine.seen()
     observer.times.steps_s += watch.spent_s
     return {
         "warmup": len(warmup) + 2,  # with the two before the clock
@@ -115,10 +103,36 @@ def _time(
         "step_ms": None if is_share else times.timed_ms,
         "compute_ms": times.timed_ms if is_share else silent.known(times.silent_ms),
         "compute_note": silent.why_none,
-        "issue_ms": issue_ms if group.device.type == "cuda" else None,
+        "issue_ms": timed.issue_ms if group.device.type == "cuda" else None,
         "stopped_by": times.stopped_by,
         "conditions": conditions,
     }
+
+
+@final
+@dataclass
+class TimedPass:
+    """Steps as they are; behind each block a look at the machine and at the gradients."""
+
+    one_step: Callable[[], None]
+    watch: Stopwatch
+    machine: Machine
+    proof: StepProof
+    turns: TurnClient | None
+    """Where another launch takes turns with this one."""
+    issue_ms: list[float] = field(default_factory=list)
+    """Milliseconds until the call of each step returned."""
+
+    def time(self, steps: int) -> list[float]:
+        """Takes steps against the clock; returns this rank's milliseconds of each."""
+        if self.turns is not None:
+            with self.machine.elsewhere():
+                self.turns.take()
+        times, issued = self.watch.time(self.one_step, steps)
+        self.machine.look()
+        self.issue_ms += issued
+        self.proof.look_at_gradients()
+        return times
 
 
 def _memory_and_bytes(

@@ -15,16 +15,16 @@ from typing import Any, final
 import psutil
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from spbench.errors import or_none
+from spbench.layers.watching import WatchingMode
 
 ROUND_BYTES = 512
 
 
 @final
-class LiveStorages(TorchDispatchMode):
+class LiveStorages(WatchingMode):
     """Counts the bytes of storages that are alive, and keeps their peak."""
 
     def __init__(self, already_there: Iterable[Tensor]) -> None:

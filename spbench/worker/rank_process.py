@@ -20,12 +20,7 @@ from pathlib import Path
 
 import torch
 
-from spbench.comm.group import (
-    Group,
-    ProcessGroup,
-    ShareOfGroup,
-    is_broken_connection,
-)
+from spbench.comm.group import Group, ProcessGroup, ShareOfGroup, is_broken_connection
 from spbench.comm.meeting_file import MeetingFile
 from spbench.errors import Failure
 from spbench.layers.kernels import fastest_kernels
@@ -159,6 +154,7 @@ def work(job: Job, group: Group, observer: Observer, folder: Path) -> str:
         if job.transfers:
             return time_transfers(job.transfers, group, observer).model_dump_json()
         checked = []
+        folder.mkdir(parents=True, exist_ok=True)  # ranks that joined have none before this
         with checks_path(folder, group.rank).open("w", encoding="utf-8", buffering=1) as file:
             for check in verify_all(job.checks, group, observer):
                 file.write(f"{check.model_dump_json()}\n")

@@ -31,10 +31,7 @@ def run_seeded(step: Step, rounded_to: torch.dtype, observer: Observer) -> dict[
 
 
 def updated_weights(
-    step: Step,
-    rounded_to: torch.dtype,
-    exact: Mapping[str, Tensor],
-    observer: Observer,
+    step: Step, rounded_to: torch.dtype, exact: Mapping[str, Tensor], observer: Observer
 ) -> dict[str, Tensor]:
     """This rank's weights by name, after two further steps that change them.
 

@@ -10,10 +10,10 @@ from collections import Counter
 from typing import Any, final
 
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from spbench.comm.transport import Transports
+from spbench.layers.watching import WatchingMode
 from spbench.text import counted
 
 COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem")
@@ -26,7 +26,7 @@ arrives, and at most a packing and an unpacking that its real transport can do w
 
 
 @final
-class Witness(TorchDispatchMode):
+class Witness(WatchingMode):
     """Sees every operation of one step."""
 
     def __init__(self, transports: Transports) -> None:

@@ -49,8 +49,7 @@ class MeasurementBudget(Frozen):
 
     @property
     def max_steps(self) -> int:
-        """Steps that a rank may run: the gate's, two that are counted, warm-up, both passes, and
-        the last one."""
+        """Steps of a rank at most: the gate's, two counted, warm-up, both passes, the last one."""
         silent = 1 + self.max_iterations if self.silent else 0
         return 4 + self.max_warmup + self.max_iterations + silent
 
@@ -153,8 +152,7 @@ class TimedTransfer(Frozen):
 
 
 class Job(Frozen):
-    """One start of ``ranks`` processes: to measure a case, run gate checks, try or time
-    collectives."""
+    """One start of ``ranks`` processes: to measure, run gate checks, try or time collectives."""
 
     ranks: PositiveInt
     device: Device

@@ -42,12 +42,6 @@ def reductions(work: Workload, ranks: int) -> Iterator[Workload]:
             yield _named(work, _smaller_heads(sizes, head_dims) if head_dims else sizes)
 
 
-def smallest(work: Workload, ranks: int) -> Workload:
-    """The last of ``reductions``."""
-    *_, last = reductions(work, ranks)
-    return last
-
-
 def _named(work: Workload, reduced: Workload) -> Workload:
     """``reduced`` with a name that says what it has of ``work``."""
     parts = [f"{reduced.depth} of {work.depth} blocks"] if reduced.depth < work.depth else []

@@ -32,7 +32,6 @@ Op = Literal["all_to_all", "all_gather", "reduce_scatter", "all_reduce", "p2p"]
 Phase = Literal["forward", "backward", "gradients"]
 Count = dict[tuple[Phase, Op], Fraction]
 """Bytes sent by one rank in one step, by phase and operation."""
-
 OPS: tuple[Op, ...] = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "p2p")
 PHASES: tuple[Phase, ...] = ("forward", "backward", "gradients")
 

@@ -13,7 +13,6 @@ from spbench.workload.block import SUBLAYERS, Frozen
 from spbench.workload.yaml_lines import MAX_SHOWN, KeyPath, YamlData, short
 
 M = TypeVar("M", bound=Frozen)
-
 EXAMPLES = {"attention": "time", "cross_attention": "120", "mlp": "4"}
 FORMS = {
     "block": "write a list of sublayers, as in '- attention: time'",
@@ -52,8 +51,7 @@ class MisfitError(ValueError):
 
 
 def validated(model: type[M], data: YamlData, parts: Mapping[str, type[Frozen]]) -> M:
-    """``data`` as a model, whose ``parts`` are models of their own. Raises WorkloadError with the
-    line of the offending key."""
+    """``data`` as a model of these ``parts``. Raises WorkloadError with the line of a wrong key."""
     try:
         return model.model_validate(data.value)
     except ValidationError as error:

@@ -30,8 +30,6 @@ from spbench.workload.catalogue import find, with_settings
 from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
 
-Shards = Sequence[Shard]
-
 
 def shape(name: str = "axes-2d-uneven", **settings: Any) -> Workload:
     return with_settings(find(name, "verify"), [f"{k}={v}" for k, v in settings.items()])
@@ -99,8 +97,8 @@ def test_accumulated_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def lossy(self: Rows, row: Tensor, keys: Tensor) -> Tensor:
         total = torch.zeros(*row.shape[:-1], keys.shape[-1], dtype=row.dtype)
-        for at in range(keys.shape[-2]):
-            total = total + row[..., at : at + 1] * keys[..., at : at + 1, :]
+        for at, key in enumerate(keys):
+            total = total + row[..., at : at + 1] * key[:, None]
         return total
 
     axes = "{time: 2, space: 1024}"
@@ -133,7 +131,7 @@ def test_a_ring_that_adds_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few roundings of a sum in 16 bits hide in those of the workload's own type."""
 
     def lossy(self: Rows, row: Tensor, keys: Tensor) -> Tensor:
-        parts = zip(row.chunk(4, -1), keys.chunk(4, -2), strict=True)
+        parts = zip(row.chunk(4, -1), keys.transpose(0, 1).chunk(4, -2), strict=True)
         total = torch.zeros((), dtype=torch.bfloat16)
         for some, of_them in parts:
             total = total + (some @ of_them).bfloat16()
@@ -173,17 +171,17 @@ def test_rows_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch, strategy: str)
         parts = [part.reshape(-1) for part in whole.split(list(sizes), dim)]
         return torch.cat(parts).view(whole.shape)
 
-    exchange, gather = Collectives.exchange, Collectives.start_all_gather
+    make_whole, gather = collectives.make_whole, Collectives.start_all_gather
 
-    def wrong_switch(self: Collectives, xs: Any, before: Shards, after: Shards) -> list[Tensor]:
-        right_values = exchange(self, xs, before, after)
-        return [shuffled(x, b.sizes, b.dim) for x, b in zip(right_values, before, strict=True)]
+    def wrong_switch(transport: Any, xs: Any, outermost: Shard, others: Any) -> list[Tensor]:
+        right_values = make_whole(transport, xs, outermost, others)
+        return [shuffled(x, outermost.sizes, outermost.dim) for x in right_values]
 
     def wrong_gather(self: Collectives, x: Tensor, shard: Shard) -> Any:
         whole = gather(self, x, shard).wait()
         return collectives.Pending(_Nothing(), shuffled(whole, shard.sizes, shard.dim))
 
-    monkeypatch.setattr(Collectives, "exchange", wrong_switch)
+    monkeypatch.setattr(collectives, "make_whole", wrong_switch)
     monkeypatch.setattr(Collectives, "start_all_gather", wrong_gather)
     assert caught(strategy, 2, shape(batch=3))
 
@@ -245,7 +243,7 @@ def test_gradients_round_the_ring_the_wrong_way(monkeypatch: pytest.MonkeyPatch)
         comm.all_reduce_(partial).wait()
         mirrored = -comm.rank % comm.size
         mine = partial.narrow(1, rows.keys.offset(mirrored), rows.keys.sizes[comm.rank])
-        return collectives.Pending(_Nothing(), mine)
+        return collectives.Pending(_Nothing(), mine.transpose(0, 1))
 
     monkeypatch.setattr(rsa, "_start_sum", wrong)
     even = {"axes": "{time: 6, space: 12}", "dtype": "float64"}
@@ -284,13 +282,13 @@ def test_stale_ring_block(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_swapped_split(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads shared out in the wrong order on the way back."""
-    right = Collectives.exchange
+    right = collectives.make_cut
 
-    def wrong(self: Collectives, xs: Any, before: Shards, after: Shards) -> list[Tensor]:
-        right_values = right(self, xs, before, after)
-        return [x.flip(b.dim) for x, b in zip(right_values, before, strict=True)]
+    def wrong(transport: Any, xs: Any, outermost: Shard, others: Any, *more: Any) -> Any:
+        right_values = right(transport, xs, outermost, others, *more)
+        return [x.flip(other.dim) for x, other in zip(right_values, others, strict=True)]
 
-    monkeypatch.setattr(Collectives, "exchange", wrong)
+    monkeypatch.setattr(collectives, "make_cut", wrong)
     assert caught("ulysses", 2, shape("axes-2d"))
 
 
@@ -314,8 +312,8 @@ def test_one_extra_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
         self: Any, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Any
     ) -> Tensor:
         if shard.dim in scores.dims:
-            cuts = [Cut(q.new_zeros(2), Shard.even(0, 2, 2))]
-            comm.transport.all_to_all(cuts, cuts, 0).wait()
+            cuts = [Cut(q.new_zeros(2), 0, Shard.even(0, 2, 2))]
+            comm.transport.all_to_all(cuts, cuts).wait()
         return right(self, q, k, v, scores, shard, comm)
 
     monkeypatch.setattr(ulysses.Ulysses, "attend", wasteful)
@@ -336,13 +334,13 @@ def test_a_strategy_that_does_not_communicate(monkeypatch: pytest.MonkeyPatch) -
 
 def test_one_wrong_rank_is_not_diluted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault on one of eight ranks is as large as if it were on all."""
-    right = Collectives.exchange
+    right = collectives.make_whole
 
-    def wrong(self: Collectives, xs: Any, before: Shards, after: Shards) -> list[Tensor]:
-        right_values = right(self, xs, before, after)
-        return [x * 1.5 for x in right_values] if self.rank == 7 else right_values
+    def wrong(transport: Any, xs: Any, outermost: Shard, others: Any) -> list[Tensor]:
+        right_values = right(transport, xs, outermost, others)
+        return [x * 1.5 for x in right_values] if transport.rank == 7 else right_values
 
-    monkeypatch.setattr(Collectives, "exchange", wrong)
+    monkeypatch.setattr(collectives, "make_whole", wrong)
     work = shape("axes-2d", axes="{time: 16, space: 16}", dtype="bfloat16", mode="forward")
     outcomes = prove(work, load("dsp"), 8)
     assert "output" in (outcomes[7].why_wrong() or "")

@@ -96,7 +96,9 @@ def test_nan_in_a_gradient_of_every_timed_step_in_run(monkeypatch: pytest.Monkey
     def broken(self: Step, *args: Any) -> Any:
         out = real(self, *args)
         if self.ranks > 1 and self.rank == 1 and next(steps) > 2:
-            parameter = dict(self.model.named_parameters())["residuals.0.sublayer.out.bias"]
+            parameter = dict(self.model.named_parameters())[
+                "blocks.0.residuals.0.sublayer.out.bias"
+            ]
             assert parameter.grad is not None
             parameter.grad[0] = torch.nan
         return out
@@ -104,7 +106,7 @@ def test_nan_in_a_gradient_of_every_timed_step_in_run(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Step, "__call__", broken)
     samples = run_on_threads(shape(), "ulysses", 2)
     assert {sample.status for sample in samples} == {"wrong_result"}
-    words = "gradient of residuals.0.sublayer.out.bias is not finite in the timed steps"
+    words = "gradient of blocks.0.residuals.0.sublayer.out.bias is not finite in the timed steps"
     assert samples[1].reason == words
 
 
@@ -212,8 +214,9 @@ def test_a_defect_from_the_third_block_on(
 
     def wrong(self: Transformer, workload: Workload, strategy: Any, comm: Any) -> None:
         real(self, workload, strategy, comm)
-        for residual in self.residuals[2 * len(workload.block) :] if comm.size > 1 else ():
-            residual.register_forward_hook(lambda module, given, out: out * 1.02)
+        for block in self.blocks[2:] if comm.size > 1 else ():
+            for residual in block.residuals:
+                residual.register_forward_hook(lambda module, given, out: out * 1.02)
 
     monkeypatch.setattr(Transformer, "__init__", wrong)
     work = shape(**FIVE_BLOCKS)

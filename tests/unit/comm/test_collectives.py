@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -54,15 +56,54 @@ def test_switch_reshards(shape: tuple[int, ...], ranks: int, other_way: bool) ->
 @examples(15)
 @given(SHAPES, st.integers(1, 4))
 def test_tensors_travel_together(shape: tuple[int, ...], ranks: int) -> None:
-    """Several tensors of different widths in one all-to-all arrive as they would alone."""
-    before, after = Shard.even(1, shape[1], ranks), Shard.even(2, shape[2], ranks)
-    xs = [whole_tensor((*shape[:3], width)) for width in (shape[3], 2, 5)]
+    """Tensors of equal or other lengths in one all-to-all arrive as they would alone, as views of
+    one; so do their gradients."""
+    before = Shard.even(1, shape[1], ranks)
+    for lengths in [(shape[2], 4, 5), (4, 4, 4)]:
+        xs = [whole_tensor((*shape[:2], length, shape[3])) for length in lengths]
+        after = [Shard.even(2, length, ranks) for length in lengths]
+        run_rank_threads(ranks, partial(_travel, xs=xs, before=before, after=after))
+
+
+def _travel(
+    transport: ThreadTransport, xs: Sequence[Tensor], before: Shard, after: Sequence[Shard]
+) -> None:
+    comm = Collectives(transport)
+    mine = [comm.take(x, before).clone().requires_grad_() for x in xs]
+    switched = comm.switch(*mine, before=before, after=after)
+    wholes = [comm.take(x, shard) for x, shard in zip(xs, after, strict=True)]
+    assert all(torch.equal(y, whole) for y, whole in zip(switched, wholes, strict=True))
+    assert sum(transport.calls.values()) == (1 if transport.sent else 0)
+    torch.autograd.backward(switched, [2 * whole for whole in wholes])
+    for x, part in zip(xs, mine, strict=True):
+        assert part.grad is not None
+        assert torch.equal(part.grad, 2 * comm.take(x, before))
+
+
+@examples(10)
+@given(SHAPES, st.integers(1, 4), st.booleans())
+def test_a_switch_leaves_its_outermost_dim_outermost(
+    shape: tuple[int, ...], ranks: int, other_way: bool
+) -> None:
+    """Either dim may be it; gradients come in the order in which the tensor lay."""
+    x = whole_tensor(shape)
+    first, second = Shard.even(1, shape[1], ranks), Shard.even(2, shape[2], ranks)
+    before, after = (second, first) if other_way else (first, second)
 
     def rank_main(transport: ThreadTransport) -> None:
         comm = Collectives(transport)
-        switched = comm.switch(*(comm.take(x, before) for x in xs), before=before, after=after)
-        assert all(torch.equal(y, comm.take(x, after)) for x, y in zip(xs, switched, strict=True))
-        assert sum(transport.calls.values()) == (1 if transport.sent else 0)
+        for outermost in (1, 2):
+            mine = comm.take(x, before).movedim(outermost, 0).contiguous().movedim(0, outermost)
+            mine.requires_grad_()
+            (switched,) = comm.switch(mine, before=before, after=after, outermost=outermost)
+            assert torch.equal(switched, comm.take(x, after))
+            switched.backward(switched.detach())
+            assert mine.grad is not None
+            assert torch.equal(mine.grad, mine)
+            for each in (switched, mine.grad):
+                assert each.movedim(outermost, 0).is_contiguous()
+
+    run_rank_threads(ranks, rank_main)
 
     run_rank_threads(ranks, rank_main)
 
@@ -121,36 +162,49 @@ def test_a_ring_brings_every_block(shape: tuple[int, ...], ranks: int, dim: int)
 def test_outermost_dims_are_not_copied() -> None:
     """With the sharded axis outermost a switch packs once, or unpacks once, never both."""
     x = torch.randn(1, 6, 8, 5)
-    outer, inner = Cut(x, Shard.even(1, 6, 2)), Cut(x, Shard.even(2, 8, 2))
+    outer, inner = Cut(x, 1, Shard.even(1, 6, 2)), Cut(x, 2, Shard.even(2, 8, 2))
     assert pack([outer]).data_ptr() == x.data_ptr()
     assert pack([inner]).data_ptr() != x.data_ptr()
     assert unpacked([outer])[0].data_ptr() == x.data_ptr()
-    assert pack([Cut(x[:, 1:, 2:], Shard.even(1, 5, 2))]).data_ptr() != x[:, 1:, 2:].data_ptr()
+    assert pack([Cut(x[:, 1:, 2:], 1, Shard.even(1, 5, 2))]).data_ptr() != x[:, 1:, 2:].data_ptr()
 
 
 @examples(40)
 @given(SHAPES, st.integers(1, 4), st.integers(1, 2), st.integers(1, 3))
 def test_packing_is_undone(shape: tuple[int, ...], ranks: int, dim: int, tensors: int) -> None:
-    """Rank by rank, tensor by tensor, each part flattened; unpacking puts each back."""
-    shard = Shard.even(dim, shape[dim], ranks)
-    cuts = [Cut(whole_tensor((*shape[:3], shape[3] + i)), shard) for i in range(tensors)]
+    """Rank by rank the parts, joined along their dim and flattened; unpacking puts each back."""
+    lengths = [shape[dim] + i for i in range(tensors)]
+    cuts = [
+        Cut(whole_tensor((*shape[:dim], n, *shape[dim + 1 :])), dim, Shard.even(dim, n, ranks))
+        for n in lengths
+    ]
     packed = pack(cuts)
-    expected = torch.cat([part.reshape(-1) for parts in by_rank(cuts) for part in parts])
+    expected = torch.cat([torch.cat(list(parts), dim).reshape(-1) for parts in by_rank(cuts)])
     assert torch.equal(packed, expected)
     assert sum(splits(cuts) or [len(packed)]) == len(packed)
-    outs = [Cut(torch.zeros_like(cut.tensor), shard) for cut in cuts]
+    outs = [Cut(torch.zeros_like(cut.tensor), dim, cut.shard) for cut in cuts]
     flat, unpack = unpacked(outs)
     flat.copy_(packed)
     unpack()
     assert all(torch.equal(o.tensor, c.tensor) for o, c in zip(outs, cuts, strict=True))
 
 
-def test_even_shards_cost_one_copy_a_tensor() -> None:
-    """q, k and v of 16 ranks are packed by three copies, as for any number of ranks."""
-    cuts = [Cut(torch.randn(1, 4, 16, 8), Shard.even(2, 16, 16)) for _ in range(3)]
+@pytest.mark.parametrize("shape", [(2, 0, 4, 3), (0, 5, 4, 3)])
+def test_a_rank_that_holds_nothing_packs_nothing(shape: tuple[int, ...]) -> None:
+    """As one of four ranks on a pair tensor of three rows; several tensors, and cut evenly."""
+    cuts = [Cut(torch.zeros(shape), 2, Shard.even(2, 4, 2)) for _ in range(2)]
+    assert pack(cuts).numel() == 0
+    flat, unpack = unpacked(cuts)
+    unpack()
+    assert flat.numel() == 0
+
+
+def test_even_shards_cost_one_copy() -> None:
+    """q, k and v of 16 ranks are packed together by one copy, as for any number of ranks."""
+    cuts = [Cut(torch.randn(1, 4, 16, 8), 2, Shard.even(2, 16, 16)) for _ in range(3)]
     with CopiesMode() as seen:
         pack(cuts)
-    assert seen.copies == 3
+    assert seen.copies == 1
     assert splits(cuts) is None
 
 
@@ -158,12 +212,11 @@ def test_the_hosts_work_does_not_grow_with_ranks() -> None:
     """A switch of even shards calls torch as often on 128 ranks as on 8."""
     calls = set()
     for ranks in (8, 64, 128):
-        before, after = Shard.even(1, 256, ranks), Shard.even(2, 128, ranks)
+        after = Shard.even(2, 128, ranks)
         xs = [torch.zeros(2, 256, 128, 1) for _ in range(3)]
         with CopiesMode() as seen:
-            cuts = [Cut(x, after) for x in xs]
-            pack(cuts)
-            _, unpack = unpacked([Cut(x, before) for x in xs])
+            pack([Cut(x, 2, after) for x in xs])
+            _, unpack = unpacked([Cut(x, 2, after) for x in xs])
             unpack()
         calls.add(seen.calls)
     assert len(calls) == 1
@@ -175,7 +228,7 @@ class CopiesMode(TorchDispatchMode):
     copies = calls = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.copies += func is torch.ops.aten.copy_.default
+        self.copies += func in (torch.ops.aten.copy_.default, torch.ops.aten.cat.out)
         self.calls += 1
         return func(*args, **(kwargs or {}))
 

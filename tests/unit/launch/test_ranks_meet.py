@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from spbench.errors import UNFIT
 from spbench.launch import interfaces
-from spbench.launch.coordinator import FILES
+from spbench.launch.coordinator import FILES, _Launch
 from spbench.launch.interfaces import MOST_BYTES, loopback_interface
-from spbench.launch.launcher import LauncherError
+from spbench.launch.launcher import LauncherError, LaunchResult
 from spbench.launch.local import LocalLauncher
 from spbench.launch.ranks import NodeRanks
 from spbench.results.variables import compared
@@ -67,7 +69,22 @@ def test_the_interface_of_one_machine_is_no_other_setting() -> None:
     assert compared("NCCL_SOCKET_IFNAME=eth0", "") == "NCCL_SOCKET_IFNAME=eth0"
 
 
-@pytest.mark.parametrize("name", ["../x", "/x", "rank0.json/../../x", "logs/others/x", "run.json"])
+OTHER_FILES = ["../x", "/x", "rank0.json/../../x", "logs/others/x", "run.json"]
+
+
+@pytest.mark.parametrize("name", OTHER_FILES)
 def test_no_other_file_comes_from_another_node(name: str) -> None:
     assert FILES.fullmatch(name) is None
     assert FILES.fullmatch("rank10.pulse") and FILES.fullmatch("logs/others/attempt_0/3/stderr.log")
+
+
+def test_what_another_node_posts_is_written_by_name(tmp_path: Path) -> None:
+    """Whoever reaches the store may post anything: only files of ranks are written."""
+    files = {"rank1.json": "mine", "run.json": "not mine", "../x": "nor this"}
+    done = {"ended": LaunchResult(ok=True).model_dump(mode="json"), "files": files}
+    launch = object.__new__(_Launch)
+    store = SimpleNamespace(read=lambda _: json.dumps(done))
+    folder = tmp_path / "launch"
+    vars(launch).update(_beats={1: ("", 0.0)}, _store=store, _number=0, _folder=folder)
+    assert launch._gather(LaunchResult(ok=True)).ok
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["rank1.json"]

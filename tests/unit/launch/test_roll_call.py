@@ -18,9 +18,11 @@ import pytest
 from spbench.comm.kv_store import KeyValueStore
 from spbench.errors import UNFIT, USAGE, Failure
 from spbench.launch.failure_notices import DIED, FailureNotices
-from spbench.launch.launcher import Deadlines, LaunchResult, status_and_cause
+from spbench.launch.joining import call_roll
+from spbench.launch.launcher import LaunchResult, status_and_cause
 from spbench.launch.roll_call import Arrival, Roll, RollCall
 from spbench.results.sample import Sample
+from spbench.workload.case import Job
 
 ASKED = {"WORLD_SIZE": "2", "torch": "2", "the cases": "abc"}
 HOST = socket.gethostname()
@@ -170,7 +172,10 @@ def test_a_killed_rank_is_named_in_the_row(store: KeyValueStore, interrupted: bo
     samples = [] if mine is None else [mine]
     blame = notices(store, 0, pids).blame(mine, samples, 5.0)
     result = LaunchResult(ok=False, **{"rank": 0, "exitcode": 1} | blame)
-    assert status_and_cause(result, samples, 3, Deadlines()) == ("crash", f"rank 2 {DIED}")
+    assert status_and_cause(result, samples, Job(ranks=3, device="cpu")) == (
+        "crash",
+        f"rank 2 {DIED}",
+    )
     left = [Sample(rank=1, status="comm_error", reason="Connection closed"), *samples]
     elsewhere = notices(store, 0).blame(mine, left, 5.0)
     assert elsewhere.get("rank") == (None if interrupted else 2)
@@ -185,3 +190,19 @@ def test_interrupted_ranks_have_not_died(store: KeyValueStore) -> None:
     for rank in (1, 2):
         notices(store, rank).leave(Sample(rank=rank, status="interrupted"))
     assert not first.another_failed()
+
+
+def test_what_ranks_must_agree_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cases and the limit of silence, by name, so that a difference is told."""
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(RollCall, "answer", lambda call, decide: call.me.asked)
+
+    def asked(cases: str, hang_s: float) -> Any:
+        job = Job(ranks=2, device="cpu", hang_s=hang_s)
+        return call_roll(job, ("127.0.0.1", 1), cases, dict)
+
+    one, other_cases, other_limit = asked("a", 7.0), asked("b", 7.0), asked("a", 8.0)
+    assert asked("a", 7.0) == one and one["WORLD_SIZE"] == "2"
+    assert [name for name in one if one[name] != other_cases[name]] == ["the cases"]
+    assert [name for name in one if one[name] != other_limit[name]] == ["--hang-after"]

@@ -19,7 +19,7 @@ from helpers.network_namespace import needs_namespace
 from helpers.spbench_process import ROOT
 
 from spbench.launch import ranks
-from spbench.launch.launcher import LauncherError
+from spbench.launch.launcher import LauncherError, status_and_cause
 from spbench.launch.local import LocalLauncher
 from spbench.launch.process import FORK_SERVER, LAUNCHER, AgentProcess
 from spbench.workload.case import Job
@@ -97,3 +97,33 @@ def test_a_heartbeat_without_memory_is_an_error(tmp_path: Path) -> None:
     )
     assert done.returncode == 1, done.stderr
     assert "No space left on device" in done.stderr
+
+
+def test_each_start_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What killed processes left goes when a launcher starts, not with each launch."""
+    swept: list[int] = []
+    monkeypatch.setattr("spbench.launch.process.sweep", lambda: swept.append(1))
+    agent = AgentProcess(tmp_path / "log", {})
+    monkeypatch.setattr(agent, "_words", ["-c", "input()"])
+    for _ in range(2):
+        agent.start()
+        assert swept == [1]
+    agent.end(now=True)
+
+
+@pytest.mark.parametrize(("still_s", "hung"), [(9.0, True), (1.0, False)])
+def test_who_was_stopped_is_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, still_s: float, hung: bool
+) -> None:
+    """Without a wait for stacks, which it would not have written."""
+    ended: list[bool] = []
+    launcher = LocalLauncher(tmp_path / "launcher.log")
+    agent = SimpleNamespace(stopped=lambda: FORK_SERVER, end=lambda *, now: ended.append(now))
+    monkeypatch.setattr(launcher, "_agent", agent)
+    job = Job(ranks=2, device="cpu", hang_s=8.0)
+    result = launcher._end_launch(tmp_path, tmp_path, job, still_s)
+    assert (result.culprit, result.timed_out, ended) == (FORK_SERVER, not hung, [True])
+    why = "the fork server was stopped by a signal (SIGSTOP)"
+    status, cause = status_and_cause(result, [], job)
+    assert (status, cause.startswith(f"{why}; ")) == ("hang" if hung else "timeout", True)
+    assert "stacks" not in cause

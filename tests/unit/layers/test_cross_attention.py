@@ -8,6 +8,7 @@ from torch import Tensor
 
 from spbench.layers import cross_attention
 from spbench.layers.cross_attention import cross_attend, pieces
+from spbench.layers.memory_order import put_outermost
 
 
 @pytest.mark.parametrize(
@@ -35,16 +36,20 @@ def test_no_queries(queries: tuple[int, int]) -> None:
     assert out.shape == (1, *queries, 2, 8)
 
 
+@pytest.mark.parametrize("outermost", [0, 1, 2])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_pieces_change_nothing(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Output and gradients equal those of every query with every key, written out."""
+def test_pieces_change_nothing(batch: int, outermost: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output and gradients equal those of every query with every key, written out, whichever dim
+    is outermost in memory; it stays so where samples have pieces of their own."""
     torch.manual_seed(0)
-    q = torch.randn(batch, 6, 16, 2, 4, dtype=torch.float64, requires_grad=True)
+    q = put_outermost(torch.randn(batch, 6, 16, 2, 4, dtype=torch.float64), outermost)
+    q.requires_grad_()
     k, v = (torch.randn(batch, 5, 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
     monkeypatch.setattr(cross_attention, "PIECE", 8)
     monkeypatch.setattr(cross_attention, "LONGER", 1)
     assert pieces(6 * 16, 8) == 12
     computed = cross_attend(q, k, v)
+    assert outermost == 2 or computed.movedim(outermost, 0).is_contiguous()
     weights = (torch.einsum("btszd,blzd->btszl", q, k) / 4**0.5).softmax(-1)
     wanted = torch.einsum("btszl,blzd->btszd", weights, v)
     cotangent = torch.randn_like(wanted)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.gate_on_threads import prove, why_wrong
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spbench.comm.fake import silent_transports
@@ -51,3 +52,14 @@ def test_a_mask_takes_a_product_for_each_tile() -> None:
     """Fewer than a product for each rank's block would be, on eight ranks."""
     masked = products("[{attention: time, causal: true}]", 8)
     assert 6 < masked <= 6 * 8
+
+
+@pytest.mark.parametrize(
+    ("strategy", "length", "ranks"),
+    [("rsa", 2, 2), ("rsa", 6, 4), ("rsa", 7, 5), ("rsa:reduce-scatter", 9, 6)],
+)
+def test_a_masked_sequence_of_few_positions(strategy: str, length: int, ranks: int) -> None:
+    """A rank whose rows need a single product, of fewer keys than there are."""
+    settings = ["block=[{attention: time, causal: true}]", f"axes={{time: {length}, space: 1}}"]
+    work = with_settings(find("attention-only", "verify"), [*settings, "depth=1", "dtype=float64"])
+    assert not why_wrong(prove(work, load(strategy), ranks))

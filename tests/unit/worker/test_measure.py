@@ -159,7 +159,10 @@ def test_ranks_of_different_speed_stop_together(monkeypatch: pytest.MonkeyPatch)
     assert max(slow["step_ms"]) > 30.0
 
 
-@pytest.mark.parametrize(("step", "kind"), [(0, torch.OutOfMemoryError), (3, RuntimeError)])
+@pytest.mark.parametrize(
+    ("step", "kind"),
+    [pytest.param(0, torch.OutOfMemoryError, marks=pytest.mark.long), (3, RuntimeError)],
+)
 def test_a_silent_pass_without_memory_leaves_only_its_times_blank(
     monkeypatch: pytest.MonkeyPatch, step: int, kind: type[Exception]
 ) -> None:

@@ -41,7 +41,7 @@ def caught(strategy: str, ranks: int, *settings: str) -> str:
     return why_wrong(prove(shape("axes-2d", *settings), load(strategy), ranks))
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.long), 3])
 @pytest.mark.parametrize("strategy", variants())
 def test_two_updates_equal_one_devices(strategy: str, ranks: int) -> None:
     """Every weight after two steps of AdamW in float64, cut or whole, below 1e-9."""
@@ -190,7 +190,10 @@ def counted(strategy: str, ranks: int, *settings: str) -> Iterator[tuple[int, in
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.long), 3])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    "strategy",
+    ["dsp", "megatron-sp", *(pytest.param(s, marks=pytest.mark.long) for s in ("ulysses", "rsa"))],
+)
 def test_memory_is_as_computed(strategy: str, ranks: int, dtype: str) -> None:
     """Within 1 % of two moments a weight that the rank holds; and the peak is so much higher."""
     for bytes_, more, arithmetic in counted(strategy, ranks, f"dtype={dtype}"):

@@ -51,7 +51,8 @@ def naive(work: Workload, weights: Weights, given: Inputs) -> Tensor:
         for sublayer in work.block
     ]
     for i, sublayer in enumerate(work.stack):
-        at, mine = i % len(work.block), f"residuals.{i}."
+        block, at = divmod(i, len(work.block))
+        mine = f"blocks.{block}.residuals.{at}."
         part = {name.removeprefix(mine): w for name, w in weights.items() if name.startswith(mine)}
         if modulated[at]:
             condition = projected(work, weights, given, places, sum(modulated))

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from spbench.workload.block import Attention, CrossAttention, Mlp
 from spbench.workload.case import QUICK, Case
-from spbench.workload.reduced import smallest
+from spbench.workload.reduced import reductions
 from spbench.workload.validate import MIN_HIDDEN
 from spbench.workload.workload import Workload
 
@@ -134,7 +134,7 @@ def test_a_twin_keeps_what_makes_shards_uneven(
     """Reduced axes keep their remainders modulo ranks, heads their number; all else shrinks."""
     assume(heads * head_dim >= MIN_HIDDEN)
     work = workload(axes={"time": time, "space": space}, heads=heads, hidden=heads * head_dim)
-    reduced = smallest(work, ranks)
+    *_, reduced = reductions(work, ranks)
     assert Workload.model_validate(reduced.model_dump(by_alias=True)) == reduced
     for axis, length in work.axes.items():
         assert reduced.axes[axis] % ranks == length % ranks

@@ -1,0 +1,62 @@
+"""Work on activations in the order in which their positions lie in memory.
+
+The sharded axis is the outermost in memory, wherever it stands among the dims: so collectives take
+and give activations as they are. What treats each position alike need not know, and would copy a
+tensor whose dims lie otherwise; what joins or splits tensors would give them another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from spbench.comm.packing import memory_order, undone
+
+
+def in_memory_order(function: Callable[[Tensor], Tensor], x: Tensor, features: int = 1) -> Tensor:
+    """``function`` of ``x``, which gets and keeps the dims but ``features`` in memory's order."""
+    order = memory_order(x, features)
+    return restored(function(permuted(x, order)), order[: x.ndim - features])
+
+
+def split_in_memory_order(
+    x: Tensor, widths: Sequence[int], dim: int, features: int = 1
+) -> list[Tensor]:
+    """Stretches of ``x`` along a feature ``dim`` (negative); gradients join in memory's order."""
+    order = memory_order(x, features)
+    if _is_sorted(order):
+        return list(x.split(widths, dim))
+    leading = order[: x.ndim - features]
+    return [restored(part, leading) for part in x.permute(order).split(widths, dim)]
+
+
+def joined_in_memory_order(parts: Sequence[Tensor], features: int = 1) -> Tensor:
+    """Parts end to end along the last dim, in the order of the first."""
+    order = memory_order(parts[0], features)
+    if _is_sorted(order):
+        return torch.cat(list(parts), -1)
+    leading = order[: parts[0].ndim - features]
+    return restored(torch.cat([part.permute(order) for part in parts], -1), leading)
+
+
+def put_outermost(x: Tensor, dim: int) -> Tensor:
+    """``x`` with ``dim`` outermost in memory and the others in their order; a copy unless it is."""
+    return x.movedim(dim, 0).contiguous().movedim(0, dim)
+
+
+def _is_sorted(order: Sequence[int]) -> bool:
+    return all(dim == place for place, dim in enumerate(order))
+
+
+def permuted(x: Tensor, order: Sequence[int]) -> Tensor:
+    """``x`` with its dims in ``order``; itself where they are so already."""
+    return x if _is_sorted(order) else x.permute(*order)
+
+
+def restored(x: Tensor, leading: Sequence[int]) -> Tensor:
+    """``x``, whose ``leading`` dims were permuted, as it was before."""
+    if _is_sorted(leading):
+        return x
+    return x.permute(*undone(leading), *range(len(leading), x.ndim))

@@ -1,0 +1,186 @@
+"""adaLN's fused form against its plain one: values, gradients, passes over the activation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
+
+from spbench.comm.collectives import Collectives
+from spbench.comm.fake import silent_transports
+from spbench.model import adaln
+from spbench.model.modulation import ModulatedNorm
+from spbench.model.transformer import Placement, Residual
+from spbench.workload.catalogue import find, with_settings
+from spbench.workload.sharding import Shard
+
+HIDDEN, T, S = 24, 3, 5
+Form = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+ORDERS = [(0, 1, 2), (1, 0, 2), (2, 0, 1), (2, 1, 0)]
+"""Orders in memory of sample, time and space."""
+
+
+def fused(x: Tensor, scale: Tensor, shift: Tensor, gate: Tensor) -> Tensor:
+    """A sublayer that takes the sine of what it is given."""
+    y, x = adaln.modulated_norm(x, scale, shift)
+    return adaln.gated_sum(x, gate, y.sin())
+
+
+def plain(x: Tensor, scale: Tensor, shift: Tensor, gate: Tensor) -> Tensor:
+    y = F.layer_norm(x, x.shape[-1:], eps=adaln.EPS) * (1 + scale) + shift
+    return x + gate * y.sin()
+
+
+class Given(NamedTuple):
+    x: Tensor
+    scale: Tensor
+    shift: Tensor
+    gate: Tensor
+
+
+def given(
+    batch: int, per_time: bool, order: Sequence[int], dtype: torch.dtype = torch.float64
+) -> tuple[Given, Tensor]:
+    """Inputs, with x in an order in memory, and the gradient of the output."""
+    generator = torch.Generator().manual_seed(7)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    shape = (batch, T, S, HIDDEN)
+    lengths = [shape[dim] for dim in order]
+    places = [list(order).index(dim) for dim in range(3)]
+    x = (2 * drawn(*lengths, HIDDEN) + 1).permute(*places, 3)
+    vectors = [drawn(batch, T if per_time else 1, 1, HIDDEN) for _ in range(3)]
+    return Given(x, *vectors), drawn(*shape)
+
+
+def results(form: Form, leaves: Given, cotangent: Tensor) -> list[Tensor]:
+    """The output and all gradients."""
+    leaves = Given(*(leaf.detach().requires_grad_() for leaf in leaves))
+    out = form(*leaves)
+    return [out, *torch.autograd.grad(out, leaves, cotangent)]
+
+
+def error(found: Tensor, wanted: Tensor) -> float:
+    found, wanted = found.detach().double(), wanted.detach()
+    return float((found - wanted).norm() / wanted.norm())
+
+
+@pytest.fixture
+def any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also short stretches get operations of their own."""
+    monkeypatch.setattr(adaln, "LEAST_ELEMENTS", {"cpu": 0})
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("per_time", [False, True])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_it_equals_the_plain_form(
+    batch: int, per_time: bool, order: tuple[int, ...], any_length: None
+) -> None:
+    """In float64, also recomputed; short stretches, which take the plain form, too."""
+    leaves, cotangent = given(batch, per_time, order)
+
+    def recomputed(*leaves: Tensor) -> Tensor:
+        out: Tensor = checkpoint(fused, *leaves, use_reentrant=False)
+        return out
+
+    wanted = results(plain, leaves, cotangent)
+    for form in (fused, recomputed):
+        found = results(form, leaves, cotangent)
+        assert max(map(error, found, wanted)) < 1e-12
+    adaln.LEAST_ELEMENTS["cpu"] = 2**30
+    assert max(map(error, results(fused, leaves, cotangent), wanted)) < 1e-12
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_the_order_in_memory_stays(batch: int, any_length: None) -> None:
+    """What comes out, and the gradient of the input, lie in memory as the input does."""
+    for order in ORDERS:
+        leaves, cotangent = given(batch, False, order)
+        lying = leaves.x.stride()
+        grads = results(fused, leaves, cotangent.as_strided(cotangent.shape, lying))
+        assert all(grad[0].stride() == lying[1:] for grad in grads[:2])
+
+
+@pytest.mark.parametrize("per_time", [False, True])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_rounding_is_no_larger_than_the_plain_forms(
+    batch: int, per_time: bool, any_length: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bfloat16 over many positions: sums are in 32 bits, which a CPU's layer norm has not."""
+    for name, length in {"T": 8, "S": 64, "HIDDEN": 192}.items():
+        monkeypatch.setattr(f"{__name__}.{name}", length)
+    leaves, cotangent = given(batch, per_time, ORDERS[0], torch.bfloat16)
+    exact = results(plain, Given(*(leaf.double() for leaf in leaves)), cotangent.double())
+    errors = [
+        [error(found, wanted) for found, wanted in zip(each, exact, strict=True)]
+        for each in (results(form, leaves, cotangent) for form in (fused, plain))
+    ]
+    assert all(mine < plains for mine, plains in zip(*errors, strict=True)), errors
+
+
+class Passes(TorchDispatchMode):
+    """Counts passes over an activation of ``elements``, in parts of at least ``least``."""
+
+    def __init__(self, elements: int, least: int) -> None:
+        super().__init__()
+        self.elements, self.least, self.counted = elements, least, 0.0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        allocates = func.__name__.startswith(("empty", "new_empty"))
+        if not func.is_view and not allocates:
+            read, written = tree_leaves(args), tree_leaves(result)
+            tensors = [each for each in read + written if isinstance(each, Tensor)]
+            sizes = [each.numel() for each in tensors if each.numel() >= self.least]
+            self.counted += sum(sizes) / self.elements
+        return result
+
+
+class Handed(nn.Module):
+    """A sublayer that hands on what it is given, in a view."""
+
+    def forward(self, x: Tensor, *_: Any) -> Tensor:
+        return x.view_as(x)
+
+
+def passes(batch: int, order: Sequence[int]) -> float:
+    """Passes in the backward of a modulated residual of the model, about its sublayer."""
+    work = with_settings(find("dsp-720m-small"), [f"batch={batch}"])
+    comm = Collectives(silent_transports(0, 1).strategy)
+    place = Placement.at_first(Shard.even(1, work.axes["time"], 1))
+    residual = Residual(ModulatedNorm(work, 0, place.shard, comm), Handed(), place)
+    lengths = [(batch, *work.axes.values())[dim] for dim in order]
+    places = [list(order).index(dim) for dim in range(3)]
+    x, cotangent = (torch.randn(*lengths, work.hidden).permute(*places, 3) for _ in range(2))
+    condition = torch.randn(batch, 1, 1, 1, 3, work.hidden)
+    leaves = [x.requires_grad_(), condition.requires_grad_(), residual.norm.table]
+    out = residual(*leaves[:2], None)
+    with Passes(x.numel(), x.numel() // batch) as seen:
+        torch.autograd.grad(out, leaves, cotangent)
+    return seen.counted
+
+
+def test_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """9 passes over the activation in backward of norm, modulation and gated residual.
+
+    A pass is an operand of an operation, read, or its result, written, of the activation's size; a
+    sample counts as its share. What an operation does inside is its own: layer norm's backward has
+    two kernels on a GPU, which both read. Views and allocations are none. Each sample has a gate of
+    its own, which costs one more where there are two.
+    """
+    assert [passes(1, order) for order in ORDERS] == [9] * len(ORDERS)
+    assert passes(2, ORDERS[0]) == 10
+    monkeypatch.setattr(adaln, "_are_long", lambda x, vector: False)
+    assert passes(1, ORDERS[0]) == passes(2, ORDERS[0]) == 23

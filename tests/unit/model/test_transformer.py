@@ -1,0 +1,49 @@
+"""Blocks of the transformer as modules: called, recomputed and named one by one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from spbench.comm.fake import silent_transports
+from spbench.worker.reference import OneDevice
+from spbench.worker.step import Step
+from spbench.workload.catalogue import find, with_settings
+
+
+def one_step(*settings: str) -> Step:
+    work = with_settings(find("checkpointed", "verify"), list(settings))
+    return Step(work, OneDevice(), silent_transports(0, 1), torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("checkpointing", "calls"), [("none", 1), ("full", 2)])
+def test_a_block_is_recomputed_as_a_whole(checkpointing: str, calls: int) -> None:
+    """A step calls each block once, and once more in backward under checkpointing."""
+    step = one_step(f"checkpointing={checkpointing}", "mode=train")
+    called: Counter[nn.Module] = Counter()
+
+    def count(module: nn.Module, given: Any) -> None:
+        called[module] += 1
+
+    for block in step.model.blocks:
+        block.register_forward_pre_hook(count)
+    step(*step.seeded_inputs())
+    assert [called[block] for block in step.model.blocks] == [calls] * step.workload.depth
+
+
+def test_a_block_holds_its_weights() -> None:
+    """Blocks have equal weights by name and shape; what is outside belongs to no block."""
+    model = one_step().model
+    shapes = [{name: p.shape for name, p in block.named_parameters()} for block in model.blocks]
+    assert all(each == shapes[0] for each in shapes)
+    outside = {name for name, _ in model.named_parameters() if not name.startswith("blocks.")}
+    assert {name.partition(".")[0] for name in outside} <= {
+        "positions",
+        "conditioning",
+        "norm",
+        "final",
+    }
