@@ -8,12 +8,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pandas
-from pydantic import ValidationError
 
+from spbench.errors import or_none
+from spbench.results.agreement import TOLERANCE
+from spbench.results.conditions import OTHERS_SHARE
 from spbench.results.iterations import (
     LAUNCH,
     has_samples,
@@ -25,15 +28,17 @@ from spbench.results.record import Record
 from spbench.results.row_relations import (
     FIELDS,
     Reasons,
+    Wrong,
     between_rows,
     differ,
+    exceeds,
+    figures_of,
     prepared,
     relative_limit,
     within_rows,
 )
-from spbench.results.run_json import read_run
+from spbench.results.run_json import case_of, read_run
 from spbench.results.step_time import outer_deciles, typical
-from spbench.workload.case import Case
 
 TIMES = ("step_ms", "step_ms_p10", "step_ms_p90", "compute_ms", "iterations")
 TRIMMED_MEAN = 4
@@ -41,6 +46,8 @@ TRIMMED_MEAN = 4
 OF_CASE = (*FIELDS, "workload_key")
 OF_SAMPLES = 1e-5
 """Relative difference that rounding explains between a figure and samples, of six digits."""
+OTHERS, TENTHS = r"^others used ([\d.]+) of (\d+) core", 0.0501
+"""Cores of others and of the machine in ``noisy``, and how far the first is rounded."""
 MOST_LAUNCHES = 200
 """Launches of a file whose samples are opened; those of more would take seconds."""
 
@@ -57,55 +64,65 @@ def contradictions(rows: pandas.DataFrame, why: Sequence[str], folder: Path) -> 
     last = good.index[~good.duplicated(LAUNCH, keep="last")]
     for witness in (
         within_rows,
+        _against_limits,
         lambda sound: _against_run_json(sound, folder),
-        lambda sound: _against_samples(sound.loc[sound.index.isin(last)], folder),
+        lambda sound: _against_samples(sound, sound.index.isin(last), folder),
         between_rows,
     ):
         sound = rows[reasons == ""]
         for reason, is_wrong in witness(sound) if len(sound) else ():
-            wrong = is_wrong.index[is_wrong]
-            reasons[wrong] = reasons[wrong].where(reasons[wrong] != "", reason)
+            for row in sound.index[is_wrong]:
+                reasons[row] = reasons[row] or reason
     return reasons.tolist()
+
+
+def _against_limits(rows: pandas.DataFrame) -> Reasons:
+    """Good rows that others' work, or a last step too far from the first, should have marked."""
+    figures, limit = figures_of(rows), relative_limit(rows, ("others_cores",))
+    is_good, noisy = (rows["status"] == "ok").to_numpy(), rows["noisy"]
+    most = np.array([TOLERANCE.get(name, np.inf) for name in rows["dtype"]])
+    yield (
+        "repeat_error is too large for ok",
+        exceeds(figures["repeat_error"], most, limit) & is_good,
+    )
+    with np.errstate(invalid="ignore"):
+        is_known = (figures["gpu_neighbours"] > 0) | (figures["alloc_retries"] > 0)
+    said = noisy.str.extract(OTHERS).astype("float64").to_numpy()
+    least = np.fmax(said[:, 0] - TENTHS, OTHERS_SHARE * said[:, 1])
+    is_other = exceeds(least, figures["others_cores"], limit)
+    is_other |= exceeds(figures["others_cores"], said[:, 0] + TENTHS, limit)
+    wrong = is_other | (is_known & (noisy == "").to_numpy())
+    yield "noisy contradicts others_cores, gpu_neighbours or alloc_retries", wrong & is_good
 
 
 def _against_run_json(rows: pandas.DataFrame, folder: Path) -> Reasons:
     """Rows whose case has other fields in run.json, or another key there."""
     entries = {entry["key"]: entry for entry in read_run(folder).get("cases", [])}
-    cases = {key: case for key, entry in entries.items() if (case := _case_of(key, entry))}
+    read = {key: or_none(partial(case_of, entry)) for key, entry in entries.items()}
+    cases = {key: case for key, case in read.items() if case and case.key == key}
     if not cases:
         return
-    records = [
-        Record.of_case(case, run_id="", started_utc="", status="ok") for case in cases.values()
-    ]
+    blank = {"run_id": "", "started_utc": "", "status": "ok"}
+    records = [Record.of_case(case, **blank) for case in cases.values()]
     fields = {name: [getattr(record, name) for record in records] for name in OF_CASE}
     recorded = pandas.DataFrame(fields, index=list(cases))
     for name in OF_CASE:
         expected = rows["case"].map(recorded[name])
         is_known = expected.notna() & (rows[name].astype(object) != "")
-        yield f"{name} contradicts run.json", is_known & (rows[name] != expected)
+        yield f"{name} contradicts run.json", (is_known & (rows[name] != expected)).to_numpy(bool)
     is_elsewhere = pandas.MultiIndex.from_frame(rows[list(FIELDS)]).isin(
         pandas.MultiIndex.from_frame(recorded[list(FIELDS)])
     )
-    yield "case contradicts run.json", ~rows["case"].isin(entries) & is_elsewhere
+    yield "case contradicts run.json", ~rows["case"].isin(entries).to_numpy() & is_elsewhere
 
 
-def _case_of(key: str, entry: dict[str, Any]) -> Case | None:
-    """The case of an entry in run.json; None if that is damaged, as its key does not fit."""
-    fields = {name: value for name, value in entry.items() if name not in ("key", "why_not")}
-    try:
-        case = Case.model_validate(fields)
-    except ValidationError:
-        return None
-    return case if case.key == key else None
-
-
-def _against_samples(rows: pandas.DataFrame, folder: Path) -> Reasons:
-    """Rows with other times than the iterations of their launch have."""
-    if len(rows) > MOST_LAUNCHES or not has_samples(folder):
+def _against_samples(rows: pandas.DataFrame, is_last: Wrong, folder: Path) -> Reasons:
+    """Last rows of a launch with other times than its iterations have."""
+    if is_last.sum() > MOST_LAUNCHES or not has_samples(folder):
         return
     samples = read_samples(folder, set(rows["case"]))
     steps, silent = steps_by_row(rows, samples), steps_of_pass(rows, samples, "silent_ms")
-    expected = [
+    times = [
         _of_samples(
             typical if version >= TRIMMED_MEAN else statistics.median,
             steps.get(row, []),
@@ -113,14 +130,14 @@ def _against_samples(rows: pandas.DataFrame, folder: Path) -> Reasons:
         )
         for row, version in rows["schema_version"].items()
     ]
-    columns = pandas.DataFrame(expected, index=rows.index, columns=TIMES)
+    of_samples = dict(zip(TIMES, np.array(times).T, strict=True))
+    figures = figures_of(rows)
     # Where nothing is sent, computation is the step and silent steps tell nothing more.
-    columns.loc[rows["exposed_comm_ms"] == 0, "compute_ms"] = math.nan
-    limit = relative_limit(rows).clip(lower=OF_SAMPLES)
-    for name in TIMES:
-        limits = 0.0 if name == "iterations" else limit
-        wrong = differ(rows[name].astype("float64"), columns[name].astype("float64"), limits)
-        yield f"{name} contradicts the samples of its launch", wrong
+    of_samples["compute_ms"][figures["exposed_comm_ms"] == 0] = math.nan
+    for name, expected in of_samples.items():
+        limit = 0.0 if name == "iterations" else np.fmax(relative_limit(rows), OF_SAMPLES)
+        wrong = differ(figures[name], expected, limit)
+        yield f"{name} contradicts the samples of its launch", wrong & is_last
 
 
 def _of_samples(

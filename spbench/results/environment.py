@@ -16,7 +16,7 @@ import psutil
 
 from spbench import __version__
 from spbench.errors import or_none
-from spbench.results.nvml import Device, GpuState, devices, open_nvml
+from spbench.results.nvml import Device, GpuState, devices, open_nvml, read_nvml
 from spbench.results.variables import variables
 
 NUMA_NODES = Path("/sys/devices/system/node")
@@ -63,23 +63,10 @@ def gpu_memory(shown: str | None) -> list[int]:
 
     ``shown``: the value of CUDA_VISIBLE_DEVICES; other GPUs are left out.
     """
-    nvml = open_nvml()
-    if nvml is None:
-        return []
-    try:
-        used = [
-            gpu.used_bytes
-            for index, gpu in enumerate(devices(nvml))
-            if _is_shown(index, gpu.uuid or "", shown)
-        ]
-    finally:
-        or_none(nvml.nvmlShutdown)
+    import pynvml
+
+    used = [gpu.used_bytes for gpu in visible(read_nvml(pynvml).gpus, shown)]
     return [size for size in used if size is not None]
-
-
-def _is_shown(index: int, uuid: str, shown: str | None) -> bool:
-    names = None if shown is None else [name.strip() for name in shown.split(",")]
-    return names is None or str(index) in names or any(n and uuid.startswith(n) for n in names)
 
 
 def visible(gpus: Sequence[GpuState], shown: str | None) -> list[GpuState]:

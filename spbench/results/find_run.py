@@ -14,6 +14,7 @@ import click
 
 from spbench.errors import Failure, ResultsError
 from spbench.results.baselines import BASELINES, folder_of, names
+from spbench.results.lock import is_held
 from spbench.results.run_json import folder_of_run, read_run
 from spbench.text import did_you_mean, quoted
 
@@ -83,8 +84,9 @@ def _changed_s(file: Path) -> float:
 
 
 def not_there_yet(run: Path, frame: pandas.DataFrame) -> int:
-    """Number of launches in run.json that have no row."""
-    have_rows = set(zip(frame["case"], frame["launch"], strict=True))
+    """Number of launches in run.json that have no row, or were interrupted."""
+    ended = frame[frame["status"] != "interrupted"]
+    have_rows = set(zip(ended["case"], ended["launch"], strict=True))
     cases = read_run(folder_of_run(run)).get("cases", [])
     return sum((case.get("key"), case.get("launch")) not in have_rows for case in cases)
 
@@ -111,6 +113,14 @@ def command_again(run: Path) -> str:
         elif word != "--fresh" and not word.startswith("--out="):
             kept.append(word)
     return quoted("spbench", *kept, "--out", folder) if kept else ""
+
+
+def way_on(run: Path) -> str:
+    """The end of a sentence on what a run lacks; blank where nothing is known to do the rest."""
+    if is_held(folder_of_run(run)):
+        return "; the run is still going"
+    command = command_again(run)
+    return f"; resume with: {command}" if command else ""
 
 
 def reference_of(run: Path, frame: pandas.DataFrame) -> str | None:
@@ -140,7 +150,7 @@ def read_latest(run: Path) -> pandas.DataFrame:
     for remark in frame.attrs["remarks"]:
         click.echo(remark, err=True)
     if frame.empty:
-        raise Failure(f"{run} holds no rows to show")
+        raise Failure(f"{run} holds no rows to show{way_on(run)}")
     return latest(frame)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
@@ -11,7 +12,30 @@ from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 from spbench.errors import CannotWriteError
 
 LOCK = ".lock"
+LOOK_S = 0.3
+"""Longer than ``is_held`` has a lock while it looks."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a run writes to ``folder`` now."""
+    try:
+        with FileLock(folder / LOCK, timeout=0) if (folder / LOCK).exists() else nullcontext():
+            return False
+    except (NotImplementedError, OSError) as error:
+        return isinstance(error, Timeout)
+
+
+def check_free(folder: Path) -> None:
+    """Raises CannotWriteError if another run writes to ``folder`` now."""
+    if is_held(folder):
+        raise _busy(folder)
+
+
+def _busy(folder: Path) -> CannotWriteError:
+    return CannotWriteError(
+        f"{folder} is being written by another run; wait for it, or use another --out"
+    )
 
 
 def taken(folder: Path) -> BaseFileLock:
@@ -24,11 +48,9 @@ def taken(folder: Path) -> BaseFileLock:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=LOOK_S, poll_interval=LOOK_S / 10)
     except Timeout:
-        raise CannotWriteError(
-            f"{folder} is being written by another run; wait for it, or use another --out"
-        ) from None
+        raise _busy(folder) from None
     except (NotImplementedError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in NO_LOCKS:
             raise CannotWriteError(f"cannot write to {folder}: {error.strerror}") from None

@@ -180,9 +180,7 @@ def _gpu(nvml: Any, index: int) -> GpuState:
         used_bytes=gpu.used_bytes,
         busy_percent=gpu.busy_percent,
         processes=gpu.processes,
-        throttled=tuple(
-            name for bit, name in THROTTLED.items() if bits & bit and name != POWER_CAP
-        ),
+        throttled=tuple(why for bit, why in THROTTLED.items() if bits & bit and why != POWER_CAP),
     )
 
 

@@ -78,10 +78,10 @@ def _as_column(name: str, values: Iterable[Any]) -> pandas.Series[Any]:
 
 def records_of(frame: pandas.DataFrame) -> list[Record]:
     """The rows of a frame as records, None for what was not measured."""
-    columns = []
-    for name in COLUMNS:
-        column = frame[name].astype(object)
-        columns.append(column.where(column.notna(), None).tolist())
+    columns = [
+        [None if is_blank else value for value, is_blank in zip(cells, blanks, strict=True)]
+        for cells, blanks in ((frame[name].tolist(), frame[name].isna()) for name in COLUMNS)
+    ]
     return [Record(**dict(zip(COLUMNS, row, strict=True))) for row in zip(*columns, strict=True)]
 
 

@@ -7,15 +7,16 @@ that reading never raises and all that is left can be used.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spbench.workload.case import MeasurementBudget
+from spbench.workload.case import Case, MeasurementBudget
 
+BESIDE = ("key", "why_not")
+"""What an entry of ``cases`` has besides the fields of its case."""
 DEEPEST = 20
 """Levels of brackets: run.json has fewer, and far more could not be written again."""
-
 FULL = MeasurementBudget().model_dump(mode="json")
 
 
@@ -38,6 +39,11 @@ def read_run(folder: Path) -> dict[str, Any]:
     if not isinstance(facts, dict):
         return {}
     return {name: _sound(name, value) for name, value in facts.items() if _fits(name, value)}
+
+
+def case_of(entry: Mapping[str, Any]) -> Case:
+    """The case of an entry of ``cases``. Raises ValueError for what this version cannot run."""
+    return Case.model_validate({name: entry[name] for name in entry if name not in BESIDE})
 
 
 def merged_cases(

@@ -127,9 +127,9 @@ class VerifyResult:
     outcome: str
     """passed, WRONG, FAILED (ranks ended in the midst of it) or declined."""
     reason: str
-    output_error: float | None
-    gradient_error: float | None
-    tolerance: float | None
+    output_error: float | None = None
+    gradient_error: float | None = None
+    tolerance: float | None = None
     float32_error: float | None = None
     is_reduced: bool = False
     """Whether ``workload`` is a reduced one."""

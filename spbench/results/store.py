@@ -11,8 +11,6 @@ import json
 import os
 import re
 import shutil
-import signal
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -29,7 +27,6 @@ from spbench.results.run_json import merged_cases, read_run
 from spbench.results.sample import Sample, write_atomically
 from spbench.results.variables import without_passwords
 
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LEAST_FREE_BYTES = 16 * 2**20
 """Room for the row, the samples and the logs of a launch, with some to spare."""
 
@@ -74,20 +71,17 @@ class Store:
             )
 
     def append(self, record: Record, samples: Sequence[Sample] = ()) -> None:
-        """Writes every iteration of every rank, then the row. Raises CannotWriteError.
-
-        Ctrl-C and other signals wait until it is done: a measured case is not lost.
-        """
+        """Writes every iteration of every rank, then the row. Raises CannotWriteError."""
         from spbench.results.iterations import write_samples  # and pandas: not before ranks start
 
-        with _named(self.folder), _uninterrupted():
+        with _named(self.folder):
             self._check_exists()
             write_samples(self.folder, record, samples)
             self._add([record])
 
     def copy(self, records: Iterable[Record]) -> None:
         """Writes rows of launches that were measured elsewhere. Raises CannotWriteError."""
-        with _named(self.folder), _uninterrupted():
+        with _named(self.folder):
             self._check_exists()
             self._add(records)
 
@@ -146,28 +140,6 @@ class Store:
         text = without_passwords(json.dumps(merged, indent=2)) + "\n"
         with _named(self.folder):
             write_atomically(path, text)
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Signals that ask for an end wait until the block ends. (Blocking them would hold for one
-    thread, and libraries have more.)"""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received: list[int] = []
-    before = {ending: signal.getsignal(ending) for ending in ENDINGS}
-    for ending in ENDINGS:
-        if callable(before[ending]):
-            signal.signal(ending, lambda number, _: received.append(number))
-    try:
-        yield
-    finally:
-        for ending, handler in before.items():
-            if callable(handler):
-                signal.signal(ending, handler)
-    for number in received:
-        os.kill(os.getpid(), number)
 
 
 @contextmanager

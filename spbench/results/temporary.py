@@ -44,21 +44,18 @@ def keep(folder: Path) -> None:
 
 def mark(folder: Path) -> None:
     """Names this process as the owner of ``folder``."""
-    (folder / OWNER).write_text(or_none(_this_process) or "unknown", encoding="ascii")
+    this_process = or_none(lambda: f"{_here()} {os.getpid()} {_start(str(os.getpid()))}")
+    (folder / OWNER).write_text(this_process or "unknown", encoding="ascii")
 
 
 def sweep(places: Sequence[Path] = ()) -> None:
     """Removes what processes of this user left that were killed: by default in memory and in the
     system's temporary folder. What it cannot read or remove stays."""
     here = or_none(_here)
-    for place in places or (IN_MEMORY, or_none(_temporary) or IN_MEMORY):
+    for place in places or (IN_MEMORY, or_none(lambda: Path(tempfile.gettempdir())) or IN_MEMORY):
         for folder in or_none(partial(_our_folders, place)) or []:
             if here and or_none(partial(_is_left, folder, here)):
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _temporary() -> Path:
-    return Path(tempfile.gettempdir())
 
 
 def _our_folders(place: Path) -> list[Path]:
@@ -79,10 +76,6 @@ def _is_left(folder: Path, here: str) -> bool:
     """Whether the owner ran where this process runs, and is gone."""
     where, pid, start = (folder / OWNER).read_text(encoding="ascii").split()
     return where == here and _start(pid) != start
-
-
-def _this_process() -> str:
-    return f"{_here()} {os.getpid()} {_start(str(os.getpid()))}"
 
 
 def _here() -> str:

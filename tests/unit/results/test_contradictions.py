@@ -228,6 +228,30 @@ def test_rows_bear_witness_without_a_run_json(tmp_path: Path) -> None:
     assert left_out(run, [header, *rows[1:3]]) == {2: why, 3: why}
 
 
+@pytest.mark.parametrize(
+    ("changes", "is_sound"),
+    [
+        ({"steps_s": "3.0", "launch_s": "2.0"}, False),
+        ({"steps_s": "2.0", "launch_s": "3.0"}, True),
+        ({"repeat_error": "0.5"}, False),
+        ({"repeat_error": "1e-7"}, True),
+        ({"noisy": "others used 1.0 of 2 cores", "others_cores": "0.96"}, True),
+        ({"noisy": "others used 1.0 of 2 cores", "others_cores": "0.05"}, False),
+        ({"noisy": "others used 0.1 of 2 cores", "others_cores": "0.12"}, False),
+        ({"gpu_neighbours": "1"}, False),
+        ({"gpu_neighbours": "1", "noisy": "1 other process on gpu 0"}, True),
+        ({"alloc_retries": "2"}, False),
+    ],
+)
+def test_rows_that_should_have_been_marked(
+    tmp_path: Path, changes: dict[str, str], is_sound: bool
+) -> None:
+    """By their own conditions, errors and seconds."""
+    run = simulated(tmp_path, launches=1, most=4)
+    found = left_out(run, changed(cells_of(run), 3, **changes))
+    assert [*found] == ([] if is_sound else [3])
+
+
 def test_a_damaged_run_json_leaves_no_row_out(tmp_path: Path) -> None:
     """An entry whose fields do not have its key bears no witness."""
     run = simulated(tmp_path, launches=1, most=8)

@@ -57,11 +57,11 @@ def read(folder: Path, content: str | bytes) -> tuple[list[Record], int]:
 
 
 MIXED = [
-    record(step_ms=1 / 3, sent_bytes_forward=0, reason="no, never", launch_s=4.5, steps_s=12.25),
+    record(step_ms=1 / 3, sent_bytes_forward=0, reason="no, never", launch_s=14.5, steps_s=12.25),
     record(launch=1, status="crash", reason='rank 1: "quoted", and\tmore', log="logs/x"),
     record(launch=2, output_error=1e-300, tokens_per_s=1.5e12, peak_allocated_bytes=2**60),
     record(launch=3, status="skipped", reason="süß: 16 heads cannot be split"),
-    record(launch=4, launch_s=40.5, steps_s=12345.678),
+    record(launch=4, launch_s=12350.5, steps_s=12345.678),
 ]
 
 
@@ -136,7 +136,7 @@ def test_a_torn_file_is_written_on(
     folder = tmp_path_factory.mktemp("torn")
     (folder / "runs.csv").write_bytes(content[: round(where * len(content))])
     before = read_runs(folder)
-    more = [record(launch=8, reason='with "quotes"', steps_s=1.5), record(launch=9)]
+    more = [record(launch=8, reason='with "quotes"', launch_s=2.5, steps_s=1.5), record(launch=9)]
     with Store(folder) as store:
         for one in more:
             store.append(one)
@@ -554,13 +554,13 @@ def test_a_file_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 DEFERRED = """
 import os, signal, sys, threading, time
 from pathlib import Path
-import spbench.results.store as store
+from spbench.errors import signals_held
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 def end(*_):
     raise KeyboardInterrupt
 signal.signal(signal.SIGTERM, end)
 try:
-    with store._uninterrupted():
+    with signals_held():
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.2)
         Path(sys.argv[1]).write_text("whole")
