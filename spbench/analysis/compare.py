@@ -52,6 +52,8 @@ class Comparison:
     is_noisy: bool = False
     """Whether there is no verdict, as too few launches were quiet: of runs that were measured
     apart, or of one of two that took turns."""
+    noise: tuple[str, str] = ("", "")
+    """What disturbed launches that count, before and after, unless the two took turns."""
     reason: str = ""
 
 
@@ -83,7 +85,7 @@ def compare_side_by_side(
     estimate = ratio(old.ms, new.ms, of_all=True)
     if estimate is None:
         return None
-    noise = next(iter([*old.noise.values(), *new.noise.values()]), "")
+    noise = old.first_noise or new.first_noise
     why_not = mismatch(old.setups.values(), new.setups.values())
     return _comparison(old, new, estimate, margin, noise, why_not)
 
@@ -98,14 +100,16 @@ def _comparison(
     *,
     allow_mismatch: bool = False,
 ) -> Comparison:
-    """The comparison of these launches; ``why_not``: why it gives no verdict, or not even a
-    ratio."""
+    """The comparison; ``why_not``: why it gives no verdict, or not even a ratio."""
+    took_turns = estimate.is_paired and old.ms != new.ms and not noise
+    noises = ("", "") if took_turns else (old.first_noise, new.first_noise)
     if why_not and not allow_mismatch:
-        result = Comparison(verdict="not comparable", reason=why_not)
+        result = Comparison(verdict="not comparable", reason=why_not, noise=noises)
         return replace(result, before_ms=old.mean_ms, after_ms=new.mean_ms)
     result = _judged(estimate, margin, noise, (len(old.ms), len(new.ms)))
     result = replace(result, verdict="not comparable", reason=why_not) if why_not else result
     assert old.mean_ms is not None
+    result = replace(result, noise=noises)
     return replace(result, before_ms=old.mean_ms, after_ms=old.mean_ms * estimate.value)
 
 
@@ -119,7 +123,7 @@ def _compared(before: Launches, after: Launches) -> tuple[Launches, Launches, st
     shared = set(paired_rounds(before.ms, after.ms))
     if not shared:
         old, new = before.that_count(), after.that_count()
-        return old, new, next(iter([*old.noise.values(), *new.noise.values()]), "")
+        return old, new, old.first_noise or new.first_noise
     noisy = before.noise.keys() & shared, after.noise.keys() & shared
     quiet = shared - noisy[0] - noisy[1]
     enough = max(LEAST_LAUNCHES, len(shared) / 2)  # a few quiet launches say less than many
@@ -128,7 +132,7 @@ def _compared(before: Launches, after: Launches) -> tuple[Launches, Launches, st
     old, new = before.only(shared), after.only(shared)
     is_one_sided = min(map(len, noisy)) == 0 and max(map(len, noisy)) >= LEAST_LAUNCHES
     # Noise that meets only one of the two three times over is not chance.
-    noise = next(iter([*old.noise.values(), *new.noise.values()])) if is_one_sided else ""
+    noise = old.first_noise or new.first_noise if is_one_sided else ""
     return old, new, noise
 
 

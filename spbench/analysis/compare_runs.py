@@ -18,8 +18,8 @@ from spbench.analysis.findings import (
     Finding,
     Margins,
     Metric,
+    both_sent,
     compare_status,
-    sent_by_both,
     volume_difference,
 )
 from spbench.analysis.launches import CaseRows, cases_by, launches_by
@@ -140,7 +140,7 @@ def _volume(before: CaseRows, after: CaseRows) -> list[Finding]:
     """Compares wrong launches, too, if their prediction changed: that explains them."""
     if not before.launches.setups:
         return []
-    was, now = sent_by_both(before.used, after.used)
+    was, now = both_sent(before.used, after.used)
     if was is None or now is None:
         return _lost("volume", was is not None, after)
     reason = volume_difference(before.used, after.used)

@@ -16,21 +16,17 @@ from typing import Any
 import pandas
 
 from spbench.analysis.case_figures import Figure, figure, split_of, wrong_besides_gate
-from spbench.analysis.comparable import in_panels
 from spbench.analysis.compare import MARGIN, Comparison, compare_side_by_side
 from spbench.analysis.launches import (
     NONE,
     CaseRows,
-    cases_by,
+    Cases,
+    cases_of,
     cause_of,
-    launches_by,
-    launches_side_by_side,
     why_incomplete,
 )
 from spbench.results.record import Record
 from spbench.workload.traffic import PHASES
-
-CASE = ["panel_number", "world_size", "strategy_number"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +90,14 @@ class Line:
 
 
 def compare_strategies(
-    frame: pandas.DataFrame, reference: str | None = None, margin: float = MARGIN
+    frame: pandas.DataFrame,
+    reference: str | None = None,
+    margin: float = MARGIN,
+    cases: Cases | None = None,
 ) -> list[Line]:
     """A line for each case; the default reference is the first strategy that ran.
+
+    ``cases``: those of the frame, where the caller has them.
 
     Panels and strategies are in the order of the run, numbers of ranks ascend. Raises ValueError
     if no case has the strategy that is named as the reference.
@@ -106,20 +107,12 @@ def compare_strategies(
         known = ", ".join(names)
         raise ValueError(f"no case of strategy {reference!r} to compare with; there are {known}")
     reference = reference or next(iter(frame.loc[frame["status"] != "skipped", "strategy"]), "")
-    cases = cases_of(frame)
+    cases = cases_of(frame) if cases is None else cases
     lines = []
     for _, of_group in groupby(sorted(cases), key=lambda case: case[:2]):
         group = {names[case[2]]: cases[case] for case in of_group}
         lines += _lines(group, reference, margin)
     return lines
-
-
-def cases_of(frame: pandas.DataFrame) -> dict[tuple[int, int, int], CaseRows]:
-    """The rows of each case, by the numbers of its panel, its ranks and its strategy."""
-    number = pandas.factorize(frame["strategy"])[0]
-    numbered = in_panels(frame).assign(strategy_number=number).reset_index(drop=True)
-    counts = launches_side_by_side(numbered, CASE)
-    return cases_by(numbered, CASE, counts, launches_by(numbered, CASE, counts=counts))
 
 
 def _lines(group: Mapping[str, CaseRows], reference: str, margin: float) -> list[Line]:
@@ -147,10 +140,7 @@ def _fastest(group: Mapping[str, CaseRows]) -> str:
 
 
 def _line(
-    case: CaseRows,
-    reference: str,
-    to_reference: Comparison | None,
-    to_fastest: Comparison | None,
+    case: CaseRows, reference: str, to_reference: Comparison | None, to_fastest: Comparison | None
 ) -> Line:
     good = case.used
     first = (good or [cause_of(case.every)])[-1]

@@ -74,10 +74,8 @@ def compare_status(before: Sequence[Record], after: Sequence[Record]) -> Finding
         verdict = "same"
     else:
         verdict = "broke" if good[0] else "changed"
-    if verdict == "fixed":
-        reason = f"it was {old.status}. {old.reason}"
-    else:
-        reason = _why(new, after, as_before=verdict == "same")
+    was = f"it was {old.status}. {old.reason}"
+    reason = was if verdict == "fixed" else _why(new, after, as_before=verdict == "same")
     return Finding(
         metric="status", verdict=verdict, before=old.status, after=new.status, reason=reason
     )
@@ -115,9 +113,7 @@ PREDICTED = {f"predicted_bytes_{phase}": phase for phase in PHASES}
 """Columns of bytes, with the phase or operation that each counts."""
 
 
-def sent_by_both(
-    before: Sequence[Record], after: Sequence[Record]
-) -> tuple[int | None, int | None]:
+def both_sent(before: Sequence[Record], after: Sequence[Record]) -> tuple[int | None, int | None]:
     """Bytes that a rank sends in a step, before and after."""
     old, new = (
         sum(counts.get(phase, 0) for phase in PHASES) if counts else None

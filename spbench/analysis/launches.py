@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas
 
-from spbench.analysis.comparable import Setup, setups_of
+from spbench.analysis.comparable import Setup, in_panels, setups_of
 from spbench.analysis.intervals import LEAST_LAUNCHES, geometric_mean
 from spbench.results.reading import records_of
 from spbench.results.record import Record
@@ -45,6 +45,11 @@ class Launches:
 
     def that_count(self) -> Launches:
         return self.only([name for name, counts in self.counting.items() if counts])
+
+    @property
+    def first_noise(self) -> str:
+        """What disturbed the first noisy launch; blank if none was."""
+        return next(iter(self.noise.values()), "")
 
     @property
     def mean_ms(self) -> float | None:
@@ -104,9 +109,8 @@ def launches_side_by_side(frame: pandas.DataFrame, by: Sequence[str]) -> pandas.
     is_clean = counts & ~(counts & (frame["noisy"] != "")).groupby(case).transform("any")
     is_clean &= counts.groupby(case).transform("sum") >= LEAST_LAUNCHES
     strategies = frame[by[-1]].where(is_clean).groupby(group).transform("nunique")
-    is_shared = is_clean & (
-        is_clean.groupby([*group, frame["round"]]).transform("sum") == strategies
-    )
+    by_round = is_clean.groupby([*group, frame["round"]])
+    is_shared = is_clean & (by_round.transform("sum") == strategies)
     enough = is_shared.groupby(case).transform("sum") >= LEAST_LAUNCHES
     return counts & (is_shared | ~(is_clean & enough))
 
@@ -180,3 +184,16 @@ def why_incomplete(records: Sequence[Record], good: Sequence[Record]) -> str:
         reasons.append(f"{unpaired} of {len(records)} launches left out: {other}")
     notes = dict.fromkeys(record.compute_note for record in good if record.compute_note)
     return "; ".join(reasons + [f"exposed time is not known: {note}" for note in [*notes][-1:]])
+
+
+Cases = Mapping[tuple[int, int, int], CaseRows]
+"""The rows of each case, by the numbers of its panel, its ranks and its strategy."""
+CASE = ["panel_number", "world_size", "strategy_number"]
+
+
+def cases_of(frame: pandas.DataFrame) -> Cases:
+    """The cases of all strategies, launches side by side."""
+    number = pandas.factorize(frame["strategy"])[0]
+    numbered = in_panels(frame).assign(strategy_number=number).reset_index(drop=True)
+    counts = launches_side_by_side(numbered, CASE)
+    return cases_by(numbered, CASE, counts, launches_by(numbered, CASE, counts=counts))

@@ -12,13 +12,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import pandas
-
 from spbench.analysis.case_figures import figure, split_of
 from spbench.analysis.comparable import HARDWARE
 from spbench.analysis.compare import MARGIN, Comparison, compare_side_by_side
-from spbench.analysis.compare_strategies import cases_of
-from spbench.analysis.launches import CaseRows, Launches
+from spbench.analysis.launches import CaseRows, Cases, Launches
 from spbench.results.link_report import LinkReport
 from spbench.results.record import Record
 from spbench.workload.traffic import OPS
@@ -76,13 +73,13 @@ class Waiting:
         return bool(self.step_ms and self.exposed_ms and self.exposed_ms >= share * self.step_ms)
 
 
-def waiting(frame: pandas.DataFrame, reports: Sequence[LinkReport]) -> list[Waiting]:
+def waiting(cases: Cases, reports: Sequence[LinkReport]) -> list[Waiting]:
     """What each measured case on two ranks or more waits for; the first report that fits counts."""
-    cases = [case for case in cases_of(frame).values() if case.used]
-    ones = [case for case in cases if case.used[0].world_size == 1]
+    used = [case for case in cases.values() if case.used]
+    ones = [case for case in used if case.used[0].world_size == 1]
     return [
         _waiting(case, [one for one in ones if one.panel == case.panel], reports)
-        for case in cases
+        for case in used
         if case.used[0].world_size > 1 and case.used[0].kind == "measured"
     ]
 

@@ -43,7 +43,11 @@ def command() -> None:
 @command.command("set", short_help="Keep a run under a name.")
 @click.argument("name")
 @options.run_argument
-@click.option("--force", is_flag=True, help="Keep a run with failed, noisy or missing launches.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Keep a run with failed or missing launches, or too few quiet ones.",
+)
 @click.option("--replace", is_flag=True, help="Replace the baseline of that name.")
 @options.baselines_option
 def set_command(name: str, run: Path | None, force: bool, replace: bool, baselines: Path) -> None:
@@ -79,7 +83,8 @@ def _doubts(run: Path, frame: pandas.DataFrame) -> list[str]:
     """Why a run is not fit for a baseline."""
     good = frame[frame["status"] == "ok"]
     failed = frame[~frame["status"].isin(["ok", "skipped"])]
-    noisy = good["noisy"][good["noisy"] != ""]
+    lacking = [case for case, quiet in quiet_launches(good).items() if quiet < LEAST_LAUNCHES]
+    noisy = good["noisy"][(good["noisy"] != "") & good["case"].isin(lacking)]
     doubts = []
     if len(failed):
         failure = f"{failed['strategy'].iloc[0]}: {failed['status'].iloc[0]}"

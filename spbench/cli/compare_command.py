@@ -13,6 +13,7 @@ from spbench.analysis.compare import MARGIN
 from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.compare_strategies import Line, compare_strategies
 from spbench.analysis.findings import Margins
+from spbench.analysis.launches import cases_of
 from spbench.analysis.waiting import Waiting, waiting
 from spbench.cli import options
 from spbench.errors import CANNOT_JUDGE, DONE, Failure
@@ -22,12 +23,12 @@ from spbench.report.tables import print_json
 from spbench.report.waiting_sentences import waiting_sentences
 from spbench.results.find_run import (
     RESULTS,
-    command_again,
     find_run,
     not_there_yet,
     read_latest,
     reference_of,
     samples_of_turns,
+    way_on,
 )
 from spbench.results.link_report import reports_in
 from spbench.results.run_json import folder_of_run
@@ -73,15 +74,16 @@ def command(
         return _against(runs, margin, allow_mismatch, baselines, as_json)
     run = find_run(runs[0] if runs else None, baselines)
     frame = read_latest(run)
+    cases = cases_of(frame)
     try:
-        lines = compare_strategies(frame, reference or reference_of(run, frame), margin)
+        lines = compare_strategies(frame, reference or reference_of(run, frame), margin, cases)
     except ValueError as error:
         raise Failure(str(error)) from None
-    cases = waiting(frame, reports_in([RESULTS, folder_of_run(run).parent]))
+    waits = waiting(cases, reports_in([RESULTS, folder_of_run(run).parent]))
     if as_json:
-        print_json([line.as_data() | {"waiting": _sentences_of(line, cases)} for line in lines])
+        print_json([line.as_data() | {"waiting": _sentences_of(line, waits)} for line in lines])
     else:
-        show_comparison(lines, waiting_sentences(cases))
+        show_comparison(lines, waiting_sentences(waits))
         _warn_of_missing(run, frame, baselines)
     return DONE
 
@@ -89,18 +91,16 @@ def command(
 def _sentences_of(line: Line, cases: Sequence[Waiting]) -> list[str]:
     """What this strategy waits for."""
     of_line = line.panel, line.strategy, line.ranks
-    return waiting_sentences(
-        [case for case in cases if (case.panel, case.strategy, case.ranks) == of_line]
-    )
+    own = [case for case in cases if (case.panel, case.strategy, case.ranks) == of_line]
+    return waiting_sentences(own)
 
 
 def _warn_of_missing(run: Path, frame: pandas.DataFrame, baselines: Path) -> None:
     """Prints how many launches are not measured yet, and the command that resumes the run."""
     if missing := not_there_yet(run, frame):
         is_baseline = folder_of_run(run).resolve().is_relative_to(baselines.resolve())
-        command = "" if is_baseline else command_again(run)
-        resume = f"; resume with: {command}" if command else ""
-        click.echo(f"{counted(missing, 'launch')} not measured yet{resume}", err=True)
+        more = "" if is_baseline else way_on(run)
+        click.echo(f"{counted(missing, 'launch')} not measured yet{more}", err=True)
 
 
 def _against(
@@ -112,20 +112,20 @@ def _against(
     samples = samples_of_turns(paths[0], before), samples_of_turns(paths[1], after)
     margins = Margins(time=margin)
     findings = compare_runs(before, after, margins, allow_mismatch=allow_mismatch, samples=samples)
+    is_common = any(f.before is not None and f.after is not None for f in findings)
+    if not is_common:
+        click.echo("these runs have no case in common", err=True)
     if as_json:
         print_json([asdict(finding) | {"ratio": finding.ratio} for finding in findings])
     else:
         click.echo(f"A: {runs[0]}\nB: {runs[1]}")
         show_findings(findings, "A", "B")
-    if not any(f.before is not None and f.after is not None for f in findings):
-        click.echo("these runs have no case in common", err=True)
+    if not is_common:
         return CANNOT_JUDGE
     figures = [finding for finding in findings if finding.metric != "status"]
     judged = [finding for finding in figures if finding.metric == "time"] or figures
     if {finding.verdict for finding in judged} == {"not comparable"} and not allow_mismatch:
-        click.echo(
-            "no time can be compared between these runs; --allow-mismatch shows the figures",
-            err=True,
-        )
+        hint = "no time can be compared between these runs; --allow-mismatch shows the figures"
+        click.echo(hint, err=True)
         return CANNOT_JUDGE
     return DONE

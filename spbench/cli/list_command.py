@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
 import pandas
 
 from spbench.cli import options
-from spbench.errors import ResultsError
+from spbench.errors import ResultsError, or_none
 from spbench.report import units
 from spbench.report.fit_width import Grid
 from spbench.report.tables import console, print_json, show_fitting
-from spbench.results.find_run import all_runs
-from spbench.results.reading import latest, read_runs
+from spbench.results.find_run import RESULTS, not_there_yet
+from spbench.results.reading import frame_of, latest, read_runs
+from spbench.results.run_json import case_of, read_run
 from spbench.strategies.registry import SUMMARIES, expand_names, places
 from spbench.workload.catalogue import find, names
 from spbench.workload.flops import parameters, step_flops
@@ -27,13 +30,14 @@ WRAPS = (1,)
 """The columns whose cells may take several lines."""
 SOURCE = 64
 """Characters of a source in a table; --json has all of it."""
-HEADS = {"tokens": "tokens\na step", "started": "started (UTC)"}
+HEADS = {"tokens": "tokens\na step", "started": "started (UTC)", "ok/launches": "ok/all"}
 SHORT = {"parameters": "params", "activation_bytes": "M MiB"}
 COLUMNS = {
     "workloads": (
         *("workload", "axes", "tokens", "parameters", "activation_bytes"),
         *("hidden/heads/depth", "step_flops", "dtype"),
     ),
+    "runs": ("run", "workloads", "ok/launches", "other", "started"),
 }
 """The columns of a table where --json has more; a / joins several fields in one column."""
 SPARE = {
@@ -41,7 +45,7 @@ SPARE = {
         *("step_flops dtype", "hidden/heads/depth", "activation_bytes", "parameters", "tokens"),
     ),
     "sweeps": ("source", "launches", "gpus", "cells"),
-    "runs": ("workloads", "other"),
+    "runs": ("other", "workloads"),
 }
 """Columns that are left out, in this order, where not all fit."""
 MINUTES = len("2026-11-23T12:00")
@@ -148,26 +152,27 @@ def _sweep(name: str) -> dict[str, Any]:
 
 
 def _runs() -> list[dict[str, Any]]:
+    """The runs in the order of their starts, also those without a row."""
     rows = []
-    for run in all_runs():
+    for run in sorted({path.parent for path in RESULTS.glob("*/run*")}):
         try:
-            frame = read_runs(run)
+            rows.append(_run(run, read_runs(run) if (run / "runs.csv").exists() else frame_of([])))
         except ResultsError as error:
             click.echo(str(error), err=True)
-            continue
-        if len(frame):
-            rows.append(_run(run.name, frame))
-    return rows
+    return sorted((row for row in rows if row["launches"]), key=lambda row: str(row["started"]))
 
 
-def _run(name: str, rows: pandas.DataFrame) -> dict[str, Any]:
+def _run(run: Path, rows: pandas.DataFrame) -> dict[str, Any]:
     """A run began with the first of all its rows, also of those that were measured again."""
-    frame, starts = latest(rows), rows["started_utc"]
+    frame, facts = latest(rows), read_run(run)
+    planned = [or_none(partial(case_of, case)) for case in facts.get("cases", []) if frame.empty]
     ok = int((frame["status"] == "ok").sum())
+    works = [*frame["workload"], *(case.workload.name for case in planned if case)]
     return {
-        "run": name,
-        "workloads": ", ".join(frame["workload"].unique()),
+        "run": run.name,
+        "workloads": ", ".join(dict.fromkeys(works)),
         "ok": ok,
         "other": len(frame) - ok,
-        "started": starts[starts != ""].min() if (starts != "").any() else "",
+        "launches": int((frame["status"] != "interrupted").sum()) + not_there_yet(run, frame),
+        "started": min(filter(None, rows["started_utc"]), default=""),
     }

@@ -6,10 +6,13 @@ command imports torch before it is needed.
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
@@ -35,6 +38,10 @@ COMMANDS = {
 }
 
 
+ONE_OF = {"--workload": "a run has one workload, and --sweep FILE several in one run"}
+"""What would work where an option that takes one value is given several, by its flag."""
+
+
 class Commands(click.Group):
     """A group that knows its commands by name, and suggests a command for a mistyped name."""
 
@@ -58,11 +65,31 @@ class Commands(click.Group):
             known = list(COMMANDS)
             hint = did_you_mean(args[0], known, cutoff=0.5) or f"Known: {', '.join(known)}"
             ctx.fail(f"unknown command {args[0]!r}. {hint}")
-        return super().resolve_command(ctx, args)
+        name, command, words = super().resolve_command(ctx, args)
+        if command is not None:
+            _refuse_repeats(command, click.Context(command, ctx, name), words)
+        return name, command, words
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+def _refuse_repeats(command: click.Command, ctx: click.Context, words: Sequence[str]) -> None:
+    """Raises Failure for two values of an option that takes one: the last would count."""
+    lenient = copy.deepcopy(command)
+    options = [option for option in lenient.params if isinstance(option, click.Option)]
+    single = [option for option in options if not (option.multiple or option.is_flag)]
+    for option in single:
+        option.multiple = True
+    with contextlib.suppress(click.UsageError):  # the command itself says so
+        given, _, _ = lenient.make_parser(ctx).parse_args(list(words))
+        for option in single:
+            if len(values := dict.fromkeys(given.get(option.name, []))) > 1:
+                flag, takes_list = max(option.opts, key=len), "[," in (option.metavar or "")
+                list_ = f"give them with commas, {flag} {','.join(values)}" if takes_list else ""
+                works = list_ or ONE_OF.get(flag, "give the one that counts")
+                raise Failure(f"{flag} is given twice, as {' and '.join(values)}; {works}")
 
 
 @click.command(
@@ -111,21 +138,24 @@ def main() -> NoReturn:
             signal.signal(ending, end)
     sys.unraisablehook = send_again
     error_handling.open_streams()
+    others = set(threading.enumerate())
     try:
         code = _run(seen)
     except KeyboardInterrupt:  # a second one, while the first was being reported
         code = INTERRUPTED
-    if seen or code == INTERRUPTED:
+    if seen or code == INTERRUPTED or not others.issuperset(threading.enumerate()):
         _leave(128 + seen[0] if seen else code)
     error_handling.drop_unwritten()
     sys.exit(code)
 
 
 def _leave(code: int) -> NoReturn:
-    """Ends the process after an interrupt, when everything else has been ended.
+    """Ends the process after an interrupt, or where a thread is left that waits for another
+    process, when everything else has been ended.
 
     It does not use Python's own shutdown: a second Ctrl-C could disturb that, and it exits as by
-    SIGINT if an extension met one in its import, even if that was handled.
+    SIGINT if an extension met one in its import, even if that was handled. A thread that returns
+    from C++ meanwhile would abort the process.
     """
     for ending in ENDINGS:
         signal.signal(ending, signal.SIG_IGN)

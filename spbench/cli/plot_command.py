@@ -7,17 +7,10 @@ from pathlib import Path
 
 import click
 
-from spbench.analysis.compare_strategies import compare_strategies
 from spbench.cli import options
 from spbench.errors import UNFIT, Failure
 from spbench.report.tables import print_json
-from spbench.results.find_run import (
-    RESULTS,
-    find_run,
-    read_latest,
-    reference_of,
-    select_rows,
-)
+from spbench.results.find_run import RESULTS, find_run, read_latest, reference_of, select_rows
 from spbench.results.run_json import folder_of_run
 
 
@@ -41,10 +34,7 @@ from spbench.results.run_json import folder_of_run
 )
 @click.option("-g", "--gpus", metavar="N[,N...]", help="Only these numbers of ranks.")
 @click.option(
-    "--page",
-    type=click.IntRange(min=1),
-    default=1,
-    help="Page of a figure of more than 12 panels.",
+    "--page", type=click.IntRange(min=1), default=1, help="Page of a figure of more than 12 panels."
 )
 @options.baselines_option
 @options.json_option
@@ -66,6 +56,8 @@ def command(
     """
     path = find_run(run, baselines)
     frame = select_rows(read_latest(path), workloads, strategies, [gpus] if gpus else [])
+    # These take half a second: not for a mistake.
+    from spbench.analysis.compare_strategies import compare_strategies
     from spbench.report.plots.figure import save_all
     from spbench.report.plots.plots import page_of
 

@@ -18,6 +18,7 @@ from spbench.results.find_run import RESULTS, reference_of
 from spbench.sweep.estimate import foreseen
 from spbench.sweep.fault_check import announce_fault
 from spbench.sweep.plan import cells
+from spbench.sweep.resume import folder_for
 from spbench.sweep.run import Finished, run
 from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 
@@ -65,6 +66,8 @@ def command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> in
         planned = cells(request)
     announce_fault(request.fault, planned)
     if dry_run:
+        if request.cluster is None or request.cluster.is_head:
+            folder_for(request, planned)
         before = foreseen(planned, request.nodes, request.deadlines.launch_s)
         show_plan(planned, before.predictions, before.estimates, before.sentences, as_json=as_json)
         return DONE
@@ -90,6 +93,7 @@ def _show(finished: Finished, *, as_json: bool) -> None:
     """Prints the rows as JSON, or the strategies side by side."""
     # These import pandas, which takes 0.3 s: not before ranks start.
     from spbench.analysis.compare_strategies import compare_strategies
+    from spbench.analysis.launches import cases_of
     from spbench.analysis.waiting import waiting
     from spbench.report.strategy_table import show_comparison
     from spbench.report.waiting_sentences import waiting_sentences
@@ -100,6 +104,7 @@ def _show(finished: Finished, *, as_json: bool) -> None:
         print_json([asdict(record) for record in finished.records])
         return
     frame = frame_of(finished.records)
-    lines = compare_strategies(frame, reference_of(finished.folder, frame))
+    cases = cases_of(frame)
+    lines = compare_strategies(frame, reference_of(finished.folder, frame), cases=cases)
     reports = reports_in([RESULTS, finished.folder.parent])
-    show_comparison(lines, waiting_sentences(waiting(frame, reports)))
+    show_comparison(lines, waiting_sentences(waiting(cases, reports)))

@@ -17,6 +17,7 @@ from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines
 from spbench.sweep.devices import choose_device, default_ranks, why_not_here
 from spbench.sweep.fault_check import planted_fault
+from spbench.sweep.plan import without_unfit
 from spbench.sweep.request import Request, every, from_sweep_file
 from spbench.workload.case import QUICK, Device, MeasurementBudget
 from spbench.workload.catalogue import find, overridden, overrides_of, with_settings_in_name
@@ -87,7 +88,7 @@ def request_of(ctx: click.Context) -> Request:
         if flags["small"]:
             raise Failure("--small is for --sweep; -w takes small forms by name: dsp-720m-small")
         request = _from_flags(flags, device, share=share, nodes=nodes)
-    return replace(
+    request = replace(
         request,
         kind="one_gpu_share" if share else "measured",
         launches=flags["launches"] or (1 if quick else request.launches),
@@ -102,6 +103,7 @@ def request_of(ctx: click.Context) -> Request:
         fault=fault,
         **{name: flags[name] for name in AS_GIVEN if name in flags},
     )
+    return without_unfit(request) if flags["small"] else request
 
 
 def _from_flags(flags: Mapping[str, Any], device: Device, *, share: bool, nodes: int) -> Request:

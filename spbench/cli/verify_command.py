@@ -37,10 +37,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 )
 @click.option("--small", is_flag=True, help="Use the -small versions of the named workloads.")
 @click.option(
-    "--dtype",
-    type=click.Choice(DTYPES),
-    default="float64",
-    help="The type that ranks compute in.",
+    "--dtype", type=click.Choice(DTYPES), default="float64", help="The type that ranks compute in."
 )
 @options.duration_option(
     "--timeout", "1800", "Deadline of all checks on one number of ranks: 90, 90s, 30m, 2h."

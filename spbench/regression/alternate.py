@@ -42,8 +42,7 @@ class Runner:
     seat: Seat | None = None
     """The seat with which its launches take turns with those of the other runner."""
     tries_all: bool = False
-    """Whether cases are launched that this process's strategies decline: another commit's code
-    decides for itself."""
+    """Whether to launch what strategies decline here: the code of another commit decides."""
     renews_launcher: bool = False
     """Whether the launcher ends after each pair of launches."""
 
@@ -70,8 +69,7 @@ def run_alternately(
 def _run_pair(
     first: Runner, second: Runner, cell: Cell
 ) -> tuple[list[tuple[Runner, Record]], bool]:
-    """Launches the second while the first waits for its first turn; or, where that cannot be, after
-    the first has ended."""
+    """Launches the second while the first waits for its first turn, or else after its end."""
     second_rows: list[tuple[Runner, Record]] = []
     short_of_memory = False
 

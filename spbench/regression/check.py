@@ -21,7 +21,7 @@ from spbench.regression.checkout import CheckoutError, checked_out, work_tree
 from spbench.regression.measurement import CheckOptions, LiveMeasurement, in_stages
 from spbench.report.live_line import loading_torch
 from spbench.results.find_run import find_baseline, find_run, read_latest
-from spbench.results.run_json import read_run
+from spbench.results.run_json import case_of, read_run
 from spbench.strategies.registry import load, module_of
 from spbench.sweep.devices import choose_device, why_not_here
 from spbench.sweep.fault_check import announce_fault, planted_fault
@@ -90,7 +90,7 @@ def _cases_of(baseline: Path, known: pandas.DataFrame) -> list[Case]:
     if budgets.keys() - described.keys():
         raise Failure(f"{baseline}/run.json does not describe all its cases; give a RUN to judge")
     try:
-        cases = [case_of(described[key], label) for key, label in budgets.items()]
+        cases = [budgeted(described[key], label) for key, label in budgets.items()]
         for case in cases:
             load(case.strategy)  # which raises for options that it does not have
     except ValueError as error:
@@ -114,10 +114,10 @@ def _check_machine(case: Case, baseline: Path) -> None:
         raise Failure(why, CANNOT_JUDGE)
 
 
-def case_of(described: Mapping[str, Any], budget: str) -> Case:
+def budgeted(described: Mapping[str, Any], budget: str) -> Case:
     """The case that run.json describes, with the budget that the row's label names: run.json may
     describe a later attempt with another budget."""
-    case = Case.model_validate({k: v for k, v in described.items() if k not in ("key", "why_not")})
+    case = case_of(described)
     if case.budget.label == (budget or "full"):
         return case
     return case.model_copy(update={"budget": QUICK if budget == "quick" else MeasurementBudget()})

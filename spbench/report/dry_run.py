@@ -42,7 +42,7 @@ def show_plan(
     """
     keys = [cell.case.key for cell in cells]
     rows = [
-        _planned(cell, predictions.get(key), estimates.get(key))
+        _plan(cell, predictions.get(key), estimates.get(key))
         for cell, key in zip(cells, keys, strict=True)
     ]
     if as_json:
@@ -91,9 +91,7 @@ def _remark(row: dict[str, Any]) -> str:
     return f"{case}: {remark}" if remark else ""
 
 
-def _planned(
-    cell: Cell, prediction: Prediction | None, estimate: Estimate | None
-) -> dict[str, Any]:
+def _plan(cell: Cell, prediction: Prediction | None, estimate: Estimate | None) -> dict[str, Any]:
     case, work = cell.case, cell.case.workload
     shape = ("axes", "batch", "dtype", "mode", "checkpointing", "optimizer")
     return {

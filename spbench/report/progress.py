@@ -20,9 +20,6 @@ from spbench.workload.predicted import Estimate
 from spbench.workload.traffic import PHASES
 from spbench.workload.workload import Workload
 
-NEXT = ("compare", "plot")
-"""Commands for a run that has finished."""
-
 
 class Screen:
     """The launch that runs, and a line for each that has finished."""
@@ -82,8 +79,8 @@ class Screen:
                 self._say(f"--max-time reached; {counted(left, 'launch')} left")
                 self._say(self._resume)
             if self.measured:
-                compare, plot = (quoted("spbench", verb, self.folder) for verb in NEXT)
-                self._say(f"next: {compare}, {plot}")
+                for verb in ("compare", "plot"):
+                    self._say(f"next: {quoted('spbench', verb, self.folder)}")
 
     @property
     def _resume(self) -> str:

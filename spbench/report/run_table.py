@@ -10,11 +10,11 @@ from spbench.analysis.power import MOST_OF_CHECK, DetectableSlowdown
 from spbench.analysis.verdict import MAX_SLOWDOWN, Judgement
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, left_out
+from spbench.report.strategy_table import NOISY, NOISY_NOTE
 from spbench.text import counted
 
 NARROWER = ((), (5,), (2, 3, 5), (2, 3, 4, 5), (2, 3, 4, 5, 8), (2, 3, 4, 5, 7, 8))
-"""Columns left out where not all fit: the interval, the two times, the change, and what has
-sentences below the table."""
+"""Columns left out where not all fit: interval, times, change, and what has sentences below."""
 WORTH_MORE = 0.8
 """More launches are advised where they lower the detectable slowdown to this share of it."""
 
@@ -34,7 +34,9 @@ def grid_of(findings: Sequence[Finding], before: str, after: str) -> tuple[Grid,
 def _cells(case: dict[Metric, Finding]) -> list[str]:
     status, time = case["status"], case.get("time")
     memory, volume = (case.get(name) for name in ("memory", "volume"))
-    shown = [_ms(time.before), _ms(time.after), *_change(time)] if time else [units.BLANK] * 4
+    shown = [units.BLANK] * 4
+    if time:
+        shown = [*map(_ms, (time.before, time.after), _noise(time)), *_change(time)]
     if time and status.verdict in ("same", "fixed"):
         verdict = time.verdict
     else:
@@ -43,17 +45,23 @@ def _cells(case: dict[Metric, Finding]) -> list[str]:
     return [*shown, verdict, _exact(memory), _exact(volume)]
 
 
-def _ms(value: float | str | None) -> str:
-    return units.milliseconds(value if isinstance(value, float) else None)
+def _ms(value: float | str | None, noise: str = "") -> str:
+    ms = units.milliseconds(value if isinstance(value, float) else None)
+    return NOISY + ms if noise and ms != units.BLANK else ms
+
+
+def _noise(finding: Finding) -> tuple[str, str]:
+    """What disturbed launches that count, before and after."""
+    return finding.comparison.noise if finding.comparison else ("", "")
 
 
 def _change(finding: Finding) -> list[str]:
-    """How much longer the case takes, and the interval."""
+    """How much longer the case takes, and the interval; marked where noisy launches count."""
     times = finding.comparison
     if times is None or times.ratio is None:
         return [units.BLANK] * 2
-    if times.low is None or times.high is None:
-        return [units.change(times.ratio), units.BLANK]
+    if times.low is None or times.high is None or any(times.noise):
+        return [NOISY * any(times.noise) + units.change(times.ratio), units.BLANK]
     return [units.change(times.ratio), units.changes(times.low, times.high)]
 
 
@@ -72,13 +80,17 @@ def _exact(finding: Finding | None) -> str:
 def sentences(findings: Sequence[Finding]) -> list[str]:
     """Reasons, and bytes by phase: what the cells have no room for."""
     several = len({finding.panel for finding in findings}) > 1
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, dict[str, list[str]]] = {}
     for finding in findings:
-        if reason := explained(finding):
-            panel = f"{finding.panel}: " if several else ""
-            reasons.setdefault(reason, []).append(f"{panel}{_case(finding)}")
+        panel = f"{finding.panel}: " if several else ""
+        noise = [f"too many launches were disturbed: {cause}" for cause in _noise(finding) if cause]
+        disturbed = [cause for cause in noise[:1] if cause not in finding.reason]
+        for reason in filter(None, [explained(finding), *disturbed]):
+            reasons.setdefault(reason, {}).setdefault(panel, []).append(_case(finding))
+    note = [NOISY_NOTE] if any(any(_noise(finding)) for finding in findings) else []
     # A reason that many cases share, another GPU say, is one sentence.
-    return [f"{_listed(cases)}: {reason}" for reason, cases in reasons.items()]
+    cases = {reason: [f"{p}{_listed(x)}" for p, x in by.items()] for reason, by in reasons.items()}
+    return [*(f"{_listed(them, '; ')}: {reason}" for reason, them in cases.items()), *note]
 
 
 def _case(finding: Finding) -> str:
@@ -139,9 +151,9 @@ def _why_not_comparable(findings: Sequence[Finding]) -> str:
     return f"{why}; bytes alone can be judged anywhere (--metrics volume)"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _listed(names: Sequence[str], between: str = ", ") -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
+    return between.join(names[:3]) + more
 
 
 def show_findings(findings: Sequence[Finding], before: str, after: str) -> None:

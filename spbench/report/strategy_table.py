@@ -108,8 +108,7 @@ def failures(lines: Sequence[Line]) -> list[str]:
 
 
 def gate_sentences(lines: Sequence[Line]) -> list[str]:
-    """What the gate proved where it was not the whole workload, and what the whole step's numbers
-    were compared with."""
+    """What the gate proved of less than the whole workload, and what the whole step agrees with."""
     cases: dict[tuple[str, str], list[str]] = {}
     for line in lines:
         if line.gated_on and line.gate == "passed":
@@ -144,10 +143,8 @@ def _ranking(timed: Sequence[Line]) -> str:
     longer = [f"{name} {_longer(c, base)}" for name, c in compared if not c.is_noisy]
     if noisy := [line.strategy for line in timed if line.is_noisy]:
         longer.append(f"too few launches of {', '.join(noisy)} were undisturbed")
-    does = (
-        f"{first.strategy} is fastest; " if is_fastest else "no strategy is shown to be fastest: "
-    )
-    return does + ", ".join(longer)
+    how = f"{first.strategy} is fastest; " if is_fastest else "no strategy is shown to be fastest: "
+    return how + ", ".join(longer)
 
 
 def _longer(comparison: Comparison, base: str) -> str:

@@ -35,9 +35,8 @@ def _below_links(cases: Sequence[Waiting]) -> Iterator[tuple[str, str]]:
             units.gigabytes_per_s(case.sent_bytes / ms * 1e3)
             for ms in (case.exposed_ms, case.links_ms)
         )
-        sends = (
-            f"{_name(case)}{_noisy(case)} sends {case.sent_bytes / 1e6:,.3g} MB a step and waits"
-        )
+        sent = f"sends {case.sent_bytes / 1e6:,.3g} MB a step and waits"
+        sends = f"{_name(case)}{_noisy(case)} {sent}"
         share = units.percent(case.links_ms / case.exposed_ms)
         day = case.measured_utc[:10]
         achieved = f"{share} of what doctor --links achieved on {day} ({of_links})"

@@ -34,8 +34,7 @@ DENSE_16_BIT_TFLOPS = {
 }
 """Dense bf16 and fp16 tensor rates of the vendors' data sheets, without sparsity."""
 BESIDE = re.compile(r"NVIDIA|GeForce|SXM\d?|HBM\w*|\d+GB", re.ASCII)
-"""Words beside a product's name: vendor, module, memory. Any other word (NVL, Laptop GPU) means
-another product."""
+"""Vendor, module and memory, beside a product's name: others, as NVL, tell products apart."""
 
 
 def choose_device(wanted: str) -> Device:

@@ -19,6 +19,7 @@ from spbench.strategies.registry import load
 from spbench.sweep.devices import Machines, known_peak
 from spbench.text import counted
 from spbench.workload.case import Case, Cell
+from spbench.workload.catalogue import SMALL
 from spbench.workload.flops import step_bytes, step_flops
 from spbench.workload.predicted import Estimate, Prediction
 
@@ -36,6 +37,7 @@ PROCESS_BYTES = 300 * 2**20
 """Python and torch in a rank's process."""
 TRIES = "Tries took 0.7 to 3 times as long, and 0.7 to 1.4 times the memory"
 SMALLER = "  small forms (--sweep NAME --small, -w NAME-small) or shorter axes (--set) would do"
+SHORTER = "  shorter axes or a smaller batch (--set, or a changed copy of the sweep) would do"
 
 
 @final
@@ -122,13 +124,18 @@ def announcement(
         f"estimated: {_in_all(each_s, limit_s)}; up to {units.size('GiB', most)} of memory "
         f"{of}{there}. {TRIES}"
     ]
-    if late := sum(s is not None and s > limit_s for s in each_s):
+    is_late = [s is not None and s > limit_s for s in each_s]
+    is_tight = [need > has for need in needs]
+    if late := sum(is_late):
         limit = f"--timeout, which is {units.roughly(limit_s)}"
         lines.append(f"warning: {counted(late, 'launch')} will hardly be done within {limit}")
-    if tight := sum(need > has for need in needs):
+    if tight := sum(is_tight):
         what = f"the largest being {largest.label} of {largest.workload.name}"
         lines.append(f"warning: {counted(tight, 'launch')} will hardly fit into memory, {what}")
-    return [*lines, *([SMALLER] if late or tight else []), *_crowded(cases, machines)]
+    warned = {x.workload.name for x, *why in zip(cases, is_late, is_tight, strict=True) if any(why)}
+    are_small = all(name.split(" ")[0].endswith(SMALL) for name in warned)
+    advice = [SHORTER if are_small else SMALLER] if warned else []
+    return [*lines, *advice, *_crowded(cases, machines)]
 
 
 def _in_all(each_s: Sequence[float | None], limit_s: float) -> str:

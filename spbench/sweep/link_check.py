@@ -9,11 +9,10 @@ import click
 from spbench.doctor.link_rates import LinkCheck, report_of
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster
-from spbench.launch.launcher import Deadlines, LaunchResult, status_and_cause
-from spbench.launch.local import LocalLauncher, read_json, read_samples
+from spbench.launch.local import LocalLauncher, read_results
 from spbench.launch.torchrun import JoinedLauncher, joined_ranks
 from spbench.results.link_report import LinkReport
-from spbench.results.sample import LinkTimes, Sample, sample_path
+from spbench.results.sample import LinkTimes
 from spbench.results.temporary import keep, temporary_folder
 from spbench.sweep.run import described, follow
 from spbench.text import counted
@@ -42,7 +41,7 @@ def check_links(check: LinkCheck, cluster: Cluster | None) -> LinkReport | None:
 def _measure(
     check: LinkCheck, job: Job, folder: Path, launcher: JoinedLauncher | LocalLauncher
 ) -> LinkReport:
-    """Keeps the logs only where ranks fail."""
+    """Raises Failure where ranks fail, with the cause and the logs, which are kept only then."""
     try:
         if isinstance(launcher, LocalLauncher):
             launcher.meet(job.ranks, on_gpus=job.device == "cuda")
@@ -51,17 +50,8 @@ def _measure(
         launched = launcher.run(job, folder)
     finally:
         launcher.close()
-    return report_of(check, launched, _times(job, launched, folder))
-
-
-def _times(job: Job, launched: LaunchResult, folder: Path) -> list[LinkTimes]:
-    """What each rank measured. Raises Failure with the cause, and where the logs are."""
-    paths = [sample_path(folder, rank) for rank in range(job.ranks)]
-    times = [found for path in paths if (found := read_json(path, LinkTimes)) is not None]
-    deadlines = Deadlines(launch_s=job.timeout_s, hang_s=job.hang_s)
-    samples = [Sample(rank=rank.rank, status="ok") for rank in times] + read_samples(job, folder)
-    status, cause = status_and_cause(launched, samples, job.ranks, deadlines)
+    times, status, cause = read_results(job, folder, launched, LinkTimes)
     if status != "ok":
         keep(folder)
         raise Failure(f"{status}: {cause}; logs in {folder}", UNFIT)
-    return times
+    return report_of(check, launched, times)

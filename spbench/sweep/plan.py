@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+import click
+
 from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines
 from spbench.strategies.registry import load
@@ -59,6 +61,21 @@ def cells(request: Request) -> list[Cell]:
     if refused and not request.skip_invalid:
         raise refusal(request, refused[0], planned)
     return planned
+
+
+def without_unfit(request: Request) -> Request:
+    """The request without ranks that a strategy cannot use, of which stderr says why; as it is
+    where nothing would be left, or where such cells become rows."""
+    why: dict[tuple[str, int], str] = {}
+    for each in [] if request.skip_invalid else request.combinations:
+        strategy, work = load(each.strategy), each.workload
+        if reason := strategy.misfit(work) or strategy.why_not(work, each.ranks):
+            left_out = f"{work.name} on {counted(each.ranks, 'rank')}, since {each.strategy} cannot"
+            why.setdefault((work.model_dump_json(), each.ranks), f"left out: {left_out}: {reason}")
+    fit = [x for x in request.combinations if (x.workload.model_dump_json(), x.ranks) not in why]
+    for sentence in dict.fromkeys(why.values()) if fit else ():
+        click.echo(sentence, err=True)
+    return replace(request, combinations=fit or request.combinations)
 
 
 def in_rounds(cases: Sequence[Case], launches: Iterable[int], seed: int) -> list[Cell]:
@@ -134,15 +151,10 @@ def shared_environment(jobs: Sequence[Job], environ: Mapping[str, str]) -> dict[
         asking = [strategy for strategy, found in effect.items() if found == value]
         others = [strategy for strategy in effect if strategy not in asking]
         if others:
-            raise Failure(_apart(f"{name}={value}", asking, others))
+            raise Failure(
+                f"{' and '.join(asking)} asked for {name}={value}, {' and '.join(others)} did not, "
+                f"and ranks that torchrun or srun started keep one environment for all cases; run "
+                f"them one after the other into the same --out, -s {','.join(others)} and then "
+                f"-s {','.join(asking)}, or let spbench start the ranks, one spbench a node"
+            )
     return shared
-
-
-def _apart(variable: str, asking: Sequence[str], others: Sequence[str]) -> str:
-    """Why these strategies cannot share processes, and what to do."""
-    return (
-        f"{' and '.join(asking)} asked for {variable}, {' and '.join(others)} did not, and ranks "
-        f"that torchrun or srun started keep one environment for all cases; run them one after "
-        f"the other into the same --out, -s {','.join(others)} and then -s {','.join(asking)}, or "
-        f"let spbench start the ranks, one spbench a node"
-    )

@@ -12,7 +12,7 @@ from spbench.launch.launcher import Deadlines
 from spbench.strategies.registry import expand_names, load
 from spbench.text import counted
 from spbench.worker.fault_injection import Fault
-from spbench.workload.case import Cell, Combination, Device, Kind, MeasurementBudget
+from spbench.workload.case import Case, Cell, Combination, Device, Kind, MeasurementBudget
 from spbench.workload.sweep_file import load_sweep
 from spbench.workload.workload import Workload
 
@@ -94,19 +94,34 @@ def _named_with_options(texts: Sequence[str]) -> list[str]:
 
 
 def refusal(request: Request, cell: Cell, cells: Sequence[Cell]) -> Failure:
-    """The message that ``cell`` cannot run, and which strategies can run its workload on every
-    requested number of ranks."""
+    """The message that ``cell`` cannot run, and which strategies can on all numbers of ranks."""
     case = cell.case
     wanted = Combination(workload=case.workload, strategy=case.strategy, ranks=case.ranks)
     place = next(known.place for known in request.combinations if known == wanted)
     alike = [each for each in cells if each.case.workload == case.workload]
-    cannot = {each.case.strategy for each in alike if each.why_not is not None}
-    names = dict.fromkeys(each.case.strategy for each in alike)
-    can = ",".join(name for name in names if name not in cannot)
+    cannot = {each.case.strategy: each for each in reversed(alike) if each.why_not is not None}
+    others: dict[str, list[str]] = {}
+    for name in dict.fromkeys(each.case.strategy for each in alike):
+        if name in cannot and name != case.strategy:
+            others.setdefault(f"{cannot[name].why_not}.\n", []).append(repr(name))
+    can = ",".join(dict.fromkeys(x.case.strategy for x in alike if x.case.strategy not in cannot))
     how = f"'strategies: [{can}]'" if place else f"-s {can}"
     start, advice = f"{place}: " if place else "", f"{how} (those that can run it), or "
+    refused = {each.case.ranks for each in cells if each.why_not is not None}
+    fit = sorted({each.case.ranks for each in cells} - refused)
+    ranks = ",".join(map(str, fit)) or ("" if place else _fewer_ranks(case, cells))
+    fewer = f"-g {ranks} (ranks that all can use), or " if ranks else ""
     return Failure(
         f"{start}strategy {case.strategy!r} cannot run {case.workload.name} on "
         f"{counted(case.ranks, 'rank')}: {cell.why_not}.\n"
-        f"  Or {advice if can else ''}--skip-invalid to leave such cells out."
+        + "".join(f"  {', '.join(who)} cannot either: {why}" for why, who in others.items())
+        + f"  Or {advice if can else ''}{fewer}--skip-invalid to leave such cells out."
     )
+
+
+def _fewer_ranks(case: Case, cells: Sequence[Cell]) -> str:
+    """The first half, quarter, ... of the ranks that every strategy can use; blank for none."""
+    used, work = [load(name) for name in {x.case.strategy for x in cells}], case.workload
+    halves = (case.ranks >> n for n in range(1, case.ranks.bit_length()))
+    fit = (n for n in halves if not any(s.misfit(work) or s.why_not(work, n) for s in used))
+    return str(next(fit, ""))

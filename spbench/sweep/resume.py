@@ -4,56 +4,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import PositiveFloat
+from pydantic import PositiveFloat, TypeAdapter
 
 from spbench.errors import Failure, or_none
 from spbench.launch.cluster import Cluster
 from spbench.launch.launcher import Deadlines
 from spbench.report.progress import in_a_line
-from spbench.results.run_json import folder_of_run, read_run
+from spbench.results.lock import check_free
+from spbench.results.run_json import case_of, folder_of_run, read_run
 from spbench.sweep.devices import why_not_here
+from spbench.sweep.output_folder import output_folder
 from spbench.sweep.plan import declined
 from spbench.sweep.request import Request
 from spbench.text import counted, quoted
-from spbench.workload.block import Frozen
 from spbench.workload.case import Case, Cell
 
 INSTEAD = "'spbench run' with the flags of that run and its folder as --out goes on as well"
+SETTINGS = TypeAdapter(dict[str, PositiveFloat | None])
+"""Settings of a run that its cases do not tell, as run.json keeps them. None: no limit, which JSON
+cannot tell as a number; or a peak that is not known."""
 
 
-class KeptSettings(Frozen):
-    """Settings of a run that its cells do not tell, as run.json keeps them."""
+def kept_settings(request: Request) -> dict[str, float | None]:
+    limits = {name: s if s < math.inf else None for name, s in vars(request.deadlines).items()}
+    return {**limits, "peak_tflops": request.peak_tflops}
 
-    launch_s: PositiveFloat = Deadlines.launch_s
-    hang_s: PositiveFloat = Deadlines.hang_s
-    sweep_s: PositiveFloat | None = None
-    """None: no limit, which JSON cannot tell as a number."""
-    peak_tflops: PositiveFloat | None = None
 
-    @classmethod
-    def of(cls, request: Request) -> KeptSettings:
-        limits = request.deadlines
-        return cls(
-            launch_s=limits.launch_s,
-            hang_s=limits.hang_s,
-            sweep_s=None if math.isinf(limits.sweep_s) else limits.sweep_s,
-            peak_tflops=request.peak_tflops,
-        )
-
-    @property
-    def deadlines(self) -> Deadlines:
-        sweep_s = self.sweep_s or math.inf
-        return Deadlines(launch_s=self.launch_s, hang_s=self.hang_s, sweep_s=sweep_s)
+def _with_settings(request: Request, kept: Any) -> Request:
+    """Raises ValueError or TypeError for settings that are damaged."""
+    known = {name: x for name, x in SETTINGS.validate_python(kept).items() if x is not None}
+    peak_tflops = known.pop("peak_tflops", None)
+    return replace(request, deadlines=Deadlines(**known), peak_tflops=peak_tflops)
 
 
 def _cell_of(described: Mapping[str, Any]) -> Cell:
     """Raises ValueError for what this version would not measure under the same key."""
-    fields = {name: value for name, value in described.items() if name not in ("key", "why_not")}
-    case = Case.model_validate(fields)
+    case = case_of(described)
     if case.key != described["key"]:
         raise ValueError(f"{case.key} is not {described['key']}")
     return Cell(case=case, why_not=described.get("why_not"))
@@ -73,18 +64,20 @@ def resumed(run: Path, cluster: Cluster | None = None) -> tuple[Request, list[Ce
     if facts.get("argv", ["", "run"])[1:2] not in (["run"], ["resume"]):
         raise Failure(f"{folder} was not written by 'spbench run'; nothing else can be resumed")
     if not cells or len(cells) < len(kept):
-        unread = f"{len(kept) - len(cells)} of {counted(len(kept), 'launch')} that cannot be read"
-        raise Failure(f"{folder}/run.json has {unread if kept else 'no launches'}; {INSTEAD}")
-    settings = or_none(lambda: KeptSettings.model_validate(facts["settings"])) or KeptSettings()
+        lacks = "has no launches" if (folder / "run.json").exists() else "is missing"
+        unread = (
+            f"has {len(kept) - len(cells)} of {counted(len(kept), 'launch')} that cannot be read"
+        )
+        raise Failure(f"{folder}/run.json {unread if kept else lacks}; {INSTEAD}")
     request = Request(
         combinations=[],
         device=cells[0].case.device,
         kind=cells[0].case.kind,
-        deadlines=settings.deadlines,
-        peak_tflops=settings.peak_tflops,
+        seed=cells[0].case.seed,
         cluster=cluster,
         out=folder,
     )
+    request = or_none(lambda: _with_settings(request, facts["settings"])) or request
     for cell in cells:
         why_not = None if cell.why_not else _why_not_now(cell.case, request.nodes)
         if why_not is not None:
@@ -95,6 +88,15 @@ def resumed(run: Path, cluster: Cluster | None = None) -> tuple[Request, list[Ce
 def _why_not_now(case: Case, nodes: int) -> str | None:
     share = case.kind == "one_gpu_share"
     return declined(case) or why_not_here(case.ranks, case.device, share=share, nodes=nodes)
+
+
+def folder_for(request: Request, cells: Sequence[Cell]) -> Path:
+    """Where the rows go. Raises Failure for a folder that they may not join. Creates nothing."""
+    folder = output_folder(request.out, request.title, fresh=request.fresh)
+    if not request.adds:
+        check_free(folder)  # another run's settings may still be on their way
+        check_may_join(folder, cells)
+    return folder
 
 
 def check_may_join(folder: Path, cells: Sequence[Cell]) -> None:

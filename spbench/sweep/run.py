@@ -29,10 +29,10 @@ from spbench.results.temporary import temporary_folder
 from spbench.sweep.devices import least_capability, visible_gpus
 from spbench.sweep.estimate import foreseen
 from spbench.sweep.noisy_rounds import noisy_rounds
-from spbench.sweep.output_folder import as_in_run_json, new_session, output_folder
+from spbench.sweep.output_folder import as_in_run_json, new_session
 from spbench.sweep.plan import job_of, shared_environment
 from spbench.sweep.request import Request
-from spbench.sweep.resume import KeptSettings, check_may_join
+from spbench.sweep.resume import folder_for, kept_settings
 from spbench.sweep.sweep import Sweep, run_all, still_to_do
 from spbench.workload.case import Cell
 
@@ -51,12 +51,12 @@ class Finished:
 def run(request: Request, cells: Sequence[Cell]) -> Finished | None:
     """Runs what is left to do of ``cells``. None on a rank or node that is not the first."""
     if request.cluster is not None and not request.cluster.is_head:
-        follow(_described(request.cluster, request, cells))
+        follow(described(request.cluster, _asked(cells), request.deadlines.hang_s))
         return None
     is_joined = joined_ranks() is not None
     if not is_joined or int(os.environ["RANK"]) == 0:
         # It refuses --out before other ranks wait for this one.
-        folder = output_folder(request.out, request.title, fresh=request.fresh)
+        folder = folder_for(request, cells)
     launcher = (
         _joined_launcher(request, cells) if is_joined else _local_launcher(request, cells, folder)
     )
@@ -82,10 +82,6 @@ def follow(cluster: Cluster) -> None:
         finally:
             agent.end(now=True)
     click.echo(f"node {cluster.node}: node 0 is done", err=True)
-
-
-def _described(cluster: Cluster, request: Request, cells: Sequence[Cell]) -> Cluster:
-    return described(cluster, _asked(cells), request.deadlines.hang_s)
 
 
 def _asked(cells: Sequence[Cell]) -> str:
@@ -115,10 +111,10 @@ def _joined_launcher(request: Request, cells: Sequence[Cell]) -> JoinedLauncher:
 
 
 def _local_launcher(request: Request, cells: Sequence[Cell], folder: Path) -> LocalLauncher:
-    cluster = request.cluster
+    cluster, hang_s = request.cluster, request.deadlines.hang_s
     return LocalLauncher(
         folder / "logs" / "launcher.log",
-        cluster=None if cluster is None else _described(cluster, request, cells),
+        cluster=None if cluster is None else described(cluster, _asked(cells), hang_s),
         gpu_memory=GpuMemory.of(cell.case for cell in cells),
     )
 
@@ -144,9 +140,7 @@ def _measure(
 ) -> Finished:
     began_s = time.monotonic()
     try:
-        if not request.adds:
-            check_may_join(store.folder, cells)
-        facts = environment() | {"settings": KeptSettings.of(request).model_dump()}
+        facts = environment() | {"settings": kept_settings(request)}
         done, _ = _rows(store.folder) if (store.folder / "runs.csv").exists() else ([], [])
         todo = still_to_do(cells, done)
         placements = _placements(request, cells, launcher)
@@ -154,7 +148,9 @@ def _measure(
         reference = request.reference or read_run(store.folder).get("reference")
         planned = [as_in_run_json(cell) for cell in cells]
         store.write_run({"argv": sys.argv, "reference": reference, "cases": planned, **facts})
-        before = foreseen(todo, request.nodes, request.deadlines.launch_s)
+        hosts = launcher.hosts if isinstance(launcher, JoinedLauncher) else []
+        nodes = len(set(hosts)) or request.nodes
+        before = foreseen(todo, nodes, request.deadlines.launch_s)
         with Screen(
             store.folder,
             [cell.case for cell in todo],

@@ -83,7 +83,7 @@ class Sweep:
         launch_s = time.monotonic() - start_s - launched.waited_s
         samples = read_samples(job, folder)
         phases_s = seconds_by_phase(samples, launched_s, launch_s)
-        status, reason = status_and_cause(launched, samples, job.processes, own)
+        status, reason = status_and_cause(launched, samples, job)
         of_sweep = own.launch_s < self.deadlines.launch_s and launched.still_s < own.hang_s
         if status in ("timeout", "hang") and of_sweep:
             status, reason = "interrupted", TIME_IS_UP

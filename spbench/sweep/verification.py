@@ -5,22 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from spbench.errors import SOME_FAILED, Failure, or_none
-from spbench.launch.launcher import Deadlines, Launcher, LaunchResult, status_and_cause
+from spbench.launch.launcher import Deadlines, Launcher, status_and_cause
 from spbench.launch.local import LocalLauncher, read_samples
 from spbench.launch.torchrun import JoinedLauncher, joined_ranks
-from spbench.results.sample import (
-    CHECKED,
-    Checked,
-    Sample,
-    VerifyResult,
-    checks_path,
-    sample_path,
-)
+from spbench.results.sample import CHECKED, Checked, Sample, VerifyResult, checks_path, sample_path
 from spbench.results.temporary import keep, temporary_folder
 from spbench.sweep.row import ERRORS, largest_columns
 from spbench.text import counted
@@ -99,47 +93,33 @@ def run_checks(job: Job, launcher: Launcher, folder: Path) -> list[VerifyResult]
             click.echo(f"--timeout reached; {counted(len(rest), 'check')} not begun", err=True)
             break
         launch = job.model_copy(update={"checks": rest, "timeout_s": left_s})
-        results += _launch(launch, job.timeout_s, launcher, folder / f"from-{len(results) + 1}")
+        results += _launch(launch, job, launcher, folder / f"from-{len(results) + 1}")
     return results
 
 
-def _launch(job: Job, timeout_s: float, launcher: Launcher, folder: Path) -> list[VerifyResult]:
-    """The results of the checks that one launch came to; the last may be one that ended it."""
-    launched = launcher.run(job, folder)
+def _launch(launch: Job, job: Job, launcher: Launcher, folder: Path) -> list[VerifyResult]:
+    """The results of the checks that one launch of ``job`` came to; the last may be one that ended
+    it. Raises RanksFailedError if a rank had not begun its checks, or its file is on another
+    machine: nothing can be told of the other checks."""
+    launched = launcher.run(launch, folder)
     by_rank = [_read_checks(folder, rank) for rank in range(job.ranks)]
     done = min(len(checked or ()) for checked in by_rank)
     results = [
         _result(check, job.ranks, [checked[i] for checked in by_rank if checked])
-        for i, check in enumerate(job.checks[:done])
+        for i, check in enumerate(launch.checks[:done])
     ]
-    if done < len(job.checks):
-        why = f"{_cause(job, timeout_s, launched, by_rank, folder)}; logs are in {folder}"
-        results.append(_failed(job.checks[done], job.ranks, _in_check(job, by_rank, why)))
-    return results
-
-
-def _cause(
-    job: Job,
-    timeout_s: float,
-    launched: LaunchResult,
-    by_rank: Sequence[Sequence[Checked] | None],
-    folder: Path,
-) -> str:
-    """The status of a launch that came to its end early, and its cause."""
-    through = [rank for rank, found in enumerate(by_rank) if len(found or ()) == len(job.checks)]
+    if done == len(launch.checks):
+        return results
+    begun = {rank: len(found) for rank, found in enumerate(by_rank) if found is not None}
+    through = [rank for rank, count in begun.items() if count == len(launch.checks)]
     samples = [Sample(rank=rank, status="ok") for rank in through] + read_samples(job, folder)
-    deadlines = Deadlines(launch_s=timeout_s, hang_s=job.hang_s)
-    return ": ".join(status_and_cause(launched, samples, job.ranks, deadlines))
-
-
-def _in_check(job: Job, by_rank: Sequence[Sequence[Checked] | None], why: str) -> str:
-    """``why``, if every rank had begun its checks. Raises RanksFailedError if one had not, or its
-    file is on another machine: nothing can be told of the other checks."""
-    if None not in by_rank:
-        return why
-    begun = [job.checks[len(found)] for found in by_rank if found is not None]
-    where = f"{begun[0].strategy} on {begun[0].workload.name}: " if begun else ""
-    raise RanksFailedError(f"{where}{why}")
+    why = f"{': '.join(status_and_cause(launched, samples, job))}; logs are in {folder}"
+    if None in by_rank:
+        left = [check for count in begun.values() for check in launch.checks[count:]]
+        where = f"{left[0].strategy} on {left[0].workload.name}: " if left else ""
+        raise RanksFailedError(f"{where}{why}")
+    failed = launch.checks[done]
+    return [*results, _outcome(failed, job.ranks, FAILED, why)]
 
 
 def _read_checks(folder: Path, rank: int) -> list[Checked] | None:
@@ -151,34 +131,27 @@ def _read_checks(folder: Path, rank: int) -> list[Checked] | None:
     return None if lines is None else [Checked.model_validate_json(line) for line in lines]
 
 
-def _failed(check: GateCheck, ranks: int, why: str) -> VerifyResult:
-    """The result of a check in which ranks ended."""
+def _result(check: GateCheck, ranks: int, by_rank: Sequence[Checked]) -> VerifyResult:
+    """The largest errors of any rank; WRONG if any rank says so."""
+    errors = [f"rank {rank}: {seen.wrong}" for rank, seen in enumerate(by_rank) if seen.wrong]
+    wrong, declined = next(iter(errors), ""), by_rank[0].declined
+    outcome = "declined" if declined else "WRONG" if wrong else "passed"
+    compared = by_rank[0].gated_on or check.workload.name
+    more = {"workload": compared, "is_reduced": compared != check.workload.name}
+    return replace(
+        _outcome(check, ranks, outcome, declined or wrong),
+        **more,  # type: ignore[arg-type]
+        **largest_columns(ERRORS, by_rank),  # type: ignore[arg-type]
+    )
+
+
+def _outcome(check: GateCheck, ranks: int, outcome: str, reason: str) -> VerifyResult:
     return VerifyResult(
         strategy=check.strategy,
         workload=check.workload.name,
         ranks=ranks,
         dtype=check.workload.dtype,
         sharpness=check.sharpness,
-        outcome=FAILED,
-        reason=why,
-        output_error=None,
-        gradient_error=None,
-        tolerance=None,
-    )
-
-
-def _result(check: GateCheck, ranks: int, by_rank: Sequence[Checked]) -> VerifyResult:
-    """The largest errors of any rank; WRONG if any rank says so."""
-    errors = [f"rank {rank}: {seen.wrong}" for rank, seen in enumerate(by_rank) if seen.wrong]
-    wrong, declined = next(iter(errors), ""), by_rank[0].declined
-    return VerifyResult(
-        strategy=check.strategy,
-        workload=by_rank[0].gated_on or check.workload.name,
-        ranks=ranks,
-        dtype=check.workload.dtype,
-        sharpness=check.sharpness,
-        outcome="declined" if declined else "WRONG" if wrong else "passed",
-        reason=declined or wrong,
-        **largest_columns(ERRORS, by_rank),
-        is_reduced=by_rank[0].gated_on not in ("", check.workload.name),
+        outcome=outcome,
+        reason=reason,
     )

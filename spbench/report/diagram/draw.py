@@ -67,7 +67,8 @@ def facts(picture: Picture) -> dict[str, str]:
     extras += ["qk-norm"] if work.qk_norm else []
     extras += [f"modulation {work.modulation}"] if work.modulation != "none" else []
     least = work.activation_bytes / ranks
-    M, share = (units.size(picture.unit, count) for count in (work.activation_bytes, least))
+    unit = units.size_unit(work.activation_bytes / 20)
+    M, share = (f"{units.size_in(unit, n)} {unit}" for n in (work.activation_bytes, least))
     optimizer = f", optimizer {work.optimizer}" if work.optimizer != "none" else ""
     return {
         "axes": f"{axes}: {work.tokens:,} tokens a sample, batch {work.batch}",

@@ -23,6 +23,8 @@ MORE_COLOURS = ("#56B4E9", "#D55E00", "#F0E442", "#000000", "#999999")
 HATCHES = ("..", "\\\\\\", "oo", "++", "--")
 FILL = 0.92
 """Share of its place that a bar is wide."""
+NOISY_HEIGHT = 0.5
+"""Inches of the label of noisy launches, which stands upright above its bar."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +93,12 @@ def _draw_measured(ax: Axes, stacks: Sequence[tuple[float, Stack]], width: float
     if levels:
         x, y = np.array(levels).T
         ax.hlines(y, x - 0.45 * width, x + 0.45 * width, color="black", lw=1.2)
+    mark = NOISY_HEIGHT * ax.figure.dpi / ax.bbox.height
     for at, stack in stacks:
         if stack.is_noisy:
             top = max(stack.top + (stack.whisker or (0.0, 0.0))[1], *stack.levels, 0.0)
             ax.text(at, top, " noisy", rotation=90, ha="center", va="bottom", fontsize=7)
+            ax.set_ylim(top=max(ax.get_ylim()[1], top / (1 - mark)))
 
 
 def _mark_failed(ax: Axes, failed: Sequence[tuple[float, Line]], width: float) -> None:

@@ -110,8 +110,7 @@ def launch_rows(ax: Axes, cases: Sequence[CaseTimes]) -> None:
 def _draw_row(
     ax: Axes, case: CaseTimes, row: int, slots: Sequence[int], scale: float
 ) -> list[tuple[Figures, tuple[int, float]]]:
-    """Draws the iterations of a case; returns the places of the outliers of each launch, and that
-    of its step time."""
+    """Draws a case; returns the places of each launch's outliers, and that of its step time."""
     ax.axhline(row, color="#DDDDDD", lw=0.6, zorder=0)
     dots, aways, marks = [], [], []
     for record, ms in zip(case.launches, case.iterations_ms, strict=True):

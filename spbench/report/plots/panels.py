@@ -12,7 +12,7 @@ from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from spbench.analysis.compare import MARGIN, limits_of
 from spbench.analysis.compare_strategies import Line
@@ -90,6 +90,18 @@ def label(line: Line) -> str:
     return f"{line.strategy}, {line.ranks}{', noisy' if is_noisy else ''}"
 
 
+def ratio_ticks(low: float, high: float) -> list[float]:
+    """Ratios from ``low`` to ``high``: 1, one or more below it and one or more above it."""
+    if high > 3 * low:
+        every = 1 if high < 100 * low else 3 if high < 1e6 * low else 6
+        known = [n * 10.0**power for power in range(-6, 7) for n in (1, 2, 5)][::every]
+    else:
+        step = next(s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if high - low <= 6 * s)
+        known = [round(1 + n * step, 2) for n in range(-6, 7) if n * step > -0.9]
+    fewest = max(t for t in known if t < 1), min(t for t in known if t > 1)
+    return [t for t in known if t in (1, *fewest) or low <= t <= high]
+
+
 def ratios(ax: Axes, lines: Sequence[Line], margin: float = MARGIN) -> None:
     """How much longer each strategy takes than the reference: rows from the top, in the order of
     the lines; the axis is logarithmic."""
@@ -110,7 +122,9 @@ def ratios(ax: Axes, lines: Sequence[Line], margin: float = MARGIN) -> None:
         ratio, y, hues, fillings = zip(*dots, strict=True)
         ax.scatter(ratio, y, s=30, c=fillings, edgecolors=hues, lw=1.2, zorder=3)
     ax.set_xscale("log")
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
+    ticks = ratio_ticks(*ax.get_xlim())
+    ax.set_xlim(min(ticks[0], ax.get_xlim()[0]), max(ticks[-1], ax.get_xlim()[1]))
+    ax.xaxis.set_major_locator(FixedLocator(ticks))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter("{x:g}x")
     ax.set_yticks([-float(row) for row in range(len(shown))], list(map(label, shown)))

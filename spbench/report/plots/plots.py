@@ -16,7 +16,6 @@ import pandas
 
 from spbench.analysis.compare import MARGIN
 from spbench.analysis.compare_strategies import Line
-from spbench.analysis.intervals import LEAST_LAUNCHES
 from spbench.report.plots.figure import PANELS, Sheet
 from spbench.report.plots.iterations_plot import (
     OUTLIER,
@@ -50,13 +49,6 @@ DRAWINGS: dict[str, tuple[Callable[..., None], str]] = {
     ),
 }
 """Functions that draw the cases of a panel into axes, and the headings of their figures."""
-SPREAD = {
-    1: "one launch: no confidence interval",
-    2: "whiskers: range of two launches",
-    3: "whiskers: 95 % intervals of the launches",
-}
-"""Meaning of the whiskers by the number of launches that count; 3 stands for more."""
-MIXED = "whiskers: 95 % intervals; of two launches their range"
 SHARE_BACKEND = "fake"
 SHARE_DRAWINGS = ("memory", "step_split")
 """Figures of a share of one GPU, which has no step and sends nothing."""
@@ -84,7 +76,7 @@ def page_of(lines: Sequence[Line], frame: pandas.DataFrame, run: Path, number: i
     if number > pages:
         raise ValueError(f"--page {number}: the last page is {pages}")
     shown = {name: titles[PANELS * (number - 1) :][:PANELS] for name, titles in panels.items()}
-    about = caption(frame, lines)
+    about = caption(frame)
     sheets = {}
     for name, these in drawn.items():
         by_panel = {title: [x for x in these if x.panel == title] for title in shown[name]}
@@ -105,21 +97,24 @@ def _unique(names: Iterable[str]) -> list[str]:
 
 def _sheet(name: str, panels: Mapping[str, Sequence[Line]], about: str) -> Sheet:
     drawing, heading = DRAWINGS[name]
+    shown = [line for lines in panels.values() for line in lines]
     return Sheet(
         heading=heading,
         panels={title: partial(drawing, lines=lines) for title, lines in panels.items()},
-        strategies=_unique(line.strategy for lines in panels.values() for line in lines),
-        caption=about,
+        strategies=_unique(line.strategy for line in shown),
+        caption=f"{about} · {whiskers(shown)}" if name == "throughput" else about,
     )
 
 
 def _ratios(panels: Mapping[str, Sequence[Line]], about: str) -> Sheet:
     """The forest plot of lines that have a ratio."""
     lines = [line for lines in panels.values() for line in lines]
+    are_open = all(not line.to_reference or line.to_reference.low is None for line in lines)
+    spread = "" if are_open else " · lines: 95 % intervals"
     return Sheet(
         heading=f"Against {lines[0].reference}: {_kind_of_ratios(lines)}",
         panels={title: partial(ratios, lines=lines) for title, lines in panels.items()},
-        caption=f"{about} · band: within {MARGIN:.0%}; hollow: no significant difference",
+        caption=f"{about}{spread} · band: within {MARGIN:.0%}; hollow: no significant difference",
         label_width=0.3 + 0.066 * max(len(label(line)) for line in lines),
         rows=max(map(len, panels.values())) + 1,
     )
@@ -167,20 +162,24 @@ def _left_out(panels: Mapping[str, Sequence[str]], number: int, pages: int) -> s
     )
 
 
-def caption(frame: pandas.DataFrame, lines: Sequence[Line]) -> str:
-    """Run, device, torch and dtype of what is drawn, whether it was quick or noisy, and the meaning
-    of its whiskers."""
+def whiskers(lines: Sequence[Line]) -> str:
+    """Meaning of the whiskers, which cases of one launch lack."""
+    if max((line.launches for line in lines), default=0) < 2:
+        return "one launch: no confidence interval"
+    return "whiskers: 95 % intervals of the launches; of two launches their range"
+
+
+def caption(frame: pandas.DataFrame) -> str:
+    """Run, device, torch and dtype of what is drawn, and whether it was quick or noisy."""
     first = frame.iloc[0]
 
     def each(name: str) -> str:
         return ", ".join(value for value in frame[name].unique() if value)
 
-    known = {min(line.launches, LEAST_LAUNCHES) for line in lines if line.launches}
-    spread = MIXED if {2, LEAST_LAUNCHES} <= known else SPREAD[max(known, default=1)]
     backend = each("backend").replace(SHARE_BACKEND, "nothing sent")
     machine = [each("gpu") or first["device"], backend, f"torch {each('torch')}"]
     noisy = int((frame["noisy"] != "").sum())
     doubts = [f"{noisy} of {counted(len(frame), 'launch')} noisy"] if noisy else []
     doubts += ["quick"] if (frame["effort"] == "quick").any() else []
-    parts = [f"run {first['run_id']}", *machine, each("dtype"), each("mode"), *doubts, spread]
+    parts = [f"run {first['run_id']}", *machine, each("dtype"), each("mode"), *doubts]
     return " · ".join(filter(None, parts))
