@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 
+import psutil
 import pytest
 import torch
 from helpers.repository import repository
 from hypothesis import settings
+
+from spbench.comm import threaded
 
 __all__ = ["repository"]
 
@@ -46,10 +51,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for file in in_turn for item in files[file]]
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Garbage is looked for a thirtieth as often, and not in what was imported."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
 @pytest.fixture(autouse=True)
 def _one_thread_each() -> None:
     """Ranks as threads share the cores; each computes with one thread."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _ranks_as_threads_on_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads of Python compute in turn; on several cores they fight for their turn at each
+    operation, and take two to three times as long. Processes that a test starts have all cores."""
+
+    def pool(size: int) -> ThreadPoolExecutor:
+        here = (0, {psutil.Process().cpu_num()})
+        return ThreadPoolExecutor(size, initializer=os.sched_setaffinity, initargs=here)
+
+    monkeypatch.setattr(threaded, "ThreadPoolExecutor", pool)
 
 
 @pytest.fixture(autouse=True)

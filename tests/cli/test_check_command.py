@@ -191,20 +191,29 @@ def test_a_baseline_is_not_overwritten_in_passing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "launches", "said"),
     [
-        ({"status": "oom"}, "1 launch failed (dsp: oom)"),
-        ({"noisy": "a neighbour"}, "1 launch noisy (a neighbour)"),
+        ({"status": "oom"}, 1, "1 launch failed (dsp: oom)"),
+        ({"noisy": "a neighbour"}, 3, "3 launches noisy (a neighbour)"),
     ],
 )
-def test_a_failed_or_noisy_run_is_no_baseline(broken: dict[str, Any], said: str) -> None:
+def test_a_failed_or_noisy_run_is_no_baseline(
+    broken: dict[str, Any], launches: int, said: str
+) -> None:
     """It is kept with --force alone."""
-    records = side("a")
-    kept("mine", [*records[:-1], replace(records[-1], **broken)])
+    good, bad = side("a")[:-launches], side("a")[-launches:]
+    kept("mine", [*good, *(replace(record, **broken) for record in bad)])
     done = spbench("baseline", "set", "main")
     assert (done.exit_code, said in done.stderr) == (USAGE, True)
     assert not Path("baselines").exists()
     assert spbench("baseline", "set", "main", "--force").exit_code == DONE
+
+
+def test_noisy_launches_beside_three_quiet_ones_do_no_harm() -> None:
+    """``run`` measures noisy rounds again, and what was disturbed stays in runs.csv."""
+    records = side("a")
+    kept("mine", [*(replace(each, noisy="a neighbour") for each in records[:2]), *records[2:]])
+    assert spbench("baseline", "set", "main").exit_code == DONE
 
 
 def test_an_unfinished_run_is_no_baseline() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from helpers.in_process import inside
 
 from spbench.errors import UNFIT, USAGE, Failure
-from spbench.launch.torchrun import joined_ranks, meeting_place
+from spbench.launch.torchrun import JoinedLauncher, joined_ranks, meeting_place
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_stdout_is_kept_for_results() -> None:
     """NCCL says its version on file descriptor 1, and what is read there is to be JSON."""
     program = """if True:
         import os
-        from spbench.launch.torchrun import keep_stdout
+        from spbench.launch.joining import keep_stdout
         print("before")
         keep_stdout()
         os.write(1, b"NCCL version 2.28\\n")
@@ -87,3 +88,57 @@ def test_a_variable_that_is_missing_is_named(name: str) -> None:
         assert caught.value.code == UNFIT
     with pytest.raises(Failure, match=r"^MASTER_PORT='x' is not a whole number from 1 to 65535"):
         meeting_place(environ | {"MASTER_PORT": "x"})
+
+
+class Gone:
+    """A group whose other rank has ended, and the notices that name it."""
+
+    def gather_text(self, text: str) -> list[str]:
+        raise RuntimeError("Connection closed by peer [127.0.0.1]:1\nstack")
+
+    def gone(self, left: list[object]) -> list[int]:
+        return [1]
+
+
+def test_a_rank_that_ends_early_costs_no_results(capsys: pytest.CaptureFixture[str]) -> None:
+    """All rows are written when the others are told that there is no more to do."""
+    launcher = object.__new__(JoinedLauncher)
+    vars(launcher).update(_lost=False, _group=Gone(), _notices=Gone(), _fault=None)
+    launcher.close()
+    said = "rank 1 ended before it was told to: Connection closed by peer [127.0.0.1]:1; what was"
+    assert capsys.readouterr().err == f"{said} measured is kept\n"
+    launcher.close()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_rank_that_follows_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has temporary folders of its own on its machine, as its killed predecessors had."""
+    swept: list[int] = []
+    monkeypatch.setattr("spbench.launch.torchrun.sweep", lambda: swept.append(1))
+    group = SimpleNamespace(rank=1, gather_text=lambda _: [""], close=lambda: None)
+    launcher = object.__new__(JoinedLauncher)
+    vars(launcher).update(_group=group, _fault=None, hosts=["a", "a"])
+    launcher.follow()
+    assert swept == [1]
+
+
+def test_a_thread_that_is_left_does_not_meet_pythons_shutdown() -> None:
+    """A store that is stuck in C++ would abort the process there; the exit code is the command's,
+    and all that was printed is there."""
+    program = """if True:
+        import atexit, threading, time
+        from spbench.cli import main as entry
+
+        def ends_early(**_):
+            threading.Thread(target=time.sleep, args=[60], daemon=True).start()
+            print("printed")
+            return 6
+
+        entry.cli.main = ends_early
+        atexit.register(print, "shutdown")
+        entry.main()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (6, "printed\n", "")

@@ -13,7 +13,9 @@ from spbench.cli import list_command
 from spbench.report import tables
 from spbench.results.store import Store
 from spbench.strategies.registry import expand_names
+from spbench.sweep.output_folder import as_in_run_json
 from spbench.text import counted
+from spbench.workload.case import Case, Cell
 from spbench.workload.catalogue import find, names
 from spbench.workload.sweep_file import load_sweep
 
@@ -96,4 +98,30 @@ def test_a_run_keeps_its_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     (known,) = list_command._runs()
     assert (known["started"], known["ok"], known["other"]) == ("2026-11-23T11:51:39Z", 2, 0)
     text = listed(monkeypatch, "runs", 80)
-    assert re.search(rf" {name} .* 2026-11-23 11:51\b", text)
+    assert re.search(rf" {name} .* 2/2 .* 2026-11-23 11:51\b", text)
+
+
+def test_a_run_that_is_incomplete_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Launches of run.json count, also where runs.csv is missing, empty or has a header alone;
+    runs are in the order of their starts, whatever was touched last."""
+    monkeypatch.chdir(tmp_path)
+    case = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
+    for name, started in (("late", "2026-11-24T08:00:00Z"), ("early", "2026-11-23T08:00:00Z")):
+        with Store(tmp_path / "results" / name) as store:
+            kept = [case.model_copy(update={"launch": launch}) for launch in range(4)]
+            facts = [as_in_run_json(Cell(case=each, why_not=None)) for each in kept]
+            store.write_run({"argv": ["spbench", "run"], "cases": facts})
+            for launch, status in enumerate(("ok", "interrupted")):
+                more = {"case": case.key, "launch": launch, "status": status}
+                store.append(example_rows.row(**more, started_utc=started))
+    for name, text in (("no-file", None), ("empty", ""), ("header", "run_id,case\n")):
+        folder = tmp_path / "results" / name
+        folder.mkdir()
+        (folder / "run.json").write_bytes((tmp_path / "results/late/run.json").read_bytes())
+        if text is not None:
+            (folder / "runs.csv").write_text(text)
+    rows = [(row["run"], row["ok"], row["other"], row["launches"]) for row in list_command._runs()]
+    assert sorted(rows[:3]) == [("empty", 0, 0, 4), ("header", 0, 0, 4), ("no-file", 0, 0, 4)]
+    assert rows[3:] == [("early", 1, 1, 4), ("late", 1, 1, 4)]
+    text = listed(monkeypatch, "runs", 100)
+    assert re.search(r" no-file +axes-2d +0/4 ", text) and re.search(r" late .* 1/4 ", text)

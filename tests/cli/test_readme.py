@@ -10,9 +10,11 @@ from pathlib import Path
 import click
 import pytest
 import yaml
-from helpers.command_line import spbench
+from helpers.command_line import record, spbench
+from helpers.examples import ALL
 from helpers.spbench_process import SMALL
 
+from spbench.results.store import Store
 from spbench.strategies.registry import BUILT_IN, expand_names
 from spbench.workload.block import SUBLAYERS, Frozen
 from spbench.workload.catalogue import find, load_text, with_settings
@@ -84,13 +86,21 @@ def test_runs_of_the_readme_are_well_formed(command: str, tmp_path: Path) -> Non
 
 
 def test_the_other_commands_of_the_readme_run(tmp_path: Path) -> None:
-    """A small run, then every other command as it is written."""
-    assert spbench(tmp_path, "run", "-s", "dsp", "-g", "2", *SMALL, torch=True).code == 0
+    """Every other command as it is written, with the rows of a run. A short run makes those up and
+    leaves out what starts ranks."""
+    if ALL:
+        assert spbench(tmp_path, "run", "-s", "dsp", "-g", "2", *SMALL, torch=True).code == 0
+    else:
+        with Store(tmp_path / "results" / "made-up") as store:
+            store.append(record("dsp", step_ms=10.0))
     others = {c for c in COMMANDS if not c.startswith(("spbench run", "spbench check"))}
     (tmp_path / "my-model.yaml").write_text(FIRST_MODEL)
     assert len(others) >= 4
     for command in sorted(others):
         words_ = shlex.split(command)[1:]
+        if words_[0] == "doctor" and not ALL:
+            test_checks_of_the_docs_are_well_formed(command)
+            continue
         more = {"doctor": ["--device", "cpu"]}
         done = spbench(tmp_path, *words_, *more.get(words_[0], []), torch=True)
         assert done.code == 0, (command, done.err)

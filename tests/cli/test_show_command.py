@@ -364,3 +364,17 @@ def test_without_unicode(tmp_path: Path) -> None:
     assert (done.code, done.err) == (0, "")
     assert re.search(r"^  lon +-+\+ :+", done.out, re.MULTILINE)
     assert "####" in done.out
+
+
+def test_the_activation_has_one_unit() -> None:
+    """M and its share, on few ranks and many: the same figure in each picture."""
+    for workload in ("axes-2d", "latte-1-small", "dsp-720m-small", "dsp-720m"):
+        where = "verify" if workload == "axes-2d" else "workloads"
+        work = find(workload, where)
+        said = [
+            drawing.facts(Picture(workload=work, ranks=n, lanes=lanes(work, ["rsa"], n)))
+            for n in (2, 16)
+        ]
+        found = [re.findall(r"= ([\d.,]+) (\w+)", fact["activation"]) for fact in said]
+        assert found[0][0] == found[1][0]
+        assert len({unit for pair in found for _, unit in pair}) == 1

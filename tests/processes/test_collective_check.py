@@ -115,7 +115,7 @@ def test_a_rank_that_gets_wrong_numbers(monkeypatch: pytest.MonkeyPatch, broken:
 def test_data_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that still holds the right numbers of an earlier exchange is reported as wrong."""
 
-    def nothing(transport: ThreadTransport, received: Cut, sent: Tensor, run_dim: int) -> Handle:
+    def nothing(transport: ThreadTransport, received: Cut, sent: Tensor) -> Handle:
         return transport.all_reduce(torch.zeros(1))
 
     monkeypatch.setattr(ThreadTransport, "_all_gather", nothing)

@@ -79,13 +79,18 @@ def test_faults_become_rows(
     assert (record.step_ms is not None) == (status == "ok")
 
 
-def test_a_run_from_the_command_line(tmp_path: Path) -> None:
+BY_DAY = ("dsp", pytest.param("dsp,megatron-sp", marks=pytest.mark.long))
+
+
+@pytest.mark.parametrize("names", BY_DAY)
+def test_a_run_from_the_command_line(tmp_path: Path, names: str) -> None:
     """Rows, samples, run.json, the table on stdout, progress on stderr; nothing runs on."""
-    run = start(tmp_path, "-s", "dsp,megatron-sp", "--gpus", "2", "--out", "here", "--json")
+    words = ("-s", names, "--gpus", "2", "--out", "here")
+    run = start(tmp_path, *words, "--json")
     out, err = run.communicate(timeout=120)
     assert run.returncode == 0, err
     rows = json.loads(out)
-    assert [row["status"] for row in rows] == ["ok", "ok"]
+    assert [row["status"] for row in rows] == ["ok"] * len(names.split(","))
     for row in rows:
         for phase in ("forward", "backward", "gradients"):
             assert row[f"sent_bytes_{phase}"] == row[f"predicted_bytes_{phase}"]
@@ -105,11 +110,11 @@ def test_a_run_from_the_command_line(tmp_path: Path) -> None:
     assert len(list((tmp_path / "here" / "samples").iterdir())) == len(rows)
     assert "\x1b" not in err
 
-    words = ("-s", "dsp,megatron-sp", "--gpus", "2", "--out", "here")
     again = spbench(tmp_path, "run", *SMALL, *words, torch=True)
     assert again.code == 0, again.err
-    assert "2 launches are in here already; 0 left to do" in again.err
-    assert len((tmp_path / "here" / "runs.csv").read_text().splitlines()) == 3
+    are = "launch is" if len(rows) == 1 else "launches are"
+    assert f"{len(rows)} {are} in here already; 0 left to do" in again.err
+    assert len((tmp_path / "here" / "runs.csv").read_text().splitlines()) == 1 + len(rows)
 
 
 def torchrun(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -161,12 +166,14 @@ def nvmlDeviceGetCudaComputeCapability(index): return 9, 0
 """A pynvml.py of a machine that has two of them."""
 
 
+@pytest.mark.long
 def test_joined_ranks_on_gpus_refuse_what_needs_two_environments(tmp_path: Path) -> None:
     """Each rank ends with 2 before it touches a GPU or writes, and says what to do."""
     (tmp_path / "fake").mkdir()
     (tmp_path / "fake" / "pynvml.py").write_text(HOPPERS)
     paths = os.pathsep.join([str(tmp_path / "fake"), PATHS])
-    words = [*SMALL, "--device", "cuda", "-s", "dsp,megatron-sp,rsa"]
+    small = ["cuda" if word == "cpu" else word for word in SMALL]
+    words = [*small, "-s", "dsp,megatron-sp,rsa"]
     run = torchrun(tmp_path, *words, PYTHONPATH=paths, CUDA_VISIBLE_DEVICES="0,1")
     assert "Error: megatron-sp asked for CUDA_DEVICE_MAX_CONNECTIONS=1, dsp and rsa" in run.stderr
     assert "into the same --out, -s dsp,rsa and then -s megatron-sp" in run.stderr
@@ -226,13 +233,14 @@ def test_a_launcher_that_is_ended_as_it_starts_leaves_nothing(tmp_path: Path) ->
     assert [*temporary.iterdir()] == []
 
 
-def test_a_share_of_a_group(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", ["2", pytest.param("1,4", marks=pytest.mark.long)])
+def test_a_share_of_a_group(tmp_path: Path, ranks: str) -> None:
     """--share: one process, gated as threads, compute and memory but no step and no sent bytes."""
-    words = (*SMALL, "--share", "-s", "dsp", "--gpus", "1,4", "--out", "here", "--json")
+    words = (*SMALL, "--share", "-s", "dsp", "--gpus", ranks, "--out", "here", "--json")
     done = spbench(tmp_path, "run", *words, torch=True)
     assert done.code == 0, done.err
     rows = json.loads(done.out)
-    assert [row["status"] for row in rows] == ["ok"] * 2
+    assert [row["status"] for row in rows] == ["ok"] * len(ranks.split(","))
     for row in rows:
         assert (row["kind"], row["backend"]) == ("one_gpu_share", "fake")
         assert row["step_ms"] is None
@@ -240,4 +248,4 @@ def test_a_share_of_a_group(tmp_path: Path) -> None:
         assert row["compute_ms"] > 0
         assert row["gated_on"].startswith(row["workload"])
     memory = {row["world_size"]: row["peak_allocated_bytes"] for row in rows}
-    assert memory[4] < memory[1] / 2
+    assert 4 not in memory or memory[4] < memory[1] / 2

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from helpers.example_rows import row
 
+from spbench.analysis.launches import cases_of
 from spbench.analysis.waiting import links_ms, waiting
 from spbench.report.waiting_sentences import waiting_sentences
 from spbench.results.link_report import LinkReport, LinkRow
@@ -42,7 +43,7 @@ def launch(step_ms: float, exposed_ms: float | None, **more: Any) -> Record:
 
 
 def said(rows: Sequence[Record], reports: Sequence[LinkReport] = ()) -> list[str]:
-    return waiting_sentences(waiting(frame_of(rows), reports))
+    return waiting_sentences(waiting(cases_of(frame_of(rows)), reports))
 
 
 def test_link_bound_without_the_doctor() -> None:

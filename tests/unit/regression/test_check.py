@@ -18,7 +18,7 @@ from spbench.analysis.findings import METRICS, Finding, Margins, Metric
 from spbench.analysis.verdict import ALPHA, SHARES, Judgement
 from spbench.launch.launcher import Deadlines
 from spbench.regression.alternate import Runner, run_alternately
-from spbench.regression.check import BASE_AND_HEAD_BUDGET, case_of
+from spbench.regression.check import BASE_AND_HEAD_BUDGET, budgeted
 from spbench.regression.checkout import CheckoutError, checked_out, work_tree
 from spbench.regression.measurement import CheckOptions, LiveMeasurement, in_stages
 from spbench.results.record import Record
@@ -406,7 +406,7 @@ def test_a_baseline_is_measured_again_as_it_was() -> None:
     known = CASE.model_copy(update={"budget": BASE_AND_HEAD_BUDGET})
     described = {"key": CASE.key, "why_not": None, **known.model_dump(mode="json", by_alias=True)}
     assert BASE_AND_HEAD_BUDGET.label == "30 s, none silent"
-    assert case_of(described, "30 s, none silent").budget == BASE_AND_HEAD_BUDGET
-    assert case_of(described, "quick").budget == QUICK
+    assert budgeted(described, "30 s, none silent").budget == BASE_AND_HEAD_BUDGET
+    assert budgeted(described, "quick").budget == QUICK
     for blank in ("", "full"):
-        assert case_of(described, blank).budget == MeasurementBudget()
+        assert budgeted(described, blank).budget == MeasurementBudget()

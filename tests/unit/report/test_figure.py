@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +75,15 @@ def sheets(folder: Path, records: list[Record], page: int = 1) -> dict[str, Shee
     return dict(plots.page_of(lines_of(records), frame_of(records), folder, page).sheets)
 
 
-@pytest.mark.parametrize("large", [1e-3, 1.0, 3e5])
+BY_DAY = {(1, 1e-3), (1, 1.0), (2, 3e5)}
+
+
 @pytest.mark.parametrize(
-    "shapes", [1, 2, *(pytest.param(n, marks=pytest.mark.long) for n in (4, 12))]
+    ("shapes", "large"),
+    [
+        pytest.param(*case, marks=() if case in BY_DAY else pytest.mark.long)
+        for case in product((1, 2, 4, 12), (1e-3, 1.0, 3e5))
+    ],
 )
 def test_nothing_is_clipped_and_nothing_overlaps(tmp_path: Path, shapes: int, large: float) -> None:
     """Long names, wrong results, small and large figures, few panels and many."""

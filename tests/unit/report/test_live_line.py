@@ -54,6 +54,16 @@ def test_without_estimates_launches_count_alike() -> None:
     assert line.time_left() == "about 16 s left"
 
 
+def test_further_launches_are_expected_to_take_as_long() -> None:
+    """A further round follows where too few launches were quiet."""
+    now_s = 0.0
+    line = LiveLine(console(Terminal()), [CASE], {CASE.key: estimated(10.0)}, lambda: now_s)
+    now_s = 20.0
+    line.finished()
+    line.more(2)
+    assert line.time_left() == "about 40 s left"
+
+
 def test_the_phase_is_that_of_the_first_rank(tmp_path: Path) -> None:
     """Until there is a heartbeat torch is being loaded; later launches start with torch loaded."""
     line = LiveLine(console(Terminal()), [CASE, CASE])

@@ -15,13 +15,15 @@ import matplotlib.pyplot as plt
 import pytest
 from helpers.example_rows import lines_of
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import Rectangle
 
 from spbench.analysis.compare_strategies import Line
 from spbench.report.plots import bars as look
 from spbench.report.plots import panels, plots
-from spbench.report.plots.figure import Sheet, save_all
+from spbench.report.plots.figure import STYLE, Sheet, save_all
+from spbench.report.plots.figure import draw as draw_sheet
 from spbench.report.plots.panels import ratios
 from spbench.results.reading import frame_of
 from spbench.results.record import Record
@@ -192,6 +194,22 @@ def test_noisy_times_say_so(ax: Axes, tmp_path: Path) -> None:
     assert lines[1].to_reference is not None and lines[1].to_reference.verdict == "inconclusive"
 
 
+@pytest.mark.parametrize("panels_drawn", [1, 2, 6])
+def test_the_mark_of_noise_stays_below_the_title(tmp_path: Path, panels_drawn: int) -> None:
+    """Above the tallest bar there is room for it, however low the panel is."""
+    tall = [
+        measured("dsp", 8.0, noisy="a neighbour", workload=f"shape {i}", case=f"shape {i}")
+        for i in range(panels_drawn)
+    ]
+    sheet = plots.page_of(lines_of(tall), frame_of(tall), tmp_path).sheets["throughput"]
+    with plt.rc_context(STYLE):  # type: ignore[arg-type]
+        figure = draw_sheet(sheet)
+        FigureCanvasAgg(figure).draw()
+    for ax in figure.axes:
+        (mark,) = ax.texts
+        assert mark.get_window_extent().y1 <= ax.get_window_extent().y1
+
+
 def test_a_strategy_has_its_colour_everywhere(ax: Axes) -> None:
     """The colour does not depend on the other strategies, nor on their order."""
     lines = lines_of([measured("rsa", 5.0), measured("dsp", 6.0)])
@@ -221,17 +239,22 @@ def test_bars_do_not_cover_each_other(ax: Axes) -> None:
 
 def test_the_caption_says_where_figures_come_from() -> None:
     """The caption has run, device, torch, dtype, and the meaning of the whiskers."""
-    text = plots.caption(frame_of(RUN), lines_of(RUN))
-    for word in ("run a run", "cpu", "torch 9.9", "float32", "train", "range of two launches"):
+    text = plots.caption(frame_of(RUN))
+    for word in ("run a run", "cpu", "torch 9.9", "float32", "train"):
         assert word in text
-    assert "one launch: no confidence interval" in plots.caption(
-        frame_of(RUN[:1]), lines_of(RUN[:1])
-    )
-    assert "Some GPU" in plots.caption(frame_of([replace(RUN[0], gpu="Some GPU")]), [])
+    assert "Some GPU" in plots.caption(frame_of([replace(RUN[0], gpu="Some GPU")]))
     doubtful = frame_of([replace(RUN[0], noisy="others", effort="quick"), RUN[0]])
-    assert "1 of 2 launches noisy · quick" in plots.caption(doubtful, [])
+    assert "1 of 2 launches noisy · quick" in plots.caption(doubtful)
     mixed = lines_of([*RUN, *(measured("ulysses", 5.0, launch=n) for n in range(3))])
-    assert "95 % intervals; of two launches their range" in plots.caption(frame_of(RUN), mixed)
+    assert "95 % intervals of the launches; of two launches their range" in plots.whiskers(mixed)
+    assert plots.whiskers(lines_of(RUN[:1])) == "one launch: no confidence interval"
+
+
+def test_whiskers_are_named_where_they_are_drawn(tmp_path: Path) -> None:
+    """Times with a spread have them, bars of bytes, memory and a split step do not."""
+    for run, names in ((RUN, ["throughput"]), (compared(9.0, 9.2, 8.9), ["throughput", "ratios"])):
+        sheets = plots.page_of(lines_of(run), frame_of(run), tmp_path).sheets
+        assert [name for name, sheet in sheets.items() if "95 %" in sheet.caption] == names
 
 
 def test_drawing_needs_no_torch() -> None:
@@ -303,3 +326,27 @@ def test_a_run_of_one_strategy_has_no_ratios(tmp_path: Path) -> None:
     names = [path.stem for path in draw([measured("dsp", 10.0)], tmp_path)]
     assert "ratios" not in names
     assert "ratios" in [path.stem for path in draw(compared(12.0, 12.1), tmp_path)]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0.95, 8.0, [0.5, 1, 2, 5]),
+        (0.9, 2.0, [0.8, 1, 1.2, 1.4, 1.6, 1.8, 2]),
+        (0.98, 1.03, [0.98, 0.99, 1, 1.01, 1.02, 1.03]),
+        (0.3, 1.02, [0.5, 1, 2]),
+        (0.001, 1.04, [0.001, 0.01, 0.1, 1, 10]),
+    ],
+)
+def test_ticks_of_ratios(low: float, high: float, ticks: list[float]) -> None:
+    """One at 1, and others on both sides of it, also where all ratios are on one side."""
+    assert panels.ratio_ticks(low, high) == pytest.approx(ticks)
+
+
+def test_a_wide_interval_keeps_the_tick_of_the_reference(ax: Axes) -> None:
+    """The ticks lie within the axis, which reaches to one on either side of 1."""
+    ratios(ax, lines_of(compared(12.0, 60.0, 20.0)))
+    low, high = ax.get_xlim()
+    shown = [text.get_text() for text in ax.get_xticklabels()]
+    assert "1x" in shown and len(shown) <= 8
+    assert low <= ax.get_xticks()[0] < 1 < ax.get_xticks()[-1] <= high

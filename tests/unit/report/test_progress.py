@@ -75,7 +75,8 @@ def test_launches_that_are_left_over_have_a_command(
         err = capsys.readouterr().err
         assert "--max-time reached; 1 launch left" in err
         assert f"resume with: {again}\n" in err
-        assert f"next: spbench compare '{folder}', spbench plot '{folder}'\n" in err
+        assert f" next: spbench compare '{folder}'\n" in err
+        assert f" next: spbench plot '{folder}'\n" in err
         with pytest.raises(KeyboardInterrupt), Screen(folder, [CASE]):
             raise KeyboardInterrupt
         err = capsys.readouterr().err

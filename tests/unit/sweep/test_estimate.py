@@ -102,6 +102,24 @@ def test_a_papers_sweep_on_a_laptop_is_warned_of() -> None:
     )
 
 
+def test_small_forms_are_not_advised_where_they_are_too_large() -> None:
+    """A launch of a small form that will be late is told of shorter axes, also with settings."""
+    long = with_settings(find("dsp-3b-small"), ["axes.time=8"])
+    for work in (long, long.model_copy(update={"name": "dsp-3b-small batch=1"})):
+        *_, remedy = said([cell("dsp-3b-small", workload=work)], limit_s=1.0)
+        assert "--small" not in remedy and "shorter axes or a smaller batch" in remedy
+    full = [cell("dsp-3b-small", workload=long), cell("dsp-3b", "rsa", 2)]
+    assert any("--sweep NAME --small" in line for line in said(full, limit_s=1.0))
+
+
+def test_ranks_that_share_cores_take_longer_than_their_part() -> None:
+    """Half the cores make it four times as long: they also wait for each other."""
+    four = Machines(cores=4, memory_bytes=8 * GIB, core_flops_per_s=150e9)
+    case = cell("dsp-720m-small", ranks=4).case
+    alone_s, crowded_s = (estimate._compute_s(case, 1e12, each) for each in (four, LAPTOP))
+    assert alone_s and crowded_s == pytest.approx(4 * alone_s)
+
+
 def test_what_is_not_known_is_not_guessed() -> None:
     """A GPU without a data sheet, and cells that cannot run."""
     unknown = Machines(cores=2, memory_bytes=GIB, core_flops_per_s=1e9, gpus=[{"name": "X"}])

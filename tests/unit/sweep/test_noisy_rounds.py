@@ -70,14 +70,7 @@ def test_noisy_rounds_are_measured_again(
     again, the run has nothing left to do."""
     launcher = NoisyLauncher(noisy)
     monkeypatch.setattr(run_module, "_local_launcher", lambda *_: launcher)
-    combinations = every(find("axes-2d", "verify"), ["dsp", "rsa"], [2])
-    request = Request(
-        combinations=combinations,
-        device="cpu",
-        launches=launches,
-        budget=budget,
-        out=tmp_path / "run",
-    )
+    request = asked(tmp_path, launches, budget)
     for _ in range(2):
         finished = run_module.run(request, cells(request))
         assert finished is not None and not finished.unfinished
@@ -85,3 +78,27 @@ def test_noisy_rounds_are_measured_again(
         frame = read_runs(tmp_path / "run")
         assert len(frame) == len(launcher.jobs) == 2 * len(measured)
         assert frame.groupby("round")["strategy"].nunique().eq(2).all()
+
+
+def asked(folder: Path, launches: int, budget: MeasurementBudget) -> Request:
+    """A run of two strategies on two ranks."""
+    combinations = every(find("axes-2d", "verify"), ["dsp", "rsa"], [2])
+    return Request(
+        combinations=combinations,
+        device="cpu",
+        launches=launches,
+        budget=budget,
+        out=folder / "run",
+    )
+
+
+def test_a_quick_look_measures_no_round_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where full launches of the same cases are noisy."""
+    launcher = NoisyLauncher(range(99))
+    monkeypatch.setattr(run_module, "_local_launcher", lambda *_: launcher)
+    for launches, budget, measured in ((3, FULL, 4), (5, QUICK, 5)):
+        request = asked(tmp_path, launches, budget)
+        run_module.run(request, cells(request))
+        assert len(launcher.jobs) == 2 * measured

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers.command_line import spbench
@@ -13,13 +14,17 @@ from helpers.stored_rows import stored
 
 from spbench.errors import USAGE, Failure
 from spbench.launch.launcher import Deadlines, LaunchResult
-from spbench.results.find_run import command_again
+from spbench.launch.torchrun import JoinedLauncher
+from spbench.results.find_run import command_again, not_there_yet, read_latest, way_on
 from spbench.results.sample import Sample, sample_path
+from spbench.results.store import Store
 from spbench.sweep import run as running
+from spbench.sweep.estimate import Foreseen
 from spbench.sweep.plan import cells
 from spbench.sweep.request import Request, every
 from spbench.sweep.resume import resumed
-from spbench.workload.case import QUICK, Job
+from spbench.sweep.sweep import still_to_do
+from spbench.workload.case import QUICK, Cell, Job
 from spbench.workload.catalogue import find
 
 WORK = find("axes-2d", "verify")
@@ -95,7 +100,10 @@ def test_other_settings_do_not_join(tmp_path: Path, launcher: Launcher) -> None:
     """The default workload is refused in another run's folder, with the command that resumes it;
     further strategies join, and --add lets anything in."""
     folder = stopped(tmp_path / "mine", launcher)
-    refused = spbench(tmp_path, "run", "--out", str(folder), "--device", "cpu", torch=True)
+    words = ["run", "--out", str(folder), "--device", "cpu"]
+    refused = spbench(tmp_path, *words, torch=True)
+    dry = spbench(tmp_path, *words, "--dry-run", torch=True)
+    assert (dry.code, dry.out, dry.err) == (USAGE, "", refused.err)
     assert (refused.code, len(launcher.jobs)) == (USAGE, 2)
     assert f"--out {folder} holds a run of other settings" in refused.err
     assert "there  axes-2d: " in refused.err and "here   dsp-720m-small: " in refused.err
@@ -116,6 +124,14 @@ def test_a_quick_look_leaves_what_was_asked_for(tmp_path: Path, launcher: Launch
     running.run(quick, cells(quick))
     _, kept = resumed(folder)
     assert {cell.case.budget.label for cell in kept} == {"full"}
+
+
+def test_further_rounds_have_the_order_of_the_run(tmp_path: Path, launcher: Launcher) -> None:
+    """The seed, which decides it, is that of the run."""
+    request = Request(**{**vars(REQUEST), "seed": 5, "out": tmp_path / "mine"})
+    with pytest.raises(KeyboardInterrupt):
+        running.run(request, cells(request))
+    assert resumed(tmp_path / "mine")[0].seed == 5
 
 
 @pytest.mark.parametrize(
@@ -144,3 +160,71 @@ def test_several_nodes_are_given_the_whole_command(tmp_path: Path) -> None:
     }
     (tmp_path / "run.json").write_text(json.dumps(facts))
     assert command_again(tmp_path) == f"spbench run -g 4 --nnodes 2 --out {tmp_path}"
+
+
+def test_ranks_that_joined_have_the_cores_of_all_their_machines(
+    tmp_path: Path, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an estimate would warn of ranks that outnumber cores."""
+    nodes: list[int] = []
+
+    def foreseen(cells: Sequence[Cell], count: int, limit_s: float) -> Foreseen:
+        nodes.append(count)
+        return Foreseen(predictions={}, estimates={}, sentences=[])
+
+    joined, launcher.good = object.__new__(JoinedLauncher), 100
+    group = SimpleNamespace(rank=0)
+    vars(joined).update(hosts=["a", "b"], run=launcher.run, _lost=True, _group=group)
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(running, "_joined_launcher", lambda *_: joined)
+    monkeypatch.setattr(running, "foreseen", foreseen)
+    request = Request(**{**vars(REQUEST), "out": tmp_path / "mine"})
+    running.run(request, cells(request))
+    assert (nodes, len(launcher.jobs)) == ([2], 4)
+
+
+def test_a_run_that_cannot_go_on_here(
+    tmp_path: Path, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine with fewer GPUs: exit 2 with the case and what would work."""
+    folder = stopped(tmp_path / "mine", launcher)
+    why = "this machine has 1 GPUs; use 1 to 1"
+    monkeypatch.setattr("spbench.sweep.resume.why_not_here", lambda *_, **__: why)
+    with pytest.raises(Failure, match=f"mine cannot go on here: dsp on 2: {why}$") as refused:
+        resumed(folder)
+    assert refused.value.code == USAGE
+
+
+def test_an_interrupted_launch_is_not_measured_yet(tmp_path: Path, launcher: Launcher) -> None:
+    """``compare`` counts what is left as ``resume`` does."""
+    folder = stopped(tmp_path / "mine", launcher)
+    rows, (_, planned) = stored(folder), resumed(folder)
+    assert [row.status for row in rows].count("interrupted") == 1
+    assert not_there_yet(folder, read_latest(folder)) == len(still_to_do(planned, rows))
+
+
+def test_a_run_that_is_going_on_is_not_to_be_resumed(tmp_path: Path, launcher: Launcher) -> None:
+    """Its lock says that it still writes; of a run that has ended the command is told."""
+    folder = stopped(tmp_path / "mine", launcher)
+    again = f"; resume with: spbench resume {folder}"
+    assert way_on(folder) == again
+    with Store(folder):
+        assert way_on(folder) == "; the run is still going"
+    assert (way_on(folder), way_on(tmp_path)) == (again, "")
+
+
+def test_a_run_without_rows_says_how_to_go_on(tmp_path: Path, launcher: Launcher) -> None:
+    """An empty runs.csv is no obstacle: run.json knows what to measure."""
+    folder = stopped(tmp_path / "mine", launcher)
+    (folder / "runs.csv").write_text("")
+    with pytest.raises(
+        Failure, match=f"holds no rows to show; resume with: spbench resume {folder}"
+    ):
+        read_latest(folder)
+
+
+def test_a_missing_run_json_is_called_missing(tmp_path: Path) -> None:
+    """It is not one without launches."""
+    with pytest.raises(Failure, match=r"run\.json is missing; 'spbench run' with the flags"):
+        resumed(tmp_path)

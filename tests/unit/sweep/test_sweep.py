@@ -700,3 +700,13 @@ def test_the_time_of_all_launches(tmp_path: Path) -> None:
         ("interrupted", "the time of"),
     ]
     assert [job.timeout_s for job in launcher.jobs] == [50.0, 30.0]
+
+
+def test_a_hang_is_one_also_when_time_is_short(tmp_path: Path) -> None:
+    """It would have been given up whatever was left: a resumed run need not find it again."""
+    hung = LaunchResult(ok=False, hung="rank 1 stopped in its start", hung_ranks=[1], still_s=9.0)
+    launcher = FakeLauncher([Replay(hung, [None, None])])
+    deadlines = Deadlines(launch_s=50.0, hang_s=8.0, sweep_s=30.0)
+    with sweep_into(tmp_path, launcher, deadlines=deadlines) as run:
+        (record,) = run_all(run, cells())
+    assert (record.status, record.reason[:13]) == ("hang", "rank 1 stoppe")

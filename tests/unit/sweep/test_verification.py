@@ -9,13 +9,19 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import torch
 
+from spbench.cli import verify_command
+from spbench.comm.group import ShareOfGroup
+from spbench.errors import DONE, SOME_FAILED
 from spbench.launch.launcher import Deadlines, LaunchResult
 from spbench.results.sample import CHECKED, Checked, Sample, checks_path, sample_path
 from spbench.sweep import verification
 from spbench.sweep.verification import RanksFailedError, run_checks, verify
+from spbench.worker.observer import Observer
+from spbench.worker.rank_process import work
 from spbench.workload.case import GateCheck, Job
-from spbench.workload.catalogue import find
+from spbench.workload.catalogue import find, with_settings
 
 
 class FailingLauncher:
@@ -85,7 +91,8 @@ ENDS = {
 def test_checks_go_on_behind_one_that_crashed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    """It is named with its cause and its logs, which are kept; the others have their results."""
+    """It is named with its cause and its logs, which are kept; the others have their results, and
+    the command ends with 3."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     scripted = Scripted(ENDS[why])
     monkeypatch.setattr(verification, "LocalLauncher", lambda _: scripted)
@@ -102,6 +109,8 @@ def test_checks_go_on_behind_one_that_crashed(
     assert f"logs are in {kept}/2-ranks/from-1" in results[1].reason
     assert {job.hang_s for job in scripted.jobs} == {7.0}
     assert len(scripted.jobs) == 3
+    assert verify_command._show(results, as_json=True) == SOME_FAILED
+    assert verify_command._show(results[:1], as_json=False) == DONE
 
 
 def test_checks_end_with_the_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,3 +137,13 @@ def test_logs_are_kept_where_they_are_needed(
     with pytest.raises(type(error)):
         verify([], [2], "cpu", Deadlines(launch_s=1.0))
     assert len(list(tmp_path.iterdir())) == isinstance(error, RanksFailedError)
+
+
+def test_a_rank_that_joined_has_no_folder_yet(tmp_path: Path) -> None:
+    """Its checks so far are written all the same, and what its file will hold."""
+    small = with_settings(find("axes-2d", "verify"), ["axes={time: 2, space: 2}", "dtype=float64"])
+    job = Job(ranks=1, device="cpu", checks=[GateCheck(workload=small, strategy="dsp")])
+    folder = tmp_path / "2-ranks" / "from-1"
+    written = work(job, ShareOfGroup(torch.device("cpu"), 1), Observer(), folder)
+    (checked,) = CHECKED.validate_json(written)
+    assert Checked.model_validate_json(checks_path(folder, 0).read_text()) == checked
