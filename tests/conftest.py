@@ -65,6 +65,12 @@ def _one_thread_each() -> None:
 
 
 @pytest.fixture(autouse=True)
+def _same_numbers_each_time() -> None:
+    """A test that draws numbers gets the same ones, alone or among others."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def _ranks_as_threads_on_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads of Python compute in turn; on several cores they fight for their turn at each
     operation, and take two to three times as long. Processes that a test starts have all cores."""

@@ -56,7 +56,6 @@ def command(
     """
     path = find_run(run, baselines)
     frame = select_rows(read_latest(path), workloads, strategies, [gpus] if gpus else [])
-    # These take half a second: not for a mistake.
     from spbench.analysis.compare_strategies import compare_strategies
     from spbench.report.plots.figure import save_all
     from spbench.report.plots.plots import page_of

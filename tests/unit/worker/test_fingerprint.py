@@ -15,7 +15,7 @@ from spbench.worker.memory import LiveStorages
 from spbench.workload.sharding import Shard
 
 torch.manual_seed(0)
-X = torch.randn(2, 12, 5, 8)
+X = torch.randn(2, 12, 5, 8, generator=torch.Generator().manual_seed(0))
 
 
 def alone(x: Tensor) -> Fingerprint:
