@@ -28,6 +28,7 @@ from torch.autograd.function import once_differentiable
 from spbench.comm.packing import Cut, memory_order
 from spbench.comm.resharding import make_cut, make_whole, resized
 from spbench.comm.transport import DONE, Handle, Transport
+from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard
 
 Move = Callable[[Sequence[Tensor]], Sequence[Tensor]]
@@ -56,9 +57,15 @@ Start = Callable[[Tensor, Shard], Pending]
 class Collectives:
     """The collectives of one group of ranks."""
 
-    def __init__(self, transport: Transport) -> None:
-        self.transport = transport
+    def __init__(self, transport: Transport, mesh: Mesh | None = None) -> None:
+        self.transport, self.mesh = transport, mesh
         self.rank, self.size = transport.rank, transport.size
+
+    def along(self, axis: str) -> Collectives:
+        """The collectives of this rank's group of an axis of the mesh; of a mesh of one, these."""
+        if self.mesh is None or len(self.mesh.axes) == 1:
+            return self
+        return Collectives(self.transport.along(axis, self.mesh.groups(axis)))
 
     def take(self, whole: Tensor, shard: Shard) -> Tensor:
         """This rank's part of a tensor that every rank holds. Moves nothing.

@@ -22,6 +22,7 @@ from torch import Tensor
 from spbench.comm.packing import Cut, Cuts, Parts, copy_joined, incoming, outgoing, pack, unpacked
 from spbench.comm.transport import DONE, Handle, MessageTransport, Transports
 from spbench.results.heartbeat import Heartbeat
+from spbench.workload.mesh import Groups
 
 
 @final
@@ -33,6 +34,10 @@ class SilentTransport(MessageTransport):
         self._filled: set[tuple[int, int]] = set()
         self._noise: dict[torch.dtype, Tensor] = {}
         self._pool: torch.cuda.MemPool | None = None
+
+    def _part(self, groups: Groups) -> SilentTransport:
+        (members,) = (group for group in groups if self.rank in group)
+        return SilentTransport(members.index(self.rank), len(members))
 
     def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
         if not like.is_cuda:

@@ -108,7 +108,7 @@ class ProcessGroup(Group):
         second = dist.new_group(timeout=timeout, device_id=eager)
         assert world is not None and second is not None
         network = NcclTransport if device.type == "cuda" else GlooTransport
-        strategy, gradients = (network(group, heartbeat) for group in (world, second))
+        strategy, gradients = (network(each, heartbeat, timeout) for each in (world, second))
         super().__init__(device, Transports(strategy=strategy, gradients=gradients), heartbeat)
         self._token = torch.zeros(1, device=device)
 

@@ -10,7 +10,8 @@ an all-reduce inside and moves twice the bytes, its all-gather is slow and refus
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from datetime import timedelta
+from typing import Any, Self, final
 
 import torch
 import torch.distributed as dist
@@ -29,6 +30,7 @@ from spbench.comm.packing import (
 )
 from spbench.comm.transport import Handle, MessageTransport, Several, Transport
 from spbench.results.heartbeat import Heartbeat
+from spbench.workload.mesh import Groups
 
 # torch 2.13 renames these two and deprecates the old names; a torch that was built without
 # torch.distributed has neither.
@@ -49,9 +51,22 @@ def available_backends() -> list[str]:
 class ProcessGroupTransport(Transport):
     """A torch process group."""
 
-    def __init__(self, group: dist.ProcessGroup, heartbeat: Heartbeat | None = None) -> None:
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        heartbeat: Heartbeat | None = None,
+        timeout: timedelta | None = None,
+    ) -> None:
+        """``timeout`` is the deadline of its transfers."""
         super().__init__(dist.get_rank(group), dist.get_world_size(group), heartbeat)
-        self.group = group
+        self.group, self.timeout = group, timeout
+
+    def _part(self, groups: Groups) -> Self:
+        """Every rank takes part in making every group."""
+        how: dict[str, Any] = {"timeout": self.timeout, "device_id": self.group.bound_device_id}
+        made = [dist.new_group(list(members), **how) for members in groups]
+        (mine,) = (part for part, group in zip(made, groups, strict=True) if self.rank in group)
+        return type(self)(mine, timeout=self.timeout)
 
     def _all_reduce(self, x: Tensor) -> Handle:
         return Several([dist.all_reduce(x, group=self.group, async_op=True)])

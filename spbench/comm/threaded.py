@@ -18,6 +18,7 @@ from torch import Tensor
 
 from spbench.comm.packing import Parts, copy_joined
 from spbench.comm.transport import DONE, Handle, MessageTransport
+from spbench.workload.mesh import Groups, Members
 
 T = TypeVar("T")
 
@@ -29,6 +30,22 @@ class ThreadRendezvous:
     def __init__(self, size: int, timeout_s: float = 900.0) -> None:
         self._shown: list[Sequence[Parts]] = [()] * size
         self.barrier = threading.Barrier(size, timeout=timeout_s)
+        self._parts: dict[Members, ThreadRendezvous] = {}
+        self._making = threading.Lock()
+
+    def part(self, members: Members) -> ThreadRendezvous:
+        """Where some of the threads meet; where this one was given up, so is that."""
+        with self._making:
+            part = self._parts.setdefault(members, ThreadRendezvous(len(members)))
+            if self.barrier.broken:
+                part.barrier.abort()
+            return part
+
+    def abort(self) -> None:
+        """All who wait here, or will, fail at once."""
+        with self._making:
+            for meeting in (self, *self._parts.values()):
+                meeting.barrier.abort()
 
     def exchange(
         self, rank: int, mine: Sequence[Parts], take: Callable[[list[Sequence[Parts]]], T]
@@ -48,6 +65,10 @@ class ThreadTransport(MessageTransport):
     def __init__(self, rank: int, meeting: ThreadRendezvous) -> None:
         super().__init__(rank, meeting.barrier.parties)
         self.meeting = meeting
+
+    def _part(self, groups: Groups) -> ThreadTransport:
+        (members,) = (group for group in groups if self.rank in group)
+        return ThreadTransport(members.index(self.rank), self.meeting.part(members))
 
     def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
         def take(shown: list[Sequence[Parts]]) -> None:
@@ -82,7 +103,7 @@ def run_rank_threads(size: int, rank_main: Callable[[ThreadTransport], T]) -> li
         try:
             return rank_main(ThreadTransport(rank, meeting))
         except BaseException:
-            meeting.barrier.abort()  # the others fail too instead of waiting for this rank
+            meeting.abort()  # the others fail too instead of waiting for this rank
             raise
 
     with ThreadPoolExecutor(size) as pool:

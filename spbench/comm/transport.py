@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol, final
+from typing import Protocol, Self, final
 
 import torch
 from torch import Tensor
 
 from spbench.comm.packing import Cut, Cuts, Parts, by_rank
 from spbench.results.heartbeat import Heartbeat
-from spbench.workload.traffic import Count, Op, Phase, all_reduce_bytes
+from spbench.workload.mesh import ALL, Groups
+from spbench.workload.traffic import Count, Kind, Op, Phase, all_reduce_bytes
 
 
 class Handle(Protocol):
@@ -56,8 +57,10 @@ class Transport(ABC):
         self.rank, self.size = rank, size
         self._heartbeat = heartbeat
         self.sent: Count = {}
-        self.calls: dict[tuple[Phase, Op], int] = {}
+        self.calls: dict[Kind, int] = {}
         self._phase: Phase = "forward"
+        self._axis, self._whole = ALL, self
+        self._along: dict[tuple[str, Groups], Self] = {}
         self.is_moving = False
         """Whether a transfer that was counted is being posted: other collectives pass by."""
 
@@ -73,6 +76,17 @@ class Transport(ABC):
     def reset(self) -> None:
         """Forget what was counted."""
         self.sent, self.calls = {}, {}
+
+    def along(self, axis: str, groups: Groups) -> Self:
+        """The transport of this rank's group among ``groups``, which counts here, as ``axis``.
+
+        Every rank asks for the same, in the same order: the first time ranks may have to meet.
+        """
+        if (axis, groups) not in self._along:
+            part = self._part(groups)
+            part._axis, part._whole, part._heartbeat = axis, self, self._heartbeat
+            self._along[axis, groups] = part
+        return self._along[axis, groups]
 
     def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
         """An unset tensor to receive into."""
@@ -104,19 +118,24 @@ class Transport(ABC):
         return self._move(self._shift, received, sent)
 
     def _move(self, move: Callable[..., Handle], *tensors: object) -> Handle:
-        self.is_moving = True
+        self._whole.is_moving = True
         try:
             return move(*tensors)
         finally:
-            self.is_moving = False
+            self._whole.is_moving = False
 
     def _count(self, op: Op, sent: int | Fraction) -> None:
         if self._heartbeat is not None:
             self._heartbeat.transfer()
         if sent:
-            key = (self._phase, op)
-            self.sent[key] = self.sent.get(key, Fraction(0)) + sent
-            self.calls[key] = self.calls.get(key, 0) + 1
+            whole = self._whole
+            kind = (whole._phase, op, self._axis)
+            whole.sent[kind] = whole.sent.get(kind, Fraction(0)) + sent
+            whole.calls[kind] = whole.calls.get(kind, 0) + 1
+
+    @abstractmethod
+    def _part(self, groups: Groups) -> Self:
+        """A transport of the ranks of this rank's group."""
 
     @abstractmethod
     def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle: ...
@@ -175,6 +194,6 @@ class Transports:
         one, other = self.strategy.sent, self.gradients.sent
         return {key: one.get(key, Fraction(0)) + other.get(key, 0) for key in {**one, **other}}
 
-    def calls(self) -> dict[tuple[Phase, Op], int]:
+    def calls(self) -> dict[Kind, int]:
         """Collectives since the last reset that sent something, of both."""
         return Counter(self.strategy.calls) + Counter(self.gradients.calls)

@@ -108,11 +108,11 @@ def status_and_cause(
     if not result.ok or silent:
         return _death(result, silent)
     for sample in samples:
-        if sample.sent_by_phase is not None and sample.sent_by_phase != sample.predicted_by_phase:
-            return "wrong_result", (
-                f"{_name(sample.rank, result)} sent {sample.sent_by_phase}, "
-                f"predicted {sample.predicted_by_phase}"
-            )
+        for kind in ("phase", "axis"):
+            sent, predicted = (getattr(sample, f"{n}_by_{kind}") for n in ("sent", "predicted"))
+            if sent is not None and sent != predicted:
+                name = _name(sample.rank, result)
+                return "wrong_result", f"{name} sent {sent}, predicted {predicted}"
     return "ok", ""
 
 

@@ -7,9 +7,10 @@ scripts. A figure that cannot be, as a negative time, is damage: it would be dra
 from __future__ import annotations
 
 import re
-from typing import get_args
+from functools import cache
+from typing import get_args, get_type_hints
 
-from spbench.results.record import COLUMNS, REQUIRED, column_types
+from spbench.results.record import COLUMNS, REQUIRED, Record
 from spbench.results.sample import STATUSES
 from spbench.workload.case import Device, Kind
 from spbench.workload.workload import Checkpointing, Dtype, Mode, Optimizer
@@ -54,6 +55,15 @@ WORDS = {
 """What the texts of a column look like, where not any text will do."""
 NOT_UTF8 = "\ufffd"
 """Stands for bytes that are not UTF-8."""
+
+
+@cache
+def column_types() -> dict[str, type]:
+    """The plain type of each column: int, float or str."""
+    return {
+        name: next((kind for kind in (int, float) if kind in (hint, *get_args(hint))), str)
+        for name, hint in get_type_hints(Record).items()
+    }
 
 
 def value_of(name: str, text: str) -> tuple[float | str | None, str]:

@@ -9,7 +9,8 @@ import re
 import textwrap
 from typing import Final
 
-from spbench.results.record import COLUMNS, REQUIRED, SCHEMA_VERSION, column_types
+from spbench.results.cell_values import column_types
+from spbench.results.record import COLUMNS, REQUIRED, SCHEMA_VERSION
 from spbench.results.sample import STATUSES
 
 MEANINGS: Final = {
@@ -122,10 +123,7 @@ MEANINGS: Final = {
         "Largest relative difference of a tensor of one more step behind the timed ones from "
         "the first step: the noise floor."
     ),
-    "agreement_error": (
-        "Largest relative difference of a tensor of the whole workload's first step from "
-        "`agreed_with`."
-    ),
+    "agreement_error": "Largest relative difference of a full-size step from `agreed_with`.",
     "agreed_with": (
         "What the whole workload's step was compared with: `one device`, or the run's first "
         "launch, as `dsp on 2 ranks`; blank: nothing yet."
@@ -146,6 +144,9 @@ MEANINGS: Final = {
         "Largest relative difference from one device's of the gate's step computed in float32, "
         "held to 1e-4; of workloads in 16 bits."
     ),
+    "mesh": "Groups of ranks, as `ring=2 heads=4`, neighbours last; blank: one group of all.",
+    "mesh_bytes": "Bytes over each axis of the mesh, and over all ranks, as `all=64 heads=512`.",
+    "mesh_across_nodes": "Axes of the mesh with a group on several nodes.",
 }
 UNIT = re.compile(r"_(ms|bytes|mhz|w|c)(?=_|$)|(?<!per)_(s)$")
 UNITS: Final = {"mhz": "MHz", "w": "W", "c": "°C"}

@@ -13,10 +13,10 @@ from typing import Any, Final
 import pandas
 
 from spbench.errors import ResultsError
-from spbench.results.cell_values import value_of
+from spbench.results.cell_values import column_types, value_of
 from spbench.results.contradictions import contradictions
 from spbench.results.csv_lines import Lines, faults_of, lines_of, text_of
-from spbench.results.record import COLUMNS, Record, column_types
+from spbench.results.record import COLUMNS, Record
 from spbench.results.run_json import folder_of_run
 from spbench.text import counted
 

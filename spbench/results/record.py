@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import MISSING, dataclass, fields
-from functools import cache
-from typing import Any, Self, get_args, get_type_hints
+from typing import Any, Self
 
 from spbench.results.sample import RowStatus
 from spbench.results.variables import compared
@@ -115,6 +114,9 @@ class Record:
     numa: str = ""
     steady: str = ""
     float32_error: float | None = None
+    mesh: str = ""
+    mesh_bytes: str = ""
+    mesh_across_nodes: str = ""
 
     @property
     def effort_label(self) -> str:
@@ -189,12 +191,3 @@ class Record:
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Record))
 REQUIRED = tuple(field.name for field in fields(Record) if field.default is MISSING)
 """Columns without which it is not known what case a row belongs to."""
-
-
-@cache
-def column_types() -> dict[str, type]:
-    """The plain type of each column: int, float or str."""
-    return {
-        name: next((kind for kind in (int, float) if kind in (hint, *get_args(hint))), str)
-        for name, hint in get_type_hints(Record).items()
-    }

@@ -16,7 +16,8 @@ import numpy as np
 import pandas
 from numpy.typing import NDArray
 
-from spbench.results.record import COLUMNS, column_types
+from spbench.results.cell_values import column_types
+from spbench.results.record import COLUMNS
 from spbench.workload.traffic import OPS, PHASES
 
 EQUAL = (

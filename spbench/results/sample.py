@@ -70,6 +70,10 @@ class Sample(BaseModel):
     collectives: dict[str, int] | None = None
     """Calls in one step that sent something, as {"forward.all_to_all": 55}."""
     predicted_by_phase: dict[str, int] | None = None
+    mesh: dict[str, int] = {}
+    """Axes of the mesh and their sizes, outermost first."""
+    sent_by_axis: dict[str, int] | None = None
+    predicted_by_axis: dict[str, int] | None = None
     output_error: float | None = None
     gradient_error: float | None = None
     tolerance: float | None = None
@@ -133,52 +137,6 @@ class VerifyResult:
     float32_error: float | None = None
     is_reduced: bool = False
     """Whether ``workload`` is a reduced one."""
-
-
-class Exchange(BaseModel):
-    """One collective on one group of ranks."""
-
-    model_config = ConfigDict(frozen=True)
-
-    name: str
-    wrong: str = ""
-    """How the received numbers differ from the expected; blank: not at all."""
-
-
-class Exchanged(BaseModel):
-    """All exchanges of one rank."""
-
-    model_config = ConfigDict(frozen=True)
-
-    rank: int
-    exchanges: list[Exchange]
-    sent_bytes_per_s: dict[str, float] = {}
-    """Rate of a large tensor by operation, as this rank timed it."""
-
-
-class LinkTiming(BaseModel):
-    """One rank's times of one transfer."""
-
-    model_config = ConfigDict(frozen=True)
-
-    sent_bytes: float
-    """Bytes that this rank sends each time, as counted in ``comm/``."""
-    ms: list[float]
-
-
-class LinkTimes(BaseModel):
-    """One rank's times of all transfers, and what is known of its link."""
-
-    model_config = ConfigDict(frozen=True)
-
-    rank: int
-    host: str
-    backend: str
-    hardware: str
-    link: str
-    """NVLink or the network interface; blank: not known."""
-    nominal_bytes_per_s: float | None
-    timings: list[LinkTiming]
 
 
 def sample_path(folder: Path, rank: int) -> Path:

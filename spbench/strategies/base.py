@@ -2,6 +2,7 @@
 
     misfit             why its options do not fit a workload
     why_not            a sentence saying why it cannot run, with values that would work
+    mesh               its groups of ranks, by name; one of all, unless overridden
     layout             which axis is sharded while each sublayer runs
     choices            the axes among which it looks for the layout of fewest bytes
     shard              which positions of that axis each rank holds; one run, unless overridden
@@ -19,7 +20,7 @@ Subclasses are final and stand beside each other, one file each.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import ClassVar, final
@@ -69,6 +70,10 @@ class Strategy(ABC):
     @abstractmethod
     def layout(self, workload: Workload, ranks: int) -> Layout:
         """The axis that is sharded while each sublayer of the stack runs."""
+
+    def mesh(self, workload: Workload, ranks: int) -> Mapping[str, int]:
+        """Its groups of ranks and their sizes, outermost first; the last one's are neighbours."""
+        return {"sequence": ranks}
 
     def choices(self, sublayer: Sublayer, workload: Workload, ranks: int) -> Sequence[str]:
         """Axes that might be sharded in ``sublayer``; none: it is not bytes that it looks for."""

@@ -16,7 +16,8 @@ from spbench.strategies.registry import UnknownStrategyError, load
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.case import Case, Cell
 from spbench.workload.predicted import Lane, Leg, Prediction, Sent
-from spbench.workload.traffic import Transfer, busiest_rank, by_busiest, switch
+from spbench.workload.sent_counts import busiest_rank, by_busiest
+from spbench.workload.traffic import Transfer, switch
 from spbench.workload.workload import Workload
 
 if TYPE_CHECKING:

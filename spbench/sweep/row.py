@@ -11,6 +11,7 @@ from spbench.results.conditions import as_columns
 from spbench.results.sample import RowStatus, Sample
 from spbench.results.step_time import outer_deciles, typical
 from spbench.results.variables import column_of
+from spbench.sweep.row_counts import counted_columns
 from spbench.worker.sampling import slowest, uncertainty_ms
 from spbench.workload.case import Case
 from spbench.workload.flops import step_flops
@@ -59,7 +60,7 @@ def columns_of(
     if status == "ok":
         columns |= measured(case, samples, peak_tflops)
     elif status == "wrong_result":
-        columns |= largest_columns(ERRORS + DISTANCES, samples) | _counts(samples)
+        columns |= largest_columns(ERRORS + DISTANCES, samples) | counted_columns(samples)
     return columns
 
 
@@ -80,7 +81,7 @@ def seconds_by_phase(
 
 def measured(case: Case, samples: Sequence[Sample], peak_tflops: float | None) -> dict[str, Any]:
     """The measured columns of a launch whose ranks all succeeded."""
-    columns = largest_columns(LARGEST, samples) | _counts(samples)
+    columns = largest_columns(LARGEST, samples) | counted_columns(samples)
     columns |= {"stopped_by": samples[0].stopped_by, "steps_s": samples[0].steps_s}
     columns["attention_kernel"] = _kernels(samples)
     steady = [sample.steady for sample in samples if sample.steady is not None]
@@ -175,23 +176,6 @@ def largest(values: Iterable[float | None]) -> float | None:
 def largest_columns(names: Iterable[str], by_rank: Sequence[object]) -> dict[str, float | None]:
     """The largest value of any rank in each of these columns."""
     return {name: largest(getattr(of_rank, name) for of_rank in by_rank) for name in names}
-
-
-def _counts(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Bytes and calls, also those that are not what was predicted; nothing if not counted."""
-    columns: dict[str, Any] = {}
-    for column, field in (
-        ("sent_bytes_{}", "sent_by_phase"),
-        ("predicted_bytes_{}", "predicted_by_phase"),
-        ("{}_bytes", "sent_by_op"),
-    ):
-        by_rank = [counts for sample in samples if (counts := getattr(sample, field)) is not None]
-        for name in by_rank[0] if by_rank else ():
-            columns[column.format(name)] = max(counts[name] for counts in by_rank)
-    calls = [sample.collectives or {} for sample in samples]
-    # All ranks call the same, except for parts that are empty.
-    busiest = max(calls, key=lambda of_rank: sum(of_rank.values()))
-    return columns | {"collectives": " ".join(f"{name}={n}" for name, n in busiest.items())}
 
 
 def _kernels(samples: Iterable[Sample]) -> str:

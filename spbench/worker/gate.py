@@ -40,7 +40,7 @@ from spbench.worker.seeded_run import UPDATED, run_seeded, updated, updated_weig
 from spbench.worker.step import Step
 from spbench.worker.tensor_error import relative_error, root_mean_square
 from spbench.worker.witness import Witness
-from spbench.workload.traffic import count
+from spbench.workload.sent_counts import count
 
 FIXED_TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
 OWN_ERROR_FACTOR = 4.0

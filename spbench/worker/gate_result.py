@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spbench.results.agreement import Difference
+from spbench.workload.mesh import ALL
 from spbench.workload.traffic import Count
 
 
@@ -55,9 +56,9 @@ class GateResult:
         for key in sorted(self.sent.keys() | self.predicted.keys()):
             sent, predicted = self.sent.get(key, 0), self.predicted.get(key, 0)
             if sent != predicted:
-                return (
-                    f"{key[1]} sent {float(sent):.0f} bytes in {key[0]}, "
-                    f"predicted {float(predicted):.0f}"
-                )
+                phase, op, axis = key
+                where = f"{phase} over {axis}" if axis != ALL else phase
+                wrong, right = float(sent), float(predicted)
+                return f"{op} sent {wrong:.0f} bytes in {where}, predicted {right:.0f}"
         twin = self.twin and self.twin.why_wrong()
         return f"in the float32 twin of the case {twin}" if twin else None

@@ -30,7 +30,7 @@ from spbench.worker.step_proof import Expected, StepProof
 from spbench.worker.timer import WINDOW, Stopwatch
 from spbench.worker.turn_client import TURN_S, TurnClient
 from spbench.workload.case import Case, MeasurementBudget
-from spbench.workload.traffic import by_call, by_op, by_phase
+from spbench.workload.sent_counts import by_axis, by_call, by_op, by_phase
 
 
 def measure(
@@ -153,5 +153,6 @@ def _memory_and_bytes(
     return peaks | {
         "sent_by_phase": by_phase(sent),
         "sent_by_op": by_op(sent),
+        "sent_by_axis": by_axis(sent),
         "collectives": by_call(group.transports.calls()),
     }

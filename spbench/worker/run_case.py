@@ -31,7 +31,7 @@ from spbench.worker.reference import Reference, one_device, workload_to_compare
 from spbench.worker.step_proof import Expected
 from spbench.worker.witness import why_silent_differs
 from spbench.workload.case import Case, GateCheck
-from spbench.workload.traffic import by_busiest, by_phase, count
+from spbench.workload.sent_counts import by_axis, by_busiest, by_phase, count
 
 
 def run_case(case: Case, group: Group, observer: Observer, asked: Collection[str] = ()) -> Sample:
@@ -71,7 +71,8 @@ def _gate_and_measure(case: Case, strategy: Strategy, group: Group, observer: Ob
         "backend": group.backend,
         "began_s": began_s,
         **result.figures,
-        "predicted_by_phase": _predicted(case, strategy, group),
+        "mesh": dict(strategy.mesh(case.workload, group.size)),
+        **_predicted(case, strategy, group),
     }
     wrong = result.why_wrong() or why_not_cheapest(strategy, case.workload, case.ranks)
     if any(group.largest([float(wrong is not None)])):
@@ -84,12 +85,13 @@ def _gate_and_measure(case: Case, strategy: Strategy, group: Group, observer: Ob
     return Sample(**(ended | proof | measured))
 
 
-def _predicted(case: Case, strategy: Strategy, group: Group) -> dict[str, int]:
+def _predicted(case: Case, strategy: Strategy, group: Group) -> dict[str, dict[str, int]]:
     """This rank's bytes; for a share, which has but one rank, the largest over all."""
     transfers = strategy.traffic(case.workload, group.size)
     if isinstance(group, ShareOfGroup):
-        return by_busiest(transfers)
-    return by_phase(count(transfers, group.rank))
+        return {"predicted_by_phase": by_busiest(transfers)}
+    sent = count(transfers, group.rank)
+    return {"predicted_by_phase": by_phase(sent), "predicted_by_axis": by_axis(sent)}
 
 
 def _gate(

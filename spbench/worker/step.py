@@ -25,6 +25,7 @@ from spbench.model.transformer import Transformer
 from spbench.strategies.base import Strategy
 from spbench.worker.observer import Observer
 from spbench.worker.optimizer import adamw
+from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
 
@@ -56,7 +57,10 @@ class Step:
         self._observer = observer or Observer()
         self.dtype: torch.dtype = getattr(torch, workload.dtype)
         self.train = workload.mode == "train"
-        self.comm = Collectives(transports.strategy)
+        mesh = Mesh.of(strategy.mesh(workload, transports.strategy.size))
+        self.comm = Collectives(transports.strategy, mesh)
+        for axis, _ in mesh.axes:
+            self.comm.along(axis)  # here ranks meet to make their groups
         self.rank, self.ranks = self.comm.rank, self.comm.size
         self.silent = silent_transports(self.rank, self.ranks)
         with device:
@@ -67,7 +71,7 @@ class Step:
         load_weights(model, self.rank, seed, sharpness)
         self.model = model.requires_grad_(self.train)
         replicated = [p for p in self.model.parameters() if part_of(p) is None]
-        self.gradient_comm = Collectives(transports.gradients)
+        self.gradient_comm = Collectives(transports.gradients, mesh)
         each = sum(p.nbytes for p in replicated) // BUCKETS if several_buckets else BUCKET_BYTES
         bucket_bytes = min(each, BUCKET_BYTES)
         sums = GradientSum(replicated, self.gradient_comm, bucket_bytes) if self.train else None

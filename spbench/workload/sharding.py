@@ -11,6 +11,7 @@ attend to, so a ring gives each rank an early and a late chunk (zigzag):
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -74,6 +75,15 @@ class Shard:
         """These runs along another dim."""
         return replace(self, dim=dim)
 
+    def among(self, members: Sequence[int]) -> Shard:
+        """The part that these ranks hold together, cut as they hold it."""
+        return replace(self, runs=tuple(self.runs[rank] for rank in members))
+
+    def split(self, parts: int) -> Shard:
+        """Each rank's positions shared by ``parts`` ranks, in order: rank r's by r x parts on."""
+        apart = [_cut(runs, shard_sizes(sum(n for _, n in runs), parts)) for runs in self.runs]
+        return replace(self, runs=tuple(part for parts in apart for part in parts))
+
     @cached_property
     def sizes(self) -> Sizes:
         """Positions that each rank holds."""
@@ -117,6 +127,19 @@ class Shard:
     def imbalance(self) -> float:
         """The largest shard over the mean one: how much longer the busiest rank computes."""
         return max(self.sizes) * len(self.sizes) / self.length
+
+
+def _cut(runs: Sequence[Run], sizes: Sizes) -> list[tuple[Run, ...]]:
+    """Runs end to end, cut into parts of these sizes."""
+    starts = runs_of(tuple(length for _, length in runs))
+    return [
+        tuple(
+            (first + low - at, high - low)
+            for (first, length), (at, _) in zip(runs, starts, strict=True)
+            if (low := max(at, begin)) < (high := min(at + length, begin + size))
+        )
+        for begin, size in runs_of(sizes)
+    ]
 
 
 def _zigzag(dim: int, chunks: Sizes) -> Shard:

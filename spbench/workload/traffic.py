@@ -11,27 +11,26 @@ one rank sends, never bytes that it receives.
     all_reduce       2 (N-1)/N M       a reduce-scatter and an all-gather
 
 with M the whole tensor and b_r = M x (rank r's positions) / (all positions).
-
-A step has thousands of transfers of a few kinds, and thousands of ranks that send the same: equal
-ones are the same objects, and what is worked out for all looks at each kind once.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Literal, Self
 
+from spbench.workload.mesh import ALL, Groups, Members
 from spbench.workload.sharding import Sizes, shard_sizes
 from spbench.workload.workload import Workload
 
 Op = Literal["all_to_all", "all_gather", "reduce_scatter", "all_reduce", "p2p"]
 Phase = Literal["forward", "backward", "gradients"]
-Count = dict[tuple[Phase, Op], Fraction]
-"""Bytes sent by one rank in one step, by phase and operation."""
+Kind = tuple[Phase, Op, str]
+"""A phase, an operation, and the axis of the mesh that it goes over."""
+Count = dict[Kind, Fraction]
+"""Bytes sent by one rank in one step."""
 OPS: tuple[Op, ...] = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "p2p")
 PHASES: tuple[Phase, ...] = ("forward", "backward", "gradients")
 
@@ -49,11 +48,24 @@ def _shares(whole_bytes: int, parts: Sequence[int], total: int) -> tuple[Fractio
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """One collective: its operation, its phase, and the bytes that each rank sends."""
+    """One collective: its operation, its phase, and the bytes that each rank sends.
+
+    Over an axis of a mesh there is one in each group, at the same time.
+    """
 
     op: Op
     sent: tuple[Fraction, ...]
     phase: Phase = "forward"
+    axis: str = ALL
+
+    @classmethod
+    def along(cls, axis: str, groups: Groups, of_group: Callable[[Members], Self]) -> Self:
+        """What ``of_group`` says of the ranks of a group, in each group of ``axis``."""
+        transfers = [of_group(members) for members in groups]
+        (op,) = {transfer.op for transfer in transfers}
+        pairs = zip(groups, transfers, strict=True)
+        sent = {rank: n for group, x in pairs for rank, n in zip(group, x.sent, strict=True)}
+        return cls(op=op, sent=tuple(sent[rank] for rank in sorted(sent)), axis=axis)
 
     @classmethod
     def all_to_all(cls, whole_bytes: int, before: Sizes, after: Sizes) -> Self:
@@ -87,10 +99,10 @@ class Transfer:
     @classmethod
     def together(cls, *transfers: Self) -> Self:
         """Several tensors sent by one collective."""
-        (op,) = {transfer.op for transfer in transfers}
+        ((op, axis),) = {(transfer.op, transfer.axis) for transfer in transfers}
         kinds = kinds_of_ranks(transfers)
         sums = {rank: sum((x.sent[rank] for x in transfers), Fraction(0)) for rank in set(kinds)}
-        return cls(op=op, sent=tuple(sums[kind] for kind in kinds))
+        return cls(op=op, sent=tuple(sums[kind] for kind in kinds), axis=axis)
 
     @cached_property
     def most(self) -> Fraction:
@@ -105,68 +117,11 @@ Traffic = tuple[list[Transfer], list[Transfer]]
 """Transfers of one sublayer in forward and in backward."""
 
 
-Tally = list[tuple[Transfer, int]]
-"""Transfers, each once, and how often it comes."""
-
-
-def tally(transfers: Iterable[Transfer]) -> Tally:
-    """Each transfer once: a stack repeats a few."""
-    transfers = list(transfers)
-    known = {id(transfer): transfer for transfer in transfers}
-    return [(known[same], times) for same, times in Counter(map(id, transfers)).items()]
-
-
 def kinds_of_ranks(transfers: Sequence[Transfer]) -> list[int]:
     """For each rank the first one that sends the same in each of these transfers."""
     first: dict[tuple[int, ...], int] = {}
     by_rank = zip(*(transfer.sent for transfer in transfers), strict=True)
     return [first.setdefault(tuple(map(id, sent)), rank) for rank, sent in enumerate(by_rank)]
-
-
-def count(transfers: Iterable[Transfer], rank: int) -> Count:
-    """Bytes that ``rank`` sends in all transfers, without operations that move nothing."""
-    return _count(tally(transfers), rank)
-
-
-def _count(tallied: Tally, rank: int) -> Count:
-    total: Count = {}
-    for transfer, times in tallied:
-        if transfer.sent[rank]:
-            key = (transfer.phase, transfer.op)
-            total[key] = total.get(key, Fraction(0)) + times * transfer.sent[rank]
-    return total
-
-
-def by_phase(total: Count) -> dict[str, int]:
-    """Bytes of each phase, 0 where nothing is sent."""
-    return {phase: round(sum(n for (p, _), n in total.items() if p == phase)) for phase in PHASES}
-
-
-def by_op(total: Count) -> dict[str, int]:
-    """Bytes of each operation, 0 where it is not used."""
-    return {op: round(sum(n for (_, o), n in total.items() if o == op)) for op in OPS}
-
-
-def by_call(calls: Mapping[tuple[Phase, Op], int]) -> dict[str, int]:
-    """Calls of each operation in use, in a fixed order, as {"forward.all_to_all": 55}."""
-    keys = [(phase, op) for phase in PHASES for op in OPS]
-    return {f"{phase}.{op}": calls[phase, op] for phase, op in keys if (phase, op) in calls}
-
-
-def by_busiest(transfers: Iterable[Transfer]) -> dict[str, int]:
-    """Bytes of each phase's busiest rank, as in a row of runs.csv."""
-    tallied = tally(transfers)
-    kinds = set(kinds_of_ranks([transfer for transfer, _ in tallied]))
-    by_kind = [by_phase(_count(tallied, rank)) for rank in kinds]
-    return {phase: max((sent[phase] for sent in by_kind), default=0) for phase in PHASES}
-
-
-def busiest_rank(transfers: Iterable[Transfer]) -> int:
-    """The first rank that sends the most in all these transfers together; 0 without any."""
-    tallied = tally(transfers)
-    kinds = sorted(set(kinds_of_ranks([transfer for transfer, _ in tallied])))
-    sent = {rank: sum(times * x.sent[rank] for x, times in tallied) for rank in kinds}
-    return max(kinds, key=sent.__getitem__, default=0)
 
 
 def switch(workload: Workload, before: str, after: str, ranks: int) -> Transfer:

@@ -15,8 +15,10 @@ from spbench.comm.meeting_file import MeetingFile
 from spbench.strategies.registry import load, places
 from spbench.worker.step import Step
 from spbench.workload.catalogue import find
+from spbench.workload.mesh import Mesh
+from spbench.workload.sent_counts import by_op, count
 from spbench.workload.sharding import Shard
-from spbench.workload.traffic import Transfer, by_op, count
+from spbench.workload.traffic import Transfer
 
 
 class SentOverC10d(TorchDispatchMode):
@@ -95,6 +97,9 @@ def _collectives(group: ProcessGroup) -> dict[str, bool]:
         Transfer.ring(x.nbytes, shard.sizes),
     ]
     weights = sum(range(1, comm.size + 1))
+    mesh = Mesh.of({"ring": 2, "heads": 2} if comm.size == 4 else {"ring": 1, "heads": comm.size})
+    meshed = Collectives(group.transports.strategy, mesh)
+    members = {axis: mesh.members(axis, comm.rank) for axis, _ in mesh.axes}
     return {
         "switch": torch.equal(switched, comm.take(x, other)),
         "all_gather": torch.equal(gathered, x),
@@ -102,4 +107,9 @@ def _collectives(group: ProcessGroup) -> dict[str, bool]:
         "all_reduce": torch.equal(total, x * comm.size),
         "ring": torch.equal(ringed, x),
         "counted": by_op(group.transports.strategy.sent) == by_op(count(expected, comm.rank)),
+    } | {
+        f"along {axis}": torch.equal(
+            meshed.along(axis).all_reduce(torch.tensor([comm.rank])), torch.tensor([sum(group)])
+        )
+        for axis, group in members.items()
     }

@@ -11,7 +11,7 @@ from helpers.rank_programs import check_network
 
 
 @pytest.mark.parametrize(
-    "ranks", [*(pytest.param(few, marks=pytest.mark.long) for few in (1, 2)), 3]
+    "ranks", [*(pytest.param(few, marks=pytest.mark.long) for few in (1, 2, 3)), 4]
 )
 def test_network(ranks: int, tmp_path: Path) -> None:
     """Collectives are right; c10d is handed exactly the bytes that spbench counts and predicts."""

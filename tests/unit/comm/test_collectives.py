@@ -20,8 +20,10 @@ from spbench.comm.fake import SilentTransport
 from spbench.comm.gradient_buckets import GradientSum
 from spbench.comm.packing import Cut, by_rank, pack, splits, unpacked
 from spbench.comm.threaded import ThreadTransport, run_rank_threads
+from spbench.workload.mesh import ALL, Mesh
+from spbench.workload.sent_counts import count
 from spbench.workload.sharding import Shard
-from spbench.workload.traffic import Transfer, count
+from spbench.workload.traffic import Transfer
 
 SHAPES = st.tuples(*[st.integers(1, 3), st.integers(4, 9), st.integers(4, 9), st.integers(1, 3)])
 
@@ -252,10 +254,60 @@ def test_gradient_sum(bucket_bytes: int) -> None:
             for i, weight in enumerate(weights):
                 assert weight.grad is not None
                 assert torch.equal(weight.grad, torch.full_like(weight, 6 * step * (i + 1)))
-        assert set(transport.sent) == {("gradients", "all_reduce")}
-        assert round(transport.sent["gradients", "all_reduce"]) == 2 * 2 * 12 * 4 * 2 / 3
+        assert set(transport.sent) == {("gradients", "all_reduce", ALL)}
+        assert round(transport.sent["gradients", "all_reduce", ALL]) == 2 * 2 * 12 * 4 * 2 / 3
 
     run_rank_threads(3, rank_main)
+
+
+def test_groups_of_a_mesh_move_and_count_apart() -> None:
+    """Ranks 2 x 3: each axis gathers among its own members, and is counted under its name."""
+    mesh = Mesh.of({"ring": 2, "heads": 3})
+    x = whole_tensor((6, 2))
+    shard = Shard.of_sizes(0, (1,) * 6)
+
+    def rank_main(transport: ThreadTransport) -> None:
+        comm = Collectives(transport, mesh)
+        mine = comm.take(x, shard)
+        for axis in ("ring", "heads"):
+            members = mesh.members(axis, comm.rank)
+            part = comm.along(axis)
+            assert (part.size, members[part.rank]) == (len(members), comm.rank)
+            assert torch.equal(part.all_gather(mine, shard.among(members)), x[list(members)])
+            with transport.phase("backward"):
+                assert torch.equal(part.all_reduce(mine)[0], x[list(members)].sum(0))
+        expected = [
+            each
+            for axis in ("ring", "heads")
+            for each in (
+                Transfer.along(
+                    axis,
+                    mesh.groups(axis),
+                    lambda group: Transfer.all_gather(16 * len(group), shard.among(group).sizes),
+                ),
+                Transfer.along(
+                    axis, mesh.groups(axis), lambda group: Transfer.all_reduce(16, len(group))
+                ).during("backward"),
+            )
+        ]
+        assert transport.sent == count(expected, comm.rank)
+        assert sum(transport.calls.values()) == 4
+
+    run_rank_threads(6, rank_main)
+
+
+def test_a_thread_that_fails_ends_the_waiting_in_groups() -> None:
+    """Those who wait in a group of a mesh, or come to wait there later, fail as well."""
+    mesh = Mesh.of({"ring": 2, "heads": 2})
+
+    def rank_main(transport: ThreadTransport) -> None:
+        if transport.rank == 0:
+            raise ValueError("rank 0 is gone")
+        Collectives(transport, mesh).along("ring").all_reduce(torch.ones(1))
+        Collectives(transport, mesh).along("heads").all_reduce(torch.ones(1))
+
+    with pytest.raises(ValueError, match="rank 0 is gone"):
+        run_rank_threads(4, rank_main)
 
 
 def test_silent_counts_but_keeps_shapes() -> None:

@@ -14,9 +14,10 @@ import pytest
 from helpers.in_process import inside
 
 from spbench.launch.launcher import LaunchResult
+from spbench.results.cell_values import column_types
 from spbench.results.iterations import write_samples
 from spbench.results.reading import read_runs
-from spbench.results.record import Record, column_types
+from spbench.results.record import Record
 from spbench.results.sample import Sample
 from spbench.results.store import Store
 from spbench.strategies.registry import BUILT_IN, load
@@ -24,7 +25,7 @@ from spbench.sweep.output_folder import as_in_run_json
 from spbench.sweep.row import columns_of
 from spbench.workload.case import Case, Cell
 from spbench.workload.catalogue import find, names
-from spbench.workload.traffic import by_call, by_op, by_phase, count
+from spbench.workload.sent_counts import by_call, by_op, by_phase, count
 
 ARCHIVE = Path(__file__).parents[3] / "results" / "archive"
 FREE = (

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from spbench.results.record import COLUMNS, SCHEMA_VERSION, Record, column_types
+from spbench.results.cell_values import column_types
+from spbench.results.record import COLUMNS, SCHEMA_VERSION, Record
 from spbench.results.sample import Sample
 from spbench.sweep.devices import known_peak
 from spbench.sweep.row import largest, measured

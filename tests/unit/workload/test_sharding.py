@@ -45,3 +45,18 @@ def test_known_sizes(length: int, ranks: int, sizes: tuple[int, ...]) -> None:
 def test_imbalance_is_largest_over_mean(sizes: tuple[int, ...], imbalance: float) -> None:
     """Even shards have imbalance 1; uneven shards have the longest over the mean."""
     assert Shard.of_sizes(1, sizes).imbalance == pytest.approx(imbalance)
+
+
+@given(LENGTHS, st.integers(1, 8), st.integers(1, 8), st.booleans())
+def test_shards_are_split_and_found_again(
+    length: int, ranks: int, parts: int, causal: bool
+) -> None:
+    """The parts of a rank's runs, end to end, are its runs; each as long as the others, or by 1."""
+    whole = (Shard.causal if causal else Shard.even)(1, max(length, ranks), ranks)
+    shard = whole.split(parts)
+    for rank, runs in enumerate(whole.runs):
+        among = shard.among(range(rank * parts, (rank + 1) * parts))
+        positions = [at for own in among.runs for first, n in own for at in range(first, first + n)]
+        assert positions == [at for first, n in runs for at in range(first, first + n)]
+        assert among.sizes == shard_sizes(whole.sizes[rank], parts)
+        assert (among.dim, among.length) == (1, whole.sizes[rank])

@@ -1,0 +1,75 @@
+"""The groups of a case's ranks, by name: a grid with one axis for each kind of group.
+
+    {"ring": 2, "heads": 4}       ring 0    0 1 2 3
+                                  ring 1    4 5 6 7
+
+The last axis runs fastest. Its groups hold neighbours (0 1 2 3 above), which launchers place on one
+node; a group of an earlier axis holds ranks apart (0 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Self, final
+
+Members = tuple[int, ...]
+"""The ranks of one group, in its order."""
+Groups = tuple[Members, ...]
+"""The groups of one axis; each rank is in one of them."""
+ALL = "all"
+"""What is sent over all ranks, by whatever axes they are meshed."""
+
+
+@final
+@dataclass(frozen=True)
+class Mesh:
+    """Named axes of a grid of ranks, outermost first."""
+
+    axes: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, sizes: Mapping[str, int]) -> Self:
+        return cls(tuple(sizes.items()))
+
+    @cached_property
+    def size(self) -> int:
+        """Number of ranks."""
+        return prod(size for _, size in self.axes)
+
+    def size_of(self, axis: str) -> int:
+        """Number of ranks in a group of ``axis``."""
+        return dict(self.axes)[axis]
+
+    @cached_property
+    def _groups(self) -> dict[str, Groups]:
+        groups, apart = {}, self.size
+        for name, size in self.axes:
+            apart //= size
+            # Ranks of a group are ``apart`` from each other, and its first is one of a run.
+            firsts = (at + i for at in range(0, self.size, apart * size) for i in range(apart))
+            groups[name] = tuple(tuple(first + apart * k for k in range(size)) for first in firsts)
+        return groups
+
+    def groups(self, axis: str) -> Groups:
+        """All groups of ``axis``; together they hold each rank once."""
+        return self._groups[axis]
+
+    def members(self, axis: str, rank: int) -> Members:
+        """The group of ``axis`` that holds ``rank``."""
+        return next(group for group in self._groups[axis] if rank in group)
+
+    def across(self, nodes: Mapping[int, str]) -> list[str]:
+        """Axes with a group whose ranks lie on several nodes, by the node of each rank."""
+
+        def is_apart(group: Members) -> bool:
+            return len({nodes[rank] for rank in group if rank in nodes}) > 1
+
+        return [axis for axis, groups in self._groups.items() if any(map(is_apart, groups))]
+
+    def __str__(self) -> str:
+        """As in the column ``mesh``: ring=2 heads=4; blank where all ranks are one group."""
+        several = [f"{name}={size}" for name, size in self.axes]
+        return " ".join(several) if len(several) > 1 else ""
