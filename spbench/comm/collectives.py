@@ -57,15 +57,24 @@ Start = Callable[[Tensor, Shard], Pending]
 class Collectives:
     """The collectives of one group of ranks."""
 
-    def __init__(self, transport: Transport, mesh: Mesh | None = None) -> None:
-        self.transport, self.mesh = transport, mesh
+    def __init__(
+        self, transport: Transport, mesh: Mesh | None = None, of_mesh: Transport | None = None
+    ) -> None:
+        """``of_mesh``: the transport of all ranks of the mesh; None: this is it."""
+        self.transport, self.mesh, self._of_mesh = transport, mesh, of_mesh
         self.rank, self.size = transport.rank, transport.size
 
-    def along(self, axis: str) -> Collectives:
-        """The collectives of this rank's group of an axis of the mesh; of a mesh of one, these."""
+    def along(self, *axes: str) -> Collectives:
+        """The collectives of this rank's group of these axes of the mesh."""
         if self.mesh is None or len(self.mesh.axes) == 1:
             return self
-        return Collectives(self.transport.along(axis, self.mesh.groups(axis)))
+        part = self._whole.along("+".join(axes), self.mesh.groups(*axes))
+        return Collectives(part, self.mesh, self._whole)
+
+    @property
+    def _whole(self) -> Transport:
+        """The transport of all ranks of the mesh."""
+        return self._of_mesh or self.transport
 
     def take(self, whole: Tensor, shard: Shard) -> Tensor:
         """This rank's part of a tensor that every rank holds. Moves nothing.

@@ -1,8 +1,7 @@
 """The parent's side: one launcher process on this machine, watched through files.
 
-The parent trusts files and exit codes, and reads no pipe. A launch that takes too long, or makes
-no progress, is ended by a file ``stop``: its ranks write their stacks and end, the launcher stays
-for the next launch. Of several nodes this is node 0.
+The parent trusts files and exit codes, not pipes. A launch that takes too long or makes no progress
+is ended by a file ``stop``: its ranks write their stacks and end. Of several nodes this is node 0.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 from typing import Self, final
 
@@ -43,23 +43,25 @@ class Mesh:
         """Number of ranks in a group of ``axis``."""
         return dict(self.axes)[axis]
 
-    @cached_property
-    def _groups(self) -> dict[str, Groups]:
-        groups, apart = {}, self.size
-        for name, size in self.axes:
-            apart //= size
-            # Ranks of a group are ``apart`` from each other, and its first is one of a run.
-            firsts = (at + i for at in range(0, self.size, apart * size) for i in range(apart))
-            groups[name] = tuple(tuple(first + apart * k for k in range(size)) for first in firsts)
-        return groups
+    def place(self, rank: int) -> dict[str, int]:
+        """Where a rank stands along each axis."""
+        place = {}
+        for name, size in reversed(self.axes):
+            rank, place[name] = divmod(rank, size)
+        return place
 
-    def groups(self, axis: str) -> Groups:
-        """All groups of ``axis``; together they hold each rank once."""
-        return self._groups[axis]
+    @cache  # noqa: B019 (a few meshes in a process)
+    def groups(self, *axes: str) -> Groups:
+        """The groups of an axis, or of several taken together; they hold each rank once."""
+        by_place: dict[tuple[int, ...], list[int]] = {}
+        for rank in range(self.size):
+            others = tuple(at for name, at in self.place(rank).items() if name not in axes)
+            by_place.setdefault(others, []).append(rank)
+        return tuple(map(tuple, by_place.values()))
 
-    def members(self, axis: str, rank: int) -> Members:
-        """The group of ``axis`` that holds ``rank``."""
-        return next(group for group in self._groups[axis] if rank in group)
+    def members(self, rank: int, *axes: str) -> Members:
+        """The group of these axes that holds ``rank``."""
+        return next(group for group in self.groups(*axes) if rank in group)
 
     def across(self, nodes: Mapping[int, str]) -> list[str]:
         """Axes with a group whose ranks lie on several nodes, by the node of each rank."""
@@ -67,7 +69,7 @@ class Mesh:
         def is_apart(group: Members) -> bool:
             return len({nodes[rank] for rank in group if rank in nodes}) > 1
 
-        return [axis for axis, groups in self._groups.items() if any(map(is_apart, groups))]
+        return [name for name, _ in self.axes if any(map(is_apart, self.groups(name)))]
 
     def __str__(self) -> str:
         """As in the column ``mesh``: ring=2 heads=4; blank where all ranks are one group."""

@@ -99,7 +99,7 @@ def _collectives(group: ProcessGroup) -> dict[str, bool]:
     weights = sum(range(1, comm.size + 1))
     mesh = Mesh.of({"ring": 2, "heads": 2} if comm.size == 4 else {"ring": 1, "heads": comm.size})
     meshed = Collectives(group.transports.strategy, mesh)
-    members = {axis: mesh.members(axis, comm.rank) for axis, _ in mesh.axes}
+    members = {axis: mesh.members(comm.rank, axis) for axis, _ in mesh.axes}
     return {
         "switch": torch.equal(switched, comm.take(x, other)),
         "all_gather": torch.equal(gathered, x),

@@ -270,7 +270,7 @@ def test_groups_of_a_mesh_move_and_count_apart() -> None:
         comm = Collectives(transport, mesh)
         mine = comm.take(x, shard)
         for axis in ("ring", "heads"):
-            members = mesh.members(axis, comm.rank)
+            members = mesh.members(comm.rank, axis)
             part = comm.along(axis)
             assert (part.size, members[part.rank]) == (len(members), comm.rank)
             assert torch.equal(part.all_gather(mine, shard.among(members)), x[list(members)])

@@ -21,9 +21,14 @@ def test_each_axis_holds_each_rank_once(sizes: list[int]) -> None:
         groups = mesh.groups(name)
         assert sorted(rank for group in groups for rank in group) == list(range(mesh.size))
         assert {len(group) for group in groups} == {size}
-        assert all(mesh.members(name, rank) == group for group in groups for rank in group)
+        assert all(mesh.members(rank, name) == group for group in groups for rank in group)
         pairs += [(a, b) for group in groups for a in group for b in group if a < b]
     assert len(set(pairs)) == len(pairs)
+    names = [name for name, _ in mesh.axes]
+    assert mesh.groups(*names) == (tuple(range(mesh.size)),)
+    for name in names:
+        others = mesh.groups(*(each for each in names if each != name))
+        assert all(len({mesh.place(rank)[name] for rank in group}) == 1 for group in others)
 
 
 def test_neighbours_are_in_the_last_axis() -> None:
