@@ -6,6 +6,7 @@ out       (B, T, S, Z/N, D)   --switch-->   (B, T/N, S, Z, D)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from torch import Tensor
@@ -18,11 +19,22 @@ from spbench.workload.sharding import Shard, Sizes, shard_sizes
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
+Attend = Callable[[Tensor, Tensor, Tensor, Scores], Tensor]
+
 
 def attend_by_heads(
-    q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scores: Scores,
+    shard: Shard,
+    comm: Collectives,
+    attend: Attend = attend_whole,
 ) -> Tensor:
-    """Attention of (B, *axes, Z, D) with the sharded axis whole and the heads shared out."""
+    """Attention of (B, *axes, Z, D) with the sharded axis whole and the heads shared out.
+
+    Among other groups of ranks the axis is whole only within this one: ``attend`` does the rest.
+    """
     dim = q.ndim - 2
     shares = share_heads(q.shape[dim], k.shape[dim], comm.size)
     mine = bias_of_heads(scores, shares.queries, comm)
@@ -32,7 +44,7 @@ def attend_by_heads(
         q, shares.spread(k), shares.spread(v), before=shard, after=(queries, keys, keys)
     )
     k, v = shares.matched(k, comm.rank), shares.matched(v, comm.rank)
-    out = attend_whole(q, k, v, mine)
+    out = attend(q, k, v, mine)
     (out,) = comm.switch(out, before=queries, after=shard, outermost=shard.dim)
     return out
 
@@ -46,10 +58,13 @@ def bias_of_heads(scores: Scores, queries: Sizes, comm: Collectives) -> Scores:
     return replace(scores, bias=bias, bias_shard=None)
 
 
-def traffic_by_heads(attention: Attention, workload: Workload, axis: str, ranks: int) -> Traffic:
-    """Transfers of ``attend_by_heads`` in forward and in backward while ``axis`` is sharded."""
-    shares = share_heads(workload.heads, workload.key_heads, ranks)
-    held, M = shard_sizes(workload.axes[axis], ranks), workload.activation_bytes
+def traffic_by_heads(attention: Attention, workload: Workload, axis: str, held: Sizes) -> Traffic:
+    """Transfers of ``attend_by_heads`` in forward and in backward.
+
+    ``held``: positions of ``axis`` that each rank holds; together some of them, or all.
+    """
+    shares = share_heads(workload.heads, workload.key_heads, len(held))
+    M = workload.activation_bytes * sum(held) // workload.axes[axis]
     keys_bytes = 2 * sum(shares.key_sizes) * (M // workload.heads)
     to_heads = Transfer.together(
         Transfer.all_to_all(M, held, shares.queries),

@@ -104,7 +104,8 @@ class DSP(Strategy):
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
     ) -> Traffic:
         if isinstance(sublayer, Attention) and axis in sublayer.axes:
-            return traffic_by_heads(sublayer, workload, axis, ranks)
+            held = self.shard(workload, axis, ranks).sizes
+            return traffic_by_heads(sublayer, workload, axis, held)
         return super().sublayer_traffic(sublayer, workload, axis, ranks)
 
     def attend(

@@ -44,7 +44,8 @@ class Ulysses(FixedAxis):
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
     ) -> Traffic:
         if isinstance(sublayer, Attention) and (axis in sublayer.axes or self.every_attention):
-            return traffic_by_heads(sublayer, workload, axis, ranks)
+            held = self.shard(workload, axis, ranks).sizes
+            return traffic_by_heads(sublayer, workload, axis, held)
         return super().sublayer_traffic(sublayer, workload, axis, ranks)
 
     def attend(

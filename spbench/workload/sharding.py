@@ -11,7 +11,7 @@ attend to, so a ring gives each rank an early and a late chunk (zigzag):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -84,6 +84,13 @@ class Shard:
         apart = [_cut(runs, shard_sizes(sum(n for _, n in runs), parts)) for runs in self.runs]
         return replace(self, runs=tuple(part for parts in apart for part in parts))
 
+    def joined(self, parts: int) -> Shard:
+        """``split`` undone: each rank holds what ``parts`` ranks, one after another, hold here."""
+        groups = zip(*[iter(self.runs)] * parts, strict=True)
+        return replace(
+            self, runs=tuple(_merged(run for runs in group for run in runs) for group in groups)
+        )
+
     @cached_property
     def sizes(self) -> Sizes:
         """Positions that each rank holds."""
@@ -140,6 +147,17 @@ def _cut(runs: Sequence[Run], sizes: Sizes) -> list[tuple[Run, ...]]:
         )
         for begin, size in runs_of(sizes)
     ]
+
+
+def _merged(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Runs in ascending order, those that touch as one."""
+    merged: list[Run] = []
+    for first, length in runs:
+        if merged and sum(merged[-1]) == first:
+            merged[-1] = (merged[-1][0], merged[-1][1] + length)
+        else:
+            merged.append((first, length))
+    return tuple(merged)
 
 
 def _zigzag(dim: int, chunks: Sizes) -> Shard:

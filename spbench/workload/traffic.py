@@ -59,13 +59,13 @@ class Transfer:
     axis: str = ALL
 
     @classmethod
-    def along(cls, axis: str, groups: Groups, of_group: Callable[[Members], Self]) -> Self:
-        """What ``of_group`` says of the ranks of a group, in each group of ``axis``."""
-        transfers = [of_group(members) for members in groups]
-        (op,) = {transfer.op for transfer in transfers}
-        pairs = zip(groups, transfers, strict=True)
+    def along(cls, axis: str, groups: Groups, of_groups: Sequence[Self]) -> Self:
+        """The collectives of all groups of ``axis``, each over the ranks of its group."""
+        ((op, phase, own),) = {(each.op, each.phase, each.axis) for each in of_groups}
+        pairs = zip(groups, of_groups, strict=True)
         sent = {rank: n for group, x in pairs for rank, n in zip(group, x.sent, strict=True)}
-        return cls(op=op, sent=tuple(sent[rank] for rank in sorted(sent)), axis=axis)
+        by_rank = tuple(sent[rank] for rank in sorted(sent))
+        return cls(op=op, sent=by_rank, phase=phase, axis=axis if own == ALL else own)
 
     @classmethod
     def all_to_all(cls, whole_bytes: int, before: Sizes, after: Sizes) -> Self:
@@ -115,6 +115,15 @@ class Transfer:
 
 Traffic = tuple[list[Transfer], list[Transfer]]
 """Transfers of one sublayer in forward and in backward."""
+
+
+def along(axis: str, groups: Groups, of_group: Callable[[Members], Traffic]) -> Traffic:
+    """What ``of_group`` says of the ranks of a group, in all groups of ``axis`` at once."""
+    ways = zip(*(of_group(members) for members in groups), strict=True)
+    forward, backward = (
+        [Transfer.along(axis, groups, each) for each in zip(*way, strict=True)] for way in ways
+    )
+    return forward, backward
 
 
 def kinds_of_ranks(transfers: Sequence[Transfer]) -> list[int]:

@@ -20,10 +20,10 @@ from spbench.comm.fake import SilentTransport
 from spbench.comm.gradient_buckets import GradientSum
 from spbench.comm.packing import Cut, by_rank, pack, splits, unpacked
 from spbench.comm.threaded import ThreadTransport, run_rank_threads
-from spbench.workload.mesh import ALL, Mesh
+from spbench.workload.mesh import ALL, Members, Mesh
 from spbench.workload.sent_counts import count
 from spbench.workload.sharding import Shard
-from spbench.workload.traffic import Transfer
+from spbench.workload.traffic import Traffic, Transfer, along
 
 SHAPES = st.tuples(*[st.integers(1, 3), st.integers(4, 9), st.integers(4, 9), st.integers(1, 3)])
 
@@ -276,21 +276,13 @@ def test_groups_of_a_mesh_move_and_count_apart() -> None:
             assert torch.equal(part.all_gather(mine, shard.among(members)), x[list(members)])
             with transport.phase("backward"):
                 assert torch.equal(part.all_reduce(mine)[0], x[list(members)].sum(0))
-        expected = [
-            each
-            for axis in ("ring", "heads")
-            for each in (
-                Transfer.along(
-                    axis,
-                    mesh.groups(axis),
-                    lambda group: Transfer.all_gather(16 * len(group), shard.among(group).sizes),
-                ),
-                Transfer.along(
-                    axis, mesh.groups(axis), lambda group: Transfer.all_reduce(16, len(group))
-                ).during("backward"),
-            )
-        ]
-        assert transport.sent == count(expected, comm.rank)
+
+        def of_group(members: Members) -> Traffic:
+            gather = Transfer.all_gather(16 * len(members), shard.among(members).sizes)
+            return [gather], [Transfer.all_reduce(16, len(members)).during("backward")]
+
+        ways = [along(axis, mesh.groups(axis), of_group) for axis in ("ring", "heads")]
+        assert transport.sent == count([x for both in ways for way in both for x in way], comm.rank)
         assert sum(transport.calls.values()) == 4
 
     run_rank_threads(6, rank_main)

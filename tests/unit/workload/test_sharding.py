@@ -60,3 +60,6 @@ def test_shards_are_split_and_found_again(
         assert positions == [at for first, n in runs for at in range(first, first + n)]
         assert among.sizes == shard_sizes(whole.sizes[rank], parts)
         assert (among.dim, among.length) == (1, whole.sizes[rank])
+    joined = shard.joined(parts)
+    assert joined.sizes == whole.sizes
+    assert joined.split(parts).sizes == shard.sizes
