@@ -128,6 +128,7 @@ def _workload(name: str) -> dict[str, Any]:
         "parameters": parameters(work).total,
         "activation_bytes": work.activation_bytes,
         **{field: getattr(work, field) for field in ("hidden", "heads", "depth", "batch")},
+        "head_dim": work.head_size,
         "step_flops": step_flops(work),
         "dtype": work.dtype,
         "source": work.source,

@@ -64,19 +64,19 @@ def traffic_by_heads(attention: Attention, workload: Workload, axis: str, held: 
     ``held``: positions of ``axis`` that each rank holds; together some of them, or all.
     """
     shares = share_heads(workload.heads, workload.key_heads, len(held))
-    M = workload.activation_bytes * sum(held) // workload.axes[axis]
-    keys_bytes = 2 * sum(shares.key_sizes) * (M // workload.heads)
+    head_bytes = workload.head_bytes * sum(held) // workload.axes[axis]
+    Q, keys_bytes = workload.heads * head_bytes, 2 * sum(shares.key_sizes) * head_bytes
     to_heads = Transfer.together(
-        Transfer.all_to_all(M, held, shares.queries),
+        Transfer.all_to_all(Q, held, shares.queries),
         Transfer.all_to_all(keys_bytes, held, shares.key_sizes),
     )
     back = Transfer.together(
-        Transfer.all_to_all(M, shares.queries, held),
+        Transfer.all_to_all(Q, shares.queries, held),
         Transfer.all_to_all(keys_bytes, shares.key_sizes, held),
     )
     bias, bias_back = bias_traffic_by_heads(attention, workload, shares.queries)
-    out = Transfer.all_to_all(M, shares.queries, held)
-    out_back = Transfer.all_to_all(M, held, shares.queries)
+    out = Transfer.all_to_all(Q, shares.queries, held)
+    out_back = Transfer.all_to_all(Q, held, shares.queries)
     return [to_heads, *bias, out], [out_back, *bias_back, back]
 
 

@@ -62,7 +62,7 @@ class RotaryTables(nn.Module):
 def turned_pairs(attention: Attention, workload: Workload) -> dict[str, int]:
     """Pairs of numbers of a head that each rotary axis turns, as even as can be."""
     axes = workload.rotary_axes(attention)
-    sizes = shard_sizes(workload.head_dim // 2, len(axes)) if axes else ()
+    sizes = shard_sizes(workload.head_size // 2, len(axes)) if axes else ()
     return dict(zip(axes, sizes, strict=True))
 
 

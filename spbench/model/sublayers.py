@@ -54,7 +54,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.strategy, self.comm = strategy, comm
         self.dims, self.causal = workload.dims(sublayer), sublayer.causal
-        hidden, head_dim, units = workload.hidden, workload.head_dim, workload.key_heads
+        hidden, head_dim, units = workload.hidden, workload.head_size, workload.key_heads
         self.group = group = workload.heads // units
         width = (group + 2) * units
         heads_in = LinearSpec(
@@ -104,8 +104,7 @@ class CrossAttentionModule(nn.Module):
     ) -> None:
         super().__init__()
         self.length = sublayer.length
-        hidden, heads = workload.hidden, sublayer.heads or workload.heads
-        head_dim = hidden // heads
+        hidden, (heads, head_dim) = workload.hidden, workload.cross_heads(sublayer)
         queries = LinearSpec(in_shape=(hidden,), out_shape=(heads, head_dim), units=heads)
         keys_values = LinearSpec(
             in_shape=(hidden,), out_shape=(2 * heads, head_dim), units=heads, widths=(1, 1)

@@ -165,7 +165,8 @@ def _needed_bytes(workload: Workload, ranks: int, device: torch.device) -> float
     """
     size = max(4, DTYPE_BYTES[workload.dtype])  # the reference of 16 bits runs in 32
     tokens, part = workload.batch * workload.tokens, 1 + 1 / ranks
-    activations = len(workload.stack) * LIVE_ACTIVATIONS * tokens * workload.hidden
+    widest = max(workload.hidden, workload.attention_width)
+    activations = len(workload.stack) * LIVE_ACTIVATIONS * tokens * widest
     scores, grouped = 0.0, workload.key_heads != workload.heads
     for attention in workload.attentions:
         slow = device.type == "cuda" and (workload.dtype == "float64" or grouped)

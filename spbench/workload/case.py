@@ -125,6 +125,8 @@ def _resolved_fields(workload: Workload, without: set[str]) -> dict[str, Any]:
     fields["axes"] = list(workload.axes.items())
     if workload.key_heads == workload.heads:
         fields.pop("kv_heads", None)
+    if workload.attention_width == workload.hidden:
+        fields.pop("head_dim", None)
     positions = {axis: workload.position_of(axis) for axis in workload.axes}
     fields["positions"] = sorted(pair for pair in positions.items() if pair[1] != "none")
     return fields

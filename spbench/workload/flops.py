@@ -4,9 +4,9 @@ torch's FlopCounterMode cannot see CPU attention, so operations are counted by f
 tested against that mode on the math backend. A multiply and an add are two operations.
 
     linear      2 x tokens x in x out
-    attention   4 x tokens x attended length x hidden   (scores, and their product with v)
+    attention   4 x tokens x attended length x width    (scores, and their product with v)
     causal      as attention, with (length + 1) / 2, the mean number of keys of a position
-    projected   4 x tokens x projection x hidden, and 4 x tokens x projection x kv width
+    projected   4 x tokens x projection x width, and 4 x tokens x projection x kv width
     pair bias   2 x length^2 x channels x heads, for each sample
     backward    twice the forward; recomputation is not counted (model operations)
     optimizer   not counted: it works element by element, as norms and activations do
@@ -14,6 +14,7 @@ tested against that mode on the math backend. A multiply and an add are two oper
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
@@ -60,10 +61,11 @@ def _cuttable(sublayer: Sublayer, workload: Workload) -> int:
     hidden = workload.hidden
     match sublayer:
         case Attention():
-            width = hidden + 2 * workload.key_heads * workload.head_dim
-            return (hidden + 1) * width + hidden * hidden
+            width, keys = workload.attention_width, workload.key_heads * workload.head_size
+            return (hidden + 1) * (width + 2 * keys) + width * hidden
         case CrossAttention():
-            return 4 * hidden * hidden + 3 * hidden
+            width = math.prod(workload.cross_heads(sublayer))
+            return (4 * hidden + 3) * width
         case Mlp():
             columns = workload.columns(sublayer)
             ways_in = 2 if sublayer.activation == "swiglu" else 1
@@ -72,7 +74,7 @@ def _cuttable(sublayer: Sublayer, workload: Workload) -> int:
 
 def _score_parameters(attention: Attention, workload: Workload) -> int:
     """Replicated parameters of scores: qk-norm, projection along the sequence, pair bias."""
-    count = 2 * workload.head_dim if workload.qk_norm else 0
+    count = 2 * workload.head_size if workload.qk_norm else 0
     if attention.projection:
         count += 2 * attention.projection * workload.length(attention)
     if attention.pair_bias:
@@ -104,26 +106,27 @@ def _sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:
     hidden, tokens = workload.hidden, workload.batch * workload.tokens
     match sublayer:
         case Attention():
-            keys = workload.key_heads * workload.head_dim
-            return 4 * tokens * hidden * (hidden + keys) + _score_flops(sublayer, workload)
+            width = workload.attention_width + workload.key_heads * workload.head_size
+            return 4 * tokens * hidden * width + _score_flops(sublayer, workload)
         case CrossAttention():
-            ways = 4 * (tokens + workload.batch * sublayer.length) * hidden * hidden
-            return ways + 4 * tokens * sublayer.length * hidden
+            width = math.prod(workload.cross_heads(sublayer))
+            ways = 4 * (tokens + workload.batch * sublayer.length) * hidden * width
+            return ways + 4 * tokens * sublayer.length * width
         case Mlp():
             products = 3 if sublayer.activation == "swiglu" else 2
             return 2 * products * tokens * hidden * workload.columns(sublayer)
 
 
 def _score_flops(attention: Attention, workload: Workload) -> int:
-    hidden, tokens = workload.hidden, workload.batch * workload.tokens
+    width, tokens = workload.attention_width, workload.batch * workload.tokens
     length = workload.length(attention)
     if attention.causal:
-        return 2 * tokens * (length + 1) * hidden
+        return 2 * tokens * (length + 1) * width
     if attention.projection:
-        keys = workload.key_heads * workload.head_dim
-        return 4 * tokens * attention.projection * (hidden + keys)
+        keys = workload.key_heads * workload.head_size
+        return 4 * tokens * attention.projection * (width + keys)
     pairs = workload.batch * length**2 * (attention.pair_bias or 0) * workload.heads
-    return 4 * tokens * length * hidden + 2 * pairs
+    return 4 * tokens * length * width + 2 * pairs
 
 
 def step_bytes(workload: Workload, ranks: int, *, cuts_weights: bool, scored_axis: str) -> float:
@@ -147,7 +150,8 @@ def _kept(sublayer: Sublayer, workload: Workload, scored_axis: str) -> float:
     match sublayer:
         case Attention(projection=None):
             times = 2.0 if sublayer.pair_bias else 1.25 * (scored_axis in sublayer.attended)
-            return 8 * tokens * hidden + times * tokens * workload.length(sublayer) * workload.heads
+            widths = 4 * (hidden + workload.attention_width)
+            return tokens * (widths + times * workload.length(sublayer) * workload.heads)
         case Mlp():
             ways = 3 if sublayer.activation == "swiglu" else 2
             return tokens * (4 * hidden + ways * workload.columns(sublayer))

@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from spbench.workload.block import Sublayer
+from spbench.workload.validate import MIN_HIDDEN
 from spbench.workload.workload import Workload
 
 BLOCKS = 3
@@ -35,7 +36,7 @@ def reductions(work: Workload, ranks: int) -> Iterator[Workload]:
     yield _named(work, work.model_copy(update={"depth": depth}))
     short = {axis: _shortest(work, axis, ranks) for axis in work.axes}
     longest = max(work.axes, key=lambda axis: work.axes[axis])
-    for head_dims in (None, *_halved_heads(work.head_dim)):
+    for head_dims in (None, *_halved_heads(work.head_size)):
         for length in _lengths(work, longest, ranks):
             axes = {axis: length if axis == longest else short[axis] for axis in work.axes}
             sizes = work.model_copy(update={"depth": depth, "axes": axes})
@@ -46,7 +47,7 @@ def _named(work: Workload, reduced: Workload) -> Workload:
     """``reduced`` with a name that says what it has of ``work``."""
     parts = [f"{reduced.depth} of {work.depth} blocks"] if reduced.depth < work.depth else []
     lengths = [(axis, reduced.axes[axis], n) for axis, n in work.axes.items()]
-    lengths.append(("head size", reduced.head_dim, work.head_dim))
+    lengths.append(("head size", reduced.head_size, work.head_size))
     parts += [f"{name} {n} of {full}" for name, n, full in lengths if n < full]
     parts += ["short side inputs"] if reduced.block != work.block else []
     name = f"{work.name} ({', '.join(parts)})" if parts else work.name
@@ -86,10 +87,18 @@ def _smaller_heads(work: Workload, head_dims: Iterable[int]) -> Workload:
     data = work.model_dump(by_alias=True) | {"block": [_smaller(each) for each in work.block]}
     for head_dim in head_dims:
         try:
-            return Workload.model_validate(data | {"hidden": work.heads * head_dim})
+            return Workload.model_validate(data | _widths(work, head_dim))
         except ValidationError:
             continue  # cross-attention's heads, rotary pairs or mlp columns need more
     return Workload.model_validate(data)
+
+
+def _widths(work: Workload, head_dim: int) -> dict[str, int]:
+    """Sizes with such heads; where heads have a size of their own, hidden shrinks as they do."""
+    if work.head_dim is None:
+        return {"hidden": work.heads * head_dim}
+    hidden = -(-work.hidden * head_dim // work.head_dim)
+    return {"hidden": max(MIN_HIDDEN, hidden), "head_dim": head_dim}
 
 
 def _smaller(sublayer: Sublayer) -> dict[str, Any]:

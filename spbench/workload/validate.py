@@ -5,13 +5,11 @@ Each error names the value, what works, and the keys to blame.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
-from spbench.text import did_you_mean
-from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
+from spbench.workload.block import Mlp
+from spbench.workload.sublayer_checks import check_sublayer, divisors, heads_that_fit, unknown_axis
 from spbench.workload.validation_errors import MisfitError
-from spbench.workload.yaml_lines import KeyPath, short
 
 if TYPE_CHECKING:
     from spbench.workload.workload import Workload
@@ -21,7 +19,6 @@ MAX_AXES = 8
 MAX_NUMBERS = 2**60  # of 8 bytes
 MAX_SUBLAYERS = 10_000
 """Sublayers of the whole stack: ten times as many as the deepest published models have."""
-MAX_RATIO = 64  # published mlps have 2 to 6 times hidden
 POSITIONS = ("none", "rotary", "learned")
 
 
@@ -44,11 +41,12 @@ def check(work: Workload) -> None:
             f"and no gradient; use {MIN_HIDDEN} or more",
             ("hidden",),
         )
-    if work.hidden % work.heads:
-        message = f"hidden {work.hidden} is not a multiple of {_heads_that_fit(work, work.heads)}"
+    if work.head_dim is None and work.hidden % work.heads:
+        known = heads_that_fit(work, work.heads)
+        message = f"hidden {work.hidden} is not a multiple of {known}; or give head_dim"
         raise MisfitError(message, ("heads",), ("hidden",))
     if work.heads % work.key_heads:
-        fits = _divisors(work.heads)
+        fits = divisors(work.heads)
         raise MisfitError(
             f"heads {work.heads} is not a multiple of kv_heads {work.kv_heads}; "
             f"kv_heads that fit: {', '.join(map(str, fits))}",
@@ -57,7 +55,7 @@ def check(work: Workload) -> None:
         )
     for axis in work.positions if isinstance(work.positions, dict) else ():
         if axis not in work.axes:
-            message = f"positions of unknown axis {_unknown_axis(axis, work)}"
+            message = f"positions of unknown axis {unknown_axis(axis, work)}"
             raise MisfitError(message, ("positions", axis), ("axes",))
     if work.modulation == "per_time" and "time" not in work.axes:
         message = "modulation per_time needs an axis named time"
@@ -67,7 +65,7 @@ def check(work: Workload) -> None:
         raise MisfitError(message, ("optimizer",), ("mode",))
     _check_size(work)
     for i, sublayer in enumerate(work.block):
-        _check_sublayer(sublayer, work, ("block", i))
+        check_sublayer(sublayer, work, ("block", i))
 
 
 def _check_size(work: Workload) -> None:
@@ -75,10 +73,12 @@ def _check_size(work: Workload) -> None:
     if len(work.axes) > MAX_AXES:
         message = f"{len(work.axes)} axes; at most {MAX_AXES} are planned for: join some into one"
         raise MisfitError(message, ("axes",))
-    widths = [2 * work.columns(each) for each in work.block if isinstance(each, Mlp)]
+    positions, width = work.batch * work.tokens, work.attention_width
+    mlps = [2 * work.columns(each) for each in work.block if isinstance(each, Mlp)]
     for what, numbers, *blamed in (
-        ("batch x axes x hidden", work.batch * work.tokens * work.hidden, ("axes",), ("batch",)),
-        ("the largest weight", work.hidden * max(3 * work.hidden, *widths, 0), ("hidden",)),
+        ("batch x axes x hidden", positions * work.hidden, ("axes",), ("batch",)),
+        ("batch x axes x heads x head_dim", positions * width, ("head_dim",), ("axes",)),
+        ("the largest weight", work.hidden * max(3 * width, *mlps, 0), ("head_dim",)),
     ):
         if numbers > MAX_NUMBERS:
             limit = f"and a tensor has at most {MAX_NUMBERS:.2g}; make them smaller"
@@ -90,107 +90,4 @@ def _check_size(work: Workload) -> None:
             f"{MAX_SUBLAYERS} are planned one by one; use less depth, or a shorter block",
             ("depth",),
             ("block",),
-        )
-
-
-def _check_sublayer(sublayer: Sublayer, work: Workload, path: KeyPath) -> None:
-    match sublayer:
-        case Attention():
-            _check_attention(sublayer, work, path)
-        case CrossAttention(heads=heads) if heads and work.hidden % heads:
-            fits = _heads_that_fit(work, heads)
-            message = f"hidden {work.hidden} is not a multiple of the cross_attention's {fits}"
-            raise MisfitError(message, (*path, "heads"), ("hidden",))
-        case Mlp() if work.columns(sublayer) < 1:
-            message = f"mlp ratio {sublayer.ratio} leaves no columns of {work.hidden}"
-            raise MisfitError(message, (*path, "mlp"), ("hidden",))
-        case Mlp(ratio=ratio) if ratio > MAX_RATIO:
-            message = (
-                f"mlp {ratio:.15g} is a factor of hidden, at most {MAX_RATIO}, and looks like a "
-                f"width; for {ratio:.15g} columns of hidden {work.hidden} write "
-                f"mlp: {ratio / work.hidden:.6g}"
-            )
-            raise MisfitError(message, (*path, "mlp"), ("hidden",))
-
-
-def _heads_that_fit(work: Workload, heads: int) -> str:
-    """Heads that the hidden size allows, and the nearest hidden sizes that ``heads`` allows."""
-    fits = _divisors(work.hidden)
-    multiple = math.lcm(work.heads, heads)
-    below = work.hidden // multiple * multiple
-    hidden = [str(size) for size in (below, below + multiple) if size]
-    return (
-        f"heads {heads}; heads that fit: {', '.join(map(str, fits))}; "
-        f"hidden that fits: {', '.join(hidden)}"
-    )
-
-
-def _unknown_axis(axis: str, work: Workload) -> str:
-    if "," in axis:
-        parts = ", ".join(part.strip() for part in axis.split(","))
-        return f"{short(axis)}; for several axes write [{parts}]"
-    known = f"{short(axis)}; the axes are {', '.join(work.axes)}"
-    return f"{known}. {did_you_mean(axis, list(work.axes))}".removesuffix(". ")
-
-
-def _check_attention(attention: Attention, work: Workload, path: KeyPath) -> None:
-    for axis in attention.axes:
-        if axis not in work.axes:
-            message = f"attention over unknown axis {_unknown_axis(axis, work)}"
-            raise MisfitError(message, (*path, "attention"), ("axes",))
-        if attention.axes.count(axis) > 1:
-            raise MisfitError(f"attention joins axis {axis!r} with itself", (*path, "attention"))
-    special = [key for key in ("causal", "projection", "pair_bias") if getattr(attention, key)]
-    if len(special) > 1:
-        message = f"one attention cannot have both {' and '.join(special)}"
-        raise MisfitError(message, (*path, special[-1]))
-    if attention.pair_bias:
-        _check_pair_bias(attention, work, (*path, "pair_bias"))
-    rotary = work.rotary_axes(attention)
-    if rotary and not _fits_rotary(work.head_dim, len(rotary)):
-        raise MisfitError(
-            f"rotary positions turn pairs of numbers, at least one pair for each of "
-            f"{', '.join(rotary)}; a head of {work.head_dim} numbers cannot; "
-            f"{_heads_for_rotary(work)}",
-            ("positions",),
-            ("heads",),
-            ("hidden",),
-            path,
-        )
-
-
-def _fits_rotary(head_dim: int, axes: int) -> bool:
-    return head_dim % 2 == 0 and head_dim // 2 >= axes
-
-
-def _heads_for_rotary(work: Workload) -> str:
-    axes = max(len(work.rotary_axes(attention)) for attention in work.attentions)
-    fits = [
-        n
-        for n in _divisors(work.hidden)
-        if n % (work.kv_heads or 1) == 0 and _fits_rotary(work.hidden // n, axes)
-    ]
-    return f"heads that work: {', '.join(map(str, fits)) or 'none, use another hidden'}"
-
-
-def _divisors(hidden: int) -> list[int]:
-    """The numbers of heads, up to 128, that a hidden size allows."""
-    return [n for n in range(1, 129) if hidden % n == 0]
-
-
-def _check_pair_bias(attention: Attention, work: Workload, path: KeyPath) -> None:
-    if len(attention.axes) > 1:
-        message = f"pair_bias needs one attended axis, not {', '.join(attention.axes)}"
-        raise MisfitError(message, path)
-    (axis,) = attention.axes
-    if work.is_causal(axis):
-        raise MisfitError(f"pair_bias along {axis}, which another attention masks causal", path)
-    channels = sorted(
-        {a.pair_bias for a in work.attentions if a.axes == attention.axes and a.pair_bias}
-    )
-    if len(channels) > 1:
-        raise MisfitError(
-            f"pair_bias of {' and '.join(map(str, channels))} channels along {axis}; "
-            "one axis has one pair tensor",
-            path,
         )

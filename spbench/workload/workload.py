@@ -38,6 +38,8 @@ class Workload(Frozen):
     heads: Size
     kv_heads: Size | None = None
     """Heads of keys and values in self-attention (grouped-query); None: as many as ``heads``."""
+    head_dim: Size | None = None
+    """Numbers of a head; None: hidden over heads."""
     depth: int = Field(gt=0, le=MAX_DEPTH)
     block: tuple[Sublayer, ...] = Field(min_length=1, strict=False)
     norm: Norm = "layer"
@@ -70,8 +72,19 @@ class Workload(Frozen):
         return self.block * self.depth
 
     @property
-    def head_dim(self) -> int:
-        return self.hidden // self.heads
+    def head_size(self) -> int:
+        """Numbers of a head, those of ``head_dim`` or hidden over heads."""
+        return self.head_dim or self.hidden // self.heads
+
+    @property
+    def all_heads(self) -> tuple[int, int]:
+        """The dims of a position's queries: heads, and the numbers of each."""
+        return self.heads, self.head_size
+
+    @property
+    def attention_width(self) -> int:
+        """Numbers of all heads' queries, or of their results, at one position."""
+        return self.heads * self.head_size
 
     @property
     def key_heads(self) -> int:
@@ -104,9 +117,19 @@ class Workload(Frozen):
         return self.batch * self.tokens * self.hidden * DTYPE_BYTES[self.dtype]
 
     @property
+    def head_bytes(self) -> int:
+        """Bytes of one head's queries, keys, values or results, of all positions."""
+        return self.batch * self.tokens * self.head_size * DTYPE_BYTES[self.dtype]
+
+    @property
+    def query_bytes(self) -> int:
+        """Bytes of all queries, or of all results, of a self-attention; M without ``head_dim``."""
+        return self.heads * self.head_bytes
+
+    @property
     def key_bytes(self) -> int:
         """K of the papers: bytes of all keys, or of all values, of a self-attention."""
-        return self.activation_bytes * self.key_heads // self.heads
+        return self.key_heads * self.head_bytes
 
     @property
     def pairs(self) -> dict[str, int]:
@@ -119,6 +142,10 @@ class Workload(Frozen):
 
     def columns(self, mlp: Mlp) -> int:
         return round(mlp.ratio * self.hidden)
+
+    def cross_heads(self, cross: CrossAttention) -> tuple[int, int]:
+        """Heads of a cross-attention and their size: the workload's, or ``hidden`` over its own."""
+        return (cross.heads, self.hidden // cross.heads) if cross.heads else self.all_heads
 
     def dim(self, axis: str) -> int:
         """The tensor position of an axis in (batch, *axes, hidden)."""

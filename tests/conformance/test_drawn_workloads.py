@@ -48,11 +48,13 @@ def workloads(draw: st.DrawFn) -> Workload | None:
         ]
     )
     positions = st.sampled_from(["none", "rotary", "learned"])
+    widths, head_dim = st.sampled_from([4, 6]), draw(st.sampled_from([None, None, 4, 6]))
     data = {
         "name": "any",
         "axes": {name: draw(st.integers(2, 9)) for name in names},
-        "hidden": heads * draw(st.sampled_from([4, 6])),
+        "hidden": draw(st.sampled_from([14, 30])) if head_dim else heads * draw(widths),
         "heads": heads,
+        "head_dim": head_dim,
         "kv_heads": draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0])),
         "depth": draw(st.integers(1, 2)),
         "block": draw(st.lists(st.one_of(attentions(names), others), min_size=1, max_size=4)),

@@ -181,7 +181,7 @@ def turned(
     axes = [
         axis for axis in work.axes if axis in attention.axes and work.position_of(axis) == "rotary"
     ]
-    half, out, pair = work.head_dim // 2, x.clone(), 0
+    half, out, pair = work.head_size // 2, x.clone(), 0
     for i, axis in enumerate(axes):
         pairs = half // len(axes) + (i < half % len(axes))
         for j in range(pairs):

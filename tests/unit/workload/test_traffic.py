@@ -97,6 +97,15 @@ def test_volumes_of_a_backward(ranks: int) -> None:
     assert sent("megatron-sp:keep-input", work, ranks)["backward"] == 8 * f * M
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_volumes_where_heads_are_wider_than_hidden(ranks: int) -> None:
+    """Heads of 12 numbers where hidden has 4 of each: what moves heads sends thrice as much."""
+    plain, wide = one_layer(ranks), one_layer(ranks, head_dim=12)
+    for phase in ("forward", "backward"):
+        for strategy, times in (("dsp", 1), ("megatron-sp", 1), ("ulysses", 3), ("rsa", 3)):
+            assert sent(strategy, wide, ranks)[phase] == times * sent(strategy, plain, ranks)[phase]
+
+
 def test_small_twin_of_the_paper_model() -> None:
     """dsp-720m-small: DSP to Ulysses 1 to 2 but for the saved last switch; Megatron-SP 8M."""
     work, ranks = find("dsp-720m-small"), 4

@@ -106,10 +106,26 @@ def test_what_is_derived() -> None:
         CrossAttention(length=9),
         Mlp(ratio=2.5),
     )
-    assert (work.head_dim, work.tokens, work.text_tokens) == (8, 96, 9)
+    assert (work.head_size, work.tokens, work.text_tokens) == (8, 96, 9)
     assert work.activation_bytes == 2 * 96 * 48 * 2
     assert (work.dim("time"), work.dim("space")) == (1, 2)
     assert workload(block=[{"mlp": 4}]).text_tokens == 0
+
+
+def test_heads_of_a_size_of_their_own() -> None:
+    """Queries, keys and results go by heads x head_dim; activations at rest stay hidden wide."""
+    work = workload(hidden=20, head_dim=12, kv_heads=2, dtype="bfloat16")
+    assert (work.attention_width, work.head_size) == (72, 12)
+    assert (work.query_bytes, work.key_bytes) == (96 * 72 * 2, 96 * 24 * 2)
+    assert work.activation_bytes == 96 * 20 * 2
+    assert work.cross_heads(CrossAttention(length=3)) == (6, 12)
+    assert work.cross_heads(CrossAttention(length=3, heads=5)) == (5, 4)
+
+
+def test_a_twin_shrinks_hidden_with_its_heads() -> None:
+    """Where heads have a size of their own, hidden keeps its ratio to it."""
+    *_, reduced = reductions(workload(hidden=2 * 672, heads=8, head_dim=128), 2)
+    assert (reduced.heads, reduced.head_dim, reduced.hidden) == (8, 8, 84)
 
 
 @pytest.mark.parametrize(("hidden", "channels"), [(1152, 32), (2048, 56), (48, 8), (288, 8)])
@@ -141,7 +157,7 @@ def test_a_twin_keeps_what_makes_shards_uneven(
         assert reduced.axes[axis] <= min(length, 3 * ranks)
         assert (reduced.axes[axis] >= ranks) == (length >= ranks)
     assert reduced.heads == work.heads
-    assert reduced.head_dim == min(8, work.head_dim)
+    assert reduced.head_size == min(8, work.head_size)
     assert reduced.depth == min(3, work.depth)
     assert [type(s) for s in reduced.block] == [type(s) for s in work.block]
     assert reduced.text_tokens <= 7
@@ -183,6 +199,7 @@ def test_a_key_tells_cases_apart(more: dict[str, Any]) -> None:
         {"axes": {"time": 8, "room": 12, "space": 12}},
         {"hidden": 96},
         {"heads": 3},
+        {"head_dim": 12},
         {"depth": 2},
         {"block": PLAIN["block"][::-1]},
         {"modulation": "per_time"},
@@ -204,6 +221,11 @@ def test_keys_of_steps_without_an_optimizer_stay() -> None:
     """They are those of versions that knew no optimizer."""
     assert case(workload=workload(optimizer="none")).key == case().key
     assert "optimizer" not in case().model_dump_json(by_alias=True, exclude_defaults=True)
+
+
+def test_a_key_knows_no_head_dim_that_changes_nothing() -> None:
+    """Heads of hidden over heads, said or not, are one case."""
+    assert case(workload=workload(head_dim=8)).key == case().key
 
 
 def test_a_key_survives_writing_and_reading() -> None:

@@ -1,0 +1,121 @@
+"""Checks that a sublayer fits its workload, and the values that would fit."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from spbench.text import did_you_mean
+from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
+from spbench.workload.validation_errors import MisfitError
+from spbench.workload.yaml_lines import KeyPath, short
+
+if TYPE_CHECKING:
+    from spbench.workload.workload import Workload
+
+MAX_RATIO = 64  # published mlps have 2 to 6 times hidden
+
+
+def check_sublayer(sublayer: Sublayer, work: Workload, path: KeyPath) -> None:
+    match sublayer:
+        case Attention():
+            _check_attention(sublayer, work, path)
+        case CrossAttention(heads=heads) if heads and work.hidden % heads:
+            fits = heads_that_fit(work, heads)
+            message = f"hidden {work.hidden} is not a multiple of the cross_attention's {fits}"
+            raise MisfitError(message, (*path, "heads"), ("hidden",))
+        case Mlp() if work.columns(sublayer) < 1:
+            message = f"mlp ratio {sublayer.ratio} leaves no columns of {work.hidden}"
+            raise MisfitError(message, (*path, "mlp"), ("hidden",))
+        case Mlp(ratio=ratio) if ratio > MAX_RATIO:
+            message = (
+                f"mlp {ratio:.15g} is a factor of hidden, at most {MAX_RATIO}, and looks like a "
+                f"width; for {ratio:.15g} columns of hidden {work.hidden} write "
+                f"mlp: {ratio / work.hidden:.6g}"
+            )
+            raise MisfitError(message, (*path, "mlp"), ("hidden",))
+
+
+def heads_that_fit(work: Workload, heads: int) -> str:
+    """Heads that the hidden size allows, and the nearest hidden sizes that ``heads`` allows."""
+    fits = divisors(work.hidden)
+    multiple = math.lcm(work.heads, heads)
+    below = work.hidden // multiple * multiple
+    hidden = [str(size) for size in (below, below + multiple) if size]
+    return (
+        f"heads {heads}; heads that fit: {', '.join(map(str, fits))}; "
+        f"hidden that fits: {', '.join(hidden)}"
+    )
+
+
+def unknown_axis(axis: str, work: Workload) -> str:
+    if "," in axis:
+        parts = ", ".join(part.strip() for part in axis.split(","))
+        return f"{short(axis)}; for several axes write [{parts}]"
+    known = f"{short(axis)}; the axes are {', '.join(work.axes)}"
+    return f"{known}. {did_you_mean(axis, list(work.axes))}".removesuffix(". ")
+
+
+def _check_attention(attention: Attention, work: Workload, path: KeyPath) -> None:
+    for axis in attention.axes:
+        if axis not in work.axes:
+            message = f"attention over unknown axis {unknown_axis(axis, work)}"
+            raise MisfitError(message, (*path, "attention"), ("axes",))
+        if attention.axes.count(axis) > 1:
+            raise MisfitError(f"attention joins axis {axis!r} with itself", (*path, "attention"))
+    special = [key for key in ("causal", "projection", "pair_bias") if getattr(attention, key)]
+    if len(special) > 1:
+        message = f"one attention cannot have both {' and '.join(special)}"
+        raise MisfitError(message, (*path, special[-1]))
+    if attention.pair_bias:
+        _check_pair_bias(attention, work, (*path, "pair_bias"))
+    rotary = work.rotary_axes(attention)
+    if rotary and not _fits_rotary(work.head_size, len(rotary)):
+        raise MisfitError(
+            f"rotary positions turn pairs of numbers, at least one pair for each of "
+            f"{', '.join(rotary)}; a head of {work.head_size} numbers cannot; "
+            f"{_heads_for_rotary(work)}",
+            ("positions",),
+            ("head_dim",) if work.head_dim else ("heads",),
+            ("hidden",),
+            path,
+        )
+
+
+def _fits_rotary(head_dim: int, axes: int) -> bool:
+    return head_dim % 2 == 0 and head_dim // 2 >= axes
+
+
+def _heads_for_rotary(work: Workload) -> str:
+    axes = max(len(work.rotary_axes(attention)) for attention in work.attentions)
+    if work.head_dim:
+        return f"head_dim that works: even numbers from {2 * axes} on"
+    fits = [
+        n
+        for n in divisors(work.hidden)
+        if n % (work.kv_heads or 1) == 0 and _fits_rotary(work.hidden // n, axes)
+    ]
+    return f"heads that work: {', '.join(map(str, fits)) or 'none, use another hidden'}"
+
+
+def divisors(hidden: int) -> list[int]:
+    """The numbers of heads, up to 128, that a hidden size allows."""
+    return [n for n in range(1, 129) if hidden % n == 0]
+
+
+def _check_pair_bias(attention: Attention, work: Workload, path: KeyPath) -> None:
+    if len(attention.axes) > 1:
+        message = f"pair_bias needs one attended axis, not {', '.join(attention.axes)}"
+        raise MisfitError(message, path)
+    (axis,) = attention.axes
+    if work.is_causal(axis):
+        raise MisfitError(f"pair_bias along {axis}, which another attention masks causal", path)
+    channels = sorted(
+        {a.pair_bias for a in work.attentions if a.axes == attention.axes and a.pair_bias}
+    )
+    if len(channels) > 1:
+        raise MisfitError(
+            f"pair_bias of {' and '.join(map(str, channels))} channels along {axis}; "
+            "one axis has one pair tensor",
+            path,
+        )
