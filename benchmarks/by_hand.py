@@ -47,9 +47,11 @@ def why_not(work: Workload) -> str | None:
             return (
                 f"{work.name} has {name} {getattr(work, name)!r}; by hand there is only {value!r}"
             )
+    if len(work.parts) > 1:
+        return f"{work.name} has several stacks; by hand there is only one"
     if work.modulation == "per_time":
         return f"{work.name} has a condition for each time; by hand there is one for each sample"
-    for sublayer in work.block:
+    for sublayer in work.kinds:
         if isinstance(sublayer, Attention) and (
             len(sublayer.axes) > 1 or sublayer.projection or sublayer.pair_bias
         ):
@@ -141,7 +143,7 @@ class Block(nn.Module):
         super().__init__()
         self.residuals = nn.ModuleList()
         modulated = 0
-        for sublayer in work.block:
+        for sublayer in work.parts[0].block:
             has_own = work.modulation == "none" or isinstance(sublayer, CrossAttention)
             self.residuals.append(Residual(work, sublayer, None if has_own else modulated))
             modulated += not has_own
@@ -158,11 +160,11 @@ class ByHand(nn.Module):
     def __init__(self, work: Workload) -> None:
         super().__init__()
         self.recomputes, self.ones = work.recomputes, [1] * len(work.axes)
-        self.modulated = sum(not isinstance(each, CrossAttention) for each in work.block)
+        self.modulated = sum(not isinstance(each, CrossAttention) for each in work.parts[0].block)
         self.conditioning: nn.Linear | None = None
         if work.modulation != "none":
             self.conditioning = nn.Linear(work.hidden, self.modulated * 3 * work.hidden)
-        self.blocks = nn.ModuleList(Block(work) for _ in range(work.depth))
+        self.blocks = nn.ModuleList(Block(work) for _ in range(work.blocks))
         self.norm = nn.LayerNorm(work.hidden, eps=1e-6)
         self.final = nn.Linear(work.hidden, work.out_channels)
 

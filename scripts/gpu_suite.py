@@ -58,7 +58,7 @@ class Estimate:
 def estimate(work: Workload, strategy: str, sharded: str, ranks: int) -> Estimate:
     """One rank's share of a step. Replicated weights: themselves, gradients, buckets."""
     again = work.mode == "train" and work.checkpointing == "full"
-    blocks = BLOCK_ACTIVATIONS + work.depth if again else BLOCK_ACTIVATIONS * work.depth
+    blocks = BLOCK_ACTIVATIONS + work.blocks if again else BLOCK_ACTIVATIONS * work.blocks
     kept = blocks * work.activation_bytes / ranks
     weights = 3 * parameters(work).total * DTYPE_BYTES[work.dtype]
     if strategy.startswith("rsa"):  # whole rows: scores, their softmax, its gradient

@@ -1,12 +1,13 @@
 """Norms: plain, modulated by a conditioning vector (adaLN: shift, scale, gate), of heads.
 
-adaLN is the DiT family's lighter form: one projection of the condition serves the whole
-model, and each sublayer adds a table of its own. A condition for each position of ``time`` belongs
+adaLN is the DiT family's lighter form: one projection of the condition serves all blocks of a
+kind, and each sublayer adds a table of its own. A condition for each position of ``time`` belongs
 to that axis and follows its shard; so does every gradient that it contributes.
 """
 
 from __future__ import annotations
 
+from itertools import count
 from typing import final
 
 import torch
@@ -16,8 +17,19 @@ from torch import Tensor, nn
 from spbench.comm.collectives import Collectives
 from spbench.layers.memory_order import in_memory_order
 from spbench.model.adaln import EPS, modulated_norm, plainly_modulated
+from spbench.workload.flops import is_modulated
 from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
+
+
+def modulation_indices(workload: Workload) -> list[int | None]:
+    """Which of the projected vectors modulates each sublayer of the stack; None: none does."""
+    numbers = count()
+    sets = {
+        block: [next(numbers) if is_modulated(each, workload) else None for each in block]
+        for block in dict.fromkeys(part.block for part in workload.parts)
+    }
+    return [index for part in workload.parts for index in sets[part.block] * part.depth]
 
 
 def time_dim_of(workload: Workload) -> int | None:

@@ -24,10 +24,10 @@ from spbench.layers.linear import LinearSpec, WholeLinear
 from spbench.model import sublayers
 from spbench.model.adaln import gated_sum
 from spbench.model.inputs import Inputs
-from spbench.model.modulation import Conditioning, ModulatedNorm, PlainNorm
+from spbench.model.modulation import Conditioning, ModulatedNorm, PlainNorm, modulation_indices
 from spbench.model.positions import LearnedPositions, RotaryTables
 from spbench.strategies.base import Strategy
-from spbench.workload.flops import is_modulated
+from spbench.workload.flops import modulated
 from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
 
@@ -90,19 +90,17 @@ class Transformer(nn.Module):
         self.pairs = {axis: shards[axis].along(1) for axis in workload.pairs}
         self.positions = LearnedPositions(workload, comm)
         shared = sublayers.Shared(tables=RotaryTables(workload), pairs=self.pairs)
-        modulated = [is_modulated(sublayer, workload) for sublayer in workload.block]
-        self.conditioning = Conditioning(workload, sum(modulated)) if any(modulated) else None
-        residuals: list[Residual] = []
-        for i, (sublayer, place) in enumerate(zip(workload.stack, places, strict=True)):
-            index = i % len(modulated)
+        count = modulated(workload)
+        self.conditioning = Conditioning(workload, count) if count else None
+        blocks: list[list[Residual]] = []
+        indices = modulation_indices(workload)
+        for (sublayer, is_first, _), place, i in zip(workload.places, places, indices, strict=True):
             norm = (
-                ModulatedNorm(workload, sum(modulated[:index]), place.shard, comm)
-                if modulated[index]
-                else PlainNorm(workload)
+                PlainNorm(workload) if i is None else ModulatedNorm(workload, i, place.shard, comm)
             )
             made = sublayers.make(sublayer, workload, strategy, comm, shared)
-            residuals.append(Residual(norm, made, place))
-        blocks = zip(*[iter(residuals)] * len(modulated), strict=True)
+            blocks += [[]] if is_first else []
+            blocks[-1].append(Residual(norm, made, place))
         self.blocks = nn.ModuleList(Block(block, comm) for block in blocks)
         self.norm = PlainNorm(workload)
         out = (workload.out_channels,)

@@ -171,7 +171,7 @@ def header(cases: Sequence[Case]) -> list[str]:
 def in_a_line(work: Workload) -> str:
     """A workload by what distinguishes it in a sweep."""
     axes = " x ".join(f"{name} {length}" for name, length in work.axes.items())
-    size = f"hidden {work.hidden}, {work.heads} heads, depth {work.depth}"
+    size = f"hidden {work.hidden}, {work.heads} heads, depth {work.depth_in_words}"
     how = f"{work.dtype}, {work.mode}"
     again = ", checkpointed" if work.checkpointing != "none" else ""
     update = f", {work.optimizer}" if work.optimizer != "none" else ""

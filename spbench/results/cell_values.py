@@ -13,7 +13,7 @@ from typing import get_args, get_type_hints
 from spbench.results.record import COLUMNS, REQUIRED, Record
 from spbench.results.sample import STATUSES
 from spbench.workload.case import Device, Kind
-from spbench.workload.workload import Checkpointing, Dtype, Mode, Optimizer
+from spbench.workload.fields import Checkpointing, Dtype, Mode, Optimizer
 
 ABOVE_0 = frozenset(
     name

@@ -115,7 +115,7 @@ class Strategy(ABC):
     def traffic(self, workload: Workload, ranks: int) -> list[Transfer]:
         """Every transfer of one step, predicted without running."""
         transfers = cache(partial(self.transfers, workload, ranks))
-        moves = moves_along(workload.block, self.layout(workload, ranks))
+        moves = moves_along(workload.places, self.layout(workload, ranks))
         steps = [each for move in moves for each in transfers(move)]
         if workload.mode == "train":
             total = parameters(workload)
@@ -127,5 +127,5 @@ class Strategy(ABC):
     @final
     def transfers(self, workload: Workload, ranks: int, move: Move) -> list[Transfer]:
         """Transfers of a sublayer in a step, with those of the switch to its axis."""
-        own = self.sublayer_traffic(move.sublayer, workload, move.axis, ranks)
+        own = self.sublayer_traffic(move.place.sublayer, workload, move.axis, ranks)
         return in_a_step(workload, ranks, move, own, self.ends_in_transfer)

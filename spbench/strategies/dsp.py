@@ -44,7 +44,7 @@ class DSP(Strategy):
         joint = [each for each in workload.attentions if _joins_all(each, workload)]
         if joint and len(joint) == len(workload.attentions):
             return nothing_to_switch(workload)
-        for sublayer in workload.block:
+        for sublayer in workload.kinds:
             if not self.choices(sublayer, workload, ranks):
                 return too_short(sublayer, workload, ranks)
         return heads_why_not(workload, ranks) if joint else None
@@ -57,20 +57,19 @@ class DSP(Strategy):
     def layout(self, workload: Workload, ranks: int) -> Layout:
         """Dynamic programming from the last sublayer back to the first.
 
-        ``ahead[axis]`` is the least cost of all sublayers from i on, if ``axis`` is sharded
-        in sublayer i. With K axes in rotation it finds K/(K-1) switches a round, and none
+        ``ahead[axis]`` is the least cost of all sublayers from one on, if ``axis`` is sharded
+        in that one. With K axes in rotation it finds K/(K-1) switches a round, and none
         after the last attention. On a tie the axis stays, so switches come late.
         """
-        block, moves = workload.block, _moves(workload, ranks)
-        inside = {each: self._inside(each, workload, ranks) for each in dict.fromkeys(block)}
+        moves = _moves(workload, ranks)
+        inside = {each: self._inside(each, workload, ranks) for each in workload.kinds}
         ahead: dict[str, Cost] = dict.fromkeys(workload.axes, (0.0, 0.0))
         follow: list[dict[str, str]] = []
-        for i in reversed(range(len(workload.stack))):
-            place = i % len(block)
-            into = place == len(block) - 1  # the switch behind it starts a block
+        for place in reversed(workload.places):
+            into = place.is_last  # the switch behind it starts a block
             costs: dict[str, Cost] = {}
             chosen: dict[str, str] = {}
-            for axis, (sent, uneven) in inside[block[place]].items():
+            for axis, (sent, uneven) in inside[place.sublayer].items():
                 options = {
                     after: (sent + later + moves[axis, after, into], uneven + waited)
                     for after, (later, waited) in ahead.items()

@@ -14,7 +14,7 @@ from typing import ClassVar, final
 
 from spbench.strategies.base import Layout, Strategy
 from spbench.workload.block import Sublayer
-from spbench.workload.step_traffic import moves_along
+from spbench.workload.step_traffic import Move
 from spbench.workload.traffic import waited_bytes
 from spbench.workload.workload import Workload
 
@@ -53,16 +53,15 @@ class FixedAxis(Strategy, ABC):
         """The axis of fewest bytes; among equals the most evenly shared, then the outermost."""
 
         def cost(axis: str) -> tuple[float, float]:
-            block = workload.block
-            moves = Counter(moves_along(block, (axis,) * len(block)))
             sent = sum(
-                times * waited_bytes(self.transfers(workload, ranks, move))
-                for move, times in moves.items()
+                times * waited_bytes(self.transfers(workload, ranks, Move(place, axis, axis)))
+                for place, times in places.items()
             )
             return sent, self.shard(workload, axis, ranks).imbalance
 
-        fits = self.choices(workload.block[0], workload, ranks)
-        return (min(fits, key=cost) if len(fits) > 1 else fits[0],) * len(workload.stack)
+        fits = self.choices(workload.kinds[0], workload, ranks)
+        places = Counter(workload.places)
+        return (min(fits, key=cost) if len(fits) > 1 else fits[0],) * places.total()
 
     @final
     def choices(self, sublayer: Sublayer, workload: Workload, ranks: int) -> Sequence[str]:

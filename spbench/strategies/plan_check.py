@@ -33,24 +33,23 @@ def why_not_cheapest(strategy: Strategy, workload: Workload, ranks: int) -> str 
 
 def _least_bytes(strategy: Strategy, workload: Workload, ranks: int) -> float | None:
     """The fewest bytes over all layouts of the strategy's choices; None where it names none."""
-    block = workload.block
-    known = {each: strategy.choices(each, workload, ranks) for each in set(block)}
-    choices = [known[each] for each in block]
-    if not all(choices):
+    choices = {each: strategy.choices(each, workload, ranks) for each in workload.kinds}
+    if not all(choices.values()):
         return None
 
     @cache
     def cost(move: Move) -> float:
         return waited_bytes(strategy.transfers(workload, ranks, move))
 
-    best = {axis: cost(Move.to(block, 0, axis, axis)) for axis in choices[0]}
-    for i in range(1, len(workload.stack)):
+    first, *others = workload.places
+    best = {axis: cost(Move(first, axis, axis)) for axis in choices[first.sublayer]}
+    for place in others:
         best = {
             axis: min(
-                so_far + cost(Move.to(block, i, before, axis))
+                so_far + cost(Move(place, before, axis))
                 for before, so_far in best.items()
                 if strategy.switches or before == axis
             )
-            for axis in choices[i % len(block)]
+            for axis in choices[place.sublayer]
         }
     return min(best.values())

@@ -14,7 +14,7 @@ def heads_why_not(workload: Workload, ranks: int) -> str | None:
 def cut_why_not(workload: Workload, ranks: int) -> str | None:
     """Why the weights of every sublayer cannot be cut by key heads and columns; or None."""
     limits = []
-    for sublayer in workload.block:
+    for sublayer in workload.kinds:
         match sublayer:
             case Attention():
                 unit = "heads" if workload.key_heads == workload.heads else "kv_heads"

@@ -163,7 +163,7 @@ def too_large(case: Case, starved: Sequence[Case]) -> str | None:
             axes = " x ".join(f"{name} {size}" for name, size in other.workload.axes.items())
             return (
                 f"larger than an oom case ({axes}, batch {other.workload.batch}, depth "
-                f"{other.workload.depth} on {counted(other.ranks, 'rank')})"
+                f"{other.workload.depth_in_words} on {counted(other.ranks, 'rank')})"
             )
     return None
 
@@ -177,7 +177,7 @@ def _is_larger(case: Case, other: Case) -> bool:
 def _sizes(case: Case) -> tuple[int, ...]:
     """Numbers of which each takes more memory where it is larger."""
     work = case.workload
-    return -case.ranks, work.batch, work.depth, *work.axes.values()
+    return -case.ranks, work.batch, work.blocks, *work.axes.values()
 
 
 def _all_but_sizes(case: Case) -> tuple[Any, ...]:

@@ -25,6 +25,7 @@ from spbench.strategies.base import Layout, Strategy
 from spbench.worker.observer import Observer
 from spbench.worker.seeded_run import run_seeded, updated_weights
 from spbench.worker.step import Step
+from spbench.workload.block import Attention
 from spbench.workload.flops import forward_flops, parameters
 from spbench.workload.reduced import reductions
 from spbench.workload.workload import DTYPE_BYTES, Workload
@@ -168,11 +169,11 @@ def _needed_bytes(workload: Workload, ranks: int, device: torch.device) -> float
     widest = max(workload.hidden, workload.attention_width)
     activations = len(workload.stack) * LIVE_ACTIVATIONS * tokens * widest
     scores, grouped = 0.0, workload.key_heads != workload.heads
-    for attention in workload.attentions:
+    for attention in (each for each in workload.stack if isinstance(each, Attention)):
         slow = device.type == "cuda" and (workload.dtype == "float64" or grouped)
         keeps = slow or attention.pair_bias
         square = tokens * workload.length(attention) * workload.heads
-        scores += 2 * workload.depth * square * (part if keeps else 1 / ranks)
+        scores += 2 * square * (part if keeps else 1 / ranks)
     pairs = sum(workload.axes[axis] ** 2 * channels for axis, channels in workload.pairs.items())
     kept = activations * part + scores + 2 * workload.batch * pairs
     each = 4 if workload.optimizer == "none" else 10  # two moments, weights, what is kept of them

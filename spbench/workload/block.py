@@ -1,4 +1,6 @@
-"""The sublayers of a block as frozen data: self-attention, cross-attention, mlp.
+"""The sublayers of a block, and stacks of blocks, as frozen data.
+
+Self-attention, cross-attention and mlp are the sublayers.
 
 Self-attention goes along one axis, with the others as batch, or along several axes joined
 into one sequence.
@@ -6,7 +8,7 @@ into one sequence.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
     AfterValidator,
@@ -29,6 +31,7 @@ def _printable(text: str) -> str:
     return text
 
 
+MAX_DEPTH = 1000  # blocks
 Size = Annotated[int, Field(gt=0, lt=2**31)]
 Name = Annotated[str, Field(min_length=1), AfterValidator(_printable)]
 Activation = Literal["gelu", "swiglu"]
@@ -127,3 +130,26 @@ Sublayer = Annotated[
     | Annotated[Mlp, Tag("mlp")],
     Discriminator(_kind),
 ]
+Block = Annotated[tuple[Sublayer, ...], Field(min_length=1, strict=False)]
+Depth = Annotated[int, Field(gt=0, le=MAX_DEPTH)]
+
+
+class Place(NamedTuple):
+    """A sublayer, and whether a block begins or ends with it."""
+
+    sublayer: Sublayer
+    is_first: bool
+    is_last: bool
+
+
+class Stack(Frozen):
+    """Blocks of one kind, ``depth`` of them one after another."""
+
+    depth: Depth
+    block: Block
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The sublayers of one block."""
+        last = len(self.block) - 1
+        return tuple(Place(each, i == 0, i == last) for i, each in enumerate(self.block))

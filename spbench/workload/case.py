@@ -123,6 +123,8 @@ def _resolved_fields(workload: Workload, without: set[str]) -> dict[str, Any]:
     """
     fields = workload.model_dump(mode="json", by_alias=True, exclude=without, exclude_defaults=True)
     fields["axes"] = list(workload.axes.items())
+    if len(fields.get("stacks", ())) == 1:
+        fields |= fields.pop("stacks")[0]
     if workload.key_heads == workload.heads:
         fields.pop("kv_heads", None)
     if workload.attention_width == workload.hidden:

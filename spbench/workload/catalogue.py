@@ -97,11 +97,10 @@ def small_form(name: str, work: Workload) -> Workload:
         return max(1, round(mine * wanted / whole))
 
     axes = {axis: scaled(n, work.axes[axis], full.axes[axis]) for axis, n in small.axes.items()}
-    was, now = (each.model_dump(mode="python", by_alias=True) for each in (full, work))
-    data = small.model_dump(mode="python", by_alias=True)
+    was, now = (each.model_dump(mode="json", by_alias=True) for each in (full, work))
+    data = small.model_dump(mode="json", by_alias=True)
     data |= {field: value for field, value in now.items() if value != was[field]}
     data |= {"axes": axes, "batch": scaled(small.batch, work.batch, full.batch)}
-    data["block"] = [dict(item) for item in data["block"]]
     data["name"] = small.name + work.name.removeprefix(full.name)
     where = f"{small.name}, the small form of {work.name}"
     return validated(Workload, YamlData(value=data, where=where, lines={}), SUBLAYERS)
@@ -149,8 +148,7 @@ def overrides_of(settings: Sequence[str]) -> list[Override]:
 
 def overridden(workload: Workload, overrides: Sequence[Override]) -> Workload:
     """``workload`` with fields replaced, in order; ``axes.time`` replaces a part of ``axes``."""
-    data: dict[str, Any] = workload.model_dump(mode="python", by_alias=True)
-    data["block"] = [dict(item) for item in data["block"]]
+    data: dict[str, Any] = workload.model_dump(mode="json", by_alias=True)
     lines: dict[KeyPath, int] = {}
     for override in overrides:
         first, *inside = override.key.split(".")
@@ -168,8 +166,12 @@ def _replaced(data: dict[str, Any], first: str, inside: list[str], override: Ove
             raise override.error(f"unknown key {first!r}. Did you mean 'axes.{first}'?")
         raise override.error(unknown_key(first, Workload))
     if not inside:
+        if first == "stacks":  # in place of the short form
+            data |= {"depth": None, "block": None}
         return override.value
     parts = data[first]
+    if first == "stacks" and parts is not None:
+        return _with_one_changed(parts, inside, override)
     if first == "positions" and isinstance(data["axes"], dict):
         known = parts if isinstance(parts, dict) else dict.fromkeys(data["axes"], parts)
         parts = dict.fromkeys(data["axes"], "none") | known
@@ -180,6 +182,16 @@ def _replaced(data: dict[str, Any], first: str, inside: list[str], override: Ove
             f"there is no axis {inside[0]!r}. {suggestion(inside[0], list(parts))}"
         )
     return parts | {inside[0]: override.value}
+
+
+def _with_one_changed(stacks: list[Any], inside: list[str], override: Override) -> list[Any]:
+    """The stacks with a field of one of them replaced, as in ``stacks.0.depth``."""
+    number, *fields = inside
+    if number not in map(str, range(len(stacks))) or len(fields) != 1:
+        last = len(stacks) - 1
+        raise override.error(f"write stacks.N.depth or stacks.N.block, with N from 0 to {last}")
+    changed = {int(number): stacks[int(number)] | {fields[0]: override.value}}
+    return [changed.get(i, stack) for i, stack in enumerate(stacks)]
 
 
 def with_settings_in_name(workload: Workload, overrides: Sequence[Override]) -> Workload:

@@ -38,22 +38,22 @@ class ParameterCount:
 def parameters(workload: Workload) -> ParameterCount:
     """The parameters that the model has, exactly."""
     hidden = workload.hidden
-    cuttable = replicated = modulated = 0
     norm = hidden * (2 if workload.norm == "layer" else 1)
-    for sublayer in workload.block:
-        cuttable += _cuttable(sublayer, workload)
-        replicated += hidden  # the bias of the projection out
-        modulates = is_modulated(sublayer, workload)
-        modulated += modulates
-        replicated += 3 * hidden if modulates else norm  # table, or the norm's own affine
-        if isinstance(sublayer, Attention):
-            replicated += _score_parameters(sublayer, workload)
-    shared = 3 * modulated * (hidden * hidden + hidden)  # one projection of the condition for all
+    cuttable = replicated = 0
+    for part in workload.parts:
+        for sublayer in part.block:
+            cuttable += part.depth * _cuttable(sublayer, workload)
+            modulates = is_modulated(sublayer, workload)
+            own = 3 * hidden if modulates else norm  # table, or the norm's own affine
+            own += hidden  # the bias of the projection out
+            if isinstance(sublayer, Attention):
+                own += _score_parameters(sublayer, workload)
+            replicated += part.depth * own
+    shared = 3 * modulated(workload) * (hidden * hidden + hidden)
     learned = [n for axis, n in workload.axes.items() if workload.position_of(axis) == "learned"]
     final = norm + workload.out_channels * (hidden + 1)
     return ParameterCount(
-        cuttable=workload.depth * cuttable,
-        replicated=workload.depth * replicated + shared + sum(learned) * hidden + final,
+        cuttable=cuttable, replicated=replicated + shared + sum(learned) * hidden + final
     )
 
 
@@ -87,6 +87,12 @@ def is_modulated(sublayer: Sublayer, workload: Workload) -> bool:
     return workload.modulation != "none" and not isinstance(sublayer, CrossAttention)
 
 
+def modulated(workload: Workload) -> int:
+    """Sublayers with vectors of their own in the condition's projection: blocks of a kind share."""
+    blocks = {part.block for part in workload.parts}
+    return sum(is_modulated(sublayer, workload) for block in blocks for sublayer in block)
+
+
 def step_flops(workload: Workload) -> int:
     """Operations of one step of the whole batch, all ranks together."""
     return forward_flops(workload) * (3 if workload.mode == "train" else 1)
@@ -94,12 +100,15 @@ def step_flops(workload: Workload) -> int:
 
 def forward_flops(workload: Workload) -> int:
     hidden, tokens = workload.hidden, workload.batch * workload.tokens
-    total = sum(_sublayer_flops(sublayer, workload) for sublayer in workload.block)
-    modulated = sum(is_modulated(sublayer, workload) for sublayer in workload.block)
+    total = sum(
+        part.depth * _sublayer_flops(sublayer, workload)
+        for part in workload.parts
+        for sublayer in part.block
+    )
     times = workload.axes["time"] if workload.modulation == "per_time" else 1
-    condition = 2 * workload.batch * times * hidden * 3 * modulated * hidden
+    condition = 2 * workload.batch * times * hidden * 3 * modulated(workload) * hidden
     final = 2 * tokens * hidden * workload.out_channels
-    return workload.depth * total + condition + final
+    return total + condition + final
 
 
 def _sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:
@@ -136,12 +145,21 @@ def step_bytes(workload: Workload, ranks: int, *, cuts_weights: bool, scored_axi
     weights = count.replicated + count.cuttable * (part if cuts_weights else 1.0)
     copies = 1 if workload.mode == "forward" else 2 if workload.optimizer == "none" else 4
     whole = workload.batch * workload.tokens * workload.hidden
-    block = sum(_kept(sublayer, workload, scored_axis) for sublayer in workload.block)
-    if workload.mode == "forward":
-        kept = block / len(workload.block)
-    else:
-        kept = block + workload.depth * whole if workload.recomputes else block * workload.depth
+    kept = _kept_in_all(workload, scored_axis)
+    if workload.recomputes:
+        kept += workload.blocks * whole
     return DTYPE_BYTES[workload.dtype] * (copies * weights + part * (kept + 2 * whole))
+
+
+def _kept_in_all(workload: Workload, scored_axis: str) -> float:
+    """About the elements kept at once: of all blocks, of the largest, or of a sublayer alone."""
+    parts = workload.parts
+    blocks = [sum(_kept(each, workload, scored_axis) for each in part.block) for part in parts]
+    if workload.mode == "forward":
+        return max(kept / len(part.block) for kept, part in zip(blocks, parts, strict=True))
+    if workload.recomputes:
+        return max(blocks)
+    return sum(kept * part.depth for kept, part in zip(blocks, parts, strict=True))
 
 
 def _kept(sublayer: Sublayer, workload: Workload, scored_axis: str) -> float:

@@ -74,11 +74,12 @@ class Lane:
     why_not: str | None = None
     note: str = ""
     legs: tuple[Leg, ...] = ()
-    period: int = 1
-    """Blocks after which the layout repeats."""
+    periods: tuple[int, ...] = ()
+    """Blocks of each stack after which the layout repeats."""
     saves_last_switch: bool = False
     """Whether the end of the stack does without a switch that every other period has."""
     block_bytes: Fraction = Fraction(0)
-    """Bytes sent in forward by a block, the mean of a period, the switch behind it included."""
+    """Bytes sent in forward by a block, the mean of its stack's period and then of all stacks; the
+    switch behind it is included."""
     step_bytes: Mapping[str, int] = field(default_factory=dict)
     """Bytes sent in a step, by phase: as ``run --dry-run`` predicts it."""

@@ -2,7 +2,7 @@
 
 They are tried from the least reduced on, and the first that fits is taken:
 
-    blocks          three of all; everything else whole
+    blocks          three of each stack; everything else whole
     short axes      all but the longest axis a few positions for each rank
     longest axis    halved step by step
     head size       halved step by step, each time with the longest axis whole again, and short
@@ -15,41 +15,40 @@ What makes shards uneven stays: each axis keeps its remainder modulo the ranks, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from pydantic import ValidationError
 
-from spbench.workload.block import Sublayer
+from spbench.workload.block import Stack, Sublayer
 from spbench.workload.validate import MIN_HIDDEN
 from spbench.workload.workload import Workload
 
 BLOCKS = 3
 """A defect of the first block, of the last one, and of those in between."""
 LEAST_HEAD_DIM = 8
-SIDES = {"cross_attention": 7, "projection": 5, "pair_bias": 3}
+SIDES = {"length": 7, "projection": 5, "pair_bias": 3}
 """Text tokens, projected lengths and channels of pairs where heads are smaller, too."""
 
 
 def reductions(work: Workload, ranks: int) -> Iterator[Workload]:
     """Reduced workloads from the least reduced to the smallest; each ``name`` says what is left."""
-    depth = min(BLOCKS, work.depth)
-    yield _named(work, work.model_copy(update={"depth": depth}))
+    shallow = work.with_parts([_shallow(part) for part in work.parts])
+    yield _named(work, shallow)
     short = {axis: _shortest(work, axis, ranks) for axis in work.axes}
     longest = max(work.axes, key=lambda axis: work.axes[axis])
     for head_dims in (None, *_halved_heads(work.head_size)):
         for length in _lengths(work, longest, ranks):
             axes = {axis: length if axis == longest else short[axis] for axis in work.axes}
-            sizes = work.model_copy(update={"depth": depth, "axes": axes})
+            sizes = shallow.model_copy(update={"axes": axes})
             yield _named(work, _smaller_heads(sizes, head_dims) if head_dims else sizes)
 
 
 def _named(work: Workload, reduced: Workload) -> Workload:
     """``reduced`` with a name that says what it has of ``work``."""
-    parts = [f"{reduced.depth} of {work.depth} blocks"] if reduced.depth < work.depth else []
+    parts = [f"{reduced.blocks} of {work.blocks} blocks"] if reduced.blocks < work.blocks else []
     lengths = [(axis, reduced.axes[axis], n) for axis, n in work.axes.items()]
     lengths.append(("head size", reduced.head_size, work.head_size))
     parts += [f"{name} {n} of {full}" for name, n, full in lengths if n < full]
-    parts += ["short side inputs"] if reduced.block != work.block else []
+    parts += ["short side inputs"] if reduced.kinds != work.kinds else []
     name = f"{work.name} ({', '.join(parts)})" if parts else work.name
     return Workload.model_validate(reduced.model_dump(by_alias=True) | {"name": name})
 
@@ -84,7 +83,8 @@ def _halved_heads(head_dim: int) -> Iterator[range]:
 
 def _smaller_heads(work: Workload, head_dims: Iterable[int]) -> Workload:
     """The first of these head sizes that the model allows, and short side inputs."""
-    data = work.model_dump(by_alias=True) | {"block": [_smaller(each) for each in work.block]}
+    parts = [Stack(depth=x.depth, block=tuple(map(_smaller, x.block))) for x in work.parts]
+    data = work.with_parts(parts).model_dump(by_alias=True)
     for head_dim in head_dims:
         try:
             return Workload.model_validate(data | _widths(work, head_dim))
@@ -101,6 +101,12 @@ def _widths(work: Workload, head_dim: int) -> dict[str, int]:
     return {"hidden": max(MIN_HIDDEN, hidden), "head_dim": head_dim}
 
 
-def _smaller(sublayer: Sublayer) -> dict[str, Any]:
-    data = sublayer.model_dump(by_alias=True)
-    return data | {key: min(data[key], most) for key, most in SIDES.items() if data.get(key)}
+def _smaller(sublayer: Sublayer) -> Sublayer:
+    sizes = {key: getattr(sublayer, key, None) for key in SIDES}
+    return sublayer.model_copy(
+        update={key: min(size, SIDES[key]) for key, size in sizes.items() if size}
+    )
+
+
+def _shallow(part: Stack) -> Stack:
+    return part.model_copy(update={"depth": min(BLOCKS, part.depth)})

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-from spbench.workload.block import Sublayer
+from spbench.workload.block import Place
 from spbench.workload.flops import is_modulated
 from spbench.workload.traffic import Traffic, Transfer, switch
 from spbench.workload.workload import Workload
@@ -16,23 +15,14 @@ from spbench.workload.workload import Workload
 class Move:
     """A sublayer at its place in a block, and the axes that are sharded before and in it."""
 
-    sublayer: Sublayer
+    place: Place
     before: str
     axis: str
-    is_first: bool
-    is_last: bool
-
-    @classmethod
-    def to(cls, block: Sequence[Sublayer], i: int, before: str, axis: str) -> Move:
-        """The move to sublayer ``i`` of a stack of such blocks."""
-        place, last = i % len(block), len(block) - 1
-        return cls(block[place], before, axis, place == 0, place == last)
 
 
-def moves_along(block: Sequence[Sublayer], layout: Sequence[str]) -> Iterator[Move]:
+def moves_along(places: Sequence[Place], layout: Sequence[str]) -> Iterator[Move]:
     """All moves of a layout; the first one is no switch."""
-    for i, (before, axis) in enumerate(pairwise((layout[0], *layout))):
-        yield Move.to(block, i, before, axis)
+    yield from map(Move, places, (layout[0], *layout), layout)
 
 
 def in_a_step(
@@ -44,13 +34,13 @@ def in_a_step(
     to the last tensor that backward needs: the switch into the block is not repeated, nor
     is a transfer at its very end, unless a gate behind it needs the result.
     """
-    before, axis, (forward, backward) = move.before, move.axis, own
+    place, before, axis, (forward, backward) = move.place, move.before, move.axis, own
     there = [switch(workload, before, axis, ranks)] if before != axis else []
     back = [switch(workload, axis, before, ranks)] if before != axis else []
     if workload.mode != "train":
         return there + forward
-    repeated = forward if move.is_first else there + forward
-    if move.is_last and ends_in_transfer and not is_modulated(move.sublayer, workload):
+    repeated = forward if place.is_first else there + forward
+    if place.is_last and ends_in_transfer and not is_modulated(place.sublayer, workload):
         repeated = repeated[:-1]
     again = repeated if workload.recomputes else []
     return there + forward + [each.during("backward") for each in again + backward + back]

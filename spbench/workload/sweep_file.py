@@ -39,7 +39,7 @@ from spbench.workload.workload import Workload
 from spbench.workload.yaml_lines import KeyPath, WorkloadError, YamlData, read_mapping
 
 MAX_CELLS = 3_000
-NOT_FACTS = {"version", "name", "source", "block", "axes"}
+NOT_FACTS = {"version", "name", "source", "block", "stacks", "axes"}
 
 ExpandNames = Callable[[Sequence[str]], list[str]]
 """Texts such as 'all' -> names of strategies; raises ValueError for an unknown one. The caller

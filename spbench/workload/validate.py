@@ -5,11 +5,12 @@ Each error names the value, what works, and the keys to blame.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spbench.workload.block import Mlp
 from spbench.workload.sublayer_checks import check_sublayer, divisors, heads_that_fit, unknown_axis
-from spbench.workload.validation_errors import MisfitError
+from spbench.workload.validation_errors import FORMS, MisfitError
+from spbench.workload.yaml_lines import KeyPath
 
 if TYPE_CHECKING:
     from spbench.workload.workload import Workload
@@ -19,22 +20,11 @@ MAX_AXES = 8
 MAX_NUMBERS = 2**60  # of 8 bytes
 MAX_SUBLAYERS = 10_000
 """Sublayers of the whole stack: ten times as many as the deepest published models have."""
-POSITIONS = ("none", "rotary", "learned")
-
-
-def known_positions(value: Any) -> Any:
-    """The word for all axes, or a mapping by axis. Raises ValueError for an unknown word."""
-    for kind in value.values() if isinstance(value, dict) else [value]:
-        if kind not in POSITIONS:
-            raise ValueError(
-                f"positions {kind!r}: each axis has {', '.join(POSITIONS)}; "
-                "write one for all, or as in {time: rotary, space: learned}"
-            )
-    return value
 
 
 def check(work: Workload) -> None:
     """Raises MisfitError for the first fields that do not fit together."""
+    _check_form(work)
     if work.hidden < MIN_HIDDEN:
         raise MisfitError(
             f"hidden {work.hidden}: a norm of so few numbers gives the same for any input, "
@@ -64,8 +54,26 @@ def check(work: Workload) -> None:
         message = f"optimizer {work.optimizer} needs mode train: mode {work.mode} has no gradients"
         raise MisfitError(message, ("optimizer",), ("mode",))
     _check_size(work)
-    for i, sublayer in enumerate(work.block):
-        check_sublayer(sublayer, work, ("block", i))
+    for n, part in enumerate(work.parts):
+        path: KeyPath = ("block",) if work.stacks is None else ("stacks", n, "block")
+        for i, sublayer in enumerate(part.block):
+            check_sublayer(sublayer, work, (*path, i))
+
+
+def _check_form(work: Workload) -> None:
+    """Raises MisfitError unless there are either depth and block or stacks."""
+    for key in ("depth", "block"):
+        if work.stacks is None and getattr(work, key) is None:
+            is_given = key in work.model_fields_set
+            message = f"{key} is None: {FORMS[key]}" if is_given else f"key {key!r} is missing"
+            raise MisfitError(message, (key,))
+        if work.stacks is not None and getattr(work, key) is not None:
+            raise MisfitError(
+                f"each of the stacks has a {key} of its own; leave out {key}, or give depth and "
+                "block in place of stacks",
+                (key,),
+                ("stacks",),
+            )
 
 
 def _check_size(work: Workload) -> None:
@@ -74,7 +82,7 @@ def _check_size(work: Workload) -> None:
         message = f"{len(work.axes)} axes; at most {MAX_AXES} are planned for: join some into one"
         raise MisfitError(message, ("axes",))
     positions, width = work.batch * work.tokens, work.attention_width
-    mlps = [2 * work.columns(each) for each in work.block if isinstance(each, Mlp)]
+    mlps = [2 * work.columns(each) for each in work.kinds if isinstance(each, Mlp)]
     for what, numbers, *blamed in (
         ("batch x axes x hidden", positions * work.hidden, ("axes",), ("batch",)),
         ("batch x axes x heads x head_dim", positions * width, ("head_dim",), ("axes",)),
@@ -83,11 +91,13 @@ def _check_size(work: Workload) -> None:
         if numbers > MAX_NUMBERS:
             limit = f"and a tensor has at most {MAX_NUMBERS:.2g}; make them smaller"
             raise MisfitError(f"{what}: {numbers:.2g} numbers, {limit}", *blamed, ("hidden",))
-    sublayers = work.depth * len(work.block)
+    sublayers = sum(part.depth * len(part.block) for part in work.parts)
     if sublayers > MAX_SUBLAYERS:
+        products = " + ".join(f"{len(x.block)} sublayers x depth {x.depth}" for x in work.parts)
         raise MisfitError(
-            f"{len(work.block)} sublayers x depth {work.depth} are {sublayers}, and at most "
+            f"{products} are {sublayers}, and at most "
             f"{MAX_SUBLAYERS} are planned one by one; use less depth, or a shorter block",
             ("depth",),
             ("block",),
+            ("stacks",),
         )

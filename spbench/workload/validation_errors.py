@@ -16,6 +16,8 @@ M = TypeVar("M", bound=Frozen)
 EXAMPLES = {"attention": "time", "cross_attention": "120", "mlp": "4"}
 FORMS = {
     "block": "write a list of sublayers, as in '- attention: time'",
+    "stacks": "write a list of stacks, as in '- {depth: 2, block: [{attention: time}]}'",
+    "depth": "write a number of blocks",
     "axes": "write names with their lengths, as in {time: 16, space: 256}",
     "bool_type": "write true or false",
     "too_short": "give one or more",
@@ -60,26 +62,35 @@ def validated(model: type[M], data: YamlData, parts: Mapping[str, type[Frozen]])
         first: Any = min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
         path: KeyPath = first["loc"]
         part = next((parts[key] for key in path[:-1] if key in parts), model)  # type: ignore[index]
-        if path[0:1] == ("block",):  # behind the index pydantic puts the sublayer's kind
-            path = (*path[:2], *path[3:])
+        path = _without_kinds(path)
         message = _message(first, path, part)
         misfit = first.get("ctx", {}).get("error")
         blamed = data.written(misfit.paths) if isinstance(misfit, MisfitError) else path
         raise data.error(blamed, message) from None
 
 
+def _without_kinds(path: KeyPath) -> KeyPath:
+    """A path without the kind of sublayer that pydantic puts behind its index in a block."""
+    before = (None, None, *path)
+    return tuple(
+        key
+        for key, above, list_of in zip(path, before[1:], before, strict=False)
+        if not (isinstance(above, int) and list_of == "block")
+    )
+
+
 def _message(error: Any, path: KeyPath, model: type[Frozen]) -> str:
     name = ".".join(map(str, path)) or model.__name__.lower()
     name = name if len(name) <= MAX_SHOWN else f"{name[: MAX_SHOWN - 3]}..."
     match error["type"]:
-        case "extra_forbidden" if path[0] == "block" and path[-1] in SUBLAYERS:
+        case "extra_forbidden" if "block" in path and path[-1] in SUBLAYERS:
             return f"two sublayers in one item; give {path[-1]} a '- ' of its own"
         case "extra_forbidden":
             return unknown_key(str(path[-1]), model)
         case "union_tag_not_found":
             return f"{name} is not a sublayer: {_hint(error['input'])}"
         case kind if kind in FORMS:
-            return f"{name} is {short(error['input'])}: {FORMS.get(name, FORMS[kind])}"
+            return f"{name} is {short(error['input'])}: {FORMS.get(str(path[-1]), FORMS[kind])}"
         case "missing":
             return f"key {name!r} is missing"
         case "value_error":

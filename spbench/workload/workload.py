@@ -7,54 +7,22 @@ dimensions differ only in this data. It knows no ranks, strategies or devices.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Self
+from collections.abc import Sequence
+from typing import Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import model_validator
 
-from spbench.workload.block import Attention, CrossAttention, Frozen, Mlp, Name, Size, Sublayer
-from spbench.workload.validate import check, known_positions
+from spbench.workload.block import Attention, CrossAttention, Mlp, Place, Stack, Sublayer
+from spbench.workload.fields import WorkloadFields
+from spbench.workload.validate import check
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 OUT_RATIO = 36  # hidden over output channels: 1152 over 32 in the DiT family
 MIN_OUT_CHANNELS = 8
-MAX_DEPTH = 1000  # blocks
-
-Dtype = Literal["float32", "float64", "bfloat16", "float16"]
-Mode = Literal["train", "forward"]
-Modulation = Literal["none", "per_sample", "per_time"]
-Checkpointing = Literal["none", "full"]
-Optimizer = Literal["none", "adamw"]
-Norm = Literal["layer", "rms"]
 
 
-class Workload(Frozen):
-    """A transformer and how it is run; ``batch`` counts the samples of all ranks together."""
-
-    version: Literal[1] = 1
-    name: Name
-    source: str = ""
-    axes: dict[Name, Size] = Field(min_length=1)
-    hidden: Size
-    heads: Size
-    kv_heads: Size | None = None
-    """Heads of keys and values in self-attention (grouped-query); None: as many as ``heads``."""
-    head_dim: Size | None = None
-    """Numbers of a head; None: hidden over heads."""
-    depth: int = Field(gt=0, le=MAX_DEPTH)
-    block: tuple[Sublayer, ...] = Field(min_length=1, strict=False)
-    norm: Norm = "layer"
-    qk_norm: bool = False
-    """Whether self-attention takes an RMS norm of every head's query and key."""
-    positions: Annotated[str | dict[str, str], BeforeValidator(known_positions)] = "none"
-    """Positions of all axes or of each: rotary ones turn queries and keys, learned ones are
-    added to the input."""
-    modulation: Modulation = "none"
-    batch: Size = 1
-    dtype: Dtype = "float32"
-    mode: Mode = "train"
-    checkpointing: Checkpointing = "none"
-    optimizer: Optimizer = "none"
-    """What a train step ends with: the update of the weights, or nothing."""
+class Workload(WorkloadFields):
+    """A transformer and how it is run, and the sizes that follow from its fields."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -63,13 +31,47 @@ class Workload(Frozen):
 
     @property
     def attentions(self) -> tuple[Attention, ...]:
-        """The self-attentions of one block, in order."""
-        return tuple(s for s in self.block if isinstance(s, Attention))
+        """The self-attentions of the model, each kind once, in order."""
+        return tuple(s for s in self.kinds if isinstance(s, Attention))
+
+    @property
+    def parts(self) -> tuple[Stack, ...]:
+        """The stacks that run one after another: one where ``depth`` and ``block`` are given."""
+        if self.stacks is not None:
+            return self.stacks
+        return (Stack.model_construct(depth=self.depth, block=self.block),)
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks in all stacks."""
+        return sum(part.depth for part in self.parts)
+
+    @property
+    def depth_in_words(self) -> str:
+        """Blocks of each stack, as in '20 + 40'."""
+        return " + ".join(str(part.depth) for part in self.parts)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """All sublayers of the model, each at its place in its block."""
+        return tuple(place for part in self.parts for place in part.places * part.depth)
 
     @property
     def stack(self) -> tuple[Sublayer, ...]:
-        """All sublayers of the model: the block, ``depth`` times."""
-        return self.block * self.depth
+        """All sublayers of the model: every block of every stack."""
+        return tuple(place.sublayer for place in self.places)
+
+    @property
+    def kinds(self) -> tuple[Sublayer, ...]:
+        """The sublayers that differ, in order."""
+        return tuple(dict.fromkeys(each for part in self.parts for each in part.block))
+
+    def with_parts(self, parts: Sequence[Stack]) -> Self:
+        """This workload with other stacks, written as it is: as stacks or as depth and block."""
+        if self.stacks is not None:
+            return self.model_copy(update={"stacks": tuple(parts)})
+        (part,) = parts
+        return self.model_copy(update={"depth": part.depth, "block": part.block})
 
     @property
     def head_size(self) -> int:
@@ -109,7 +111,7 @@ class Workload(Frozen):
     @property
     def text_tokens(self) -> int:
         """The most text tokens that a cross-attention of the block attends to; 0 without any."""
-        return max((s.length for s in self.block if isinstance(s, CrossAttention)), default=0)
+        return max((s.length for s in self.kinds if isinstance(s, CrossAttention)), default=0)
 
     @property
     def activation_bytes(self) -> int:

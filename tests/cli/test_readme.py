@@ -153,9 +153,11 @@ def test_every_key_of_a_sweep_is_in_the_docs() -> None:
 
 def test_the_workload_of_the_docs_loads() -> None:
     """docs/workloads.md shows every field of a workload and of a block, and it is valid."""
-    yaml, llama, protein = re.findall(r"```yaml\n(.*?)```", WORKLOADS_PAGE, re.DOTALL)
-    work = load_text(yaml, "workloads.md")
-    assert work.model_fields_set == set(type(work).model_fields)
+    yaml, stacks, llama, protein = re.findall(r"```yaml\n(.*?)```", WORKLOADS_PAGE, re.DOTALL)
+    work, stacked = load_text(yaml, "workloads.md"), load_text(stacks, "workloads.md")
+    assert work.model_fields_set == set(type(work).model_fields) - {"stacks"}
+    assert stacked.depth_in_words == "20 + 40"
+    assert with_settings(stacked, ["stacks.1.depth=4"]).depth_in_words == "20 + 4"
     assert all(key in WORKLOADS_PAGE for model in SUBLAYERS.values() for key in keys_of(model))
     one, two = load_text(llama, "workloads.md"), load_text(protein, "workloads.md")
     assert (list(one.axes), one.kv_heads, one.is_causal("sequence")) == (["sequence"], 8, True)
@@ -165,9 +167,9 @@ def test_the_workload_of_the_docs_loads() -> None:
 def test_defaults_of_the_docs_are_the_defaults() -> None:
     """docs/workloads.md has a row for each field that need not be given, and names the others."""
     said = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", WORKLOADS_PAGE, re.MULTILINE))
-    words = {"kv_heads": None, "source": "", "qk_norm": False}
+    words = {"kv_heads": None, "head_dim": None, "source": "", "qk_norm": False}
     for name, field in Workload.model_fields.items():
-        if field.is_required():
+        if field.is_required() or name in ("depth", "block", "stacks"):
             assert name not in said
             assert f"`{name}`" in WORKLOADS_PAGE.partition("The rest has defaults")[0]
         else:
@@ -179,7 +181,8 @@ def test_settings_of_the_docs_work() -> None:
     """Every --set that docs/workloads.md shows in full, on a workload of two axes."""
     shown = re.findall(r"--set '?(\w[\w.]*=(?:[^`'\s]+|[^`']+))'?`", WORKLOADS_PAGE)
     assert shown[0] == "KEY=VALUE"
-    made = with_settings(find("dsp-720m"), shown[1:])
+    assert shown[-1] == "stacks.1.depth=4"
+    made = with_settings(find("dsp-720m"), shown[1:-1])
     assert (made.depth, made.axes["time"], made.position_of("time")) == (4, 4, "learned")
 
 

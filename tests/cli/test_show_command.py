@@ -86,7 +86,7 @@ def test_blocks_add_up(strategy: str) -> None:
     for workload in ("open-sora-1.2-480p", "axial-weather", "dsp-720m"):
         drawn = lane(strategy, workload)
         block = find(workload).block
-        saved = drawn.legs[drawn.period * len(block) - 1].switch
+        saved = drawn.legs[drawn.periods[0] * len(block) - 1].switch
         assert drawn.saves_last_switch == (saved is not None) == (strategy == "dsp")
         whole = drawn.block_bytes * find(workload).depth - (saved.sent_bytes if saved else 0)
         assert sum(leg.total_bytes for leg in drawn.legs) == whole
@@ -94,19 +94,38 @@ def test_blocks_add_up(strategy: str) -> None:
 
 def test_the_period_of_a_layout() -> None:
     """Two axes repeat with each block, three with every second, four with every third."""
-    assert lane("dsp").period == 1
-    assert lane("dsp", "axial-weather").period == 2
-    assert lane("rsa", "axial-weather").period == 1
+    assert lane("dsp").periods == (1,)
+    assert lane("dsp", "axial-weather").periods == (2,)
+    assert lane("rsa", "axial-weather").periods == (1,)
     ends_otherwise = lane("dsp", "earthformer")  # in the mlp behind its last attention
-    assert (ends_otherwise.period, ends_otherwise.saves_last_switch) == (2, True)
-    assert lane("dsp", "axial-weather", 8, "depth=1").period == 1
+    assert (ends_otherwise.periods, ends_otherwise.saves_last_switch) == ((2,), True)
+    assert lane("dsp", "axial-weather", 8, "depth=1").periods == (1,)
     four = ["axes={a: 12, b: 12, c: 12, d: 12}", "depth=9"]
     four += ["block=[{attention: a}, {attention: b}, {attention: c}, {attention: d}]"]
-    assert lane("dsp", "axial-weather", 4, *four).period == 3
+    assert lane("dsp", "axial-weather", 4, *four).periods == (3,)
     shown = lines(pictured("axial-weather", 4, ["dsp"], *four))
     assert "the layout repeats after 3 blocks; 2 are drawn; MiB/block is their mean" in shown
     assert sum("block 2 of 9" in line for line in shown) == 1
     assert not any("block 3" in line for line in shown)
+
+
+def test_each_stack_is_drawn() -> None:
+    """A frame for each, whose lines go on; bytes of a block are the mean of all."""
+    stacks = "stacks=[{depth: 3, block: [{attention: level}, {attention: lat}]}, "
+    stacks += "{depth: 2, block: [{attention: lon}, {mlp: 4}]}]"
+    (drawn,) = lanes(with_settings(find("axial-weather"), [stacks]), ["ulysses"], 4)
+    assert drawn.periods == (1, 1)
+    assert drawn.block_bytes * 5 == sum(leg.total_bytes for leg in drawn.legs)
+    shown = pictured("axial-weather", 4, ["dsp"], stacks)
+    text = lines(shown)
+    assert [every.start for every in shown.drawn] == [0, 6]
+    assert [line.split("block ")[1] for line in text if "  block " in line] == ["1 of 5", "4 of 5"]
+    assert any("depth 3 + 2:" in line for line in text)
+    assert "a step is 5 blocks" in " ".join(text)
+    assert "each stack's first blocks are drawn; MiB/block is the mean of all blocks" in text
+    data = shown.as_data()
+    assert len(data["lanes"][0]["legs"]) == sum(map(len, shown.drawn))
+    assert [part["depth"] for part in data["workload"]["stacks"]] == [3, 2]
 
 
 def test_a_block_alone_saves_nothing() -> None:

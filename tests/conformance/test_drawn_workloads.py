@@ -33,6 +33,10 @@ def attentions(draw: st.DrawFn, names: tuple[str, ...]) -> dict[str, Any]:
     return {"attention": axes, **special}
 
 
+def as_stacks(stacks: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"stacks": stacks}
+
+
 @st.composite
 def workloads(draw: st.DrawFn) -> Workload | None:
     """One to three axes, every field; None where fields do not fit together."""
@@ -47,6 +51,9 @@ def workloads(draw: st.DrawFn) -> Workload | None:
             {"mlp": 1.5, "activation": "swiglu"},
         ]
     )
+    blocks = st.lists(st.one_of(attentions(names), others), min_size=1, max_size=4)
+    stack = st.fixed_dictionaries({"depth": st.integers(1, 2), "block": blocks})
+    form = st.one_of(stack, stack, st.lists(stack, min_size=2, max_size=2).map(as_stacks))
     positions = st.sampled_from(["none", "rotary", "learned"])
     widths, head_dim = st.sampled_from([4, 6]), draw(st.sampled_from([None, None, 4, 6]))
     data = {
@@ -56,8 +63,7 @@ def workloads(draw: st.DrawFn) -> Workload | None:
         "heads": heads,
         "head_dim": head_dim,
         "kv_heads": draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0])),
-        "depth": draw(st.integers(1, 2)),
-        "block": draw(st.lists(st.one_of(attentions(names), others), min_size=1, max_size=4)),
+        **draw(form),
         "norm": draw(st.sampled_from(["layer", "rms"])),
         "qk_norm": draw(st.booleans()),
         "positions": {name: draw(positions) for name in names},

@@ -44,11 +44,19 @@ def draw(picture: Picture, width: int) -> Iterator[Text]:
     yield from folded("━ sharded   ░ attended   ▓ attended while sharded", width, 0)
     step = " with backward and gradients" if work.mode == "train" else ""
     figures = f"{picture.unit} sent forward by the busiest of {counted(picture.ranks, 'rank')}"
-    yield from folded(f"{figures}; a step is {counted(work.depth, 'block')}{step}", width, 0)
-    if picture.period > 1:
-        drawn = f"; {MOST_BLOCKS} are drawn" if picture.period > MOST_BLOCKS else ""
-        repeats = f"the layout repeats after {picture.period} blocks{drawn}"
-        yield from folded(f"{repeats}; {picture.unit}/block is their mean", width, 0)
+    yield from folded(f"{figures}; a step is {counted(work.blocks, 'block')}{step}", width, 0)
+    yield from folded(_repeats(picture), width, 0)
+
+
+def _repeats(picture: Picture) -> str:
+    """What of the model is drawn, and what a block's bytes are the mean of; '' if all is alike."""
+    mean = f"{picture.unit}/block is"
+    if len(picture.periods) > 1:
+        return f"each stack's first blocks are drawn; {mean} the mean of all blocks"
+    (period,) = picture.periods
+    drawn = f"; {MOST_BLOCKS} are drawn" if period > MOST_BLOCKS else ""
+    repeats = f"the layout repeats after {period} blocks{drawn}; {mean} their mean"
+    return repeats if period > 1 else ""
 
 
 def facts(picture: Picture) -> dict[str, str]:
@@ -72,7 +80,7 @@ def facts(picture: Picture) -> dict[str, str]:
     optimizer = f", optimizer {work.optimizer}" if work.optimizer != "none" else ""
     return {
         "axes": f"{axes}: {work.tokens:,} tokens a sample, batch {work.batch}",
-        "model": f"hidden {work.hidden}, {heads}, depth {work.depth}: "
+        "model": f"hidden {work.hidden}, {heads}, depth {work.depth_in_words}: "
         + ", ".join([f"{units.count_of(parameters(work).total)} parameters", *positions, *extras]),
         "activation": f"M = {M} in {work.dtype}, M / {ranks} = {share}",
         "run": f"{work.mode}, checkpointing {work.checkpointing}{optimizer}",
@@ -82,12 +90,12 @@ def facts(picture: Picture) -> dict[str, str]:
 
 def _heads(picture: Picture, frame: Frame) -> Iterator[Text]:
     """The lines above the lanes: blocks and sublayers."""
-    work, length = picture.workload, len(picture.workload.block)
-    starts = [i for i in frame.sublayers if i % length == 0 or i == frame.sublayers.start]
-    blocks = [(frame.at(i), f"block {i // length + 1} of {work.depth}") for i in starts]
+    numbers, total = picture.numbers, picture.workload.blocks
+    first = frame.sublayers.start
+    starts = [i for i in frame.sublayers if i == first or numbers[i] != numbers[i - 1]]
     yield Text()
-    yield packed(blocks)
-    names = [_name(work.block[i % length], frame.cell - 1) for i in frame.sublayers]
+    yield packed([(frame.at(i), f"block {numbers[i]} of {total}") for i in starts])
+    names = [_name(picture.stack[i], frame.cell - 1) for i in frame.sublayers]
     for row in range(max(map(len, names))):
         line = Text(" " * frame.margin)
         for i, name in zip(frame.sublayers, names, strict=True):

@@ -32,7 +32,7 @@ WORDS = {
 
 def lane_lines(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
     """The part of the lane in the frame; totals and remarks in the last frame."""
-    is_last = frame.sublayers.stop == picture.sublayers
+    is_last = frame.sublayers.stop == picture.drawn[-1].stop
     if lane.why_not is not None:
         if is_last:
             yield from (Text(), Text(lane.strategy, "bold"))
@@ -51,7 +51,7 @@ def lane_lines(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
     yield from _switches(picture, lane, frame)
     yield from _transfers(picture, lane, frame)
     if is_last:
-        if lane.saves_last_switch and picture.sublayers < len(lane.legs):
+        if lane.saves_last_switch and frame.sublayers.stop < len(lane.legs):
             yield from folded("the last switch of the stack is left out", frame.width)
         yield from folded(lane.note, frame.width)
 

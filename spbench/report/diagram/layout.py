@@ -10,9 +10,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 from spbench.report import units
+from spbench.workload.block import Sublayer
 from spbench.workload.flops import parameters
 from spbench.workload.predicted import Lane
 from spbench.workload.workload import Workload
@@ -46,21 +49,38 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """The first blocks of ``workload``: a period, or its beginning where it is long."""
+    """The first blocks of each stack of ``workload``: a period, or its beginning if it is long."""
 
     workload: Workload
     ranks: int
     lanes: Sequence[Lane]
 
     @property
-    def period(self) -> int:
-        """Blocks after which every lane repeats."""
-        return max(lane.period for lane in self.lanes)
+    def periods(self) -> list[int]:
+        """Blocks of each stack after which every lane repeats."""
+        each = [lane.periods for lane in self.lanes if lane.legs]
+        return [max(lanes) for lanes in zip(*each, strict=True)] or [1] * len(self.workload.parts)
 
-    @property
-    def sublayers(self) -> int:
-        """Number of sublayers drawn, from the first of the stack."""
-        return min(MOST_BLOCKS, self.period) * len(self.workload.block)
+    @cached_property
+    def drawn(self) -> list[range]:
+        """The sublayers that are drawn of each stack, as their places among all."""
+        lengths = [len(part.block) for part in self.workload.parts]
+        depths = [part.depth for part in self.workload.parts]
+        starts = accumulate(map(mul, lengths, depths), initial=0)
+        return [
+            range(start, start + min(MOST_BLOCKS, period) * length)
+            for start, length, period in zip(starts, lengths, self.periods, strict=False)
+        ]
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """The number, from 1, of the block that each sublayer of the model belongs to."""
+        return [*accumulate(int(place.is_first) for place in self.workload.places)]
+
+    @cached_property
+    def stack(self) -> tuple[Sublayer, ...]:
+        """All sublayers of the model."""
+        return self.workload.stack
 
     @cached_property
     def unit(self) -> str:
@@ -82,22 +102,22 @@ class Picture:
         return f"{block} {self.unit}/block   {step} {self.unit}/step"
 
     def attended(self, sublayer: int) -> tuple[str, ...]:
-        return self.workload.block[sublayer % len(self.workload.block)].attended
+        return self.stack[sublayer].attended
 
     def colour(self, axis: str) -> str:
         return COLOURS[list(self.workload.axes).index(axis) % len(COLOURS)]
 
     def frames(self, width: int) -> list[Frame]:
-        """The fewest frames of at most ``width`` columns, as equal as can be."""
+        """For each stack the fewest frames of at most ``width`` columns, as equal as can be."""
+        return [frame for every in self.drawn for frame in self._frames(every, width)]
+
+    def _frames(self, every: range, width: int) -> list[Frame]:
         margin = 5 + min(LABEL, max(map(len, self.workload.axes)))
         fit = max(1, (width - margin) // NARROWEST)
-        size = -(-self.sublayers // -(-self.sublayers // fit))
+        size = -(-len(every) // -(-len(every) // fit))
         cell = min(WIDEST, (width - margin) // size)
-        every = range(self.sublayers)
-        return [
-            Frame(sublayers=every[start : start + size], margin=margin, cell=cell, width=width)
-            for start in every[::size]
-        ]
+        parts = [every[first : first + size] for first in range(0, len(every), size)]
+        return [Frame(sublayers=part, margin=margin, cell=cell, width=width) for part in parts]
 
     def as_data(self) -> dict[str, Any]:
         """The picture for ``--json``; bytes are Fractions still, to be rounded.
@@ -105,14 +125,17 @@ class Picture:
         The bytes of a strategy that declines are not known: None.
         """
         facts = self.workload.model_dump(mode="json", by_alias=True)
-        sublayers = facts.pop("block")
+        parts = [part.model_dump(mode="json", by_alias=True) for part in self.workload.parts]
+        sublayers = [each for part in parts for each in part["block"]]
+        facts |= {"stacks": parts, "depth": self.workload.blocks}
+        del facts["block"]
         facts["tokens"] = self.workload.tokens
         facts["parameters"] = parameters(self.workload).total
         facts["activation_bytes"] = self.workload.activation_bytes
         blank = {"block_bytes": None, "step_bytes": None}
         lanes = [
             asdict(lane)
-            | {"legs": list(map(asdict, lane.legs[: self.sublayers]))}
+            | {"legs": [asdict(lane.legs[i]) for every in self.drawn for i in every if lane.legs]}
             | ({} if lane.why_not is None else blank)
             for lane in self.lanes
         ]

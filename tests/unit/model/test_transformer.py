@@ -35,6 +35,19 @@ def test_a_block_is_recomputed_as_a_whole(checkpointing: str, calls: int) -> Non
     assert [called[block] for block in step.model.blocks] == [calls] * step.workload.depth
 
 
+def test_two_stacks_of_one_block_are_one() -> None:
+    """The same weights by name, and the same numbers: blocks of a kind share the condition."""
+    one = one_step()
+    block = str(one.workload.model_dump(mode="json", by_alias=True)["block"])
+    two = one_step(f"stacks=[{{depth: 1, block: {block}}}, {{depth: 2, block: {block}}}]")
+    assert two.workload.depth is None and two.workload.blocks == one.workload.depth == 3
+    outputs = [step(*step.seeded_inputs()) for step in (one, two)]
+    assert torch.equal(*outputs)
+    grads = [{name: p.grad for name, p in s.model.named_parameters()} for s in (one, two)]
+    assert grads[0].keys() == grads[1].keys()
+    assert all(torch.equal(grad, grads[1][name]) for name, grad in grads[0].items())
+
+
 def test_a_block_holds_its_weights() -> None:
     """Blocks have equal weights by name and shape; what is outside belongs to no block."""
     model = one_step().model

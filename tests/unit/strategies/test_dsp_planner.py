@@ -22,6 +22,19 @@ STACKS = 2000
 
 
 @st.composite
+def forms(draw: st.DrawFn, kinds: st.SearchStrategy[object]) -> dict[str, object]:
+    """Up to 8 sublayers: some blocks of one kind, or two stacks."""
+
+    def stack(length: int, depth: int) -> dict[str, object]:
+        return {"depth": depth, "block": draw(st.lists(kinds, min_size=length, max_size=length))}
+
+    if draw(st.integers(0, 3)):
+        return stack(*draw(st.sampled_from([(1, 4), (2, 4), (3, 2), (4, 2), (5, 1), (8, 1)])))
+    sizes = st.sampled_from([(1, 2), (2, 2), (3, 1), (4, 1)])
+    return {"stacks": [stack(*draw(sizes)) for _ in range(2)]}
+
+
+@st.composite
 def stacks(draw: st.DrawFn) -> tuple[Workload, int]:
     """Up to 4 axes of any length and up to 8 sublayers, with the ranks that share them.
 
@@ -35,7 +48,6 @@ def stacks(draw: st.DrawFn) -> tuple[Workload, int]:
         joined.map(lambda some: {"attention": some}),
         st.just({"attention": list(names)}),
     )
-    length, depth = draw(st.sampled_from([(1, 4), (2, 4), (3, 2), (4, 2), (5, 1), (8, 1)]))
     key_heads = draw(st.sampled_from([1, 3, 6]))
     work = Workload.model_validate(
         {
@@ -44,8 +56,7 @@ def stacks(draw: st.DrawFn) -> tuple[Workload, int]:
             "hidden": 12,
             "heads": 6,
             "kv_heads": key_heads,
-            "depth": depth,
-            "block": draw(st.lists(kinds, min_size=length, max_size=length)),
+            **draw(forms(kinds)),
             "mode": draw(st.sampled_from(["train", "forward"])),
             "checkpointing": draw(st.sampled_from(["none", "full"])),
         }
@@ -64,7 +75,7 @@ def brute_force(work: Workload, ranks: int) -> tuple[float, dict[tuple[str, ...]
     choices = [allowed(sublayer, work, ranks) for sublayer in work.stack]
     grids = np.meshgrid(*[np.arange(len(each)) for each in choices], indexing="ij")
     total = np.zeros(grids[0].shape)
-    for i, sublayer in enumerate(work.stack):
+    for i, (sublayer, is_first, _) in enumerate(work.places):
         inside = np.array([of_heads(sublayer, work, axis, ranks) for axis in choices[i]])
         total += inside[grids[i]]
         if not i:
@@ -73,7 +84,7 @@ def brute_force(work: Workload, ranks: int) -> tuple[float, dict[tuple[str, ...]
         for (m, a), (n, b) in itertools.product(enumerate(choices[i - 1]), enumerate(choices[i])):
             if a != b:
                 there, back = one_switch(work, a, b, ranks), one_switch(work, b, a, ranks)
-                repeated = again and i % len(work.block) != 0
+                repeated = again and not is_first
                 moves[m, n] = there + train * (back + repeated * there)
         total += moves[grids[i - 1], grids[i]]
     layouts = itertools.product(*choices)

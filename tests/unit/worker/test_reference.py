@@ -46,19 +46,22 @@ def naive(work: Workload, weights: Weights, given: Inputs) -> Tensor:
     for i, axis in enumerate(work.axes):
         if work.position_of(axis) == "learned":
             x = x + weights[f"positions.tables.{axis}"][[place[i] for place in places]]
+    blocks = [part.block for part in work.parts for _ in range(part.depth)]
+    kinds = list(dict.fromkeys(blocks))
     modulated = [
-        work.modulation != "none" and not isinstance(sublayer, CrossAttention)
-        for sublayer in work.block
+        (kind, at)
+        for kind, block in enumerate(kinds)
+        for at, sublayer in enumerate(block)
+        if work.modulation != "none" and not isinstance(sublayer, CrossAttention)
     ]
-    for i, sublayer in enumerate(work.stack):
-        block, at = divmod(i, len(work.block))
-        mine = f"blocks.{block}.residuals.{at}."
+    for i, at in [(i, at) for i, block in enumerate(blocks) for at in range(len(block))]:
+        sublayer, place = blocks[i][at], (kinds.index(blocks[i]), at)
+        mine = f"blocks.{i}.residuals.{at}."
         part = {name.removeprefix(mine): w for name, w in weights.items() if name.startswith(mine)}
-        if modulated[at]:
-            condition = projected(work, weights, given, places, sum(modulated))
-            shift, scale, gate = (condition[:, :, sum(modulated[:at])] + part["norm.table"]).unbind(
-                2
-            )
+        if place in modulated:
+            condition = projected(work, weights, given, places, len(modulated))
+            vectors = condition[:, :, modulated.index(place)] + part["norm.table"]
+            shift, scale, gate = vectors.unbind(2)
             normed = norm(x, work) * (1 + scale) + shift
         else:
             normed, gate = norm(x, work, part["norm.weight"], part.get("norm.bias")), 1

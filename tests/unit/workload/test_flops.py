@@ -13,6 +13,7 @@ from spbench.comm.fake import SilentTransport, silent_transports
 from spbench.model.transformer import Transformer
 from spbench.worker.reference import OneDevice
 from spbench.worker.step import Step
+from spbench.workload.block import Stack
 from spbench.workload.catalogue import find, names
 from spbench.workload.flops import forward_flops, parameters, step_flops
 from spbench.workload.workload import Workload
@@ -59,7 +60,7 @@ def test_models_are_as_large_as_their_names_say(name: str, count: float) -> None
 @pytest.mark.parametrize("work", by_name(SMALL + VERIFY))
 def test_cut_and_replicated_parameters(work: Workload) -> None:
     """What may be cut grows with depth alone; weights of projections are most of it."""
-    single, triple = (parameters(work.model_copy(update={"depth": n})) for n in (1, 3))
+    single, triple = (parameters(deeper(work, times)) for times in (1, 3))
     assert triple.cuttable == 3 * single.cuttable
     assert single.total == single.cuttable + single.replicated
     assert single.cuttable >= 2 * work.hidden * work.hidden  # queries and the way out, at least
@@ -74,15 +75,24 @@ def test_forward_operations_are_those_that_torch_counts(work: Workload) -> None:
     assert forward_flops(without_masks(work)) == counter.get_total_flops()
 
 
+def deeper(work: Workload, times: int) -> Workload:
+    depths = [{"depth": times * part.depth} for part in work.parts]
+    parts = [x.model_copy(update=depth) for x, depth in zip(work.parts, depths, strict=True)]
+    return work.with_parts(parts)
+
+
 def without_masks(work: Workload) -> Workload:
-    block = [s.model_copy(update={"causal": False} if s.attended else {}) for s in work.block]
-    return work.model_copy(update={"block": tuple(block)})
+    def unmasked(part: Stack) -> Stack:
+        each = [s.model_copy(update={"causal": False} if s.attended else {}) for s in part.block]
+        return part.model_copy(update={"block": tuple(each)})
+
+    return work.with_parts([*map(unmasked, work.parts)])
 
 
 def test_a_mask_leaves_half_of_the_scores() -> None:
     """Position i sees i + 1 positions: (length + 1) / 2 on average, in both products."""
     work = find("causal", "verify")
-    scores = 4 * work.batch * work.depth * work.hidden
+    scores = 4 * work.batch * work.blocks * work.hidden
     seen = sum(i + 1 for i in range(work.tokens))
     saved = scores * (work.tokens**2 - seen)
     assert forward_flops(without_masks(work)) - forward_flops(work) == saved

@@ -70,6 +70,9 @@ def fields(draw: st.DrawFn) -> dict[str, Any]:
     """Fields of a workload, most of which fit together."""
     names = AXES[: draw(st.integers(1, 3))]
     heads = draw(st.integers(1, 8))
+    block = st.lists(sublayers(names), min_size=1, max_size=3)
+    stack = st.fixed_dictionaries({"depth": st.integers(1, 2), "block": block})
+    stacks = st.lists(stack, min_size=1, max_size=2)
     fitting = st.sampled_from([heads * size for size in (4, 6, 3)])
     return {
         "name": "any",
@@ -78,8 +81,7 @@ def fields(draw: st.DrawFn) -> dict[str, Any]:
         "heads": heads,
         "head_dim": draw(st.sampled_from([None] * 4 + [3, 6])),
         "kv_heads": draw(st.sampled_from([None] * 3 + [1, heads, draw(st.integers(1, 8))])),
-        "depth": draw(st.integers(1, 2)),
-        "block": draw(st.lists(sublayers(names), min_size=1, max_size=3)),
+        **draw(st.one_of(*[stack] * 4, st.fixed_dictionaries({"stacks": stacks}))),
         "norm": draw(st.sampled_from(["layer", "rms"])),
         "qk_norm": draw(st.booleans()),
         "positions": draw(
@@ -137,7 +139,7 @@ def a_rank_idles(workload: Workload, strategy: Strategy, ranks: int) -> bool:
     axes = set(strategy.layout(workload, ranks))
     held = [strategy.shard(workload, axis, ranks).sizes for axis in axes]
     if strategy.cuts_weights:
-        mlps = [sublayer for sublayer in workload.block if isinstance(sublayer, Mlp)]
+        mlps = [sublayer for sublayer in workload.kinds if isinstance(sublayer, Mlp)]
         held += [shard_sizes(workload.columns(mlp), ranks) for mlp in mlps]
     return any(0 in sizes for sizes in held)
 
@@ -187,6 +189,8 @@ def test_no_means_no_and_yes_means_yes() -> None:
     assert min(seen["raises"], seen["idle"], seen["is"]) >= (2 if ALL else 1), seen
 
 
+HUGE = "--set head_dim=2147483647"
+STACKS = '--set stacks=[{"depth":2,"block":[{"mlp":2}]}]'
 MODEL = "run -w dsp-720m-small --device cpu"
 
 
@@ -209,12 +213,22 @@ MODEL = "run -w dsp-720m-small --device cpu"
         ("--set heads=7", "hidden that fits: 189, 196; or give head_dim"),
         ("--set head_dim=0", "head_dim is 0: input should be greater than 0"),
         ("--set head_dim=7 --set positions=rotary", "head_dim that works: even numbers from 2 on"),
-        ("--set head_dim=2147483647", "batch x axes x heads x head_dim"),
+        (f"{HUGE} --set axes.space=2147483647", "batch x axes x heads x head_dim: 5.9e+20"),
         ("--set heads=99999999999", "heads is 99999999999: input should be less than"),
         ("--set kv_heads=3", "kv_heads that fit: 1, 2, 4, 8"),
         ("--set hidden=0", "hidden is 0: input should be greater than 0"),
         ("--set hidden=1", "use 4 or more"),
         ("--set depth=1001", "depth is 1001: input should be less than or equal to 1000"),
+        ("--set stacks=[]", "stacks is []: write a list of stacks, as in '- {depth: 2, block: ["),
+        ("--set stacks=2", "stacks is 2: write a list of stacks, as in '- {depth: 2, block: ["),
+        ("--set stacks.0.depth=2", "'stacks' has no parts; write stacks=value"),
+        ('--set stacks=[{"depth":0}]', "stacks.0.depth is 0: input should be greater than 0"),
+        ('--set stacks=[{"depth":2}]', "key 'stacks.0.block' is missing"),
+        (STACKS.replace("mlp", "mpl"), "stacks.0.block.0 is not a sublayer: {'mpl': 2}. Did you"),
+        (f"{STACKS} --set depth=4", "each of the stacks has a depth of its own; leave out depth"),
+        (f"{STACKS} --set stacks.1.depth=4", "write stacks.N.depth or stacks.N.block, with N from"),
+        (f"{STACKS} --set stacks.0.depht=4", "unknown key 'depht'. Did you mean 'depth'"),
+        (f"{STACKS} --set stacks.0.depth=x", "stacks.0.depth is 'x': input should be a valid int"),
         ("--set batch=0", "batch is 0: input should be greater than 0"),
         ("--set axes.time=0", "axes.time is 0: input should be greater than 0"),
         ("--set axes.time=-3", "axes.time is -3: input should be greater than 0"),
@@ -300,6 +314,7 @@ def unchecked(data: dict[str, Any]) -> Workload:
 
 
 TIME, BOTH = {"attention": "time"}, {"attention": ["time", "space"]}
+CROSS_OF_5 = {"cross_attention": 3, "heads": 5}
 T_AXIS = {"axes": {"t": 4, "space": 6}, "block": [{"attention": "space"}]}
 
 
@@ -332,12 +347,6 @@ def test_a_workload_that_cannot_be_computed(message: str, more: dict[str, Any]) 
 @pytest.mark.parametrize(
     ("message", "more", "strategy"),
     [
-        ("not a multiple of heads 5", {"heads": 5}, "dsp"),
-        (
-            "not a multiple of the cross_attention's heads 5",
-            {"block": [{"cross_attention": 3, "heads": 5}, TIME]},
-            "dsp",
-        ),
         ("both causal and pair_bias", {"block": [TIME | {"causal": True, "pair_bias": 3}]}, "rsa"),
         (
             "which another attention masks causal",
@@ -353,6 +362,19 @@ def test_a_workload_that_some_strategy_gets_wrong(
     with pytest.raises(ValidationError, match=message):
         Workload.model_validate(SMALL | more)
     assert why_wrong(prove(unchecked(SMALL | more), load(strategy), 2))
+
+
+def test_heads_that_would_leave_numbers_out() -> None:
+    """Refused: attention would be narrower than hidden without a word; ``head_dim`` says it."""
+    for message, more in (
+        ("not a multiple of heads 5.* or give head_dim", {"heads": 5}),
+        ("not a multiple of the cross_attention's heads 5", {"block": [CROSS_OF_5, TIME]}),
+    ):
+        with pytest.raises(ValidationError, match=message):
+            Workload.model_validate(SMALL | more)
+    assert unchecked(SMALL | {"heads": 5}).attention_width == 20 < SMALL["hidden"]
+    said = Workload.model_validate(SMALL | {"heads": 5, "head_dim": 4})
+    assert not why_wrong(prove(said, load("dsp"), 2))
 
 
 @pytest.mark.parametrize(("hidden", "norm"), [(1, "rms"), (2, "layer")])

@@ -112,6 +112,63 @@ def test_what_is_derived() -> None:
     assert workload(block=[{"mlp": 4}]).text_tokens == 0
 
 
+TWO: list[dict[str, Any]] = [
+    {"depth": 20, "block": [{"attention": "space"}, {"cross_attention": 9}, {"mlp": 2}]},
+    {"depth": 2, "block": [{"attention": "time"}]},
+]
+
+
+def stacked(**more: Any) -> Workload:
+    fields = {key: value for key, value in PLAIN.items() if key not in ("depth", "block")}
+    return Workload.model_validate({**fields, "stacks": TWO, **more})
+
+
+def test_stacks_run_one_after_another() -> None:
+    """Every block of the first, then those of the second."""
+    work = stacked()
+    assert [part.depth for part in work.parts] == [20, 2]
+    assert work.stack == work.parts[0].block * 20 + work.parts[1].block * 2
+    assert (work.blocks, work.depth, work.depth_in_words) == (22, None, "20 + 2")
+    firsts = [i for i, place in enumerate(work.places) if place.is_first]
+    assert firsts == [*range(0, 60, 3), 60, 61]
+    assert [each.axes for each in work.attentions] == [("space",), ("time",)]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"depth": 2}, "each of the stacks has a depth of its own; leave out depth"),
+        ({"block": [{"mlp": 4}]}, "each of the stacks has a block of its own; leave out block"),
+        ({"stacks": None}, "key 'depth' is missing"),
+        ({"stacks": None, "depth": 2}, "key 'block' is missing"),
+        ({"stacks": [TWO[0], {"depth": 9, "block": [{"attention": "room"}]}]}, "axis 'room'"),
+        (
+            {"stacks": [{"depth": 1000, "block": [{"mlp": 4}] * 6}] * 2},
+            "6 sublayers x depth 1000 . 6 sublayers x depth 1000 are 12000",
+        ),
+    ],
+)
+def test_stacks_that_do_not_fit(more: dict[str, Any], message: str) -> None:
+    """One of both forms is given, and each block of each stack is checked."""
+    with pytest.raises(ValidationError, match=message):
+        stacked(**more)
+
+
+def test_a_twin_has_some_blocks_of_each_stack() -> None:
+    """Three of each at most, and short side inputs in all of them."""
+    first, *_, last = reductions(stacked(), 2)
+    assert first.name == "plain (5 of 22 blocks)"
+    assert [part.depth for part in last.parts] == [3, 2]
+    assert last.text_tokens == 7 and "short side inputs" in last.name
+
+
+def test_a_key_is_of_what_is_computed() -> None:
+    """One stack is the short form; another order of stacks is another case."""
+    alone = [{"depth": PLAIN["depth"], "block": PLAIN["block"]}]
+    assert case(workload=stacked(stacks=alone)).key == case().key
+    assert case(workload=stacked()).key != case(workload=stacked(stacks=TWO[::-1])).key
+
+
 def test_heads_of_a_size_of_their_own() -> None:
     """Queries, keys and results go by heads x head_dim; activations at rest stay hidden wide."""
     work = workload(hidden=20, head_dim=12, kv_heads=2, dtype="bfloat16")

@@ -1,0 +1,61 @@
+"""The fields of a workload, as its file has them: types and defaults."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from spbench.workload.block import Block, Depth, Frozen, Name, Size, Stack
+
+POSITIONS = ("none", "rotary", "learned")
+Dtype = Literal["float32", "float64", "bfloat16", "float16"]
+Mode = Literal["train", "forward"]
+Modulation = Literal["none", "per_sample", "per_time"]
+Checkpointing = Literal["none", "full"]
+Optimizer = Literal["none", "adamw"]
+Norm = Literal["layer", "rms"]
+
+
+def known_positions(value: Any) -> Any:
+    """The word for all axes, or a mapping by axis. Raises ValueError for an unknown word."""
+    for kind in value.values() if isinstance(value, dict) else [value]:
+        if kind not in POSITIONS:
+            raise ValueError(
+                f"positions {kind!r}: each axis has {', '.join(POSITIONS)}; "
+                "write one for all, or as in {time: rotary, space: learned}"
+            )
+    return value
+
+
+class WorkloadFields(Frozen):
+    """A transformer and how it is run; ``batch`` counts the samples of all ranks together."""
+
+    version: Literal[1] = 1
+    name: Name
+    source: str = ""
+    axes: dict[Name, Size] = Field(min_length=1)
+    hidden: Size
+    heads: Size
+    kv_heads: Size | None = None
+    """Heads of keys and values in self-attention (grouped-query); None: as many as ``heads``."""
+    head_dim: Size | None = None
+    """Numbers of a head; None: hidden over heads."""
+    depth: Depth | None = None
+    block: Block | None = None
+    """The block that is repeated ``depth`` times; with ``stacks`` neither is given."""
+    stacks: Annotated[tuple[Stack, ...], Field(min_length=1, strict=False)] | None = None
+    """Stacks of blocks of several kinds, one after another."""
+    norm: Norm = "layer"
+    qk_norm: bool = False
+    """Whether self-attention takes an RMS norm of every head's query and key."""
+    positions: Annotated[str | dict[str, str], BeforeValidator(known_positions)] = "none"
+    """Positions of all axes or of each: rotary ones turn queries and keys, learned ones are
+    added to the input."""
+    modulation: Modulation = "none"
+    batch: Size = 1
+    dtype: Dtype = "float32"
+    mode: Mode = "train"
+    checkpointing: Checkpointing = "none"
+    optimizer: Optimizer = "none"
+    """What a train step ends with: the update of the weights, or nothing."""
