@@ -1,4 +1,4 @@
-"""Norms: plain, modulated by a conditioning vector (adaLN: shift, scale, gate), of heads.
+"""Norms: plain, or modulated by a conditioning vector (adaLN: shift, scale, gate).
 
 adaLN is the DiT family's lighter form: one projection of the condition serves all blocks of a
 kind, and each sublayer adds a table of its own. A condition for each position of ``time`` belongs
@@ -83,18 +83,6 @@ class ModulatedNorm(nn.Module):
             return *modulated_norm(x, scale, shift), gate
         normed = in_memory_order(lambda x: F.rms_norm(x, x.shape[-1:], eps=EPS), x)
         return plainly_modulated(normed, scale, shift), x, gate
-
-
-@final
-class QueryKeyNorm(nn.Module):
-    """An RMS norm of each head's query and of each head's key, its scale shared by the heads."""
-
-    def __init__(self, head_dim: int) -> None:
-        super().__init__()
-        self.q_norm, self.k_norm = nn.RMSNorm(head_dim, eps=EPS), nn.RMSNorm(head_dim, eps=EPS)
-
-    def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return in_memory_order(self.q_norm, q, 2), in_memory_order(self.k_norm, k, 2)
 
 
 @final

@@ -20,11 +20,12 @@ from spbench.layers.cross_attention import cross_attend
 from spbench.layers.linear import LinearSpec
 from spbench.layers.memory_order import split_in_memory_order
 from spbench.layers.pair_bias import PairBias
+from spbench.layers.query_key_norm import AcrossHeadsNorm, EachHeadNorm
 from spbench.model.inputs import Inputs
-from spbench.model.modulation import QueryKeyNorm
 from spbench.model.positions import Rotary, RotaryTables
 from spbench.strategies.base import Strategy
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
+from spbench.workload.fields import ACROSS_HEADS
 from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
 
@@ -64,7 +65,11 @@ class SelfAttention(nn.Module):
         heads_out = LinearSpec(in_shape=heads, out_shape=(hidden,), units=units, widths=(group,))
         self.qkv = strategy.linear_in(heads_in, comm)
         self.out = strategy.linear_out(heads_out, comm)
-        self.norm = QueryKeyNorm(head_dim) if workload.qk_norm else None
+        self.norm: EachHeadNorm | AcrossHeadsNorm | None = None
+        if workload.qk_norm == ACROSS_HEADS:
+            self.norm = AcrossHeadsNorm(workload, comm, is_cut=strategy.cuts_weights)
+        elif workload.qk_norm:
+            self.norm = EachHeadNorm(head_dim)
         self.rotary = Rotary(sublayer, workload, shared.tables, comm)
         self.projection: nn.Parameter | None = None
         if sublayer.projection:

@@ -24,6 +24,7 @@ from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.head_parallel import bias_of_groups, bias_traffic_by_groups
 from spbench.layers.linear import LinearSpec, empty_parameter, product
 from spbench.layers.memory_order import in_memory_order, put_outermost
+from spbench.layers.query_key_norm import cut_norm_sums
 from spbench.strategies.fixed_axis import FixedAxis
 from spbench.strategies.refusals import cut_why_not
 from spbench.workload.block import Sublayer
@@ -51,12 +52,12 @@ class MegatronSP(FixedAxis):
     def sublayer_traffic(
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
     ) -> Traffic:
-        sizes = shard_sizes(workload.axes[axis], ranks)
-        gather = Transfer.all_gather(workload.activation_bytes, sizes)
-        scatter = Transfer.reduce_scatter(workload.activation_bytes, sizes)
+        M, sizes = workload.activation_bytes, shard_sizes(workload.axes[axis], ranks)
+        gather, scatter = Transfer.all_gather(M, sizes), Transfer.reduce_scatter(M, sizes)
         regather = [] if self.keep_input else [gather]
+        norm = cut_norm_sums(sublayer, workload, ranks)
         bias, back = bias_traffic_by_groups(sublayer, workload, ranks)
-        return [gather, *bias, scatter], [gather, *back, *regather, scatter]
+        return [gather, *norm, *bias, scatter], [gather, *back, *norm, *regather, scatter]
 
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
         return ColumnCut(spec, comm, self.keep_input)
@@ -111,9 +112,8 @@ class RowCut(nn.Module):
 class _GatherProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, matrix: Tensor, bias: Tensor, *how: Any) -> Tensor:
-        comm, shard, keep_input = how
+        ctx.comm, ctx.shard, ctx.keep_input = comm, shard, keep_input = how
         gathered = comm.start_all_gather(x, shard).wait()
-        ctx.comm, ctx.shard, ctx.keep_input = comm, shard, keep_input
         ctx.save_for_backward(gathered if keep_input else x, matrix)
         return in_memory_order(lambda x: nn.functional.linear(x, matrix, bias), gathered)
 

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from spbench.workload.block import Block, Depth, Frozen, Name, Size, Stack
 
+ACROSS_HEADS = "across_heads"
 POSITIONS = ("none", "rotary", "learned")
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 Mode = Literal["train", "forward"]
@@ -25,6 +26,15 @@ def known_positions(value: Any) -> Any:
                 f"positions {kind!r}: each axis has {', '.join(POSITIONS)}; "
                 "write one for all, or as in {time: rotary, space: learned}"
             )
+    return value
+
+
+def known_qk_norm(value: Any) -> Any:
+    """True, False or across_heads. Raises ValueError for anything else."""
+    if not isinstance(value, bool) and value != ACROSS_HEADS:
+        raise ValueError(
+            f"qk_norm {value!r}: it may be true (a norm of each head), {ACROSS_HEADS} or false"
+        )
     return value
 
 
@@ -47,8 +57,9 @@ class WorkloadFields(Frozen):
     stacks: Annotated[tuple[Stack, ...], Field(min_length=1, strict=False)] | None = None
     """Stacks of blocks of several kinds, one after another."""
     norm: Norm = "layer"
-    qk_norm: bool = False
-    """Whether self-attention takes an RMS norm of every head's query and key."""
+    qk_norm: Annotated[bool | str, BeforeValidator(known_qk_norm)] = False
+    """RMS norms of self-attention's queries and keys: of each head by itself (true), of all heads
+    together (across_heads), or none."""
     positions: Annotated[str | dict[str, str], BeforeValidator(known_positions)] = "none"
     """Positions of all axes or of each: rotary ones turn queries and keys, learned ones are
     added to the input."""

@@ -18,6 +18,7 @@ import math
 from dataclasses import dataclass
 
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
+from spbench.workload.fields import ACROSS_HEADS
 from spbench.workload.workload import DTYPE_BYTES, Workload
 
 
@@ -26,7 +27,8 @@ class ParameterCount:
     """Parameters of a workload, by whether a strategy may cut them over the ranks."""
 
     cuttable: int
-    """Weights and biases of projections into sublayers, weights of projections out of them."""
+    """Weights and biases of projections into sublayers, weights of projections out of them, scales
+    of norms across heads."""
     replicated: int
     """Norms, modulation, positions, biases added after a reduction, the final projection."""
 
@@ -62,7 +64,8 @@ def _cuttable(sublayer: Sublayer, workload: Workload) -> int:
     match sublayer:
         case Attention():
             width, keys = workload.attention_width, workload.key_heads * workload.head_size
-            return (hidden + 1) * (width + 2 * keys) + width * hidden
+            norms = width + keys if workload.qk_norm == ACROSS_HEADS else 0
+            return (hidden + 1) * (width + 2 * keys) + width * hidden + norms
         case CrossAttention():
             width = math.prod(workload.cross_heads(sublayer))
             return (4 * hidden + 3) * width
@@ -74,7 +77,7 @@ def _cuttable(sublayer: Sublayer, workload: Workload) -> int:
 
 def _score_parameters(attention: Attention, workload: Workload) -> int:
     """Replicated parameters of scores: qk-norm, projection along the sequence, pair bias."""
-    count = 2 * workload.head_size if workload.qk_norm else 0
+    count = 2 * workload.head_size if workload.qk_norm is True else 0
     if attention.projection:
         count += 2 * attention.projection * workload.length(attention)
     if attention.pair_bias:

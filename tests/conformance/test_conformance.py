@@ -40,7 +40,15 @@ LOW_PRECISION = [pytest.param("float32", marks=pytest.mark.long), "bfloat16", "f
 IN_LOW_PRECISION = {"bfloat16": ("axes-2d-uneven", "pair-bias"), "float16": ("axes-2d-uneven",)}
 """Shapes of a short run by dtype."""
 if ALL:
-    every = ("axes-2d-uneven", "mixed", "pair-bias", "checkpointed", "causal", "projected")
+    every = (
+        "axes-2d-uneven",
+        "mixed",
+        "pair-bias",
+        "checkpointed",
+        "causal",
+        "projected",
+        "stacks",
+    )
     IN_LOW_PRECISION = dict.fromkeys(("float32", "bfloat16", "float16"), every)
 SEEDS = (0, 1) if ALL else (1,)
 """Of other dtypes; elsewhere it is 0."""

@@ -65,7 +65,7 @@ def workloads(draw: st.DrawFn) -> Workload | None:
         "kv_heads": draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0])),
         **draw(form),
         "norm": draw(st.sampled_from(["layer", "rms"])),
-        "qk_norm": draw(st.booleans()),
+        "qk_norm": draw(st.sampled_from([False, True, "across_heads"])),
         "positions": {name: draw(positions) for name in names},
         "modulation": draw(st.sampled_from(["none", "per_sample", "per_time"])),
         "batch": draw(st.integers(1, 2)),

@@ -145,9 +145,10 @@ def self_attention(
     qkv, keys = heads_of(x, weights, "qkv"), work.key_heads
     q, k, v = qkv[:, :, : work.heads], qkv[:, :, work.heads : -keys], qkv[:, :, -keys:]
     if work.qk_norm:
+        along = (-1,) if work.qk_norm is True else (-2, -1)
         q, k = (
             y
-            / (y.square().mean(-1, keepdim=True) + EPS).sqrt()
+            / (y.square().mean(along, keepdim=True) + EPS).sqrt()
             * weights[f"norm.{which}_norm.weight"]
             for y, which in ((q, "q"), (k, "k"))
         )

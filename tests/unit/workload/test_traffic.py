@@ -106,6 +106,20 @@ def test_volumes_where_heads_are_wider_than_hidden(ranks: int) -> None:
             assert sent(strategy, wide, ranks)[phase] == times * sent(strategy, plain, ranks)[phase]
 
 
+@pytest.mark.parametrize(("dtype", "number_bytes"), [("bfloat16", 4), ("float64", 8)])
+def test_a_norm_across_cut_heads(dtype: str, number_bytes: int) -> None:
+    """Megatron-SP sums two numbers a position for each attention, there and back; no other does."""
+    ranks, settings = 4, {"dtype": dtype, "mode": "train"}
+    plain = one_layer(ranks, **settings)
+    across = one_layer(ranks, qk_norm="across_heads", **settings)
+    for strategy in ("dsp", "ulysses", "rsa"):
+        assert sent(strategy, across, ranks)["forward"] == sent(strategy, plain, ranks)["forward"]
+    summed = 2 * 2 * Fraction(3, 4) * 2 * across.batch * across.tokens * number_bytes
+    for phase in ("forward", "backward"):
+        before, after = (sent("megatron-sp", work, ranks)[phase] for work in (plain, across))
+        assert after - before == summed
+
+
 def test_small_twin_of_the_paper_model() -> None:
     """dsp-720m-small: DSP to Ulysses 1 to 2 but for the saved last switch; Megatron-SP 8M."""
     work, ranks = find("dsp-720m-small"), 4

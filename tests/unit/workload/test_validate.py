@@ -80,13 +80,11 @@ def fields(draw: st.DrawFn) -> dict[str, Any]:
         "hidden": draw(st.one_of(*[fitting] * 6, st.integers(1, 40))),
         "heads": heads,
         "head_dim": draw(st.sampled_from([None] * 4 + [3, 6])),
-        "kv_heads": draw(st.sampled_from([None] * 3 + [1, heads, draw(st.integers(1, 8))])),
+        "kv_heads": draw(st.sampled_from([None] * 4 + [1, heads, draw(st.integers(1, 8))])),
         **draw(st.one_of(*[stack] * 4, st.fixed_dictionaries({"stacks": stacks}))),
         "norm": draw(st.sampled_from(["layer", "rms"])),
-        "qk_norm": draw(st.booleans()),
-        "positions": draw(
-            st.sampled_from(["none", "none", "learned", "rotary", {NO_AXIS: "none"}])
-        ),
+        "qk_norm": draw(st.sampled_from([False, True, "across_heads"])),
+        "positions": draw(st.sampled_from(["none"] * 4 + ["learned", "rotary", {NO_AXIS: "none"}])),
         "modulation": draw(st.sampled_from(["none", "per_sample", "per_time"])),
         "batch": draw(st.integers(1, 2)),
         "dtype": draw(st.sampled_from(["float64"] * 4 + ["float32", "bfloat16", "float16"])),
@@ -159,7 +157,7 @@ def test_no_means_no_and_yes_means_yes() -> None:
     """A refusal has a cause and an acceptance works, for drawn workloads, options and ranks."""
     seen: Counter[str] = Counter()
 
-    @examples(400, suppress_health_check=list(HealthCheck))
+    @examples(400, share=5, suppress_health_check=list(HealthCheck))
     @given(fields(), strategies(), st.integers(1, 8))
     def each(data: dict[str, Any], strategy: str, ranks: int) -> None:
         try:
@@ -219,6 +217,7 @@ MODEL = "run -w dsp-720m-small --device cpu"
         ("--set hidden=0", "hidden is 0: input should be greater than 0"),
         ("--set hidden=1", "use 4 or more"),
         ("--set depth=1001", "depth is 1001: input should be less than or equal to 1000"),
+        ("--set qk_norm=2", "qk_norm 2: it may be true (a norm of each head), across_heads or"),
         ("--set stacks=[]", "stacks is []: write a list of stacks, as in '- {depth: 2, block: ["),
         ("--set stacks=2", "stacks is 2: write a list of stacks, as in '- {depth: 2, block: ["),
         ("--set stacks.0.depth=2", "'stacks' has no parts; write stacks=value"),

@@ -257,6 +257,7 @@ def test_a_key_tells_cases_apart(more: dict[str, Any]) -> None:
         {"hidden": 96},
         {"heads": 3},
         {"head_dim": 12},
+        {"qk_norm": "across_heads"},
         {"depth": 2},
         {"block": PLAIN["block"][::-1]},
         {"modulation": "per_time"},
