@@ -38,15 +38,22 @@ class HeadShares:
 
     def matched(self, x: Tensor, rank: int) -> Tensor:
         """Key heads of ``rank``, repeated so that each serves equally many query heads."""
-        first, held = sum(self.queries[:rank]), self.keys[rank]
-        users = [
-            min((head + 1) * self.group, first + self.queries[rank]) - max(head * self.group, first)
-            for head in held
-        ]
+        users = self._users(rank)
         if len(set(users)) == 1:
             return x
         heads = zip(x.split(1, -2), users, strict=True)
         return torch.cat([head.expand(*_times(head, count)) for head, count in heads], -2)
+
+    def matched_size(self, rank: int) -> int:
+        """Number of key heads that ``matched`` gives."""
+        users = self._users(rank)
+        return len(users) if len(set(users)) == 1 else sum(users)
+
+    def _users(self, rank: int) -> list[int]:
+        """Query heads of ``rank`` that each of its key heads serves."""
+        first, last = sum(self.queries[:rank]), sum(self.queries[: rank + 1])
+        own = ((head * self.group, (head + 1) * self.group) for head in self.keys[rank])
+        return [min(end, last) - max(begin, first) for begin, end in own]
 
 
 def _times(head: Tensor, count: int) -> list[int]:
