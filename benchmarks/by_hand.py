@@ -53,7 +53,7 @@ def why_not(work: Workload) -> str | None:
         return f"{work.name} has a condition for each time; by hand there is one for each sample"
     for sublayer in work.kinds:
         if isinstance(sublayer, Attention) and (
-            len(sublayer.axes) > 1 or sublayer.projection or sublayer.pair_bias
+            len(sublayer.axes) > 1 or sublayer.projection or sublayer.pair_bias or sublayer.beside
         ):
             return f"{work.name} has attention other than plain or causal along one axis"
         if isinstance(sublayer, Mlp) and sublayer.activation != "gelu":

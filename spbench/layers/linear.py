@@ -11,14 +11,31 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import final
+from itertools import accumulate
+from typing import NamedTuple, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spbench.layers.memory_order import in_memory_order
-from spbench.workload.sharding import Shard, runs_of, shard_sizes
+from spbench.workload.sharding import Shard, Sizes, runs_of, shard_sizes
+
+
+class Stretch(NamedTuple):
+    """Places of a dim that are shared out by units: groups of heads with one key, or columns."""
+
+    units: int
+    width: int = 1
+    """Places of a unit: with g query heads to a key, g."""
+
+    @property
+    def length(self) -> int:
+        return self.units * self.width
+
+    def lengths(self, ranks: int) -> Sizes:
+        """Places of each rank."""
+        return tuple(count * self.width for count in shard_sizes(self.units, ranks))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,24 +44,17 @@ class LinearSpec:
 
     in_shape: tuple[int, ...]
     out_shape: tuple[int, ...]
-    units: int
-    """The number of parts that can be shared out: groups of heads with one key, or columns."""
-    widths: tuple[int, ...] = (1,)
-    """The dim is these stretches end to end, each ``units`` times its width long: with query
-    heads, key heads and value heads (g, 1, 1)."""
+    stretches: tuple[Stretch, ...]
+    """The dim that can be cut is these end to end: query, key and value heads; columns."""
 
     def part(self, dim: int, ranks: int) -> Shard:
-        """The part of each rank, where the cut dim is ``dim`` of a tensor."""
-        units = runs_of(shard_sizes(self.units, ranks))
-        starts = [self.units * sum(self.widths[:i]) for i in range(len(self.widths))]
-        stretches = list(zip(starts, self.widths, strict=True))
-        return Shard(
-            dim,
-            tuple(
-                tuple((start + first * width, count * width) for start, width in stretches)
-                for first, count in units
-            ),
-        )
+        """A rank's part, a run of every stretch, where the cut dim is ``dim`` of a tensor."""
+        starts = accumulate((each.length for each in self.stretches), initial=0)
+        by_stretch = [
+            [(start + first, held) for first, held in runs_of(each.lengths(ranks))]
+            for start, each in zip(starts, self.stretches, strict=False)
+        ]
+        return Shard(dim, tuple(zip(*by_stretch, strict=True)))
 
 
 def part_of(parameter: nn.Parameter) -> Shard | None:

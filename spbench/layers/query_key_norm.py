@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
-from spbench.layers.linear import LinearSpec, empty_parameter
+from spbench.layers.linear import LinearSpec, Stretch, empty_parameter
 from spbench.layers.memory_order import in_memory_order
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.fields import ACROSS_HEADS
@@ -52,7 +52,7 @@ class AcrossHeadsNorm(nn.Module):
 
     def _scale(self, workload: Workload, heads: int) -> nn.Module:
         units, shape = workload.key_heads, (heads, workload.head_size)
-        spec = LinearSpec(in_shape=(), out_shape=shape, units=units, widths=(heads // units,))
+        spec = LinearSpec(in_shape=(), out_shape=shape, stretches=(Stretch(units, heads // units),))
         part = spec.part(0, self.comm.size) if self.is_cut else None
         holder = nn.Module()
         holder.weight = empty_parameter(shape, part, self.comm.rank)

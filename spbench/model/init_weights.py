@@ -39,7 +39,7 @@ def load_weights(model: nn.Module, rank: int, seed: int, sharpness: float = 1.0)
             shape[part.dim] = part.length
         mean, scale = _mean_and_scale(name, shape)
         whole = named_tensor(name, tuple(shape), seed, parameter.device).mul_(scale).add_(mean)
-        if ".qkv." in name or ".kv." in name or ".q." in name:
+        if ".qkv" in name or ".kv." in name or ".q." in name:
             whole *= sharpness
         if part is not None:
             whole = torch.cat([whole.narrow(part.dim, *run) for run in part.runs[rank]], part.dim)

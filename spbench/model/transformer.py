@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from spbench.comm.collectives import Collectives
-from spbench.layers.linear import LinearSpec, WholeLinear
+from spbench.layers.linear import LinearSpec, Stretch, WholeLinear
 from spbench.model import sublayers
 from spbench.model.adaln import gated_sum
 from spbench.model.inputs import Inputs
 from spbench.model.modulation import Conditioning, ModulatedNorm, PlainNorm, modulation_indices
 from spbench.model.positions import LearnedPositions, RotaryTables
+from spbench.model.self_attention import Shared
 from spbench.strategies.base import Strategy
 from spbench.workload.flops import modulated
 from spbench.workload.sharding import Shard
@@ -89,7 +90,7 @@ class Transformer(nn.Module):
         self.first, self.last = layout[0], layout[-1]
         self.pairs = {axis: shards[axis].along(1) for axis in workload.pairs}
         self.positions = LearnedPositions(workload, comm)
-        shared = sublayers.Shared(tables=RotaryTables(workload), pairs=self.pairs)
+        shared = Shared(tables=RotaryTables(workload), pairs=self.pairs)
         count = modulated(workload)
         self.conditioning = Conditioning(workload, count) if count else None
         blocks: list[list[Residual]] = []
@@ -103,8 +104,11 @@ class Transformer(nn.Module):
             blocks[-1].append(Residual(norm, made, place))
         self.blocks = nn.ModuleList(Block(block, comm) for block in blocks)
         self.norm = PlainNorm(workload)
-        out = (workload.out_channels,)
-        self.final = WholeLinear(LinearSpec(in_shape=(workload.hidden,), out_shape=out, units=1))
+        channels = workload.out_channels
+        last = LinearSpec(
+            in_shape=(workload.hidden,), out_shape=(channels,), stretches=(Stretch(channels),)
+        )
+        self.final = WholeLinear(last)
 
     def forward(self, inputs: Inputs) -> Tensor:
         """The output for this rank's part of the inputs."""

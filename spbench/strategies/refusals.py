@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
+from spbench.workload.block import Attention, CrossAttention, Sublayer
 from spbench.workload.workload import Workload
 
 
@@ -22,8 +22,7 @@ def cut_why_not(workload: Workload, ranks: int) -> str | None:
             case CrossAttention():
                 unit = "heads of cross_attention" if sublayer.heads else "heads"
                 limits.append((sublayer.heads or workload.heads, unit))
-            case Mlp():
-                limits.append((workload.columns(sublayer), "columns of the mlp"))
+    limits += [(workload.columns(mlp), "columns of the mlp") for mlp in workload.mlps]
     return _too_few(*min(limits), ranks)
 
 

@@ -69,6 +69,18 @@ class BlockItem(Frozen):
         return data
 
 
+class Mlp(BlockItem):
+    """Two linear layers, ``ratio`` x hidden wide; swiglu adds a third as its gate."""
+
+    ratio: float = Field(alias="mlp", gt=0, lt=2**31)
+    activation: Activation = "gelu"
+
+    @property
+    def ways_in(self) -> int:
+        """Projections into it, each as wide as it is: swiglu has a second one."""
+        return 2 if self.activation == "swiglu" else 1
+
+
 class Attention(BlockItem):
     """Self-attention. Heads, key heads, qk-norm and positions are properties of the workload.
 
@@ -84,6 +96,8 @@ class Attention(BlockItem):
     pair_bias: Size | None = None
     """Channels of the pair tensor that gives each pair of positions a bias of its scores
     (AlphaFold 2, supplement, algorithm 7)."""
+    beside: Mlp | None = None
+    """An mlp of the same normed input, whose result is added to the attention's."""
 
     @field_serializer("axes")
     def _word_or_list(self, axes: tuple[str, ...]) -> str | list[str]:
@@ -102,18 +116,15 @@ class CrossAttention(BlockItem):
     """Heads of this sublayer; None: as many as the workload's."""
 
 
-class Mlp(BlockItem):
-    """Two linear layers, ``ratio`` x hidden wide; swiglu adds a third as its gate."""
-
-    ratio: float = Field(alias="mlp", gt=0, lt=2**31)
-    activation: Activation = "gelu"
-
-
 SUBLAYERS: dict[str, type[Frozen]] = {
     "attention": Attention,
     "cross_attention": CrossAttention,
     "mlp": Mlp,
 }
+
+
+PARTS: dict[str, type[Frozen]] = SUBLAYERS | {"beside": Mlp}
+"""Parts of a workload that have keys of their own."""
 
 
 def _kind(value: object) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from spbench.workload.block import SUBLAYERS
+from spbench.workload.block import PARTS
 from spbench.workload.validation_errors import suggestion, unknown_key, validated
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_lines import (
@@ -76,7 +76,7 @@ def load_text(text: str, where: str) -> Workload:
 def _loaded(data: YamlData) -> Workload:
     if data.value.keys() & {"workloads", "include"} and not data.value.keys() & {"block", "axes"}:
         raise data.error((), "this is a sweep; use 'spbench run --sweep'")
-    return validated(Workload, data, SUBLAYERS)
+    return validated(Workload, data, PARTS)
 
 
 def small_form(name: str, work: Workload) -> Workload:
@@ -103,7 +103,7 @@ def small_form(name: str, work: Workload) -> Workload:
     data |= {"axes": axes, "batch": scaled(small.batch, work.batch, full.batch)}
     data["name"] = small.name + work.name.removeprefix(full.name)
     where = f"{small.name}, the small form of {work.name}"
-    return validated(Workload, YamlData(value=data, where=where, lines={}), SUBLAYERS)
+    return validated(Workload, YamlData(value=data, where=where, lines={}), PARTS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +156,7 @@ def overridden(workload: Workload, overrides: Sequence[Override]) -> Workload:
             lines |= {(): override.line, (first, *inside): override.line}
         data[first] = _replaced(data, first, inside, override)
     where = " ".join(dict.fromkeys(override.where for override in overrides))
-    return validated(Workload, YamlData(value=data, where=where, lines=lines), SUBLAYERS)
+    return validated(Workload, YamlData(value=data, where=where, lines=lines), PARTS)
 
 
 def _replaced(data: dict[str, Any], first: str, inside: list[str], override: Override) -> Any:

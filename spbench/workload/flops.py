@@ -65,14 +65,14 @@ def _cuttable(sublayer: Sublayer, workload: Workload) -> int:
         case Attention():
             width, keys = workload.attention_width, workload.key_heads * workload.head_size
             norms = width + keys if workload.qk_norm == ACROSS_HEADS else 0
-            return (hidden + 1) * (width + 2 * keys) + width * hidden + norms
+            beside = _cuttable(sublayer.beside, workload) if sublayer.beside else 0
+            return (hidden + 1) * (width + 2 * keys) + width * hidden + norms + beside
         case CrossAttention():
             width = math.prod(workload.cross_heads(sublayer))
             return (4 * hidden + 3) * width
         case Mlp():
             columns = workload.columns(sublayer)
-            ways_in = 2 if sublayer.activation == "swiglu" else 1
-            return ways_in * columns * (hidden + 1) + columns * hidden
+            return sublayer.ways_in * columns * (hidden + 1) + columns * hidden
 
 
 def _score_parameters(attention: Attention, workload: Workload) -> int:
@@ -119,14 +119,14 @@ def _sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:
     match sublayer:
         case Attention():
             width = workload.attention_width + workload.key_heads * workload.head_size
-            return 4 * tokens * hidden * width + _score_flops(sublayer, workload)
+            beside = _sublayer_flops(sublayer.beside, workload) if sublayer.beside else 0
+            return 4 * tokens * hidden * width + _score_flops(sublayer, workload) + beside
         case CrossAttention():
             width = math.prod(workload.cross_heads(sublayer))
             ways = 4 * (tokens + workload.batch * sublayer.length) * hidden * width
             return ways + 4 * tokens * sublayer.length * width
         case Mlp():
-            products = 3 if sublayer.activation == "swiglu" else 2
-            return 2 * products * tokens * hidden * workload.columns(sublayer)
+            return 2 * (sublayer.ways_in + 1) * tokens * hidden * workload.columns(sublayer)
 
 
 def _score_flops(attention: Attention, workload: Workload) -> int:
@@ -172,8 +172,12 @@ def _kept(sublayer: Sublayer, workload: Workload, scored_axis: str) -> float:
         case Attention(projection=None):
             times = 2.0 if sublayer.pair_bias else 1.25 * (scored_axis in sublayer.attended)
             widths = 4 * (hidden + workload.attention_width)
+            widths += _kept_columns(sublayer.beside, workload) if sublayer.beside else 0
             return tokens * (widths + times * workload.length(sublayer) * workload.heads)
         case Mlp():
-            ways = 3 if sublayer.activation == "swiglu" else 2
-            return tokens * (4 * hidden + ways * workload.columns(sublayer))
+            return tokens * (4 * hidden + _kept_columns(sublayer, workload))
     return 8 * tokens * hidden
+
+
+def _kept_columns(mlp: Mlp, workload: Workload) -> int:
+    return (mlp.ways_in + 1) * workload.columns(mlp)

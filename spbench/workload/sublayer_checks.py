@@ -69,6 +69,8 @@ def _check_attention(attention: Attention, work: Workload, path: KeyPath) -> Non
         raise MisfitError(message, (*path, special[-1]))
     if attention.pair_bias:
         _check_pair_bias(attention, work, (*path, "pair_bias"))
+    if attention.beside:
+        check_sublayer(attention.beside, work, (*path, "beside"))
     rotary = work.rotary_axes(attention)
     if rotary and not _fits_rotary(work.head_size, len(rotary)):
         raise MisfitError(

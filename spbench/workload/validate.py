@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spbench.workload.block import Mlp
 from spbench.workload.sublayer_checks import check_sublayer, divisors, heads_that_fit, unknown_axis
 from spbench.workload.validation_errors import FORMS, MisfitError
 from spbench.workload.yaml_lines import KeyPath
@@ -82,7 +81,7 @@ def _check_size(work: Workload) -> None:
         message = f"{len(work.axes)} axes; at most {MAX_AXES} are planned for: join some into one"
         raise MisfitError(message, ("axes",))
     positions, width = work.batch * work.tokens, work.attention_width
-    mlps = [2 * work.columns(each) for each in work.kinds if isinstance(each, Mlp)]
+    mlps = [2 * work.columns(each) for each in work.mlps]
     for what, numbers, *blamed in (
         ("batch x axes x hidden", positions * work.hidden, ("axes",), ("batch",)),
         ("batch x axes x heads x head_dim", positions * width, ("head_dim",), ("axes",)),

@@ -16,12 +16,14 @@ M = TypeVar("M", bound=Frozen)
 EXAMPLES = {"attention": "time", "cross_attention": "120", "mlp": "4"}
 FORMS = {
     "block": "write a list of sublayers, as in '- attention: time'",
+    "beside": "write an mlp, as in {mlp: 4}",
     "stacks": "write a list of stacks, as in '- {depth: 2, block: [{attention: time}]}'",
     "depth": "write a number of blocks",
     "axes": "write names with their lengths, as in {time: 16, space: 256}",
     "bool_type": "write true or false",
     "too_short": "give one or more",
     "tuple_type": "write a list, as in [a, b]",
+    "model_type": "write a mapping, as in {key: value}",
     "list_type": "write a list, as in [a, b]",
     "dict_type": "write a mapping, as in {key: value}",
 }
@@ -61,7 +63,7 @@ def validated(model: type[M], data: YamlData, parts: Mapping[str, type[Frozen]])
         # A mistyped key gives two errors, unknown and missing; the unknown one says more.
         first: Any = min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
         path: KeyPath = first["loc"]
-        part = next((parts[key] for key in path[:-1] if key in parts), model)  # type: ignore[index]
+        part = next((parts[key] for key in path[-2::-1] if key in parts), model)  # type: ignore[index]
         path = _without_kinds(path)
         message = _message(first, path, part)
         misfit = first.get("ctx", {}).get("error")

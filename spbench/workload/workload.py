@@ -35,6 +35,12 @@ class Workload(WorkloadFields):
         return tuple(s for s in self.kinds if isinstance(s, Attention))
 
     @property
+    def mlps(self) -> tuple[Mlp, ...]:
+        """The mlps of the model, each kind once, also those beside an attention."""
+        given = [each.beside if isinstance(each, Attention) else each for each in self.kinds]
+        return tuple(each for each in given if isinstance(each, Mlp))
+
+    @property
     def parts(self) -> tuple[Stack, ...]:
         """The stacks that run one after another: one where ``depth`` and ``block`` are given."""
         if self.stacks is not None:

@@ -19,6 +19,7 @@ from spbench.strategies.registry import load
 from spbench.workload.reduced import reductions
 from spbench.workload.workload import Workload
 
+SWIGLU = {"mlp": 0.7, "activation": "swiglu"}
 AXES = ("time", "height", "width")
 
 
@@ -30,7 +31,8 @@ def attentions(draw: st.DrawFn, names: tuple[str, ...]) -> dict[str, Any]:
     special: dict[str, Any] = draw(
         st.sampled_from([{}, {}, {"causal": True}, {"projection": 4}, {"pair_bias": 3}])
     )
-    return {"attention": axes, **special}
+    beside = draw(st.sampled_from([{}, {}, {"beside": {"mlp": 1.3}}, {"beside": SWIGLU}]))
+    return {"attention": axes, **special, **beside}
 
 
 def as_stacks(stacks: list[dict[str, Any]]) -> dict[str, Any]:

@@ -113,10 +113,14 @@ def _name(sublayer: Sublayer, width: int) -> list[str]:
             words += ["causal"] if sublayer.causal else []
             words += [f"to {sublayer.projection}"] if sublayer.projection else []
             words += [f"pair bias {sublayer.pair_bias}"] if sublayer.pair_bias else []
+            words += ["beside", *_words_of(sublayer.beside)] if sublayer.beside else []
         case CrossAttention():
             words = ["cross", f"to {sublayer.length}"]
             words += [f"{sublayer.heads} heads"] if sublayer.heads else []
         case Mlp():
-            words = ["mlp", f"x {sublayer.ratio:g}"]
-            words += [sublayer.activation] if sublayer.activation != "gelu" else []
+            words = _words_of(sublayer)
     return [line for word in words for line in textwrap.wrap(word, width)]
+
+
+def _words_of(mlp: Mlp) -> list[str]:
+    return ["mlp", f"x {mlp.ratio:g}", *([mlp.activation] if mlp.activation != "gelu" else [])]

@@ -108,20 +108,46 @@ def sublayer_of(
 ) -> Tensor:
     match sublayer:
         case Mlp():
-            wide = x @ weights["up.weight"].T + weights["up.bias"]
-            gate, value = wide[..., : wide.shape[-1] // 2], wide[..., wide.shape[-1] // 2 :]
-            gated = sublayer.activation == "swiglu"
-            wide = F.silu(gate) * value if gated else F.gelu(wide, approximate="tanh")
-            return wide @ weights["down.weight"].T + weights["down.bias"]
+            active = activated(sublayer, x @ weights["up.weight"].T + weights["up.bias"])
+            return active @ weights["down.weight"].T + weights["down.bias"]
         case CrossAttention():
             context = given.text[:, : sublayer.length]
             q, kv = heads_of(x, weights, "q"), heads_of(context, weights, "kv")
             k, v = kv[:, :, : q.shape[2]], kv[:, :, q.shape[2] :]
             seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool)
             attended = torch.stack([attend(*qkv, seen) for qkv in zip(q, k, v, strict=True)])
+        case Attention(beside=None):
+            qkv = heads_of(x, weights, "qkv")
+            attended = self_attention(sublayer, work, weights, qkv, given, places)
         case Attention():
-            attended = self_attention(sublayer, work, weights, x, given, places)
+            return beside_mlp(sublayer, work, weights, x, given, places)
     return torch.einsum("bpzd,hzd->bph", attended, weights["out.weight"]) + weights["out.bias"]
+
+
+def activated(mlp: Mlp, wide: Tensor) -> Tensor:
+    gate, value = wide[..., : wide.shape[-1] // 2], wide[..., wide.shape[-1] // 2 :]
+    gated = mlp.activation == "swiglu"
+    return F.silu(gate) * value if gated else F.gelu(wide, approximate="tanh")
+
+
+def beside_mlp(
+    attention: Attention,
+    work: Workload,
+    weights: Weights,
+    x: Tensor,
+    given: Inputs,
+    places: list[tuple[int, ...]],
+) -> Tensor:
+    """attention(x) + mlp(x), whose weights lie side by side."""
+    assert attention.beside is not None
+    heads = work.heads + 2 * work.key_heads
+    count = heads * work.head_size
+    up, bias = weights["qkv_up.weight"], weights["qkv_up.bias"]
+    qkv = (x @ up[:count].T + bias[:count]).unflatten(-1, (heads, -1))
+    attended = self_attention(attention, work, weights, qkv, given, places).flatten(-2)
+    active = activated(attention.beside, x @ up[count:].T + bias[count:])
+    out = weights["out_down.weight"].split([attended.shape[-1], active.shape[-1]], 1)
+    return attended @ out[0].T + active @ out[1].T + weights["out_down.bias"]
 
 
 def heads_of(x: Tensor, weights: Weights, name: str) -> Tensor:
@@ -138,11 +164,11 @@ def self_attention(
     attention: Attention,
     work: Workload,
     weights: Weights,
-    x: Tensor,
+    qkv: Tensor,
     given: Inputs,
     places: list[tuple[int, ...]],
 ) -> Tensor:
-    qkv, keys = heads_of(x, weights, "qkv"), work.key_heads
+    keys = work.key_heads
     q, k, v = qkv[:, :, : work.heads], qkv[:, :, work.heads : -keys], qkv[:, :, -keys:]
     if work.qk_norm:
         along = (-1,) if work.qk_norm is True else (-2, -1)

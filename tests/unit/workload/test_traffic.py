@@ -106,6 +106,20 @@ def test_volumes_where_heads_are_wider_than_hidden(ranks: int) -> None:
             assert sent(strategy, wide, ranks)[phase] == times * sent(strategy, plain, ranks)[phase]
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_volumes_of_an_mlp_beside_an_attention(ranks: int) -> None:
+    """Megatron-SP gathers and scatters once for both; what others send knows no mlp."""
+    block = "[{attention: space, beside: {mlp: 4}}, {attention: time, beside: {mlp: 4}}]"
+    apart, beside = one_layer(ranks), one_layer(ranks, block=block)
+    for phase in ("forward", "backward"):
+        assert (
+            2 * sent("megatron-sp", beside, ranks)[phase]
+            == sent("megatron-sp", apart, ranks)[phase]
+        )
+        for strategy in ("dsp", "ulysses", "rsa"):
+            assert sent(strategy, beside, ranks)[phase] == sent(strategy, apart, ranks)[phase]
+
+
 @pytest.mark.parametrize(("dtype", "number_bytes"), [("bfloat16", 4), ("float64", 8)])
 def test_a_norm_across_cut_heads(dtype: str, number_bytes: int) -> None:
     """Megatron-SP sums two numbers a position for each attention, there and back; no other does."""

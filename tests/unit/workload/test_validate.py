@@ -38,7 +38,6 @@ from spbench.worker.rank_process import work
 from spbench.worker.reference import OneDevice, one_device
 from spbench.worker.step import Step
 from spbench.workload import workload as workload_module
-from spbench.workload.block import Mlp
 from spbench.workload.case import QUICK, Case, Combination, Job
 from spbench.workload.sharding import shard_sizes
 from spbench.workload.workload import Workload
@@ -52,17 +51,19 @@ CPU = torch.device("cpu")
 def sublayers(draw: st.DrawFn, names: tuple[str, ...]) -> dict[str, Any]:
     """A sublayer, sometimes along an unknown axis, causal, projected or with a pair bias."""
     kind = draw(st.sampled_from(["attention", "attention", "cross", "mlp"]))
+    ratios = st.sampled_from([0.01, 0.2, 0.5, 1.0, 2.3])
     if kind == "cross":
         heads = draw(st.sampled_from([{}, {}, {"heads": draw(st.integers(1, 6))}]))
         return {"cross_attention": draw(st.integers(1, 5)), **heads}
     if kind == "mlp":
         activation = draw(st.sampled_from(["gelu", "swiglu"]))
-        return {"mlp": draw(st.sampled_from([0.01, 0.2, 0.5, 1.0, 2.3])), "activation": activation}
+        return {"mlp": draw(ratios), "activation": activation}
     axis = st.sampled_from([*names * 12, NO_AXIS])
     specials = [{}, {}, {}, {"causal": True}, {"projection": 3}, {"pair_bias": 2}]
     special = draw(st.sampled_from([*specials, {"causal": True, "pair_bias": 3}]))
     axes = draw(st.lists(axis, min_size=1, max_size=len(names), unique=True))
-    return {"attention": axes, **special}
+    beside = draw(st.sampled_from([{}, {}, {}, {"beside": {"mlp": draw(ratios)}}]))
+    return {"attention": axes, **special, **beside}
 
 
 @st.composite
@@ -137,8 +138,7 @@ def a_rank_idles(workload: Workload, strategy: Strategy, ranks: int) -> bool:
     axes = set(strategy.layout(workload, ranks))
     held = [strategy.shard(workload, axis, ranks).sizes for axis in axes]
     if strategy.cuts_weights:
-        mlps = [sublayer for sublayer in workload.kinds if isinstance(sublayer, Mlp)]
-        held += [shard_sizes(workload.columns(mlp), ranks) for mlp in mlps]
+        held += [shard_sizes(workload.columns(mlp), ranks) for mlp in workload.mlps]
     return any(0 in sizes for sizes in held)
 
 
@@ -187,6 +187,7 @@ def test_no_means_no_and_yes_means_yes() -> None:
     assert min(seen["raises"], seen["idle"], seen["is"]) >= (2 if ALL else 1), seen
 
 
+BESIDE = '--set block=[{"attention":"time","beside":'
 HUGE = "--set head_dim=2147483647"
 STACKS = '--set stacks=[{"depth":2,"block":[{"mlp":2}]}]'
 MODEL = "run -w dsp-720m-small --device cpu"
@@ -218,6 +219,14 @@ MODEL = "run -w dsp-720m-small --device cpu"
         ("--set hidden=1", "use 4 or more"),
         ("--set depth=1001", "depth is 1001: input should be less than or equal to 1000"),
         ("--set qk_norm=2", "qk_norm 2: it may be true (a norm of each head), across_heads or"),
+        (BESIDE + "4}]", "block.0.beside is 4: write an mlp, as in {mlp: 4}"),
+        (BESIDE + '{"mlp":4,"beside":3}}]', "unknown key 'beside'. Known: mlp, activation"),
+        (BESIDE + '{"mlp":0.001}}]', "mlp ratio 0.001 leaves no columns of 192"),
+        (
+            BESIDE + '{"mlp":65}}]',
+            "mlp 65 is a factor of hidden, at most 64, and looks like a width",
+        ),
+        (BESIDE + '{"mlp":0}}]', "block.0.beside.mlp is 0: input should be greater than 0"),
         ("--set stacks=[]", "stacks is []: write a list of stacks, as in '- {depth: 2, block: ["),
         ("--set stacks=2", "stacks is 2: write a list of stacks, as in '- {depth: 2, block: ["),
         ("--set stacks.0.depth=2", "'stacks' has no parts; write stacks=value"),

@@ -1,0 +1,174 @@
+"""Self-attention as modules; each calls the strategy at its seams.
+
+    x (B, *axes, H)  ->  linear_in  ->  q, k, v (B, *axes, Z, D)  ->  attend  ->  linear_out
+
+Between the projections the axes may be whole or cut; only the strategy knows which.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from spbench.comm.collectives import Collectives
+from spbench.layers.attention import Scores
+from spbench.layers.linear import LinearSpec, Stretch
+from spbench.layers.memory_order import joined_in_memory_order, split_in_memory_order
+from spbench.layers.pair_bias import PairBias
+from spbench.layers.query_key_norm import AcrossHeadsNorm, EachHeadNorm
+from spbench.model.inputs import Inputs
+from spbench.model.positions import Rotary, RotaryTables
+from spbench.strategies.base import Strategy
+from spbench.workload.block import Attention
+from spbench.workload.fields import ACROSS_HEADS
+from spbench.workload.sharding import Shard
+from spbench.workload.workload import Workload
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """The rotary tables and pair shards that all self-attentions of a model use."""
+
+    tables: RotaryTables
+    pairs: dict[str, Shard]
+    """How the pair tensor of each axis is cut."""
+
+
+class Attending(nn.Module, ABC):
+    """Attention along one axis or several joined, between projections that a subclass has."""
+
+    def __init__(
+        self,
+        attention: Attention,
+        workload: Workload,
+        strategy: Strategy,
+        comm: Collectives,
+        shared: Shared,
+    ) -> None:
+        super().__init__()
+        self.strategy, self.comm = strategy, comm
+        self.dims, self.causal = workload.dims(attention), attention.causal
+        self.norm: EachHeadNorm | AcrossHeadsNorm | None = None
+        if workload.qk_norm == ACROSS_HEADS:
+            self.norm = AcrossHeadsNorm(workload, comm, is_cut=strategy.cuts_weights)
+        elif workload.qk_norm:
+            self.norm = EachHeadNorm(workload.head_size)
+        self.rotary = Rotary(attention, workload, shared.tables, comm)
+        self.projection: nn.Parameter | None = None
+        if attention.projection:
+            lengths = [workload.axes[axis] for axis in workload.axes if axis in attention.axes]
+            self.projection = nn.Parameter(torch.empty(2, attention.projection, *lengths))
+        self.bias: PairBias | None = None
+        if attention.pair_bias:
+            self.bias = PairBias(attention.pair_bias, workload.heads)
+            self.bias_axis = attention.axes[0]
+            self.bias_shard = shared.pairs[self.bias_axis]
+
+    @abstractmethod
+    def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
+        """(B, *axes, H) -> (B, *axes, H)."""
+
+    def attended(self, q: Tensor, k: Tensor, v: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
+        """What attention makes of q, k and v; in the shape of ``q``, (B, *axes, Z, D)."""
+        if self.norm is not None:
+            q, k = self.norm(q, k)
+        q, k = self.rotary(q, k, self.strategy.inside(shard))
+        scores = Scores(
+            dims=self.dims,
+            causal=self.causal,
+            projection=self.projection,
+            bias=None if self.bias is None else self.bias(inputs.pairs[self.bias_axis]),
+            bias_shard=None if self.bias is None else self.bias_shard,
+        )
+        return self.strategy.attend(q, k, v, scores, shard, self.comm)
+
+
+@final
+class SelfAttention(Attending):
+    """One projection to q, k and v of all heads, attention, and the projection out of it."""
+
+    def __init__(
+        self,
+        attention: Attention,
+        workload: Workload,
+        strategy: Strategy,
+        comm: Collectives,
+        shared: Shared,
+    ) -> None:
+        super().__init__(attention, workload, strategy, comm, shared)
+        hidden, units = workload.hidden, workload.key_heads
+        self.group = group = workload.heads // units
+        heads_in = LinearSpec(
+            in_shape=(hidden,),
+            out_shape=((group + 2) * units, workload.head_size),
+            stretches=(Stretch(units, group), Stretch(units), Stretch(units)),
+        )
+        heads_out = LinearSpec(
+            in_shape=workload.all_heads, out_shape=(hidden,), stretches=(Stretch(units, group),)
+        )
+        self.qkv = strategy.linear_in(heads_in, comm)
+        self.out = strategy.linear_out(heads_out, comm)
+
+    def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
+        qkv = self.qkv(x, shard)
+        keys = qkv.shape[-2] // (self.group + 2)
+        q, k, v = split_in_memory_order(qkv, (self.group * keys, keys, keys), -2, features=2)
+        out: Tensor = self.out(self.attended(q, k, v, inputs, shard), shard)
+        return out
+
+
+@final
+class AttentionBesideMlp(Attending):
+    """Attention and an mlp of the same input: one product into both, and one out of both.
+
+    The columns of the first are q, k, v and the mlp's; what comes out of both goes end to end into
+    the second. So a strategy that gathers and scatters around its products does each once.
+    """
+
+    def __init__(
+        self,
+        attention: Attention,
+        workload: Workload,
+        strategy: Strategy,
+        comm: Collectives,
+        shared: Shared,
+    ) -> None:
+        super().__init__(attention, workload, strategy, comm, shared)
+        assert attention.beside is not None, "an attention alone has no joint projections"
+        self.head_dim, units = workload.head_size, workload.key_heads
+        queries = Stretch(units, workload.heads // units * self.head_dim)
+        keys, columns = Stretch(units, self.head_dim), Stretch(workload.columns(attention.beside))
+        ways = (columns,) * attention.beside.ways_in
+        into, out = (queries, keys, keys, *ways), (queries, columns)
+        hidden, (wide, narrow) = workload.hidden, (sum(x.length for x in xs) for xs in (into, out))
+        joint_in = LinearSpec(in_shape=(hidden,), out_shape=(wide,), stretches=into)
+        joint_out = LinearSpec(in_shape=(narrow,), out_shape=(hidden,), stretches=out)
+        self.qkv_up = strategy.linear_in(joint_in, comm)
+        self.out_down = strategy.linear_out(joint_out, comm)
+        rank, ranks = (comm.rank, comm.size) if strategy.cuts_weights else (0, 1)
+        self.widths = [each.lengths(ranks)[rank] for each in into]
+
+    def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
+        *qkv, up = split_in_memory_order(
+            self.qkv_up(x, shard), [*self.widths[:3], sum(self.widths[3:])], -1
+        )
+        q, k, v = (each.unflatten(-1, (-1, self.head_dim)) for each in qkv)
+        attended = self.attended(q, k, v, inputs, shard).flatten(-2)
+        active = activated(up, self.widths[3:])
+        out: Tensor = self.out_down(joined_in_memory_order([attended, active]), shard)
+        return out
+
+
+def activated(wide: Tensor, ways: Sequence[int]) -> Tensor:
+    """Gelu, or where two ways go into an mlp, the silu of the first times the second (swiglu)."""
+    if len(ways) == 1:
+        return F.gelu(wide, approximate="tanh")
+    gate, value = split_in_memory_order(wide, ways, -1)
+    return F.silu(gate) * value
