@@ -14,6 +14,7 @@ from typing import ClassVar, final
 
 from spbench.strategies.base import Layout, Strategy
 from spbench.workload.block import Sublayer
+from spbench.workload.sharding import Shard
 from spbench.workload.step_traffic import Move
 from spbench.workload.traffic import waited_bytes
 from spbench.workload.workload import Workload
@@ -26,6 +27,8 @@ class FixedAxis(Strategy, ABC):
     """One axis stays sharded: the cheapest, or the option ``shard_axis``."""
 
     switches: ClassVar[bool] = False
+    zigzag: ClassVar[bool] = False
+    """Whether ranks hold zigzag shards of a causal axis, so that all compute as much."""
     shard_axis: str = AUTO
 
     def misfit(self, workload: Workload) -> str | None:
@@ -47,6 +50,17 @@ class FixedAxis(Strategy, ABC):
             return None
         limit = f"use 1 to {length} ranks"
         return f"{length} positions of {axis} cannot be split over {ranks} ranks; {limit}"
+
+    @final
+    def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
+        cut = Shard.causal if self.zigzag and workload.is_causal(axis) else Shard.even
+        return cut(workload.dim(axis), workload.axes[axis], ranks)
+
+    @final
+    def notes(self, workload: Workload, ranks: int) -> str:
+        (axis,) = set(self.layout(workload, ranks))
+        masked = self.zigzag and ranks > 1 and workload.is_causal(axis)
+        return self.shard(workload, axis, ranks).in_words(axis) if masked else ""
 
     @final
     def layout(self, workload: Workload, ranks: int) -> Layout:

@@ -40,16 +40,8 @@ class RingSelfAttention(FixedAxis):
     """With ``reduce_scatter`` it sums dK and dV so that each rank gets only its own part."""
 
     keeps_scores: ClassVar[bool] = True
+    zigzag: ClassVar[bool] = True
     reduce_scatter: bool = False
-
-    def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
-        cut = Shard.causal if workload.is_causal(axis) else Shard.even
-        return cut(workload.dim(axis), workload.axes[axis], ranks)
-
-    def notes(self, workload: Workload, ranks: int) -> str:
-        (axis,) = set(self.layout(workload, ranks))
-        masked = ranks > 1 and workload.is_causal(axis)
-        return self.shard(workload, axis, ranks).in_words(axis) if masked else ""
 
     def sublayer_traffic(
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int

@@ -91,7 +91,7 @@ EXCHANGES: Mapping[str, Callable[[Collectives, Example], Pair]] = {
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
     "all_reduce": _all_reduce,
-    "ring": _ring,
+    "p2p": _ring,
 }
 
 

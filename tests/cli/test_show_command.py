@@ -211,7 +211,7 @@ def test_no_line_is_wider_than_asked(width: int, name: str, ranks: int) -> None:
     drawn = lines(shown, width)
     assert max(map(len, drawn)) <= width
     for one in shown.lanes:
-        titles = [line for line in drawn if line.split()[:1] == [one.strategy]]
+        titles = [line for line in drawn if line.split(" ")[0] == one.strategy]
         assert len(titles) == (len(shown.frames(width)) if one.legs else 1)
 
 

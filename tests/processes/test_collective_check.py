@@ -70,7 +70,7 @@ def test_right_exchanges(ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyP
         f"{op} of {cut} shards ({whose} group)"
         for whose in ("strategy", "gradients")
         for cut in ("even", "uneven")
-        for op in ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "ring")
+        for op in ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "p2p")
     ]
     assert announced == [*names, "16 MiB against the clock"]
     for rank, result in enumerate(results):
@@ -268,4 +268,4 @@ def test_real_ranks_are_ended_at_the_deadline(tmp_path: Path) -> None:
 
 def test_every_exchange_is_a_collective_of_the_model() -> None:
     """The exchanges are all operations that a strategy can call; shifts are tried as a ring."""
-    assert {"p2p" if op == "ring" else op for op in EXCHANGES} == set(OPS)
+    assert set(EXCHANGES) == set(OPS)

@@ -10,7 +10,7 @@ shaded: a strategy that shards it there must communicate. DSP's line hops out of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from rich.text import Span, Text
@@ -18,15 +18,16 @@ from rich.text import Span, Text
 from spbench.report.diagram.layout import LABEL, Frame, Picture
 from spbench.report.fit_width import folded, has_room, packed
 from spbench.workload.predicted import Lane, Leg
+from spbench.workload.traffic import Op
 
 GAP = 3
 """Spaces between the transfers of neighbours, which would else read as one list."""
-WORDS = {
-    "all_to_all": "all-to-all",
-    "all_gather": "gather",
-    "reduce_scatter": "scatter",
-    "all_reduce": "all-reduce",
-    "p2p": "ring",
+PLURALS = {
+    "all_to_all": "all-to-alls",
+    "all_gather": "gathers",
+    "reduce_scatter": "scatters",
+    "all_reduce": "all-reduces",
+    "p2p": "rings",
 }
 
 
@@ -98,17 +99,21 @@ def _transfers(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
     """The transfers under each sublayer: in one line, or below each other where it is too short."""
     legs = [(frame.at(i), lane.legs[i]) for i in frame.sublayers if lane.legs[i].transfers]
     figures = [picture.figure(leg.sent_bytes) for _, leg in legs]
-    brief = [(at, f"{_counted(leg)} {n}") for (at, leg), n in zip(legs, figures, strict=True)]
+    brief = [(at, f"{_listed(leg)} {n}") for (at, leg), n in zip(legs, figures, strict=True)]
     if has_room(brief, GAP) and has_room([*brief[-1:], (frame.end + 1, "")]):
         yield from [packed(brief)] if brief else []
         return
     for row in range(max(len(leg.transfers) for _, leg in legs)):
         ops = [(at, leg.transfers[row].op) for at, leg in legs if row < len(leg.transfers)]
-        yield packed((at, WORDS[op]) for at, op in ops)
+        yield packed((at, _counted([op])) for at, op in ops)
     yield packed((at, figure) for (at, _), figure in zip(legs, figures, strict=True))
 
 
-def _counted(leg: Leg) -> str:
+def _listed(leg: Leg) -> str:
     """'2 rings', or 'gather, scatter'."""
-    groups = ((WORDS[op], len(list(same))) for op, same in groupby(x.op for x in leg.transfers))
-    return ", ".join(f"{count} {word}s" if count > 1 else word for word, count in groups)
+    return ", ".join(_counted(list(same)) for _, same in groupby(x.op for x in leg.transfers))
+
+
+def _counted(same: Sequence[Op]) -> str:
+    word = PLURALS[same[0]]
+    return word.removesuffix("s") if len(same) == 1 else f"{len(same)} {word}"
