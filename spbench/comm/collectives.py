@@ -164,6 +164,11 @@ class Collectives:
             self.transport.shift(blocks[(owner - 1) % self.size], blocks[owner % self.size]).wait()
         return whole.movedim(0, shard.dim)
 
+    def start_shift(self, x: Tensor, length: int) -> Pending:
+        """A contiguous ``x`` goes to the next rank; what comes is ``length`` long. No backward."""
+        coming = self.transport.empty(x, resized(x.shape, 0, length))
+        return Pending(self.transport.shift(coming, x), coming)
+
     def start_all_gather(self, x: Tensor, shard: Shard) -> Pending:
         """An all-gather to be waited for later. No backward."""
         if self.size == 1:

@@ -41,9 +41,10 @@ def joined_in_memory_order(parts: Sequence[Tensor], features: int = 1) -> Tensor
     return restored(torch.cat([part.permute(order) for part in parts], -1), leading)
 
 
-def put_outermost(x: Tensor, dim: int) -> Tensor:
+def put_outermost(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
     """``x`` with ``dim`` outermost in memory and the others in their order; a copy unless it is."""
-    return x.movedim(dim, 0).contiguous().movedim(0, dim)
+    moved = x.movedim(dim, 0).to(dtype or x.dtype, memory_format=torch.contiguous_format)
+    return moved.contiguous().movedim(0, dim)
 
 
 def _is_sorted(order: Sequence[int]) -> bool:
