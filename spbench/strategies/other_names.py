@@ -1,13 +1,24 @@
-"""The names that papers and other programs have for strategies, for hints alone."""
+"""Strategies in a line each, and the names that papers and other programs have for them."""
 
 from __future__ import annotations
 
+SUMMARIES = {
+    "dsp": "shards an axis that is not attended, switches between sublayers",
+    "ulysses": "swaps the sharded axis for sharded heads around attention",
+    "megatron-sp": "cuts the weights, gathers and scatters around each sublayer",
+    "rsa": "passes K, then V round a ring, one full row of scores",
+    "ring": "passes K and V round a ring, merges blocks by log-sum-exp",
+    "kv-gather": "gathers K and V, each rank attends with its own queries",
+}
+
 OTHER_NAMES = {
     **dict.fromkeys(("deepspeed", "deepspeed-ulysses", "ds-ulysses"), "ulysses"),
-    **dict.fromkeys(("ring", "ring-attention", "ring-self-attention"), "rsa"),
+    "ring-self-attention": "rsa",
+    **dict.fromkeys(("ring-attention", "zigzag", "context-parallel", "cp"), "ring"),
+    **dict.fromkeys(("kv-all-gather", "all-gather", "llama3", "gather"), "kv-gather"),
     **dict.fromkeys(("tp", "tensor-parallel", "megatron-tp"), "megatron-sp"),
 }
-"""Each name, and the strategy that has it, or the nearest one here."""
+"""Each name, and the strategy that has it, or the nearest one here; for hints alone."""
 
 
 def own_name(name: str) -> str:

@@ -32,6 +32,29 @@ def _too_few(count: int, unit: str, ranks: int) -> str | None:
     return f"{count} {unit} cannot be split over {ranks} ranks; use 1 to {count} ranks"
 
 
+def blocks_why_not(axis: str, workload: Workload) -> str | None:
+    """Why attention along ``axis`` cannot go block by block of keys, on any number of ranks."""
+    for each in workload.attentions:
+        outermost = next(a for a in workload.axes if a in each.axes)
+        if each.causal and axis in each.axes and axis != outermost:
+            joined = " and ".join(a for a in workload.axes if a in each.axes)
+            return (
+                f"a causal mask over {joined} leaves whole blocks of keys along {outermost} alone; "
+                f"shard that axis, of {workload.axes[outermost]} positions"
+            )
+    return None
+
+
+def biased_why_not(axis: str, workload: Workload) -> str | None:
+    """Why attention along ``axis`` cannot be merged from parts, on any number of ranks."""
+    if not any(each.pair_bias and axis in each.axes for each in workload.attentions):
+        return None
+    return (
+        f"kernels that give the log-sum-exp take no pair bias, which attention along {axis} has; "
+        "shard another axis, or take a strategy that shares heads, gathers keys or keeps scores"
+    )
+
+
 def nothing_to_switch(workload: Workload) -> str:
     """Why no axis can be sharded while others are attended, on any number of ranks."""
     if len(workload.axes) == 1:

@@ -24,13 +24,8 @@ BUILT_IN = {
     "ulysses": "spbench.strategies.ulysses:Ulysses",
     "megatron-sp": "spbench.strategies.megatron_sp:MegatronSP",
     "rsa": "spbench.strategies.rsa:RingSelfAttention",
-}
-
-SUMMARIES = {
-    "dsp": "shards an axis that is not attended, switches between sublayers",
-    "ulysses": "swaps the sharded axis for sharded heads around attention",
-    "megatron-sp": "cuts the weights, gathers and scatters around each sublayer",
-    "rsa": "passes K, then V round a ring, one full row of scores",
+    "ring": "spbench.strategies.ring:Ring",
+    "kv-gather": "spbench.strategies.kv_gather:KVGather",
 }
 
 

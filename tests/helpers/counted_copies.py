@@ -16,10 +16,15 @@ from spbench.comm.packing import Cut, Cuts, pack, unpacked
 from spbench.comm.transport import DONE, Handle, Several, Transport, Transports
 from spbench.strategies.registry import load
 from spbench.worker.step import Step
+from spbench.workload.mesh import Groups
 from spbench.workload.workload import Workload
 
 COPIES = {"copy_", "clone", "cat", "stack", "_to_copy"}
-AROUND = ("spbench/comm/", "spbench/layers/ring_scores.py: fold_keys")
+AROUND = (
+    "spbench/comm/",
+    "spbench/layers/ring_scores.py: fold_keys",
+    "spbench/layers/key_blocks.py",
+)
 """Where copies are made for the sake of a collective."""
 PRODUCT = Path(spbench.__file__).parent
 WEIGHTS = "spbench/comm/gradient_buckets.py"
@@ -28,6 +33,10 @@ WEIGHTS = "spbench/comm/gradient_buckets.py"
 @final
 class NcclPacking(Transport):
     """Packs and unpacks as NCCL's transport does, and receives zeros."""
+
+    def _part(self, groups: Groups) -> NcclPacking:
+        (members,) = (group for group in groups if self.rank in group)
+        return NcclPacking(members.index(self.rank), len(members))
 
     def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
         flat, unpack = unpacked(received)

@@ -18,8 +18,15 @@ from matplotlib.axes import Axes
 from spbench.analysis.compare_strategies import Line
 from spbench.report import units
 
-COLOURS = {"dsp": "#0072B2", "ulysses": "#E69F00", "megatron-sp": "#009E73", "rsa": "#CC79A7"}
-MORE_COLOURS = ("#56B4E9", "#D55E00", "#F0E442", "#000000", "#999999")
+COLOURS = {
+    "dsp": "#0072B2",
+    "ulysses": "#E69F00",
+    "megatron-sp": "#009E73",
+    "rsa": "#CC79A7",
+    "ring": "#56B4E9",
+    "kv-gather": "#D55E00",
+}
+MORE_COLOURS = ("#F0E442", "#000000", "#999999")
 HATCHES = ("..", "\\\\\\", "oo", "++", "--")
 FILL = 0.92
 """Share of its place that a bar is wide."""

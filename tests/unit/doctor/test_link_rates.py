@@ -40,10 +40,11 @@ def test_sizes_are_the_strategies() -> None:
     assert rows[:3] == [
         ("all_to_all", False, [274752, 274752], ["ulysses"]),
         ("all_to_all", False, [91584, 91584], ["dsp", "ulysses"]),
-        ("all_gather", False, [183168, 183168], ["megatron-sp"]),
+        ("all_gather", False, [366336, 366336], ["kv-gather"]),
     ]
-    assert ("all_reduce", True, [2822120], ["dsp", "ulysses", "rsa"]) in rows
-    assert len(rows) == 8
+    assert ("all_gather", False, [183168, 183168], ["megatron-sp"]) in rows
+    assert ("all_reduce", True, [2822120], ["dsp", "ulysses", "rsa", "ring", "kv-gather"]) in rows
+    assert len(rows) == 11
 
 
 def test_sizes_that_are_nearly_equal_are_one_row() -> None:

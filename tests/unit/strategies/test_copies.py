@@ -11,8 +11,16 @@ from helpers.spbench_process import ROOT
 from spbench.workload.catalogue import find, with_settings
 
 RANKS = 4
-LIMITS = {"megatron-sp": (0, 0), "dsp": (1, 1), "ulysses": (4, 4), "rsa": (2 * 2, 2 * 2)}
-"""The most in forward and in backward: one for each switch, two for each ring."""
+LIMITS = {
+    "megatron-sp": (0, 0),
+    "dsp": (1, 1),
+    "ulysses": (4, 4),
+    "rsa": (2 * 2, 2 * 2),
+    "ring": (1, 0),
+    "kv-gather": (1, 2),
+}
+"""The most in forward and in backward: one for each switch, two for each ring of whole rows, one
+for K and V as one message, two for their gradients as one."""
 TABLE = "## Copies of activations around collectives"
 
 

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from spbench.strategies.dsp import DSP
-from spbench.strategies.registry import load
+from spbench.strategies.registry import BUILT_IN, load
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.sharding import shard_sizes
@@ -221,6 +221,6 @@ def test_joint_attention_among_others_shares_its_heads() -> None:
 def test_timesformer_on_eight_ranks() -> None:
     """8 frames fit 8 ranks, 196 patches and 12 heads do not divide: no strategy declines."""
     work = find("timesformer")
-    for name in ("dsp", "ulysses", "megatron-sp", "rsa"):
+    for name in BUILT_IN:
         assert load(name).why_not(work, 8) is None
     assert set(load("dsp").layout(work, 8)) == {"time", "space"}

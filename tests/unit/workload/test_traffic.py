@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spbench.strategies.describe import lanes
-from spbench.strategies.registry import load
+from spbench.strategies.registry import BUILT_IN, load
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.sent_counts import busiest_rank, by_busiest, by_op, by_phase, count
 from spbench.workload.sharding import shard_sizes
@@ -45,7 +45,7 @@ HUGE = {
 }
 
 
-@pytest.mark.parametrize("strategy", ["dsp", "ulysses", "megatron-sp", "rsa"])
+@pytest.mark.parametrize("strategy", [*BUILT_IN])
 @pytest.mark.parametrize("what", HUGE)
 def test_huge_numbers_are_planned_at_once(what: str, strategy: str) -> None:
     """The time to predict a step grows little with heads, depth and ranks. Where shards are even,
@@ -60,7 +60,7 @@ def test_huge_numbers_are_planned_at_once(what: str, strategy: str) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 5])
-@pytest.mark.parametrize("strategy", ["dsp", "ulysses", "megatron-sp", "rsa"])
+@pytest.mark.parametrize("strategy", [*BUILT_IN])
 def test_the_busiest_rank_is_found_among_all(strategy: str, ranks: int) -> None:
     """Looking at each kind of rank once gives what looking at every rank does."""
     work = find("axes-2d-uneven", "verify")
@@ -73,14 +73,16 @@ def test_the_busiest_rank_is_found_among_all(strategy: str, ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_volumes_of_a_layer(ranks: int) -> None:
-    """Forward: DSP 2M/N (less its last switch), Ulysses 4M/N, RSA 2M, Megatron-SP 8M, times f."""
+    """Forward: DSP 2M/N (less its last switch), Ulysses 4M/N, rings and K/V gather 2M, Megatron-SP
+    8M, times f."""
     work = one_layer(ranks)
     M, f = work.activation_bytes, Fraction(ranks - 1, ranks)
     assert sent("dsp", work, ranks)["forward"] == f * M / ranks
     assert sent("dsp", work.model_copy(update={"depth": 5}), ranks)["forward"] == 9 * f * M / ranks
     assert sent("ulysses", work, ranks)["forward"] == 4 * f * M / ranks
     assert sent("ulysses:every-attention", work, ranks)["forward"] == 8 * f * M / ranks
-    assert sent("rsa", work, ranks)["forward"] == 2 * f * M
+    for name in ("rsa", "ring", "kv-gather"):
+        assert sent(name, work, ranks)["forward"] == 2 * f * M
     assert sent("megatron-sp", work, ranks)["forward"] == 8 * f * M
 
 
@@ -95,6 +97,28 @@ def test_volumes_of_a_backward(ranks: int) -> None:
     assert sent("rsa:reduce-scatter", work, ranks)["backward"] == 4 * f * M
     assert sent("megatron-sp", work, ranks)["backward"] == 12 * f * M
     assert sent("megatron-sp:keep-input", work, ranks)["backward"] == 8 * f * M
+    assert sent("kv-gather", work, ranks)["backward"] == 4 * f * M
+    assert sent("kv-gather:keep-keys", work, ranks)["backward"] == 2 * f * M
+
+
+@pytest.mark.parametrize(("dtype", "wide", "half"), [("bfloat16", 6, 4), ("float32", 4, 4)])
+def test_gradients_round_a_ring_have_four_bytes(dtype: str, wide: int, half: int) -> None:
+    """Backward of a ring: 2M of K and V, and 2M of their gradients or twice that in 16 bits."""
+    work = one_layer(4, dtype=dtype)
+    unit = Fraction(3, 4) * work.activation_bytes
+    assert sent("ring", work, 4)["backward"] == wide * unit
+    assert sent("ring:half-gradients", work, 4)["backward"] == half * unit
+
+
+@pytest.mark.parametrize("group", [1, 2, 4, 8])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_a_gather_of_keys_over_ulysses(ranks: int, group: int) -> None:
+    """N/(g+1) of its bytes, with g queries for a key head: fewer where groups outnumber ranks."""
+    block = "[{attention: [time, space]}]"
+    heads = {"heads": group * ranks, "hidden": 4 * group * ranks, "kv_heads": ranks}
+    work = one_layer(ranks, block=block, **heads)
+    ulysses, gather = (sent(name, work, ranks)["forward"] for name in ("ulysses", "kv-gather"))
+    assert Fraction(gather, ulysses) == Fraction(ranks, group + 1)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -147,7 +171,7 @@ def test_small_twin_of_the_paper_model() -> None:
 
 def test_forward_mode_sends_nothing_back() -> None:
     """Inference has neither a backward nor a gradient phase."""
-    for name in ("dsp", "ulysses", "megatron-sp", "rsa"):
+    for name in BUILT_IN:
         by_phase = sent(name, one_layer(4, mode="forward"), 4)
         assert by_phase["forward"] > 0
         assert by_phase["backward"] == by_phase["gradients"] == 0

@@ -1,0 +1,129 @@
+"""K/V gather: every rank gathers all keys and values, and attends with its own queries.
+
+So shares Llama 3 the sequence (Grattafiori et al., 2024, section 3.3.2): queries of grouped heads
+outnumber the keys, and stay. One axis stays sharded; attention along any other is local.
+
+    k, v   (B, T/N, S, Zkv, D)  --all-gather-->  (B, T, S, Zkv, D)        2 f K sent
+    out    (B, T/N, S, Z, D)     attention of the queries at hand to all keys
+
+Backward gathers again what was not kept (not with ``keep_keys``), and scatters the sums of dK and
+dV: 4 f K. Under a causal mask shards are zigzag; each run of queries attends to no key behind it,
+and to the rank's own keys while the others are under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, ClassVar, final
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from spbench.comm.collectives import Collectives
+from spbench.layers import blockwise
+from spbench.layers.attention import Folding, Scores, attend_whole
+from spbench.layers.blockwise import Part
+from spbench.layers.key_blocks import by_position, by_rank, folded_shard, pack, put, unpack
+from spbench.layers.linformer import attend_projected, projected_traffic
+from spbench.layers.memory_order import put_outermost
+from spbench.strategies.fixed_axis import FixedAxis
+from spbench.strategies.refusals import blocks_why_not
+from spbench.workload.block import Attention, Sublayer
+from spbench.workload.sharding import Run, Shard
+from spbench.workload.traffic import Traffic, Transfer
+from spbench.workload.workload import Workload
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class KVGather(FixedAxis):
+    """With ``keep_keys`` it saves the gathered K and V for backward: fewer bytes, more memory."""
+
+    zigzag: ClassVar[bool] = True
+    keep_keys: bool = False
+
+    def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
+        return super().why_not_along(axis, workload, ranks) or blocks_why_not(axis, workload)
+
+    def sublayer_traffic(
+        self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
+    ) -> Traffic:
+        if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
+            return super().sublayer_traffic(sublayer, workload, axis, ranks)
+        if sublayer.projection:
+            return projected_traffic(sublayer, workload, ranks)
+        sizes, both = self.shard(workload, axis, ranks).sizes, 2 * workload.key_bytes
+        gather, scatter = Transfer.all_gather(both, sizes), Transfer.reduce_scatter(both, sizes)
+        return [gather], [scatter] if self.keep_keys or sublayer.pair_bias else [gather, scatter]
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
+    ) -> Tensor:
+        if shard.dim not in scores.dims or comm.size == 1:
+            return super().attend(q, k, v, scores, shard, comm)
+        if scores.projection is not None:
+            return attend_projected(q, k, v, scores, shard, comm)
+        if scores.bias is not None:  # of the queries at hand: it is not gathered
+            whole = comm.all_gather(torch.cat([k, v], -2), shard).movedim(shard.dim, 0)
+            k, v = by_position(whole, shard).movedim(0, shard.dim).chunk(2, -2)
+            return attend_whole(q, k, v, replace(scores, bias_shard=None))
+        return _Gathered.apply(q, k, v, scores, shard, comm, self.keep_keys)
+
+
+def seen(
+    mine: Tensor, gathered: Callable[[], Tensor], keys: Shard, rank: int, causal: bool
+) -> Iterator[tuple[int, Sequence[Run], Tensor, bool]]:
+    """Blocks of keys: the first query that sees them, their runs, whether their own queries do.
+
+    Under a causal mask a rank's own come first, while the others' are under way; then what lies
+    before each of its runs, in order of positions.
+    """
+    if not causal:
+        yield 0, [(0, keys.length)], gathered(), False
+        return
+    yield 0, keys.runs[rank], mine, True
+    whole, row, end = by_position(gathered(), keys), 0, 0
+    for first, length in keys.runs[rank]:
+        if first > end:
+            yield row, [(end, first - end)], whole[end:first], False
+        row, end = row + length, first + length
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
+        scores, shard, comm, keep = how
+        folding = Folding.of(q.shape, scores.dims)
+        queries, mine = folding.fold(q), pack(folding.fold(k), folding.fold(v))
+        keys = folded_shard(shard, len(mine), comm.rank)
+        total: Part | None = None
+        gathered = cache(comm.start_all_gather(mine, keys).wait)
+        for row, _, block, causal in seen(mine, gathered, keys, comm.rank, scores.causal):
+            part = blockwise.attend_block(queries[:, :, row:], *unpack(block), causal=causal)
+            total = blockwise.merge(total, part, row)
+        assert total is not None, "a rank sees its own keys"
+        out = put_outermost(folding.unfold(total.out), shard.dim, q.dtype)
+        ctx.save_for_backward(q, mine, out, total.lse, *([gathered()] if keep else []))
+        ctx.how = folding, keys, scores.causal, comm
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        q, mine, out, lse, *kept = ctx.saved_tensors
+        folding, keys, masked, comm = ctx.how
+        gathered = kept.pop if kept else comm.start_all_gather(mine, keys).wait
+        rows, d_q = (*(folding.fold(x) for x in (grad, q, out)), lse), None
+        d_whole = mine.new_zeros((keys.length, *mine.shape[1:]))
+        for row, runs, block, causal in seen(mine, gathered, keys, comm.rank, masked):
+            d_out, queries, *whole = (x[:, :, row:] for x in rows)
+            given = d_out, queries, *unpack(block), Part(*whole)
+            d, *d_keys = blockwise.block_gradients(*given, causal=causal)
+            d_q = blockwise.added(d_q, d, row)
+            put(d_keys, d_whole, runs)
+        ordered = by_rank(d_whole, keys) if masked else d_whole
+        d_mine = unpack(comm.start_reduce_scatter(ordered, keys).wait())
+        return folding.unfold(d_q).to(q.dtype), *map(folding.unfold, d_mine), *(None,) * 4

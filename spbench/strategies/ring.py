@@ -1,0 +1,129 @@
+"""Ring attention in blocks (Liu et al., ICLR 2024): K and V go round, parts are merged.
+
+One axis stays sharded. To attend along it, each rank's keys and values go round a ring as one
+message; the next is under way while the block at hand is computed. What a block gives is merged
+by log-sum-exp (``layers/blockwise.py``), so that no row of scores is ever held.
+
+    out, lse = merge of attention to (k_0, v_0), (k_1, v_1), ...     a ring of K and V   2 f K sent
+    dQ += ..., dK_i, dV_i += ...      the same ring, and the gradients behind it   2 f K and 2 f K
+
+Gradients go round in float32, 4 bytes a number: from the first rank that adds to them to the one
+that holds the keys. Under a causal mask shards are zigzag (Brandon et al., 2023; Llama 3), and
+blocks that are masked are not computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, final
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from spbench.comm.collectives import Collectives, Pending
+from spbench.comm.transport import DONE
+from spbench.layers import blockwise
+from spbench.layers.attention import Folding, Scores
+from spbench.layers.blockwise import Part
+from spbench.layers.key_blocks import folded_shard, pack, summed, tile, unpack
+from spbench.layers.linformer import attend_projected, projected_traffic
+from spbench.layers.memory_order import put_outermost
+from spbench.strategies.fixed_axis import FixedAxis
+from spbench.strategies.refusals import biased_why_not, blocks_why_not
+from spbench.workload.block import Attention, Sublayer
+from spbench.workload.sharding import Shard
+from spbench.workload.traffic import Traffic, Transfer
+from spbench.workload.workload import DTYPE_BYTES, Workload
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Ring(FixedAxis):
+    """With ``half_gradients`` those of 16 bits travel in 16 bits, and are rounded at each hop."""
+
+    zigzag: ClassVar[bool] = True
+    half_gradients: bool = False
+
+    def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
+        unfit = biased_why_not(axis, workload) or blocks_why_not(axis, workload)
+        return super().why_not_along(axis, workload, ranks) or unfit
+
+    def sublayer_traffic(
+        self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
+    ) -> Traffic:
+        if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
+            return super().sublayer_traffic(sublayer, workload, axis, ranks)
+        if sublayer.projection:
+            return projected_traffic(sublayer, workload, ranks)
+        sizes, both = self.shard(workload, axis, ranks).sizes, 2 * workload.key_bytes
+        wider = 1 if self.half_gradients else max(1, 4 // DTYPE_BYTES[workload.dtype])
+        # Each rank sends on the sum for each block but its own: the bytes of a reduce-scatter.
+        home = replace(Transfer.reduce_scatter(wider * both, sizes), op="p2p")
+        return [Transfer.ring(both, sizes)], [Transfer.ring(both, sizes), home]
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
+    ) -> Tensor:
+        if shard.dim not in scores.dims or comm.size == 1:
+            return super().attend(q, k, v, scores, shard, comm)
+        if scores.projection is not None:
+            return attend_projected(q, k, v, scores, shard, comm)
+        return _Ring.apply(q, k, v, scores, shard, comm, self.half_gradients)
+
+
+def around(mine: Tensor, keys: Shard, comm: Collectives) -> Iterator[tuple[int, Tensor]]:
+    """Each rank and its block, this one's first; the next is under way while one is at hand."""
+    coming = Pending(DONE, mine)
+    for owner in range(comm.rank, comm.rank - comm.size, -1):
+        block = coming.wait()
+        if owner - 1 > comm.rank - comm.size:
+            coming = comm.start_shift(block, keys.sizes[owner - 1])
+        yield owner % comm.size, block
+
+
+class _Ring(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
+        scores, shard, comm, half = how
+        folding = Folding.of(q.shape, scores.dims)
+        queries, mine = folding.fold(q), pack(folding.fold(k), folding.fold(v))
+        keys = folded_shard(shard, len(mine), comm.rank)
+        total: Part | None = None
+        for owner, block in around(mine, keys, comm):
+            row, count, causal = tile(keys, comm.rank, owner, scores.causal)
+            if count:
+                given = queries[:, :, row:], *unpack(block[:count])
+                part = blockwise.attend_block(*given, causal=causal)
+                total = blockwise.merge(total, part, row)
+        assert total is not None, "a rank sees its own keys"
+        out = put_outermost(folding.unfold(total.out), shard.dim, q.dtype)
+        ctx.save_for_backward(q, mine, out, total.lse)
+        ctx.how = folding, keys, scores.causal, comm, q.dtype if half else total.lse.dtype
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        q, mine, out, lse = ctx.saved_tensors
+        folding, keys, masked, comm, dtype = ctx.how
+        rows = *(folding.fold(x) for x in (grad, q, out)), lse
+        nothing = mine.new_zeros((keys.sizes[comm.rank - 1], *mine.shape[1:]), dtype=dtype)
+        coming, d_q = Pending(DONE, nothing), None
+        own: Sequence[Tensor] = ()
+        for owner, block in around(mine, keys, comm):
+            row, count, causal = tile(keys, comm.rank, owner, masked)
+            d_keys: Sequence[Tensor] = ()
+            if count:
+                d_out, queries, *whole = (x[:, :, row:] for x in rows)
+                given = d_out, queries, *unpack(block[:count]), Part(*whole)
+                d, *d_keys = blockwise.block_gradients(*given, causal=causal)
+                d_q = blockwise.added(d_q, d, row)
+            if owner == comm.rank:
+                own = d_keys  # the sum of the others' comes home last
+            else:
+                sums = summed(coming.wait(), d_keys)
+                coming = comm.start_shift(sums, keys.sizes[owner - 1])
+        d_mine = unpack(summed(coming.wait(), own).to(q.dtype))
+        return folding.unfold(d_q).to(q.dtype), *map(folding.unfold, d_mine), *(None,) * 4
