@@ -49,8 +49,9 @@ def why_not(work: Workload) -> str | None:
             )
     if len(work.parts) > 1:
         return f"{work.name} has several stacks; by hand there is only one"
-    if work.modulation == "per_time":
-        return f"{work.name} has a condition for each time; by hand there is one for each sample"
+    if work.conditioned_axes:
+        each = work.modulation.replace("per_", "")
+        return f"{work.name} has a condition for each {each}; by hand there is one for each sample"
     for sublayer in work.kinds:
         if isinstance(sublayer, Attention) and (
             len(sublayer.axes) > 1 or sublayer.projection or sublayer.pair_bias or sublayer.beside
@@ -197,7 +198,7 @@ def with_weights_of(step: Step) -> ByHand:
 def step_by_hand(model: ByHand, given: Inputs, cotangent: Tensor) -> Tensor:
     given.x.grad = None
     model.zero_grad(set_to_none=True)
-    out: Tensor = model(given.x, given.condition, given.text)
+    out: Tensor = model(given.x, *given.conditions, given.text)
     out.backward(cotangent)
     return out.detach()
 

@@ -12,7 +12,7 @@ another, and the gate then needs a fourth pass. Kept are x, out and two numbers 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,22 +29,30 @@ LEAST_ELEMENTS = {"cpu": 2**16, "cuda": 2**22}
 ops = torch.ops.aten
 
 
-def modulated_norm(x: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-    """The layer norm of (B, *axes, H) without weights, times 1 + scale, plus shift; and ``x``.
+def plain_norm(x: Tensor) -> Tensor:
+    """The layer norm without weights."""
+    return F.layer_norm(x, x.shape[-1:], eps=EPS)
+
+
+def plain_rms_norm(x: Tensor) -> Tensor:
+    """The RMS norm without weights."""
+    return F.rms_norm(x, x.shape[-1:], eps=EPS)
+
+
+def modulated_norm(
+    x: Tensor, scale: Tensor, shift: Tensor, plain: Callable[[Tensor], Tensor] = plain_norm
+) -> tuple[Tensor, Tensor]:
+    """The ``plain`` norm of (B, *axes, H), times 1 + scale, plus shift; and ``x``.
 
     The residual goes on with the ``x`` that is returned: both its gradients are added up here.
     """
     order = memory_order(x, 1)
     given = [permuted(each, order) for each in (x, scale, shift)]
     sums_in_16_bits = x.device.type == "cpu" and x.element_size() == 2  # in layer norm's backward
-    if sums_in_16_bits or not _are_long(*given[:2]):
-        return restored(plainly_modulated(plain_norm(given[0]), *given[1:]), order), x
+    if plain is not plain_norm or sums_in_16_bits or not _are_long(*given[:2]):
+        return restored(plainly_modulated(plain(given[0]), *given[1:]), order), x
     y, same = _ModulatedNorm.apply(*given)
     return restored(y, order), restored(same, order)
-
-
-def plain_norm(x: Tensor) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], eps=EPS)
 
 
 def plainly_modulated(normed: Tensor, scale: Tensor, shift: Tensor) -> Tensor:

@@ -1,15 +1,15 @@
 """The inputs of a step: the activation and its side inputs, whole or this rank's part.
 
-The activation and the pair tensors are sharded; the condition and the text tokens of
-cross-attention are small and whole on every rank.
+The activation and the pair tensors are sharded, and so is a condition for each token; other
+conditions and the text tokens of cross-attention are small and whole on every rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -29,8 +29,9 @@ class Inputs:
 
     x: Tensor
     """(B, *axes, H)."""
-    condition: Tensor
-    """(B, H), or (B, T, H) with a vector for each position of time."""
+    conditions: tuple[Tensor, ...]
+    """One of (B, H), or of (B, T, H) with a vector for each position of time; or one of
+    (B, *axes, H) for each of the model's ``condition_cuts``, as the activation is cut there."""
     text: Tensor
     """(B, L, H), the tokens that cross-attention attends to."""
     pairs: dict[str, Tensor]
@@ -38,12 +39,12 @@ class Inputs:
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [self.x, self.condition, self.text, *self.pairs.values()]
+        return [self.x, *self.conditions, self.text, *self.pairs.values()]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Inputs:
         return Inputs(
             x=change(self.x),
-            condition=change(self.condition),
+            conditions=tuple(map(change, self.conditions)),
             text=change(self.text),
             pairs={axis: change(pair) for axis, pair in self.pairs.items()},
         )
@@ -70,35 +71,33 @@ def gradient_name(axis: str) -> str:
     return f"gradient of the pairs of {axis}"
 
 
-def make(workload: Workload, tensor: Callable[[str, tuple[int, ...]], Tensor]) -> Inputs:
-    """Whole inputs of a workload, each made by ``tensor(name, shape)``."""
-    batch, hidden = workload.batch, workload.hidden
-    times = (workload.axes["time"],) if workload.modulation == "per_time" else ()
-    return Inputs(
-        x=tensor("x", (batch, *workload.axes.values(), hidden)),
-        condition=tensor("condition", (batch, *times, hidden)),
-        text=tensor("context", (batch, max(1, workload.text_tokens), hidden)),
-        pairs={
-            axis: tensor(f"pairs of {axis}", (batch, *[workload.axes[axis]] * 2, channels))
-            for axis, channels in workload.pairs.items()
-        },
-    )
-
-
 def seeded(
     workload: Workload,
     seed: int,
     device: torch.device = CPU,
     dtype: torch.dtype = torch.float32,
     cuts: Mapping[str, Shard] = MappingProxyType({}),
+    condition_cuts: Sequence[Shard | None] = (None,),
     rank: int = 0,
 ) -> Inputs:
     """Inputs on ``device``, the same for any strategy; of those in ``cuts`` what ``rank`` holds."""
-    return make(
-        workload,
-        lambda name, shape: seeded_part(
-            name, shape, seed, device=device, dtype=dtype, cut=cuts.get(name), rank=rank
-        ),
+    batch, hidden = workload.batch, workload.hidden
+    axes = (batch, *workload.axes.values())
+
+    def part(name: str, *shape: int, cut: Shard | None = None) -> Tensor:
+        where: Any = {"device": device, "dtype": dtype, "cut": cut, "rank": rank}
+        return seeded_part(name, shape, seed, **where)
+
+    each = [workload.axes[axis] for axis in workload.conditioned_axes]
+    return Inputs(
+        x=part("x", *axes, hidden, cut=cuts.get("x")),
+        conditions=tuple(part("condition", batch, *each, hidden, cut=c) for c in condition_cuts),
+        text=part("context", batch, max(1, workload.text_tokens), hidden),
+        pairs={
+            axis: part(name := f"pairs of {axis}", batch, *each, channels, cut=cuts.get(name))
+            for axis, channels in workload.pairs.items()
+            for each in [[workload.axes[axis]] * 2]
+        },
     )
 
 

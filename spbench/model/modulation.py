@@ -2,11 +2,14 @@
 
 adaLN is the DiT family's lighter form: one projection of the condition serves all blocks of a
 kind, and each sublayer adds a table of its own. A condition for each position of ``time`` belongs
-to that axis and follows its shard; so does every gradient that it contributes.
+to that axis and follows its shard; so does every gradient that it contributes. A condition for each
+token comes cut as the activation is: where that is cut along one axis and then along another, in
+both ways, and both are projected, since the vectors are more than the activation to send.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 from typing import final
 
@@ -16,7 +19,7 @@ from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.memory_order import in_memory_order
-from spbench.model.adaln import EPS, modulated_norm, plainly_modulated
+from spbench.model.adaln import EPS, modulated_norm, plain_norm, plain_rms_norm
 from spbench.workload.flops import is_modulated
 from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
@@ -50,7 +53,7 @@ class PlainNorm(nn.Module):
         layer = workload.norm == "layer"
         self.bias = nn.Parameter(torch.empty(workload.hidden)) if layer else None
 
-    def forward(self, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor, None]:
+    def forward(self, x: Tensor, conditions: Sequence[Tensor]) -> tuple[Tensor, Tensor, None]:
         return in_memory_order(self._normed, x), x, None
 
     def _normed(self, x: Tensor) -> Tensor:
@@ -66,37 +69,41 @@ class ModulatedNorm(nn.Module):
     A rank takes its part of the condition where it belongs to the sharded axis.
     """
 
-    def __init__(self, workload: Workload, index: int, shard: Shard, comm: Collectives) -> None:
+    def __init__(
+        self, workload: Workload, index: int, shard: Shard, comm: Collectives, which: int = 0
+    ) -> None:
+        """Takes vector ``index`` of condition ``which``."""
         super().__init__()
-        self.index, self.shard, self.comm = index, shard, comm
+        self.index, self.which, self.shard, self.comm = index, which, shard, comm
         self.is_cut = shard.dim == time_dim_of(workload)
-        self.is_layer = workload.norm == "layer"
+        self.plain = plain_norm if workload.norm == "layer" else plain_rms_norm
         self.table = nn.Parameter(torch.empty(3, workload.hidden))
 
-    def forward(self, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        assert condition is not None, "a modulated norm needs the condition"
-        mine = condition.select(-3, self.index)
+    def forward(self, x: Tensor, conditions: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        mine = conditions[self.which].select(-3, self.index)
         if self.is_cut:
             mine = self.comm.take(mine, self.shard)
         shift, scale, gate = (mine + self.table).unbind(-2)
-        if self.is_layer:
-            return *modulated_norm(x, scale, shift), gate
-        normed = in_memory_order(lambda x: F.rms_norm(x, x.shape[-1:], eps=EPS), x)
-        return plainly_modulated(normed, scale, shift), x, gate
+        return *modulated_norm(x, scale, shift, self.plain), gate
 
 
 @final
 class Conditioning(nn.Module):
-    """The condition (B, H) or (B, T, H) -> (B, *ones or time, modulated, 3, H), whole."""
+    """(B, H) or (B, T, H) -> (B, *ones or time, modulated, 3, H); a part of (B, *axes, H) of it."""
 
     def __init__(self, workload: Workload, modulated: int) -> None:
         super().__init__()
-        time_dim, hidden = time_dim_of(workload), workload.hidden
-        self.ones = [-1 if dim + 1 == time_dim else 1 for dim in range(len(workload.axes))]
+        hidden, conditioned = workload.hidden, workload.conditioned_axes
+        self.missing = [workload.dim(axis) for axis in workload.axes if axis not in conditioned]
         self.parts = (modulated, 3, hidden)
         self.weight = nn.Parameter(torch.empty(modulated * 3 * hidden, hidden))
         self.bias = nn.Parameter(torch.empty(modulated * 3 * hidden))
 
     def forward(self, condition: Tensor) -> Tensor:
-        projected = F.linear(F.silu(condition), self.weight, self.bias)
-        return projected.reshape(condition.shape[0], *self.ones, *self.parts)
+        projected = in_memory_order(self._projected, condition)
+        for dim in self.missing:
+            projected = projected.unsqueeze(dim)
+        return projected.unflatten(-1, self.parts)
+
+    def _projected(self, condition: Tensor) -> Tensor:
+        return F.linear(F.silu(condition), self.weight, self.bias)

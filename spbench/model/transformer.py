@@ -53,8 +53,8 @@ class Residual(nn.Module):
         super().__init__()
         self.norm, self.sublayer, self.place = norm, sublayer, place
 
-    def forward(self, x: Tensor, condition: Tensor | None, inputs: Inputs) -> Tensor:
-        normed, x, gate = self.norm(x, condition)
+    def forward(self, x: Tensor, conditions: Sequence[Tensor], inputs: Inputs) -> Tensor:
+        normed, x, gate = self.norm(x, conditions)
         out: Tensor = self.sublayer(normed, inputs, self.place.shard)
         return x + out if gate is None else gated_sum(x, gate, out)
 
@@ -68,12 +68,12 @@ class Block(nn.Module):
         self.comm, self.first, self.last = comm, residuals[0].place, residuals[-1].place
         self.residuals = nn.ModuleList(residuals)
 
-    def forward(self, x: Tensor, condition: Tensor | None, inputs: Inputs) -> Tensor:
+    def forward(self, x: Tensor, conditions: Sequence[Tensor], inputs: Inputs) -> Tensor:
         place = self.first
         for residual in self.residuals:
             assert isinstance(residual, Residual)
             x = switched(x, place, residual.place, self.comm)
-            x, place = residual(x, condition, inputs), residual.place
+            x, place = residual(x, conditions, inputs), residual.place
         return x
 
 
@@ -85,7 +85,11 @@ class Transformer(nn.Module):
         super().__init__()
         self.workload, self.comm = workload, comm
         shards = {axis: strategy.shard(workload, axis, comm.size) for axis in workload.axes}
-        layout = [shards[axis] for axis in strategy.layout(workload, comm.size)]
+        axes = strategy.layout(workload, comm.size)
+        layout = [shards[axis] for axis in axes]
+        cut_along = [*dict.fromkeys(axes)] if workload.modulation == "per_token" else []
+        self.condition_cuts: list[Shard | None] = [shards[axis] for axis in cut_along] or [None]
+        """How the condition is cut: None, it is whole."""
         places = placements(layout)
         self.first, self.last = layout[0], layout[-1]
         self.pairs = {axis: shards[axis].along(1) for axis in workload.pairs}
@@ -96,9 +100,7 @@ class Transformer(nn.Module):
         blocks: list[list[Residual]] = []
         indices = modulation_indices(workload)
         for (sublayer, is_first, _), place, i in zip(workload.places, places, indices, strict=True):
-            norm = (
-                PlainNorm(workload) if i is None else ModulatedNorm(workload, i, place.shard, comm)
-            )
+            norm = PlainNorm(workload) if i is None else self._modulated(i, place.shard)
             made = sublayers.make(sublayer, workload, strategy, comm, shared)
             blocks += [[]] if is_first else []
             blocks[-1].append(Residual(norm, made, place))
@@ -110,9 +112,15 @@ class Transformer(nn.Module):
         )
         self.final = WholeLinear(last)
 
+    def _modulated(self, index: int, shard: Shard) -> ModulatedNorm:
+        cuts = self.condition_cuts
+        which = cuts.index(shard) if shard in cuts else 0
+        return ModulatedNorm(self.workload, index, shard, self.comm, which)
+
     def forward(self, inputs: Inputs) -> Tensor:
         """The output for this rank's part of the inputs."""
-        condition = None if self.conditioning is None else self.conditioning(inputs.condition)
+        given = inputs.conditions
+        conditions = () if self.conditioning is None else tuple(map(self.conditioning, given))
         recompute = self.workload.checkpointing == "full" and inputs.x.requires_grad
         place = Placement.at_first(self.first)
         x = self.positions(inputs.x, self.first)
@@ -122,8 +130,8 @@ class Transformer(nn.Module):
             assert isinstance(block, Block)
             x, place = switched(x, place, block.first, self.comm), block.last
             run = partial(recomputed, block) if recompute else block
-            x = run(x, condition, inputs)
-        normed, *_ = self.norm(x, None)
+            x = run(x, conditions, inputs)
+        normed, *_ = self.norm(x, ())
         out: Tensor = self.final(normed, self.last)
         return out
 

@@ -105,13 +105,15 @@ class Step:
         """
         cuts = {"x": self.first} | {f"pairs of {axis}": cut for axis, cut in self.pairs.items()}
         where: dict[str, Any] = {"device": self.device, "dtype": rounded_to or self.dtype}
-        mine = inputs.seeded(self.workload, self.seed, cuts=cuts, rank=self.rank, **where)
+        where["rank"] = self.rank
+        conditions = self.model.condition_cuts
+        mine = inputs.seeded(
+            self.workload, self.seed, cuts=cuts, condition_cuts=conditions, **where
+        )
         mine = mine.map(lambda x: x.to(self.dtype)).requiring_grad(self.train)
         work = self.workload
         shape = (work.batch, *work.axes.values(), work.out_channels)
-        cotangent = inputs.seeded_part(
-            "cotangent", shape, self.seed, cut=self.last, rank=self.rank, **where
-        )
+        cotangent = inputs.seeded_part("cotangent", shape, self.seed, cut=self.last, **where)
         return mine, cotangent.to(self.dtype)
 
     @property

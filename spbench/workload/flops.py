@@ -108,8 +108,8 @@ def forward_flops(workload: Workload) -> int:
         for part in workload.parts
         for sublayer in part.block
     )
-    times = workload.axes["time"] if workload.modulation == "per_time" else 1
-    condition = 2 * workload.batch * times * hidden * 3 * modulated(workload) * hidden
+    each = math.prod(workload.axes[axis] for axis in workload.conditioned_axes)
+    condition = 2 * workload.batch * each * hidden * 3 * modulated(workload) * hidden
     final = 2 * tokens * hidden * workload.out_channels
     return total + condition + final
 
@@ -151,6 +151,8 @@ def step_bytes(workload: Workload, ranks: int, *, cuts_weights: bool, scored_axi
     kept = _kept_in_all(workload, scored_axis)
     if workload.recomputes:
         kept += workload.blocks * whole
+    if workload.modulation == "per_token":
+        kept += 3 * modulated(workload) * whole
     return DTYPE_BYTES[workload.dtype] * (copies * weights + part * (kept + 2 * whole))
 
 

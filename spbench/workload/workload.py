@@ -140,6 +140,11 @@ class Workload(WorkloadFields):
         return self.key_heads * self.head_bytes
 
     @property
+    def conditioned_axes(self) -> tuple[str, ...]:
+        """Axes of which each position has a vector of the condition; none: a sample has one."""
+        return {"per_time": ("time",), "per_token": tuple(self.axes)}.get(self.modulation, ())
+
+    @property
     def pairs(self) -> dict[str, int]:
         """Axes whose attention takes a bias from a pair tensor, and that tensor's channels."""
         return {each.axes[0]: each.pair_bias for each in self.attentions if each.pair_bias}

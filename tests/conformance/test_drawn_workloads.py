@@ -69,7 +69,7 @@ def workloads(draw: st.DrawFn) -> Workload | None:
         "norm": draw(st.sampled_from(["layer", "rms"])),
         "qk_norm": draw(st.sampled_from([False, True, "across_heads"])),
         "positions": {name: draw(positions) for name in names},
-        "modulation": draw(st.sampled_from(["none", "per_sample", "per_time"])),
+        "modulation": draw(st.sampled_from(["none", "per_sample", "per_time", "per_token"])),
         "batch": draw(st.integers(1, 2)),
         "dtype": "float64",
         "mode": draw(st.sampled_from(["train", "train", "forward"])),

@@ -75,8 +75,10 @@ def naive(work: Workload, weights: Weights, given: Inputs) -> Tensor:
 def projected(
     work: Workload, weights: Weights, given: Inputs, places: list[tuple[int, ...]], count: int
 ) -> Tensor:
-    condition = given.condition
-    if work.modulation == "per_time":
+    (condition,) = given.conditions
+    if work.modulation == "per_token":
+        condition = condition.flatten(1, -2)
+    elif work.modulation == "per_time":
         time = list(work.axes).index("time")
         condition = condition[:, [place[time] for place in places]]
     else:

@@ -192,7 +192,7 @@ def test_shapes_to_verify_cover_what_can_go_wrong() -> None:
     """Uneven axes, every modulation, both modes, recomputation, two and three axes."""
     works = [find(name, "verify") for name in names("verify")]
     assert {len(work.axes) for work in works} >= {2, 3}
-    assert {work.modulation for work in works} == {"none", "per_sample", "per_time"}
+    assert {work.modulation for work in works} == {"none", "per_sample", "per_time", "per_token"}
     assert {work.mode for work in works} == {"train", "forward"}
     assert {work.checkpointing for work in works} == {"none", "full"}
     assert any(length % 2 and length % 3 for work in works for length in work.axes.values())

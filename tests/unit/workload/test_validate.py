@@ -70,7 +70,7 @@ def sublayers(draw: st.DrawFn, names: tuple[str, ...]) -> dict[str, Any]:
 def fields(draw: st.DrawFn) -> dict[str, Any]:
     """Fields of a workload, most of which fit together."""
     names = AXES[: draw(st.integers(1, 3))]
-    heads = draw(st.integers(1, 8))
+    heads = draw(st.one_of(st.integers(1, 8), st.just(8)))
     block = st.lists(sublayers(names), min_size=1, max_size=3)
     stack = st.fixed_dictionaries({"depth": st.integers(1, 2), "block": block})
     stacks = st.lists(stack, min_size=1, max_size=2)
@@ -86,7 +86,7 @@ def fields(draw: st.DrawFn) -> dict[str, Any]:
         "norm": draw(st.sampled_from(["layer", "rms"])),
         "qk_norm": draw(st.sampled_from([False, True, "across_heads"])),
         "positions": draw(st.sampled_from(["none"] * 4 + ["learned", "rotary", {NO_AXIS: "none"}])),
-        "modulation": draw(st.sampled_from(["none", "per_sample", "per_time"])),
+        "modulation": draw(st.sampled_from(["none", "per_sample", "per_time", "per_token"])),
         "batch": draw(st.integers(1, 2)),
         "dtype": draw(st.sampled_from(["float64"] * 4 + ["float32", "bfloat16", "float16"])),
         "mode": draw(st.sampled_from(["train", "train", "forward"])),
