@@ -53,11 +53,12 @@ def _served(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[LseKernel, T
     return _kernel(q, k, v, causal), k, v
 
 
+@torch.enable_grad()
 def _kernel(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> LseKernel:
     if q.is_cuda and q.shape[-1] % 8:
         return PLAIN  # scaled_dot_product_attention would pad
-    grouped = q.shape[1] != k.shape[1]
-    chosen = aten._fused_sdp_choice(q, k, v, is_causal=causal, enable_gqa=grouped)
+    how = {"is_causal": causal, "enable_gqa": q.shape[1] != k.shape[1]}
+    chosen = aten._fused_sdp_choice(q.detach().requires_grad_(), k, v, **how)  # with a backward
     return KERNELS.get(SDPBackend(chosen), PLAIN)
 
 
@@ -104,8 +105,7 @@ def _seeds(q: Tensor) -> Tensors:
 
 
 def _plain(causal: bool, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
-    scores = _scores(causal, q, k)
-    lse = scores.logsumexp(-1)
+    lse = (scores := _scores(causal, q, k)).logsumexp(-1)
     return ((scores - lse[..., None]).exp() @ v.to(lse.dtype)).to(q.dtype), lse
 
 

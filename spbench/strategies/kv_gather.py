@@ -67,8 +67,7 @@ class KVGather(FixedAxis):
         if scores.projection is not None:
             return attend_projected(q, k, v, scores, shard, comm)
         if scores.bias is not None:  # of the queries at hand: it is not gathered
-            whole = comm.all_gather(torch.cat([k, v], -2), shard).movedim(shard.dim, 0)
-            k, v = by_position(whole, shard).movedim(0, shard.dim).chunk(2, -2)
+            k, v = comm.all_gather(torch.cat([k, v], -2), shard).chunk(2, -2)
             return attend_whole(q, k, v, replace(scores, bias_shard=None))
         return _Gathered.apply(q, k, v, scores, shard, comm, self.keep_keys)
 
