@@ -64,7 +64,7 @@ def estimate(work: Workload, strategy: str, sharded: str, ranks: int) -> Estimat
     if strategy.startswith("rsa"):  # whole rows: scores, their softmax, its gradient
         axis, *_ = sharded.split()
         row = work.axes[axis]
-        kept += 3 * work.batch * work.tokens * row * work.heads * DTYPE_BYTES[work.dtype] / ranks
+        kept += 3 * work.samples * work.tokens * row * work.heads * DTYPE_BYTES[work.dtype] / ranks
     flops = step_flops(work) * (4 / 3 if again else 1)
     return Estimate(step_s=flops / ranks / FLOP_PER_S, peak_bytes=weights + kept)
 

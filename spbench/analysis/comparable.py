@@ -20,7 +20,7 @@ from spbench.results.reading import records_of
 from spbench.results.record import Record
 from spbench.results.variables import ASKED, read_column
 
-SHAPE = ("axes", "batch", "dtype", "mode", "checkpointing", "optimizer", "kind")
+SHAPE = ("axes", "batch", "dtype", "mode", "checkpointing", "optimizer", "guidance", "kind")
 COMPUTES = ("workload", *SHAPE, "world_size", "strategy")
 """Columns in which rows of one case agree, whatever their device and seed."""
 PANEL = ("workload", "workload_key", *SHAPE, "device")
@@ -164,6 +164,8 @@ def panel_title(record: Record) -> str:
     words = [axes, f"batch {record.batch}", record.dtype, record.mode]
     if record.checkpointing != "none":
         words.append("checkpointed")
+    if record.guidance:
+        words.append(f"{record.guidance} branches")
     if record.optimizer:
         words.append(record.optimizer)
     if record.kind != "measured":

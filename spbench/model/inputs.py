@@ -81,7 +81,7 @@ def seeded(
     rank: int = 0,
 ) -> Inputs:
     """Inputs on ``device``, the same for any strategy; of those in ``cuts`` what ``rank`` holds."""
-    batch, hidden = workload.batch, workload.hidden
+    batch, hidden = workload.samples, workload.hidden
     axes = (batch, *workload.axes.values())
 
     def part(name: str, *shape: int, cut: Shard | None = None) -> Tensor:

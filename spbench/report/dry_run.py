@@ -93,7 +93,7 @@ def _remark(row: dict[str, Any]) -> str:
 
 def _plan(cell: Cell, prediction: Prediction | None, estimate: Estimate | None) -> dict[str, Any]:
     case, work = cell.case, cell.case.workload
-    shape = ("axes", "batch", "dtype", "mode", "checkpointing", "optimizer")
+    shape = ("axes", "batch", "dtype", "mode", "checkpointing", "optimizer", "guidance")
     return {
         **{"case": case.key, "workload": work.name},
         **{name: getattr(work, name) for name in shape},

@@ -173,6 +173,7 @@ def in_a_line(work: Workload) -> str:
     axes = " x ".join(f"{name} {length}" for name, length in work.axes.items())
     size = f"hidden {work.hidden}, {work.heads} heads, depth {work.depth_in_words}"
     how = f"{work.dtype}, {work.mode}"
+    batch = f"batch {work.batch}" + (f" x {work.guidance}" if work.guidance > 1 else "")
     again = ", checkpointed" if work.checkpointing != "none" else ""
     update = f", {work.optimizer}" if work.optimizer != "none" else ""
-    return f"{work.name}: {axes}, {size}, batch {work.batch}, {how}{again}{update}"
+    return f"{work.name}: {axes}, {size}, {batch}, {how}{again}{update}"

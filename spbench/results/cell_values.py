@@ -47,6 +47,7 @@ WORDS = {
         "backend": ("nccl", "gloo", "fake"),
         "effort": ("full", "quick", "counted", r"[0-9.e+-]+ s(, none silent)?"),
         "axes": (r"[^=]+=[0-9]+(x[^=]+=[0-9]+)*",),
+        "guidance": (r"[1-9][0-9]*",),
         "stopped_by": ("precision", "seconds", "iterations"),
         "host_bound": ("yes", "no"),
         "steady": ("yes", "no"),

@@ -107,9 +107,7 @@ MEANINGS: Final = {
     ),
     "issue_ms": "Until the call of a timed step returned, trimmed mean over iterations; on a GPU.",
     "host_bound": "`yes` where issuing takes 0.9 of the step or more: the time is the host's.",
-    "alloc_retries": (
-        "How often a GPU's allocator emptied its cache in the timed pass; it pollutes times."
-    ),
+    "alloc_retries": "How often a GPU's allocator emptied its cache in the timed pass.",
     "timed_clock_mhz": "Median clock behind timed blocks, of the GPU whose clocks differ most.",
     "silent_clock_mhz": "Median clock of the same GPU behind silent blocks.",
     "exposed_comm_ms_low": "Least exposed communication, where clocks differ by more than 2 %.",
@@ -147,6 +145,7 @@ MEANINGS: Final = {
     "mesh": "Groups of ranks, as `ring=2 heads=4`, neighbours last; blank: one group of all.",
     "mesh_bytes": "Bytes over each axis of the mesh, and over all ranks, as `all=64 heads=512`.",
     "mesh_across_nodes": "Axes of the mesh with a group on several nodes.",
+    "guidance": "Branches of classifier-free guidance, each a batch; blank: no guidance.",
 }
 UNIT = re.compile(r"_(ms|bytes|mhz|w|c)(?=_|$)|(?<!per)_(s)$")
 UNITS: Final = {"mhz": "MHz", "w": "W", "c": "°C"}

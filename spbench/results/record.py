@@ -117,6 +117,7 @@ class Record:
     mesh: str = ""
     mesh_bytes: str = ""
     mesh_across_nodes: str = ""
+    guidance: str = ""
 
     @property
     def effort_label(self) -> str:
@@ -177,6 +178,7 @@ class Record:
             mode=work.mode,
             checkpointing=work.checkpointing,
             optimizer="" if work.optimizer == "none" else work.optimizer,
+            guidance="" if work.guidance == 1 else str(work.guidance),
             device=case.device,
             kind=case.kind,
             world_size=case.ranks,

@@ -53,7 +53,7 @@ DERIVED = {
     "last_rank": ("placement", r"(\d+)$"),
 }
 """Numbers that are the product of those in a text: the column of the text, and where they are."""
-SHAPE = ("axes", "batch", "dtype", "mode", "checkpointing", "optimizer")
+SHAPE = ("axes", "batch", "dtype", "mode", "checkpointing", "optimizer", "guidance")
 FIELDS = ("strategy", "workload", *SHAPE, "device", "kind", "world_size", "sp_size")
 """Columns that the key of a case fixes."""
 COUNTED = (

@@ -177,10 +177,10 @@ def _is_larger(case: Case, other: Case) -> bool:
 def _sizes(case: Case) -> tuple[int, ...]:
     """Numbers of which each takes more memory where it is larger."""
     work = case.workload
-    return -case.ranks, work.batch, work.blocks, *work.axes.values()
+    return -case.ranks, work.samples, work.blocks, *work.axes.values()
 
 
 def _all_but_sizes(case: Case) -> tuple[Any, ...]:
     work = case.workload
-    fields = work.model_dump(exclude={"axes", "batch", "depth", "name", "source"})
+    fields = work.model_dump(exclude={"axes", "batch", "guidance", "depth", "name", "source"})
     return case.strategy, case.device, case.kind, list(work.axes), fields

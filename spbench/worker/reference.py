@@ -165,7 +165,7 @@ def _needed_bytes(workload: Workload, ranks: int, device: torch.device) -> float
     and no grouped queries in float32.
     """
     size = max(4, DTYPE_BYTES[workload.dtype])  # the reference of 16 bits runs in 32
-    tokens, part = workload.batch * workload.tokens, 1 + 1 / ranks
+    tokens, part = workload.samples * workload.tokens, 1 + 1 / ranks
     widest = max(workload.hidden, workload.attention_width)
     activations = len(workload.stack) * LIVE_ACTIVATIONS * tokens * widest
     scores, grouped = 0.0, workload.key_heads != workload.heads
@@ -175,6 +175,6 @@ def _needed_bytes(workload: Workload, ranks: int, device: torch.device) -> float
         square = tokens * workload.length(attention) * workload.heads
         scores += 2 * square * (part if keeps else 1 / ranks)
     pairs = sum(workload.axes[axis] ** 2 * channels for axis, channels in workload.pairs.items())
-    kept = activations * part + scores + 2 * workload.batch * pairs
+    kept = activations * part + scores + 2 * workload.samples * pairs
     each = 4 if workload.optimizer == "none" else 10  # two moments, weights, what is kept of them
     return size * (kept + each * parameters(workload).total)

@@ -112,7 +112,7 @@ class Step:
         )
         mine = mine.map(lambda x: x.to(self.dtype)).requiring_grad(self.train)
         work = self.workload
-        shape = (work.batch, *work.axes.values(), work.out_channels)
+        shape = (work.samples, *work.axes.values(), work.out_channels)
         cotangent = inputs.seeded_part("cotangent", shape, self.seed, cut=self.last, **where)
         return mine, cotangent.to(self.dtype)
 

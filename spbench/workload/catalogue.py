@@ -31,7 +31,8 @@ PACKAGED = Path(__file__).parents[1] / "configs"
 CHECKED_OUT = Path(__file__).parents[2] / "configs"
 SMALL = "-small"
 """Ending of the name of a workload's small form."""
-OWN_COLUMNS = ("name", "source", "axes", "batch", "dtype", "mode", "checkpointing", "optimizer")
+OWN_COLUMNS: tuple[str, ...] = ("name", "source", "axes", "batch", "guidance", "dtype")
+OWN_COLUMNS += ("mode", "checkpointing", "optimizer")
 """Fields with a column in the results; overrides of other fields are added to the name."""
 
 
@@ -188,8 +189,7 @@ def _with_one_changed(stacks: list[Any], inside: list[str], override: Override) 
     """The stacks with a field of one of them replaced, as in ``stacks.0.depth``."""
     number, *fields = inside
     if number not in map(str, range(len(stacks))) or len(fields) != 1:
-        last = len(stacks) - 1
-        raise override.error(f"write stacks.N.depth or stacks.N.block, with N from 0 to {last}")
+        raise override.error(f"write stacks.N.depth or stacks.N.block, N below {len(stacks)}")
     changed = {int(number): stacks[int(number)] | {fields[0]: override.value}}
     return [changed.get(i, stack) for i, stack in enumerate(stacks)]
 

@@ -65,6 +65,8 @@ class WorkloadFields(Frozen):
     added to the input."""
     modulation: Modulation = "none"
     batch: Size = 1
+    guidance: Size = 1
+    """Branches of classifier-free guidance: so many times the batch are computed together."""
     dtype: Dtype = "float32"
     mode: Mode = "train"
     checkpointing: Checkpointing = "none"

@@ -102,20 +102,20 @@ def step_flops(workload: Workload) -> int:
 
 
 def forward_flops(workload: Workload) -> int:
-    hidden, tokens = workload.hidden, workload.batch * workload.tokens
+    hidden, tokens = workload.hidden, workload.samples * workload.tokens
     total = sum(
         part.depth * _sublayer_flops(sublayer, workload)
         for part in workload.parts
         for sublayer in part.block
     )
     each = math.prod(workload.axes[axis] for axis in workload.conditioned_axes)
-    condition = 2 * workload.batch * each * hidden * 3 * modulated(workload) * hidden
+    condition = 2 * workload.samples * each * hidden * 3 * modulated(workload) * hidden
     final = 2 * tokens * hidden * workload.out_channels
     return total + condition + final
 
 
 def _sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:
-    hidden, tokens = workload.hidden, workload.batch * workload.tokens
+    hidden, tokens = workload.hidden, workload.samples * workload.tokens
     match sublayer:
         case Attention():
             width = workload.attention_width + workload.key_heads * workload.head_size
@@ -123,21 +123,21 @@ def _sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:
             return 4 * tokens * hidden * width + _score_flops(sublayer, workload) + beside
         case CrossAttention():
             width = math.prod(workload.cross_heads(sublayer))
-            ways = 4 * (tokens + workload.batch * sublayer.length) * hidden * width
+            ways = 4 * (tokens + workload.samples * sublayer.length) * hidden * width
             return ways + 4 * tokens * sublayer.length * width
         case Mlp():
             return 2 * (sublayer.ways_in + 1) * tokens * hidden * workload.columns(sublayer)
 
 
 def _score_flops(attention: Attention, workload: Workload) -> int:
-    width, tokens = workload.attention_width, workload.batch * workload.tokens
+    width, tokens = workload.attention_width, workload.samples * workload.tokens
     length = workload.length(attention)
     if attention.causal:
         return 2 * tokens * (length + 1) * width
     if attention.projection:
         keys = workload.key_heads * workload.head_size
         return 4 * tokens * attention.projection * (width + keys)
-    pairs = workload.batch * length**2 * (attention.pair_bias or 0) * workload.heads
+    pairs = workload.samples * length**2 * (attention.pair_bias or 0) * workload.heads
     return 4 * tokens * length * width + 2 * pairs
 
 
@@ -147,7 +147,7 @@ def step_bytes(workload: Workload, ranks: int, *, cuts_weights: bool, scored_axi
     count, part = parameters(workload), 1 / ranks
     weights = count.replicated + count.cuttable * (part if cuts_weights else 1.0)
     copies = 1 if workload.mode == "forward" else 2 if workload.optimizer == "none" else 4
-    whole = workload.batch * workload.tokens * workload.hidden
+    whole = workload.samples * workload.tokens * workload.hidden
     kept = _kept_in_all(workload, scored_axis)
     if workload.recomputes:
         kept += workload.blocks * whole
@@ -169,7 +169,7 @@ def _kept_in_all(workload: Workload, scored_axis: str) -> float:
 
 def _kept(sublayer: Sublayer, workload: Workload, scored_axis: str) -> float:
     """About the elements that backward needs of a sublayer; of scores where a bias needs them."""
-    tokens, hidden = workload.batch * workload.tokens, workload.hidden
+    tokens, hidden = workload.samples * workload.tokens, workload.hidden
     match sublayer:
         case Attention(projection=None):
             times = 2.0 if sublayer.pair_bias else 1.25 * (scored_axis in sublayer.attended)

@@ -80,10 +80,10 @@ def _check_size(work: Workload) -> None:
     if len(work.axes) > MAX_AXES:
         message = f"{len(work.axes)} axes; at most {MAX_AXES} are planned for: join some into one"
         raise MisfitError(message, ("axes",))
-    positions, width = work.batch * work.tokens, work.attention_width
+    positions, width = work.samples * work.tokens, work.attention_width
     mlps = [2 * work.columns(each) for each in work.mlps]
     for what, numbers, *blamed in (
-        ("batch x axes x hidden", positions * work.hidden, ("axes",), ("batch",)),
+        ("batch x guidance x axes x hidden", positions * work.hidden, ("axes",), ("batch",)),
         ("batch x axes x heads x head_dim", positions * width, ("head_dim",), ("axes",)),
         ("the largest weight", work.hidden * max(3 * width, *mlps, 0), ("head_dim",)),
     ):

@@ -105,6 +105,11 @@ class Workload(WorkloadFields):
         return math.prod(self.axes.values())
 
     @property
+    def samples(self) -> int:
+        """Samples that are computed together: the batch, once for each branch of the guidance."""
+        return self.batch * self.guidance
+
+    @property
     def recomputes(self) -> bool:
         """Whether backward runs each block's forward again."""
         return self.mode == "train" and self.checkpointing == "full"
@@ -122,12 +127,12 @@ class Workload(WorkloadFields):
     @property
     def activation_bytes(self) -> int:
         """M of the papers: bytes of the whole activation (batch, *axes, hidden)."""
-        return self.batch * self.tokens * self.hidden * DTYPE_BYTES[self.dtype]
+        return self.samples * self.tokens * self.hidden * DTYPE_BYTES[self.dtype]
 
     @property
     def head_bytes(self) -> int:
         """Bytes of one head's queries, keys, values or results, of all positions."""
-        return self.batch * self.tokens * self.head_size * DTYPE_BYTES[self.dtype]
+        return self.samples * self.tokens * self.head_size * DTYPE_BYTES[self.dtype]
 
     @property
     def query_bytes(self) -> int:
@@ -151,7 +156,7 @@ class Workload(WorkloadFields):
 
     def bias_bytes(self, axis: str) -> int:
         """Bytes of the whole bias (batch, length, length, heads) of attention along ``axis``."""
-        return self.batch * self.axes[axis] ** 2 * self.heads * DTYPE_BYTES[self.dtype]
+        return self.samples * self.axes[axis] ** 2 * self.heads * DTYPE_BYTES[self.dtype]
 
     def columns(self, mlp: Mlp) -> int:
         return round(mlp.ratio * self.hidden)

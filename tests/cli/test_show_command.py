@@ -59,6 +59,16 @@ def test_an_optimizer_is_shown() -> None:
     assert f"{plain}, optimizer adamw" in shown
 
 
+def test_guidance_is_shown() -> None:
+    """M is of all branches, and the line of the batch names them."""
+    facts = [
+        drawing.facts(pictured("dsp-720m-small", 2, ["rsa"], *x)) for x in ([], ["guidance=2"])
+    ]
+    assert facts[1]["axes"] == f"{facts[0]['axes']} x 2 branches of guidance"
+    assert facts[0]["activation"].startswith("M = 3,072 KiB")
+    assert facts[1]["activation"].startswith("M = 6,144 KiB")
+
+
 @pytest.mark.parametrize(
     "ranks", [*(pytest.param(few, marks=pytest.mark.long) for few in (1, 2)), 3, 8]
 )

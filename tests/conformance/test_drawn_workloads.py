@@ -71,6 +71,7 @@ def workloads(draw: st.DrawFn) -> Workload | None:
         "positions": {name: draw(positions) for name in names},
         "modulation": draw(st.sampled_from(["none", "per_sample", "per_time", "per_token"])),
         "batch": draw(st.integers(1, 2)),
+        "guidance": draw(st.sampled_from([1, 1, 2])),
         "dtype": "float64",
         "mode": draw(st.sampled_from(["train", "train", "forward"])),
         "checkpointing": draw(st.sampled_from(["none", "full"])),

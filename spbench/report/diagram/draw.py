@@ -77,9 +77,10 @@ def facts(picture: Picture) -> dict[str, str]:
     least = work.activation_bytes / ranks
     unit = units.size_unit(work.activation_bytes / 20)
     M, share = (f"{units.size_in(unit, n)} {unit}" for n in (work.activation_bytes, least))
+    guidance = f" x {counted(work.guidance, 'branch')} of guidance" if work.guidance > 1 else ""
     optimizer = f", optimizer {work.optimizer}" if work.optimizer != "none" else ""
     return {
-        "axes": f"{axes}: {work.tokens:,} tokens a sample, batch {work.batch}",
+        "axes": f"{axes}: {work.tokens:,} tokens a sample, batch {work.batch}{guidance}",
         "model": f"hidden {work.hidden}, {heads}, depth {work.depth_in_words}: "
         + ", ".join([f"{units.count_of(parameters(work).total)} parameters", *positions, *extras]),
         "activation": f"M = {M} in {work.dtype}, M / {ranks} = {share}",

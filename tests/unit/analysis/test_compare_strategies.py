@@ -162,6 +162,7 @@ def test_an_unknown_reference_says_which_there_are() -> None:
         {"mode": "forward"},
         {"checkpointing": "full"},
         {"optimizer": "adamw"},
+        {"guidance": "2"},
         {"device": "cuda"},
         {"kind": "one_gpu_share"},
     ],
@@ -180,6 +181,7 @@ def test_panels_of_one_name_are_told_apart() -> None:
     assert "1234" not in title
     assert "adamw" not in title
     assert "train, adamw" in lines_of([record(optimizer="adamw")])[0].panel
+    assert "train, 2 branches" in lines_of([record(guidance="2")])[0].panel
     several = lines_of([*records, record(workload_key="5678")])
     assert [line.panel for line in several] == [
         *[f"{title} workload 1234"] * 2,

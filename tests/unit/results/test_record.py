@@ -66,6 +66,11 @@ def test_a_row_before_anything_ran_is_blank() -> None:
     updating = with_settings(case().workload, ["optimizer=adamw"])
     updated = Record.of_case(case(workload=updating), run_id="r", started_utc="", status="ok")
     assert (row.optimizer, updated.optimizer) == ("", "adamw")
+    guided = Record.of_case(
+        case(workload=with_settings(case().workload, ["guidance=2"])),
+        **{"run_id": "r", "started_utc": "", "status": "ok"},
+    )
+    assert (row.guidance, guided.guidance, guided.batch) == ("", "2", row.batch)
     numbers = [name for name, kind in column_types().items() if kind is float]
     assert {getattr(row, name) for name in numbers} == {None}
     assert (row.sent_bytes_forward, row.iterations, row.p2p_bytes) == (None, None, None)

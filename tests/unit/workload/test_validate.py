@@ -234,7 +234,7 @@ MODEL = "run -w dsp-720m-small --device cpu"
         ('--set stacks=[{"depth":2}]', "key 'stacks.0.block' is missing"),
         (STACKS.replace("mlp", "mpl"), "stacks.0.block.0 is not a sublayer: {'mpl': 2}. Did you"),
         (f"{STACKS} --set depth=4", "each of the stacks has a depth of its own; leave out depth"),
-        (f"{STACKS} --set stacks.1.depth=4", "write stacks.N.depth or stacks.N.block, with N from"),
+        (f"{STACKS} --set stacks.1.depth=4", "write stacks.N.depth or stacks.N.block, N below 1"),
         (f"{STACKS} --set stacks.0.depht=4", "unknown key 'depht'. Did you mean 'depth'"),
         (f"{STACKS} --set stacks.0.depth=x", "stacks.0.depth is 'x': input should be a valid int"),
         ("--set batch=0", "batch is 0: input should be greater than 0"),

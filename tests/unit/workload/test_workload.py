@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from spbench.workload.block import Attention, CrossAttention, Mlp
 from spbench.workload.case import QUICK, Case
+from spbench.workload.flops import step_flops
 from spbench.workload.reduced import reductions
 from spbench.workload.validate import MIN_HIDDEN
 from spbench.workload.workload import Workload
@@ -169,6 +170,17 @@ def test_a_key_is_of_what_is_computed() -> None:
     assert case(workload=stacked()).key != case(workload=stacked(stacks=TWO[::-1])).key
 
 
+def test_branches_of_guidance_are_a_batch() -> None:
+    """Two branches of three samples compute and send what six samples do."""
+    guided, batched = workload(batch=3, guidance=2), workload(batch=6)
+    assert (guided.batch, guided.samples, batched.samples) == (3, 6, 6)
+    assert (guided.activation_bytes, guided.key_bytes) == (
+        batched.activation_bytes,
+        batched.key_bytes,
+    )
+    assert step_flops(guided) == step_flops(batched)
+
+
 def test_heads_of_a_size_of_their_own() -> None:
     """Queries, keys and results go by heads x head_dim; activations at rest stay hidden wide."""
     work = workload(hidden=20, head_dim=12, kv_heads=2, dtype="bfloat16")
@@ -262,6 +274,7 @@ def test_a_key_tells_cases_apart(more: dict[str, Any]) -> None:
         {"block": PLAIN["block"][::-1]},
         {"modulation": "per_time"},
         {"batch": 2},
+        {"guidance": 2},
         {"dtype": "float64"},
         {"mode": "forward"},
         {"checkpointing": "full"},
