@@ -35,17 +35,21 @@ class Witness(WatchingMode):
         self.bypassing: Counter[str] = Counter()
         """Calls by operation of collectives that ``comm/`` did not count."""
         self.written_bytes = 0
+        self._known: dict[Any, tuple[str, bool]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        namespace, name, *_ = str(func).split(".")
-        if namespace in COLLECTIVES:
-            if not any(each.is_moving for each in self._transports):
-                self.bypassing[f"{namespace}::{name}"] += 1
-        elif not func.is_view and not any(part in name for part in WRITE_NOTHING):
-            self.written_bytes += sum(x.nbytes for x in tree_leaves(out) if isinstance(x, Tensor))
+        out = func(*args, **kwargs) if kwargs else func(*args)
+        known = self._known.get(func)
+        if known is None:
+            known = self._known[func] = _kind(func)
+        collective, writes = known
+        if collective and not any(each.is_moving for each in self._transports):
+            self.bypassing[collective] += 1
+        if writes:
+            leaves = (out,) if isinstance(out, Tensor) else tree_leaves(out)
+            self.written_bytes += sum(x.nbytes for x in leaves if isinstance(x, Tensor))
         return out
 
     def why_wrong(self) -> str | None:
@@ -54,6 +58,14 @@ class Witness(WatchingMode):
             return None
         calls = ", ".join(f"{name} ({counted(n, 'call')})" for name, n in self.bypassing.items())
         return f"a collective that comm/ does not count: {calls}"
+
+
+def _kind(func: Any) -> tuple[str, bool]:
+    """The name of an operation that is a collective, else blank, and whether it writes."""
+    namespace, name, *_ = str(func).split(".")
+    if namespace in COLLECTIVES:
+        return f"{namespace}::{name}", False
+    return "", not func.is_view and not any(part in name for part in WRITE_NOTHING)
 
 
 def why_silent_differs(more_bytes: float, unsent_bytes: float) -> str:
