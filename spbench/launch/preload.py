@@ -10,4 +10,6 @@ from spbench.worker.parent_death import die_with_parent
 
 die_with_parent()  # first: what follows takes seconds, in which the launcher may die
 
+import torch.fx.experimental.symbolic_shapes  # noqa: E402, F401 - by the first backward pass
+
 import spbench.worker.rank_process  # noqa: E402, F401
