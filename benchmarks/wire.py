@@ -25,15 +25,15 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from spbench.comm.group import Group, ProcessGroup
 from spbench.errors import DONE, SOME_FAILED, UNFIT
 from spbench.strategies.registry import BUILT_IN, load
-from spbench.worker.step import Step
 from spbench.workload.catalogue import find
 from spbench.workload.workload import Workload
+
+if TYPE_CHECKING:
+    from spbench.comm.group import Group
 
 MOST = 1.02
 OVERHEAD_BYTES = 100
@@ -87,6 +87,8 @@ def measure(
     strategy_name: str, work: Workload, group: Group, read: Callable[[], Reading] = loopback
 ) -> Measured:
     """Steps of one strategy on all ranks together; what this rank counted and read."""
+    from spbench.worker.step import Step
+
     strategy = load(strategy_name)
     declined = strategy.misfit(work) or strategy.why_not(work, group.size)
     if declined:
@@ -153,6 +155,10 @@ def rank_main(
     ranks: int, port: int, strategies: Sequence[str], work: Workload, rank: int
 ) -> list[Measured]:
     """The process of one rank: every strategy in turn."""
+    import torch
+
+    from spbench.comm.group import ProcessGroup
+
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "GLOO_SOCKET_IFNAME": "lo"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
@@ -166,7 +172,9 @@ def measure_all(ranks: int, strategies: Sequence[str], work: Workload) -> set[st
     """Prints a line for each strategy; their outcomes."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with ProcessPoolExecutor(ranks, multiprocessing.get_context("spawn")) as processes:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["spbench.launch.preload"])  # torch, once for all ranks
+    with ProcessPoolExecutor(ranks, context) as processes:
         run = partial(rank_main, ranks, port, strategies, work)
         by_rank = list(processes.map(run, range(ranks)))
     verdicts = [verdict(each) for each in zip(*by_rank, strict=True)]
