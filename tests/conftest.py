@@ -12,11 +12,12 @@ import psutil
 import pytest
 import torch
 from helpers.repository import repository
+from helpers.shared_launcher import shared_agent, warm_launcher
 from hypothesis import settings
 
 from spbench.comm import threaded
 
-__all__ = ["repository"]
+__all__ = ["repository", "shared_agent", "warm_launcher"]
 
 # A shell starts what is to run in the background, such as these tests, deaf to Ctrl-C, and nohup
 # to hanging up; what they start would be so too.

@@ -29,7 +29,7 @@ from spbench.results.nvml import NvmlReport, read_nvml
 NOBODY = NvmlReport(error="NVML Shared Library Not Found", code=12)
 
 
-def test_the_doctor_on_this_machine(tmp_path: Path) -> None:
+def test_the_doctor_on_this_machine(tmp_path: Path, warm_launcher: None) -> None:
     """Two and then three real ranks on the CPU get every exchange right."""
     words = ["doctor", "--device", "cpu", "--gpus", "3", "--json"]
     done = spbench(tmp_path, *words, torch=True, TMPDIR=str(tmp_path))

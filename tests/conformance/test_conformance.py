@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -144,23 +143,15 @@ def test_other_dtypes(strategy: str, dtype: str) -> None:
             assert not why_wrong(prove(work, load(strategy), 3, seed=seed)), (name, seed)
 
 
-@pytest.fixture(scope="module")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLauncher]:
-    """One launcher for all world sizes: it imports torch once."""
-    launcher = LocalLauncher(tmp_path_factory.mktemp("launcher") / "launcher.log")
-    yield launcher
-    launcher.close()
-
-
 @pytest.mark.parametrize("ranks", ON_PROCESSES)
-def test_real_processes_over_gloo(ranks: int, launcher: LocalLauncher, tmp_path: Path) -> None:
+def test_real_processes_over_gloo(ranks: int, warm_launcher: None, tmp_path: Path) -> None:
     """Every strategy on every shape (a short run: on a few), in one launch per world size."""
     drawn = [shape for shape in SHAPES if ALL or shape.name in ON_PROCESSES[ranks]]
     assert ALL or len(drawn) == len(ON_PROCESSES[ranks])
     shapes = [with_settings(shape, ["dtype=float64"]) for shape in drawn]
     checks = checks_for(variants(), shapes)
     job = Job(ranks=ranks, device="cpu", checks=checks, timeout_s=240.0)
-    results = run_checks(job, launcher, tmp_path / "job")
+    results = run_checks(job, LocalLauncher(tmp_path / "launcher.log"), tmp_path / "job")
     assert len(results) == len(checks)
     assert {result.outcome for result in results} - {"declined"} == {"passed"}
     passed = [result for result in results if result.outcome == "passed"]

@@ -19,8 +19,9 @@ from spbench.results.heartbeat import find_heartbeats, read_heartbeat
 ROOT = Path(__file__).parents[2]
 PLUGINS = Path(__file__).parent / "plugins"
 PATHS = os.pathsep.join([str(PLUGINS), str(ROOT)])
-SMALL = ("-w", "earthformer-small", "--quick", "--device", "cpu", "--set", "depth=1")
-LONG = (*SMALL, "--set", "axes={time: 16, height: 32, width: 32}", "-s", "rsa", "--gpus", "2")
+QUICK = ("-w", "earthformer-small", "--quick", "--device", "cpu", "--set", "depth=1")
+SMALL = (*QUICK, "--set", "axes={time: 13, height: 4, width: 4}", "--set", "hidden=32")
+LONG = (*QUICK, "--set", "axes={time: 16, height: 32, width: 32}", "-s", "rsa", "--gpus", "2")
 """Of many seconds."""
 
 

@@ -11,14 +11,15 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from helpers import spbench_process
 from helpers.command_line import spbench
-from helpers.spbench_process import PATHS, PLUGINS, SMALL, alive
+from helpers.shared_launcher import SharedAgent
+from helpers.spbench_process import PATHS, PLUGINS, SMALL
 from helpers.stored_rows import stored
 from helpers.sweeps import run_all, sweep_into
 
+from spbench.launch import local
 from spbench.launch.local import LocalLauncher
 from spbench.launch.process import AgentProcess
 from spbench.results.record import Record
@@ -38,12 +39,14 @@ def start(folder: Path, *words: str, fault: str = "") -> subprocess.Popen[str]:
 
 
 @pytest.fixture(scope="module")
-def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+def faults(
+    shared_agent: SharedAgent, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Record]:
     """The records, by strategy, of a sweep over each faulty strategy and then a good one."""
     folder = tmp_path_factory.mktemp("faults")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(PLUGINS))
-        patch.setenv("PYTHONPATH", PATHS)
+        patch.setattr(local, "AgentProcess", shared_agent)
         names = ["raises", "lies", "dsp"]
         request = Request(
             combinations=every(find("axes-2d", "verify"), names, [2]),
@@ -52,12 +55,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
         )
         launcher = LocalLauncher(folder / "logs" / "launcher.log")
         with sweep_into(folder, launcher) as sweep:
-            before = psutil.Process().children(recursive=True)
             records = list(run_all(sweep, cells(request)))
-            launcher.close()
-        assert (
-            alive([p for p in psutil.Process().children(recursive=True) if p not in before]) == []
-        )
     assert stored(folder) == records
     return {record.strategy: record for record in records}
 
@@ -234,7 +232,7 @@ def test_a_launcher_that_is_ended_as_it_starts_leaves_nothing(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("ranks", ["2", pytest.param("1,4", marks=pytest.mark.long)])
-def test_a_share_of_a_group(tmp_path: Path, ranks: str) -> None:
+def test_a_share_of_a_group(tmp_path: Path, warm_launcher: None, ranks: str) -> None:
     """--share: one process, gated as threads, compute and memory but no step and no sent bytes."""
     words = (*SMALL, "--share", "-s", "dsp", "--gpus", ranks, "--out", "here", "--json")
     done = spbench(tmp_path, "run", *words, torch=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.command_line import spbench
 from helpers.spbench_process import PATHS, ROOT, finish, start
 
 from spbench.results.link_report import LinkReport
@@ -22,11 +23,11 @@ OVERHEAD = 0.1
 """Of packets of 9000 bytes TCP gets 99.3 %; the rest is acknowledgements and handshakes."""
 
 
-def test_on_one_machine(tmp_path: Path) -> None:
+def test_on_one_machine(tmp_path: Path, warm_launcher: None) -> None:
     """Rows of all operations, with bytes and times that agree; kept where a run finds them."""
-    code, out, err = finish(start(tmp_path, "doctor", "--links", *SMALL, "--json"))
-    assert code == 0, err
-    report = LinkReport.model_validate_json(out)
+    done = spbench(tmp_path, "doctor", "--links", *SMALL, "--json", torch=True)
+    assert done.code == 0, done.err
+    report = LinkReport.model_validate_json(done.out)
     assert {row.op for row in report.rows} == {
         *("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "p2p")
     }
@@ -38,7 +39,7 @@ def test_on_one_machine(tmp_path: Path) -> None:
     assert report.nominal_bytes_per_s is None
     (kept,) = (tmp_path / "results" / "links").glob("*-2-ranks.json")
     assert LinkReport.model_validate_json(kept.read_text()) == report
-    assert f"kept in {kept.relative_to(tmp_path)}" in err
+    assert f"kept in {kept.relative_to(tmp_path)}" in done.err
 
 
 @pytest.mark.long

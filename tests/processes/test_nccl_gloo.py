@@ -15,7 +15,7 @@ from helpers.rank_programs import check_network
 )
 def test_network(ranks: int, tmp_path: Path) -> None:
     """Collectives are right; c10d is handed exactly the bytes that spbench counts and predicts."""
-    mp.get_context("forkserver").set_forkserver_preload(["torch"])  # once for all ranks
+    mp.get_context("forkserver").set_forkserver_preload(["spbench.launch.preload"])  # once
     mp.start_processes(check_network, (ranks, str(tmp_path)), ranks, start_method="forkserver")
     for rank in range(ranks):
         results = json.loads((tmp_path / f"{rank}.json").read_text())

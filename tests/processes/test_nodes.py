@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from helpers.command_line import spbench
 from helpers.spbench_process import (
     PATHS,
     ROOT,
@@ -245,9 +246,9 @@ def test_what_does_not_lead_anywhere(
     tmp_path: Path, words: list[str], code: int, said: str
 ) -> None:
     """The command refuses before anything starts, and never falls back to this machine alone."""
-    done, _, err = finish(start(tmp_path, "run", *SMALL, "-s", "dsp", *words), 60)
-    assert done == code, err
-    assert said in err
+    done = spbench(tmp_path, "run", *SMALL, "-s", "dsp", *words, torch=True)
+    assert done.code == code, done.err
+    assert said in done.err
     assert not (tmp_path / "results").exists()
 
 
