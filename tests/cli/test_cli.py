@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -18,12 +18,15 @@ from typing import NoReturn
 import click
 import pytest
 from helpers.command_line import CASE, ROOT, Done, record, spbench
+from helpers.in_process import inside
 
 from spbench.cli import error_handling
 from spbench.cli import main as entry
 from spbench.cli.selection import parse_ranks
 from spbench.errors import READER_GONE, SOME_FAILED, UNFIT, USAGE, Failure
 from spbench.launch.launcher import LaunchResult
+from spbench.report.plots import figure
+from spbench.report.plots.figure import Sheet
 from spbench.results.sample import CHECKED, Checked, sample_path
 from spbench.results.store import Store
 from spbench.strategies.registry import expand_names, load
@@ -171,24 +174,24 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 BAD_YAML = "version: 1\nname: mine\naxes: {time: 4}\nhiden: 32\nheads: 4\ndepth: 1\nblock: []\n"
 
 
-MISTAKES = [
+AT_ONCE = [
     (["ryn"], "unknown command 'ryn'. Did you mean 'run'?"),
+    (["run", "--set", "haeds=3"], "--set haeds=3: unknown key 'haeds'. Did you mean 'heads'?"),
+    (["run", "--sweep", "sweep.yaml"], "sweep.yaml:2: unknown key 'gpu'. Did you mean 'gpus'?"),
+    (["compare", "nowhere"], "no run at nowhere. The latest under results/: none yet"),
+]
+"""Mistakes, each noticed by another part of the program, and what is said."""
+MISTAKES = [
     (["run", "--stratgy", "dsp"], "No such option '--stratgy'. Did you mean '--strategy'?"),
     (["run", "-s", "ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'?"),
     (["run", "-w", "bench.yaml"], "bench.yaml:4: unknown key 'hiden'. Did you mean 'hidden'?"),
-    (["run", "--set", "haeds=3"], "--set haeds=3: unknown key 'haeds'. Did you mean 'heads'?"),
     (["run", "--device", "cuda"], "--device cuda: no GPU is visible here"),
-    (["run", "--sweep", "sweep.yaml"], "sweep.yaml:2: unknown key 'gpu'. Did you mean 'gpus'?"),
     (["run", "--sweep", "ci-smoke", "-s", "dsp"], "--strategy cannot be given with --sweep"),
     (["run", "--max-time", "200d"], "'200d' is longer than 100d, which is the most"),
     (["show", "dsp-720"], "unknown workload 'dsp-720'. Did you mean 'dsp-720m"),
     (["plot"], "no runs under results/ yet; start one with 'spbench run'"),
-    (["compare", "nowhere"], "no run at nowhere. The latest under results/: none yet"),
     (["verify", "-w", "bench.yaml", "--small"], "'bench.yaml' has no -small version"),
     (["list", "strategy"], "'strategies', 'workloads', 'sweeps', 'runs'"),
-]
-"""A mistake of each kind, and what is said."""
-MORE_MISTAKES = [
     (
         ["zzz"],
         "unknown command 'zzz'. "
@@ -235,37 +238,37 @@ MORE_MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("words", "said"), MISTAKES)
+@pytest.mark.parametrize(("words", "said"), AT_ONCE)
 def test_a_mistake_is_answered_at_once(tmp_path: Path, words: list[str], said: str) -> None:
-    """Exit 2, one message that names what was meant, under a second, and no torch."""
-    check_answer(tmp_path, words, said, torch=False)
+    """In under a second, with what a new process has to import."""
+    done = quickest(tmp_path, *words, within_s=1.0)
+    check_answer(tmp_path, done, said)
+    assert done.cpu_s < 1.0
 
 
-@pytest.mark.parametrize(("words", "said"), MORE_MISTAKES)
+@pytest.mark.parametrize(("words", "said"), MISTAKES)
 def test_mistakes_are_answered(tmp_path: Path, words: list[str], said: str) -> None:
-    """Inside this process, which has torch already."""
-    check_answer(tmp_path, words, said, torch=True)
+    """Exit 2, one message that names what was meant, and no torch."""
+    (tmp_path / "bench.yaml").write_text(BAD_YAML)
+    check_answer(tmp_path, spbench(tmp_path, *words), said)
 
 
-def check_answer(folder: Path, words: list[str], said: str, *, torch: bool) -> None:
-    (folder / "bench.yaml").write_text(BAD_YAML)
-    (folder / "sweep.yaml").write_text("name: mine\ngpu: 2\n")
-    done = quickest(folder, *words, torch=torch, within_s=1.0)
+def check_answer(folder: Path, done: Done, said: str) -> None:
     assert done.code == USAGE
     assert done.out == ""
     assert said in done.err
     assert done.err.startswith("Error: ")
     assert done.err.count("Error") == 1
     assert len(done.err.splitlines()) <= 2
-    assert done.cpu_s < 1.0
     assert not (folder / "results").exists()
 
 
-def quickest(folder: Path, *words: str, within_s: float, torch: bool = False) -> Done:
+def quickest(folder: Path, *words: str, within_s: float) -> Done:
     """The first of three tries within ``within_s`` of processor time, or the last: a core that is
     shared makes a try longer, never shorter."""
+    (folder / "sweep.yaml").write_text("name: mine\ngpu: 2\n")
     for _ in range(3):
-        done = spbench(folder, *words, torch=torch)
+        done = spbench(folder, *words, fresh=True)
         if done.cpu_s < within_s:
             break
     return done
@@ -389,16 +392,29 @@ def test_a_reference_that_did_not_run(place: Path) -> None:
     assert "no case of strategy 'megatron-sp' to compare with; there are dsp, rsa" in done.err
 
 
-def test_plot_writes_beside_the_run(place: Path, tmp_path: Path) -> None:
-    """The paths on stdout, without torch; --out puts them elsewhere."""
+def test_plot_writes_beside_the_run(place: Path) -> None:
+    """The paths on stdout, without torch."""
     done = spbench(place, "plot")
     assert (done.code, done.err) == (0, "")
     paths = [Path(line) for line in done.out.splitlines()]
     assert {path.parent for path in paths} == {Path("results/made-up/plots")}
     assert {path.suffix for path in paths} == {".png", ".svg"}
     assert all((place / path).stat().st_size > 1000 for path in paths)
+
+
+def test_where_plots_go(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a run or a CSV file, but not into a baseline; with --json the paths are data."""
+    (tmp_path / "file").touch()
+    taken = spbench(place, "plot", "older", "--out", str(tmp_path / "file"), torch=True)
+    assert taken.code == UNFIT
+    assert f"cannot write to {tmp_path / 'file'}" in taken.err
+
+    def noted(sheets: Mapping[str, Sheet], folder: Path) -> list[Path]:
+        return [folder / name for name in sheets]
+
+    monkeypatch.setattr(figure, "save_all", noted)
     listed = spbench(place, "plot", "--json", torch=True)
-    assert [Path(name) for name in json.loads(listed.out)] == paths
+    assert {Path(name).parent for name in json.loads(listed.out)} == {Path("results/made-up/plots")}
     words = ("baseline", "set", "mine", "--force", "--baselines", "kept")
     assert spbench(place, *words, torch=True).code == 0
     done = spbench(place, "plot", "baseline:mine", torch=True, SPBENCH_BASELINES="kept")
@@ -408,22 +424,20 @@ def test_plot_writes_beside_the_run(place: Path, tmp_path: Path) -> None:
     alone.write_bytes((place / "results" / "made-up" / "runs.csv").read_bytes())
     done = spbench(place, "plot", "results/made-up/other.csv", torch=True)
     assert {Path(line).parent for line in done.out.split()} == {Path("results/made-up/other-plots")}
-    assert "launches.png" not in done.out
-    (tmp_path / "file").touch()
-    taken = spbench(place, "plot", "older", "--out", str(tmp_path / "file"), torch=True)
-    assert taken.code == UNFIT
-    assert f"cannot write to {tmp_path / 'file'}" in taken.err
+    assert "launches" not in done.out
 
 
-def test_a_reader_of_plot_that_goes_away_is_no_error(place: Path) -> None:
+def test_a_reader_of_plot_that_goes_away_is_no_error(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As of other commands (tests/processes/test_terminals.py): the exit code alone says it."""
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(figure, "save_all", lambda sheets, folder: [folder / "a.png"])
     reading, writing = os.pipe()
     os.close(reading)
-    try:
-        done = spbench(place, "plot", stdout=writing)
-    finally:
-        os.close(writing)
-    assert (done.code, done.err) == (READER_GONE, "")
+    with contextlib.suppress(BrokenPipeError), os.fdopen(writing, "w") as nobody:
+        done = inside("plot", out=nobody)
+        assert (done.code, done.err) == (READER_GONE, "")
 
 
 def test_plot_draws_what_is_chosen(place: Path, tmp_path: Path) -> None:
@@ -722,7 +736,7 @@ def test_a_variable_cannot_choose_cells_beside_a_sweep(tmp_path: Path) -> None:
     assert {row["launch"] for row in rows} == {0, 1}
 
 
-def test_a_sweep_runs(tmp_path: Path) -> None:
+def test_a_sweep_runs(tmp_path: Path, warm_launcher: None) -> None:
     """A row for each cell, lines that say of which workload, the file's reference remembered."""
     other = "{workload: earthformer-small, gpus: 8, strategies: ulysses, set: {batch: 3}}"
     text = f"""\
@@ -732,7 +746,7 @@ strategies: [dsp, rsa]
 gpus: 2
 reference: rsa
 skip_invalid: true
-set: {{depth: 1}}
+set: {{depth: 1, hidden: 32, axes: {{time: 13, height: 4, width: 4}}}}
 include: [{other}]
 """
     (tmp_path / "mine.yaml").write_text(text)

@@ -1,4 +1,4 @@
-"""``spbench WORDS`` as a user calls it: in a process of its own where torch must stay away."""
+"""``spbench WORDS`` as a user calls it: in a process without torch where that must stay away."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from helpers.in_process import inside
+from helpers.without_torch import FORBIDDEN, MISSING, answer
 
 from spbench.cli import main as entry
 from spbench.results.record import Record
@@ -20,8 +21,6 @@ from spbench.workload.catalogue import find
 
 ROOT = Path(entry.__file__).parents[2]
 """Where the spbench under test lies, so that commands run the same one."""
-TRAP = "raise ImportError('torch was imported')\n"
-MISSING = "raise ModuleNotFoundError('no torch', name='torch')\n"
 CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
 
 
@@ -36,23 +35,40 @@ class Done:
 
 
 def spbench(
-    folder: Path, *words: str, torch: bool | None = False, stdout: int | None = None, **environ: str
+    folder: Path,
+    *words: str,
+    torch: bool | None = False,
+    fresh: bool = False,
+    stdout: int | None = None,
+    **environ: str,
 ) -> Done:
-    """Runs a command in ``folder``: with ``torch`` inside this process, unless its streams or paths
-    are to be others; with False importing torch ends it with an error, with None as where it is
-    not installed."""
-    if torch and stdout is None and not any(name.startswith("PYTHON") for name in environ):
+    """Runs a command in ``folder``: with ``torch`` inside this process; with False in one where
+    importing torch ends it with an error, with None as where it is not installed. A process is
+    started for it alone if it is to be ``fresh``, or its streams or Python's settings are to be
+    others."""
+    environ = {"CUDA_VISIBLE_DEVICES": ""} | environ
+    is_other = stdout is not None or any(name.startswith(("PYTHON", "LC_")) for name in environ)
+    trap = MISSING if torch is None else FORBIDDEN
+    if fresh or is_other:
+        return _started(folder, words, [ROOT] if torch else [trap, ROOT], stdout, environ)
+    if torch:
         return _inside(folder, words, {"PYTHONPATH": str(ROOT)} | environ)
-    trap = folder / "trap" / "torch"
-    trap.mkdir(parents=True, exist_ok=True)
-    (trap / "__init__.py").write_text(MISSING if torch is None else TRAP)
-    paths = [str(ROOT)] if torch else [str(trap.parent), str(ROOT)]
-    env = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(paths)} | environ
+    return Done(**answer(trap, ROOT, folder, words, environ))
+
+
+def _started(
+    folder: Path,
+    words: tuple[str, ...],
+    places: list[Path],
+    stdout: int | None,
+    environ: dict[str, str],
+) -> Done:
+    """Runs it in a process of its own, which looks for modules in ``places``."""
     before_s = _processor_s(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, "-m", "spbench", *words],
         cwd=folder,
-        env=env,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, places))} | environ,
         stdout=subprocess.PIPE if stdout is None else stdout,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
@@ -74,7 +90,7 @@ def _inside(folder: Path, words: tuple[str, ...], environ: dict[str, str]) -> Do
     before_s = _processor_s(resource.RUSAGE_SELF)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for name, value in ({"CUDA_VISIBLE_DEVICES": ""} | environ).items():
+        for name, value in environ.items():
             patch.setenv(name, value)
         said = inside(*words)
     return Done(said.code, said.out, said.err, _processor_s(resource.RUSAGE_SELF) - before_s)

@@ -1,0 +1,1 @@
+raise ModuleNotFoundError("no torch", name="torch")
