@@ -31,9 +31,15 @@ def check_sublayer(sublayer: Sublayer, work: Workload, path: KeyPath) -> None:
             message = (
                 f"mlp {ratio:.15g} is a factor of hidden, at most {MAX_RATIO}, and looks like a "
                 f"width; for {ratio:.15g} columns of hidden {work.hidden} write "
-                f"mlp: {ratio / work.hidden:.6g}"
+                f"mlp: {_ratio_of(ratio, work.hidden)}"
             )
             raise MisfitError(message, (*path, "mlp"), ("hidden",))
+
+
+def _ratio_of(columns: float, hidden: int) -> str:
+    """The ratio of fewest digits that gives exactly these columns."""
+    ratios = (f"{columns / hidden:.{digits}g}" for digits in range(1, 18))
+    return next(x for x in ratios if round(float(x) * hidden) == round(columns))
 
 
 def heads_that_fit(work: Workload, heads: int) -> str:

@@ -16,6 +16,7 @@ from spbench.workload.reduced import reductions
 from spbench.workload.validate import MIN_HIDDEN
 from spbench.workload.workload import Workload
 
+SIZES = st.integers(4, 2**17)
 LENGTHS = st.integers(1, 5000)
 PLAIN: dict[str, Any] = {
     "name": "plain",
@@ -210,6 +211,22 @@ def test_columns_of_an_mlp(ratio: float, columns: int) -> None:
     (mlp,) = work.block
     assert isinstance(mlp, Mlp)
     assert work.columns(mlp) == columns
+
+
+PUBLISHED = [(5120, 13824), (1536, 8960), (3072, 14336), (5376, 14336), (4096, 10944)]
+PUBLISHED += [(4096, 11264), (3584, 18944), (5120, 25600), (8192, 28672), (16384, 53248)]
+
+
+@given(st.one_of(st.sampled_from(PUBLISHED), st.tuples(SIZES, SIZES)))
+def test_a_ratio_gives_any_width_exactly(sizes: tuple[int, int]) -> None:
+    """A width in place of the ratio is refused with a ratio that gives just these columns."""
+    hidden, columns = sizes
+    assume(64 < columns <= 64 * hidden)
+    with pytest.raises(ValidationError, match="write mlp: ") as refused:
+        workload(hidden=hidden, heads=1, block=[{"mlp": columns}])
+    ratio = float(str(refused.value).split("write mlp: ")[1].split()[0])
+    work = workload(hidden=hidden, heads=1, block=[{"mlp": ratio}])
+    assert work.columns(work.mlps[0]) == columns
 
 
 @given(LENGTHS, LENGTHS, st.integers(1, 16), st.integers(1, 64), st.integers(1, 40))
