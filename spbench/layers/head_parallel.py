@@ -29,7 +29,7 @@ def attend_by_heads(
     scores: Scores,
     shard: Shard,
     comm: Collectives,
-    attend: Attend = attend_whole,
+    attend: Attend | None = None,
 ) -> Tensor:
     """Attention of (B, *axes, Z, D) with the sharded axis whole and the heads shared out.
 
@@ -44,7 +44,7 @@ def attend_by_heads(
         q, shares.spread(k), shares.spread(v), before=shard, after=(queries, keys, keys)
     )
     k, v = shares.matched(k, comm.rank), shares.matched(v, comm.rank)
-    out = attend(q, k, v, mine)
+    out = (attend or attend_whole)(q, k, v, mine)
     (out,) = comm.switch(out, before=queries, after=shard, outermost=shard.dim)
     return out
 
