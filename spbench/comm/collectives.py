@@ -61,12 +61,13 @@ class Collectives:
         self, transport: Transport, mesh: Mesh | None = None, of_mesh: Transport | None = None
     ) -> None:
         """``of_mesh``: the transport of all ranks of the mesh; None: this is it."""
-        self.transport, self.mesh, self._of_mesh = transport, mesh, of_mesh
+        self.transport, self._of_mesh = transport, of_mesh
+        self.mesh = mesh or Mesh.of({"sequence": transport.size})
         self.rank, self.size = transport.rank, transport.size
 
     def along(self, *axes: str) -> Collectives:
         """The collectives of this rank's group of these axes of the mesh."""
-        if self.mesh is None or len(self.mesh.axes) == 1:
+        if len(self.mesh.axes) == 1:
             return self
         part = self._whole.along("+".join(axes), self.mesh.groups(*axes))
         return Collectives(part, self.mesh, self._whole)

@@ -21,6 +21,7 @@ from spbench.results.link_report import LinkReport, LinkRow
 from spbench.strategies.registry import load
 from spbench.text import counted
 from spbench.workload.case import Device, Job, TimedTransfer
+from spbench.workload.mesh import ALL
 from spbench.workload.traffic import OPS, Transfer
 from spbench.workload.workload import DTYPE_BYTES, Workload
 
@@ -59,7 +60,8 @@ class LinkCheck:
         )
 
     def timed(self) -> list[tuple[TimedTransfer, list[str]]]:
-        """Each transfer to time and the strategies that use it, by operation, the largest first."""
+        """Each transfer over all ranks to time and the strategies that use it, by operation, the
+        largest first."""
         rows: list[tuple[TimedTransfer, list[str]]] = []
         for timed, name in sorted(self._every(), key=lambda pair: -max(pair[0].elements)):
             users = next((users for other, users in rows if _are_alike(timed, other)), None)
@@ -73,7 +75,7 @@ class LinkCheck:
         for name in self.strategies:
             if self._why_not(name) is None:
                 for transfer in load(name).traffic(self.workload, self.ranks):
-                    if any(transfer.sent):
+                    if any(transfer.sent) and transfer.axis == ALL:
                         yield timed_transfer(transfer, self.workload.dtype), name
 
     def _why_not(self, name: str) -> str | None:

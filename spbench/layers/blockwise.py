@@ -16,7 +16,6 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from spbench.layers.kernels import LIMITS, chunks
@@ -51,7 +50,7 @@ def merge(total: Part | None, part: Part, row: int = 0) -> Part:
     out, lse = total.out[:, :, row:], total.lse[:, :, row:]
     gap = part.lse - lse
     out.lerp_(part.out.to(out.dtype), gap.sigmoid()[..., None])
-    lse.sub_(F.logsigmoid(-gap))
+    torch.logaddexp(lse, part.lse, out=lse)
     return total
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, final
 from spbench.strategies.registry import UnknownStrategyError, load
 from spbench.workload.block import Attention, Stack, Sublayer
 from spbench.workload.case import Case, Cell
+from spbench.workload.mesh import Mesh
 from spbench.workload.predicted import Lane, Leg, Prediction, Sent
 from spbench.workload.sent_counts import busiest_rank, by_busiest
 from spbench.workload.traffic import Transfer, switch
@@ -39,8 +40,14 @@ def _prediction(case: Case) -> Prediction:
     return Prediction(
         sharded=axes[0] if len(set(layout)) == 1 else " ".join(axes),
         sent_bytes=by_busiest(strategy.traffic(case.workload, case.ranks)),
-        note=strategy.notes(case.workload, case.ranks),
+        note=_notes(strategy, case.workload, case.ranks),
     )
+
+
+def _notes(strategy: Strategy, workload: Workload, ranks: int) -> str:
+    mesh = str(Mesh.of(strategy.mesh(workload, ranks)))
+    meshed = f"groups of ranks are {mesh}" if mesh else ""
+    return "; ".join(filter(None, (meshed, strategy.notes(workload, ranks))))
 
 
 def lanes(workload: Workload, strategies: Sequence[str], ranks: int) -> list[Lane]:
@@ -68,7 +75,7 @@ def _lane(name: str, strategy: Strategy, workload: Workload, ranks: int) -> Lane
     means = [_mean_bytes(course, legs) * course.part.depth for course in courses]
     return Lane(
         strategy=name,
-        note=strategy.notes(workload, ranks),
+        note=_notes(strategy, workload, ranks),
         legs=legs,
         periods=tuple(course.period for course in courses),
         saves_last_switch=courses[-1].saves_last_switch,

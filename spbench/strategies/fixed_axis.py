@@ -51,12 +51,10 @@ class FixedAxis(Strategy, ABC):
         limit = f"use 1 to {length} ranks"
         return f"{length} positions of {axis} cannot be split over {ranks} ranks; {limit}"
 
-    @final
     def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
         cut = Shard.causal if self.zigzag and workload.is_causal(axis) else Shard.even
         return cut(workload.dim(axis), workload.axes[axis], ranks)
 
-    @final
     def notes(self, workload: Workload, ranks: int) -> str:
         (axis,) = set(self.layout(workload, ranks))
         masked = self.zigzag and ranks > 1 and workload.is_causal(axis)

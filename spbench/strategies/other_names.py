@@ -9,6 +9,8 @@ SUMMARIES = {
     "rsa": "passes K, then V round a ring, one full row of scores",
     "ring": "passes K and V round a ring, merges blocks by log-sum-exp",
     "kv-gather": "gathers K and V, each rank attends with its own queries",
+    "attention-2d": "gathers queries along rows of ranks, K and V along columns",
+    "usp": "shares out heads among neighbours, another exchange across them",
 }
 
 OTHER_NAMES = {
@@ -16,6 +18,8 @@ OTHER_NAMES = {
     "ring-self-attention": "rsa",
     **dict.fromkeys(("ring-attention", "zigzag", "context-parallel", "cp"), "ring"),
     **dict.fromkeys(("kv-all-gather", "all-gather", "llama3", "gather"), "kv-gather"),
+    **dict.fromkeys(("attention2d", "2d", "2d-attention"), "attention-2d"),
+    **dict.fromkeys(("hybrid", "ulysses-ring", "yunchang", "xdit", "2d-sp", "loongtrain"), "usp"),
     **dict.fromkeys(("tp", "tensor-parallel", "megatron-tp"), "megatron-sp"),
 }
 """Each name, and the strategy that has it, or the nearest one here; for hints alone."""

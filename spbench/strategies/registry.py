@@ -26,6 +26,8 @@ BUILT_IN = {
     "rsa": "spbench.strategies.rsa:RingSelfAttention",
     "ring": "spbench.strategies.ring:Ring",
     "kv-gather": "spbench.strategies.kv_gather:KVGather",
+    "attention-2d": "spbench.strategies.attention_2d:Attention2D",
+    "usp": "spbench.strategies.usp:USP",
 }
 
 

@@ -50,6 +50,10 @@ class Mesh:
             rank, place[name] = divmod(rank, size)
         return place
 
+    def without(self, axis: str) -> tuple[str, ...]:
+        """The names of the other axes."""
+        return tuple(name for name, _ in self.axes if name != axis)
+
     @cache  # noqa: B019 (a few meshes in a process)
     def groups(self, *axes: str) -> Groups:
         """The groups of an axis, or of several taken together; they hold each rank once."""

@@ -657,7 +657,9 @@ def test_every_strategy_that_is_out_has_its_reason(tmp_path: Path) -> None:
     first, second, advice = done.err.splitlines()
     assert "strategy 'dsp' cannot run dsp-3b-small on 64 ranks: no axis has 64" in first
     assert second.startswith("  'ulysses', 'megatron-sp' cannot either: ")
-    assert advice.startswith("  Or -s rsa,ring,kv-gather (those that can run it), or -g 4 (ranks")
+    assert advice.startswith(
+        "  Or -s rsa,ring,kv-gather,attention-2d,usp (those that can run it), or"
+    )
     assert spbench(tmp_path, *words, "4", torch=True).code == 0
     several = spbench(tmp_path, *words, "2,4,64", torch=True)
     assert "or -g 2,4 (ranks that all can use), or --skip-invalid" in several.err

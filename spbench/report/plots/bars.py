@@ -25,6 +25,8 @@ COLOURS = {
     "rsa": "#CC79A7",
     "ring": "#56B4E9",
     "kv-gather": "#D55E00",
+    "attention-2d": "#882255",
+    "usp": "#332288",
 }
 MORE_COLOURS = ("#F0E442", "#000000", "#999999")
 HATCHES = ("..", "\\\\\\", "oo", "++", "--")

@@ -1,0 +1,128 @@
+"""Attention2D (Elango, 2025, arXiv 2503.15758): queries along rows of ranks, keys along columns.
+
+Of R rows and C columns of ranks each gathers its row's queries and its column's keys and values,
+and attends with those to these; a rank's queries get a part from each column, which it merges.
+
+    q      (B, S/N, Z, D)  --gather in the row-->       (B, S/R, Z, D)     (C - 1) M / N sent
+    k, v   (B, S/N, Z, D)  --gather in the column-->    (B, S/C, Z, D)   2 (R - 1) K / N
+    out    (B, S/R, Z, D)  --all-to-all in the row-->   C parts (B, S/N, Z, D)   (C - 1) M / N
+
+Backward gathers q, out and its gradient in the row, the keys anew in the column, and scatters the
+sums of dQ, and of dK and dV. Under a causal mask shards are zigzag: all ranks compute as much.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isqrt
+from typing import Any, ClassVar, final
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from spbench.comm.collectives import Collectives
+from spbench.layers.attention import Folding, Scores
+from spbench.layers.attention_grid import AttentionGrid
+from spbench.layers.blockwise import Part
+from spbench.layers.key_blocks import folded_shard, pack, unpack
+from spbench.layers.memory_order import put_outermost
+from spbench.strategies.fixed_axis import AUTO, FixedAxis
+from spbench.strategies.refusals import blocks_why_not, grouped_why_not, groups_why_not, size_misfit
+from spbench.workload.block import Attention, Sublayer
+from spbench.workload.mesh import Members, Mesh
+from spbench.workload.sharding import Shard
+from spbench.workload.traffic import Traffic, Transfer, along
+from spbench.workload.workload import DTYPE_BYTES, Workload
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Attention2D(FixedAxis):
+    """With ``rows`` of ranks; by default as square as can be, with no more rows than columns."""
+
+    zigzag: ClassVar[bool] = True
+    rows: str = AUTO
+
+    def misfit(self, workload: Workload) -> str | None:
+        return size_misfit("rows", self.rows) or super().misfit(workload)
+
+    def why_not(self, workload: Workload, ranks: int) -> str | None:
+        return groups_why_not("rows", self.rows, ranks) or super().why_not(workload, ranks)
+
+    def mesh(self, workload: Workload, ranks: int) -> dict[str, int]:
+        square = max(rows for rows in range(1, isqrt(ranks) + 1) if ranks % rows == 0)
+        rows = square if self.rows == AUTO else int(self.rows)
+        return {"rows": rows, "columns": ranks // rows}
+
+    def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
+        unfit = grouped_why_not(axis, workload) or blocks_why_not(axis, workload)
+        return super().why_not_along(axis, workload, ranks) or unfit
+
+    def sublayer_traffic(
+        self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
+    ) -> Traffic:
+        if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
+            return super().sublayer_traffic(sublayer, workload, axis, ranks)
+        mesh, shard = Mesh.of(self.mesh(workload, ranks)), self.shard(workload, axis, ranks)
+        wider = max(1, 4 // DTYPE_BYTES[workload.dtype])  # log-sum-exps have 4 bytes at least
+        rows_bytes = workload.query_bytes, wider * workload.query_bytes // workload.head_size
+
+        def in_row(members: Members) -> Traffic:
+            sizes, apart = shard.among(members).sizes, (1,) * len(members)
+            M, lse = (n * sum(sizes) // shard.length for n in rows_bytes)
+            parts = [Transfer.all_to_all(n * len(sizes), apart, sizes) for n in (M, lse)]
+            again = [Transfer.all_gather(n, sizes) for n in (3 * M, lse)]
+            gather, scatter = Transfer.all_gather(M, sizes), Transfer.reduce_scatter(M, sizes)
+            return [gather, *parts], [*again, scatter]
+
+        def in_column(members: Members) -> Traffic:
+            sizes = shard.among(members).sizes
+            both = 2 * workload.key_bytes * sum(sizes) // shard.length
+            gather = Transfer.all_gather(both, sizes)
+            return [gather], [gather, Transfer.reduce_scatter(both, sizes)]
+
+        keys, keys_back = along("rows", mesh.groups("rows"), in_column)
+        queries, queries_back = along("columns", mesh.groups("columns"), in_row)
+        return keys + queries, keys_back + queries_back
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
+    ) -> Tensor:
+        if shard.dim not in scores.dims or comm.size == 1:
+            return super().attend(q, k, v, scores, shard, comm)
+        return _TwoWays.apply(q, k, v, scores, shard, comm)
+
+
+class _TwoWays(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
+        scores, shard, comm = how
+        folding = Folding.of(q.shape, scores.dims)
+        mine = pack(folding.fold(k), folding.fold(v))
+        grid = AttentionGrid(comm, folded_shard(shard, len(mine), comm.rank), scores.causal)
+        keys = grid.in_column.start_all_gather(mine, grid.keys)
+        queries = grid.in_row.start_all_gather(folding.fold(q).movedim(2, 0), grid.queries)
+        part = grid.attend(queries.wait().movedim(0, 2), *unpack(keys.wait()))
+        total = grid.merged(Part(part.out.to(q.dtype), part.lse))
+        out = put_outermost(folding.unfold(total.out), shard.dim, q.dtype)
+        ctx.save_for_backward(q, mine, out, total.lse)
+        ctx.how = folding, grid
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        q, mine, out, lse = ctx.saved_tensors
+        folding, grid = ctx.how
+        own = torch.stack([folding.fold(x).movedim(2, 0) for x in (grad, q, out)], 1)
+        rows = grid.in_row.start_all_gather(own, grid.queries)
+        sums = grid.in_row.start_all_gather(lse.movedim(2, 0), grid.queries)
+        keys = grid.in_column.start_all_gather(mine, grid.keys)
+        d_out, queries, outs = unpack(rows.wait())
+        given = d_out, queries, outs, sums.wait().movedim(0, 2), *unpack(keys.wait())
+        d_q, d_k, d_v = (each.to(q.dtype) for each in grid.gradients(*given))
+        d_rows = grid.in_row.start_reduce_scatter(d_q.movedim(2, 0), grid.queries)
+        d_keys = grid.in_column.start_reduce_scatter(pack(d_k, d_v), grid.keys)
+        d_mine = [d_rows.wait().movedim(0, 2), *unpack(d_keys.wait())]
+        return *map(folding.unfold, d_mine), None, None, None

@@ -1,0 +1,167 @@
+"""Strategies whose ranks exchange in groups equal one device, with the bytes of each axis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from helpers.examples import ALL
+from helpers.gate_on_threads import prove, why_wrong
+
+from spbench.comm.transport import Transport
+from spbench.layers import attention_grid
+from spbench.layers.blockwise import Part, merge
+from spbench.strategies.registry import load
+from spbench.workload.mesh import Groups, Members
+from spbench.workload.sharding import Shard
+from spbench.workload.workload import Workload
+
+
+def work(name: str, **fields: object) -> Workload:
+    return Workload.model_validate({"name": name, "depth": 1, "dtype": "float64", **fields})
+
+
+UNEVEN_HEADS = work(
+    "uneven heads",
+    axes={"space": 26},
+    hidden=20,
+    heads=5,
+    block=[{"attention": "space"}, {"mlp": 2}],
+    batch=2,
+)
+CAUSAL_GROUPS = work(
+    "causal, grouped",
+    axes={"space": 37},
+    hidden=24,
+    heads=6,
+    kv_heads=2,
+    block=[{"attention": "space", "causal": True}],
+)
+JOINT = work(
+    "joint",
+    axes={"time": 13, "space": 5},
+    hidden=28,
+    heads=7,
+    block=[{"attention": ["time", "space"]}, {"mlp": 2}],
+    batch=2,
+    checkpointing="full",
+)
+MESHES = {
+    ("usp:ulysses=4", 8): "ring=2 heads=4",
+    ("usp:ulysses=2", 8): "ring=4 heads=2",
+    ("usp:ulysses=4", 12): "ring=3 heads=4",
+    ("usp:ulysses=4:across=kv-gather", 12): "kv-gather=3 heads=4",
+    ("usp:ulysses=2:across=attention-2d", 12): "rows=2 columns=3 heads=2",
+    ("attention-2d:rows=2", 8): "rows=2 columns=4",
+    ("attention-2d:rows=3", 12): "rows=3 columns=4",
+    ("attention-2d:rows=4", 12): "rows=4 columns=3",
+}
+"""The mesh of each strategy on so many ranks."""
+OF_A_SHORT_RUN = {
+    ("usp:ulysses=4", 8): [UNEVEN_HEADS],
+    ("usp:ulysses=4:across=kv-gather", 12): [JOINT],
+    ("usp:ulysses=2:across=attention-2d", 12): [CAUSAL_GROUPS],
+    ("attention-2d:rows=2", 8): [JOINT, CAUSAL_GROUPS],
+}
+
+
+@pytest.mark.parametrize(("strategy", "ranks"), MESHES if ALL else OF_A_SHORT_RUN)
+def test_equals_one_device_on_a_mesh(strategy: str, ranks: int) -> None:
+    """Uneven heads, few key heads under a mask, joined axes recomputed: below 1e-9."""
+    shapes = [UNEVEN_HEADS, CAUSAL_GROUPS, JOINT]
+    for shape in shapes if ALL else OF_A_SHORT_RUN[strategy, ranks]:
+        chosen = load(strategy)
+        assert (chosen.misfit(shape), chosen.why_not(shape, ranks)) == (None, None)
+        sizes = chosen.mesh(shape, ranks)
+        assert " ".join(f"{name}={n}" for name, n in sizes.items()) == MESHES[strategy, ranks]
+        outcomes = prove(shape, chosen, ranks)
+        assert not why_wrong(outcomes), shape.name
+        assert max(outcome.worst.relative for outcome in outcomes) < 1e-9
+        axes = {axis for outcome in outcomes for _, _, axis in outcome.sent}
+        assert set(sizes) <= axes <= {*sizes, "all"}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "said"),
+    [
+        ("usp:ulysses=3", 8, "use a multiple of 3 ranks"),
+        ("usp:ulysses=8", 16, "5 heads cannot be split over 8 ranks"),
+        ("attention-2d:rows=3", 8, "use a multiple of 3 ranks"),
+    ],
+)
+def test_ranks_that_make_no_such_mesh(strategy: str, ranks: int, said: str) -> None:
+    """A sentence says which would."""
+    assert said in (load(strategy).why_not(UNEVEN_HEADS, ranks) or "")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        ("usp:across=rsa", "it may be ring, kv-gather, attention-2d"),
+        ("usp:ulysses=two", "ulysses=two is not a number of ranks"),
+        ("attention-2d:rows=0", "rows=0 is not a number of ranks"),
+    ],
+)
+def test_options_that_fit_nothing(strategy: str, said: str) -> None:
+    """A sentence says what would."""
+    assert said in (load(strategy).misfit(UNEVEN_HEADS) or "")
+
+
+def test_groups_of_the_fewest_bytes() -> None:
+    """By default as many heads are shared out as send least; where all are, nothing goes across."""
+    sent = {
+        size: sum(
+            transfer.most
+            for transfer in load(f"usp:ulysses={size}").traffic(JOINT, 8)
+            if transfer.phase != "gradients"
+        )
+        for size in (1, 2, 4)
+    }
+    assert load("usp").mesh(JOINT, 8) == {"ring": 2, "heads": 4}
+    assert sent[4] == min(sent.values())
+    assert load("usp").mesh(UNEVEN_HEADS, 5) == {"ring": 1, "heads": 5}
+
+
+def complaint(strategy: str) -> str:
+    """What the gate says of a planted defect on eight ranks; blank: it got through."""
+    return why_wrong(prove(CAUSAL_GROUPS, load(strategy), 8))
+
+
+def test_a_part_that_is_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention2D without the parts of the last column."""
+
+    def wrong(total: Part, part: Part) -> Part:
+        return total if part.out.shape[2] < 10 else merge(total, part)
+
+    monkeypatch.setattr(attention_grid, "merge", wrong)
+    assert "differs from one device" in complaint("attention-2d")
+
+
+def test_rows_and_columns_mistaken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grid filled column by column: right shapes, another rank's keys."""
+    right = attention_grid.tiles
+
+    def wrong(positions: Shard, row: Members, column: Members, causal: bool) -> Any:
+        return right(positions, row[::-1], column, causal)
+
+    monkeypatch.setattr(attention_grid, "tiles", wrong)
+    assert "differs from one device" in complaint("attention-2d")
+
+
+def test_groups_of_ranks_that_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """USP whose ring takes the shard of each rank for that of its group."""
+    monkeypatch.setattr(Shard, "joined", lambda self, _: self.among(range(4)))
+    assert "differs from one device" in complaint("usp:ulysses=2")
+
+
+def test_bytes_over_another_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many bytes, over the ring instead of the group: the axis is part of the proof."""
+    right = Transport.along
+
+    def wrong(self: Transport, axis: str, groups: Groups) -> Transport:
+        part = right(self, axis, groups)
+        part._axis = "heads"
+        return part
+
+    monkeypatch.setattr(Transport, "along", wrong)
+    assert " bytes in backward over heads, predicted" in complaint("usp:ulysses=2")
