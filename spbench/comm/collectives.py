@@ -46,7 +46,7 @@ class Pending:
         return self._tensor
 
     def then(self, view: Callable[[Tensor], Tensor]) -> Pending:
-        """A view of the tensor, under way with it."""
+        """A view of it, under way."""
         return Pending(self._handle, view(self._tensor))
 
 
@@ -69,13 +69,8 @@ class Collectives:
         """The collectives of this rank's group of these axes of the mesh."""
         if len(self.mesh.axes) == 1:
             return self
-        part = self._whole.along("+".join(axes), self.mesh.groups(*axes))
-        return Collectives(part, self.mesh, self._whole)
-
-    @property
-    def _whole(self) -> Transport:
-        """The transport of all ranks of the mesh."""
-        return self._of_mesh or self.transport
+        whole = self._of_mesh or self.transport
+        return Collectives(whole.along("+".join(axes), self.mesh.groups(*axes)), self.mesh, whole)
 
     def take(self, whole: Tensor, shard: Shard) -> Tensor:
         """This rank's part of a tensor that every rank holds. Moves nothing.

@@ -45,10 +45,10 @@ class Attention2D(FixedAxis):
     rows: str = AUTO
 
     def misfit(self, workload: Workload) -> str | None:
-        return size_misfit("rows", self.rows) or super().misfit(workload)
+        return size_misfit(rows=self.rows) or super().misfit(workload)
 
     def why_not(self, workload: Workload, ranks: int) -> str | None:
-        return groups_why_not("rows", self.rows, ranks) or super().why_not(workload, ranks)
+        return groups_why_not(ranks, rows=self.rows) or super().why_not(workload, ranks)
 
     def mesh(self, workload: Workload, ranks: int) -> dict[str, int]:
         square = max(rows for rows in range(1, isqrt(ranks) + 1) if ranks % rows == 0)

@@ -13,8 +13,7 @@
     inside             whether the axes are whole between the two
     attend             attention along axes that may be sharded
 
-A strategy is frozen data: its dataclass fields are its options (``rsa:reduce-scatter``).
-Subclasses are final and stand beside each other, one file each.
+Strategies are frozen data, one file each; their fields are options (``rsa:reduce-scatter``).
 """
 
 from __future__ import annotations

@@ -8,14 +8,12 @@ ranks send as much, or less where shards are uneven.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
-from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
+from spbench.strategies.courses import courses, mean_bytes
 from spbench.strategies.registry import UnknownStrategyError, load
-from spbench.workload.block import Attention, Stack, Sublayer
+from spbench.workload.block import Sublayer
 from spbench.workload.case import Case, Cell
 from spbench.workload.mesh import Mesh
 from spbench.workload.predicted import Lane, Leg, Prediction, Sent
@@ -71,14 +69,14 @@ def _lane(name: str, strategy: Strategy, workload: Workload, ranks: int) -> Lane
     busiest = busiest_rank(transfer for transfer in traffic if transfer.phase == "forward")
     layout = strategy.layout(workload, ranks)
     legs = _legs(strategy, layout, workload, ranks, busiest)
-    courses = _courses(layout, workload)
-    means = [_mean_bytes(course, legs) * course.part.depth for course in courses]
+    stacks = courses(layout, workload)
+    means = [mean_bytes(course, legs) * course.part.depth for course in stacks]
     return Lane(
         strategy=name,
         note=_notes(strategy, workload, ranks),
         legs=legs,
-        periods=tuple(course.period for course in courses),
-        saves_last_switch=courses[-1].saves_last_switch,
+        periods=tuple(course.period for course in stacks),
+        saves_last_switch=stacks[-1].saves_last_switch,
         block_bytes=sum(means, Fraction(0)) / workload.blocks,
         step_bytes=by_busiest(traffic),
     )
@@ -100,58 +98,3 @@ def _legs(
             made[key] = Leg(axis=axis, transfers=tuple(map(sent, forward)), switch=hop)
         legs.append(made[key])
     return tuple(legs)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class _Course:
-    """The layout of one stack of blocks."""
-
-    part: Stack
-    start: int
-    """Place of its first sublayer among all."""
-    layout: Layout
-
-    @cached_property
-    def period(self) -> int:
-        """Blocks after which the layout repeats, up to the last attention of the stack.
-
-        What follows that attention may stay on the axis at hand.
-        """
-        layout, length = self.layout, len(self.part.block)
-        attends = [isinstance(sublayer, Attention) for sublayer in reversed(self.part.block)]
-        behind = attends.index(True) if any(attends) else length
-        for period in range(1, self.part.depth):
-            apart = period * length
-            if all(layout[i] == layout[i - apart] for i in range(apart, len(layout) - behind)):
-                return period
-        return self.part.depth
-
-    @property
-    def sublayers(self) -> int:
-        """Sublayers of a period."""
-        return self.period * len(self.part.block)
-
-    @property
-    def saves_last_switch(self) -> bool:
-        """Whether the end does without a switch that every other period has."""
-        again = [self.layout[i % self.sublayers] for i in range(len(self.layout) + 1)]
-        return _switches(again) > _switches(self.layout)
-
-
-def _courses(layout: Layout, workload: Workload) -> list[_Course]:
-    ends = [*accumulate((len(x.block) * x.depth for x in workload.parts), initial=0)]
-    return [
-        _Course(part=part, start=start, layout=layout[start:end])
-        for part, (start, end) in zip(workload.parts, pairwise(ends), strict=True)
-    ]
-
-
-def _mean_bytes(course: _Course, legs: Sequence[Leg]) -> Fraction:
-    """Bytes sent in forward by a block of the stack, the mean of a period."""
-    period = legs[course.start : course.start + course.sublayers]
-    return sum((leg.total_bytes for leg in period), Fraction(0)) / course.period
-
-
-def _switches(layout: Sequence[str]) -> int:
-    return sum(before != after for before, after in pairwise(layout))

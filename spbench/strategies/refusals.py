@@ -60,20 +60,22 @@ def grouped_why_not(axis: str, workload: Workload) -> str | None:
     if not any(each.projection and axis in each.axes for each in workload.attentions):
         return biased_why_not(axis, workload)
     return (
-        f"the projection of keys along {axis} is a sum over all ranks, which groups of ranks do not "
-        "make; shard another axis, or take ring, kv-gather or rsa"
+        f"the projection of keys along {axis} is a sum over all ranks, which groups of ranks do "
+        "not make; shard another axis, or take a strategy with one group"
     )
 
 
-def size_misfit(option: str, size: str) -> str | None:
-    """Why ``size`` is no number of ranks for an option that may also be ``auto``; or None."""
+def size_misfit(**sizes: str) -> str | None:
+    """Why an option with that value is neither a number of ranks nor ``auto``; or None."""
+    ((option, size),) = sizes.items()
     if size == "auto" or (size.isdecimal() and int(size)):
         return None
     return f"{option}={size} is not a number of ranks; write {option}=2, or {option}=auto"
 
 
-def groups_why_not(option: str, size: str, ranks: int) -> str | None:
-    """Why ``ranks`` do not make groups of a given ``size``; or None."""
+def groups_why_not(ranks: int, **sizes: str) -> str | None:
+    """Why ``ranks`` do not make groups of the size of an option, unless it is ``auto``; or None."""
+    ((option, size),) = sizes.items()
     if size == "auto" or ranks % int(size) == 0:
         return None
     return f"{ranks} ranks do not make groups of {option}={size}; use a multiple of {size} ranks"

@@ -29,6 +29,8 @@ BUILT_IN = {
     "attention-2d": "spbench.strategies.attention_2d:Attention2D",
     "usp": "spbench.strategies.usp:USP",
 }
+ACROSS = ("ring", "kv-gather", "attention-2d")
+"""Those that may attend across groups of ranks that share heads."""
 
 
 class UnknownStrategyError(Failure, ValueError):

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from math import inf
-from typing import ClassVar, final
+from typing import final
 
 from torch import Tensor
 
@@ -25,7 +25,7 @@ from spbench.layers.head_parallel import attend_by_heads, traffic_by_heads
 from spbench.layers.head_shares import share_heads
 from spbench.strategies.fixed_axis import AUTO, FixedAxis
 from spbench.strategies.refusals import grouped_why_not, groups_why_not, heads_why_not, size_misfit
-from spbench.strategies.registry import load
+from spbench.strategies.registry import ACROSS, load
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.mesh import Members, Mesh
 from spbench.workload.sharding import Shard
@@ -38,26 +38,25 @@ from spbench.workload.workload import Workload
 class USP(FixedAxis):
     """With groups of ``ulysses`` ranks, by default of as many as send the fewest bytes."""
 
-    others: ClassVar[tuple[str, ...]] = ("ring", "kv-gather", "attention-2d")
     ulysses: str = AUTO
-    across: str = "ring"
+    across: str = ACROSS[0]
     rows: str = AUTO
 
     @cached_property
     def other(self) -> FixedAxis:
         """The strategy across groups."""
-        rows = f":rows={self.rows}" if self.across == "attention-2d" else ""
+        rows = f":rows={self.rows}" if self.rows != AUTO else ""
         other = load(f"{self.across}:shard-axis={self.shard_axis}{rows}")
         assert isinstance(other, FixedAxis)
         return other
 
     def misfit(self, workload: Workload) -> str | None:
-        if self.across not in self.others:
-            return f"across={self.across} is not known; it may be {', '.join(self.others)}"
-        return size_misfit("ulysses", self.ulysses) or self.other.misfit(workload)
+        if self.across not in ACROSS:
+            return f"across={self.across} is not known; it may be {', '.join(ACROSS)}"
+        return size_misfit(ulysses=self.ulysses) or self.other.misfit(workload)
 
     def why_not(self, workload: Workload, ranks: int) -> str | None:
-        unfit = groups_why_not("ulysses", self.ulysses, ranks)
+        unfit = groups_why_not(ranks, ulysses=self.ulysses)
         if not unfit and self.ulysses != AUTO:
             size = int(self.ulysses)
             unfit = heads_why_not(workload, size) or self.other.why_not(workload, ranks // size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -148,10 +149,17 @@ def test_rows_and_columns_mistaken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "differs from one device" in complaint("attention-2d")
 
 
-def test_groups_of_ranks_that_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """USP whose ring takes the shard of each rank for that of its group."""
-    monkeypatch.setattr(Shard, "joined", lambda self, _: self.among(range(4)))
-    assert "differs from one device" in complaint("usp:ulysses=2")
+def test_positions_of_another_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """USP whose ring takes groups for one another: right lengths, other positions masked."""
+    right = Shard.joined
+
+    def wrong(self: Shard, parts: int) -> Shard:
+        joined = right(self, parts)
+        return replace(joined, runs=joined.runs[::-1])
+
+    monkeypatch.setattr(Shard, "joined", wrong)
+    work = CAUSAL_GROUPS.model_copy(update={"axes": {"space": 32}})
+    assert "differs from one device" in why_wrong(prove(work, load("usp:ulysses=2"), 8))
 
 
 def test_bytes_over_another_axis(monkeypatch: pytest.MonkeyPatch) -> None:
