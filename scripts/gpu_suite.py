@@ -24,6 +24,7 @@ from spbench.results.reading import latest, read_runs, records_of
 from spbench.results.record import Record
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.flops import parameters, step_flops
+from spbench.workload.step_traffic import shared_length
 from spbench.workload.traffic import PHASES
 from spbench.workload.workload import DTYPE_BYTES, Workload
 
@@ -63,8 +64,10 @@ def estimate(work: Workload, strategy: str, sharded: str, ranks: int) -> Estimat
     weights = 3 * parameters(work).total * DTYPE_BYTES[work.dtype]
     if strategy.startswith("rsa"):  # whole rows: scores, their softmax, its gradient
         axis, *_ = sharded.split()
-        row = work.axes[axis]
-        kept += 3 * work.samples * work.tokens * row * work.heads * DTYPE_BYTES[work.dtype] / ranks
+        row = shared_length(work, axis)
+        kept += (
+            3 * work.samples * work.all_tokens * row * work.heads * DTYPE_BYTES[work.dtype] / ranks
+        )
     flops = step_flops(work) * (4 / 3 if again else 1)
     return Estimate(step_s=flops / ranks / FLOP_PER_S, peak_bytes=weights + kept)
 

@@ -124,7 +124,8 @@ def _workload(name: str) -> dict[str, Any]:
     work = find(name)
     return {
         "workload": name,
-        "axes": " x ".join(f"{axis} {length}" for axis, length in work.axes.items()),
+        "axes": " x ".join(f"{axis} {length}" for axis, length in work.axes.items())
+        + (f" + text {work.text}" if work.text else ""),
         "tokens": work.batch * work.tokens,
         "parameters": parameters(work).total,
         "activation_bytes": work.activation_bytes,

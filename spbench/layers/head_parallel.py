@@ -16,6 +16,7 @@ from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.head_shares import share_groups, share_heads
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard, Sizes, shard_sizes
+from spbench.workload.step_traffic import shared_length
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
@@ -61,10 +62,10 @@ def bias_of_heads(scores: Scores, queries: Sizes, comm: Collectives) -> Scores:
 def traffic_by_heads(attention: Attention, workload: Workload, axis: str, held: Sizes) -> Traffic:
     """Transfers of ``attend_by_heads`` in forward and in backward.
 
-    ``held``: positions of ``axis`` that each rank holds; together some of them, or all.
+    ``held``: what each rank holds of the sequence (``Strategy.held``); together some of it, or all.
     """
     shares = share_heads(workload.heads, workload.key_heads, len(held))
-    head_bytes = workload.head_bytes * sum(held) // workload.axes[axis]
+    head_bytes = workload.head_bytes * sum(held) // shared_length(workload, axis)
     Q, keys_bytes = workload.heads * head_bytes, 2 * sum(shares.key_sizes) * head_bytes
     to_heads = Transfer.together(
         Transfer.all_to_all(Q, held, shares.queries),

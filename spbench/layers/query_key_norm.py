@@ -86,5 +86,5 @@ def cut_norm_sums(sublayer: Sublayer, workload: Workload, ranks: int) -> list[Tr
     if not isinstance(sublayer, Attention) or workload.qk_norm != ACROSS_HEADS:
         return []
     each = max(SUMMED_BYTES, DTYPE_BYTES[workload.dtype])
-    whole_bytes = 2 * workload.samples * workload.tokens * each
+    whole_bytes = 2 * workload.samples * workload.all_tokens * each
     return [Transfer.all_reduce(whole_bytes, ranks)]

@@ -73,7 +73,9 @@ def gated_sum(x: Tensor, gate: Tensor, out: Tensor) -> Tensor:
 def _are_long(x: Tensor, vector: Tensor) -> bool:
     """Whether the stretches of ``x`` are long enough for operations of their own."""
     count = math.prod(_stretches(x, vector))
-    return count == 1 or x.numel() >= count * LEAST_ELEMENTS.get(x.device.type, 2**22)
+    return x.numel() > 0 and (
+        count == 1 or x.numel() >= count * LEAST_ELEMENTS.get(x.device.type, 2**22)
+    )
 
 
 def _stretches(x: Tensor, vector: Tensor) -> Sequence[int]:

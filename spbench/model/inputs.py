@@ -1,7 +1,8 @@
 """The inputs of a step: the activation and its side inputs, whole or this rank's part.
 
-The activation and the pair tensors are sharded, and so is a condition for each token; other
-conditions and the text tokens of cross-attention are small and whole on every rank.
+The activation, text that is attended with it, and the pair tensors are sharded, and so is a
+condition for each token; other conditions and the context of cross-attention are small and whole on
+every rank.
 """
 
 from __future__ import annotations
@@ -32,39 +33,53 @@ class Inputs:
     conditions: tuple[Tensor, ...]
     """One of (B, H), or of (B, T, H) with a vector for each position of time; or one of
     (B, *axes, H) for each of the model's ``condition_cuts``, as the activation is cut there."""
-    text: Tensor
+    context: Tensor
     """(B, L, H), the tokens that cross-attention attends to."""
+    text: Tensor | None
+    """(B, L, H), the tokens that take part in self-attention; its L is sharded. None: there are
+    none."""
     pairs: dict[str, Tensor]
     """(B, S, S, C) for each axis whose attention has a pair bias; its first S is sharded."""
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [self.x, *self.conditions, self.text, *self.pairs.values()]
+        return [*self.leaves, *self.conditions, self.context]
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """Inputs that get gradients."""
+        text = [] if self.text is None else [self.text]
+        return [self.x, *text, *self.pairs.values()]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Inputs:
         return Inputs(
             x=change(self.x),
             conditions=tuple(map(change, self.conditions)),
-            text=change(self.text),
+            context=change(self.context),
+            text=None if self.text is None else change(self.text),
             pairs={axis: change(pair) for axis, pair in self.pairs.items()},
         )
 
     def requiring_grad(self, wanted: bool) -> Inputs:
-        """These inputs; the activation and the pair tensors get gradients if ``wanted``."""
-        for leaf in (self.x, *self.pairs.values()):
+        """These inputs; all but condition and context get gradients if ``wanted``."""
+        for leaf in self.leaves:
             leaf.requires_grad_(wanted)
         return self
 
     def forget_gradients(self) -> None:
-        for leaf in (self.x, *self.pairs.values()):
+        for leaf in self.leaves:
             leaf.grad = None
 
     @property
     def gradients(self) -> dict[str, Tensor]:
         """Gradients that a backward pass has left, by name."""
         named = {"gradient of the input": self.x.grad}
+        named |= {} if self.text is None else {GRADIENT_OF_TEXT: self.text.grad}
         named |= {gradient_name(axis): pair.grad for axis, pair in self.pairs.items()}
         return {name: grad for name, grad in named.items() if grad is not None}
+
+
+GRADIENT_OF_TEXT = "gradient of the text"
 
 
 def gradient_name(axis: str) -> str:
@@ -92,7 +107,10 @@ def seeded(
     return Inputs(
         x=part("x", *axes, hidden, cut=cuts.get("x")),
         conditions=tuple(part("condition", batch, *each, hidden, cut=c) for c in condition_cuts),
-        text=part("context", batch, max(1, workload.text_tokens), hidden),
+        context=part("context", batch, max(1, workload.context_tokens), hidden),
+        text=part("text", batch, workload.text, hidden, cut=cuts.get("text"))
+        if workload.text
+        else None,
         pairs={
             axis: part(name := f"pairs of {axis}", batch, *each, channels, cut=cuts.get(name))
             for axis, channels in workload.pairs.items()

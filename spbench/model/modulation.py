@@ -83,6 +83,8 @@ class ModulatedNorm(nn.Module):
         mine = conditions[self.which].select(-3, self.index)
         if self.is_cut:
             mine = self.comm.take(mine, self.shard)
+        elif x.ndim + 1 < mine.ndim:  # text, which has one axis
+            mine = mine.flatten(1, -3)
         shift, scale, gate = (mine + self.table).unbind(-2)
         return *modulated_norm(x, scale, shift, self.plain), gate
 

@@ -2,7 +2,8 @@
 
     x (B, *axes, H)  ->  linear_in  ->  q, k, v (B, *axes, Z, D)  ->  attend  ->  linear_out
 
-Between the projections the axes may be whole or cut; only the strategy knows which.
+Between the projections the axes may be whole or cut; only the strategy knows which. Text is
+projected by the same modules, or by others of the same kind (``streams.py``).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +30,9 @@ from spbench.workload.block import Attention
 from spbench.workload.fields import ACROSS_HEADS
 from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
+
+Heads = tuple[Tensor, Tensor, Tensor]
+"""Queries, keys and values."""
 
 
 @final
@@ -72,14 +76,24 @@ class Attending(nn.Module, ABC):
             self.bias_shard = shared.pairs[self.bias_axis]
 
     @abstractmethod
+    def into(self, x: Tensor, shard: Shard) -> tuple[Heads, Any]:
+        """q, k and v of (B, *axes, H), and what else comes of it."""
+
+    @abstractmethod
+    def out_of(self, attended: Tensor, beside: Any, shard: Shard) -> Tensor:
+        """(B, *axes, H) of what attention made of q, k and v, and of what else came ``into``."""
+
+    def normed(self, q: Tensor, k: Tensor, v: Tensor) -> Heads:
+        return (q, k, v) if self.norm is None else (*self.norm(q, k), v)
+
+    def turned(self, q: Tensor, k: Tensor, v: Tensor, shard: Shard) -> Heads:
+        """With rotary positions."""
+        return *self.rotary(q, k, self.strategy.inside(shard)), v
+
     def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
         """(B, *axes, H) -> (B, *axes, H)."""
-
-    def attended(self, q: Tensor, k: Tensor, v: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
-        """What attention makes of q, k and v; in the shape of ``q``, (B, *axes, Z, D)."""
-        if self.norm is not None:
-            q, k = self.norm(q, k)
-        q, k = self.rotary(q, k, self.strategy.inside(shard))
+        heads, beside = self.into(x, shard)
+        q, k, v = self.turned(*self.normed(*heads), shard)
         scores = Scores(
             dims=self.dims,
             causal=self.causal,
@@ -87,7 +101,8 @@ class Attending(nn.Module, ABC):
             bias=None if self.bias is None else self.bias(inputs.pairs[self.bias_axis]),
             bias_shard=None if self.bias is None else self.bias_shard,
         )
-        return self.strategy.attend(q, k, v, scores, shard, self.comm)
+        attended = self.strategy.attend(q, k, v, scores, shard, self.comm)
+        return self.out_of(attended, beside, shard)
 
 
 @final
@@ -116,11 +131,14 @@ class SelfAttention(Attending):
         self.qkv = strategy.linear_in(heads_in, comm)
         self.out = strategy.linear_out(heads_out, comm)
 
-    def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
+    def into(self, x: Tensor, shard: Shard) -> tuple[Heads, None]:
         qkv = self.qkv(x, shard)
         keys = qkv.shape[-2] // (self.group + 2)
         q, k, v = split_in_memory_order(qkv, (self.group * keys, keys, keys), -2, features=2)
-        out: Tensor = self.out(self.attended(q, k, v, inputs, shard), shard)
+        return (q, k, v), None
+
+    def out_of(self, attended: Tensor, beside: None, shard: Shard) -> Tensor:
+        out: Tensor = self.out(attended, shard)
         return out
 
 
@@ -155,14 +173,17 @@ class AttentionBesideMlp(Attending):
         rank, ranks = (comm.rank, comm.size) if strategy.cuts_weights else (0, 1)
         self.widths = [each.lengths(ranks)[rank] for each in into]
 
-    def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
+    def into(self, x: Tensor, shard: Shard) -> tuple[Heads, Tensor]:
         *qkv, up = split_in_memory_order(
             self.qkv_up(x, shard), [*self.widths[:3], sum(self.widths[3:])], -1
         )
         q, k, v = (each.unflatten(-1, (-1, self.head_dim)) for each in qkv)
-        attended = self.attended(q, k, v, inputs, shard).flatten(-2)
-        active = activated(up, self.widths[3:])
-        out: Tensor = self.out_down(joined_in_memory_order([attended, active]), shard)
+        return (q, k, v), up
+
+    def out_of(self, attended: Tensor, beside: Tensor, shard: Shard) -> Tensor:
+        active = activated(beside, self.widths[3:])
+        joint = joined_in_memory_order([attended.flatten(-2), active])
+        out: Tensor = self.out_down(joint, shard)
         return out
 
 

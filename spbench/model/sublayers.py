@@ -22,7 +22,7 @@ from spbench.workload.workload import Workload
 
 @final
 class CrossAttentionModule(nn.Module):
-    """Attention to text tokens that every rank holds whole: local under any shard."""
+    """Attention to tokens of a context that every rank holds whole: local under any shard."""
 
     def __init__(
         self, sublayer: CrossAttention, workload: Workload, strategy: Strategy, comm: Collectives
@@ -41,7 +41,7 @@ class CrossAttentionModule(nn.Module):
         self.out = strategy.linear_out(back, comm)
 
     def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
-        k, v = self.kv(inputs.text[:, : self.length], None).chunk(2, -2)
+        k, v = self.kv(inputs.context[:, : self.length], None).chunk(2, -2)
         out: Tensor = self.out(cross_attend(self.q(x, shard), k, v), shard)
         return out
 

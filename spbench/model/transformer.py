@@ -6,7 +6,8 @@
 
 The activation comes sharded, as a patch embedding leaves it. The final projection runs on
 whatever shard is current: 36 times fewer channels, still sharded. Under checkpointing each
-block is recomputed from its input; the switch into the block is not.
+block is recomputed from its input; the switch into the block is not. Text that is attended goes
+along as a second stream (``streams.py``).
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from spbench.model.inputs import Inputs
 from spbench.model.modulation import Conditioning, ModulatedNorm, PlainNorm, modulation_indices
 from spbench.model.positions import LearnedPositions, RotaryTables
 from spbench.model.self_attention import Shared
+from spbench.model.streams import StreamShards, of_both, without_text
 from spbench.strategies.base import Strategy
+from spbench.workload.block import CrossAttention
 from spbench.workload.flops import modulated
 from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
@@ -49,14 +52,31 @@ class Placement(NamedTuple):
 class Residual(nn.Module):
     """One sublayer with its norm and residual, on the shard that its layout asks for."""
 
-    def __init__(self, norm: nn.Module, sublayer: nn.Module, place: Placement) -> None:
+    def __init__(
+        self,
+        norm: nn.Module,
+        sublayer: nn.Module,
+        place: Placement,
+        text_norm: nn.Module | None = None,
+    ) -> None:
+        """``text_norm``: that of text, where the sublayer is one of both streams."""
         super().__init__()
         self.norm, self.sublayer, self.place = norm, sublayer, place
+        self.text_norm = text_norm
 
-    def forward(self, x: Tensor, conditions: Sequence[Tensor], inputs: Inputs) -> Tensor:
+    def forward(
+        self, x: Tensor, text: Tensor | None, conditions: Sequence[Tensor], inputs: Inputs
+    ) -> tuple[Tensor, Tensor | None]:
         normed, x, gate = self.norm(x, conditions)
-        out: Tensor = self.sublayer(normed, inputs, self.place.shard)
-        return x + out if gate is None else gated_sum(x, gate, out)
+        if self.text_norm is None:
+            return _sum(x, gate, self.sublayer(normed, inputs, self.place.shard)), text
+        normed_text, text, text_gate = self.text_norm(text, conditions)
+        out, text_out = self.sublayer(normed, normed_text, inputs)
+        return _sum(x, gate, out), _sum(text, text_gate, text_out)
+
+
+def _sum(x: Tensor, gate: Tensor | None, out: Tensor) -> Tensor:
+    return x + out if gate is None else gated_sum(x, gate, out)
 
 
 @final
@@ -68,13 +88,16 @@ class Block(nn.Module):
         self.comm, self.first, self.last = comm, residuals[0].place, residuals[-1].place
         self.residuals = nn.ModuleList(residuals)
 
-    def forward(self, x: Tensor, conditions: Sequence[Tensor], inputs: Inputs) -> Tensor:
+    def forward(
+        self, x: Tensor, text: Tensor | None, conditions: Sequence[Tensor], inputs: Inputs
+    ) -> tuple[Tensor, Tensor | None]:
         place = self.first
         for residual in self.residuals:
             assert isinstance(residual, Residual)
             x = switched(x, place, residual.place, self.comm)
-            x, place = residual(x, conditions, inputs), residual.place
-        return x
+            x, text = residual(x, text, conditions, inputs)
+            place = residual.place
+        return x, text
 
 
 @final
@@ -92,6 +115,8 @@ class Transformer(nn.Module):
         """How the condition is cut: None, it is whole."""
         places = placements(layout)
         self.first, self.last = layout[0], layout[-1]
+        self.text = Shard.even(1, workload.text, comm.size)
+        """How text is cut."""
         self.pairs = {axis: shards[axis].along(1) for axis in workload.pairs}
         self.positions = LearnedPositions(workload, comm)
         shared = Shared(tables=RotaryTables(workload), pairs=self.pairs)
@@ -99,11 +124,23 @@ class Transformer(nn.Module):
         self.conditioning = Conditioning(workload, count) if count else None
         blocks: list[list[Residual]] = []
         indices = modulation_indices(workload)
-        for (sublayer, is_first, _), place, i in zip(workload.places, places, indices, strict=True):
-            norm = PlainNorm(workload) if i is None else self._modulated(i, place.shard)
-            made = sublayers.make(sublayer, workload, strategy, comm, shared)
+        make = partial(
+            sublayers.make, workload=workload, strategy=strategy, comm=comm, shared=shared
+        )
+        joint = {axis: strategy.held(workload, axis, comm.size) for axis in {*axes}}
+        each = zip(workload.places, axes, places, indices, strict=True)
+        for (sublayer, is_first, _), axis, place, i in each:
+            norm, made = self._norm(i, place.shard), make(sublayer)
+            text_norm: nn.Module | None = None
+            if workload.text and not isinstance(sublayer, CrossAttention):
+                of_text, text_norm = made, norm
+                if sublayer.double:
+                    of_text, text_norm = make(sublayer), self._norm(i, self.text)
+                cut = Shard.of_sizes(1, joint[axis])
+                cuts = StreamShards(image=place.shard, text=self.text, joint=cut)
+                made = of_both(made, of_text, cuts)
             blocks += [[]] if is_first else []
-            blocks[-1].append(Residual(norm, made, place))
+            blocks[-1].append(Residual(norm, made, place, text_norm))
         self.blocks = nn.ModuleList(Block(block, comm) for block in blocks)
         self.norm = PlainNorm(workload)
         channels = workload.out_channels
@@ -112,7 +149,9 @@ class Transformer(nn.Module):
         )
         self.final = WholeLinear(last)
 
-    def _modulated(self, index: int, shard: Shard) -> ModulatedNorm:
+    def _norm(self, index: int | None, shard: Shard) -> PlainNorm | ModulatedNorm:
+        if index is None:
+            return PlainNorm(self.workload)
         cuts = self.condition_cuts
         which = cuts.index(shard) if shard in cuts else 0
         return ModulatedNorm(self.workload, index, shard, self.comm, which)
@@ -123,15 +162,15 @@ class Transformer(nn.Module):
         conditions = () if self.conditioning is None else tuple(map(self.conditioning, given))
         recompute = self.workload.checkpointing == "full" and inputs.x.requires_grad
         place = Placement.at_first(self.first)
-        x = self.positions(inputs.x, self.first)
+        x, text = self.positions(inputs.x, self.first), inputs.text
         # Nothing is random, so there is no state to keep.
         recomputed = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
         for block in self.blocks:
             assert isinstance(block, Block)
             x, place = switched(x, place, block.first, self.comm), block.last
             run = partial(recomputed, block) if recompute else block
-            x = run(x, conditions, inputs)
-        normed, *_ = self.norm(x, ())
+            x, text = run(x, text, conditions, inputs)
+        normed, *_ = self.norm(without_text(x, text), ())
         out: Tensor = self.final(normed, self.last)
         return out
 

@@ -32,8 +32,8 @@ from spbench.layers.linear import LinearSpec, WholeLinear
 from spbench.layers.pair_bias import gather_traffic, gathered
 from spbench.workload.block import Sublayer
 from spbench.workload.flops import parameters
-from spbench.workload.sharding import Shard
-from spbench.workload.step_traffic import Move, in_a_step, moves_along
+from spbench.workload.sharding import Shard, Sizes
+from spbench.workload.step_traffic import Move, held_with_text, in_a_step, moves_along
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import DTYPE_BYTES, Workload
 
@@ -109,6 +109,11 @@ class Strategy(ABC):
     ) -> Tensor:
         """Attention of (B, *axes, Z, D), cut as ``shard`` says; by default along other dims."""
         return attend_whole(q, k, v, gathered(scores, comm))
+
+    @final
+    def held(self, workload: Workload, axis: str, ranks: int) -> Sizes:
+        """What each rank holds of a self-attention's sequence while ``axis`` is sharded."""
+        return held_with_text(workload, axis, self.shard(workload, axis, ranks).sizes)
 
     @final
     def traffic(self, workload: Workload, ranks: int) -> list[Transfer]:

@@ -55,7 +55,7 @@ class KVGather(FixedAxis):
             return super().sublayer_traffic(sublayer, workload, axis, ranks)
         if sublayer.projection:
             return projected_traffic(sublayer, workload, ranks)
-        sizes, both = self.shard(workload, axis, ranks).sizes, 2 * workload.key_bytes
+        sizes, both = self.held(workload, axis, ranks), 2 * workload.key_bytes
         gather, scatter = Transfer.all_gather(both, sizes), Transfer.reduce_scatter(both, sizes)
         return [gather], [scatter] if self.keep_keys or sublayer.pair_bias else [gather, scatter]
 

@@ -28,8 +28,8 @@ from spbench.layers.query_key_norm import cut_norm_sums
 from spbench.strategies.fixed_axis import FixedAxis
 from spbench.strategies.refusals import cut_why_not
 from spbench.workload.block import Sublayer
-from spbench.workload.sharding import Shard, shard_sizes
-from spbench.workload.traffic import Traffic, Transfer
+from spbench.workload.sharding import Shard
+from spbench.workload.traffic import Traffic, Transfer, streams
 from spbench.workload.workload import Workload
 
 
@@ -52,12 +52,12 @@ class MegatronSP(FixedAxis):
     def sublayer_traffic(
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
     ) -> Traffic:
-        M, sizes = workload.activation_bytes, shard_sizes(workload.axes[axis], ranks)
-        gather, scatter = Transfer.all_gather(M, sizes), Transfer.reduce_scatter(M, sizes)
-        regather = [] if self.keep_input else [gather]
-        norm = cut_norm_sums(sublayer, workload, ranks)
+        through = streams(sublayer, workload, axis, ranks)
+        gathers = [Transfer.all_gather(*each) for each in through]
+        scatters = [Transfer.reduce_scatter(*each) for each in through]
+        again, norm = gathers * (not self.keep_input), cut_norm_sums(sublayer, workload, ranks)
         bias, back = bias_traffic_by_groups(sublayer, workload, ranks)
-        return [gather, *norm, *bias, scatter], [gather, *back, *norm, *regather, scatter]
+        return gathers + norm + bias + scatters, gathers + back + norm + again + scatters
 
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
         return ColumnCut(spec, comm, self.keep_input)
@@ -89,7 +89,7 @@ class ColumnCut(nn.Module):
         if shard is None:
             return product(x, self.weight, self.bias, self.inner)
         matrix, bias = self.weight.flatten(0, -2), self.bias.flatten()
-        out: Tensor = _GatherProduct.apply(x, matrix, bias, self.comm, shard, self.keep_input)
+        out = _GatherProduct.apply(x, matrix, bias, self.comm, shard, self.keep_input)
         return out.unflatten(-1, self.bias.shape)
 
 

@@ -57,7 +57,7 @@ class Ring(FixedAxis):
             return super().sublayer_traffic(sublayer, workload, axis, ranks)
         if sublayer.projection:
             return projected_traffic(sublayer, workload, ranks)
-        sizes, both = self.shard(workload, axis, ranks).sizes, 2 * workload.key_bytes
+        sizes, both = self.held(workload, axis, ranks), 2 * workload.key_bytes
         wider = 1 if self.half_gradients else max(1, 4 // DTYPE_BYTES[workload.dtype])
         # Each rank sends on the sum for each block but its own: the bytes of a reduce-scatter.
         home = replace(Transfer.reduce_scatter(wider * both, sizes), op="p2p")

@@ -50,7 +50,7 @@ class RingSelfAttention(FixedAxis):
             return super().sublayer_traffic(sublayer, workload, axis, ranks)
         if sublayer.projection:
             return projected_traffic(sublayer, workload, ranks)
-        K, sizes = workload.key_bytes, self.shard(workload, axis, ranks).sizes
+        K, sizes = workload.key_bytes, self.held(workload, axis, ranks)
         ring, scattered = Transfer.ring(K, sizes), Transfer.reduce_scatter(K, sizes)
         summed = scattered if self.reduce_scatter else Transfer.all_reduce(K, ranks)
         return [ring, ring], [ring, ring, summed, summed]

@@ -44,7 +44,7 @@ class Ulysses(FixedAxis):
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
     ) -> Traffic:
         if isinstance(sublayer, Attention) and (axis in sublayer.axes or self.every_attention):
-            held = self.shard(workload, axis, ranks).sizes
+            held = self.held(workload, axis, ranks)
             return traffic_by_heads(sublayer, workload, axis, held)
         return super().sublayer_traffic(sublayer, workload, axis, ranks)
 

@@ -165,7 +165,7 @@ def _needed_bytes(workload: Workload, ranks: int, device: torch.device) -> float
     and no grouped queries in float32.
     """
     size = max(4, DTYPE_BYTES[workload.dtype])  # the reference of 16 bits runs in 32
-    tokens, part = workload.samples * workload.tokens, 1 + 1 / ranks
+    tokens, part = workload.samples * workload.all_tokens, 1 + 1 / ranks
     widest = max(workload.hidden, workload.attention_width)
     activations = len(workload.stack) * LIVE_ACTIVATIONS * tokens * widest
     scores, grouped = 0.0, workload.key_heads != workload.heads

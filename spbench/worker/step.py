@@ -20,7 +20,7 @@ from spbench.comm.transport import Transports
 from spbench.layers.linear import part_of
 from spbench.model import inputs
 from spbench.model.init_weights import load_weights
-from spbench.model.inputs import Inputs, gradient_name
+from spbench.model.inputs import GRADIENT_OF_TEXT, Inputs, gradient_name
 from spbench.model.transformer import Transformer
 from spbench.strategies.base import Strategy
 from spbench.worker.observer import Observer
@@ -67,6 +67,7 @@ class Step:
             model = Transformer(workload, strategy, self.comm).to(self.dtype)
         self.first, self.last, self.pairs = model.first, model.last, model.pairs
         """How the input, the output and the pair tensor of each axis are sharded."""
+        self.text = model.text
         self.seed = seed
         load_weights(model, self.rank, seed, sharpness)
         self.model = model.requires_grad_(self.train)
@@ -103,7 +104,8 @@ class Step:
 
         Every strategy gets the same. ``rounded_to``: a coarser dtype that they are rounded to.
         """
-        cuts = {"x": self.first} | {f"pairs of {axis}": cut for axis, cut in self.pairs.items()}
+        cuts = {"x": self.first, "text": self.text}
+        cuts |= {f"pairs of {axis}": cut for axis, cut in self.pairs.items()}
         where: dict[str, Any] = {"device": self.device, "dtype": rounded_to or self.dtype}
         where["rank"] = self.rank
         conditions = self.model.condition_cuts
@@ -121,7 +123,8 @@ class Step:
         """Which part of each of ``tensors`` this rank holds; None: all of it."""
         cuts = {f"gradient of {name}": part_of(p) for name, p in self.model.named_parameters()}
         cuts |= {gradient_name(axis): shard for axis, shard in self.pairs.items()}
-        return cuts | {"output": self.last, "gradient of the input": self.first}
+        cuts |= {"output": self.last, "gradient of the input": self.first}
+        return cuts | {GRADIENT_OF_TEXT: self.text}
 
     def tensors(self, mine: Inputs, output: Tensor | None) -> dict[str, Tensor]:
         """The output, the input's gradient and every weight's that a step has left, by name."""

@@ -74,6 +74,8 @@ class Mlp(BlockItem):
 
     ratio: float = Field(alias="mlp", gt=0, lt=2**31)
     activation: Activation = "gelu"
+    double: bool = False
+    """Whether text tokens have weights of their own here; beside an attention as that one says."""
 
     @property
     def ways_in(self) -> int:
@@ -98,6 +100,9 @@ class Attention(BlockItem):
     (AlphaFold 2, supplement, algorithm 7)."""
     beside: Mlp | None = None
     """An mlp of the same normed input, whose result is added to the attention's."""
+    double: bool = False
+    """Whether text tokens have weights of their own here and beside it, as in blocks of two
+    streams."""
 
     @field_serializer("axes")
     def _word_or_list(self, axes: tuple[str, ...]) -> str | list[str]:

@@ -56,6 +56,8 @@ class WorkloadFields(Frozen):
     """The block that is repeated ``depth`` times; with ``stacks`` neither is given."""
     stacks: Annotated[tuple[Stack, ...], Field(min_length=1, strict=False)] | None = None
     """Stacks of blocks of several kinds, one after another."""
+    text: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Text tokens of a sample that take part in every self-attention."""
     norm: Norm = "layer"
     qk_norm: Annotated[bool | str, BeforeValidator(known_qk_norm)] = False
     """RMS norms of self-attention's queries and keys: of each head by itself (true), of all heads

@@ -44,19 +44,25 @@ def parameters(workload: Workload) -> ParameterCount:
     cuttable = replicated = 0
     for part in workload.parts:
         for sublayer in part.block:
-            cuttable += part.depth * _cuttable(sublayer, workload)
+            sets = part.depth * weight_sets(sublayer)
+            cuttable += sets * _cuttable(sublayer, workload)
             modulates = is_modulated(sublayer, workload)
             own = 3 * hidden if modulates else norm  # table, or the norm's own affine
             own += hidden  # the bias of the projection out
             if isinstance(sublayer, Attention):
                 own += _score_parameters(sublayer, workload)
-            replicated += part.depth * own
+            replicated += sets * own
     shared = 3 * modulated(workload) * (hidden * hidden + hidden)
     learned = [n for axis, n in workload.axes.items() if workload.position_of(axis) == "learned"]
     final = norm + workload.out_channels * (hidden + 1)
     return ParameterCount(
         cuttable=cuttable, replicated=replicated + shared + sum(learned) * hidden + final
     )
+
+
+def weight_sets(sublayer: Sublayer) -> int:
+    """Weights that a sublayer has for each of its own: two where text has some of its own."""
+    return 1 if isinstance(sublayer, CrossAttention) else 1 + sublayer.double
 
 
 def _cuttable(sublayer: Sublayer, workload: Workload) -> int:
@@ -115,13 +121,14 @@ def forward_flops(workload: Workload) -> int:
 
 
 def _sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:
-    hidden, tokens = workload.hidden, workload.samples * workload.tokens
+    hidden, tokens = workload.hidden, workload.samples * workload.all_tokens
     match sublayer:
         case Attention():
             width = workload.attention_width + workload.key_heads * workload.head_size
             beside = _sublayer_flops(sublayer.beside, workload) if sublayer.beside else 0
             return 4 * tokens * hidden * width + _score_flops(sublayer, workload) + beside
         case CrossAttention():
+            tokens = workload.samples * workload.tokens
             width = math.prod(workload.cross_heads(sublayer))
             ways = 4 * (tokens + workload.samples * sublayer.length) * hidden * width
             return ways + 4 * tokens * sublayer.length * width
@@ -130,7 +137,7 @@ def _sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:
 
 
 def _score_flops(attention: Attention, workload: Workload) -> int:
-    width, tokens = workload.attention_width, workload.samples * workload.tokens
+    width, tokens = workload.attention_width, workload.samples * workload.all_tokens
     length = workload.length(attention)
     if attention.causal:
         return 2 * tokens * (length + 1) * width
@@ -147,7 +154,7 @@ def step_bytes(workload: Workload, ranks: int, *, cuts_weights: bool, scored_axi
     count, part = parameters(workload), 1 / ranks
     weights = count.replicated + count.cuttable * (part if cuts_weights else 1.0)
     copies = 1 if workload.mode == "forward" else 2 if workload.optimizer == "none" else 4
-    whole = workload.samples * workload.tokens * workload.hidden
+    whole = workload.samples * workload.all_tokens * workload.hidden
     kept = _kept_in_all(workload, scored_axis)
     if workload.recomputes:
         kept += workload.blocks * whole
@@ -169,7 +176,7 @@ def _kept_in_all(workload: Workload, scored_axis: str) -> float:
 
 def _kept(sublayer: Sublayer, workload: Workload, scored_axis: str) -> float:
     """About the elements that backward needs of a sublayer; of scores where a bias needs them."""
-    tokens, hidden = workload.samples * workload.tokens, workload.hidden
+    tokens, hidden = workload.samples * workload.all_tokens, workload.hidden
     match sublayer:
         case Attention(projection=None):
             times = 2.0 if sublayer.pair_bias else 1.25 * (scored_axis in sublayer.attended)

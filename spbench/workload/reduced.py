@@ -3,7 +3,7 @@
 They are tried from the least reduced on, and the first that fits is taken:
 
     blocks          three of each stack; everything else whole
-    short axes      all but the longest axis a few positions for each rank
+    short axes      all but the longest axis a few positions for each rank, and text as short
     longest axis    halved step by step
     head size       halved step by step, each time with the longest axis whole again, and short
                     side inputs
@@ -38,7 +38,7 @@ def reductions(work: Workload, ranks: int) -> Iterator[Workload]:
     for head_dims in (None, *_halved_heads(work.head_size)):
         for length in _lengths(work, longest, ranks):
             axes = {axis: length if axis == longest else short[axis] for axis in work.axes}
-            sizes = shallow.model_copy(update={"axes": axes})
+            sizes = shallow.model_copy(update={"axes": axes, "text": _share(work.text, ranks)})
             yield _named(work, _smaller_heads(sizes, head_dims) if head_dims else sizes)
 
 
@@ -46,6 +46,7 @@ def _named(work: Workload, reduced: Workload) -> Workload:
     """``reduced`` with a name that says what it has of ``work``."""
     parts = [f"{reduced.blocks} of {work.blocks} blocks"] if reduced.blocks < work.blocks else []
     lengths = [(axis, reduced.axes[axis], n) for axis, n in work.axes.items()]
+    lengths += [("text", reduced.text, work.text)]
     lengths.append(("head size", reduced.head_size, work.head_size))
     parts += [f"{name} {n} of {full}" for name, n, full in lengths if n < full]
     parts += ["short side inputs"] if reduced.kinds != work.kinds else []
@@ -58,7 +59,11 @@ def _parts(work: Workload, axis: str, ranks: int) -> int:
 
 
 def _shortest(work: Workload, axis: str, ranks: int) -> int:
-    length, parts = work.axes[axis], _parts(work, axis, ranks)
+    return _share(work.axes[axis], _parts(work, axis, ranks))
+
+
+def _share(length: int, parts: int) -> int:
+    """The least length that leaves each part some positions, and the longer ones as many more."""
     return min(length, 2 * parts + length % parts)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from spbench.workload.block import Place
 from spbench.workload.flops import is_modulated
+from spbench.workload.sharding import Sizes, shard_sizes
 from spbench.workload.traffic import Traffic, Transfer, switch
 from spbench.workload.workload import Workload
 
@@ -23,6 +24,22 @@ class Move:
 def moves_along(places: Sequence[Place], layout: Sequence[str]) -> Iterator[Move]:
     """All moves of a layout; the first one is no switch."""
     yield from map(Move, places, (layout[0], *layout), layout)
+
+
+def held_with_text(workload: Workload, axis: str, sizes: Sizes) -> Sizes:
+    """What each rank holds of a self-attention's sequence, with these positions of ``axis``.
+
+    They themselves; with text the tokens of its part, image and text, which is shared out evenly.
+    """
+    if not workload.text:
+        return sizes
+    others, text = workload.tokens // workload.axes[axis], shard_sizes(workload.text, len(sizes))
+    return tuple(others * n + of_text for n, of_text in zip(sizes, text, strict=True))
+
+
+def shared_length(workload: Workload, axis: str) -> int:
+    """What all ranks together hold of a self-attention's sequence."""
+    return workload.all_tokens if workload.text else workload.axes[axis]
 
 
 def in_a_step(

@@ -18,6 +18,9 @@ MAX_RATIO = 64  # published mlps have 2 to 6 times hidden
 
 def check_sublayer(sublayer: Sublayer, work: Workload, path: KeyPath) -> None:
     match sublayer:
+        case Attention(double=True) | Mlp(double=True) if not work.text:
+            message = "double gives text tokens weights of their own; say how many, as in text: 256"
+            raise MisfitError(message, (*path, "double"))
         case Attention():
             _check_attention(sublayer, work, path)
         case CrossAttention(heads=heads) if heads and work.hidden % heads:
@@ -73,8 +76,13 @@ def _check_attention(attention: Attention, work: Workload, path: KeyPath) -> Non
     if len(special) > 1:
         message = f"one attention cannot have both {' and '.join(special)}"
         raise MisfitError(message, (*path, special[-1]))
+    if work.text:
+        _check_joint(attention, special, work, path)
     if attention.pair_bias:
         _check_pair_bias(attention, work, (*path, "pair_bias"))
+    if attention.beside and attention.beside.double:
+        message = "an mlp beside an attention is double where that is; write double one level up"
+        raise MisfitError(message, (*path, "beside", "double"))
     if attention.beside:
         check_sublayer(attention.beside, work, (*path, "beside"))
     rotary = work.rotary_axes(attention)
@@ -87,6 +95,21 @@ def _check_attention(attention: Attention, work: Workload, path: KeyPath) -> Non
             ("head_dim",) if work.head_dim else ("heads",),
             ("hidden",),
             path,
+        )
+
+
+def _check_joint(attention: Attention, special: list[str], work: Workload, path: KeyPath) -> None:
+    """Text has no place along an axis: it is attended where all axes are, with no order."""
+    if special:
+        message = f"text {work.text} cannot take part in an attention with {special[0]}; "
+        raise MisfitError(f"{message}leave that out, or write text: 0", (*path, special[0]))
+    if len(attention.axes) < len(work.axes):
+        raise MisfitError(
+            f"text {work.text} takes part in attention over all axes, not over "
+            f"{', '.join(attention.axes)} alone; write attention: [{', '.join(work.axes)}], "
+            "or text: 0",
+            (*path, "attention"),
+            ("text",),
         )
 
 

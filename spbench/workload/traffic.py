@@ -21,6 +21,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Literal, Self
 
+from spbench.workload.block import CrossAttention, Sublayer
 from spbench.workload.mesh import ALL, Groups, Members
 from spbench.workload.sharding import Sizes, shard_sizes
 from spbench.workload.workload import Workload
@@ -29,6 +30,8 @@ Op = Literal["all_to_all", "all_gather", "reduce_scatter", "all_reduce", "p2p"]
 Phase = Literal["forward", "backward", "gradients"]
 Kind = tuple[Phase, Op, str]
 """A phase, an operation, and the axis of the mesh that it goes over."""
+Stream = tuple[int, Sizes]
+"""Bytes of a whole tensor, and the positions of it that each rank holds."""
 Count = dict[Kind, Fraction]
 """Bytes sent by one rank in one step."""
 OPS: tuple[Op, ...] = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "p2p")
@@ -131,6 +134,15 @@ def kinds_of_ranks(transfers: Sequence[Transfer]) -> list[int]:
     first: dict[tuple[int, ...], int] = {}
     by_rank = zip(*(transfer.sent for transfer in transfers), strict=True)
     return [first.setdefault(tuple(map(id, sent)), rank) for rank, sent in enumerate(by_rank)]
+
+
+def streams(sublayer: Sublayer, workload: Workload, axis: str, ranks: int) -> list[Stream]:
+    """What passes through ``sublayer``: the activation, and text unless it is a cross-attention."""
+    passing = [(workload.activation_bytes, shard_sizes(workload.axes[axis], ranks))]
+    if workload.text and not isinstance(sublayer, CrossAttention):
+        text_bytes = workload.activation_bytes // workload.tokens * workload.text
+        passing.append((text_bytes, shard_sizes(workload.text, ranks)))
+    return passing
 
 
 def switch(workload: Workload, before: str, after: str, ranks: int) -> Transfer:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MIN_HIDDEN = 4
 MAX_AXES = 8
+TEXT_MODULATIONS = ("per_sample", "none")
 MAX_NUMBERS = 2**60  # of 8 bytes
 MAX_SUBLAYERS = 10_000
 """Sublayers of the whole stack: ten times as many as the deepest published models have."""
@@ -53,6 +54,7 @@ def check(work: Workload) -> None:
         message = f"optimizer {work.optimizer} needs mode train: mode {work.mode} has no gradients"
         raise MisfitError(message, ("optimizer",), ("mode",))
     _check_size(work)
+    _check_text(work)
     for n, part in enumerate(work.parts):
         path: KeyPath = ("block",) if work.stacks is None else ("stacks", n, "block")
         for i, sublayer in enumerate(part.block):
@@ -75,15 +77,35 @@ def _check_form(work: Workload) -> None:
             )
 
 
+def _check_text(work: Workload) -> None:
+    """Raises MisfitError unless text tokens are attended and have the vectors that they need."""
+    if not work.text:
+        return
+    if not work.attentions:
+        axes = ", ".join(work.axes)
+        message = (
+            f"text {work.text} needs a self-attention; write '- attention: [{axes}]', or text: 0"
+        )
+        raise MisfitError(message, ("text",), ("block",), ("stacks",))
+    if work.modulation not in TEXT_MODULATIONS:
+        raise MisfitError(
+            f"text {work.text} has no vectors under modulation {work.modulation}, which belong to "
+            f"positions of the axes; use {' or '.join(TEXT_MODULATIONS)}, or text: 0",
+            ("modulation",),
+            ("text",),
+        )
+
+
 def _check_size(work: Workload) -> None:
     """Raises MisfitError for more axes, sublayers or numbers than can be planned or indexed."""
     if len(work.axes) > MAX_AXES:
         message = f"{len(work.axes)} axes; at most {MAX_AXES} are planned for: join some into one"
         raise MisfitError(message, ("axes",))
-    positions, width = work.samples * work.tokens, work.attention_width
+    positions, width = work.samples * work.all_tokens, work.attention_width
     mlps = [2 * work.columns(each) for each in work.mlps]
+    hidden = positions * work.hidden
     for what, numbers, *blamed in (
-        ("batch x guidance x axes x hidden", positions * work.hidden, ("axes",), ("batch",)),
+        ("batch x guidance x axes x hidden", hidden, ("axes",), ("batch",), ("text",)),
         ("batch x axes x heads x head_dim", positions * width, ("head_dim",), ("axes",)),
         ("the largest weight", work.hidden * max(3 * width, *mlps, 0), ("head_dim",)),
     ):

@@ -101,8 +101,13 @@ class Workload(WorkloadFields):
 
     @property
     def tokens(self) -> int:
-        """Positions of one sample."""
+        """Positions of one sample, those of its text left out."""
         return math.prod(self.axes.values())
+
+    @property
+    def all_tokens(self) -> int:
+        """Positions of one sample with its text tokens: a self-attention with text has them all."""
+        return self.tokens + self.text
 
     @property
     def samples(self) -> int:
@@ -120,8 +125,8 @@ class Workload(WorkloadFields):
         return max(MIN_OUT_CHANNELS, self.hidden // OUT_RATIO)
 
     @property
-    def text_tokens(self) -> int:
-        """The most text tokens that a cross-attention of the block attends to; 0 without any."""
+    def context_tokens(self) -> int:
+        """The most tokens that a cross-attention of the block attends to; 0 without any."""
         return max((s.length for s in self.kinds if isinstance(s, CrossAttention)), default=0)
 
     @property
@@ -132,7 +137,7 @@ class Workload(WorkloadFields):
     @property
     def head_bytes(self) -> int:
         """Bytes of one head's queries, keys, values or results, of all positions."""
-        return self.samples * self.tokens * self.head_size * DTYPE_BYTES[self.dtype]
+        return self.samples * self.all_tokens * self.head_size * DTYPE_BYTES[self.dtype]
 
     @property
     def query_bytes(self) -> int:
@@ -175,7 +180,7 @@ class Workload(WorkloadFields):
 
     def length(self, attention: Attention) -> int:
         """Positions of the sequence that an attention goes along."""
-        return math.prod(self.axes[axis] for axis in attention.axes)
+        return math.prod(self.axes[axis] for axis in attention.axes) + self.text
 
     def position_of(self, axis: str) -> str:
         """Kind of positions of ``axis``: none, rotary or learned."""

@@ -155,7 +155,8 @@ def test_the_workload_of_the_docs_loads() -> None:
     """docs/workloads.md shows every field of a workload and of a block, and it is valid."""
     yaml, stacks, llama, protein = re.findall(r"```yaml\n(.*?)```", WORKLOADS_PAGE, re.DOTALL)
     work, stacked = load_text(yaml, "workloads.md"), load_text(stacks, "workloads.md")
-    assert work.model_fields_set == set(type(work).model_fields) - {"stacks"}
+    assert work.model_fields_set == set(type(work).model_fields) - {"stacks", "text"}
+    assert stacked.text and any(each.double for each in stacked.attentions)
     assert stacked.depth_in_words == "20 + 40"
     assert with_settings(stacked, ["stacks.1.depth=4"]).depth_in_words == "20 + 4"
     assert all(key in WORKLOADS_PAGE for model in SUBLAYERS.values() for key in keys_of(model))

@@ -113,6 +113,18 @@ def test_pairs_fewer_than_ranks(strategy: str) -> None:
         assert not why_wrong(prove(work, load(strategy), 4))
 
 
+@pytest.mark.parametrize("ranks", [2, 3, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.parametrize("strategy", variants())
+def test_text_beside_uneven_axes(strategy: str, ranks: int) -> None:
+    """7 tokens of text on 8 ranks leave one with none; blocks are double, then single."""
+    more = ["dtype=float64", "heads=8", "axes={time: 9, space: 11}"] if ranks == 8 else []
+    for checkpointing, norm in (("full", "layer"), ("none", "rms")):
+        settings = [f"checkpointing={checkpointing}", f"norm={norm}", *more]
+        work = with_settings(find("streams", "verify"), settings)
+        if not load(strategy).why_not(work, ranks):
+            assert not why_wrong(prove(work, load(strategy), ranks))
+
+
 @pytest.mark.parametrize("strategy", variants())
 def test_every_axis_may_be_the_sharded_one(strategy: str) -> None:
     """Strategies with a fixed axis are right on each of three uneven axes."""

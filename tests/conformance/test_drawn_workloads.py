@@ -24,8 +24,13 @@ AXES = ("time", "height", "width")
 
 
 @st.composite
-def attentions(draw: st.DrawFn, names: tuple[str, ...]) -> dict[str, Any]:
-    """Along one axis or several joined, with at most one of causal, projection and pair bias."""
+def attentions(draw: st.DrawFn, names: tuple[str, ...], text: int) -> dict[str, Any]:
+    """Along one axis or several joined, with at most one of causal, projection and pair bias.
+
+    With text along all axes, with weights of its own or not.
+    """
+    if text:
+        return {"attention": list(names), "double": draw(st.booleans())}
     joined = st.lists(st.sampled_from(names), min_size=1, max_size=len(names), unique=True)
     axes = draw(joined)
     special: dict[str, Any] = draw(
@@ -53,7 +58,10 @@ def workloads(draw: st.DrawFn) -> Workload | None:
             {"mlp": 1.5, "activation": "swiglu"},
         ]
     )
-    blocks = st.lists(st.one_of(attentions(names), others), min_size=1, max_size=4)
+    text = draw(st.sampled_from([0, 0, 0, 3, 5]))
+    if text:
+        others = st.one_of(others, st.just({"mlp": 2, "double": True}))
+    blocks = st.lists(st.one_of(attentions(names, text), others), min_size=1, max_size=4)
     stack = st.fixed_dictionaries({"depth": st.integers(1, 2), "block": blocks})
     form = st.one_of(stack, stack, st.lists(stack, min_size=2, max_size=2).map(as_stacks))
     positions = st.sampled_from(["none", "rotary", "learned"])
@@ -66,6 +74,7 @@ def workloads(draw: st.DrawFn) -> Workload | None:
         "head_dim": head_dim,
         "kv_heads": draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0])),
         **draw(form),
+        "text": text,
         "norm": draw(st.sampled_from(["layer", "rms"])),
         "qk_norm": draw(st.sampled_from([False, True, "across_heads"])),
         "positions": {name: draw(positions) for name in names},

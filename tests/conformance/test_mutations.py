@@ -23,7 +23,7 @@ from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.causal_tiles import Band
 from spbench.layers.linear import product
 from spbench.layers.ring_scores import Rows
-from spbench.model import sublayers
+from spbench.model import streams, sublayers
 from spbench.strategies import megatron_sp, rsa, ulysses
 from spbench.strategies.registry import load
 from spbench.workload.catalogue import find, with_settings
@@ -451,6 +451,29 @@ def test_bias_gradient_of_one_rank_only(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(Collectives, "all_gather", wrong)
     assert "gradient" in caught("dsp", 2, shape("pair-bias"))
+
+
+@pytest.mark.parametrize("strategy", ["ulysses", "rsa"])
+def test_text_attended_by_every_rank(monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
+    """Text that every rank holds whole goes round with each rank's keys, and counts N times."""
+
+    def wrong(self: streams.JointAttention, x: Tensor, text: Tensor, inputs: Any) -> Any:
+        comm, image, cut = self.image.comm, self.image, self.shards
+        whole = comm.all_gather(text, cut.text)
+        everywhere = Shard.of_sizes(1, (whole.shape[1],) * comm.size)
+        held = [joint - n for joint, n in zip(cut.joint.sizes, cut.text.sizes, strict=True)]
+        joint = Shard.of_sizes(1, tuple(n + whole.shape[1] for n in held))
+        shards = replace(cut, text=everywhere, joint=joint)
+        planted = streams.JointAttention(image, self.text, shards)
+        out, text_out = right(planted, x, whole, inputs)
+        return out, comm.take(text_out, cut.text)
+
+    right = streams.JointAttention.forward
+    work = shape("streams", mode="forward", modulation="none")
+    assert not caught(strategy, 2, work)
+    monkeypatch.setattr(streams.JointAttention, "forward", wrong)
+    assert not caught(strategy, 1, work)
+    assert "output" in caught(strategy, 2, work)
 
 
 def test_a_small_gradient_is_not_taken_for_noise(monkeypatch: pytest.MonkeyPatch) -> None:

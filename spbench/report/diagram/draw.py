@@ -78,9 +78,10 @@ def facts(picture: Picture) -> dict[str, str]:
     unit = units.size_unit(work.activation_bytes / 20)
     M, share = (f"{units.size_in(unit, n)} {unit}" for n in (work.activation_bytes, least))
     guidance = f" x {counted(work.guidance, 'branch')} of guidance" if work.guidance > 1 else ""
+    text = f" and {work.text:,} of text" if work.text else ""
     optimizer = f", optimizer {work.optimizer}" if work.optimizer != "none" else ""
     return {
-        "axes": f"{axes}: {work.tokens:,} tokens a sample, batch {work.batch}{guidance}",
+        "axes": f"{axes}: {work.tokens:,} tokens{text} a sample, batch {work.batch}{guidance}",
         "model": f"hidden {work.hidden}, {heads}, depth {work.depth_in_words}: "
         + ", ".join([f"{units.count_of(parameters(work).total)} parameters", *positions, *extras]),
         "activation": f"M = {M} in {work.dtype}, M / {ranks} = {share}",
@@ -96,7 +97,8 @@ def _heads(picture: Picture, frame: Frame) -> Iterator[Text]:
     starts = [i for i in frame.sublayers if i == first or numbers[i] != numbers[i - 1]]
     yield Text()
     yield packed([(frame.at(i), f"block {numbers[i]} of {total}") for i in starts])
-    names = [_name(picture.stack[i], frame.cell - 1) for i in frame.sublayers]
+    text = picture.workload.text
+    names = [_name(picture.stack[i], frame.cell - 1, text) for i in frame.sublayers]
     for row in range(max(map(len, names))):
         line = Text(" " * frame.margin)
         for i, name in zip(frame.sublayers, names, strict=True):
@@ -107,10 +109,11 @@ def _heads(picture: Picture, frame: Frame) -> Iterator[Text]:
         yield line
 
 
-def _name(sublayer: Sublayer, width: int) -> list[str]:
+def _name(sublayer: Sublayer, width: int, text: int) -> list[str]:
     match sublayer:
         case Attention():
             words = ["attention", f"over {', '.join(sublayer.axes)}"]
+            words += [f"and text {text}"] if text else []
             words += ["causal"] if sublayer.causal else []
             words += [f"to {sublayer.projection}"] if sublayer.projection else []
             words += [f"pair bias {sublayer.pair_bias}"] if sublayer.pair_bias else []
@@ -120,6 +123,7 @@ def _name(sublayer: Sublayer, width: int) -> list[str]:
             words += [f"{sublayer.heads} heads"] if sublayer.heads else []
         case Mlp():
             words = _words_of(sublayer)
+    words += ["double"] if not isinstance(sublayer, CrossAttention) and sublayer.double else []
     return [line for word in words for line in textwrap.wrap(word, width)]
 
 

@@ -6,6 +6,8 @@ shaded: a strategy that shards it there must communicate. DSP's line hops out of
     time    ━━━━━━━━━┓                      ░░░░░░░░           ┏━
     space   ░░░░░░░░ ┗━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━┛
                 switch 12.2                           switch 11.4
+
+Text tokens that are attended have a row too: they are cut under every sublayer.
 """
 
 from __future__ import annotations
@@ -49,6 +51,8 @@ def lane_lines(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
         yield from folded(totals, frame.width)
     for axis in picture.workload.axes:
         yield _row(picture, lane, axis, frame)
+    if picture.workload.text:
+        yield _text_row(picture, frame)
     yield from _switches(picture, lane, frame)
     yield from _transfers(picture, lane, frame)
     if is_last:
@@ -70,6 +74,15 @@ def _row(picture: Picture, lane: Lane, axis: str, frame: Frame) -> Text:
         if i + 1 < len(rows):
             line += _joint(row, rows[i], rows[i + 1]) + ("━" if rows[i + 1] == row else " ")
     return Text(line.rstrip(), picture.colour(axis))
+
+
+def _text_row(picture: Picture, frame: Frame) -> Text:
+    """Text is cut under every sublayer, and attended with the axes."""
+    line = "  text".ljust(frame.margin - 1) + ("━" if frame.sublayers.start else " ")
+    for i in frame.sublayers:
+        line += ("▓" if picture.attended(i) else "━") * (frame.cell - 3)
+        line += "━" if i + 1 == len(picture.stack) else "━━━"
+    return Text(line.rstrip())
 
 
 def _joint(row: int, before: int, after: int) -> str:

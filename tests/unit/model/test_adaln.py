@@ -166,7 +166,7 @@ def passes(batch: int, order: Sequence[int]) -> float:
     x, cotangent = (torch.randn(*lengths, work.hidden).permute(*places, 3) for _ in range(2))
     condition = torch.randn(batch, 1, 1, 1, 3, work.hidden)
     leaves = [x.requires_grad_(), condition.requires_grad_(), residual.norm.table]
-    out = residual(x, [condition], None)
+    out, _ = residual(x, None, [condition], None)
     with Passes(x.numel(), x.numel() // batch) as seen:
         torch.autograd.grad(out, leaves, cotangent)
     return seen.counted

@@ -42,7 +42,7 @@ def test_the_model_computes_what_its_workload_says(name: str) -> None:
 def naive(work: Workload, weights: Weights, given: Inputs) -> Tensor:
     """The whole model on positions in one list, (B, positions, H)."""
     places = list(itertools.product(*(range(n) for n in work.axes.values())))
-    x = given.x.flatten(1, -2)
+    x, text = given.x.flatten(1, -2), given.text
     for i, axis in enumerate(work.axes):
         if work.position_of(axis) == "learned":
             x = x + weights[f"positions.tables.{axis}"][[place[i] for place in places]]
@@ -57,19 +57,65 @@ def naive(work: Workload, weights: Weights, given: Inputs) -> Tensor:
     for i, at in [(i, at) for i, block in enumerate(blocks) for at in range(len(block))]:
         sublayer, place = blocks[i][at], (kinds.index(blocks[i]), at)
         mine = f"blocks.{i}.residuals.{at}."
-        part = {name.removeprefix(mine): w for name, w in weights.items() if name.startswith(mine)}
+        part = under(mine, weights)
+        condition = None
         if place in modulated:
             condition = projected(work, weights, given, places, len(modulated))
-            vectors = condition[:, :, modulated.index(place)] + part["norm.table"]
-            shift, scale, gate = vectors.unbind(2)
-            normed = norm(x, work) * (1 + scale) + shift
-        else:
-            normed, gate = norm(x, work, part["norm.weight"], part.get("norm.bias")), 1
-        inside = {k.removeprefix("sublayer."): w for k, w in part.items() if "sublayer." in k}
-        x = x + gate * sublayer_of(sublayer, work, inside, normed, given, places)
+            condition = condition[:, :, modulated.index(place)]
+        normed, gate = normed_and_gate(x, work, under("norm.", part), condition)
+        if text is None or isinstance(sublayer, CrossAttention):
+            inside = under("sublayer.", part)
+            x = x + gate * sublayer_of(sublayer, work, inside, normed, given, places)
+            continue
+        own_norm = under("text_norm." if sublayer.double else "norm.", part)
+        first = None if condition is None else condition[:, :1]  # the same at all positions
+        normed_text, text_gate = normed_and_gate(text, work, own_norm, first)
+        inside = [under(f"sublayer.{which}.", part) for which in ("image", "text")]
+        inside = inside if sublayer.double else inside[:1] * 2
+        outs = of_both(sublayer, work, inside, [normed, normed_text], given, places)
+        x, text = x + gate * outs[0], text + text_gate * outs[1]
     x = norm(x, work, weights["norm.weight"], weights.get("norm.bias"))
     out = x @ weights["final.weight"].T + weights["final.bias"]
     return out.view(work.batch, *work.axes.values(), -1)
+
+
+def under(prefix: str, weights: Weights) -> Weights:
+    return {k.removeprefix(prefix): w for k, w in weights.items() if k.startswith(prefix)}
+
+
+def normed_and_gate(
+    x: Tensor, work: Workload, weights: Weights, condition: Tensor | None
+) -> tuple[Tensor, Tensor | int]:
+    if condition is None:
+        return norm(x, work, weights["weight"], weights.get("bias")), 1
+    shift, scale, gate = (condition + weights["table"]).unbind(2)
+    return norm(x, work) * (1 + scale) + shift, gate
+
+
+def of_both(
+    sublayer: Sublayer,
+    work: Workload,
+    weights: list[Weights],
+    streams: list[Tensor],
+    given: Inputs,
+    places: list[tuple[int, ...]],
+) -> list[Tensor]:
+    """What comes out for image and text, each by its own weights."""
+    each = list(zip(weights, streams, strict=True))
+    if not isinstance(sublayer, Attention):
+        return [sublayer_of(sublayer, work, own, x, given, places) for own, x in each]
+    qkvs, actives = zip(*(into(sublayer, work, own, x) for own, x in each), strict=True)
+    given_heads = zip(weights, qkvs, strict=True)
+    of_image, of_text = (split_heads(work, own, qkv) for own, qkv in given_heads)
+    q, k = (turned(sublayer, work, y, places) for y in of_image[:2])
+    q, k, v = (
+        torch.cat(pair, 1).repeat_interleave(work.heads // pair[0].shape[2], 2)
+        for pair in zip((q, k, of_image[2]), of_text, strict=True)
+    )
+    seen = torch.ones(q.shape[1], q.shape[1], dtype=torch.bool)
+    attended = torch.stack([attend(*qkv, seen) for qkv in zip(q, k, v, strict=True)])
+    parts = attended.split([x.shape[1] for x in streams], 1)
+    return [out_of(*part) for part in zip(parts, actives, weights, strict=True)]
 
 
 def projected(
@@ -113,17 +159,16 @@ def sublayer_of(
             active = activated(sublayer, x @ weights["up.weight"].T + weights["up.bias"])
             return active @ weights["down.weight"].T + weights["down.bias"]
         case CrossAttention():
-            context = given.text[:, : sublayer.length]
+            context = given.context[:, : sublayer.length]
             q, kv = heads_of(x, weights, "q"), heads_of(context, weights, "kv")
             k, v = kv[:, :, : q.shape[2]], kv[:, :, q.shape[2] :]
             seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool)
             attended = torch.stack([attend(*qkv, seen) for qkv in zip(q, k, v, strict=True)])
-        case Attention(beside=None):
-            qkv = heads_of(x, weights, "qkv")
-            attended = self_attention(sublayer, work, weights, qkv, given, places)
         case Attention():
-            return beside_mlp(sublayer, work, weights, x, given, places)
-    return torch.einsum("bpzd,hzd->bph", attended, weights["out.weight"]) + weights["out.bias"]
+            qkv, active = into(sublayer, work, weights, x)
+            attended = self_attention(sublayer, work, weights, qkv, given, places)
+            return out_of(attended, active, weights)
+    return out_of(attended, None, weights)
 
 
 def activated(mlp: Mlp, wide: Tensor) -> Tensor:
@@ -132,22 +177,24 @@ def activated(mlp: Mlp, wide: Tensor) -> Tensor:
     return F.silu(gate) * value if gated else F.gelu(wide, approximate="tanh")
 
 
-def beside_mlp(
-    attention: Attention,
-    work: Workload,
-    weights: Weights,
-    x: Tensor,
-    given: Inputs,
-    places: list[tuple[int, ...]],
-) -> Tensor:
-    """attention(x) + mlp(x), whose weights lie side by side."""
-    assert attention.beside is not None
+def into(
+    attention: Attention, work: Workload, weights: Weights, x: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Heads of queries, keys and values; and of an mlp beside them what is active."""
+    if attention.beside is None:
+        return heads_of(x, weights, "qkv"), None
     heads = work.heads + 2 * work.key_heads
     count = heads * work.head_size
     up, bias = weights["qkv_up.weight"], weights["qkv_up.bias"]
     qkv = (x @ up[:count].T + bias[:count]).unflatten(-1, (heads, -1))
-    attended = self_attention(attention, work, weights, qkv, given, places).flatten(-2)
-    active = activated(attention.beside, x @ up[count:].T + bias[count:])
+    return qkv, activated(attention.beside, x @ up[count:].T + bias[count:])
+
+
+def out_of(attended: Tensor, active: Tensor | None, weights: Weights) -> Tensor:
+    """attention(x), or attention(x) + mlp(x), whose weights lie side by side."""
+    if active is None:
+        return torch.einsum("bpzd,hzd->bph", attended, weights["out.weight"]) + weights["out.bias"]
+    attended = attended.flatten(-2)
     out = weights["out_down.weight"].split([attended.shape[-1], active.shape[-1]], 1)
     return attended @ out[0].T + active @ out[1].T + weights["out_down.bias"]
 
@@ -162,14 +209,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, bias: Tensor | None = 
     return torch.einsum("zpk,kzd->pzd", scores.masked_fill(~seen, -math.inf).softmax(-1), v)
 
 
-def self_attention(
-    attention: Attention,
-    work: Workload,
-    weights: Weights,
-    qkv: Tensor,
-    given: Inputs,
-    places: list[tuple[int, ...]],
-) -> Tensor:
+def split_heads(work: Workload, weights: Weights, qkv: Tensor) -> list[Tensor]:
+    """Queries, keys and values, normed."""
     keys = work.key_heads
     q, k, v = qkv[:, :, : work.heads], qkv[:, :, work.heads : -keys], qkv[:, :, -keys:]
     if work.qk_norm:
@@ -180,8 +221,20 @@ def self_attention(
             * weights[f"norm.{which}_norm.weight"]
             for y, which in ((q, "q"), (k, "k"))
         )
+    return [q, k, v]
+
+
+def self_attention(
+    attention: Attention,
+    work: Workload,
+    weights: Weights,
+    qkv: Tensor,
+    given: Inputs,
+    places: list[tuple[int, ...]],
+) -> Tensor:
+    q, k, v = split_heads(work, weights, qkv)
     q, k = turned(attention, work, q, places), turned(attention, work, k, places)
-    k, v = (y.repeat_interleave(work.heads // keys, 2) for y in (k, v))
+    k, v = (y.repeat_interleave(work.heads // work.key_heads, 2) for y in (k, v))
     order = list(work.axes)
     inner = [i for i, axis in enumerate(order) if axis in attention.axes]
     together: dict[tuple[int, ...], list[int]] = {}

@@ -13,6 +13,7 @@ from spbench.workload.block import Attention, CrossAttention, Mlp
 from spbench.workload.case import QUICK, Case
 from spbench.workload.flops import step_flops
 from spbench.workload.reduced import reductions
+from spbench.workload.step_traffic import shared_length
 from spbench.workload.validate import MIN_HIDDEN
 from spbench.workload.workload import Workload
 
@@ -26,6 +27,9 @@ PLAIN: dict[str, Any] = {
     "depth": 3,
     "block": [{"attention": "space"}, {"attention": "time"}, {"cross_attention": 9}, {"mlp": 2.5}],
 }
+
+
+JOINT: dict[str, Any] = {"attention": ["time", "space"]}
 
 
 def workload(**more: Any) -> Workload:
@@ -83,6 +87,18 @@ def test_fields_out_of_range_are_refused(field: str, value: object) -> None:
         ),
         ({"block": [{"mlp": 0.01}]}, "leaves no columns of 48"),
         ({"optimizer": "adamw", "mode": "forward"}, "optimizer adamw needs mode train"),
+        ({"text": 7}, r"text 7 .* write attention: \[time, space\], or text: 0"),
+        ({"text": 7, "block": [{"mlp": 4}]}, "text 7 needs a self-attention; write '- attention"),
+        ({"block": [{"mlp": 4, "double": True}]}, "say how many, as in text: 256"),
+        ({"block": [JOINT | {"double": True}]}, "say how many, as in text: 256"),
+        (
+            {"text": 7, "block": [JOINT | {"causal": True}]},
+            "text 7 cannot take part in an attention with causal; leave that out, or write text: 0",
+        ),
+        (
+            {"text": 7, "block": [JOINT], "modulation": "per_time"},
+            "text 7 has no vectors under modulation per_time, .* use per_sample or none",
+        ),
     ],
 )
 def test_what_does_not_fit_together_says_what_would(more: dict[str, Any], message: str) -> None:
@@ -108,10 +124,27 @@ def test_what_is_derived() -> None:
         CrossAttention(length=9),
         Mlp(ratio=2.5),
     )
-    assert (work.head_size, work.tokens, work.text_tokens) == (8, 96, 9)
+    assert (work.head_size, work.tokens, work.context_tokens) == (8, 96, 9)
     assert work.activation_bytes == 2 * 96 * 48 * 2
     assert (work.dim("time"), work.dim("space")) == (1, 2)
-    assert workload(block=[{"mlp": 4}]).text_tokens == 0
+    assert workload(block=[{"mlp": 4}]).context_tokens == 0
+
+
+def test_text_takes_part_in_attention() -> None:
+    """Sequences and bytes of attention have its tokens, the activation has not."""
+    work, without = (workload(block=[JOINT], text=text, batch=2) for text in (7, 0))
+    assert (work.tokens, work.all_tokens, without.all_tokens) == (96, 103, 96)
+    assert [each.length(each.attentions[0]) for each in (work, without)] == [103, 96]
+    assert [shared_length(each, "time") for each in (work, without)] == [103, 8]
+    assert work.key_bytes * 96 == without.key_bytes * 103
+    assert work.activation_bytes == without.activation_bytes
+
+
+def test_a_twin_has_few_tokens_of_text() -> None:
+    """With the same remainder modulo the ranks, so that shards are as uneven."""
+    *_, reduced = reductions(workload(block=[JOINT], text=515), 4)
+    assert reduced.text == 11
+    assert "text 11 of 515" in reduced.name
 
 
 TWO: list[dict[str, Any]] = [
@@ -161,7 +194,7 @@ def test_a_twin_has_some_blocks_of_each_stack() -> None:
     first, *_, last = reductions(stacked(), 2)
     assert first.name == "plain (5 of 22 blocks)"
     assert [part.depth for part in last.parts] == [3, 2]
-    assert last.text_tokens == 7 and "short side inputs" in last.name
+    assert last.context_tokens == 7 and "short side inputs" in last.name
 
 
 def test_a_key_is_of_what_is_computed() -> None:
@@ -246,7 +279,7 @@ def test_a_twin_keeps_what_makes_shards_uneven(
     assert reduced.head_size == min(8, work.head_size)
     assert reduced.depth == min(3, work.depth)
     assert [type(s) for s in reduced.block] == [type(s) for s in work.block]
-    assert reduced.text_tokens <= 7
+    assert reduced.context_tokens <= 7
 
 
 def case(**more: Any) -> Case:
@@ -292,6 +325,7 @@ def test_a_key_tells_cases_apart(more: dict[str, Any]) -> None:
         {"modulation": "per_time"},
         {"batch": 2},
         {"guidance": 2},
+        {"text": 7, "block": [JOINT]},
         {"dtype": "float64"},
         {"mode": "forward"},
         {"checkpointing": "full"},

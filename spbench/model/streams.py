@@ -1,0 +1,103 @@
+"""Two streams, image and text: joint in attention, side by side in what treats positions alike.
+
+    x (B, *axes, H)   ->  q, k, v  ┐                         ┌  ->  projection out  ->  residual
+                                   ├  attend (B, S + L, Z, D) ┤
+    text (B, L, H)    ->  q, k, v  ┘                         └  ->  projection out  ->  residual
+
+Text is shared out evenly, whatever axis of the image is sharded: it is counted once and attended
+once. A few tokens on many ranks leave some with none. Its weights are the image's, or where a
+sublayer is double its own. Behind the last block text is dropped, as these models do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from spbench.layers.attention import Scores
+from spbench.layers.end_to_end import end_to_end, parted
+from spbench.model.inputs import Inputs
+from spbench.model.self_attention import Attending
+from spbench.model.sublayers import FeedForward
+from spbench.workload.sharding import Shard
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class StreamShards:
+    """How the image, the text, and both as one sequence are cut."""
+
+    image: Shard
+    text: Shard
+    joint: Shard
+
+
+@final
+class JointAttention(nn.Module):
+    """Attention over all positions of image and text."""
+
+    def __init__(self, image: Attending, text: Attending, shards: StreamShards) -> None:
+        """``text``: the projections of text, which may be those of ``image``."""
+        super().__init__()
+        self.image, self.text, self.shards = image, text, shards
+
+    def forward(self, x: Tensor, text: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        image, cut = self.image, self.shards
+        heads, beside = image.into(x, cut.image)
+        text_heads, text_beside = self.text.into(text, cut.text)
+        turned = image.turned(*image.normed(*heads), cut.image)
+        both = zip(turned, self.text.normed(*text_heads), strict=True)
+        q, k, v = (end_to_end(*each, cut.image.dim) for each in both)
+        scores = Scores(dims=(1,))
+        attended = image.strategy.attend(q, k, v, scores, cut.joint, image.comm)
+        x, text = parted(attended, turned[0].shape, cut.image.dim)
+        of_image = image.out_of(x, beside, cut.image)
+        return of_image, self.text.out_of(text, text_beside, cut.text)
+
+
+@final
+class FeedForwards(nn.Module):
+    """An mlp of each stream."""
+
+    def __init__(self, image: FeedForward, text: FeedForward, shards: StreamShards) -> None:
+        super().__init__()
+        self.image, self.text, self.shards = image, text, shards
+
+    def forward(self, x: Tensor, text: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        of_image = self.image(x, inputs, self.shards.image)
+        return of_image, self.text(text, inputs, self.shards.text)
+
+
+def of_both(image: nn.Module, text: nn.Module, shards: StreamShards) -> nn.Module:
+    """One sublayer of both streams."""
+    if isinstance(image, FeedForward) and isinstance(text, FeedForward):
+        return FeedForwards(image, text, shards)
+    assert isinstance(image, Attending) and isinstance(text, Attending)
+    return JointAttention(image, text, shards)
+
+
+def without_text(x: Tensor, text: Tensor | None) -> Tensor:
+    """``x`` alone; the gradient of ``text`` is zero.
+
+    So weights behind the last attention that are text's alone have zero gradients, not none.
+    """
+    if text is None:
+        return x
+    alone: Tensor = _WithoutText.apply(x, text)
+    return alone
+
+
+class _WithoutText(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, text: Tensor) -> Tensor:
+        ctx.shape = text.transpose(0, 1).shape
+        return x.view_as(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        return grad, grad.new_zeros(ctx.shape).transpose(0, 1)
