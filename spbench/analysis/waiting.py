@@ -109,8 +109,10 @@ def links_ms(row: Record, report: LinkReport) -> float | None:
     """The time of a step's transfers at the report's rates; None where a size was not measured.
 
     Times grow with sizes on straight lines, so that the mean size of an operation's calls stands
-    for all of them.
+    for all of them. A report is of all ranks together: of groups of them it knows nothing.
     """
+    if row.mesh:
+        return None
     calls = _calls(row)
     total = 0.0
     for op in OPS:

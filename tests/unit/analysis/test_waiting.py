@@ -122,6 +122,8 @@ def test_the_time_of_a_step_by_the_rates() -> None:
     assert links_ms(launch(1.0, 1.0), REPORT) == pytest.approx(202)
     assert links_ms(launch(1.0, 1.0, collectives=""), REPORT) is None
     assert links_ms(row(step_ms=1.0), REPORT) is None
+    grouped = {"mesh": "ring=2 heads=2", "collectives": "forward.all_to_all.heads=4"}
+    assert links_ms(launch(1.0, 1.0, **grouped), REPORT) is None
 
 
 def on_one(ms: Sequence[float], **more: Any) -> list[Record]:
