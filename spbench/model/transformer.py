@@ -115,7 +115,7 @@ class Transformer(nn.Module):
         """How the condition is cut: None, it is whole."""
         places = placements(layout)
         self.first, self.last = layout[0], layout[-1]
-        self.text = Shard.even(1, workload.text, comm.size)
+        self.text = strategy.text_shard(workload, comm.size)
         """How text is cut."""
         self.pairs = {axis: shards[axis].along(1) for axis in workload.pairs}
         self.positions = LearnedPositions(workload, comm)

@@ -64,21 +64,21 @@ class Attention2D(FixedAxis):
     ) -> Traffic:
         if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
             return super().sublayer_traffic(sublayer, workload, axis, ranks)
-        mesh, shard = Mesh.of(self.mesh(workload, ranks)), self.shard(workload, axis, ranks)
+        mesh, held = Mesh.of(self.mesh(workload, ranks)), self.held(workload, axis, ranks)
         wider = max(1, 4 // DTYPE_BYTES[workload.dtype])  # log-sum-exps have 4 bytes at least
         rows_bytes = workload.query_bytes, wider * workload.query_bytes // workload.head_size
 
         def in_row(members: Members) -> Traffic:
-            sizes, apart = shard.among(members).sizes, (1,) * len(members)
-            M, lse = (n * sum(sizes) // shard.length for n in rows_bytes)
+            sizes, apart = tuple(held[rank] for rank in members), (1,) * len(members)
+            M, lse = (n * sum(sizes) // sum(held) for n in rows_bytes)
             parts = [Transfer.all_to_all(n * len(sizes), apart, sizes) for n in (M, lse)]
             again = [Transfer.all_gather(n, sizes) for n in (3 * M, lse)]
             gather, scatter = Transfer.all_gather(M, sizes), Transfer.reduce_scatter(M, sizes)
             return [gather, *parts], [*again, scatter]
 
         def in_column(members: Members) -> Traffic:
-            sizes = shard.among(members).sizes
-            both = 2 * workload.key_bytes * sum(sizes) // shard.length
+            sizes = tuple(held[rank] for rank in members)
+            both = 2 * workload.key_bytes * sum(sizes) // sum(held)
             gather = Transfer.all_gather(both, sizes)
             return [gather], [gather, Transfer.reduce_scatter(both, sizes)]
 

@@ -1,19 +1,14 @@
 """The questions that a strategy answers: the seams of the model, and predictions of itself.
 
-    misfit             why its options do not fit a workload
-    why_not            a sentence saying why it cannot run, with values that would work
+    misfit, why_not    why it cannot run: a sentence with values that would work; or None
     mesh               its groups of ranks, by name; one of all, unless overridden
-    layout             which axis is sharded while each sublayer runs
-    choices            the axes among which it looks for the layout of fewest bytes
-    shard              which positions of that axis each rank holds; one run, unless overridden
+    layout, choices    which axis is sharded while each sublayer runs, and among which it chose
+    shard, text_shard  which positions of that axis, and which text tokens, each rank holds
     notes              what it does on a workload beyond its usual idea
     sublayer_traffic   what one sublayer sends, predicted from the papers' formulas
-    linear_in          makes the projection into a sublayer
-    linear_out         makes the projection out of it
+    linear_in, _out    make the projections into a sublayer and out of it
     inside             whether the axes are whole between the two
     attend             attention along axes that may be sharded
-
-Strategies are frozen data, one file each; their fields are options (``rsa:reduce-scatter``).
 """
 
 from __future__ import annotations
@@ -30,12 +25,11 @@ from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.linear import LinearSpec, WholeLinear
 from spbench.layers.pair_bias import gather_traffic, gathered
+from spbench.workload import step_traffic
 from spbench.workload.block import Sublayer
-from spbench.workload.flops import parameters
 from spbench.workload.sharding import Shard, Sizes
-from spbench.workload.step_traffic import Move, held_with_text, in_a_step, moves_along
 from spbench.workload.traffic import Traffic, Transfer
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 Layout = tuple[str, ...]
 """The sharded axis, one entry for each sublayer of the whole stack."""
@@ -43,7 +37,7 @@ Layout = tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy(ABC):
-    """One way to share a transformer's sequence between the ranks of a group."""
+    """One way to share a sequence, as frozen data: fields are options (``rsa:reduce-scatter``)."""
 
     cuts_weights: ClassVar[bool] = False
     """Whether projections are cut over the ranks, so that their gradients need no sum."""
@@ -86,6 +80,10 @@ class Strategy(ABC):
         """Which positions of ``axis`` each rank holds while that axis is sharded."""
         return Shard.even(workload.dim(axis), workload.axes[axis], ranks)
 
+    def text_shard(self, workload: Workload, ranks: int) -> Shard:
+        """Which text tokens of (B, L, H) each rank holds, whatever axis is sharded."""
+        return Shard.even(1, workload.text, ranks)
+
     def inside(self, shard: Shard) -> Shard | None:
         """How the axes are cut between a sublayer's two projections; None: they are whole."""
         return shard
@@ -113,23 +111,19 @@ class Strategy(ABC):
     @final
     def held(self, workload: Workload, axis: str, ranks: int) -> Sizes:
         """What each rank holds of a self-attention's sequence while ``axis`` is sharded."""
-        return held_with_text(workload, axis, self.shard(workload, axis, ranks).sizes)
+        own, text = self.shard(workload, axis, ranks), self.text_shard(workload, ranks)
+        return step_traffic.held_with_text(workload, axis, own.sizes, text.sizes)
 
     @final
     def traffic(self, workload: Workload, ranks: int) -> list[Transfer]:
         """Every transfer of one step, predicted without running."""
         transfers = cache(partial(self.transfers, workload, ranks))
-        moves = moves_along(workload.places, self.layout(workload, ranks))
-        steps = [each for move in moves for each in transfers(move)]
-        if workload.mode == "train":
-            total = parameters(workload)
-            summed = total.replicated if self.cuts_weights else total.total
-            gradients = Transfer.all_reduce(summed * DTYPE_BYTES[workload.dtype], ranks)
-            steps.append(gradients.during("gradients"))
-        return steps
+        moves = step_traffic.moves_along(workload.places, self.layout(workload, ranks))
+        sent = (each for move in moves for each in transfers(move))
+        return [*sent, *step_traffic.gradient_sums(workload, ranks, self.cuts_weights)]
 
     @final
-    def transfers(self, workload: Workload, ranks: int, move: Move) -> list[Transfer]:
+    def transfers(self, workload: Workload, ranks: int, move: step_traffic.Move) -> list[Transfer]:
         """Transfers of a sublayer in a step, with those of the switch to its axis."""
         own = self.sublayer_traffic(move.place.sublayer, workload, move.axis, ranks)
-        return in_a_step(workload, ranks, move, own, self.ends_in_transfer)
+        return step_traffic.in_a_step(workload, ranks, move, own, self.ends_in_transfer)

@@ -5,9 +5,7 @@ Across groups, ranks with the same heads attend as in a ring, a K/V gather or At
 
     q, k, v   (B, S/N, Z, D)   --switch in the group-->   (B, U S/N, Z/U, D)
     attention of Z/U heads across N/U groups
-    out       (B, U S/N, Z/U, D)   --switch-->   (B, S/N, Z, D)
-
-A switch sends (U - 1) / U of M / N; across goes what the other sends of Z/U heads on N/U ranks.
+    out       (B, U S/N, Z/U, D)   --switch-->   (B, S/N, Z, D)         (U - 1) / U of M / N sent
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from math import inf
-from typing import final
+from typing import cast, final
 
 from torch import Tensor
 
@@ -46,9 +44,7 @@ class USP(FixedAxis):
     def other(self) -> FixedAxis:
         """The strategy across groups."""
         rows = f":rows={self.rows}" if self.rows != AUTO else ""
-        other = load(f"{self.across}:shard-axis={self.shard_axis}{rows}")
-        assert isinstance(other, FixedAxis)
-        return other
+        return cast("FixedAxis", load(f"{self.across}:shard-axis={self.shard_axis}{rows}"))
 
     def misfit(self, workload: Workload) -> str | None:
         if self.across not in ACROSS:
@@ -80,6 +76,10 @@ class USP(FixedAxis):
         size = self._group_size(workload, ranks)
         return self.other.shard(workload, axis, ranks // size).split(size)
 
+    def text_shard(self, workload: Workload, ranks: int) -> Shard:
+        size = self._group_size(workload, ranks)
+        return self.other.text_shard(workload, ranks // size).split(size)
+
     def notes(self, workload: Workload, ranks: int) -> str:
         return self.other.notes(workload, ranks // self._group_size(workload, ranks))
 
@@ -88,12 +88,12 @@ class USP(FixedAxis):
     ) -> Traffic:
         if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
             return super().sublayer_traffic(sublayer, workload, axis, ranks)
-        mesh, shard = Mesh.of(self.mesh(workload, ranks)), self.shard(workload, axis, ranks)
+        mesh, held = Mesh.of(self.mesh(workload, ranks)), self.held(workload, axis, ranks)
         size = mesh.size_of("heads")
         shares = share_heads(workload.heads, workload.key_heads, size)
 
         def in_group(members: Members) -> Traffic:
-            return traffic_by_heads(sublayer, workload, axis, shard.among(members).sizes)
+            return traffic_by_heads(sublayer, workload, axis, tuple(held[at] for at in members))
 
         def across(members: Members) -> Traffic:
             place = members[0] % size

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spbench.workload.block import Place
-from spbench.workload.flops import is_modulated
-from spbench.workload.sharding import Sizes, shard_sizes
+from spbench.workload.flops import is_modulated, parameters
+from spbench.workload.sharding import Sizes
 from spbench.workload.traffic import Traffic, Transfer, switch
-from spbench.workload.workload import Workload
+from spbench.workload.workload import DTYPE_BYTES, Workload
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,24 @@ def moves_along(places: Sequence[Place], layout: Sequence[str]) -> Iterator[Move
     yield from map(Move, places, (layout[0], *layout), layout)
 
 
-def held_with_text(workload: Workload, axis: str, sizes: Sizes) -> Sizes:
+def gradient_sums(workload: Workload, ranks: int, cuts_weights: bool) -> list[Transfer]:
+    """The sum of the gradients of weights that all ranks hold, in training."""
+    if workload.mode != "train":
+        return []
+    total = parameters(workload)
+    summed = total.replicated if cuts_weights else total.total
+    sums = Transfer.all_reduce(summed * DTYPE_BYTES[workload.dtype], ranks)
+    return [sums.during("gradients")]
+
+
+def held_with_text(workload: Workload, axis: str, sizes: Sizes, text: Sizes) -> Sizes:
     """What each rank holds of a self-attention's sequence, with these positions of ``axis``.
 
-    They themselves; with text the tokens of its part, image and text, which is shared out evenly.
+    They themselves; where there is ``text``, the tokens of both.
     """
     if not workload.text:
         return sizes
-    others, text = workload.tokens // workload.axes[axis], shard_sizes(workload.text, len(sizes))
+    others = workload.tokens // workload.axes[axis]
     return tuple(others * n + of_text for n, of_text in zip(sizes, text, strict=True))
 
 
