@@ -9,6 +9,8 @@
     linear_in, _out    make the projections into a sublayer and out of it
     inside             whether the axes are whole between the two
     attend             attention along axes that may be sharded
+
+All have an answer already but why_not and layout.
 """
 
 from __future__ import annotations
