@@ -1,16 +1,14 @@
-"""The questions that a strategy answers: the seams of the model, and predictions of itself.
+"""The questions that a strategy answers; all but why_not and layout have an answer already.
 
-    misfit, why_not    why it cannot run: a sentence with values that would work; or None
-    mesh               its groups of ranks, by name; one of all, unless overridden
-    layout, choices    which axis is sharded while each sublayer runs, and among which it chose
-    shard, text_shard  which positions of that axis, and which text tokens, each rank holds
-    notes              what it does on a workload beyond its usual idea
-    sublayer_traffic   what one sublayer sends, predicted from the papers' formulas
-    linear_in, _out    make the projections into a sublayer and out of it
-    inside             whether the axes are whole between the two
-    attend             attention along axes that may be sharded
-
-All have an answer already but why_not and layout.
+misfit, why_not    why it cannot run: a sentence with values that would work; or None
+mesh               its groups of ranks, by name; one of all, unless overridden
+layout, choices    which axis is sharded while each sublayer runs, and among which it chose
+shard, text_shard  which positions of that axis, and which text tokens, each rank holds
+notes              what it does on a workload beyond its usual idea
+sublayer_traffic   what one sublayer sends, predicted from the papers' formulas
+linear_in, _out    make the projections into a sublayer and out of it
+inside             whether the axes are whole between the two
+attend             attention along axes that may be sharded
 """
 
 from __future__ import annotations
