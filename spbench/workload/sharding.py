@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
+from operator import itemgetter
 
 Sizes = tuple[int, ...]
 Run = tuple[int, int]
@@ -137,7 +138,7 @@ class Shard:
 
 
 def _cut(runs: Sequence[Run], sizes: Sizes) -> list[tuple[Run, ...]]:
-    """Runs end to end, cut into parts of these sizes."""
+    """Runs end to end, cut into parts of these sizes; an empty part is a run of no positions."""
     starts = runs_of(tuple(length for _, length in runs))
     return [
         tuple(
@@ -145,6 +146,7 @@ def _cut(runs: Sequence[Run], sizes: Sizes) -> list[tuple[Run, ...]]:
             for (first, length), (at, _) in zip(runs, starts, strict=True)
             if (low := max(at, begin)) < (high := min(at + length, begin + size))
         )
+        or ((0, 0),)
         for begin, size in runs_of(sizes)
     ]
 
@@ -152,12 +154,12 @@ def _cut(runs: Sequence[Run], sizes: Sizes) -> list[tuple[Run, ...]]:
 def _merged(runs: Iterable[Run]) -> tuple[Run, ...]:
     """Runs in ascending order, those that touch as one."""
     merged: list[Run] = []
-    for first, length in runs:
+    for first, length in filter(itemgetter(1), runs):
         if merged and sum(merged[-1]) == first:
             merged[-1] = (merged[-1][0], merged[-1][1] + length)
         else:
             merged.append((first, length))
-    return tuple(merged)
+    return tuple(merged) or ((0, 0),)
 
 
 def _zigzag(dim: int, chunks: Sizes) -> Shard:

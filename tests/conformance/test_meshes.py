@@ -47,6 +47,15 @@ JOINT = work(
     batch=2,
     checkpointing="full",
 )
+WITH_TEXT = work(
+    "seven tokens of text",
+    axes={"time": 13, "space": 5},
+    hidden=28,
+    heads=7,
+    block=[{"attention": ["time", "space"], "double": True}, {"mlp": 2}],
+    text=7,
+    batch=2,
+)
 MESHES = {
     ("usp:ulysses=4", 8): "ring=2 heads=4",
     ("usp:ulysses=2", 8): "ring=4 heads=2",
@@ -60,16 +69,17 @@ MESHES = {
 """The mesh of each strategy on so many ranks."""
 OF_A_SHORT_RUN = {
     ("usp:ulysses=4", 8): [UNEVEN_HEADS],
-    ("usp:ulysses=4:across=kv-gather", 12): [JOINT],
+    ("usp:ulysses=4:across=kv-gather", 12): [WITH_TEXT],
     ("usp:ulysses=2:across=attention-2d", 12): [CAUSAL_GROUPS],
-    ("attention-2d:rows=2", 8): [JOINT, CAUSAL_GROUPS],
+    ("attention-2d:rows=2", 8): [WITH_TEXT, CAUSAL_GROUPS],
 }
 
 
 @pytest.mark.parametrize(("strategy", "ranks"), MESHES if ALL else OF_A_SHORT_RUN)
 def test_equals_one_device_on_a_mesh(strategy: str, ranks: int) -> None:
-    """Uneven heads, few key heads under a mask, joined axes recomputed: below 1e-9."""
-    shapes = [UNEVEN_HEADS, CAUSAL_GROUPS, JOINT]
+    """Uneven heads, few key heads under a mask, joined axes recomputed, fewer text tokens than
+    ranks: below 1e-9."""
+    shapes = [UNEVEN_HEADS, CAUSAL_GROUPS, JOINT, WITH_TEXT]
     for shape in shapes if ALL else OF_A_SHORT_RUN[strategy, ranks]:
         chosen = load(strategy)
         assert (chosen.misfit(shape), chosen.why_not(shape, ranks)) == (None, None)
