@@ -101,8 +101,8 @@ def test_accumulated_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
             total = total + row[..., at : at + 1] * key[:, None]
         return total
 
-    axes = "{time: 2, space: 1024}"
-    work = shape("attention-only", dtype="bfloat16", axes=axes, block="[{attention: space}]")
+    long = {"axes": "{time: 2, space: 1024}", "block": "[{attention: space}]"}
+    work = shape("attention-only", dtype="bfloat16", **long, hidden=16, heads=1, batch=1)
     assert not caught("rsa:shard-axis=space", 2, work)
     monkeypatch.setattr(Rows, "times_keys", lossy)
     assert caught("rsa:shard-axis=space", 2, work)

@@ -66,6 +66,7 @@ def test_right_steps_agree_with_one_device() -> None:
     assert first.repeat_error == 0.0
     assert 0 < (first.agreement_error or 0) < 1e-5
     assert first.fingerprint and samples[1].fingerprint is None
+    assert first.compute_ms and first.compute_note == ""
 
 
 def test_attention_skipped_from_the_fourth_step_on_in_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +184,9 @@ def test_a_scale_that_is_wrong_by_2_percent(
     assert "differs from one device" in verify_on_threads(work, "ulysses", 2)
 
 
-@pytest.mark.parametrize("what", BEYOND)
+@pytest.mark.parametrize(
+    "what", ["heads above 12", pytest.param("axes above 512", marks=pytest.mark.long)]
+)
 def test_a_scale_beyond_the_reach_of_the_gate_in_run(
     monkeypatch: pytest.MonkeyPatch, smallest_gates: None, tmp_path: Path, what: str
 ) -> None:
@@ -259,8 +262,6 @@ def test_a_silent_pass_that_copies_fifty_times(
 ) -> None:
     """Its time would be called computation: it stays blank, and the row says why."""
     real = SilentTransport._fill
-    right = run_on_threads(shape(), "dsp", 2)
-    assert right[0].compute_ms and right[0].compute_note == ""
 
     @torch.no_grad()
     def busy(self: SilentTransport, received: Any) -> Any:

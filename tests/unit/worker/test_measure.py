@@ -29,8 +29,12 @@ from spbench.worker.step import Step
 from spbench.worker.timer import Stopwatch
 from spbench.worker.turn_client import TurnClient
 from spbench.workload.case import Case, MeasurementBudget
-from spbench.workload.catalogue import find
+from spbench.workload.catalogue import find, with_settings
 
+TINY = with_settings(
+    find("axes-2d", "verify"),
+    ["axes={time: 2, space: 2}", "depth=1", "block=[{attention: space}]"],
+)
 WAIT_S = 10.0
 """Ranks that do different things wait for each other in vain."""
 
@@ -42,9 +46,7 @@ def measured(
     turns: TurnClient | None = None,
 ) -> list[dict[str, Any]]:
     """What ``measure`` finds on each of the ranks, whose clocks say what ``clock_of`` gives."""
-    case = Case(
-        workload=find("axes-2d", "verify"), strategy="dsp", ranks=ranks, device="cpu", budget=budget
-    )
+    case = Case(workload=TINY, strategy="dsp", ranks=ranks, device="cpu", budget=budget)
     meetings = [ThreadRendezvous(ranks, WAIT_S) for _ in range(3)]
 
     def rank_main(transport: ThreadTransport) -> dict[str, Any]:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.examples import ALL
 from helpers.gate_on_threads import CPU, prove, why_wrong
 from helpers.thread_group import ThreadGroup
-from helpers.variants import variants
+from helpers.variants import by_day
 from torch import Tensor, nn
 from torch.optim import AdamW
 
@@ -29,6 +30,8 @@ from spbench.workload.flops import parameters
 from spbench.workload.workload import DTYPE_BYTES, Workload
 
 FLOAT32 = pytest.param("float32", marks=pytest.mark.long)
+LARGE = ("hidden=192", "heads=6", "depth=1")
+BLOCKS = () if ALL else ("depth=1",)
 STRATEGIES = ("dsp", "ulysses", "megatron-sp", "rsa")
 
 
@@ -38,14 +41,14 @@ def shape(name: str = "axes-2d-uneven", *settings: str) -> Workload:
 
 def caught(strategy: str, ranks: int, *settings: str) -> str:
     """The gate's complaint; an empty text means that the defect got through."""
-    return why_wrong(prove(shape("axes-2d", *settings), load(strategy), ranks))
+    return why_wrong(prove(shape("axes-2d", *BLOCKS, *settings), load(strategy), ranks))
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.long), 3])
-@pytest.mark.parametrize("strategy", variants())
+@pytest.mark.parametrize("strategy", by_day())
 def test_two_updates_equal_one_devices(strategy: str, ranks: int) -> None:
     """Every weight after two steps of AdamW in float64, cut or whole, below 1e-9."""
-    outcomes = prove(shape("checkpointed", "dtype=float64"), load(strategy), ranks)
+    outcomes = prove(shape("checkpointed", "dtype=float64", *BLOCKS), load(strategy), ranks)
     assert not why_wrong(outcomes)
     assert max(outcome.worst.relative for outcome in outcomes) < 1e-9
 
@@ -65,7 +68,9 @@ def test_gradients_of_nothing_but_rounding() -> None:
 
 def alone(dtype: str = "float64") -> Step:
     """One device's step, without a gate around it."""
-    return Step(shape("axes-2d", f"dtype={dtype}"), OneDevice(), silent_transports(0, 1), CPU)
+    return Step(
+        shape("axes-2d", *BLOCKS, f"dtype={dtype}"), OneDevice(), silent_transports(0, 1), CPU
+    )
 
 
 def weights(of: Step) -> dict[str, Tensor]:
@@ -120,7 +125,9 @@ def test_an_optimizer_that_skips_a_parameter(
             return right([weight for weight in every if part_of(weight) is None])
         return right(every[1:] if left_out == "first" else every[:-1])
 
-    prove(shape("axes-2d", f"dtype={dtype}"), load(strategy), 1)  # keeps one device's answer
+    prove(
+        shape("axes-2d", *BLOCKS, f"dtype={dtype}"), load(strategy), 1
+    )  # keeps one device's answer
     monkeypatch.setattr(step, "adamw", wrong)
     complaint = caught(strategy, 2, f"dtype={dtype}")
     cuts = left_out != "cut" or load(strategy).cuts_weights
@@ -141,7 +148,7 @@ def test_an_optimizer_with_other_gradients(monkeypatch: pytest.MonkeyPatch) -> N
         for weight, gradient in zip(every, summed, strict=True):
             weight.grad = gradient
 
-    prove(shape("axes-2d", "dtype=float64"), load("dsp"), 1)
+    prove(shape("axes-2d", *BLOCKS, "dtype=float64"), load("dsp"), 1)
     monkeypatch.setattr(AdamW, "step", wrong)
     assert "after 2 updates differs" in caught("dsp", 2, "dtype=float64")
 
@@ -154,14 +161,14 @@ def test_an_optimizer_that_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
         self.state.clear()
         return right(self, *args)
 
-    prove(shape("axes-2d", "dtype=float64"), load("dsp"), 1)
+    prove(shape("axes-2d", *BLOCKS, "dtype=float64"), load("dsp"), 1)
     monkeypatch.setattr(AdamW, "step", wrong)
     assert "after 2 updates differs" in caught("dsp", 2, "dtype=float64")
 
 
 def measured(strategy: str, ranks: int, *settings: str) -> list[dict[str, Any]]:
     """What each rank measures of a step that is large beside its counts of steps."""
-    work = shape("axes-2d", "hidden=192", "heads=6", *settings)
+    work = shape("axes-2d", *LARGE, *settings)
     case = Case(workload=work, strategy=strategy, ranks=ranks, device="cpu", budget=COUNTED)
     meetings = [ThreadRendezvous(ranks) for _ in range(3)]
 
@@ -179,7 +186,7 @@ def counted(strategy: str, ranks: int, *settings: str) -> Iterator[tuple[int, in
     """
     with_it = measured(strategy, ranks, *settings)
     without = measured(strategy, ranks, *settings, "optimizer=none")
-    work = shape("axes-2d", "hidden=192", "heads=6", *settings)
+    work = shape("axes-2d", *LARGE, *settings)
     held, parts = parameters(work), ranks if load(strategy).cuts_weights else 1
     each = 2 * DTYPE_BYTES[work.dtype] * (held.replicated + held.cuttable / parts)
     for fields, plain in zip(with_it, without, strict=True):
@@ -216,6 +223,8 @@ def test_a_state_that_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_gate_reports_the_first_steps_bytes() -> None:
     """Steps that update weights send too; they are not among the bytes that were predicted."""
-    outcomes: list[GateResult] = prove(shape("axes-2d", "dtype=float64"), load("ulysses"), 2)
+    outcomes: list[GateResult] = prove(
+        shape("axes-2d", *BLOCKS, "dtype=float64"), load("ulysses"), 2
+    )
     assert all(sum(outcome.sent.values()) > 0 for outcome in outcomes)
     assert all(outcome.sent == outcome.predicted for outcome in outcomes)
