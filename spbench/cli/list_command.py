@@ -93,7 +93,8 @@ def _head(name: str, short: Mapping[str, str]) -> str:
 
 
 def _cell(column: str, row: Mapping[str, Any]) -> str:
-    return "/".join(_shown(part, row[part]) for part in column.split("/"))
+    text = f" + {row['text']:,}" if column == "axes" and row.get("text") else ""
+    return "/".join(_shown(part, row[part]) for part in column.split("/")) + text
 
 
 def _shown(column: str, value: Any) -> str:
@@ -124,12 +125,11 @@ def _workload(name: str) -> dict[str, Any]:
     work = find(name)
     return {
         "workload": name,
-        "axes": " x ".join(f"{axis} {length}" for axis, length in work.axes.items())
-        + (f" + text {work.text}" if work.text else ""),
+        "axes": " x ".join(f"{axis} {length}" for axis, length in work.axes.items()),
         "tokens": work.batch * work.tokens,
         "parameters": parameters(work).total,
         "activation_bytes": work.activation_bytes,
-        **{field: getattr(work, field) for field in ("hidden", "heads", "batch")},
+        **{field: getattr(work, field) for field in ("hidden", "heads", "batch", "text")},
         **{"depth": work.blocks, "head_dim": work.head_size},
         "step_flops": step_flops(work),
         "dtype": work.dtype,

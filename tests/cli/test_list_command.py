@@ -73,8 +73,9 @@ def test_as_data_workloads_are_whole() -> None:
     """--json has the fields that the table has no room for, each by itself."""
     for row in list_command._workloads():
         work = find(row["workload"])
-        for name in ("hidden", "heads", "depth", "batch", "dtype", "source"):
+        for name in ("hidden", "heads", "text", "batch", "dtype", "source"):
             assert row[name] == getattr(work, name)
+        assert row["depth"] == work.blocks
 
 
 def test_the_list_of_sweeps_keeps_its_cells(monkeypatch: pytest.MonkeyPatch) -> None:

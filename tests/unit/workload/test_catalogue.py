@@ -24,6 +24,17 @@ FILES = sorted(
 
 # (axes kept or divided by, hidden divided by, layers), as the small form's source says.
 CLAIMED: dict[str, tuple[dict[str, float], int, int]] = {
+    "bagel": ({"height": 8, "width": 8}, 16, 2),
+    "cogvideox-5b": ({"time": 2.6, "height": 7.5, "width": 7.5}, 8, 2),
+    "cogvideox1.5-5b": ({"time": 2.2, "height": 12, "width": 17}, 8, 2),
+    "flux.1-dev": ({"height": 8, "width": 8}, 16, 2),
+    "flux.2-dev": ({"height": 8, "width": 8}, 16, 2),
+    "hunyuanvideo": ({"time": 6.6, "height": 6.6, "width": 6.6}, 16, 2),
+    "hunyuanvideo-1.5": ({"time": 6.6, "height": 6.6, "width": 6.6}, 16, 2),
+    "mochi-1": ({"time": 4, "height": 6, "width": 7.6}, 16, 2),
+    "open-sora-2": ({"time": 6.6, "height": 6, "width": 8}, 16, 2),
+    "qwen-image": ({"height": 7.5, "width": 7.5}, 16, 2),
+    "z-image": ({"height": 8, "width": 8}, 16, 2),
     "axial-weather": ({"level": 1, "lat": 15, "lon": 15}, 16, 2),
     "bert-base": ({"sequence": 4}, 8, 2),
     "bert-base-linformer": ({"sequence": 112}, 8, 2),
@@ -46,6 +57,9 @@ CLAIMED: dict[str, tuple[dict[str, float], int, int]] = {
 }
 # What the batch is divided by, where it is.
 BATCH = {"bert-base": 8, "bert-base-linformer": 2, "bert-large": 4, "timesformer": 8}
+BATCH |= dict.fromkeys(("bagel", "flux.2-dev", "qwen-image", "z-image"), 2)
+TEXT = 16
+"""What text tokens are divided by."""
 # Twins whose source says that axes keep their remainders, modulo what.
 REMAINDERS = {
     "axial-weather": (2, 3, 4, 8),
@@ -85,9 +99,8 @@ def test_a_twin_is_of_the_same_kind(name: str) -> None:
     """The small form has the axes and block of the large one, and trains on a CPU."""
     large, small = find(name), find(f"{name}-small")
     assert list(small.axes) == list(large.axes)
-    assert [form(sublayer) for sublayer in small.block] == [
-        form(sublayer) for sublayer in large.block
-    ]
+    forms = [[[form(each) for each in x.block] for x in work.parts] for work in (small, large)]
+    assert forms[0] == forms[1]
     for key in ("norm", "qk_norm", "positions", "modulation", "mode"):
         assert getattr(small, key) == getattr(large, key)
     assert small.heads * large.key_heads == large.heads * small.key_heads
@@ -102,8 +115,10 @@ def test_a_twin_is_as_small_as_it_says(name: str) -> None:
     divisors, width, layers = CLAIMED[name]
     parts = {axis: n / divisors[axis] for axis, n in large.axes.items()}
     assert {axis: round(part) for axis, part in parts.items()} == small.axes
-    assert ("rounded" in small.source) == any(part % 1 for part in parts.values())
-    assert (small.hidden * width, small.depth) == (large.hidden, layers)
+    assert small.text == round(large.text / TEXT)
+    uneven = any(part % 1 for part in (*parts.values(), large.text / TEXT))
+    assert ("rounded" in small.source) == uneven
+    assert (small.hidden * width, small.blocks) == (large.hidden, layers)
     assert small.batch * BATCH.get(name, 1) == large.batch
 
 

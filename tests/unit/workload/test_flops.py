@@ -15,7 +15,7 @@ from spbench.worker.reference import OneDevice
 from spbench.worker.step import Step
 from spbench.workload.block import Stack
 from spbench.workload.catalogue import find, names
-from spbench.workload.flops import forward_flops, parameters, step_flops
+from spbench.workload.flops import forward_flops, parameters, step_flops, weight_sets
 from spbench.workload.workload import Workload
 
 SMALL = [find(name) for name in names() if name.endswith("-small")]
@@ -55,6 +55,26 @@ def test_parameters_of_the_papers_models(work: Workload) -> None:
 def test_models_are_as_large_as_their_names_say(name: str, count: float) -> None:
     """Within 6 %: the paper's embeddings are not part of a workload, its modulation is."""
     assert parameters(find(name)).total == pytest.approx(count, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("hunyuanvideo", 12.8e9),
+        ("hunyuanvideo-1.5", 8.3e9),
+        ("flux.1-dev", 11.9e9),
+        ("qwen-image", 20.4e9),
+    ],
+)
+def test_models_of_two_streams_are_as_large(name: str, count: float) -> None:
+    """Within 3 %, with a projection of the condition for each stream of each block, as theirs."""
+    work = find(name)
+    own = sum(
+        part.depth * weight_sets(sublayer) * 3 * work.hidden**2
+        for part in work.parts
+        for sublayer in part.block
+    )
+    assert parameters(work).total + own == pytest.approx(count, rel=0.03)
 
 
 @pytest.mark.parametrize("work", by_name(SMALL + VERIFY))
