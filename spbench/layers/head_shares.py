@@ -7,7 +7,8 @@ where they divide as evenly as queries would; else several ranks get a copy of a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -46,14 +47,24 @@ class HeadShares:
 
     def matched_size(self, rank: int) -> int:
         """Number of key heads that ``matched`` gives."""
-        users = self._users(rank)
-        return len(users) if len(set(users)) == 1 else sum(users)
+        heads = self.keys[rank]
+        if self.group == 1:
+            return len(heads)
+        ends = [self._users_of(head, rank) for head in (heads[0], heads[-1])]
+        between = [self.group] if len(heads) > 2 else []
+        return len(heads) if len({*ends, *between}) == 1 else self.queries[rank]
 
     def _users(self, rank: int) -> list[int]:
         """Query heads of ``rank`` that each of its key heads serves."""
-        first, last = sum(self.queries[:rank]), sum(self.queries[: rank + 1])
-        own = ((head * self.group, (head + 1) * self.group) for head in self.keys[rank])
-        return [min(end, last) - max(begin, first) for begin, end in own]
+        return [self._users_of(head, rank) for head in self.keys[rank]]
+
+    def _users_of(self, head: int, rank: int) -> int:
+        first, last = self._starts[rank], self._starts[rank + 1]
+        return min((head + 1) * self.group, last) - max(head * self.group, first)
+
+    @cached_property
+    def _starts(self) -> Sizes:
+        return tuple(accumulate(self.queries, initial=0))
 
 
 def _times(head: Tensor, count: int) -> list[int]:

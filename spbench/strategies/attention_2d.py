@@ -30,9 +30,9 @@ from spbench.layers.memory_order import put_outermost
 from spbench.strategies.fixed_axis import AUTO, FixedAxis
 from spbench.strategies.refusals import blocks_why_not, grouped_why_not, groups_why_not, size_misfit
 from spbench.workload.block import Attention, Sublayer
-from spbench.workload.mesh import Members, Mesh
-from spbench.workload.sharding import Shard
-from spbench.workload.traffic import Traffic, Transfer, along
+from spbench.workload.mesh import Mesh
+from spbench.workload.sharding import Shard, Sizes
+from spbench.workload.traffic import Traffic, Transfer, along_held
 from spbench.workload.workload import DTYPE_BYTES, Workload
 
 
@@ -65,25 +65,25 @@ class Attention2D(FixedAxis):
         if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
             return super().sublayer_traffic(sublayer, workload, axis, ranks)
         mesh, held = Mesh.of(self.mesh(workload, ranks)), self.held(workload, axis, ranks)
+        total = sum(held)
         wider = max(1, 4 // DTYPE_BYTES[workload.dtype])  # log-sum-exps have 4 bytes at least
         rows_bytes = workload.query_bytes, wider * workload.query_bytes // workload.head_size
 
-        def in_row(members: Members) -> Traffic:
-            sizes, apart = tuple(held[rank] for rank in members), (1,) * len(members)
-            M, lse = (n * sum(sizes) // sum(held) for n in rows_bytes)
+        def in_row(sizes: Sizes) -> Traffic:
+            apart = (1,) * len(sizes)
+            M, lse = (n * sum(sizes) // total for n in rows_bytes)
             parts = [Transfer.all_to_all(n * len(sizes), apart, sizes) for n in (M, lse)]
             again = [Transfer.all_gather(n, sizes) for n in (3 * M, lse)]
             gather, scatter = Transfer.all_gather(M, sizes), Transfer.reduce_scatter(M, sizes)
             return [gather, *parts], [*again, scatter]
 
-        def in_column(members: Members) -> Traffic:
-            sizes = tuple(held[rank] for rank in members)
-            both = 2 * workload.key_bytes * sum(sizes) // sum(held)
+        def in_column(sizes: Sizes) -> Traffic:
+            both = 2 * workload.key_bytes * sum(sizes) // total
             gather = Transfer.all_gather(both, sizes)
             return [gather], [gather, Transfer.reduce_scatter(both, sizes)]
 
-        keys, keys_back = along("rows", mesh.groups("rows"), in_column)
-        queries, queries_back = along("columns", mesh.groups("columns"), in_row)
+        keys, keys_back = along_held("rows", mesh, held, in_column)
+        queries, queries_back = along_held("columns", mesh, held, in_row)
         return keys + queries, keys_back + queries_back
 
     def attend(

@@ -19,15 +19,15 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
-from spbench.layers.head_parallel import attend_by_heads, traffic_by_heads
-from spbench.layers.head_shares import share_heads
+from spbench.layers.head_groups import HEADS, Across, first_bytes, traffic_in_groups
+from spbench.layers.head_parallel import attend_by_heads
 from spbench.strategies.fixed_axis import AUTO, FixedAxis
 from spbench.strategies.refusals import grouped_why_not, groups_why_not, heads_why_not, size_misfit
 from spbench.strategies.registry import ACROSS, load
 from spbench.workload.block import Attention, Sublayer
-from spbench.workload.mesh import Members, Mesh
+from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard
-from spbench.workload.traffic import Traffic, along, waited_bytes
+from spbench.workload.traffic import Traffic
 from spbench.workload.workload import Workload
 
 
@@ -65,7 +65,7 @@ class USP(FixedAxis):
     def mesh(self, workload: Workload, ranks: int) -> dict[str, int]:
         size = self._group_size(workload, ranks)
         across = self.other.mesh(workload, ranks // size)
-        return {**(across if len(across) > 1 else {self.across: ranks // size}), "heads": size}
+        return {**(across if len(across) > 1 else {self.across: ranks // size}), HEADS: size}
 
     def _group_size(self, workload: Workload, ranks: int) -> int:
         if self.ulysses != AUTO:
@@ -89,41 +89,41 @@ class USP(FixedAxis):
         if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
             return super().sublayer_traffic(sublayer, workload, axis, ranks)
         mesh, held = Mesh.of(self.mesh(workload, ranks)), self.held(workload, axis, ranks)
-        size = mesh.size_of("heads")
-        shares = share_heads(workload.heads, workload.key_heads, size)
+        across = self._across(sublayer, axis, ranks // mesh.size_of(HEADS))
+        return traffic_in_groups(sublayer, workload, axis, held, mesh, across)
 
-        def in_group(members: Members) -> Traffic:
-            return traffic_by_heads(sublayer, workload, axis, tuple(held[at] for at in members))
+    def _across(self, attention: Attention, axis: str, groups: int) -> Across:
+        return lambda part: self.other.sublayer_traffic(attention, part, axis, groups)
 
-        def across(members: Members) -> Traffic:
-            place = members[0] % size
-            heads = {"heads": shares.queries[place], "kv_heads": shares.matched_size(place)}
-            part = workload.model_copy(update=heads | {"head_dim": workload.head_size})
-            return self.other.sublayer_traffic(sublayer, part, axis, ranks // size)
-
-        (there, out), (back, home) = along("heads", mesh.groups("heads"), in_group)
-        forward, backward = along(self.across, mesh.groups(*mesh.without("heads")), across)
-        return [there, *forward, out], [back, *backward, home]
+    def sent_by_first(self, size: int, workload: Workload, ranks: int) -> float:
+        """What the first rank sends around attentions in groups of ``size``; inf: it cannot."""
+        groups, fixed = ranks // size, replace(self, ulysses=str(size))
+        if fixed.why_not(workload, ranks) is not None:
+            return inf
+        return min(
+            sum(
+                first_bytes(each, workload, axis, held, size, self._across(each, axis, groups))
+                for each in workload.attentions
+                if axis in each.axes
+            )
+            for axis in fixed.choices(workload.stack[0], workload, ranks)
+            for held in (self.other.held(workload, axis, groups),)
+        )
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
         if shard.dim not in scores.dims or comm.size == 1:
             return super().attend(q, k, v, scores, shard, comm)
-        group, others = comm.along("heads"), comm.along(*comm.mesh.without("heads"))
-        held = shard.among(comm.mesh.members(comm.rank, "heads"))
+        group, others = comm.along(HEADS), comm.along(*comm.mesh.without(HEADS))
+        held = shard.among(comm.mesh.members(comm.rank, HEADS))
         across = partial(self.other.attend, shard=shard.joined(group.size), comm=others)
         return attend_by_heads(q, k, v, scores, held, group, across)
 
 
 @lru_cache(maxsize=100)
 def _cheapest(strategy: USP, workload_json: str, ranks: int) -> int:
-    """The ranks of a group for the fewest bytes in a step; of several such the most."""
+    """The ranks of a group for the fewest bytes; of several such the most."""
     workload = Workload.model_validate_json(workload_json)
-
-    def sent(size: int) -> tuple[float, int]:
-        fixed = replace(strategy, ulysses=str(size))
-        fits = fixed.why_not(workload, ranks) is None
-        return waited_bytes(fixed.traffic(workload, ranks)) if fits else inf, -size
-
-    return min((size for size in range(1, ranks + 1) if ranks % size == 0), key=sent)
+    sizes = [size for size in range(ranks, 0, -1) if ranks % size == 0]
+    return min(sizes, key=lambda size: strategy.sent_by_first(size, workload, ranks))

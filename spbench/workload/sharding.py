@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from operator import itemgetter
 
@@ -82,8 +82,7 @@ class Shard:
 
     def split(self, parts: int) -> Shard:
         """Each rank's positions shared by ``parts`` ranks, in order: rank r's by r x parts on."""
-        apart = [_cut(runs, shard_sizes(sum(n for _, n in runs), parts)) for runs in self.runs]
-        return replace(self, runs=tuple(part for parts in apart for part in parts))
+        return replace(self, runs=_split(self.runs, parts))
 
     def joined(self, parts: int) -> Shard:
         """``split`` undone: each rank holds what ``parts`` ranks, one after another, hold here."""
@@ -135,6 +134,12 @@ class Shard:
     def imbalance(self) -> float:
         """The largest shard over the mean one: how much longer the busiest rank computes."""
         return max(self.sizes) * len(self.sizes) / self.length
+
+
+@lru_cache(maxsize=100)
+def _split(runs: tuple[tuple[Run, ...], ...], parts: int) -> tuple[tuple[Run, ...], ...]:
+    apart = [_cut(own, shard_sizes(sum(n for _, n in own), parts)) for own in runs]
+    return tuple(part for parts in apart for part in parts)
 
 
 def _cut(runs: Sequence[Run], sizes: Sizes) -> list[tuple[Run, ...]]:

@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal, Self
 
 from spbench.workload.block import CrossAttention, Sublayer
-from spbench.workload.mesh import ALL, Groups, Members
+from spbench.workload.mesh import ALL, Groups, Members, Mesh
 from spbench.workload.sharding import Sizes, shard_sizes
 from spbench.workload.workload import Workload
 
@@ -30,6 +30,8 @@ Op = Literal["all_to_all", "all_gather", "reduce_scatter", "all_reduce", "p2p"]
 Phase = Literal["forward", "backward", "gradients"]
 Kind = tuple[Phase, Op, str]
 """A phase, an operation, and the axis of the mesh that it goes over."""
+
+
 Stream = tuple[int, Sizes]
 """Bytes of a whole tensor, and the positions of it that each rank holds."""
 Count = dict[Kind, Fraction]
@@ -65,10 +67,11 @@ class Transfer:
     def along(cls, axis: str, groups: Groups, of_groups: Sequence[Self]) -> Self:
         """The collectives of all groups of ``axis``, each over the ranks of its group."""
         ((op, phase, own),) = {(each.op, each.phase, each.axis) for each in of_groups}
-        pairs = zip(groups, of_groups, strict=True)
-        sent = {rank: n for group, x in pairs for rank, n in zip(group, x.sent, strict=True)}
-        by_rank = tuple(sent[rank] for rank in sorted(sent))
-        return cls(op=op, sent=by_rank, phase=phase, axis=axis if own == ALL else own)
+        by_rank = [Fraction(0)] * sum(map(len, groups))
+        for group, transfer in zip(groups, of_groups, strict=True):
+            for rank, sent in zip(group, transfer.sent, strict=True):
+                by_rank[rank] = sent
+        return cls(op=op, sent=tuple(by_rank), phase=phase, axis=axis if own == ALL else own)
 
     @classmethod
     def all_to_all(cls, whole_bytes: int, before: Sizes, after: Sizes) -> Self:
@@ -134,6 +137,15 @@ def kinds_of_ranks(transfers: Sequence[Transfer]) -> list[int]:
     first: dict[tuple[int, ...], int] = {}
     by_rank = zip(*(transfer.sent for transfer in transfers), strict=True)
     return [first.setdefault(tuple(map(id, sent)), rank) for rank, sent in enumerate(by_rank)]
+
+
+def along_held(axis: str, mesh: Mesh, held: Sizes, of_sizes: Callable[[Sizes], Traffic]) -> Traffic:
+    """What ``of_sizes`` says of what the ranks of a group hold, in all groups of ``axis``.
+
+    Groups that hold as much send the same, and are worked out once.
+    """
+    known = cache(of_sizes)
+    return along(axis, mesh.groups(axis), lambda group: known(tuple(held[at] for at in group)))
 
 
 def streams(sublayer: Sublayer, workload: Workload, axis: str, ranks: int) -> list[Stream]:

@@ -1,0 +1,58 @@
+"""Bytes of heads that are shared out in groups of ranks, with another exchange across the groups.
+
+Thousands of ranks send the same few amounts: each is worked out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+
+from spbench.layers.head_parallel import traffic_by_heads
+from spbench.layers.head_shares import share_heads
+from spbench.workload.block import Attention
+from spbench.workload.mesh import Members, Mesh
+from spbench.workload.sharding import Sizes, shard_sizes
+from spbench.workload.traffic import Traffic, along, along_held, waited_bytes
+from spbench.workload.workload import Workload
+
+HEADS = "heads"
+"""The axis of a mesh whose groups share out heads: its last."""
+Across = Callable[[Workload], Traffic]
+"""What goes across the groups, of a workload that has a rank's heads alone."""
+
+
+def traffic_in_groups(
+    attention: Attention, workload: Workload, axis: str, held: Sizes, mesh: Mesh, across: Across
+) -> Traffic:
+    """Transfers of the groups and across them, over all ranks; ``held``: what each rank holds."""
+    inside = partial(traffic_by_heads, attention, workload, axis)
+    others, size = mesh.without(HEADS), mesh.size_of(HEADS)
+    shares = share_heads(workload.heads, workload.key_heads, size)
+    of_heads = cache(lambda heads, keys: across(_with_heads(workload, heads, keys)))
+
+    def of_place(members: Members) -> Traffic:
+        place = members[0] % size
+        return of_heads(shares.queries[place], shares.matched_size(place))
+
+    (there, out), (back, home) = along_held(HEADS, mesh, held, inside)
+    forward, backward = along("+".join(others), mesh.groups(*others), of_place)
+    return [there, *forward, out], [back, *backward, home]
+
+
+def first_bytes(
+    attention: Attention, workload: Workload, axis: str, held: Sizes, size: int, across: Across
+) -> float:
+    """What the first of these ranks sends, as no other sends more if all shards are even.
+
+    ``held``: what each group of ``size`` ranks holds.
+    """
+    shares = share_heads(workload.heads, workload.key_heads, size)
+    inside = traffic_by_heads(attention, workload, axis, shard_sizes(held[0], size))
+    first = _with_heads(workload, shares.queries[0], shares.matched_size(0))
+    return sum(waited_bytes(way) for way in (*inside, *across(first)))
+
+
+def _with_heads(workload: Workload, heads: int, key_heads: int) -> Workload:
+    own = {"heads": heads, "kv_heads": key_heads, "head_dim": workload.head_size}
+    return workload.model_copy(update=own)
