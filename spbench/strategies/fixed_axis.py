@@ -10,6 +10,7 @@ from abc import ABC
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, final
 
 from spbench.strategies.base import Layout, Strategy
@@ -63,20 +64,31 @@ class FixedAxis(Strategy, ABC):
     @final
     def layout(self, workload: Workload, ranks: int) -> Layout:
         """The axis of fewest bytes; among equals the most evenly shared, then the outermost."""
-
-        def cost(axis: str) -> tuple[float, float]:
-            sent = sum(
-                times * waited_bytes(self.transfers(workload, ranks, Move(place, axis, axis)))
-                for place, times in places.items()
-            )
-            return sent, self.shard(workload, axis, ranks).imbalance
-
         fits = self.choices(workload.kinds[0], workload, ranks)
-        places = Counter(workload.places)
-        return (min(fits, key=cost) if len(fits) > 1 else fits[0],) * places.total()
+        axis = fits[0]
+        if len(fits) > 1:
+            axis = _cheapest_axis(self, workload.model_dump_json(by_alias=True), ranks)
+        return (axis,) * len(workload.stack)
 
     @final
     def choices(self, sublayer: Sublayer, workload: Workload, ranks: int) -> Sequence[str]:
         if self.shard_axis != AUTO:
             return (self.shard_axis,)
         return [a for a in workload.axes if self.why_not_along(a, workload, ranks) is None]
+
+
+@lru_cache(maxsize=100)
+def _cheapest_axis(strategy: FixedAxis, workload_json: str, ranks: int) -> str:
+    """Worked out once: it takes as long as all else that is planned of a step."""
+    workload = Workload.model_validate_json(workload_json)
+
+    places = Counter(workload.places)
+
+    def cost(axis: str) -> tuple[float, float]:
+        sent = sum(
+            times * waited_bytes(strategy.transfers(workload, ranks, Move(place, axis, axis)))
+            for place, times in places.items()
+        )
+        return sent, strategy.shard(workload, axis, ranks).imbalance
+
+    return min(strategy.choices(workload.kinds[0], workload, ranks), key=cost)
