@@ -125,7 +125,9 @@ def test_pairs_fewer_than_ranks(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", by_day())
 def test_text_beside_uneven_axes(strategy: str, ranks: int) -> None:
     """7 tokens of text on 8 ranks leave one with none; blocks are double, then single."""
-    more = ["dtype=float64", "heads=8", "axes={time: 9, space: 11}"] if ranks == 8 else []
+    more = (
+        ["dtype=float64", "heads=8", "hidden=32", "axes={time: 9, space: 11}"] if ranks == 8 else []
+    )
     for checkpointing, norm in (("full", "layer"), ("none", "rms")):
         settings = [f"checkpointing={checkpointing}", f"norm={norm}", *more]
         work = with_settings(find("streams", "verify"), settings)
