@@ -13,6 +13,11 @@ def heads_why_not(workload: Workload, ranks: int) -> str | None:
 
 def cut_why_not(workload: Workload, ranks: int) -> str | None:
     """Why the weights of every sublayer cannot be cut by key heads and columns; or None."""
+    if workload.is_attention_alone:
+        return (
+            "an attention alone has no projections whose weights could be cut; strategies that "
+            "share heads or pass keys can run it"
+        )
     limits = []
     for sublayer in workload.kinds:
         match sublayer:

@@ -20,7 +20,8 @@ from spbench.sweep.devices import Machines, known_peak
 from spbench.text import counted
 from spbench.workload.case import Case, Cell
 from spbench.workload.catalogue import SMALL
-from spbench.workload.flops import step_bytes, step_flops
+from spbench.workload.flops import step_flops
+from spbench.workload.memory_estimate import step_bytes
 from spbench.workload.predicted import Estimate, Prediction
 
 LOAD_S, START_S = 5.0, 1.5

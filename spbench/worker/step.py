@@ -19,9 +19,9 @@ from spbench.comm.gradient_buckets import BUCKET_BYTES, GradientSum
 from spbench.comm.transport import Transports
 from spbench.layers.linear import part_of
 from spbench.model import inputs
+from spbench.model.attention_alone import model_of
 from spbench.model.init_weights import load_weights
 from spbench.model.inputs import GRADIENT_OF_TEXT, Inputs, gradient_name
-from spbench.model.transformer import Transformer
 from spbench.strategies.base import Strategy
 from spbench.worker.observer import Observer
 from spbench.worker.optimizer import adamw
@@ -64,7 +64,7 @@ class Step:
         self.rank, self.ranks = self.comm.rank, self.comm.size
         self.silent = silent_transports(self.rank, self.ranks)
         with device:
-            model = Transformer(workload, strategy, self.comm).to(self.dtype)
+            model = model_of(workload, strategy, self.comm).to(self.dtype)
         self.first, self.last, self.pairs = model.first, model.last, model.pairs
         """How the input, the output and the pair tensor of each axis are sharded."""
         self.text = model.text

@@ -98,6 +98,9 @@ class Attention(BlockItem):
     pair_bias: Size | None = None
     """Channels of the pair tensor that gives each pair of positions a bias of its scores
     (AlphaFold 2, supplement, algorithm 7)."""
+    alone: bool = False
+    """Whether it is all there is: no norm, residual or projections, q, k and v being the input's
+    channels end to end."""
     beside: Mlp | None = None
     """An mlp of the same normed input, whose result is added to the attention's."""
     double: bool = False

@@ -1,12 +1,24 @@
-"""The fields of a workload, as its file has them: types and defaults."""
+"""The fields of a workload, as its file has them, and its blocks one after another."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field
 
-from spbench.workload.block import Block, Depth, Frozen, Name, Size, Stack
+from spbench.workload.block import (
+    Attention,
+    Block,
+    Depth,
+    Frozen,
+    Mlp,
+    Name,
+    Place,
+    Size,
+    Stack,
+    Sublayer,
+)
 
 ACROSS_HEADS = "across_heads"
 POSITIONS = ("none", "rotary", "learned")
@@ -74,3 +86,58 @@ class WorkloadFields(Frozen):
     checkpointing: Checkpointing = "none"
     optimizer: Optimizer = "none"
     """What a train step ends with: the update of the weights, or nothing."""
+
+    @property
+    def attentions(self) -> tuple[Attention, ...]:
+        """The self-attentions of the model, each kind once, in order."""
+        return tuple(s for s in self.kinds if isinstance(s, Attention))
+
+    @property
+    def is_attention_alone(self) -> bool:
+        """Whether it is one attention, without anything around it."""
+        return any(each.alone for each in self.attentions)
+
+    @property
+    def mlps(self) -> tuple[Mlp, ...]:
+        """The mlps of the model, each kind once, also those beside an attention."""
+        given = [each.beside if isinstance(each, Attention) else each for each in self.kinds]
+        return tuple(each for each in given if isinstance(each, Mlp))
+
+    @property
+    def parts(self) -> tuple[Stack, ...]:
+        """The stacks that run one after another: one where ``depth`` and ``block`` are given."""
+        if self.stacks is not None:
+            return self.stacks
+        return (Stack.model_construct(depth=self.depth, block=self.block),)
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks in all stacks."""
+        return sum(part.depth for part in self.parts)
+
+    @property
+    def depth_in_words(self) -> str:
+        """Blocks of each stack, as in '20 + 40'."""
+        return " + ".join(str(part.depth) for part in self.parts)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """All sublayers of the model, each at its place in its block."""
+        return tuple(place for part in self.parts for place in part.places * part.depth)
+
+    @property
+    def stack(self) -> tuple[Sublayer, ...]:
+        """All sublayers of the model: every block of every stack."""
+        return tuple(place.sublayer for place in self.places)
+
+    @property
+    def kinds(self) -> tuple[Sublayer, ...]:
+        """The sublayers that differ, in order."""
+        return tuple(dict.fromkeys(each for part in self.parts for each in part.block))
+
+    def with_parts(self, parts: Sequence[Stack]) -> Self:
+        """This workload with other stacks, written as it is: as stacks or as depth and block."""
+        if self.stacks is not None:
+            return self.model_copy(update={"stacks": tuple(parts)})
+        (part,) = parts
+        return self.model_copy(update={"depth": part.depth, "block": part.block})

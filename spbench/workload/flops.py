@@ -1,4 +1,4 @@
-"""Parameters of a workload, operations of a step and about its memory, by formula.
+"""Parameters of a workload and operations of a step, by formula.
 
 torch's FlopCounterMode cannot see CPU attention, so operations are counted by formula and
 tested against that mode on the math backend. A multiply and an add are two operations.
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.fields import ACROSS_HEADS
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,8 @@ class ParameterCount:
 
 def parameters(workload: Workload) -> ParameterCount:
     """The parameters that the model has, exactly."""
+    if workload.is_attention_alone:
+        return _parameters_alone(workload)
     hidden = workload.hidden
     norm = hidden * (2 if workload.norm == "layer" else 1)
     cuttable = replicated = 0
@@ -60,6 +62,13 @@ def parameters(workload: Workload) -> ParameterCount:
     )
 
 
+def _parameters_alone(workload: Workload) -> ParameterCount:
+    (attention,) = workload.attentions
+    return ParameterCount(
+        cuttable=_norms_across_heads(workload), replicated=_score_parameters(attention, workload)
+    )
+
+
 def weight_sets(sublayer: Sublayer) -> int:
     """Weights that a sublayer has for each of its own: two where text has some of its own."""
     return 1 if isinstance(sublayer, CrossAttention) else 1 + sublayer.double
@@ -70,7 +79,7 @@ def _cuttable(sublayer: Sublayer, workload: Workload) -> int:
     match sublayer:
         case Attention():
             width, keys = workload.attention_width, workload.key_heads * workload.head_size
-            norms = width + keys if workload.qk_norm == ACROSS_HEADS else 0
+            norms = _norms_across_heads(workload)
             beside = _cuttable(sublayer.beside, workload) if sublayer.beside else 0
             return (hidden + 1) * (width + 2 * keys) + width * hidden + norms + beside
         case CrossAttention():
@@ -79,6 +88,11 @@ def _cuttable(sublayer: Sublayer, workload: Workload) -> int:
         case Mlp():
             columns = workload.columns(sublayer)
             return sublayer.ways_in * columns * (hidden + 1) + columns * hidden
+
+
+def _norms_across_heads(workload: Workload) -> int:
+    heads = workload.heads + workload.key_heads
+    return heads * workload.head_size if workload.qk_norm == ACROSS_HEADS else 0
 
 
 def _score_parameters(attention: Attention, workload: Workload) -> int:
@@ -108,6 +122,9 @@ def step_flops(workload: Workload) -> int:
 
 
 def forward_flops(workload: Workload) -> int:
+    """Operations of forward of the whole batch, all ranks together."""
+    if workload.is_attention_alone:
+        return _score_flops(workload.attentions[0], workload)
     hidden, tokens = workload.hidden, workload.samples * workload.tokens
     total = sum(
         part.depth * _sublayer_flops(sublayer, workload)
@@ -146,47 +163,3 @@ def _score_flops(attention: Attention, workload: Workload) -> int:
         return 4 * tokens * attention.projection * (width + keys)
     pairs = workload.samples * length**2 * (attention.pair_bias or 0) * workload.heads
     return 4 * tokens * length * width + 2 * pairs
-
-
-def step_bytes(workload: Workload, ranks: int, *, cuts_weights: bool, scored_axis: str) -> float:
-    """About the peak of a rank in a step: weights, gradients, the optimizer's moments, and what
-    backward needs of its part. ``scored_axis``: of attention along it scores are kept, too."""
-    count, part = parameters(workload), 1 / ranks
-    weights = count.replicated + count.cuttable * (part if cuts_weights else 1.0)
-    copies = 1 if workload.mode == "forward" else 2 if workload.optimizer == "none" else 4
-    whole = workload.samples * workload.all_tokens * workload.hidden
-    kept = _kept_in_all(workload, scored_axis)
-    if workload.recomputes:
-        kept += workload.blocks * whole
-    if workload.modulation == "per_token":
-        kept += 3 * modulated(workload) * whole
-    return DTYPE_BYTES[workload.dtype] * (copies * weights + part * (kept + 2 * whole))
-
-
-def _kept_in_all(workload: Workload, scored_axis: str) -> float:
-    """About the elements kept at once: of all blocks, of the largest, or of a sublayer alone."""
-    parts = workload.parts
-    blocks = [sum(_kept(each, workload, scored_axis) for each in part.block) for part in parts]
-    if workload.mode == "forward":
-        return max(kept / len(part.block) for kept, part in zip(blocks, parts, strict=True))
-    if workload.recomputes:
-        return max(blocks)
-    return sum(kept * part.depth for kept, part in zip(blocks, parts, strict=True))
-
-
-def _kept(sublayer: Sublayer, workload: Workload, scored_axis: str) -> float:
-    """About the elements that backward needs of a sublayer; of scores where a bias needs them."""
-    tokens, hidden = workload.samples * workload.all_tokens, workload.hidden
-    match sublayer:
-        case Attention(projection=None):
-            times = 2.0 if sublayer.pair_bias else 1.25 * (scored_axis in sublayer.attended)
-            widths = 4 * (hidden + workload.attention_width)
-            widths += _kept_columns(sublayer.beside, workload) if sublayer.beside else 0
-            return tokens * (widths + times * workload.length(sublayer) * workload.heads)
-        case Mlp():
-            return tokens * (4 * hidden + _kept_columns(sublayer, workload))
-    return 8 * tokens * hidden
-
-
-def _kept_columns(mlp: Mlp, workload: Workload) -> int:
-    return (mlp.ways_in + 1) * workload.columns(mlp)

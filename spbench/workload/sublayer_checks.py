@@ -113,6 +113,34 @@ def _check_joint(attention: Attention, special: list[str], work: Workload, path:
         )
 
 
+def check_alone(work: Workload) -> None:
+    """Raises MisfitError for anything beside an attention alone, and for channels not its own."""
+    if len(work.stack) > 1 or work.mlps:
+        raise MisfitError(
+            "an attention alone is all that is computed; leave out other sublayers, beside, and "
+            "more blocks than depth 1",
+            ("block",),
+            ("depth",),
+        )
+    plain = dict.fromkeys(("modulation", "optimizer", "checkpointing"), "none") | {"text": 0}
+    for key, none in plain.items():
+        if getattr(work, key) != none:
+            message = f"{key} {getattr(work, key)} has nothing to act on in an attention alone"
+            raise MisfitError(f"{message}; write {key}: {none}", (key,))
+    learned = [axis for axis in work.axes if work.position_of(axis) == "learned"]
+    if learned:
+        message = f"learned positions of {', '.join(learned)} are added to no activation"
+        raise MisfitError(f"{message} in an attention alone; leave them out", ("positions",))
+    width = (work.heads + 2 * work.key_heads) * work.head_size
+    if work.hidden != width:
+        raise MisfitError(
+            f"hidden {work.hidden} of an attention alone is its q, k and v end to end: with heads "
+            f"{work.heads}, kv_heads {work.key_heads} and head_dim {work.head_size} write {width}",
+            ("hidden",),
+            ("head_dim",),
+        )
+
+
 def _fits_rotary(head_dim: int, axes: int) -> bool:
     return head_dim % 2 == 0 and head_dim // 2 >= axes
 

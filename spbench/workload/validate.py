@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spbench.workload.sublayer_checks import check_sublayer, divisors, heads_that_fit, unknown_axis
+from spbench.workload.sublayer_checks import (
+    check_alone,
+    check_sublayer,
+    divisors,
+    heads_that_fit,
+    unknown_axis,
+)
 from spbench.workload.validation_errors import FORMS, MisfitError
 from spbench.workload.yaml_lines import KeyPath
 
@@ -53,6 +59,8 @@ def check(work: Workload) -> None:
     if work.optimizer != "none" and work.mode != "train":
         message = f"optimizer {work.optimizer} needs mode train: mode {work.mode} has no gradients"
         raise MisfitError(message, ("optimizer",), ("mode",))
+    if work.is_attention_alone:
+        check_alone(work)
     _check_size(work)
     _check_text(work)
     for n, part in enumerate(work.parts):

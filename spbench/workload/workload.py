@@ -7,12 +7,11 @@ dimensions differ only in this data. It knows no ranks, strategies or devices.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Self
 
 from pydantic import model_validator
 
-from spbench.workload.block import Attention, CrossAttention, Mlp, Place, Stack, Sublayer
+from spbench.workload.block import Attention, CrossAttention, Mlp
 from spbench.workload.fields import WorkloadFields
 from spbench.workload.validate import check
 
@@ -28,56 +27,6 @@ class Workload(WorkloadFields):
     def _fits_together(self) -> Self:
         check(self)
         return self
-
-    @property
-    def attentions(self) -> tuple[Attention, ...]:
-        """The self-attentions of the model, each kind once, in order."""
-        return tuple(s for s in self.kinds if isinstance(s, Attention))
-
-    @property
-    def mlps(self) -> tuple[Mlp, ...]:
-        """The mlps of the model, each kind once, also those beside an attention."""
-        given = [each.beside if isinstance(each, Attention) else each for each in self.kinds]
-        return tuple(each for each in given if isinstance(each, Mlp))
-
-    @property
-    def parts(self) -> tuple[Stack, ...]:
-        """The stacks that run one after another: one where ``depth`` and ``block`` are given."""
-        if self.stacks is not None:
-            return self.stacks
-        return (Stack.model_construct(depth=self.depth, block=self.block),)
-
-    @property
-    def blocks(self) -> int:
-        """Number of blocks in all stacks."""
-        return sum(part.depth for part in self.parts)
-
-    @property
-    def depth_in_words(self) -> str:
-        """Blocks of each stack, as in '20 + 40'."""
-        return " + ".join(str(part.depth) for part in self.parts)
-
-    @property
-    def places(self) -> tuple[Place, ...]:
-        """All sublayers of the model, each at its place in its block."""
-        return tuple(place for part in self.parts for place in part.places * part.depth)
-
-    @property
-    def stack(self) -> tuple[Sublayer, ...]:
-        """All sublayers of the model: every block of every stack."""
-        return tuple(place.sublayer for place in self.places)
-
-    @property
-    def kinds(self) -> tuple[Sublayer, ...]:
-        """The sublayers that differ, in order."""
-        return tuple(dict.fromkeys(each for part in self.parts for each in part.block))
-
-    def with_parts(self, parts: Sequence[Stack]) -> Self:
-        """This workload with other stacks, written as it is: as stacks or as depth and block."""
-        if self.stacks is not None:
-            return self.model_copy(update={"stacks": tuple(parts)})
-        (part,) = parts
-        return self.model_copy(update={"depth": part.depth, "block": part.block})
 
     @property
     def head_size(self) -> int:
@@ -121,7 +70,10 @@ class Workload(WorkloadFields):
 
     @property
     def out_channels(self) -> int:
-        """Channels after the final projection: 36 times fewer than hidden, at least 8."""
+        """Channels of the output: 36 times fewer than hidden, at least 8, by a final projection;
+        of an attention alone its width."""
+        if self.is_attention_alone:
+            return self.attention_width
         return max(MIN_OUT_CHANNELS, self.hidden // OUT_RATIO)
 
     @property

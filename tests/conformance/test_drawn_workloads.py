@@ -44,6 +44,14 @@ def as_stacks(stacks: list[dict[str, Any]]) -> dict[str, Any]:
     return {"stacks": stacks}
 
 
+def alone(attention: dict[str, Any], heads: int, head_dim: int) -> dict[str, Any]:
+    """The fields of an attention alone, of so many heads of queries, keys and values."""
+    form = {"depth": 1, "block": [attention | {"alone": True, "beside": None}], "stacks": None}
+    sizes = {"hidden": heads * head_dim, "head_dim": head_dim}
+    plain = dict.fromkeys(("modulation", "optimizer", "checkpointing"), "none") | {"text": 0}
+    return form | sizes | plain | {"positions": "rotary"}
+
+
 @st.composite
 def workloads(draw: st.DrawFn) -> Workload | None:
     """One to three axes, every field; None where fields do not fit together."""
@@ -86,6 +94,8 @@ def workloads(draw: st.DrawFn) -> Workload | None:
         "checkpointing": draw(st.sampled_from(["none", "full"])),
         "optimizer": draw(st.sampled_from(["none", "none", "adamw"])),
     }
+    if draw(st.integers(0, 7)) == 0:
+        data |= alone(draw(attentions(names)), heads + 2 * data["kv_heads"], head_dim or 4)
     try:
         return Workload.model_validate(data)
     except ValidationError:

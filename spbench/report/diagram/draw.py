@@ -112,7 +112,8 @@ def _heads(picture: Picture, frame: Frame) -> Iterator[Text]:
 def _name(sublayer: Sublayer, width: int, text: int) -> list[str]:
     match sublayer:
         case Attention():
-            words = ["attention", f"over {', '.join(sublayer.axes)}"]
+            alone = " alone" if sublayer.alone else ""
+            words = [f"attention{alone}", f"over {', '.join(sublayer.axes)}"]
             words += [f"and text {text}"] if text else []
             words += ["causal"] if sublayer.causal else []
             words += [f"to {sublayer.projection}"] if sublayer.projection else []

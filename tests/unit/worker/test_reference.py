@@ -43,6 +43,11 @@ def naive(work: Workload, weights: Weights, given: Inputs) -> Tensor:
     """The whole model on positions in one list, (B, positions, H)."""
     places = list(itertools.product(*(range(n) for n in work.axes.values())))
     x, text = given.x.flatten(1, -2), given.text
+    if work.is_attention_alone:
+        qkv, mine = x.unflatten(-1, (-1, work.head_size)), "attention."
+        inside = {name.removeprefix(mine): weight for name, weight in weights.items()}
+        out = self_attention(work.attentions[0], work, inside, qkv, given, places)
+        return out.reshape(*given.x.shape[:-1], -1)
     for i, axis in enumerate(work.axes):
         if work.position_of(axis) == "learned":
             x = x + weights[f"positions.tables.{axis}"][[place[i] for place in places]]

@@ -83,7 +83,8 @@ def test_cut_and_replicated_parameters(work: Workload) -> None:
     single, triple = (parameters(deeper(work, times)) for times in (1, 3))
     assert triple.cuttable == 3 * single.cuttable
     assert single.total == single.cuttable + single.replicated
-    assert single.cuttable >= 2 * work.hidden * work.hidden  # queries and the way out, at least
+    if not work.is_attention_alone:  # queries and the way out, at least
+        assert single.cuttable >= 2 * work.hidden * work.hidden
 
 
 @pytest.mark.parametrize("work", by_name(VERIFY))

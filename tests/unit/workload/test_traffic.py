@@ -131,6 +131,23 @@ def test_volumes_where_heads_are_wider_than_hidden(ranks: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
+def test_volumes_of_an_attention_alone(ranks: int) -> None:
+    """As published for one attention: Ulysses (2 Q + 2 K) / N, a ring 2 K, times f; no weights."""
+    block = "[{attention: space, alone: true}]"
+    fields = {"axes": f"{{space: {3 * ranks}}}", "heads": 2 * ranks, "kv_heads": ranks, "depth": 1}
+    work = one_layer(ranks, block=block, head_dim=4, **fields, hidden=16 * ranks)
+    Q, K, f = work.query_bytes, work.key_bytes, Fraction(ranks - 1, ranks)
+    assert (work.activation_bytes, 2 * K) == (Q + 2 * K, Q)
+    for phase in ("forward", "backward"):
+        assert sent("ulysses", work, ranks)[phase] == f * (2 * Q + 2 * K) / ranks
+    assert sent("rsa", work, ranks)["forward"] == 2 * f * K
+    for name in ("ulysses", "rsa"):
+        assert sent(name, work, ranks)["gradients"] == 0
+    why = load("megatron-sp").why_not(work, ranks)
+    assert why is not None and "no projections whose weights could be cut" in why
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_volumes_of_an_mlp_beside_an_attention(ranks: int) -> None:
     """Megatron-SP gathers and scatters once for both; what others send knows no mlp."""
     block = "[{attention: space, beside: {mlp: 4}}, {attention: time, beside: {mlp: 4}}]"

@@ -275,6 +275,10 @@ SMALL: dict[str, Any] = {
 }
 
 
+TIME, BOTH = {"attention": "time"}, {"attention": ["time", "space"]}
+ALONE: dict[str, Any] = {"block": [TIME | {"alone": True}], "hidden": 72, "head_dim": 6}
+
+
 @pytest.mark.parametrize(
     ("strategy", "ranks", "more", "truth"),
     [
@@ -291,6 +295,7 @@ SMALL: dict[str, Any] = {
         ),
         ("megatron-sp", 6, {"heads": 8, "block": [{"attention": "space"}, {"mlp": 0.2}]}, "idle"),
         ("megatron-sp", 7, {"heads": 8}, "idle"),
+        ("megatron-sp", 2, ALONE, "wrong"),
         ("rsa", 7, {}, "raises RuntimeError"),
         ("rsa:reduce-scatter", 7, {}, "raises RuntimeError"),
         ("dsp", 5, {}, "raises ValueError"),
@@ -321,7 +326,6 @@ def unchecked(data: dict[str, Any]) -> Workload:
         return Workload.model_validate(data)
 
 
-TIME, BOTH = {"attention": "time"}, {"attention": ["time", "space"]}
 CROSS_OF_5 = {"cross_attention": 3, "heads": 5}
 T_AXIS = {"axes": {"t": 4, "space": 6}, "block": [{"attention": "space"}]}
 
@@ -394,6 +398,28 @@ def test_a_norm_of_one_or_two_numbers(hidden: int, norm: str) -> None:
     tiny = one_device(unchecked(data), CPU).exact["gradient of the input"]
     good = one_device(unchecked(data | {"hidden": 4}), CPU).exact["gradient of the input"]
     assert tiny.abs().median() < 1e-3 * good.abs().median()
+
+
+@pytest.mark.parametrize(
+    ("message", "more"),
+    [
+        ("alone is all that is computed", {"depth": 2}),
+        ("alone is all that is computed", {"block": [*ALONE["block"], {"mlp": 2}]}),
+        ("alone is all that is computed", {"block": [ALONE["block"][0] | {"beside": {"mlp": 2}}]}),
+        ("modulation per_sample has nothing to act on", {"modulation": "per_sample"}),
+        ("optimizer adamw has nothing to act on", {"optimizer": "adamw"}),
+        ("checkpointing full has nothing to act on", {"checkpointing": "full"}),
+        ("text 3 has nothing to act on", {"text": 3}),
+        ("learned positions of space are added to no", {"positions": {"space": "learned"}}),
+        ("heads 4, kv_heads 4 and head_dim 6 write 72", {"hidden": 24}),
+        ("heads 4, kv_heads 2 and head_dim 6 write 48", {"kv_heads": 2}),
+    ],
+)
+def test_what_an_attention_alone_has_not(message: str, more: dict[str, Any]) -> None:
+    """Fields that would be without effect, and channels other than those of q, k and v."""
+    assert Workload.model_validate(SMALL | ALONE).is_attention_alone
+    with pytest.raises(ValidationError, match=message):
+        Workload.model_validate(SMALL | ALONE | more)
 
 
 def test_a_field_that_would_be_without_effect() -> None:

@@ -1,0 +1,75 @@
+"""One attention and nothing else, as published attention-level figures have it.
+
+The input's channels are q, k and v end to end, the output's are the heads' results: no norm, no
+residual, no projections.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from torch import Tensor, nn
+
+from spbench.comm.collectives import Collectives
+from spbench.layers.memory_order import split_in_memory_order
+from spbench.model.inputs import Inputs
+from spbench.model.positions import RotaryTables
+from spbench.model.self_attention import Attending, Heads, Shared
+from spbench.model.transformer import Transformer
+from spbench.strategies.base import Strategy
+from spbench.workload.block import Attention
+from spbench.workload.sharding import Shard
+from spbench.workload.workload import Workload
+
+
+@final
+class AttentionAlone(Attending):
+    """Attention of q, k and v that are the channels of its input."""
+
+    def __init__(
+        self,
+        attention: Attention,
+        workload: Workload,
+        strategy: Strategy,
+        comm: Collectives,
+        shared: Shared,
+    ) -> None:
+        super().__init__(attention, workload, strategy, comm, shared)
+        self.head_dim, keys = workload.head_size, workload.key_heads * workload.head_size
+        self.widths = (workload.attention_width, keys, keys)
+
+    def into(self, x: Tensor, shard: Shard) -> tuple[Heads, None]:
+        parts = split_in_memory_order(x, self.widths, -1)
+        q, k, v = (each.unflatten(-1, (-1, self.head_dim)) for each in parts)
+        return (q, k, v), None
+
+    def out_of(self, attended: Tensor, beside: None, shard: Shard) -> Tensor:
+        return attended.flatten(-2)
+
+
+@final
+class AttentionModel(nn.Module):
+    """(B, *axes, (Z + 2 Zkv) D) -> (B, *axes, Z D), both sharded as the strategy has it."""
+
+    def __init__(self, workload: Workload, strategy: Strategy, comm: Collectives) -> None:
+        super().__init__()
+        (attention,), (axis,) = workload.attentions, strategy.layout(workload, comm.size)
+        shards = {each: strategy.shard(workload, each, comm.size) for each in workload.axes}
+        self.first = self.last = shards[axis]
+        self.text = strategy.text_shard(workload, comm.size)
+        self.pairs = {each: shards[each].along(1) for each in workload.pairs}
+        self.condition_cuts: list[Shard | None] = [None]
+        shared = Shared(tables=RotaryTables(workload), pairs=self.pairs)
+        self.attention = AttentionAlone(attention, workload, strategy, comm, shared)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        out: Tensor = self.attention(inputs.x, inputs, self.first)
+        return out
+
+
+def model_of(
+    workload: Workload, strategy: Strategy, comm: Collectives
+) -> Transformer | AttentionModel:
+    """What a workload describes: a transformer, or one attention."""
+    kind = AttentionModel if workload.is_attention_alone else Transformer
+    return kind(workload, strategy, comm)
