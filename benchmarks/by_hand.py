@@ -200,7 +200,7 @@ def with_weights_of(step: Step) -> ByHand:
 def step_by_hand(model: ByHand, given: Inputs, cotangent: Tensor) -> Tensor:
     given.x.grad = None
     model.zero_grad(set_to_none=True)
-    out: Tensor = model(given.x, *given.conditions, given.text)
+    out: Tensor = model(given.x, *given.conditions, given.context)
     out.backward(cotangent)
     return out.detach()
 

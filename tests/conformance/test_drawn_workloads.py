@@ -95,7 +95,7 @@ def workloads(draw: st.DrawFn) -> Workload | None:
         "optimizer": draw(st.sampled_from(["none", "none", "adamw"])),
     }
     if draw(st.integers(0, 7)) == 0:
-        data |= alone(draw(attentions(names)), heads + 2 * data["kv_heads"], head_dim or 4)
+        data |= alone(draw(attentions(names, 0)), heads + 2 * data["kv_heads"], head_dim or 4)
     try:
         return Workload.model_validate(data)
     except ValidationError:
