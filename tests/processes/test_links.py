@@ -17,6 +17,7 @@ from spbench.results.link_report import LinkReport
 
 NETLAB = ROOT / "scripts" / "netlab.sh"
 SMALL = ("-w", "open-sora-1.2-480p-small", "--gpus", "2", "--device", "cpu")
+TINY = ("--set", "axes={time: 4, space: 16}", "--set", "hidden=64", "--set", "heads=4")
 SPBENCH = (sys.executable, "-m", "spbench")
 NODES = ("--nnodes", "{nodes}", "--node-rank", "{node}", "--rdzv-endpoint", "{head}:29400")
 OVERHEAD = 0.1
@@ -25,7 +26,7 @@ OVERHEAD = 0.1
 
 def test_on_one_machine(tmp_path: Path, warm_launcher: None) -> None:
     """Rows of all operations, with bytes and times that agree; kept where a run finds them."""
-    done = spbench(tmp_path, "doctor", "--links", *SMALL, "--json", torch=True)
+    done = spbench(tmp_path, "doctor", "--links", *SMALL, *TINY, "--json", torch=True)
     assert done.code == 0, done.err
     report = LinkReport.model_validate_json(done.out)
     assert {row.op for row in report.rows} == {

@@ -16,6 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from spbench.errors import or_none
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 NETLAB = [sys.executable, str(SCRIPTS / "netlab")]
 LAB = f"test-{os.getpid()}"
@@ -127,8 +129,8 @@ def traces(lab: str) -> list[str]:
 
 
 def sleepers() -> list[psutil.Process]:
-    every = psutil.process_iter(["name", "cmdline"])
-    return [p for p in every if p.info["name"] == "sleep" and MARK in (p.info["cmdline"] or ())]
+    asleep = (p for p in psutil.process_iter(["name"]) if p.info["name"] == "sleep")
+    return [p for p in asleep if MARK in (or_none(p.cmdline) or ())]
 
 
 @pytest.fixture(scope="module")

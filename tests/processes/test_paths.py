@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import json
 import os
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
-from helpers.command_line import ROOT, record
+from helpers.command_line import record
 from helpers.in_process import Said, inside
 from helpers.spbench_process import start
 from helpers.stored_rows import rows_left_out, stored
@@ -226,34 +228,24 @@ def test_a_folder_under_ones_feet(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert inside("list", "strategies").code == inside("compare").code == UNFIT
 
 
-LOCKLESS = """\
-import errno, fcntl, os
-def none(*_):
-    raise OSError(errno.{number}, os.strerror(errno.{number}))
-fcntl.flock = none
-from spbench.cli.main import main
-main()
-"""
-
-
-@pytest.mark.parametrize("number", ["ENOLCK", "ENOSYS", "EOPNOTSUPP"])
-def test_a_file_system_without_locks(tmp_path: Path, number: str) -> None:
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     """As NFS may be: exit 6 with what to do, before any rank is started."""
     with Store(tmp_path / "run") as store:
         store.append(record("dsp"))
-    done = subprocess.run(
-        [sys.executable, "-c", LOCKLESS.format(number=number), "baseline", "set", "a", "run"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (UNFIT, "")
+
+    def none(*_: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fcntl, "flock", none)
+    done = inside("baseline", "set", "a", "run")
+    assert (done.code, done.out) == (UNFIT, "")
     said = "has no locks, so two runs could write there at once; use another --out, on a local disk"
-    assert done.stderr.rstrip().endswith(said)
-    assert len(done.stderr.splitlines()) == 1
+    assert done.err.rstrip().endswith(said)
+    assert len(done.err.splitlines()) == 1
 
 
 ODD = "spa ce, quo'te\" ü 模 $(x) ;&|%s"
