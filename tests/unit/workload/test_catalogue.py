@@ -35,6 +35,16 @@ CLAIMED: dict[str, tuple[dict[str, float], int, int]] = {
     "open-sora-2": ({"time": 6.6, "height": 6, "width": 8}, 16, 2),
     "qwen-image": ({"height": 7.5, "width": 7.5}, 16, 2),
     "z-image": ({"height": 8, "width": 8}, 16, 2),
+    "glm-4.5-air": ({"sequence": 512}, 32, 2),
+    "hunyuanimage-3": ({"height": 8, "width": 8}, 16, 2),
+    "llama3-70b": ({"sequence": 512}, 32, 2),
+    "ltx-2": ({"time": 2, "height": 3.4, "width": 15}, 16, 2),
+    "minimax-h3": ({"sequence": 1000}, 16, 2),
+    "qwen3-32b": ({"sequence": 128}, 32, 2),
+    "step-video": ({"time": 9, "height": 5.7, "width": 10.3}, 16, 2),
+    "wan-2.1-1.3b": ({"time": 4.2, "height": 5, "width": 13}, 8, 2),
+    "wan-2.1-14b": ({"time": 4.2, "height": 9, "width": 10}, 16, 2),
+    "wan-2.2-ti2v-5b": ({"time": 4.4, "height": 3.7, "width": 5}, 16, 2),
     "axial-weather": ({"level": 1, "lat": 15, "lon": 15}, 16, 2),
     "bert-base": ({"sequence": 4}, 8, 2),
     "bert-base-linformer": ({"sequence": 112}, 8, 2),
@@ -57,7 +67,7 @@ CLAIMED: dict[str, tuple[dict[str, float], int, int]] = {
 }
 # What the batch is divided by, where it is.
 BATCH = {"bert-base": 8, "bert-base-linformer": 2, "bert-large": 4, "timesformer": 8}
-BATCH |= dict.fromkeys(("bagel", "flux.2-dev", "qwen-image", "z-image"), 2)
+BATCH |= dict.fromkeys(("bagel", "flux.2-dev", "hunyuanimage-3", "qwen-image", "z-image"), 2)
 TEXT = 16
 """What text tokens are divided by."""
 # Twins whose source says that axes keep their remainders, modulo what.
@@ -65,6 +75,8 @@ REMAINDERS = {
     "axial-weather": (2, 3, 4, 8),
     "open-sora-1.2-480p": (2, 3, 4, 8),
     "open-sora-1.2-720p": (2, 4, 8),
+    "step-video": (2, 4),
+    **dict.fromkeys(("ltx-2", "wan-2.1-1.3b", "wan-2.1-14b", "wan-2.2-ti2v-5b"), (2, 4, 8)),
 }
 # Twins large enough to time with; all others are for proofs on many ranks as well.
 FOR_TIMING = {"dsp-3b", "dsp-720m", "latte-1", "open-sora-1.2-480p", "open-sora-plan-65"}
@@ -176,6 +188,17 @@ def test_what_each_twin_is_there_for() -> None:
         video = find(f"hunyuan-like{end}")
         assert [length % 2 for length in video.axes.values()] == [1, 1, 0]
         assert video.heads == 24
+
+
+@pytest.mark.parametrize(
+    ("name", "width"), [("glm-4.5-air", 12_288), ("minimax-h3", 7168), ("qwen3-32b", 8192)]
+)
+def test_attention_is_as_wide_as_claimed(name: str, width: int) -> None:
+    """The source says both widths, and the small form keeps the ratio of them."""
+    large, small = find(name), find(f"{name}-small")
+    assert large.attention_width == width
+    assert f"{width} wide, where hidden is {large.hidden}" in large.source
+    assert small.attention_width * large.hidden == width * small.hidden
 
 
 def test_row_wise_attention_of_the_evoformer_has_the_pair_bias() -> None:

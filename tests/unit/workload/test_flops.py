@@ -51,7 +51,16 @@ def test_parameters_of_the_papers_models(work: Workload) -> None:
     assert parameters(work).total == sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.parametrize(("name", "count"), [("dsp-720m", 720e6), ("dsp-3b", 3e9)])
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("dsp-720m", 720e6),
+        ("dsp-3b", 3e9),
+        ("step-video", 30e9),
+        ("wan-2.1-14b", 14e9),
+        ("wan-2.2-ti2v-5b", 5e9),
+    ],
+)
 def test_models_are_as_large_as_their_names_say(name: str, count: float) -> None:
     """Within 6 %: the paper's embeddings are not part of a workload, its modulation is."""
     assert parameters(find(name)).total == pytest.approx(count, rel=0.06)
@@ -159,6 +168,8 @@ def test_operations_grow_as_they_should() -> None:
         ("bert-large", 24 * 12_596_224),
         ("gpt-7b", 32 * 12 * 4096**2),
         ("llama3-8b", 8_030_261_248 - 2 * 128_256 * 4096),
+        ("llama3-70b", 70_553_706_496 - 2 * 128_256 * 8192),
+        ("qwen3-32b", 32_762_123_264 - 2 * 151_936 * 5120),
     ],
 )
 def test_language_models_are_as_large_as_published(name: str, count: int) -> None:
