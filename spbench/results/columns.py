@@ -143,7 +143,7 @@ MEANINGS: Final = {
         "held to 1e-4; of workloads in 16 bits."
     ),
     "mesh": "Groups of ranks, as `ring=2 heads=4`, neighbours last; blank: one group of all.",
-    "mesh_bytes": "Bytes over each axis of the mesh, and over all ranks, as `all=64 heads=512`.",
+    "bytes_by_mesh_axis": "Bytes over each axis of it and all ranks, as `all=64 heads=512`.",
     "mesh_across_nodes": "Axes of the mesh with a group on several nodes.",
     "guidance": "Branches of classifier-free guidance, each a batch; blank: no guidance.",
 }

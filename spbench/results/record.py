@@ -115,7 +115,7 @@ class Record:
     steady: str = ""
     float32_error: float | None = None
     mesh: str = ""
-    mesh_bytes: str = ""
+    bytes_by_mesh_axis: str = ""
     mesh_across_nodes: str = ""
     guidance: str = ""
 

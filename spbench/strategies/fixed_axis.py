@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar, final
 
@@ -21,6 +21,19 @@ from spbench.workload.traffic import waited_bytes
 from spbench.workload.workload import Workload
 
 AUTO = "auto"
+
+
+@final
+@dataclass(frozen=True)
+class Known:
+    """A workload as the key of what is worked out once."""
+
+    text: str
+    workload: Workload = field(compare=False)
+
+    @classmethod
+    def of(cls, workload: Workload) -> Known:
+        return cls(workload.model_dump_json(), workload)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +80,7 @@ class FixedAxis(Strategy, ABC):
         fits = self.choices(workload.kinds[0], workload, ranks)
         axis = fits[0]
         if len(fits) > 1:
-            axis = _cheapest_axis(self, workload.model_dump_json(by_alias=True), ranks)
+            axis = _cheapest_axis(self, Known.of(workload), ranks)
         return (axis,) * len(workload.stack)
 
     @final
@@ -78,9 +91,9 @@ class FixedAxis(Strategy, ABC):
 
 
 @lru_cache(maxsize=100)
-def _cheapest_axis(strategy: FixedAxis, workload_json: str, ranks: int) -> str:
+def _cheapest_axis(strategy: FixedAxis, known: Known, ranks: int) -> str:
     """Worked out once: it takes as long as all else that is planned of a step."""
-    workload = Workload.model_validate_json(workload_json)
+    workload = known.workload
 
     places = Counter(workload.places)
 

@@ -21,7 +21,7 @@ from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
 from spbench.layers.head_groups import HEADS, Across, first_bytes, traffic_in_groups
 from spbench.layers.head_parallel import attend_by_heads
-from spbench.strategies.fixed_axis import AUTO, FixedAxis
+from spbench.strategies.fixed_axis import AUTO, FixedAxis, Known
 from spbench.strategies.refusals import grouped_why_not, groups_why_not, heads_why_not, size_misfit
 from spbench.strategies.registry import ACROSS, load
 from spbench.workload.block import Attention, Sublayer
@@ -70,7 +70,7 @@ class USP(FixedAxis):
     def _group_size(self, workload: Workload, ranks: int) -> int:
         if self.ulysses != AUTO:
             return int(self.ulysses)
-        return _cheapest(self, workload.model_dump_json(by_alias=True), ranks)
+        return _cheapest(self, Known.of(workload), ranks)
 
     def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
         size = self._group_size(workload, ranks)
@@ -122,8 +122,7 @@ class USP(FixedAxis):
 
 
 @lru_cache(maxsize=100)
-def _cheapest(strategy: USP, workload_json: str, ranks: int) -> int:
+def _cheapest(strategy: USP, known: Known, ranks: int) -> int:
     """The ranks of a group for the fewest bytes; of several such the most."""
-    workload = Workload.model_validate_json(workload_json)
     sizes = [size for size in range(ranks, 0, -1) if ranks % size == 0]
-    return min(sizes, key=lambda size: strategy.sent_by_first(size, workload, ranks))
+    return min(sizes, key=lambda size: strategy.sent_by_first(size, known.workload, ranks))

@@ -35,7 +35,7 @@ def _mesh(samples: Sequence[Sample]) -> dict[str, str]:
     hosts = {sample.rank: sample.host for sample in samples}
     return {
         "mesh": str(mesh),
-        "mesh_bytes": _in_words(_busiest(samples, "sent_by_axis")),
+        "bytes_by_mesh_axis": _in_words(_busiest(samples, "sent_by_axis")),
         "mesh_across_nodes": " ".join(mesh.across(hosts)),
     }
 

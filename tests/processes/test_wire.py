@@ -23,6 +23,7 @@ from spbench.comm.transport import Transport
 from spbench.errors import SOME_FAILED, UNFIT
 from spbench.strategies.registry import BUILT_IN, load
 from spbench.workload.catalogue import find
+from spbench.workload.mesh import Groups
 
 MIB = 2**20
 TABLE = """\
@@ -72,6 +73,14 @@ class FakeKernel:
         }
         for name, size in sizes.items():
             setattr(transport, name, self._seen(getattr(transport, name), size))
+        of_groups = transport._part
+
+        def watched(groups: Groups) -> Transport:
+            part = of_groups(groups)
+            self.watch(part)
+            return part
+
+        transport._part = watched  # type: ignore[method-assign]
 
     def _seen(self, move: Callable[..., Any], size: Callable[..., float]) -> Callable[..., Any]:
         def moved(*what: Any) -> Any:
