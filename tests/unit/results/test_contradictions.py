@@ -38,7 +38,7 @@ SIX_DIGITS = ("step_ms_p10", "step_ms_p90")
 
 
 def cases() -> Iterator[Case]:
-    """Every strategy on every second workload of ``verify``, on 2 or 3 ranks: even and uneven shards.
+    """Every strategy on every second workload of ``verify``, on 2 or 3 ranks: even or uneven.
 
     All would be more launches than those whose samples are opened.
     """
