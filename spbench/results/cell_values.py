@@ -6,9 +6,11 @@ scripts. A figure that cannot be, as a negative time, is damage: it would be dra
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterable
 from functools import cache
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from spbench.results.record import COLUMNS, REQUIRED, Record
 from spbench.results.sample import STATUSES
@@ -67,20 +69,27 @@ def column_types() -> dict[str, type]:
     }
 
 
-def value_of(name: str, text: str) -> tuple[float | str | None, str]:
-    """The value of a cell in the column ``name``, None if not measured, and why there is none."""
-    kind = column_types()[name]
+def values_of(name: str, texts: Iterable[str]) -> tuple[list[Any], list[str]]:
+    """The values of cells in the column ``name``, None if not measured; why others have none."""
+    kind, bare = column_types()[name], [text.strip() for text in texts]
     if kind is str:
-        return text, _why_not_text(name, text)
-    if NOT_MEASURED.fullmatch(text):
-        return None, f"{name} is blank" if name in REQUIRED else ""
-    match = (WHOLE if kind is int else NUMBER).fullmatch(text)
+        return bare, [_why_not_text(name, text) for text in bare]
+    pattern, most = (WHOLE, LARGEST_COUNT) if kind is int else (NUMBER, LARGEST)
     least = -LARGEST if name in MAY_BE_NEGATIVE else 1 / LARGEST if name in ABOVE_0 else 0.0
-    if match and least <= kind(match[1]) <= (LARGEST_COUNT if kind is int else LARGEST):
-        return kind(match[1]), ""
+    read = [kind(match[1]) if match else math.nan for match in map(pattern.fullmatch, bare)]
+    values = [value if least <= value <= most else None for value in read]
+    return values, [
+        _why_no_figure(name, text) if value is None else ""
+        for value, text in zip(values, bare, strict=True)
+    ]
+
+
+def _why_no_figure(name: str, text: str) -> str:
+    if NOT_MEASURED.fullmatch(text):
+        return f"{name} is blank" if name in REQUIRED else ""
     if DECIMAL_COMMA.fullmatch(text):
-        return None, f"{name} has a decimal comma, save the file with decimal points"
-    return None, f"{name} is not a valid figure"
+        return f"{name} has a decimal comma, save the file with decimal points"
+    return f"{name} is not a valid figure"
 
 
 def _why_not_text(name: str, text: str) -> str:

@@ -45,7 +45,7 @@ def lines_of(text: str) -> Lines:
     """Headers, rows and other lines of a text; a last line without an end loses its last cell."""
     header: Header = (), ","
     headers, why_not, joined = list[int](), NO_HEADER, ""
-    rows: dict[int, list[str]] = {}
+    rows: dict[int, tuple[str, ...]] = {}
     left_out: dict[str, list[int]] = {}
     lines = text.split("\n")
     for number, line in enumerate(lines, 1):
@@ -67,7 +67,7 @@ def lines_of(text: str) -> Lines:
             if reason:
                 left_out.setdefault(reason, []).append(number)
             else:
-                rows[number] = cells
+                rows[number] = tuple(cells)
     columns, why_not = header[0], why_not or joined
     return Lines(columns=columns, headers=headers, rows=rows, left_out=left_out, why_not=why_not)
 

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pandas
 
 from spbench.errors import ResultsError
-from spbench.results.cell_values import column_types, value_of
+from spbench.results.cell_values import column_types, values_of
 from spbench.results.contradictions import contradictions
 from spbench.results.csv_lines import Lines, faults_of, lines_of, text_of
 from spbench.results.record import COLUMNS, Record
@@ -71,18 +72,20 @@ def frame_of(records: Iterable[Record]) -> pandas.DataFrame:
     return frame
 
 
-def _as_column(name: str, values: Iterable[Any]) -> pandas.Series[Any]:
+def _as_column(name: str, values: Iterable[Any]) -> Any:
     """Values of one column, None for what was not measured, in its dtype."""
-    return pandas.Series(list(values), dtype=DTYPES[column_types()[name]])
+    return pandas.Series([*values], dtype=DTYPES[column_types()[name]]).array
 
 
 def records_of(frame: pandas.DataFrame) -> list[Record]:
     """The rows of a frame as records, None for what was not measured."""
-    columns = [
-        [None if is_blank else value for value, is_blank in zip(cells, blanks, strict=True)]
-        for cells, blanks in ((frame[name].tolist(), frame[name].isna()) for name in COLUMNS)
-    ]
-    return [Record(**dict(zip(COLUMNS, row, strict=True))) for row in zip(*columns, strict=True)]
+    columns: list[Any] = [frame[name] for name in COLUMNS]
+    cells = (column.to_numpy(object, na_value=None).tolist() for column in columns)
+    records = [object.__new__(Record) for _ in range(len(frame))]
+    for record, row in zip(records, zip(*cells, strict=True), strict=True):
+        # The constructor of frozen data calls a function for each field: four times as long.
+        vars(record).update(zip(COLUMNS, row, strict=True))
+    return records
 
 
 def latest(frame: pandas.DataFrame) -> pandas.DataFrame:
@@ -113,21 +116,22 @@ def _sound_rows(lines: Lines, folder: Path) -> tuple[pandas.DataFrame, dict[str,
 
     A text that a column has many times, as most have, is converted once.
     """
-    columns: dict[str, pandas.Series[Any]] = {}
-    why = dict.fromkeys(lines.rows, "")
-    cells = dict(zip(lines.columns, zip(*lines.rows.values(), strict=True), strict=False))
+    cells = np.array([*lines.rows.values()], dtype=object)
+    cells = cells.reshape(len(lines.rows), len(lines.columns))
+    columns: dict[str, Any] = {}
+    why = np.full(len(cells), "", dtype=object)
     for name in COLUMNS:
-        is_known = lines.columns.count(name) == 1 and name in cells
-        texts = cells[name] if is_known else ("",) * len(lines.rows)
-        values = {text: value_of(name, text.strip()) for text in set(texts)}
-        columns[name] = _as_column(name, (values[text][0] for text in texts))
-        if any(reason for _, reason in values.values()):
-            for number, text in zip(lines.rows, texts, strict=True):
-                why[number] = why[number] or values[text][1]
+        is_known = lines.columns.count(name) == 1
+        texts = cells[:, lines.columns.index(name)] if is_known else np.full_like(why, "")
+        places, distinct = pandas.factorize(texts)
+        values, faults = values_of(name, distinct)
+        columns[name] = _as_column(name, values).take(places)
+        if any(faults):
+            why = np.where(why == "", np.array(faults, dtype=object)[places], why)
     frame = pandas.DataFrame(columns).fillna(OLDEST)
-    reasons = contradictions(frame, list(why.values()), folder)
+    reasons = contradictions(frame, why.tolist(), folder)
     left_out = {reason: list(numbers) for reason, numbers in lines.left_out.items()}
-    for number, reason in zip(why, reasons, strict=True):
+    for number, reason in zip(lines.rows, reasons, strict=True):
         if reason:
             left_out.setdefault(reason, []).append(number)
     is_sound = [not reason for reason in reasons]

@@ -103,7 +103,7 @@ def within_rows(rows: pandas.DataFrame) -> Reasons:
     is_good = (rows["status"] == "ok").to_numpy()
     figures = figures_of(rows)
     for number, (text, pattern) in DERIVED.items():
-        products = {known: _product(pattern, known) for known in set(rows[text])}
+        products = {known: _product(pattern, known) for known in rows[text].unique()}
         figures[number] = rows[text].map(products).to_numpy("float64")
     for relations, is_wrong in ((EQUAL, differ), (AT_MOST, exceeds)):
         for left, right in relations:
