@@ -7,7 +7,7 @@ where it lies wholly inside; else inconclusive, with the launches that a verdict
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from spbench.analysis.comparable import mismatch
 from spbench.analysis.intervals import LEAST_LAUNCHES, Ratio, paired_rounds, ratio
@@ -103,14 +103,12 @@ def _comparison(
     """The comparison; ``why_not``: why it gives no verdict, or not even a ratio."""
     took_turns = estimate.is_paired and old.ms != new.ms and not noise
     noises = ("", "") if took_turns else (old.first_noise, new.first_noise)
+    known: dict[str, Any] = {"before_ms": old.mean_ms, "after_ms": new.mean_ms, "noise": noises}
+    known |= {"verdict": "not comparable", "reason": why_not} if why_not else {}
     if why_not and not allow_mismatch:
-        result = Comparison(verdict="not comparable", reason=why_not, noise=noises)
-        return replace(result, before_ms=old.mean_ms, after_ms=new.mean_ms)
-    result = _judged(estimate, margin, noise, (len(old.ms), len(new.ms)))
-    result = replace(result, verdict="not comparable", reason=why_not) if why_not else result
-    assert old.mean_ms is not None
-    result = replace(result, noise=noises)
-    return replace(result, before_ms=old.mean_ms, after_ms=old.mean_ms * estimate.value)
+        return Comparison(**known)
+    known["after_ms"] = known["before_ms"] * estimate.value
+    return replace(_judged(estimate, margin, noise, (len(old.ms), len(new.ms))), **known)
 
 
 def _compared(before: Launches, after: Launches) -> tuple[Launches, Launches, str]:

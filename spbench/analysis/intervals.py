@@ -9,7 +9,6 @@ in 84 of 100 cases instead of 95 (``benchmarks/judge_power.py``, docs/decisions/
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -144,7 +143,8 @@ def _mean_and_variance(values: Sequence[float]) -> tuple[float, float]:
 
 def geometric_mean(values: Sequence[float]) -> float:
     """The mean of times above 0, whose quotients are mean ratios; exact where all are equal."""
-    return values[0] if min(values) == max(values) else statistics.geometric_mean(values)
+    logs = map(math.log, values)  # as statistics.geometric_mean, in a quarter of its time
+    return values[0] if min(values) == max(values) else math.exp(math.fsum(logs) / len(values))
 
 
 def around(values: Sequence[float]) -> tuple[float, float] | None:

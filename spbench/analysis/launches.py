@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import pandas
@@ -51,7 +52,7 @@ class Launches:
         """What disturbed the first noisy launch; blank if none was."""
         return next(iter(self.noise.values()), "")
 
-    @property
+    @cached_property
     def mean_ms(self) -> float | None:
         """The geometric mean of the times."""
         return geometric_mean([*self.ms.values()]) if self.ms else None
