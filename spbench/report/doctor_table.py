@@ -67,8 +67,7 @@ def show_links(report: LinkReport) -> None:
     cells = [[cell(row) for cell in LINK_COLUMNS.values()] for row in report.rows]
     grid = Grid(columns=list(LINK_COLUMNS), rows=cells, words=(0, 8), wraps=(8,))
     tables.show_fitting(out, fewer(grid, ("times", "strategies", "range", "slowest rank")))
-    for sentence in link_sentences(report):
-        tables.say(out, sentence)
+    tables.say(out, *link_sentences(report))
 
 
 def link_sentences(report: LinkReport) -> Iterator[str]:

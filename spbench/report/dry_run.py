@@ -62,8 +62,7 @@ def show_plan(
         if len(of_workloads) > 1:
             tables.say(out, title)
         _show_cells(out, these)
-    for sentence in foreseen:
-        tables.say(out, sentence)
+    tables.say(out, *foreseen)
 
 
 def _show_cells(out: Console, rows: Sequence[dict[str, Any]]) -> None:
@@ -72,8 +71,7 @@ def _show_cells(out: Console, rows: Sequence[dict[str, Any]]) -> None:
     once = {row["case"]: [*_cells(row, launches[row["case"]])] for row in rows}
     full = Grid(columns=COLUMNS, rows=[*once.values()], words=(0, 3), wraps=(3,))
     tables.show_fitting(out, fewer(full, SPARE))
-    for remark in dict.fromkeys(filter(None, map(_remark, rows))):
-        tables.say(out, remark)
+    tables.say(out, *dict.fromkeys(filter(None, map(_remark, rows))))
 
 
 def _cells(row: dict[str, Any], launches: int) -> list[str]:

@@ -50,13 +50,13 @@ class Grid:
     @property
     def whole(self) -> list[int]:
         """Characters of each column where nothing is broken."""
-        return [max(map(_widest_line, cells)) for cells in self._by_column()]
+        return [_widest_line(*cells) for cells in self._by_column()]
 
     def widths(self, room: int, wraps: Collection[int] = ()) -> list[int] | None:
         """Characters of each column in lines of ``room``, with heads and ``wraps`` broken; None
         where even so a word would be cut."""
         least = [
-            max(_longest_word(head), *map(_longest_word if i in wraps else _widest_line, cells), 0)
+            max(_longest_word(head), (_longest_word if i in wraps else _widest_line)(*cells))
             for i, (head, *cells) in enumerate(self._by_column())
         ]
         spare = room - line_width(least)
@@ -107,12 +107,12 @@ def left_out(names: Sequence[str]) -> str:
     return f"no room for {listed}: --json has all, and so has a wider terminal"
 
 
-def _widest_line(text: str) -> int:
-    return max(map(cell_len, text.split("\n")))
+def _widest_line(*texts: str) -> int:
+    return max(map(cell_len, "\n".join(texts).split("\n")))
 
 
-def _longest_word(text: str) -> int:
-    return max(map(cell_len, text.split()), default=0)
+def _longest_word(*texts: str) -> int:
+    return max(map(cell_len, " ".join(texts).split()), default=0)
 
 
 def packed(texts: Iterable[Placed]) -> Text:

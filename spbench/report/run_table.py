@@ -162,8 +162,7 @@ def show_findings(findings: Sequence[Finding], before: str, after: str) -> None:
     whole, panels = grid_of(findings, before, after)
     grids = [whole.without(*(whole.columns[i] for i in gone)) for gone in NARROWER]
     lacks = tables.show_panels(out, grids, panels)
-    for sentence in [*sentences(findings), *([left_out(lacks)] if lacks else [])]:
-        tables.say(out, sentence)
+    tables.say(out, *sentences(findings), *([left_out(lacks)] if lacks else []))
 
 
 def slowdown_in_words(slowdown: DetectableSlowdown | None) -> Iterator[str]:

@@ -179,5 +179,4 @@ def show_comparison(lines: Sequence[Line], remarks: Sequence[str] = ()) -> None:
     note += [NOISY_NOTE] if any(line.is_noisy for line in lines) else []
     note += [left_out(lacks)] if lacks else []
     sentences = [*ranking_sentences(lines), *remarks, *failures(lines), *gate_sentences(lines)]
-    for sentence in [*sentences, *note]:
-        tables.say(out, sentence)
+    tables.say(out, *sentences, *note)

@@ -57,9 +57,10 @@ def room(out: Console) -> int:
     return out.width if out.is_terminal else sys.maxsize
 
 
-def say(out: Console, sentence: str) -> None:
-    """Prints a sentence, in a terminal folded between words."""
-    out.print(Text(sentence), soft_wrap=not out.is_terminal)
+def say(out: Console, *sentences: str) -> None:
+    """Prints sentences, in a terminal folded between words; at once, since rich is slow."""
+    if sentences:
+        out.print(Text("\n".join(sentences)), soft_wrap=not out.is_terminal)
 
 
 def table(grid: Grid, title: str = "", widths: Sequence[int] | None = None) -> Table:
