@@ -24,7 +24,7 @@ from spbench.results.iterations import (
     steps_by_row,
     steps_of_pass,
 )
-from spbench.results.record import Record
+from spbench.results.record import columns_of_case
 from spbench.results.row_relations import (
     FIELDS,
     Reasons,
@@ -58,7 +58,7 @@ def contradictions(rows: pandas.DataFrame, why: Sequence[str], folder: Path) -> 
     ``folder`` is that of run.json and samples. Only rows that no file contradicts are compared
     with each other, so that a damaged row has no vote.
     """
-    reasons = pandas.Series(list(why), index=rows.index, dtype=object)
+    reasons = np.array(why, dtype=object)
     rows = prepared(rows)
     good = rows[rows["status"] == "ok"]
     last = good.index[~good.duplicated(LAUNCH, keep="last")]
@@ -69,25 +69,27 @@ def contradictions(rows: pandas.DataFrame, why: Sequence[str], folder: Path) -> 
         lambda sound: _against_samples(sound, sound.index.isin(last), folder),
         between_rows,
     ):
-        sound = rows[reasons == ""]
+        is_sound = reasons == ""
+        sound = rows if is_sound.all() else rows[is_sound]
         for reason, is_wrong in witness(sound) if len(sound) else ():
             for row in sound.index[is_wrong]:
                 reasons[row] = reasons[row] or reason
-    return reasons.tolist()
+    return [*reasons]
 
 
 def _against_limits(rows: pandas.DataFrame) -> Reasons:
     """Good rows that others' work, or a last step too far from the first, should have marked."""
     figures, limit = figures_of(rows), relative_limit(rows, ("others_cores",))
     is_good, noisy = (rows["status"] == "ok").to_numpy(), rows["noisy"]
-    most = np.array([TOLERANCE.get(name, np.inf) for name in rows["dtype"]])
+    most = np.array([TOLERANCE.get(name, np.inf) for name in rows["dtype"].tolist()])
     yield (
         "repeat_error is too large for ok",
         exceeds(figures["repeat_error"], most, limit) & is_good,
     )
     with np.errstate(invalid="ignore"):
         is_known = (figures["gpu_neighbours"] > 0) | (figures["alloc_retries"] > 0)
-    said = noisy.str.extract(OTHERS).astype("float64").to_numpy()
+    places, texts = pandas.factorize(noisy)
+    said = pandas.Series(texts).str.extract(OTHERS).astype("float64").to_numpy()[places]
     least = np.fmax(said[:, 0] - TENTHS, OTHERS_SHARE * said[:, 1])
     is_other = exceeds(least, figures["others_cores"], limit)
     is_other |= exceeds(figures["others_cores"], said[:, 0] + TENTHS, limit)
@@ -98,22 +100,20 @@ def _against_limits(rows: pandas.DataFrame) -> Reasons:
 def _against_run_json(rows: pandas.DataFrame, folder: Path) -> Reasons:
     """Rows whose case has other fields in run.json, or another key there."""
     entries = {entry["key"]: entry for entry in read_run(folder).get("cases", [])}
-    read = {key: or_none(partial(case_of, entry)) for key, entry in entries.items()}
-    cases = {key: case for key, case in read.items() if case and case.key == key}
-    if not cases:
+    cases = {key: or_none(partial(case_of, entry)) for key, entry in entries.items()}
+    columns = {key: columns_of_case(case) for key, case in cases.items() if case}
+    sound = [of_case for key, of_case in columns.items() if of_case["case"] == key]
+    if not sound:
         return
-    blank = {"run_id": "", "started_utc": "", "status": "ok"}
-    records = [Record.of_case(case, **blank) for case in cases.values()]
-    fields = {name: [getattr(record, name) for record in records] for name in OF_CASE}
-    recorded = pandas.DataFrame(fields, index=list(cases))
+    recorded = pandas.DataFrame(sound).set_index("case")
+    places = recorded.index.get_indexer(pandas.Index(rows["case"]))
     for name in OF_CASE:
-        expected = rows["case"].map(recorded[name])
-        is_known = expected.notna() & (rows[name].astype(object) != "")
-        yield f"{name} contradicts run.json", (is_known & (rows[name] != expected)).to_numpy(bool)
-    is_elsewhere = pandas.MultiIndex.from_frame(rows[list(FIELDS)]).isin(
-        pandas.MultiIndex.from_frame(recorded[list(FIELDS)])
-    )
-    yield "case contradicts run.json", ~rows["case"].isin(entries).to_numpy() & is_elsewhere
+        cells, expected = rows[name].to_numpy(object), recorded[name].to_numpy(object)[places]
+        yield f"{name} contradicts run.json", (places >= 0) & (cells != "") & (cells != expected)
+    wrong = ~rows["case"].isin(entries).to_numpy()
+    fields, known = (frame[[*FIELDS]] for frame in (rows[wrong], recorded))
+    wrong[wrong] = pandas.MultiIndex.from_frame(fields).isin(pandas.MultiIndex.from_frame(known))
+    yield "case contradicts run.json", wrong
 
 
 def _against_samples(rows: pandas.DataFrame, is_last: Wrong, folder: Path) -> Reasons:

@@ -167,27 +167,31 @@ class Record:
     @classmethod
     def of_case(cls, case: Case, **more: Any) -> Self:
         """Record of a case before anything ran, with ``more`` columns."""
-        work = case.workload
-        return cls(
-            case=case.key,
-            strategy=case.strategy,
-            workload=work.name,
-            axes="x".join(f"{name}={length}" for name, length in work.axes.items()),
-            batch=work.batch,
-            dtype=work.dtype,
-            mode=work.mode,
-            checkpointing=work.checkpointing,
-            optimizer="" if work.optimizer == "none" else work.optimizer,
-            guidance="" if work.guidance == 1 else str(work.guidance),
-            device=case.device,
-            kind=case.kind,
-            world_size=case.ranks,
-            sp_size=case.ranks,
-            launch=case.launch,
-            workload_key=case.workload_key,
-            effort=case.budget.label,
-            **more,
-        )
+        return cls(**columns_of_case(case), **more)
+
+
+def columns_of_case(case: Case) -> dict[str, Any]:
+    """The columns that are known before anything ran."""
+    work = case.workload
+    return {
+        "case": case.key,
+        "strategy": case.strategy,
+        "workload": work.name,
+        "axes": "x".join(f"{name}={length}" for name, length in work.axes.items()),
+        "batch": work.batch,
+        "dtype": work.dtype,
+        "mode": work.mode,
+        "checkpointing": work.checkpointing,
+        "optimizer": "" if work.optimizer == "none" else work.optimizer,
+        "guidance": "" if work.guidance == 1 else str(work.guidance),
+        "device": case.device,
+        "kind": case.kind,
+        "world_size": case.ranks,
+        "sp_size": case.ranks,
+        "launch": case.launch,
+        "workload_key": case.workload_key,
+        "effort": case.budget.label,
+    }
 
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Record))

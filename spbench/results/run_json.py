@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ BESIDE = ("key", "why_not")
 """What an entry of ``cases`` has besides the fields of its case."""
 DEEPEST = 20
 """Levels of brackets: run.json has fewer, and far more could not be written again."""
+NESTED = (dict, list)
 FULL = MeasurementBudget().model_dump(mode="json")
 
 
@@ -33,9 +35,15 @@ def read_run(folder: Path) -> dict[str, Any]:
     lines, ``argv`` one of them, and ``reference`` a name; each may be missing.
     """
     try:
-        facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        return dict(_facts_of((folder / "run.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError):
         return {}
+
+
+@lru_cache(maxsize=1)
+def _facts_of(text: str) -> dict[str, Any]:
+    """The facts in a text, which a command asks for several times."""
+    facts = json.loads(text)
     if not isinstance(facts, dict):
         return {}
     return {name: _sound(name, value) for name, value in facts.items() if _fits(name, value)}
@@ -76,10 +84,9 @@ def _sound(name: str, value: Any) -> Any:
 
 
 def _is_shallow(value: Any, left: int) -> bool:
-    if not isinstance(value, dict | list):
-        return True
-    within = value.values() if isinstance(value, dict) else value
-    return left > 0 and all(_is_shallow(inner, left - 1) for inner in within)
+    within = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    nested = [inner for inner in within if isinstance(inner, NESTED)]
+    return left > 0 and all(_is_shallow(inner, left - 1) for inner in nested)
 
 
 def _is_case(value: Any) -> bool:

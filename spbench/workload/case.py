@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -92,12 +94,12 @@ class Case(Frozen):
         """16 hexadecimal digits; equal for cases that measure the same thing."""
         without = {"launch", "budget", "workload"}
         fields = self.model_dump(mode="json", by_alias=True, exclude=without)
-        return _hash(fields | {"workload": _resolved_fields(self.workload, {"source"})})[:16]
+        return _hash(fields | {"workload": _resolved_fields(self.workload, "source")})[:16]
 
     @property
     def workload_key(self) -> str:
         """8 hexadecimal digits; equal for workloads that compute the same, whatever their names."""
-        return _hash(_resolved_fields(self.workload, {"name", "source"}))[:8]
+        return _hash(_resolved_fields(self.workload, "name", "source"))[:8]
 
     @property
     def label(self) -> str:
@@ -112,24 +114,25 @@ class Cell:
     why_not: str | None
 
 
-def _hash(fields: dict[str, Any]) -> str:
+def _hash(fields: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
-def _resolved_fields(workload: Workload, without: set[str]) -> dict[str, Any]:
+@lru_cache
+def _resolved_fields(work: Workload, *without: str) -> Mapping[str, Any]:
     """Fields that differ from their defaults, so that a key outlives new fields.
 
     Axes keep their order, which is the tensor's. Equivalent spellings give equal fields.
     """
-    fields = workload.model_dump(mode="json", by_alias=True, exclude=without, exclude_defaults=True)
-    fields["axes"] = list(workload.axes.items())
+    fields = work.model_dump(mode="json", by_alias=True, exclude={*without}, exclude_defaults=True)
+    fields["axes"] = list(work.axes.items())
     if len(fields.get("stacks", ())) == 1:
         fields |= fields.pop("stacks")[0]
-    if workload.key_heads == workload.heads:
+    if work.key_heads == work.heads:
         fields.pop("kv_heads", None)
-    if workload.attention_width == workload.hidden:
+    if work.attention_width == work.hidden:
         fields.pop("head_dim", None)
-    positions = {axis: workload.position_of(axis) for axis in workload.axes}
+    positions = {axis: work.position_of(axis) for axis in work.axes}
     fields["positions"] = sorted(pair for pair in positions.items() if pair[1] != "none")
     return fields
 

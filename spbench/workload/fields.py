@@ -87,6 +87,13 @@ class WorkloadFields(Frozen):
     optimizer: Optimizer = "none"
     """What a train step ends with: the update of the weights, or nothing."""
 
+    def __eq__(self, other: object) -> bool:
+        """Whether all is equal, the order of the axes too, which is the tensor's."""
+        return super().__eq__(other) and [*self.axes] == [*getattr(other, "axes", ())]
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.batch, *self.axes.items()))
+
     @property
     def attentions(self) -> tuple[Attention, ...]:
         """The self-attentions of the model, each kind once, in order."""

@@ -5,6 +5,7 @@ Each error names the value, what works, and the keys to blame.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from spbench.workload.sublayer_checks import (
@@ -28,8 +29,9 @@ MAX_SUBLAYERS = 10_000
 """Sublayers of the whole stack: ten times as many as the deepest published models have."""
 
 
+@lru_cache
 def check(work: Workload) -> None:
-    """Raises MisfitError for the first fields that do not fit together."""
+    """Raises MisfitError for the first fields that do not fit together. Many cases share one."""
     _check_form(work)
     if work.hidden < MIN_HIDDEN:
         raise MisfitError(
