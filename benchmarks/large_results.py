@@ -3,15 +3,16 @@
     python benchmarks/large_results.py [--out FOLDER] [--rounds 3]
 
 Writes a results folder of 4 strategies x 4 rank counts x 5 launches x 125 shapes with made-up
-figures (with --out it is kept), calls each command three times and takes the median. Measure
-on a quiet machine: the load is printed beside the figures.
+figures and its run.json (with --out it is kept), calls each command three times and takes the
+median. Measure on a quiet machine: the load is printed beside the figures.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import hashlib
+import json
+import math
 import os
 import random
 import statistics
@@ -27,6 +28,9 @@ from pathlib import Path
 from spbench.results.iterations import write_samples
 from spbench.results.record import COLUMNS, Record
 from spbench.results.sample import Sample
+from spbench.sweep.output_folder import as_in_run_json
+from spbench.workload.case import Case, Cell
+from spbench.workload.catalogue import find
 
 LIMITS_S = {"compare": 2.0, "plot": 6.0}
 STRATEGIES = {"dsp": 1.0, "ulysses": 1.15, "megatron-sp": 1.6, "rsa": 1.3}
@@ -39,58 +43,54 @@ WORKLOADS = ("made-up-a", "made-up-b", "made-up-c", "made-up-d", "made-up-e")
 ITERATIONS = 20
 
 
-def _hash(values: tuple[object, ...]) -> str:
-    return hashlib.sha256(repr(values).encode()).hexdigest()
+def cases() -> Iterator[Case]:
+    """Every launch, in the order of a run."""
+    small = find("dsp-720m-small")
+    for name, length, batch in product(WORKLOADS, LENGTHS, BATCHES):
+        shape = {"name": name, "axes": {"time": length, "space": 256}, "batch": batch}
+        workload = small.model_copy(update=shape)
+        for ranks, launch, strategy in product(RANKS, range(LAUNCHES), STRATEGIES):
+            fixed = {"workload": workload, "strategy": strategy, "ranks": ranks, "device": "cpu"}
+            yield Case(**fixed, launch=launch)
+
+
+def record_of(case: Case, chance: random.Random) -> Record:
+    """A launch with made-up figures that agree with each other."""
+    work, ranks = case.workload, case.ranks
+    tokens = math.prod(work.axes.values()) * work.batch
+    sent = tokens * 4096 * (ranks - 1) // ranks**2
+    compute_ms = tokens / ranks * 2e-3 * chance.gauss(1, 0.01)
+    exposed_ms = sent * STRATEGIES[case.strategy] * 1e-6 * chance.gauss(1, 0.05)
+    step_ms = compute_ms + exposed_ms
+    failed = case.strategy == "megatron-sp" and work.batch == 16 and work.axes["time"] == 96
+    figures: dict[str, object] = {"status": "oom", "reason": "rank 0: no memory"}
+    if not failed:
+        figures = {"status": "ok", "step_ms": step_ms, "compute_ms": compute_ms}
+        figures |= {"exposed_comm_ms": exposed_ms, "iterations": ITERATIONS, "warmup": 3}
+        figures |= {"step_ms_p10": step_ms * 0.99, "step_ms_p90": step_ms * 1.01}
+        figures |= {"samples_per_s": work.batch / step_ms * 1e3}
+        figures |= {"tokens_per_s": tokens / step_ms * 1e3}
+        figures |= {"tokens_per_s_per_rank": tokens / step_ms * 1e3 / ranks}
+        figures |= {"peak_allocated_bytes": tokens * 4096 * 12 // ranks}
+        for phase, times in (("forward", 1), ("backward", 2), ("gradients", 1)):
+            figures |= {f"sent_bytes_{phase}": sent * times}
+            figures |= {f"predicted_bytes_{phase}": sent * times}
+        figures |= {"output_error": 1e-7, "gradient_error": 2e-7, "tolerance": 1e-5}
+    return Record.of_case(
+        case,
+        run_id="large",
+        started_utc="2030-01-01T00:00:00Z",
+        backend="gloo",
+        torch="2.11.0",
+        round=f"made-up.{case.launch}",
+        **figures,
+    )
 
 
 def rows() -> Iterator[Record]:
     """Records of all launches; the figures are alike each time."""
     chance = random.Random(1)
-    cells = product(WORKLOADS, LENGTHS, BATCHES, RANKS, range(LAUNCHES), STRATEGIES)
-    for workload, length, batch, ranks, launch, strategy in cells:
-        cell = (workload, length, batch, ranks, strategy)
-        tokens = batch * length * 256
-        sent = tokens * 4096 * (ranks - 1) // ranks**2
-        compute_ms = tokens / ranks * 2e-3 * chance.gauss(1, 0.01)
-        exposed_ms = sent * STRATEGIES[strategy] * 1e-6 * chance.gauss(1, 0.05)
-        step_ms = compute_ms + exposed_ms
-        failed = strategy == "megatron-sp" and batch == 16 and length == 96
-        figures: dict[str, object] = {"status": "oom", "reason": "rank 0: no memory"}
-        if not failed:
-            figures = {"status": "ok", "step_ms": step_ms, "compute_ms": compute_ms}
-            figures |= {"exposed_comm_ms": exposed_ms, "iterations": ITERATIONS, "warmup": 3}
-            figures |= {"step_ms_p10": step_ms * 0.99, "step_ms_p90": step_ms * 1.01}
-            figures |= {"samples_per_s": batch / step_ms * 1e3}
-            figures |= {"tokens_per_s": tokens / step_ms * 1e3}
-            figures |= {"tokens_per_s_per_rank": tokens / step_ms * 1e3 / ranks}
-            figures |= {"peak_allocated_bytes": tokens * 4096 * 12 // ranks}
-            for phase, times in (("forward", 1), ("backward", 2), ("gradients", 1)):
-                figures |= {f"sent_bytes_{phase}": sent * times}
-                figures |= {f"predicted_bytes_{phase}": sent * times}
-            figures |= {"output_error": 1e-7, "gradient_error": 2e-7, "tolerance": 1e-5}
-        yield Record(
-            run_id="large",
-            started_utc="2030-01-01T00:00:00Z",
-            case=_hash(cell)[:16],
-            strategy=strategy,
-            workload=workload,
-            axes=f"time={length}xspace=256",
-            batch=batch,
-            dtype="float32",
-            mode="train",
-            checkpointing="none",
-            device="cpu",
-            backend="gloo",
-            kind="measured",
-            world_size=ranks,
-            sp_size=ranks,
-            launch=launch,
-            torch="2.11.0",
-            workload_key=_hash((workload, length, batch))[:8],
-            round=f"made-up.{launch}",
-            effort="full",
-            **figures,  # type: ignore[arg-type]
-        )
+    return (record_of(case, chance) for case in cases())
 
 
 def samples_of(record: Record, chance: random.Random) -> list[Sample]:
@@ -112,15 +112,17 @@ def samples_of(record: Record, chance: random.Random) -> list[Sample]:
 
 
 def write(folder: Path, records: Iterable[Record]) -> None:
-    """runs.csv at once; samples/ a file a launch, as a run writes it."""
+    """The first of all launches, as a run leaves them: runs.csv, samples/ and run.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    chance = random.Random(2)
+    chance, entries = random.Random(2), []
     with (folder / "runs.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
-        for record in records:
+        for case, record in zip(cases(), records, strict=False):
             writer.writerow(asdict(record))
             write_samples(folder, record, samples_of(record, chance))
+            entries.append(as_in_run_json(Cell(case=case, why_not=None)))
+    (folder / "run.json").write_text(json.dumps({"cases": entries}, indent=2))
 
 
 def seconds(command: str, folder: Path) -> float:
