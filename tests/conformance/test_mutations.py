@@ -76,6 +76,17 @@ def test_softmax_scaled_by_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught("rsa", 2, shape())
 
 
+def test_a_norm_of_a_ranks_own_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many squares as all heads have, but of its own alone: each byte is sent, for nothing."""
+    right = Collectives.all_reduce
+
+    def wrong(self: Collectives, x: Tensor) -> Tensor:
+        return 0 * right(self, x) + self.size * x
+
+    monkeypatch.setattr(Collectives, "all_reduce", wrong)
+    assert "differs" in caught("megatron-sp", 2, shape("stacks"))
+
+
 def test_softmax_that_overflows(monkeypatch: pytest.MonkeyPatch) -> None:
     """exp without subtracting the maximum first: right on tame scores, NaN on sharp ones."""
 
