@@ -1,0 +1,91 @@
+"""What one rank does in a step, as data: how often each kernel and each message occurs.
+
+A dry run finds it by running the strategy's own code on tensors without data; a cost model gives
+it a time on a cluster. Neither knows the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, final
+
+from spbench.workload.traffic import Op, Phase
+
+KernelKind = Literal["gemm", "attention", "elementwise"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """One launch on a device."""
+
+    kind: KernelKind
+    phase: Phase
+    shape: tuple[int, ...]
+    """gemm: (batch, m, n, k); attention: (batch, heads, key heads, queries, keys, head size);
+    elementwise: ()."""
+    flops: int
+    """Multiplies and adds, two operations for a pair; 0 for elementwise kernels."""
+    moved_bytes: int
+    """Bytes of the tensors that it reads and of those that it writes."""
+    is_masked: bool = False
+    """Whether an attention is causal: ``flops`` counts what the mask leaves."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """One collective, as one rank calls it."""
+
+    op: Op
+    phase: Phase
+    axis: str
+    """The axis of the mesh over whose groups it goes."""
+    sent_bytes: int
+    behind: tuple[Kernel, ...] = ()
+    """Kernels that are launched between its start and the wait for it: they may hide it."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Peak bytes of a rank in a step, by what holds them at the peak."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    """What forward saved for backward, and inputs."""
+    temporaries: int
+
+    @property
+    def peak(self) -> int:
+        held = self.parameters + self.gradients + self.optimizer
+        return held + self.activations + self.temporaries
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A step of one rank: kernels and messages with the number of times that each occurs."""
+
+    mesh: tuple[tuple[str, int], ...]
+    """The axes of the strategy's mesh and their sizes, outermost first."""
+    dtype: str
+    kernels: Mapping[Kernel, int]
+    messages: Mapping[Message, int]
+    memory: Memory | None = None
+
+    @property
+    def launches(self) -> int:
+        """Kernels that are launched in a step."""
+        return sum(self.kernels.values())
+
+    def flops(self, kind: KernelKind) -> int:
+        """Operations of all kernels of a kind."""
+        return sum(each.flops * n for each, n in self.kernels.items() if each.kind == kind)
+
+    @property
+    def sent_bytes(self) -> int:
+        return sum(each.sent_bytes * n for each, n in self.messages.items())
