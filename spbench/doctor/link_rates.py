@@ -20,8 +20,9 @@ from spbench.results.exchanges import LinkTimes
 from spbench.results.link_report import LinkReport, LinkRow
 from spbench.strategies.registry import load
 from spbench.text import counted
-from spbench.workload.case import Device, Job, TimedTransfer
+from spbench.workload.case import Device, Job
 from spbench.workload.mesh import ALL
+from spbench.workload.timed import TimedTransfer
 from spbench.workload.traffic import OPS, Transfer
 from spbench.workload.workload import DTYPE_BYTES, Workload
 

@@ -49,3 +49,7 @@ class LinkTimes(BaseModel):
     """NVLink or the network interface; blank: not known."""
     nominal_bytes_per_s: float | None
     timings: list[LinkTiming]
+    kernels_s: list[float] = []
+    """Seconds of each kernel that was asked for: a median."""
+    launch_s: float | None = None
+    """Seconds of the host for one call of a small kernel; None: no kernel was asked for."""

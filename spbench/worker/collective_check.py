@@ -24,8 +24,8 @@ from spbench.results.exchanges import Exchange, Exchanged
 from spbench.worker.link_times import timed
 from spbench.worker.observer import Observer
 from spbench.worker.timer import Stopwatch
-from spbench.workload.case import TimedTransfer
 from spbench.workload.sharding import Shard
+from spbench.workload.timed import TimedTransfer
 from spbench.workload.traffic import Op
 
 LARGE_BYTES = 16 * 2**20

@@ -20,11 +20,12 @@ from spbench.comm.transport import Transport
 from spbench.errors import or_none
 from spbench.results.exchanges import LinkTimes, LinkTiming
 from spbench.worker.gpu_state import Gpu, nvlink_bytes_per_s
+from spbench.worker.kernel_times import time_kernels
 from spbench.worker.machine_load import hardware
 from spbench.worker.observer import Observer
 from spbench.worker.timer import Stopwatch
-from spbench.workload.case import TimedTransfer
 from spbench.workload.sharding import Shard, shard_sizes
+from spbench.workload.timed import TimedKernel, TimedTransfer
 
 CAP_S = 0.6
 """Seconds of one size, within which it is repeated."""
@@ -34,10 +35,13 @@ INTERFACE = "GLOO_SOCKET_IFNAME"
 INTERFACES = Path("/sys/class/net")
 
 
-def time_transfers(
-    transfers: Sequence[TimedTransfer], group: Group, observer: Observer
+def time_alone(
+    transfers: Sequence[TimedTransfer],
+    kernels: Sequence[TimedKernel],
+    group: Group,
+    observer: Observer,
 ) -> LinkTimes:
-    """This rank's times of all transfers, one after another, each a phase of the observer's."""
+    """This rank's times of all transfers and kernels, one after another, each in a phase."""
     watch = Stopwatch(group=group, now_s=observer.times.now_s)
     timings = []
     for number, transfer in enumerate(transfers, start=1):
@@ -45,6 +49,7 @@ def time_transfers(
             timings.append(timed(transfer, group, watch))
     link, nominal = nominal_rate(group.device)
     gpu = Gpu(group.device) if group.device.type == "cuda" else None
+    kernels_s, launch_s = time_kernels(kernels, group, observer)
     return LinkTimes(
         rank=group.rank,
         host=socket.gethostname(),
@@ -53,6 +58,8 @@ def time_transfers(
         link=link,
         nominal_bytes_per_s=nominal,
         timings=timings,
+        kernels_s=kernels_s,
+        launch_s=launch_s,
     )
 
 

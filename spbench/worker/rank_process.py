@@ -36,7 +36,7 @@ from spbench.results.sample import (
 from spbench.text import first_line
 from spbench.worker.collective_check import exchange_all
 from spbench.worker.fault_injection import Fault
-from spbench.worker.link_times import time_transfers
+from spbench.worker.link_times import time_alone
 from spbench.worker.observer import Observer
 from spbench.worker.parent_death import die_with_parent
 from spbench.worker.run_case import run_case, verify_all
@@ -151,8 +151,8 @@ def work(job: Job, group: Group, observer: Observer, folder: Path) -> str:
             return run_case(job.case, group, observer, job.environment).model_dump_json()
         if job.collectives:
             return exchange_all(group, observer).model_dump_json()
-        if job.transfers:
-            return time_transfers(job.transfers, group, observer).model_dump_json()
+        if job.transfers or job.kernels:
+            return time_alone(job.transfers, job.kernels, group, observer).model_dump_json()
         checked = []
         folder.mkdir(parents=True, exist_ok=True)  # ranks that joined have none before this
         with checks_path(folder, group.rank).open("w", encoding="utf-8", buffering=1) as file:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from spbench.workload.block import Frozen
-from spbench.workload.traffic import Op
+from spbench.workload.timed import TimedKernel, TimedTransfer
 from spbench.workload.workload import Workload
 
 Kind = Literal["measured", "one_gpu_share"]
@@ -146,18 +146,6 @@ class GateCheck(Frozen):
     """Factor on the projections to q, k and v, and so on the differences between scores."""
 
 
-class TimedTransfer(Frozen):
-    """A collective that ranks time by itself."""
-
-    op: Op
-    elements: list[NonNegativeInt]
-    """Numbers that each rank sends in an all-to-all, or holds of the whole; of an all-reduce the
-    length of the whole alone."""
-    dtype: str
-    gradients: bool = False
-    """Whether it uses the group of the sum of gradients, in place of the strategy's."""
-
-
 class Job(Frozen):
     """One start of ``ranks`` processes: to measure, run gate checks, try or time collectives."""
 
@@ -168,6 +156,8 @@ class Job(Frozen):
     collectives: bool = False
     """Whether the ranks try each collective with known numbers."""
     transfers: list[TimedTransfer] = Field(default_factory=list)
+    kernels: list[TimedKernel] = Field(default_factory=list)
+    """What each rank times beside the transfers, all ranks at once: they share a machine."""
     timeout_s: PositiveFloat = 600.0
     """Limit of the whole launch, start to exit."""
     hang_s: PositiveFloat = 180.0

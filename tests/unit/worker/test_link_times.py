@@ -18,10 +18,10 @@ from spbench.results.exchanges import LinkTimes
 from spbench.results.nvml import NVLINK, NvmlReport
 from spbench.strategies.registry import load, places
 from spbench.worker import gpu_state, link_times
-from spbench.worker.link_times import nominal_rate, time_transfers
+from spbench.worker.link_times import nominal_rate, time_alone
 from spbench.worker.observer import Observer, PhaseTimes
-from spbench.workload.case import TimedTransfer
 from spbench.workload.catalogue import find
+from spbench.workload.timed import TimedTransfer
 from spbench.workload.workload import DTYPE_BYTES
 
 CPU = torch.device("cpu")
@@ -32,7 +32,7 @@ def on_threads(transfers: Sequence[TimedTransfer], ranks: int) -> list[LinkTimes
 
     def rank_main(transport: ThreadTransport) -> LinkTimes:
         group = ThreadGroup(transport.rank, [transport.meeting, *others])
-        return time_transfers(transfers, group, Observer())
+        return time_alone(transfers, [], group, Observer())
 
     return run_rank_threads(ranks, rank_main)
 
@@ -82,7 +82,7 @@ def test_repeats_by_a_cap(monkeypatch: pytest.MonkeyPatch, step_ms: float, repea
     monkeypatch.setattr(link_times, "prepared", prepared)
     observer = Observer(times=PhaseTimes(now_s=lambda: clock.now_s))
     transfer = TimedTransfer(op="all_reduce", elements=[8], dtype="float32")
-    times = time_transfers([transfer], ShareOfGroup(CPU, 2), observer)
+    times = time_alone([transfer], [], ShareOfGroup(CPU, 2), observer)
     (timing,) = times.timings
     assert timing.ms == pytest.approx([step_ms] * repeats)
     assert len(sends) == repeats + 2

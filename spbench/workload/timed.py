@@ -1,0 +1,35 @@
+"""What ranks time by itself: collectives and kernels, without a model."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import NonNegativeInt
+
+from spbench.workload.block import Frozen
+from spbench.workload.traffic import Op
+
+
+class TimedTransfer(Frozen):
+    """A collective that ranks time by itself."""
+
+    op: Op
+    elements: list[NonNegativeInt]
+    """Numbers that each rank sends in an all-to-all, or holds of the whole; of an all-reduce the
+    length of the whole alone."""
+    dtype: str
+    gradients: bool = False
+    """Whether it uses the group of the sum of gradients, in place of the strategy's."""
+
+
+class TimedKernel(Frozen):
+    """A product, an attention or a pass over memory that every rank times by itself."""
+
+    kind: Literal["gemm", "attention", "elementwise"]
+    shape: list[NonNegativeInt]
+    """gemm: batch, m, n, k; attention: batch, heads, key heads, queries, keys, head size;
+    elementwise: the elements that it reads, and writes as many."""
+    dtype: str
+    is_masked: bool = False
+    is_backward: bool = False
+    """Whether it is the backward of an attention."""

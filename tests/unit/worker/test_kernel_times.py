@@ -1,0 +1,66 @@
+"""Timed kernels: what is called, how often, and the median of blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from spbench.comm.group import ShareOfGroup
+from spbench.worker import kernel_times
+from spbench.worker.kernel_times import BLOCKS, prepared, seconds_of, time_kernels
+from spbench.worker.observer import Observer
+from spbench.workload.timed import TimedKernel
+
+CPU = torch.device("cpu")
+GEMM = TimedKernel(kind="gemm", shape=[1, 8, 16, 4], dtype="float32")
+BATCHED = TimedKernel(kind="gemm", shape=[3, 8, 16, 4], dtype="float32")
+ATTENTION = TimedKernel(kind="attention", shape=[2, 4, 2, 5, 7, 8], dtype="float32")
+PASS = TimedKernel(kind="elementwise", shape=[100], dtype="float32")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "shape"),
+    [(GEMM, (8, 16)), (BATCHED, (3, 8, 16)), (ATTENTION, (2, 4, 5, 8)), (PASS, (100,))],
+)
+def test_a_call_gives_a_tensor_of_the_shape_that_was_asked_for(
+    kernel: TimedKernel, shape: tuple[int, ...]
+) -> None:
+    result: Any = prepared(kernel, CPU)()
+    assert result.shape == shape
+
+
+def test_backward_of_an_attention_gives_three_gradients() -> None:
+    call = prepared(ATTENTION.model_copy(update={"is_backward": True}), CPU)
+    for _ in range(2):
+        gradients: Any = call()
+        assert [tuple(x.shape) for x in gradients] == [(2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8)]
+
+
+@pytest.mark.parametrize(("call_s", "calls"), [(0.001, 10), (0.1, 1), (1e-6, 1000)])
+def test_blocks_of_calls_fill_ten_milliseconds(
+    monkeypatch: pytest.MonkeyPatch, call_s: float, calls: int
+) -> None:
+    """One call sets up, one is timed for the number of calls, then five blocks: the median."""
+    times_s, made = [0.0], []
+
+    def call() -> None:
+        made.append(1)
+        times_s[0] += call_s
+
+    monkeypatch.setattr(kernel_times, "prepared", lambda *_: call)
+    found = seconds_of(PASS, ShareOfGroup(CPU, 2), lambda: times_s[0])
+    assert found == pytest.approx(call_s)
+    assert len(made) == pytest.approx(2 + BLOCKS * calls, rel=0.11)
+
+
+def test_without_kernels_nothing_is_timed() -> None:
+    assert time_kernels([], ShareOfGroup(CPU, 2), Observer()) == ([], None)
+
+
+def test_each_kernel_and_a_launch_have_a_time() -> None:
+    seconds, launch_s = time_kernels([GEMM, ATTENTION, PASS], ShareOfGroup(CPU, 2), Observer())
+    assert len(seconds) == 3
+    assert min(seconds) > 0
+    assert launch_s is not None and launch_s > 0
