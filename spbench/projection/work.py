@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal, final
 
 from spbench.workload.traffic import Op, Phase
@@ -31,6 +32,8 @@ class Kernel:
     """Bytes of the tensors that it reads and of those that it writes."""
     is_masked: bool = False
     """Whether an attention is causal: ``flops`` counts what the mask leaves."""
+    is_backward: bool = False
+    """Whether it is the backward of an attention: five products in place of two."""
 
 
 @final
@@ -42,9 +45,11 @@ class Message:
     phase: Phase
     axis: str
     """The axis of the mesh over whose groups it goes."""
-    sent_bytes: int
+    sent_bytes: int | Fraction
+    """A fraction where an all-reduce does not divide by the ranks; a step's sum is rounded once."""
     behind: tuple[Kernel, ...] = ()
-    """Kernels that are launched between its start and the wait for it: they may hide it."""
+    """Kernels that are launched between its start and the wait for it: they may hide it. None for
+    ``gradients``, which travel on a group of their own beside the rest of backward."""
 
 
 @final
@@ -88,4 +93,4 @@ class Work:
 
     @property
     def sent_bytes(self) -> int:
-        return sum(each.sent_bytes * n for each, n in self.messages.items())
+        return round(sum(each.sent_bytes * n for each, n in self.messages.items()))
