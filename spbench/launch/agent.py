@@ -5,8 +5,8 @@ so that it does not outlive a parent that dies while this one imports torch. Eac
 standard input names a folder with a ``job.json``; when that job's ranks have ended it writes
 ``exit.json`` there. A file ``stop`` ends them before. End of input, or SIGTERM, ends this process.
 
-Ranks are forked from a server that has imported torch once, so a launch costs a fraction of a
-second. The server begins before this process imports torch: both take seconds, here side by side.
+Ranks are forked from a server that is a fork of this process and has imported torch with it, so a
+launch costs a fraction of a second.
 
 With CLUSTER, a JSON text, this is one node of several: ``coordinator.py`` is node 0, and
 ``follower.py`` every other.
@@ -14,13 +14,12 @@ With CLUSTER, a JSON text, this is one node of several: ``coordinator.py`` is no
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 import signal
 import sys
 from functools import partial
-from multiprocessing import forkserver, util
+from multiprocessing import util
 from pathlib import Path
 
 from spbench.results.temporary import mark
@@ -30,12 +29,14 @@ from spbench.worker.parent_death import die_with_parent
 def main() -> None:
     parent, *cluster_and_folder = sys.argv[1:]
     die_with_parent(int(parent))
-    multiprocessing.set_forkserver_preload(["spbench.launch.preload"])
     signal.signal(signal.SIGTERM, _leave)
     mark(Path(util.get_temp_dir()))
-    forkserver.ensure_running()
     from torch.distributed.elastic.multiprocessing import SignalException
 
+    import spbench.launch.ranks  # noqa: F401 - all that ranks need, before the fork
+    from spbench.launch.fork_server import fork_server
+
+    fork_server()
     try:
         if cluster_and_folder:
             _run_node(*cluster_and_folder)

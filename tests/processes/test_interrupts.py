@@ -31,6 +31,13 @@ from spbench.launch.process import GRACE_S
 from spbench.results.store import Store
 
 
+def launcher_and_server(ours: list[psutil.Process]) -> tuple[psutil.Process, psutil.Process]:
+    """The launcher and its fork, of which ranks are forked in turn."""
+    launcher = next(one for one in ours if "spbench.launch.agent" in " ".join(one.cmdline()))
+    (server,) = (one for one in launcher.children() if one.cmdline() == launcher.cmdline())
+    return launcher, server
+
+
 @pytest.mark.serial
 @pytest.mark.parametrize(
     ("signals", "code"),
@@ -48,7 +55,8 @@ def test_an_ending_by_signal(tmp_path: Path, signals: list[signal.Signals], code
     run = start(tmp_path, "run", *LONG, "--out", "here")
     until_ranks_step(out, run)
     ours = family(run.pid)
-    assert len(ours) >= 3
+    _, server = launcher_and_server(ours)
+    assert [one.ppid() for one in server.children()] == [server.pid] * 2
     ports = {port for one in [psutil.Process(run.pid), *ours] for _, port in listening(one)}
     assert ports
     for one in signals:
@@ -109,9 +117,8 @@ def test_a_launcher_that_is_stopped(tmp_path: Path, who: str) -> None:
     run = start(tmp_path, *words)
     until_ranks_step(tmp_path / "here", run)
     ours = family(run.pid)
-    launcher = next(one for one in ours if "spbench.launch.agent" in " ".join(one.cmdline()))
-    servers = [one for one in launcher.children() if "forkserver" in " ".join(one.cmdline())]
-    stopped = launcher if who == "launcher" else servers[0]
+    launcher, server = launcher_and_server(ours)
+    stopped = launcher if who == "launcher" else server
     stopped.suspend()
     code, _, err = finish(run, 120)
     assert code == 0, err
@@ -126,8 +133,7 @@ def test_a_fork_server_that_is_killed(tmp_path: Path) -> None:
     run = start(tmp_path, "run", *LONG[:-4], "-s", "rsa,dsp", "--gpus", "2", "--out", "here")
     until_ranks_step(out, run)
     ours = family(run.pid)
-    launcher = next(one for one in ours if "spbench.launch.agent" in " ".join(one.cmdline()))
-    next(one for one in launcher.children() if "forkserver" in " ".join(one.cmdline())).kill()
+    launcher_and_server(ours)[1].kill()
     code, _, err = finish(run, 120)
     assert code == 3, err
     first, second = rows_of(out)

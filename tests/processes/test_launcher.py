@@ -225,7 +225,7 @@ def test_a_launcher_that_is_ended_as_it_starts_leaves_nothing(tmp_path: Path) ->
     temporary.mkdir()
     agent = AgentProcess(tmp_path / "launcher.log", {"TMPDIR": str(temporary)})
     agent.start()
-    while agent.runs and not [*temporary.glob("pymp-*/listener-*")]:
+    while agent.runs and not [*temporary.glob("pymp-*/owner")]:
         time.sleep(0.01)
     agent.end(now=True)
     assert [*temporary.iterdir()] == []
