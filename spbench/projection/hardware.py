@@ -1,0 +1,176 @@
+"""A cluster: what its devices compute and its links carry, every constant with its source.
+
+A file of ``configs/clusters/``, or one that ``spbench calibrate`` writes for a machine. Devices
+are joined by levels, the innermost first: GPUs of a socket, of a node, of a network. Each level
+joins blocks of the level before.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Literal, Self, final
+
+from pydantic import Field, NonNegativeInt, model_validator
+
+from spbench.projection.constants import Constant, Curve
+from spbench.workload.block import Frozen, Name, Size
+from spbench.workload.catalogue import configs
+from spbench.workload.fields import Dtype
+from spbench.workload.traffic import OPS, Op
+from spbench.workload.validation_errors import MisfitError, suggestion, validated
+from spbench.workload.yaml_lines import WorkloadError, read_mapping, short
+
+
+@final
+class Products(Frozen):
+    """Rates of matrix products."""
+
+    tflops: dict[Dtype, Curve] = Field(min_length=1)
+    """Achieved rates by type; ``at`` is the size of a product in GFLOP."""
+    tile: Annotated[tuple[Size, Size], Field(strict=False)] | None = None
+    """Rows and columns of the result that one unit computes at a time; None: no quantisation."""
+    units: Size = 1
+    """Units that compute tiles side by side: multiprocessors of a GPU."""
+
+
+@final
+class AttentionRates(Frozen):
+    """Achieved rates of one attention kernel for one head size and direction."""
+
+    kernel: Name
+    head_dim: Size
+    is_backward: bool = False
+    dtype: Dtype = "bfloat16"
+    tflops: Curve
+    """By keys in a row; operations are those that are not masked."""
+    masked: Constant | None = None
+    """What is left of the rate where half is masked; None: all."""
+
+
+@final
+class Device(Frozen):
+    """One GPU, or what a rank has of a CPU."""
+
+    name: Name
+    kind: Literal["gpu", "cpu"] = "gpu"
+    """A GPU computes behind the host's back; on a CPU a launch and its kernel follow each other."""
+    memory_gb: Constant
+    memory_gb_per_s: Curve
+    """Achieved rate of kernels that only move; ``at`` is what one reads and writes, in MB."""
+    products: Products
+    attention: Annotated[tuple[AttentionRates, ...], Field(min_length=1, strict=False)]
+    launch_us: Constant
+    """Host time of one operation, run by Python."""
+    compiled_launch_us: Constant
+    """Host time of one operation of a compiled model."""
+    kernel_us: Constant
+    """Least time of a kernel on the device."""
+
+    @property
+    def kernels(self) -> list[str]:
+        """Names of the attention kernels; the first is torch's own choice."""
+        return list(dict.fromkeys(each.kernel for each in self.attention))
+
+
+@final
+class CollectiveRate(Frozen):
+    """Time of one collective: latency, and what a rank sends at its rate."""
+
+    latency_us: Constant
+    """Time of the smallest message between two ranks."""
+    hop_us: Constant | None = None
+    """Time for each further rank of the group."""
+    gb_per_s: Curve
+    """Achieved by one rank, of what it sends over this level; ``at``: MB that it sends in all."""
+
+
+@final
+class Level(Frozen):
+    """Links that join blocks of the level before, the innermost those between single ranks."""
+
+    name: Name
+    ranks: Size | None = None
+    """Ranks that it joins; None: any number."""
+    collectives: dict[Op, CollectiveRate]
+    """Each operation; ``all_reduce`` sends twice what it reduces, and so counts here."""
+    shared_gb_per_s: Constant | None = None
+    """Sent by all ranks of a block together to other blocks, at most; None: no such limit."""
+    scattered: Constant | None = None
+    """What is left of ``shared_gb_per_s`` where ranks send to all others at once."""
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if missing := [op for op in OPS if op not in self.collectives]:
+            raise MisfitError(
+                f"level {self.name!r} has no rate of {', '.join(missing)}; give each operation",
+                ("collectives",),
+            )
+        return self
+
+
+@final
+class Cluster(Frozen):
+    """Devices of one kind and the levels of links between them."""
+
+    version: Literal[1] = 1
+    name: Name
+    source: str = ""
+    nodes: NonNegativeInt = 0
+    """Nodes at most; 0: any number."""
+    device: Device
+    levels: Annotated[tuple[Level, ...], Field(min_length=1, strict=False)]
+    link: Literal["nvlink", "pcie", "network", "memory"]
+    """What joins the devices of a node: groups of published measurements go by it."""
+    call_us: Constant
+    """Host time of one collective, run by Python."""
+    sources: dict[str, str] = Field(default_factory=dict)
+    """Texts of the sources that constants name."""
+
+    @model_validator(mode="after")
+    def _levels_rise(self) -> Self:
+        for before, after in pairwise(self.levels):
+            outer = after.ranks
+            if before.ranks is None or (outer is not None and outer % before.ranks):
+                raise MisfitError(
+                    f"level {after.name!r} joins {outer or 'any number of'} ranks, {before.name!r}"
+                    f" {before.ranks or 'any number'}; each level joins whole blocks of the one"
+                    " before",
+                    ("levels",),
+                )
+        return self
+
+    @property
+    def most_ranks(self) -> int | None:
+        """Ranks that all levels join; None: any number."""
+        return self.levels[-1].ranks
+
+
+def names() -> list[str]:
+    """Names of the packaged clusters."""
+    return sorted(path.stem for path in (configs() / "clusters").glob("*.yaml"))
+
+
+def find(name_or_file: str) -> Cluster:
+    """A packaged cluster by name, or the cluster of a file. Raises WorkloadError."""
+    if name_or_file.endswith((".yaml", ".yml")) or "/" in name_or_file:
+        return load(Path(name_or_file))
+    if name_or_file not in names():
+        hint = suggestion(name_or_file, names())
+        raise WorkloadError(f"unknown cluster {short(name_or_file)}. {hint}")
+    return load(configs() / "clusters" / f"{name_or_file}.yaml")
+
+
+def load(path: Path) -> Cluster:
+    """The cluster of a file. Raises WorkloadError with the line of what is wrong."""
+    return validated(Cluster, read_mapping(path, "a cluster"), PARTS)
+
+
+PARTS: dict[str, type[Frozen]] = {
+    "device": Device,
+    "products": Products,
+    "attention": AttentionRates,
+    "levels": Level,
+    "collectives": CollectiveRate,
+}
+"""Parts of a cluster that have keys of their own."""
