@@ -110,6 +110,16 @@ class Level(Frozen):
 
 
 @final
+class OnRanks(Frozen):
+    """What ranks have of one machine while so many of them use it."""
+
+    ranks: Size
+    device: Device
+    levels: Annotated[tuple[Level, ...], Field(strict=False)] = ()
+    """None for a single rank."""
+
+
+@final
 class Cluster(Frozen):
     """Devices of one kind and the levels of links between them."""
 
@@ -124,6 +134,9 @@ class Cluster(Frozen):
     """What joins the devices of a node: groups of published measurements go by it."""
     call_us: Constant
     """Host time of one collective, run by Python."""
+    on_ranks: Annotated[tuple[OnRanks, ...], Field(strict=False)] = ()
+    """What fewer ranks than those of ``device`` and ``levels`` have of the machine, where they were
+    timed: ranks that share cores or links get less each."""
     sources: dict[str, str] = Field(default_factory=dict)
     """Texts of the sources that constants name."""
 
@@ -139,6 +152,15 @@ class Cluster(Frozen):
                     ("levels",),
                 )
         return self
+
+    def used_by(self, ranks: int) -> Cluster:
+        """The cluster as so many ranks find it: as timed with as many, or with the next more."""
+        timed = [part for part in self.on_ranks if part.ranks >= ranks]
+        if not timed:
+            return self
+        part = min(timed, key=lambda part: part.ranks)
+        levels = part.levels or self.levels
+        return self.model_copy(update={"device": part.device, "levels": levels, "on_ranks": ()})
 
     @property
     def most_ranks(self) -> int | None:
@@ -172,5 +194,6 @@ PARTS: dict[str, type[Frozen]] = {
     "attention": AttentionRates,
     "levels": Level,
     "collectives": CollectiveRate,
+    "on_ranks": OnRanks,
 }
 """Parts of a cluster that have keys of their own."""

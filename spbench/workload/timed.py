@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import NonNegativeInt
 
 from spbench.workload.block import Frozen
+from spbench.workload.fields import Dtype
 from spbench.workload.traffic import Op
 
 
@@ -29,7 +30,7 @@ class TimedKernel(Frozen):
     shape: list[NonNegativeInt]
     """gemm: batch, m, n, k; attention: batch, heads, key heads, queries, keys, head size;
     elementwise: the elements that it reads, and writes as many."""
-    dtype: str
+    dtype: Dtype
     is_masked: bool = False
     is_backward: bool = False
     """Whether it is the backward of an attention."""

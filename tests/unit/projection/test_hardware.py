@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,3 +101,20 @@ def test_a_constant_without_a_spread_has_that_of_its_kind() -> None:
         for kind in ("measured", "spec", "inferred")
     }
     assert usual["measured"] < usual["spec"] < usual["inferred"]
+
+
+def test_a_machine_that_ranks_share_is_as_timed_with_as_many(tmp_path: Path) -> None:
+    text = (configs() / "clusters" / "hgx-h100.yaml").read_text(encoding="utf-8")
+    device = re.search(r"^device:\n(?:  .*\n)+", text, re.M)
+    assert device is not None
+    part = "".join(f"    {line}\n" for line in device[0].splitlines()).replace("H100", "half", 1)
+    part = f"  - ranks: 2\n{part}"
+    path = tmp_path / "shared.yaml"
+    path.write_text(f"{text.rstrip()}\non_ranks:\n{part}", encoding="utf-8")
+    cluster = load(path)
+    (shared,) = cluster.on_ranks
+    assert shared.device != cluster.device
+    for ranks in (1, 2):
+        assert cluster.used_by(ranks).device == shared.device
+        assert cluster.used_by(ranks).levels == cluster.levels
+    assert cluster.used_by(3) == cluster
