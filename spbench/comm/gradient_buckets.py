@@ -33,7 +33,7 @@ class GradientSum:
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
         self._comm = comm
-        self._buckets = _fill_buckets(list(reversed(parameters)), bucket_bytes)
+        self._buckets = fill_buckets(parameters, bucket_bytes)
         self._bucket_of = {p: i for i, bucket in enumerate(self._buckets) for p in bucket}
         # A parameter that held this object would keep itself alive: hooks are not collected.
         this = weakref.ref(self)
@@ -58,10 +58,11 @@ class GradientSum:
 
     def _launch(self, bucket: list[nn.Parameter]) -> None:
         """Each ``.grad`` becomes a view into its bucket: no gradient is held twice."""
-        flat = torch.cat([p.grad.view(-1) for p in bucket if p.grad is not None])
-        for parameter, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
-            parameter.grad = part.view(parameter.shape)
         with self._comm.transport.phase("gradients"):
+            flat = torch.cat([p.grad.view(-1) for p in bucket if p.grad is not None])
+            parts = flat.split([p.numel() for p in bucket])
+            for parameter, part in zip(bucket, parts, strict=True):
+                parameter.grad = part.view(parameter.shape)
             self._flying.append(self._comm.all_reduce_(flat))
 
     def finish(self) -> None:
@@ -71,10 +72,13 @@ class GradientSum:
         self.restart()
 
 
-def _fill_buckets(parameters: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:
+def fill_buckets(
+    parameters: Sequence[nn.Parameter], bucket_bytes: int = BUCKET_BYTES
+) -> list[list[nn.Parameter]]:
+    """Parameters in the order in which their gradients leave, by what leaves together."""
     buckets: list[list[nn.Parameter]] = []
     room = 0
-    for parameter in parameters:
+    for parameter in reversed(parameters):
         if not buckets or parameter.nbytes > room:
             buckets.append([])
             room = bucket_bytes

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from spbench.layers.dataless_attention import one_operation
 from spbench.layers.watching import WatchingMode
 from spbench.workload.sharding import shard_sizes
 
@@ -66,8 +67,7 @@ def fastest_kernels(device: torch.device) -> AbstractContextManager[None]:
     if device.type != "cuda":
         return nullcontext()
     older = torch.cuda.get_device_capability(device) < HOPPER
-    kernels = FASTEST_FIRST[1:] if older else FASTEST_FIRST
-    return sdpa_kernel(kernels, set_priority=True)
+    return sdpa_kernel(FASTEST_FIRST[older:], set_priority=True)
 
 
 def kernel(q: Tensor, k: Tensor, v: Tensor, *, limits: KernelLimits = LIMITS, **how: Any) -> Tensor:
@@ -106,7 +106,8 @@ def _call(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
     if group > 1 and ("attn_mask" in how or only_plain):
         k, v = (x[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2) for x in (k, v))
         group = 1
-    return F.scaled_dot_product_attention(q, k, v, enable_gqa=group > 1, **how)
+    attention = one_operation if q.is_meta else F.scaled_dot_product_attention
+    return attention(q, k, v, enable_gqa=group > 1, **how)
 
 
 @final
@@ -126,5 +127,4 @@ class KernelsSeen(WatchingMode):
     @property
     def names(self) -> list[str]:
         """The kernels, fastest first; empty where all attention is a strategy's own products."""
-        seen = (kernel for operation, kernel in OPERATIONS.items() if operation in self._seen)
-        return list(dict.fromkeys(seen))
+        return list(dict.fromkeys(OPERATIONS[each] for each in OPERATIONS if each in self._seen))

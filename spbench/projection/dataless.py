@@ -1,0 +1,148 @@
+"""Runs torch's operations on tensors without data, each signature of them worked out once.
+
+Tensors lie on torch's device ``meta``: shapes, strides and dtypes alone. What torch itself does
+there takes up to milliseconds an operation; here a known signature costs as much as its result.
+Attention is one operation, as on a GPU, in place of the products that it would be taken apart into.
+
+Private parts of torch: names of attention's operations, and the dispatch mode of ``WatchingMode``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend
+
+from spbench.layers.watching import WatchingMode
+
+META = torch.device("meta")
+aten = torch.ops.aten
+SHARE_MEMORY = ("aten::_unsafe_view",)
+"""Operations whose result is a view, though their schema does not say so."""
+CPU_FLASH = "_scaled_dot_product_flash_attention_for_cpu"
+EFFICIENT = "_scaled_dot_product_efficient_attention"
+ATTENTION = {CPU_FLASH: 4, EFFICIENT: 6}
+"""Attentions of (q, k, v, ...) by name, and the place of whether they are causal."""
+ATTENTION_BACKWARD = {f"{CPU_FLASH}_backward": 7, f"{EFFICIENT}_backward": 11}
+"""Their backwards of (gradient, q, k, v, ...), likewise."""
+Signature = tuple[Any, ...]
+Metadata = tuple[Sequence[int], Sequence[int], torch.dtype]
+"""Shape, strides and dtype of a tensor."""
+
+
+@final
+@dataclass(frozen=True)
+class Known:
+    """What an operation gives for one signature, and what is noted of it."""
+
+    note: Any
+    outs: list[Metadata | None]
+    is_single: bool
+
+    def result(self) -> Any:
+        """New tensors, as the operation would return them."""
+        made = [
+            None if out is None else torch.empty_strided(out[0], out[1], dtype=out[2], device=META)
+            for out in self.outs
+        ]
+        return made[0] if self.is_single else tuple(made)
+
+
+class Dataless(WatchingMode):
+    """Runs operations on META. ``describe`` notes something of each new signature that is not a
+    view: of its operation, its arguments and the tensors that it gives."""
+
+    def __init__(self, describe: Callable[[str, Sequence[Any], Sequence[Tensor]], Any]) -> None:
+        super().__init__()
+        self._describe = describe
+        self.known: dict[Signature, Known] = {}
+        self._ways: dict[Any, Any] = {}
+
+    def launched(self, known: Known) -> None:
+        """Called with each operation that is not a view."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        way = self._ways.get(func) or self._way(func)
+        if way is VIEW:
+            return func(*args, **kwargs)
+        if way is CHOICE:
+            return SDPBackend.FLASH_ATTENTION.value
+        key = (func, *map(_signature, args), *[(k, _signature(v)) for k, v in kwargs.items()])
+        known = self.known.get(key)
+        if known is None:
+            known = self.known[key] = self._learnt(func, args, kwargs, way)
+        self.launched(known)
+        return known.result() if way is NEW else written(way, args, kwargs)
+
+    def _way(self, func: Any) -> Any:
+        way = self._ways[func] = _way_of(func)
+        return way
+
+    def _learnt(self, func: Any, args: Any, kwargs: dict[str, Any], way: Any) -> Known:
+        name = func.__name__.partition(".")[0]
+        if way is not NEW:
+            outs: Any = written(way, args, kwargs)
+        elif name in ATTENTION:
+            outs = _attended(name, args[0])
+        elif name in ATTENTION_BACKWARD:
+            outs = _gradients(name, args)
+        else:
+            outs = func(*args, **kwargs)
+        flat = list(outs) if isinstance(outs, (tuple, list)) else [outs]
+        note = self._describe(name, [*args, *kwargs.values()], [x for x in flat if x is not None])
+        metadata = [None if x is None else _signature(x) for x in flat]
+        return Known(note, metadata, is_single=flat[0] is outs)
+
+
+VIEW, NEW, CHOICE = "view", "new", "choice"
+
+
+def _way_of(func: Any) -> Any:
+    """How a call is answered: VIEW, NEW, CHOICE, or the argument that is written to, by place and
+    name."""
+    schema = func._schema
+    if schema.name == "aten::_fused_sdp_choice":
+        return CHOICE
+    if schema.name in SHARE_MEMORY or not any("Tensor" in str(x.type) for x in schema.returns):
+        return VIEW
+    places = [i for i, x in enumerate(schema.arguments) if x.alias_info and x.alias_info.is_write]
+    if places:
+        return places[0], schema.arguments[places[0]].name
+    return VIEW if any(x.alias_info for x in schema.returns) else NEW
+
+
+def written(way: tuple[int, str], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The argument that an operation writes to, and returns."""
+    place, name = way
+    return args[place] if place < len(args) else kwargs[name]
+
+
+def _signature(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.shape, value.stride(), value.dtype
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_signature, value))
+    return value
+
+
+def _attended(name: str, q: Tensor) -> tuple[Tensor, ...]:
+    """Results (b, Z, S, D), which kernels write as (b, S, Z, D), and log-sum-exps (b, Z, S); of the
+    memory-efficient kernel seeds of dropout, too."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    out = torch.empty_like(q.transpose(1, 2), memory_format=torch.contiguous_format)
+    lse = q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=wide)
+    seeds = [q.new_empty((), dtype=torch.int64) for _ in range(2)] if name == EFFICIENT else []
+    return out.transpose(1, 2), lse.transpose(1, 2), *seeds
+
+
+def _gradients(name: str, args: Sequence[Any]) -> tuple[Tensor, ...]:
+    """dQ, dK and dV; of the memory-efficient kernel that of the bias, too."""
+    _, *given = args[: 5 if name.startswith(EFFICIENT) else 4]
+    return tuple(map(torch.empty_like, given))

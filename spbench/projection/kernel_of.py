@@ -1,0 +1,103 @@
+"""The kernel that a GPU launches for an operation: its kind, shape, operations and bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from spbench.projection.dataless import ATTENTION, ATTENTION_BACKWARD
+from spbench.projection.work import Kernel
+
+GEMMS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "mv": 0, "addmv": 1}
+"""Products by name, and the place of their left factor."""
+NOTHING = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
+"""Operations that launch nothing."""
+OVERWRITING = ("copy", "fill", "zero")
+"""Operations that do not read what they write to."""
+
+
+def kernel_of(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Kernel | None:
+    """The kernel of an operation, as one of phase ``forward``; None: it launches nothing.
+
+    ``name``: as torch names it, without overload; in place operations end in ``_``.
+    """
+    if name in NOTHING or not any(out.numel() for out in outs):
+        return None
+    base = name.rstrip("_")
+    if base in GEMMS:
+        return _gemm(args[GEMMS[base] :][:2], _bytes_of(args, outs, base))
+    if name in ATTENTION:
+        return _attention(args, outs, args[:2], _flag(args, ATTENTION[name]), is_backward=False)
+    if name in ATTENTION_BACKWARD:
+        causal = _flag(args, ATTENTION_BACKWARD[name])
+        return _attention(args, outs, args[1:3], causal, is_backward=True)
+    moved = _bytes_of(args, outs, base)
+    return Kernel(kind="elementwise", phase="forward", shape=(), flops=0, moved_bytes=moved)
+
+
+def _flag(args: Sequence[Any], place: int) -> bool:
+    return place < len(args) and bool(args[place])
+
+
+def _gemm(factors: Sequence[Tensor], moved: int) -> Kernel:
+    left, right = factors
+    batch = left.shape[0] if left.ndim == 3 else 1
+    m, k = left.shape[-2:]
+    n = right.shape[-1] if right.ndim > 1 else 1
+    return Kernel(
+        kind="gemm",
+        phase="forward",
+        shape=(batch, m, n, k),
+        flops=2 * batch * m * n * k,
+        moved_bytes=moved,
+    )
+
+
+def _attention(
+    args: Sequence[Any],
+    outs: Sequence[Tensor],
+    q_and_k: Sequence[Tensor],
+    causal: bool,
+    *,
+    is_backward: bool,
+) -> Kernel:
+    """Two products of queries and keys in forward, five in backward, which has scores anew."""
+    q, k = q_and_k
+    batch, heads, queries, size = q.shape
+    key_heads, keys = k.shape[1:3]
+    pairs = sum(min(row + 1, keys) for row in range(queries)) if causal else queries * keys
+    products = 5 if is_backward else 2
+    return Kernel(
+        kind="attention",
+        phase="forward",
+        shape=(batch, heads, key_heads, queries, keys, size),
+        flops=2 * products * batch * heads * pairs * size,
+        moved_bytes=_bytes_of(args, outs, ""),
+        is_masked=causal,
+        is_backward=is_backward,
+    )
+
+
+def _bytes_of(args: Sequence[Any], outs: Sequence[Tensor], base: str) -> int:
+    """Bytes that are read, of arguments, and written, of results."""
+    written = {id(out) for out in outs}
+    overwrites = base in OVERWRITING
+    read = (x for x in _tensors(args) if not (overwrites and id(x) in written))
+    return sum(map(_held_bytes, read)) + sum(map(_held_bytes, outs))
+
+
+def _tensors(values: Sequence[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _held_bytes(x: Tensor) -> int:
+    """Bytes of the elements of a tensor; of a dim that is expanded, once."""
+    lengths = (n for n, stride in zip(x.shape, x.stride(), strict=True) if stride)
+    return math.prod(lengths) * x.element_size()

@@ -1,0 +1,113 @@
+"""Kernels and messages of a step that runs on tensors without data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import final
+
+from spbench.projection.dataless import Dataless, Known
+from spbench.projection.kernel_of import kernel_of
+from spbench.projection.work import Kernel, Message
+from spbench.workload.traffic import Kind, Phase
+
+
+@final
+@dataclass(frozen=True)
+class Counted:
+    """Kernels and messages of one or more steps, and how often each occurs."""
+
+    kernels: Counter[Kernel]
+    messages: Counter[Message]
+
+    def plus(self, other: Counted, times: int = 1) -> Counted:
+        """This and ``times`` the other, which may be negative; nothing occurs 0 times."""
+        return Counted(
+            _plus(self.kernels, other.kernels, times), _plus(self.messages, other.messages, times)
+        )
+
+
+@final
+@dataclass(eq=False)
+class _UnderWay:
+    """A message that was started and is not waited for."""
+
+    kind: Kind
+    sent: Fraction
+    behind: list[Kernel] = field(default_factory=list)
+
+
+@final
+class Recorder(Dataless):
+    """Counts the kernels that would be launched, and messages with the kernels behind them.
+
+    Those of the sum of gradients are left out: what fills a bucket is not a matter of one layer.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(kernel_of)
+        self.phase: Phase = "forward"
+        self._is_on = False
+        self._kernels: dict[tuple[int, Phase], Kernel] = {}
+        self._launches: Counter[tuple[int, Phase]] = Counter()
+        self._messages: Counter[Message] = Counter()
+        self._flying: list[_UnderWay] = []
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Inside, what runs is counted."""
+        self._is_on = True
+        try:
+            yield
+        finally:
+            self._is_on = False
+
+    def taken(self) -> Counted:
+        """What was counted since the last call."""
+        kernels: Counter[Kernel] = Counter()
+        for key, times in self._launches.items():
+            kernels[self._kernels[key]] += times
+        counted = Counted(kernels, self._messages)
+        self._launches, self._messages = Counter(), Counter()
+        return counted
+
+    def launched(self, known: Known) -> None:
+        if not self._is_on or known.note is None or self.phase == "gradients":
+            return
+        key = id(known), self.phase
+        if key not in self._kernels:
+            self._kernels[key] = replace(known.note, phase=self.phase)
+        self._launches[key] += 1
+        for message in self._flying:
+            message.behind.append(self._kernels[key])
+
+    def started(self, kind: Kind, sent: Fraction) -> _UnderWay:
+        message = _UnderWay(kind, sent)
+        if self._is_on and sent and self.phase != "gradients":
+            self._flying.append(message)
+        return message
+
+    def waited(self, message: object) -> None:
+        if message not in self._flying:
+            return
+        assert isinstance(message, _UnderWay)
+        self._flying.remove(message)
+        phase, op, axis = message.kind
+        behind, sent = tuple(message.behind), as_bytes(message.sent)
+        made = Message(op=op, phase=phase, axis=axis, sent_bytes=sent, behind=behind)
+        self._messages[made] += 1
+
+
+def as_bytes(sent: Fraction) -> int | Fraction:
+    """A whole number where it is."""
+    return sent.numerator if sent.denominator == 1 else sent
+
+
+def _plus(one: Counter, other: Counter, times: int) -> Counter:  # type: ignore[type-arg]
+    total = Counter(one)
+    for key, count in other.items():
+        total[key] += times * count
+    return Counter({key: count for key, count in total.items() if count})

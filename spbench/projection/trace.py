@@ -1,0 +1,135 @@
+"""The work of one rank: the strategy's own step, forward and backward, on tensors without data.
+
+Of a deep stack a few blocks run, and the rest follows: blocks of a stack are alike, so that
+kernels and messages are affine in its depth. That is checked, and so are the bytes of the whole
+depth, against the strategy's own prediction; where either fails, the whole stack runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import nn
+
+from spbench.comm.collectives import Collectives
+from spbench.comm.gradient_buckets import fill_buckets
+from spbench.comm.transport import Transports
+from spbench.errors import Failure
+from spbench.layers.linear import part_of
+from spbench.model.attention_alone import model_of
+from spbench.projection.busiest import busiest
+from spbench.projection.dataless import META
+from spbench.projection.depths import Depths
+from spbench.projection.recorder import Counted, Recorder, as_bytes
+from spbench.projection.unsent import UnsentTransport
+from spbench.projection.work import Kernel, Message, Work
+from spbench.strategies.base import Strategy
+from spbench.text import counted as in_words
+from spbench.worker.step import Step
+from spbench.workload.mesh import ALL, Mesh
+from spbench.workload.sent_counts import count
+from spbench.workload.traffic import Count, all_reduce_bytes
+from spbench.workload.workload import Workload
+
+ADAMW_PASSES = 7
+"""Tensors of a parameter's size that torch's fused AdamW reads or writes: it reads weight, gradient
+and both moments, and writes all but the gradient."""
+
+
+def work(workload: Workload, strategy: Strategy, ranks: int, rank: int | None = None) -> Work:
+    """Kernels and messages of a step of ``rank``; None: of the busiest.
+
+    Raises Failure where the strategy cannot run the workload, and for a rank that does not exist.
+    """
+    unfit = strategy.misfit(workload) or strategy.why_not(workload, ranks)
+    if unfit:
+        raise Failure(unfit)
+    if rank is not None and not 0 <= rank < ranks:
+        raise Failure(f"rank {rank} does not exist: {in_words(ranks, 'rank')} begin at 0")
+    rank = busiest(workload, strategy, ranks) if rank is None else rank
+    total = _step(workload, strategy, ranks, rank)
+    weights = _weights(workload, strategy, ranks, rank) if workload.mode == "train" else []
+    total = total.plus(_gradients(weights, ranks))
+    total = total.plus(_optimizer(weights, workload))
+    mesh = tuple(strategy.mesh(workload, ranks).items())
+    return Work(mesh=mesh, dtype=workload.dtype, kernels=total.kernels, messages=total.messages)
+
+
+def _step(workload: Workload, strategy: Strategy, ranks: int, rank: int) -> Counted:
+    """Forward and backward without the sum of gradients, of the whole depth."""
+    recorder = Recorder()
+
+    def run(workload: Workload) -> Counted:
+        with recorder:
+            step, given = prepared(workload, strategy, ranks, rank, recorder)
+            with recorder.recording():
+                step(*given)
+        return recorder.taken()
+
+    few = Depths.of(workload, strategy.layout(workload, ranks))
+    total = few.extrapolated({depths: run(few.workload(depths)) for depths in few.runs})
+    if total is None or _sent(total) != _predicted(workload, strategy, ranks, rank):
+        return run(workload)
+    return total
+
+
+def prepared(
+    workload: Workload, strategy: Strategy, ranks: int, rank: int, recorder: Recorder
+) -> tuple[Step, Any]:
+    """The step without an optimizer, and its inputs."""
+    strategy_own, gradients = (UnsentTransport(rank, ranks, recorder) for _ in range(2))
+    transports = Transports(strategy=strategy_own, gradients=gradients)
+    plain = workload.model_copy(update={"optimizer": "none"})
+    step = Step(plain, strategy, transports, META)
+    return step, step.seeded_inputs()
+
+
+def _sent(total: Counted) -> Count:
+    sent: Count = {}
+    for message, times in total.messages.items():
+        kind = message.phase, message.op, message.axis
+        sent[kind] = sent.get(kind, Fraction(0)) + times * message.sent_bytes
+    return sent
+
+
+def _predicted(workload: Workload, strategy: Strategy, ranks: int, rank: int) -> Count:
+    traffic = strategy.traffic(workload, ranks)
+    return count([each for each in traffic if each.phase != "gradients"], rank)
+
+
+def _weights(workload: Workload, strategy: Strategy, ranks: int, rank: int) -> list[nn.Parameter]:
+    """The parameters of the whole model that a rank holds."""
+    recorder = Recorder()
+    transport = UnsentTransport(rank, ranks, recorder)
+    with recorder, META:
+        comm = Collectives(transport, Mesh.of(strategy.mesh(workload, ranks)))
+        model = model_of(workload, strategy, comm).to(getattr(torch, workload.dtype))
+    return list(model.parameters())
+
+
+def _gradients(weights: list[nn.Parameter], ranks: int) -> Counted:
+    """The copy that packs each bucket, and its sum over the ranks."""
+    summed = Counted(Counter(), Counter())
+    for bucket in fill_buckets([each for each in weights if part_of(each) is None]):
+        size = sum(each.nbytes for each in bucket)
+        summed.kernels[_pass(2 * size)] += 1
+        if sent := all_reduce_bytes(size, ranks):
+            total = as_bytes(sent)
+            message = Message(op="all_reduce", phase="gradients", axis=ALL, sent_bytes=total)
+            summed.messages[message] += 1
+    return summed
+
+
+def _optimizer(weights: list[nn.Parameter], workload: Workload) -> Counted:
+    """AdamW in one launch over all that a rank holds."""
+    updates: Counter[Kernel] = Counter()
+    if workload.optimizer == "adamw":
+        updates[_pass(ADAMW_PASSES * sum(each.nbytes for each in weights))] += 1
+    return Counted(updates, Counter())
+
+
+def _pass(moved: int) -> Kernel:
+    return Kernel(kind="elementwise", phase="gradients", shape=(), flops=0, moved_bytes=moved)

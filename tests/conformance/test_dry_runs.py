@@ -1,0 +1,97 @@
+"""Dry runs of every strategy are the same work as real steps: products, attentions, bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from helpers.examples import ALL
+from helpers.variants import by_day
+
+from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
+from spbench.comm.transport import Transports
+from spbench.layers.watching import WatchingMode
+from spbench.projection.kernel_of import kernel_of
+from spbench.projection.trace import work
+from spbench.projection.work import Work
+from spbench.strategies.registry import load
+from spbench.worker.step import Step
+from spbench.workload.catalogue import find, names
+from spbench.workload.traffic import Count
+from spbench.workload.workload import Workload
+
+BY_DAY = ("axes-2d-uneven",)
+SHAPES = [find(name, "verify") for name in names("verify") if ALL or name in BY_DAY]
+RANKS = 4
+Computed = Counter[tuple[str, tuple[int, ...], int, bool]]
+"""Kind, shape, operations and direction of products and attentions, and how often each occurs."""
+
+
+class Watched(WatchingMode):
+    """Counts the products and attentions of a real step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Computed = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        outs = func(*args, **(kwargs or {}))
+        flat = outs if isinstance(outs, (tuple, list)) else [outs]
+        tensors = [each for each in flat if isinstance(each, torch.Tensor)]
+        name = func.__name__.partition(".")[0]
+        given = [*args, *(kwargs or {}).values()]
+        kernel = kernel_of(name, given, tensors) if tensors else None
+        if kernel is not None and kernel.kind != "elementwise":
+            self.seen[kernel.kind, kernel.shape, kernel.flops, kernel.is_backward] += 1
+        return outs
+
+
+def real_step(workload: Workload, strategy: str) -> list[tuple[Computed, Count]]:
+    """What each rank computes and sends in a step on threads."""
+    second = ThreadRendezvous(RANKS)
+
+    def rank_main(transport: ThreadTransport) -> tuple[Computed, Count]:
+        gradients = ThreadTransport(transport.rank, second)
+        transports = Transports(strategy=transport, gradients=gradients)
+        step = Step(workload, load(strategy), transports, torch.device("cpu"))
+        given = step.seeded_inputs()
+        with Watched() as watched:
+            step(*given)
+        return watched.seen, transports.sent()
+
+    return run_rank_threads(RANKS, rank_main)
+
+
+def computed(traced: Work) -> Computed:
+    total: Computed = Counter()
+    for each, times in traced.kernels.items():
+        if each.kind != "elementwise":
+            total[each.kind, each.shape, each.flops, each.is_backward] += times
+    return total
+
+
+def sent(traced: Work) -> Count:
+    total: Count = {}
+    for each, times in traced.messages.items():
+        kind = each.phase, each.op, each.axis
+        total[kind] = total.get(kind, Fraction(0)) + times * each.sent_bytes
+    return total
+
+
+@pytest.mark.parametrize("strategy", by_day())
+def test_a_dry_run_is_the_work_of_a_real_step(strategy: str) -> None:
+    """The same products and attentions, as often, and the same bytes by phase, operation and axis;
+    of every rank. Not so attention with a bias, which a CPU takes apart."""
+    for shape in SHAPES:
+        if load(strategy).why_not(shape, RANKS):
+            continue
+        real = real_step(shape, strategy)
+        for rank in range(RANKS) if ALL else (RANKS - 1,):
+            traced = work(shape, load(strategy), RANKS, rank)
+            assert shape.pairs or computed(traced) == real[rank][0], (shape.name, rank)
+            assert sent(traced) == real[rank][1], (shape.name, rank)

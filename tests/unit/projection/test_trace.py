@@ -1,0 +1,108 @@
+"""The work of one rank is the same from few blocks as from all, and says which rank it is of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spbench.errors import Failure
+from spbench.projection import trace
+from spbench.projection.busiest import busiest
+from spbench.projection.depths import Depths
+from spbench.projection.trace import work
+from spbench.strategies.registry import load
+from spbench.workload.workload import Workload
+
+
+def workload(**fields: Any) -> Workload:
+    block = [{"attention": "space"}, {"attention": "time"}, {"mlp": 2}]
+    stack = {} if "stacks" in fields else {"depth": 7, "block": block}
+    plain = {"name": "w", "axes": {"time": 8, "space": 24}, "hidden": 32, "heads": 4}
+    return Workload.model_validate(plain | stack | fields)
+
+
+THREE_AXES = {
+    "axes": {"time": 8, "height": 8, "width": 8},
+    "block": [{"attention": axis} for axis in ("time", "height", "width")],
+    "depth": 9,
+}
+STACKS = {
+    "stacks": [
+        {"depth": 6, "block": [{"attention": "space"}, {"mlp": 2}]},
+        {"depth": 5, "block": [{"attention": "time"}]},
+    ],
+}
+
+
+@pytest.mark.parametrize("fields", [{}, {"checkpointing": "full"}, THREE_AXES, STACKS])
+@pytest.mark.parametrize("strategy", ["dsp", "ring"])
+def test_few_blocks_tell_what_all_do(
+    strategy: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels and messages of the whole depth, extrapolated, are those of all blocks."""
+    deep = workload(**fields)
+    few = work(deep, load(strategy), 4)
+    assert max(map(sum, Depths.of(deep, load(strategy).layout(deep, 4)).runs)) < deep.blocks
+    monkeypatch.setattr(Depths, "extrapolated", lambda *_: None)
+    assert work(deep, load(strategy), 4) == few
+
+
+def test_what_is_not_affine_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the predicted bytes of the whole depth are others, all blocks run."""
+    depths = []
+    prepared = trace.prepared
+
+    def noted(shape: Workload, *more: Any) -> Any:
+        depths.append(shape.blocks)
+        return prepared(shape, *more)
+
+    monkeypatch.setattr(trace, "prepared", noted)
+    monkeypatch.setattr(trace, "_predicted", lambda *_: {})
+    work(workload(), load("dsp"), 4)
+    assert depths == [2, 3, 4, 7]
+
+
+def test_kernels_behind_a_message() -> None:
+    """A ring computes a block while the next is under way; nothing hides DSP's switch."""
+    ring, dsp = (work(workload(), load(name), 4) for name in ("ring", "dsp"))
+    hidden = [m for m in ring.messages if m.phase == "forward" and m.behind]
+    assert {kernel.kind for m in hidden for kernel in m.behind} >= {"attention", "elementwise"}
+    assert not any(message.behind for message in dsp.messages)
+
+
+def test_the_optimizer_reads_and_writes_each_weight() -> None:
+    """AdamW adds one launch, of seven passes over the weights."""
+    plain, optimized = (
+        work(workload(optimizer=name), load("dsp"), 4) for name in ("none", "adamw")
+    )
+    ((update, times),) = set(optimized.kernels.items()) - set(plain.kernels.items())
+    sums = sum(m.sent_bytes for m in plain.messages if m.phase == "gradients")
+    assert (times, update.phase, update.moved_bytes) == (1, "gradients", 7 * sums / 2 * 4 / 3)
+
+
+def test_the_busiest_rank() -> None:
+    """It holds the longest shards; under a mask without zigzag it computes the most scores."""
+    assert busiest(workload(axes={"time": 9, "space": 25}), load("dsp"), 4) == 0
+    masked = workload(axes={"time": 8, "space": 4}, block=[{"attention": "space", "causal": True}])
+    assert busiest(masked, load("ring:shard-axis=space"), 4) == 3
+
+
+def test_a_rank_that_does_not_exist() -> None:
+    """The sentence names it."""
+    with pytest.raises(Failure, match="rank 4 does not exist"):
+        work(workload(), load("dsp"), 4, 4)
+
+
+def test_a_strategy_that_cannot_run() -> None:
+    """Its own sentence is the error."""
+    with pytest.raises(Failure, match="heads"):
+        work(workload(), load("ulysses"), 8)
+
+
+def test_any_rank_of_many() -> None:
+    """A rank of 1,000 is a matter of milliseconds, and sends what is predicted."""
+    wide = workload(axes={"time": 1001, "space": 1000})
+    last, first = (work(wide, load("dsp"), 1000, rank) for rank in (999, None))
+    assert last.mesh == first.mesh == (("sequence", 1000),)
+    assert 0 < last.sent_bytes < first.sent_bytes
