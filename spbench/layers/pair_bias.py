@@ -7,6 +7,7 @@ leaves that all-gather out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import final
 
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
 from spbench.workload.block import Attention, Sublayer
-from spbench.workload.sharding import shard_sizes
+from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Transfer
 from spbench.workload.workload import Workload
 
@@ -46,12 +47,12 @@ def gathered(scores: Scores, comm: Collectives) -> Scores:
 
 
 def gather_traffic(
-    sublayer: Sublayer, workload: Workload, ranks: int
+    sublayer: Sublayer, workload: Workload, cut: Callable[[str], Shard]
 ) -> tuple[list[Transfer], list[Transfer]]:
-    """Transfers of ``gathered`` in forward and in backward."""
+    """Transfers of ``gathered`` in forward and in backward; ``cut``: how an axis is cut."""
     if not isinstance(sublayer, Attention) or not sublayer.pair_bias:
         return [], []
     (axis,) = sublayer.axes
-    sizes = shard_sizes(workload.axes[axis], ranks)
+    sizes = cut(axis).sizes
     whole_bytes = workload.bias_bytes(axis)
     return [Transfer.all_gather(whole_bytes, sizes)], [Transfer.reduce_scatter(whole_bytes, sizes)]

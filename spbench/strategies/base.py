@@ -1,6 +1,7 @@
 """The questions that a strategy answers; all but why_not and layout have an answer already.
 
 misfit, why_not    why it cannot run: a sentence with values that would work; or None
+settled            itself, with what it chooses by a workload's bytes written out
 mesh               its groups of ranks, by name; one of all, unless overridden
 layout, choices    which axis is sharded while each sublayer runs, and among which it chose
 shard, text_shard  which positions of that axis, and which text tokens, each rank holds
@@ -16,7 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import ClassVar, final
 
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.linear import LinearSpec, WholeLinear
 from spbench.layers.pair_bias import gather_traffic, gathered
+from spbench.strategies.switches import transfers_of_step
 from spbench.workload import step_traffic
 from spbench.workload.block import Sublayer
 from spbench.workload.sharding import Shard, Sizes
@@ -60,6 +62,10 @@ class Strategy(ABC):
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         """Why it cannot run on ``ranks``, with values that would work; or None."""
 
+    def settled(self, workload: Workload, ranks: int) -> Strategy:
+        """Itself, with what it chooses among by the workload's bytes as plain options."""
+        return self
+
     @abstractmethod
     def layout(self, workload: Workload, ranks: int) -> Layout:
         """The axis that is sharded while each sublayer of the stack runs."""
@@ -92,7 +98,7 @@ class Strategy(ABC):
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
     ) -> Traffic:
         """Transfers of ``sublayer`` while ``axis`` is sharded; by default, of its side input."""
-        return gather_traffic(sublayer, workload, ranks)
+        return gather_traffic(sublayer, workload, partial(self.shard, workload, ranks=ranks))
 
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
         """The projection into a sublayer: (…, H) and the current shard -> (…, *out)."""
@@ -117,13 +123,4 @@ class Strategy(ABC):
     @final
     def traffic(self, workload: Workload, ranks: int) -> list[Transfer]:
         """Every transfer of one step, predicted without running."""
-        transfers = cache(partial(self.transfers, workload, ranks))
-        moves = step_traffic.moves_along(workload.places, self.layout(workload, ranks))
-        sent = (each for move in moves for each in transfers(move))
-        return [*sent, *step_traffic.gradient_sums(workload, ranks, self.cuts_weights)]
-
-    @final
-    def transfers(self, workload: Workload, ranks: int, move: step_traffic.Move) -> list[Transfer]:
-        """Transfers of a sublayer in a step, with those of the switch to its axis."""
-        own = self.sublayer_traffic(move.place.sublayer, workload, move.axis, ranks)
-        return step_traffic.in_a_step(workload, ranks, move, own, self.ends_in_transfer)
+        return transfers_of_step(self, workload, ranks)

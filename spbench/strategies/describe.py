@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from spbench.strategies.courses import courses, mean_bytes
 from spbench.strategies.registry import UnknownStrategyError, load
+from spbench.strategies.switches import switch_traffic
 from spbench.workload.block import Sublayer
 from spbench.workload.case import Case, Cell
 from spbench.workload.mesh import Mesh
 from spbench.workload.predicted import Lane, Leg, Prediction, Sent
 from spbench.workload.sent_counts import busiest_rank, by_busiest
-from spbench.workload.traffic import Transfer, switch
+from spbench.workload.traffic import Transfer
 from spbench.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def _legs(
         sublayer, axis, after = key
         if key not in made:
             forward, _ = strategy.sublayer_traffic(sublayer, workload, axis, ranks)
-            hop = sent(switch(workload, axis, after, ranks)) if after != axis else None
-            made[key] = Leg(axis=axis, transfers=tuple(map(sent, forward)), switch=hop)
+            hops = map(sent, switch_traffic(strategy, workload, axis, after, ranks))
+            made[key] = Leg(axis=axis, transfers=tuple(map(sent, forward)), switch=next(hops, None))
         legs.append(made[key])
     return tuple(legs)

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import ClassVar, final
 
 from spbench.strategies.base import Layout, Strategy
+from spbench.strategies.switches import transfers_of
 from spbench.workload.block import Sublayer
 from spbench.workload.sharding import Shard
 from spbench.workload.step_traffic import Move
@@ -99,7 +100,7 @@ def _cheapest_axis(strategy: FixedAxis, known: Known, ranks: int) -> str:
 
     def cost(axis: str) -> tuple[float, float]:
         sent = sum(
-            times * waited_bytes(strategy.transfers(workload, ranks, Move(place, axis, axis)))
+            times * waited_bytes(transfers_of(strategy, workload, ranks, Move(place, axis, axis)))
             for place, times in places.items()
         )
         return sent, strategy.shard(workload, axis, ranks).imbalance

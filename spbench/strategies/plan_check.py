@@ -11,6 +11,7 @@ from functools import cache
 from math import inf
 
 from spbench.strategies.base import Strategy
+from spbench.strategies.switches import transfers_of
 from spbench.workload.step_traffic import Move
 from spbench.workload.traffic import waited_bytes
 from spbench.workload.workload import Workload
@@ -39,7 +40,7 @@ def _least_bytes(strategy: Strategy, workload: Workload, ranks: int) -> float | 
 
     @cache
     def cost(move: Move) -> float:
-        return waited_bytes(strategy.transfers(workload, ranks, move))
+        return waited_bytes(transfers_of(strategy, workload, ranks, move))
 
     first, *others = workload.places
     best = {axis: cost(Move(first, axis, axis)) for axis in choices[first.sublayer]}

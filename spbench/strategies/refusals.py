@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spbench.workload.block import Attention, CrossAttention, Sublayer
 from spbench.workload.workload import Workload
 
@@ -84,6 +86,21 @@ def groups_why_not(ranks: int, **sizes: str) -> str | None:
     if size == "auto" or ranks % int(size) == 0:
         return None
     return f"{ranks} ranks do not make groups of {option}={size}; use a multiple of {size} ranks"
+
+
+def across_misfit(across: str, known: Sequence[str]) -> str | None:
+    """Why the option ``across`` names no strategy that could attend there; or None."""
+    if across in known:
+        return None
+    return f"across={across} is not known; it may be {', '.join(known)}"
+
+
+def no_order_kept(name: str, axis: str) -> str:
+    """Why strategy ``name``, which cuts ``axis`` out of order, cannot attend among switches."""
+    return (
+        f"under a causal mask {name} gives each rank an early and a late chunk of {axis}, but a "
+        "switch needs positions in their order; leave out the option across, or use 1 rank"
+    )
 
 
 def nothing_to_switch(workload: Workload) -> str:

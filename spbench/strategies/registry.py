@@ -31,6 +31,7 @@ BUILT_IN = {
 }
 ACROSS = ("ring", "kv-gather", "attention-2d")
 """Those that may attend across groups of ranks that share heads."""
+EXCHANGES = ("ulysses", *ACROSS, "usp")  # those that may attend to all axes joined
 
 
 class UnknownStrategyError(Failure, ValueError):

@@ -21,8 +21,9 @@ from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
 from spbench.layers.head_groups import HEADS, Across, first_bytes, traffic_in_groups
 from spbench.layers.head_parallel import attend_by_heads
+from spbench.strategies import refusals
 from spbench.strategies.fixed_axis import AUTO, FixedAxis, Known
-from spbench.strategies.refusals import grouped_why_not, groups_why_not, heads_why_not, size_misfit
+from spbench.strategies.refusals import groups_why_not, heads_why_not
 from spbench.strategies.registry import ACROSS, load
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.mesh import Mesh
@@ -47,9 +48,8 @@ class USP(FixedAxis):
         return cast("FixedAxis", load(f"{self.across}:shard-axis={self.shard_axis}{rows}"))
 
     def misfit(self, workload: Workload) -> str | None:
-        if self.across not in ACROSS:
-            return f"across={self.across} is not known; it may be {', '.join(ACROSS)}"
-        return size_misfit(ulysses=self.ulysses) or self.other.misfit(workload)
+        unfit = refusals.across_misfit(self.across, ACROSS)
+        return unfit or refusals.size_misfit(ulysses=self.ulysses) or self.other.misfit(workload)
 
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         unfit = groups_why_not(ranks, ulysses=self.ulysses)
@@ -59,7 +59,9 @@ class USP(FixedAxis):
         return unfit or super().why_not(workload, ranks)
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
-        unfit = grouped_why_not(axis, workload) or self.other.why_not_along(axis, workload, 1)
+        unfit = refusals.grouped_why_not(axis, workload) or self.other.why_not_along(
+            axis, workload, 1
+        )
         return super().why_not_along(axis, workload, ranks) or unfit
 
     def mesh(self, workload: Workload, ranks: int) -> dict[str, int]:

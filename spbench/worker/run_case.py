@@ -43,6 +43,7 @@ def run_case(case: Case, group: Group, observer: Observer, asked: Collection[str
     why_not = strategy.misfit(case.workload) or strategy.why_not(case.workload, case.ranks)
     if why_not is not None:
         return Sample(rank=group.rank, status="skipped", reason=why_not)
+    strategy = strategy.settled(case.workload, case.ranks)  # a reduced workload may choose anew
     torch.manual_seed(case.seed + group.rank)
     planted = {} if observer.fault is None else observer.fault.environment
     environment = {name: shown(name, os.environ.get(name, "")) for name in asked} | planted
@@ -141,6 +142,7 @@ def verify_all(checks: Sequence[GateCheck], group: Group, observer: Observer) ->
         if declined:
             yield Checked(declined=declined)
             continue
+        strategy = strategy.settled(check.workload, group.size)
         with observer.phase(f"{check.strategy} on {check.workload.name}"):
             workload = workload_to_compare(check.workload, group)
             wanted = workload, check.sharpness

@@ -57,6 +57,7 @@ class Step:
         self._observer = observer or Observer()
         self.dtype: torch.dtype = getattr(torch, workload.dtype)
         self.train = workload.mode == "train"
+        strategy = strategy.settled(workload, transports.strategy.size)
         mesh = Mesh.of(strategy.mesh(workload, transports.strategy.size))
         self.comm = Collectives(transports.strategy, mesh)
         for axis, _ in mesh.axes:

@@ -100,6 +100,12 @@ class Shard:
     def length(self) -> int:
         return sum(self.sizes)
 
+    @property
+    def keeps_order(self) -> bool:
+        """Whether rank order is the order of positions."""
+        runs = [run for own in self.runs for run in own if run[1]]
+        return runs == sorted(runs)
+
     @cached_property
     def is_even(self) -> bool:
         """Whether all ranks hold as many positions."""

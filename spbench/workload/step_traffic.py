@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from spbench.workload.block import Place
 from spbench.workload.flops import is_modulated, parameters
 from spbench.workload.sharding import Sizes
-from spbench.workload.traffic import Traffic, Transfer, switch
+from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import DTYPE_BYTES, Workload
 
 
@@ -53,17 +53,15 @@ def shared_length(workload: Workload, axis: str) -> int:
 
 
 def in_a_step(
-    workload: Workload, ranks: int, move: Move, own: Traffic, ends_in_transfer: bool
+    workload: Workload, place: Place, own: Traffic, switches: Traffic, ends_in_transfer: bool
 ) -> list[Transfer]:
-    """Transfers of a sublayer, which are its ``own``, and of the switch before it.
+    """Transfers of a sublayer, which are its ``own``, and of the ``switches`` before it.
 
     Under checkpointing, backward runs each block's forward again, from the block's input
     to the last tensor that backward needs: the switch into the block is not repeated, nor
     is a transfer at its very end, unless a gate behind it needs the result.
     """
-    place, before, axis, (forward, backward) = move.place, move.before, move.axis, own
-    there = [switch(workload, before, axis, ranks)] if before != axis else []
-    back = [switch(workload, axis, before, ranks)] if before != axis else []
+    (forward, backward), (there, back) = own, switches
     if workload.mode != "train":
         return there + forward
     repeated = forward if place.is_first else there + forward

@@ -157,12 +157,6 @@ def streams(sublayer: Sublayer, workload: Workload, axis: str, ranks: int) -> li
     return passing
 
 
-def switch(workload: Workload, before: str, after: str, ranks: int) -> Transfer:
-    """The all-to-all that moves the activation's sharding from one axis to another."""
-    sizes = (shard_sizes(workload.axes[axis], ranks) for axis in (before, after))
-    return Transfer.all_to_all(workload.activation_bytes, *sizes)
-
-
 def waited_bytes(transfers: Iterable[Transfer]) -> float:
     """Bytes that ranks wait for: the busiest rank's of each transfer but the gradients' sum."""
     return float(sum(each.most for each in transfers if each.phase != "gradients"))

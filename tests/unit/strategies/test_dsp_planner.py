@@ -11,10 +11,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from spbench.strategies.dsp import DSP
-from spbench.strategies.registry import BUILT_IN, load
+from spbench.strategies.plan_check import why_not_cheapest
+from spbench.strategies.registry import BUILT_IN, EXCHANGES, load
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.sharding import shard_sizes
+from spbench.workload.traffic import waited_bytes
 from spbench.workload.workload import Workload
 
 AXES = ("a", "b", "c", "d")
@@ -142,12 +144,12 @@ def of_heads(sublayer: Sublayer, work: Workload, axis: str, ranks: int) -> float
 @given(stacks())
 def test_never_a_byte_more_than_brute_force(case: tuple[Workload, int]) -> None:
     """No layout that never shards the attended axis sends less."""
-    work, ranks = case
-    assume(DSP().why_not(work, ranks) is None)
-    layout = DSP().layout(work, ranks)
+    (work, ranks), dsp = case, DSP(across="ulysses")
+    assume(dsp.why_not(work, ranks) is None)
+    layout = dsp.layout(work, ranks)
     least, every = brute_force(work, ranks)
     assert every[layout] <= least * (1 + 1e-12)
-    counted = sum(max(t.sent) for t in DSP().traffic(work, ranks) if t.phase != "gradients")
+    counted = sum(max(t.sent) for t in dsp.traffic(work, ranks) if t.phase != "gradients")
     assert float(counted) == pytest.approx(every[layout], rel=1e-12)
 
 
@@ -201,11 +203,41 @@ def test_all_axes_joined_leave_nothing_to_shard() -> None:
     assert "joins time, height, width, which leaves no axis to shard" in why
 
 
+@examples(100)
+@given(stacks())
+def test_what_attends_to_all_axes_sends_least(case: tuple[Workload, int]) -> None:
+    """By default no other exchange would send less in a step, switches and all."""
+    work, ranks = case
+    assume(DSP().why_not(work, ranks) is None)
+    each = [DSP(across=name) for name in EXCHANGES]
+    sent = [waited_bytes(x.traffic(work, ranks)) for x in each if not x.why_not(work, ranks)]
+    assert waited_bytes(DSP().traffic(work, ranks)) == pytest.approx(min(sent), rel=1e-9)
+    assert why_not_cheapest(DSP(), work, ranks) is None
+
+
+def test_what_attends_to_all_axes_depends_on_heads() -> None:
+    """Ulysses where heads suffice; where they do not or keys are few, a ring or groups; none
+    but Ulysses keeps positions in order under a causal mask."""
+    work = with_settings(
+        find("mixed", "verify"),
+        ["block=[{attention: time}, {mlp: 2}, {attention: [time, height, width]}]", "kv_heads=8"],
+    )
+    chosen = {
+        settings: load("dsp").settled(with_settings(work, list(settings)), 4)
+        for settings in ((), ("kv_heads=1", "heads=16"), ("heads=2", "kv_heads=2"))
+    }
+    assert [each.across for each in chosen.values()] == ["ulysses", "ring", "usp"]
+    masked = find("mixed", "verify")
+    assert load("dsp").settled(masked, 4).across == "ulysses"
+    why = load("dsp:across=ring").why_not(masked, 4)
+    assert why is not None and "early and a late chunk of time" in why
+
+
 def test_joint_attention_among_others_shares_its_heads() -> None:
     """A mixed stack runs: axial sublayers by switching, the joint one by heads, and says so."""
     work, dsp = find("mixed", "verify"), load("dsp")
     assert dsp.why_not(work, 4) is None
-    assert "heads are shared out" in dsp.notes(work, 4)
+    assert dsp.notes(work, 4).endswith("it goes by ulysses, which sends the fewest bytes")
     assert not dsp.notes(find("dsp-720m"), 4)
     layout = dsp.layout(work, 4)
     for sublayer, axis in zip(work.stack, layout, strict=True):

@@ -33,7 +33,7 @@ def test_options_become_fields() -> None:
         ("kv_all_gather", "Did you mean 'kv-gather'"),
         ("tp", "Did you mean 'megatron-sp'"),
         ("rsa:reduce-scater", "Did you mean 'reduce-scatter'"),
-        ("dsp:x", "It has no options"),
+        ("dsp:acros=ring", "Did you mean 'across'"),
         ("rsa:reduce-scatter=maybe", "a flag"),
         ("ulysses:shard-axis", "needs a value"),
         ("", "unknown strategy ''"),

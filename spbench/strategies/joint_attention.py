@@ -1,0 +1,48 @@
+"""Strategies that attend for another one, where all axes are joined and it has none to shard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from spbench.strategies.fixed_axis import AUTO, FixedAxis
+from spbench.strategies.refusals import no_order_kept
+from spbench.strategies.registry import EXCHANGES, load
+from spbench.workload.workload import Workload
+
+
+def exchange(name: str) -> FixedAxis:
+    """The strategy of that name."""
+    return cast("FixedAxis", load(name))
+
+
+def joint_alone(workload: Workload) -> Workload | None:
+    """A block of the attentions that join all axes, and nothing else; None: there is none."""
+    joint = [each for each in workload.attentions if set(each.axes) == set(workload.axes)]
+    if not joint:
+        return None
+    return workload.model_copy(update={"stacks": None, "depth": 1, "block": tuple(joint)})
+
+
+def fitting(across: str, joint: Workload, ranks: int) -> list[str]:
+    """Those of ``across``, which may be ``auto``, that can attend among switches."""
+    return [name for name in _names(across) if _why_not(name, joint, ranks) is None]
+
+
+def none_fits(across: str, joint: Workload, ranks: int) -> str | None:
+    """Why none of ``across`` can attend among switches: what the first lacks; or None."""
+    reasons = [_why_not(name, joint, ranks) for name in _names(across)]
+    return None if None in reasons else reasons[0]
+
+
+def _names(across: str) -> Sequence[str]:
+    return EXCHANGES if across == AUTO else (across,)
+
+
+def _why_not(name: str, joint: Workload, ranks: int) -> str | None:
+    other = exchange(name)
+    unfit = other.why_not(joint, ranks)
+    if unfit is not None:
+        return unfit
+    mixed = [axis for axis in joint.axes if not other.shard(joint, axis, ranks).keeps_order]
+    return no_order_kept(name, mixed[0]) if mixed else None

@@ -1,0 +1,41 @@
+"""A strategy's transfers sublayer by sublayer, with the switches between their shardings."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from spbench.workload import step_traffic
+from spbench.workload.step_traffic import Move
+from spbench.workload.traffic import Transfer
+from spbench.workload.workload import Workload
+
+if TYPE_CHECKING:
+    from spbench.strategies.base import Strategy
+
+
+def switch_traffic(
+    strategy: Strategy, workload: Workload, before: str, after: str, ranks: int
+) -> list[Transfer]:
+    """What moves the activation's sharding from one axis to another; nothing if it stays."""
+    if before == after:
+        return []
+    sizes = (strategy.shard(workload, axis, ranks).sizes for axis in (before, after))
+    return [Transfer.all_to_all(workload.activation_bytes, *sizes)]
+
+
+def transfers_of(strategy: Strategy, workload: Workload, ranks: int, move: Move) -> list[Transfer]:
+    """Transfers of a sublayer in a step, with those of the switch to its axis."""
+    place, before, axis = move.place, move.before, move.axis
+    own = strategy.sublayer_traffic(place.sublayer, workload, axis, ranks)
+    there = switch_traffic(strategy, workload, before, axis, ranks)
+    back = switch_traffic(strategy, workload, axis, before, ranks)
+    return step_traffic.in_a_step(workload, place, own, (there, back), strategy.ends_in_transfer)
+
+
+def transfers_of_step(strategy: Strategy, workload: Workload, ranks: int) -> list[Transfer]:
+    """Every transfer of one step, predicted without running."""
+    known = cache(lambda move: transfers_of(strategy, workload, ranks, move))
+    moves = step_traffic.moves_along(workload.places, strategy.layout(workload, ranks))
+    sent = (each for move in moves for each in known(move))
+    return [*sent, *step_traffic.gradient_sums(workload, ranks, strategy.cuts_weights)]
