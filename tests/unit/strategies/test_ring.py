@@ -16,9 +16,15 @@ from spbench.comm.transport import Several
 from spbench.layers import blockwise
 from spbench.layers.attention import Scores, attend_whole
 from spbench.strategies.registry import load
+from spbench.workload.catalogue import find
+from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard
 
 LENGTH, RANKS = 32, 4
+HEADS = 32
+"""Enough that a mean error does not hang on a few rows."""
+SEQUENCE = find("attention-only", "verify")
+"""Any workload: the meshes here go by ranks alone."""
 
 
 @pytest.fixture
@@ -113,7 +119,7 @@ def test_gradients_travel_in_float32_unless_halved(strategy: str, bytes_each: in
 def gapped(blocks: int, gap: float) -> list[Tensor]:
     """q, k, v and a gradient in bfloat16; scores of one block of keys are above those of the next
     by ``gap`` and more, in no order of the blocks."""
-    q, k, v, grad = (torch.randn(1, 64, 2, 16).bfloat16() for _ in range(4))
+    q, k, v, grad = (torch.randn(1, 64, HEADS, 16).bfloat16() for _ in range(4))
     q[..., 0] = 8.0
     heights = torch.randperm(blocks).repeat_interleave(64 // blocks)
     k[..., 0] = (gap * heights * 16**0.5 / 8.0)[:, None]  # a score is the product over sqrt(16)
@@ -126,9 +132,10 @@ def errors(strategy: str, ranks: int, given: list[Tensor]) -> list[float]:
     out = attend_whole(*exact, Scores(dims=(1,)))
     right = [out.detach(), *torch.autograd.grad(out, exact, given[3].double())]
     shard = Shard.even(1, given[0].shape[1], ranks)
+    mesh = Mesh.of(load(strategy).mesh(SEQUENCE, ranks))
 
     def rank_main(transport: ThreadTransport) -> list[Tensor]:
-        comm = Collectives(transport)
+        comm = Collectives(transport, mesh)
         *mine, grad = (comm.take(x, shard) for x in given)
         q, k, v = (x.detach().requires_grad_() for x in mine)
         out = load(strategy).attend(q, k, v, Scores(dims=(1,)), shard, comm)
@@ -139,12 +146,13 @@ def errors(strategy: str, ranks: int, given: list[Tensor]) -> list[float]:
     return [float((found.double() - exact).norm() / exact.norm()) for found, exact in pairs]
 
 
+@pytest.mark.parametrize("strategy", ["ring", "attention-2d"])
 @pytest.mark.parametrize("gap", [0.0, 200.0])
-def test_the_error_does_not_grow_with_ranks(gap: float) -> None:
-    """A ring of 32 blocks in bfloat16 is as near to float64 as one device, whatever the gaps
-    between the blocks' log-sum-exps."""
+def test_the_error_does_not_grow_with_ranks(strategy: str, gap: float) -> None:
+    """A ring of 32 blocks in bfloat16, or a grid of 4 x 8, is as near to float64 as one device,
+    whatever the gaps between the blocks' log-sum-exps."""
     given = gapped(32, gap)
-    by_ranks = {ranks: errors("ring", ranks, given) for ranks in (1, 2, 8, 32)}
+    by_ranks = {ranks: errors(strategy, ranks, given) for ranks in (1, 2, 8, 32)}
     for ranks in (2, 8, 32):
         for found, alone in zip(by_ranks[ranks], by_ranks[1], strict=True):
             assert found < 1.5 * alone, by_ranks
