@@ -96,6 +96,7 @@ def _legs(
         if key not in made:
             forward, _ = strategy.sublayer_traffic(sublayer, workload, axis, ranks)
             hops = map(sent, switch_traffic(strategy, workload, axis, after, ranks))
-            made[key] = Leg(axis=axis, transfers=tuple(map(sent, forward)), switch=next(hops, None))
+            moved = tuple(x for x in map(sent, forward) if x.sent_bytes)  # no ring of one rank
+            made[key] = Leg(axis=axis, transfers=moved, switch=next(hops, None))
         legs.append(made[key])
     return tuple(legs)

@@ -118,13 +118,14 @@ def _name(sublayer: Sublayer, width: int, text: int) -> list[str]:
             words += ["causal"] if sublayer.causal else []
             words += [f"to {sublayer.projection}"] if sublayer.projection else []
             words += [f"pair bias {sublayer.pair_bias}"] if sublayer.pair_bias else []
-            words += ["beside", *_words_of(sublayer.beside)] if sublayer.beside else []
+            words += [" ".join(["beside", *_words_of(sublayer.beside)])] if sublayer.beside else []
         case CrossAttention():
             words = ["cross", f"to {sublayer.length}"]
             words += [f"{sublayer.heads} heads"] if sublayer.heads else []
         case Mlp():
             words = _words_of(sublayer)
-    words += ["double"] if not isinstance(sublayer, CrossAttention) and sublayer.double else []
+    if not isinstance(sublayer, CrossAttention) and sublayer.double:
+        words.append("double-stream")
     return [line for word in words for line in textwrap.wrap(word, width)]
 
 

@@ -113,7 +113,7 @@ def _transfers(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
     legs = [(frame.at(i), lane.legs[i]) for i in frame.sublayers if lane.legs[i].transfers]
     figures = [picture.figure(leg.sent_bytes) for _, leg in legs]
     brief = [(at, f"{_listed(leg)} {n}") for (at, leg), n in zip(legs, figures, strict=True)]
-    if has_room(brief, GAP) and has_room([*brief[-1:], (frame.end + 1, "")]):
+    if has_room(brief, GAP) and has_room([*brief[-1:], (frame.width + 1, "")]):
         yield from [packed(brief)] if brief else []
         return
     for row in range(max(len(leg.transfers) for _, leg in legs)):
