@@ -40,17 +40,18 @@ def traffic_in_groups(
     return [there, *forward, out], [back, *backward, home]
 
 
-def first_bytes(
+def first_cost(
     attention: Attention, workload: Workload, axis: str, held: Sizes, size: int, across: Across
 ) -> float:
-    """What the first of these ranks sends, as no other sends more if all shards are even.
+    """What the first of these ranks sends, by how many more heads it has than the mean of them.
 
-    ``held``: what each group of ``size`` ranks holds.
+    No other sends more if all shards are even. ``held``: what each group of ``size`` ranks holds.
     """
     shares = share_heads(workload.heads, workload.key_heads, size)
     inside = traffic_by_heads(attention, workload, axis, shard_sizes(held[0], size))
     first = _with_heads(workload, shares.queries[0], shares.matched_size(0))
-    return sum(waited_bytes(way) for way in (*inside, *across(first)))
+    sent = sum(waited_bytes(way) for way in (*inside, *across(first)))
+    return sent * (shares.queries[0] * size / workload.heads)
 
 
 def _with_heads(workload: Workload, heads: int, key_heads: int) -> Workload:

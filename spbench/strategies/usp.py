@@ -19,7 +19,7 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
-from spbench.layers.head_groups import HEADS, Across, first_bytes, traffic_in_groups
+from spbench.layers.head_groups import HEADS, Across, first_cost, traffic_in_groups
 from spbench.layers.head_parallel import attend_by_heads
 from spbench.strategies import refusals
 from spbench.strategies.fixed_axis import AUTO, FixedAxis, Known
@@ -97,14 +97,14 @@ class USP(FixedAxis):
     def _across(self, attention: Attention, axis: str, groups: int) -> Across:
         return lambda part: self.other.sublayer_traffic(attention, part, axis, groups)
 
-    def sent_by_first(self, size: int, workload: Workload, ranks: int) -> float:
-        """What the first rank sends around attentions in groups of ``size``; inf: it cannot."""
+    def cost(self, size: int, workload: Workload, ranks: int) -> float:
+        """What attention in groups of ``size`` costs the first rank, in bytes; inf: it cannot."""
         groups, fixed = ranks // size, replace(self, ulysses=str(size))
         if fixed.why_not(workload, ranks) is not None:
             return inf
         return min(
             sum(
-                first_bytes(each, workload, axis, held, size, self._across(each, axis, groups))
+                first_cost(each, workload, axis, held, size, self._across(each, axis, groups))
                 for each in workload.attentions
                 if axis in each.axes
             )
@@ -125,6 +125,6 @@ class USP(FixedAxis):
 
 @lru_cache(maxsize=100)
 def _cheapest(strategy: USP, known: Known, ranks: int) -> int:
-    """The ranks of a group for the fewest bytes; of several such the most."""
+    """The ranks of a group for the fewest bytes and even heads; of several such the most."""
     sizes = [size for size in range(ranks, 0, -1) if ranks % size == 0]
-    return min(sizes, key=lambda size: strategy.sent_by_first(size, known.workload, ranks))
+    return min(sizes, key=lambda size: strategy.cost(size, known.workload, ranks))

@@ -13,6 +13,7 @@ from spbench.comm.transport import Transport
 from spbench.layers import attention_grid
 from spbench.layers.blockwise import Part, merge
 from spbench.strategies.registry import load
+from spbench.workload.catalogue import find
 from spbench.workload.mesh import Groups, Members
 from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
@@ -131,6 +132,22 @@ def test_groups_of_the_fewest_bytes() -> None:
     assert load("usp").mesh(JOINT, 8) == {"ring": 2, "heads": 4}
     assert sent[4] == min(sent.values())
     assert load("usp").mesh(UNEVEN_HEADS, 5) == {"ring": 1, "heads": 5}
+
+
+def test_groups_that_heads_divide_by() -> None:
+    """16 heads on 24 ranks: groups of 12 send 8 % less than groups of 8, but four ranks of each
+    have two heads, 3/2 of the mean, where in groups of 8 all have two: those are taken."""
+    work = find("dsp-720m")
+    sent = {
+        size: sum(
+            transfer.most
+            for transfer in load(f"usp:ulysses={size}").traffic(work, 24)
+            if transfer.phase != "gradients"
+        )
+        for size in (8, 12)
+    }
+    assert 1.05 < sent[8] / sent[12] < 1.10
+    assert load("usp").mesh(work, 24) == {"ring": 3, "heads": 8}
 
 
 def complaint(strategy: str) -> str:
