@@ -58,19 +58,20 @@ class Collectives:
     """The collectives of one group of ranks."""
 
     def __init__(
-        self, transport: Transport, mesh: Mesh | None = None, of_mesh: Transport | None = None
+        self, transport: Transport, mesh: Mesh | None = None, whole: Collectives | None = None
     ) -> None:
-        """``of_mesh``: the transport of all ranks of the mesh; None: this is it."""
-        self.transport, self._of_mesh = transport, of_mesh
+        """``whole``: those of all ranks, of which these are a group; None: these are all."""
+        self.transport, self._whole = transport, whole
         self.mesh = mesh or Mesh.of({"sequence": transport.size})
         self.rank, self.size = transport.rank, transport.size
 
     def along(self, *axes: str) -> Collectives:
-        """The collectives of this rank's group of these axes of the mesh."""
-        if len(self.mesh.axes) == 1:
+        """The collectives of this rank's group of these axes, whose mesh has these alone."""
+        if len(self.mesh.axes) in (1, len(axes)):
             return self
-        whole = self._of_mesh or self.transport
-        return Collectives(whole.along("+".join(axes), self.mesh.groups(*axes)), self.mesh, whole)
+        whole = self._whole or self
+        part = whole.transport.along("+".join(axes), whole.mesh.groups(*axes))
+        return Collectives(part, self.mesh.only(*axes), whole)
 
     def take(self, whole: Tensor, shard: Shard) -> Tensor:
         """This rank's part of a tensor that every rank holds. Moves nothing.

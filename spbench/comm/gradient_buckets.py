@@ -1,7 +1,8 @@
 """The gradient all-reduce of replicated weights, overlapped with the backward pass.
 
 A rank computes what its own shard contributes to the gradient of a weight that all ranks hold; the
-sum over the ranks is the gradient. Gradients are packed into buckets in the reverse order of use. A
+sum over the ranks is the gradient. Where groups of ranks cut weights, a part is summed over the
+ranks of all groups that hold it. Gradients are packed into buckets in the reverse order of use. A
 bucket leaves as soon as it is full, in the same order on every rank, and on a process group of its
 own, so that the strategy's transfers do not queue behind it. DistributedDataParallel does the same,
 but its bytes could not be counted.
@@ -10,8 +11,8 @@ but its bytes could not be counted.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from typing import final
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -22,19 +23,35 @@ from spbench.comm.transport import Handle
 BUCKET_BYTES = 25 * 2**20
 
 
+Axes = tuple[str, ...]
+"""Axes of the mesh."""
+
+
+class Bucket(NamedTuple):
+    """Gradients that are summed together, over the ranks of these axes."""
+
+    axes: Axes
+    parameters: list[nn.Parameter]
+
+
 @final
 class GradientSum:
-    """Sums ``parameter.grad`` over the ranks, for parameters that all of them hold."""
+    """Sums ``parameter.grad`` over the ranks that hold the parameter."""
 
     def __init__(
         self,
         parameters: Sequence[nn.Parameter],
         comm: Collectives,
         bucket_bytes: int = BUCKET_BYTES,
+        over: Callable[[nn.Parameter], Axes] | None = None,
     ) -> None:
+        """``over``: the axes that a gradient is summed over; by default all of the mesh."""
         self._comm = comm
-        self._buckets = fill_buckets(parameters, bucket_bytes)
-        self._bucket_of = {p: i for i, bucket in enumerate(self._buckets) for p in bucket}
+        self._buckets = fill_buckets(parameters, over or (lambda _: comm.mesh.names), bucket_bytes)
+        for bucket in self._buckets:
+            comm.along(*bucket.axes)  # here ranks meet to make their groups
+        places = enumerate(self._buckets)
+        self._bucket_of = {p: i for i, bucket in places for p in bucket.parameters}
         # A parameter that held this object would keep itself alive: hooks are not collected.
         this = weakref.ref(self)
 
@@ -48,7 +65,7 @@ class GradientSum:
 
     def restart(self) -> None:
         """Be ready for a step, also where the last one was given up."""
-        self._missing = [len(bucket) for bucket in self._buckets]
+        self._missing = [len(bucket.parameters) for bucket in self._buckets]
         self._flying: list[Handle] = []
 
     def _ready(self, parameter: Tensor) -> None:
@@ -56,14 +73,14 @@ class GradientSum:
         while len(self._flying) < len(self._buckets) and not self._missing[len(self._flying)]:
             self._launch(self._buckets[len(self._flying)])
 
-    def _launch(self, bucket: list[nn.Parameter]) -> None:
+    def _launch(self, bucket: Bucket) -> None:
         """Each ``.grad`` becomes a view into its bucket: no gradient is held twice."""
+        own = bucket.parameters
         with self._comm.transport.phase("gradients"):
-            flat = torch.cat([p.grad.view(-1) for p in bucket if p.grad is not None])
-            parts = flat.split([p.numel() for p in bucket])
-            for parameter, part in zip(bucket, parts, strict=True):
+            flat = torch.cat([p.grad.view(-1) for p in own if p.grad is not None])
+            for parameter, part in zip(own, flat.split([p.numel() for p in own]), strict=True):
                 parameter.grad = part.view(parameter.shape)
-            self._flying.append(self._comm.all_reduce_(flat))
+            self._flying.append(self._comm.along(*bucket.axes).all_reduce_(flat))
 
     def finish(self) -> None:
         """Wait until every gradient is the sum over the ranks."""
@@ -73,15 +90,22 @@ class GradientSum:
 
 
 def fill_buckets(
-    parameters: Sequence[nn.Parameter], bucket_bytes: int = BUCKET_BYTES
-) -> list[list[nn.Parameter]]:
-    """Parameters in the order in which their gradients leave, by what leaves together."""
-    buckets: list[list[nn.Parameter]] = []
-    room = 0
+    parameters: Sequence[nn.Parameter],
+    over: Callable[[nn.Parameter], Axes],
+    bucket_bytes: int = BUCKET_BYTES,
+) -> list[Bucket]:
+    """What leaves together, in the order in which buckets are opened: one at a time for the same
+    axes. A parameter over none is in no bucket."""
+    buckets: list[Bucket] = []
+    latest: dict[Axes, Bucket] = {}
+    room: dict[Axes, int] = {}
     for parameter in reversed(parameters):
-        if not buckets or parameter.nbytes > room:
-            buckets.append([])
-            room = bucket_bytes
-        buckets[-1].append(parameter)
-        room -= parameter.nbytes
+        if not (axes := over(parameter)):
+            continue
+        if parameter.nbytes > room.get(axes, -1):
+            latest[axes] = Bucket(axes, [])
+            buckets.append(latest[axes])
+            room[axes] = bucket_bytes
+        latest[axes].parameters.append(parameter)
+        room[axes] -= parameter.nbytes
     return buckets

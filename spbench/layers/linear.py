@@ -18,7 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from spbench.comm.collectives import Collectives
 from spbench.layers.memory_order import in_memory_order
+from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard, Sizes, runs_of, shard_sizes
 
 
@@ -57,10 +59,38 @@ class LinearSpec:
         return Shard(dim, tuple(zip(*by_stretch, strict=True)))
 
 
+def cut_by_neighbours(spec: LinearSpec, dim: int, comm: Collectives) -> Shard:
+    """Each rank's part of a weight that every group of the mesh's last axis cuts alike."""
+    size = comm.mesh.size_of(comm.mesh.last)
+    return spec.part(dim, size).among([rank % size for rank in range(comm.size)])
+
+
 def part_of(parameter: nn.Parameter) -> Shard | None:
     """This rank's part of the whole weight; None: all of it."""
     part: Shard | None = getattr(parameter, "shard", None)
     return part
+
+
+def is_of_heads(parameter: nn.Parameter) -> bool:
+    """Whether every head adds to its gradient: a rank with some of the heads has a part of it."""
+    of_heads: bool = getattr(parameter, "of_heads", False)
+    return of_heads
+
+
+def mark_of_heads(*parameters: nn.Parameter) -> None:
+    for parameter in parameters:
+        parameter.of_heads = True  # type: ignore[attr-defined]
+
+
+def summed_over(parameter: nn.Parameter, mesh: Mesh, holds_whole: bool) -> tuple[str, ...]:
+    """The axes of the mesh whose ranks each compute a part of a gradient.
+
+    ``holds_whole``: whether neighbours hold all positions of their group.
+    """
+    is_repeated = holds_whole and not is_of_heads(parameter)
+    if part_of(parameter) is not None or is_repeated:
+        return mesh.without(mesh.last)
+    return mesh.names
 
 
 def empty_parameter(shape: tuple[int, ...], part: Shard | None, rank: int = 0) -> nn.Parameter:

@@ -14,7 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
-from spbench.layers.linear import LinearSpec, Stretch, empty_parameter
+from spbench.layers.linear import (
+    LinearSpec,
+    Stretch,
+    cut_by_neighbours,
+    empty_parameter,
+    mark_of_heads,
+)
 from spbench.layers.memory_order import in_memory_order
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.fields import ACROSS_HEADS
@@ -33,6 +39,7 @@ class EachHeadNorm(nn.Module):
     def __init__(self, head_dim: int) -> None:
         super().__init__()
         self.q_norm, self.k_norm = nn.RMSNorm(head_dim, eps=EPS), nn.RMSNorm(head_dim, eps=EPS)
+        mark_of_heads(*self.parameters())
 
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return in_memory_order(self.q_norm, q, 2), in_memory_order(self.k_norm, k, 2)
@@ -53,7 +60,7 @@ class AcrossHeadsNorm(nn.Module):
     def _scale(self, workload: Workload, heads: int) -> nn.Module:
         units, shape = workload.key_heads, (heads, workload.head_size)
         spec = LinearSpec(in_shape=(), out_shape=shape, stretches=(Stretch(units, heads // units),))
-        part = spec.part(0, self.comm.size) if self.is_cut else None
+        part = cut_by_neighbours(spec, 0, self.comm) if self.is_cut else None
         holder = nn.Module()
         holder.weight = empty_parameter(shape, part, self.comm.rank)
         return holder
@@ -62,7 +69,8 @@ class AcrossHeadsNorm(nn.Module):
         weights = self.q_norm.get_parameter("weight"), self.k_norm.get_parameter("weight")
         if not self.is_cut:
             return _normed(q, weights[0]), _normed(k, weights[1])
-        squares = self.comm.all_reduce(torch.stack([_squares(q), _squares(k)]))
+        others = self.comm.along(self.comm.mesh.last)
+        squares = others.all_reduce(torch.stack([_squares(q), _squares(k)]))
         means = (total / numbers for total, numbers in zip(squares, self.numbers, strict=True))
         q, k = (
             x * (mean + EPS).rsqrt().to(x.dtype)[..., None, None] * weight

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
-from spbench.layers.linear import LinearSpec, Stretch
+from spbench.layers.linear import LinearSpec, Stretch, mark_of_heads
 from spbench.layers.memory_order import joined_in_memory_order, split_in_memory_order
 from spbench.layers.pair_bias import PairBias
 from spbench.layers.query_key_norm import AcrossHeadsNorm, EachHeadNorm
@@ -69,6 +69,7 @@ class Attending(nn.Module, ABC):
         if attention.projection:
             lengths = [workload.axes[axis] for axis in workload.axes if axis in attention.axes]
             self.projection = nn.Parameter(torch.empty(2, attention.projection, *lengths))
+            mark_of_heads(self.projection)
         self.bias: PairBias | None = None
         if attention.pair_bias:
             self.bias = PairBias(attention.pair_bias, workload.heads)
@@ -170,8 +171,8 @@ class AttentionBesideMlp(Attending):
         joint_out = LinearSpec(in_shape=(narrow,), out_shape=(hidden,), stretches=out)
         self.qkv_up = strategy.linear_in(joint_in, comm)
         self.out_down = strategy.linear_out(joint_out, comm)
-        rank, ranks = (comm.rank, comm.size) if strategy.cuts_weights else (0, 1)
-        self.widths = [each.lengths(ranks)[rank] for each in into]
+        parts = comm.mesh.size_of(comm.mesh.last) if strategy.cuts_weights else 1
+        self.widths = [each.lengths(parts)[comm.rank % parts] for each in into]
 
     def into(self, x: Tensor, shard: Shard) -> tuple[Heads, Tensor]:
         *qkv, up = split_in_memory_order(

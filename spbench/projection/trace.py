@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from spbench.comm.collectives import Collectives
 from spbench.comm.gradient_buckets import fill_buckets
 from spbench.comm.transport import Transports
 from spbench.errors import Failure
-from spbench.layers.linear import part_of
+from spbench.layers.linear import summed_over
 from spbench.model.attention_alone import model_of
 from spbench.projection.busiest import busiest
 from spbench.projection.dataless import META
@@ -52,10 +53,12 @@ def work(workload: Workload, strategy: Strategy, ranks: int, rank: int | None = 
     rank = busiest(workload, strategy, ranks) if rank is None else rank
     total = _step(workload, strategy, ranks, rank)
     weights = _weights(workload, strategy, ranks, rank) if workload.mode == "train" else []
-    total = total.plus(_gradients(weights, ranks))
+    mesh = Mesh.of(strategy.mesh(workload, ranks))
+    total = total.plus(_gradients(weights, mesh, strategy.holds_whole))
     total = total.plus(_optimizer(weights, workload))
-    mesh = tuple(strategy.mesh(workload, ranks).items())
-    return Work(mesh=mesh, dtype=workload.dtype, kernels=total.kernels, messages=total.messages)
+    return Work(
+        mesh=mesh.axes, dtype=workload.dtype, kernels=total.kernels, messages=total.messages
+    )
 
 
 def _step(workload: Workload, strategy: Strategy, ranks: int, rank: int) -> Counted:
@@ -110,15 +113,16 @@ def _weights(workload: Workload, strategy: Strategy, ranks: int, rank: int) -> l
     return list(model.parameters())
 
 
-def _gradients(weights: list[nn.Parameter], ranks: int) -> Counted:
+def _gradients(weights: list[nn.Parameter], mesh: Mesh, holds_whole: bool) -> Counted:
     """The copy that packs each bucket, and its sum over the ranks."""
     summed = Counted(Counter(), Counter())
-    for bucket in fill_buckets([each for each in weights if part_of(each) is None]):
-        size = sum(each.nbytes for each in bucket)
+    over = partial(summed_over, mesh=mesh, holds_whole=holds_whole)
+    for axes, parameters in fill_buckets(weights, over):
+        size = sum(each.nbytes for each in parameters)
         summed.kernels[_pass(2 * size)] += 1
-        if sent := all_reduce_bytes(size, ranks):
-            total = as_bytes(sent)
-            message = Message(op="all_reduce", phase="gradients", axis=ALL, sent_bytes=total)
+        if sent := all_reduce_bytes(size, mesh.only(*axes).size):
+            total, axis = as_bytes(sent), ALL if axes == mesh.names else "+".join(axes)
+            message = Message(op="all_reduce", phase="gradients", axis=axis, sent_bytes=total)
             summed.messages[message] += 1
     return summed
 

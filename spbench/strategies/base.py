@@ -42,7 +42,9 @@ class Strategy(ABC):
     """One way to share a sequence, as frozen data: fields are options (``rsa:reduce-scatter``)."""
 
     cuts_weights: ClassVar[bool] = False
-    """Whether projections are cut over the ranks, so that their gradients need no sum."""
+    """Whether projections are cut over groups of the mesh's last axis, which sum no gradients."""
+    holds_whole: ClassVar[bool] = False
+    """Whether each rank of such a group holds all of an activation that the group has."""
     keeps_scores: ClassVar[bool] = False
     """Whether backward needs the scores of attention along the sharded axis."""
     switches: ClassVar[bool] = True

@@ -34,13 +34,19 @@ def predictions(cells: Sequence[Cell]) -> dict[str, Prediction]:
 
 def _prediction(case: Case) -> Prediction:
     strategy = load(case.strategy)
-    layout = strategy.layout(case.workload, case.ranks)
+    layout = _sharded(strategy, case.workload, case.ranks)
     axes = layout[: len(case.workload.parts[0].block)]
     return Prediction(
-        sharded=axes[0] if len(set(layout)) == 1 else " ".join(axes),
+        sharded=axes[0] or "none" if len(set(layout)) == 1 else " ".join(axes),
         sent_bytes=by_busiest(strategy.traffic(case.workload, case.ranks)),
         note=_notes(strategy, case.workload, case.ranks),
     )
+
+
+def _sharded(strategy: Strategy, workload: Workload, ranks: int) -> Layout:
+    """The sharded axis of each sublayer; '' where ranks hold the activation whole."""
+    layout = strategy.layout(workload, ranks)
+    return ("",) * len(layout) if strategy.holds_whole else layout
 
 
 def _notes(strategy: Strategy, workload: Workload, ranks: int) -> str:
@@ -91,12 +97,15 @@ def _legs(
 
     made: dict[tuple[Sublayer, str, str], Leg] = {}  # a stack repeats a few legs
     legs = []
-    for key in zip(workload.stack, layout, (*layout[1:], layout[-1]), strict=True):
-        sublayer, axis, after = key
+    shown = _sharded(strategy, workload, ranks)
+    for sublayer, axis, after, name in zip(
+        workload.stack, layout, (*layout[1:], layout[-1]), shown, strict=True
+    ):
+        key = sublayer, axis, after
         if key not in made:
             forward, _ = strategy.sublayer_traffic(sublayer, workload, axis, ranks)
             hops = map(sent, switch_traffic(strategy, workload, axis, after, ranks))
             moved = tuple(x for x in map(sent, forward) if x.sent_bytes)  # no ring of one rank
-            made[key] = Leg(axis=axis, transfers=moved, switch=next(hops, None))
+            made[key] = Leg(axis=name, transfers=moved, switch=next(hops, None))
         legs.append(made[key])
     return tuple(legs)

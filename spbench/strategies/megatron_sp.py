@@ -14,6 +14,7 @@ Each collective sends f M: 2 forward, 3 backward, where the saved shard is gathe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, final
 
 import torch
@@ -21,9 +22,10 @@ from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
+from spbench.layers.cut_linear import ColumnCut, RowCut
 from spbench.layers.head_parallel import bias_of_groups, bias_traffic_by_groups
-from spbench.layers.linear import LinearSpec, empty_parameter, product
-from spbench.layers.memory_order import in_memory_order, put_outermost
+from spbench.layers.linear import LinearSpec
+from spbench.layers.memory_order import in_memory_order
 from spbench.layers.query_key_norm import cut_norm_sums
 from spbench.strategies.fixed_axis import FixedAxis
 from spbench.strategies.refusals import cut_why_not
@@ -60,10 +62,16 @@ class MegatronSP(FixedAxis):
         return gathers + norm + bias + scatters, gathers + back + norm + again + scatters
 
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
-        return ColumnCut(spec, comm, self.keep_input)
+        return ColumnCut(spec, comm, partial(self._times, comm=comm))
 
     def linear_out(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
-        return RowCut(spec, comm)
+        return RowCut(spec, comm, comm.reduce_scatter)
+
+    def _times(
+        self, x: Tensor, matrix: Tensor, bias: Tensor, shard: Shard, comm: Collectives
+    ) -> Tensor:
+        out: Tensor = _GatherProduct.apply(x, matrix, bias, comm, shard, self.keep_input)
+        return out
 
     def inside(self, shard: Shard) -> Shard | None:
         return None
@@ -72,41 +80,6 @@ class MegatronSP(FixedAxis):
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
         return attend_whole(q, k, v, bias_of_groups(scores, q.shape[-2] // k.shape[-2], comm))
-
-
-@final
-class ColumnCut(nn.Module):
-    """All-gather, then this rank's columns. A tensor that is already whole is not gathered."""
-
-    def __init__(self, spec: LinearSpec, comm: Collectives, keep_input: bool) -> None:
-        super().__init__()
-        self.comm, self.keep_input, self.inner = comm, keep_input, len(spec.in_shape)
-        part = spec.part(0, comm.size)
-        self.weight = empty_parameter(spec.out_shape + spec.in_shape, part, comm.rank)
-        self.bias = empty_parameter(spec.out_shape, part, comm.rank)
-
-    def forward(self, x: Tensor, shard: Shard | None) -> Tensor:
-        if shard is None:
-            return product(x, self.weight, self.bias, self.inner)
-        matrix, bias = self.weight.flatten(0, -2), self.bias.flatten()
-        out = _GatherProduct.apply(x, matrix, bias, self.comm, shard, self.keep_input)
-        return out.unflatten(-1, self.bias.shape)
-
-
-@final
-class RowCut(nn.Module):
-    """This rank's rows, then a reduce-scatter; the bias is added once, after the sum."""
-
-    def __init__(self, spec: LinearSpec, comm: Collectives) -> None:
-        super().__init__()
-        self.comm, self.inner = comm, len(spec.in_shape)
-        part = spec.part(len(spec.out_shape), comm.size)
-        self.weight = empty_parameter(spec.out_shape + spec.in_shape, part, comm.rank)
-        self.bias = empty_parameter(spec.out_shape, None)
-
-    def forward(self, x: Tensor, shard: Shard) -> Tensor:
-        partial = product(put_outermost(x, shard.dim), self.weight, None, self.inner)
-        return self.comm.reduce_scatter(partial, shard) + self.bias
 
 
 class _GatherProduct(torch.autograd.Function):
@@ -123,8 +96,8 @@ class _GatherProduct(torch.autograd.Function):
         saved, matrix = ctx.saved_tensors
         gather = None if ctx.keep_input else ctx.comm.start_all_gather(saved, ctx.shard)
         grad = grad.movedim(ctx.shard.dim, 0).contiguous()  # as gather and scatter have it
-        partial = (grad @ matrix).movedim(0, ctx.shard.dim)
+        parts = (grad @ matrix).movedim(0, ctx.shard.dim)
         x = saved if gather is None else gather.wait()
-        scatter = ctx.comm.start_reduce_scatter(partial, ctx.shard)
+        scatter = ctx.comm.start_reduce_scatter(parts, ctx.shard)
         rows, inputs = (each.flatten(0, -2) for each in (grad, x.movedim(ctx.shard.dim, 0)))
         return scatter.wait(), rows.t() @ inputs, rows.sum(0), None, None, None

@@ -6,6 +6,7 @@ SUMMARIES = {
     "dsp": "shards an axis that is not attended, switches between sublayers",
     "ulysses": "swaps the sharded axis for sharded heads around attention",
     "megatron-sp": "cuts the weights, gathers and scatters around each sublayer",
+    "megatron-tp": "cuts the weights, sums around each sublayer, no sequence parallelism",
     "rsa": "passes K, then V round a ring, one full row of scores",
     "ring": "passes K and V round a ring, merges blocks by log-sum-exp",
     "kv-gather": "gathers K and V, each rank attends with its own queries",
@@ -20,7 +21,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("kv-all-gather", "all-gather", "llama3", "gather"), "kv-gather"),
     **dict.fromkeys(("attention2d", "2d", "2d-attention"), "attention-2d"),
     **dict.fromkeys(("hybrid", "ulysses-ring", "yunchang", "xdit", "2d-sp", "loongtrain"), "usp"),
-    **dict.fromkeys(("tp", "tensor-parallel", "megatron-tp"), "megatron-sp"),
+    **dict.fromkeys(("tp", "tensor-parallel", "megatron", "megatron-lm"), "megatron-tp"),
 }
 """Each name, and the strategy that has it, or the nearest one here; for hints alone."""
 

@@ -23,6 +23,7 @@ BUILT_IN = {
     "dsp": "spbench.strategies.dsp:DSP",
     "ulysses": "spbench.strategies.ulysses:Ulysses",
     "megatron-sp": "spbench.strategies.megatron_sp:MegatronSP",
+    "megatron-tp": "spbench.strategies.megatron_tp:MegatronTP",
     "rsa": "spbench.strategies.rsa:RingSelfAttention",
     "ring": "spbench.strategies.ring:Ring",
     "kv-gather": "spbench.strategies.kv_gather:KVGather",

@@ -6,6 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from spbench.workload import step_traffic
+from spbench.workload.mesh import Mesh
 from spbench.workload.step_traffic import Move
 from spbench.workload.traffic import Transfer
 from spbench.workload.workload import Workload
@@ -38,4 +39,5 @@ def transfers_of_step(strategy: Strategy, workload: Workload, ranks: int) -> lis
     known = cache(lambda move: transfers_of(strategy, workload, ranks, move))
     moves = step_traffic.moves_along(workload.places, strategy.layout(workload, ranks))
     sent = (each for move in moves for each in known(move))
-    return [*sent, *step_traffic.gradient_sums(workload, ranks, strategy.cuts_weights)]
+    how = Mesh.of(strategy.mesh(workload, ranks)), strategy.cuts_weights, strategy.holds_whole
+    return [*sent, *step_traffic.gradient_sums(workload, *how)]

@@ -107,7 +107,10 @@ def _rank_bytes(case: Case) -> float:
     work, strategy = case.workload, load(case.strategy)
     keeps = strategy.keeps_scores and case.ranks > 1
     axis = strategy.layout(work, case.ranks)[0] if keeps else ""
-    return step_bytes(work, case.ranks, cuts_weights=strategy.cuts_weights, scored_axis=axis)
+    neighbours = [*strategy.mesh(work, case.ranks).values()][-1]
+    parts = neighbours if strategy.cuts_weights else 1
+    copies = neighbours if strategy.holds_whole else 1
+    return step_bytes(work, case.ranks, parts=parts, copies=copies, scored_axis=axis)
 
 
 def announcement(

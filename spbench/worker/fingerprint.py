@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from spbench.results.agreement import Fingerprint
-from spbench.workload.sharding import Shard
+from spbench.workload.sharding import Run, Shard
 
 PROJECTIONS = 4
 SLICE = 2**19
@@ -32,8 +32,8 @@ def fingerprint(
 ) -> Fingerprint:
     """The fingerprint of the whole tensors, equal on every rank. Every rank must call it.
 
-    ``cuts``: which part of each a rank holds; None: all of it. Of these the rank counts that is
-    farthest from the mean, so that a fault of one rank shows.
+    ``cuts``: which part of each a rank holds; None: all of it. Of ranks that hold the same that
+    counts which is farthest from their mean, so that a fault of one rank shows.
     """
     own = torch.stack([_numbers(name, x, cuts[name], rank) for name, x in tensors.items()])
     ranks = torch.tensor(gather(own.flatten().tolist()), dtype=torch.float64)
@@ -41,10 +41,20 @@ def fingerprint(
     return {
         name: [
             float(_elements(x, cuts[name])),
-            *(_farthest(by_rank) if cuts[name] is None else by_rank.sum(0)).tolist(),
+            *torch.stack([*map(_farthest, _copies(by_rank, cuts[name]))]).sum(0).tolist(),
         ]
         for (name, x), by_rank in zip(tensors.items(), by_tensor, strict=True)
     }
+
+
+def _copies(by_rank: Tensor, cut: Shard | None) -> list[Tensor]:
+    """The rows of ranks, those together whose ranks hold the same part."""
+    if cut is None:
+        return [by_rank]
+    same: dict[tuple[Run, ...], list[int]] = {}
+    for rank, runs in enumerate(cut.runs):
+        same.setdefault(runs, []).append(rank)
+    return [by_rank[ranks] for ranks in same.values()]
 
 
 def _farthest(by_rank: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -17,7 +18,7 @@ from spbench.comm.collectives import Collectives
 from spbench.comm.fake import silent_transports
 from spbench.comm.gradient_buckets import BUCKET_BYTES, GradientSum
 from spbench.comm.transport import Transports
-from spbench.layers.linear import part_of
+from spbench.layers.linear import part_of, summed_over
 from spbench.model import inputs
 from spbench.model.attention_alone import model_of
 from spbench.model.init_weights import load_weights
@@ -72,11 +73,12 @@ class Step:
         self.seed = seed
         load_weights(model, self.rank, seed, sharpness)
         self.model = model.requires_grad_(self.train)
-        replicated = [p for p in self.model.parameters() if part_of(p) is None]
+        over = partial(summed_over, mesh=mesh, holds_whole=strategy.holds_whole)
+        weights = list(self.model.parameters())
         self.gradient_comm = Collectives(transports.gradients, mesh)
-        each = sum(p.nbytes for p in replicated) // BUCKETS if several_buckets else BUCKET_BYTES
-        bucket_bytes = min(each, BUCKET_BYTES)
-        sums = GradientSum(replicated, self.gradient_comm, bucket_bytes) if self.train else None
+        summed = sum(p.nbytes for p in weights if over(p))
+        each = min(summed // BUCKETS if several_buckets else BUCKET_BYTES, BUCKET_BYTES)
+        sums = GradientSum(weights, self.gradient_comm, each, over) if self.train else None
         self.gradients = sums
         with_optimizer = workload.optimizer == "adamw"
         self.optimizer = adamw(self.model.parameters()) if with_optimizer else None

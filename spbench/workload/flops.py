@@ -15,10 +15,12 @@ tested against that mode on the math backend. A multiply and an add are two oper
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.fields import ACROSS_HEADS
+from spbench.workload.sharding import Sizes, shard_sizes
 from spbench.workload.workload import Workload
 
 
@@ -31,6 +33,9 @@ class ParameterCount:
     of norms across heads."""
     replicated: int
     """Norms, modulation, positions, biases added after a reduction, the final projection."""
+    of_heads: int
+    """The part of ``replicated`` to whose gradients every head adds: norms of a query or key, what
+    keys are projected with."""
 
     @property
     def total(self) -> int:
@@ -43,29 +48,44 @@ def parameters(workload: Workload) -> ParameterCount:
         return _parameters_alone(workload)
     hidden = workload.hidden
     norm = hidden * (2 if workload.norm == "layer" else 1)
-    cuttable = replicated = 0
+    replicated = of_heads = 0
     for part in workload.parts:
         for sublayer in part.block:
             sets = part.depth * weight_sets(sublayer)
-            cuttable += sets * _cuttable(sublayer, workload)
             modulates = is_modulated(sublayer, workload)
             own = 3 * hidden if modulates else norm  # table, or the norm's own affine
             own += hidden  # the bias of the projection out
             if isinstance(sublayer, Attention):
+                of_heads += sets * _of_heads(sublayer, workload)
                 own += _score_parameters(sublayer, workload)
             replicated += sets * own
     shared = 3 * modulated(workload) * (hidden * hidden + hidden)
     learned = [n for axis, n in workload.axes.items() if workload.position_of(axis) == "learned"]
     final = norm + workload.out_channels * (hidden + 1)
     return ParameterCount(
-        cuttable=cuttable, replicated=replicated + shared + sum(learned) * hidden + final
+        cuttable=sum(cut_parameters(workload, 1)),
+        replicated=replicated + shared + sum(learned) * hidden + final,
+        of_heads=of_heads,
     )
+
+
+def cut_parameters(workload: Workload, parts: int) -> Sizes:
+    """Parameters that each of ``parts`` ranks has of those that are cut, exactly."""
+    units = Counter[int]()
+    for part in workload.parts:
+        for sublayer in part.block:
+            for count, each in _units(sublayer, workload):
+                units[count] += part.depth * weight_sets(sublayer) * each
+    shares = [[n * each for n in shard_sizes(count, parts)] for count, each in units.items()]
+    return tuple(map(sum, zip(*shares, strict=True)))
 
 
 def _parameters_alone(workload: Workload) -> ParameterCount:
     (attention,) = workload.attentions
     return ParameterCount(
-        cuttable=_norms_across_heads(workload), replicated=_score_parameters(attention, workload)
+        cuttable=_norms_across_heads(workload),
+        replicated=_score_parameters(attention, workload),
+        of_heads=_of_heads(attention, workload),
     )
 
 
@@ -74,20 +94,21 @@ def weight_sets(sublayer: Sublayer) -> int:
     return 1 if isinstance(sublayer, CrossAttention) else 1 + sublayer.double
 
 
-def _cuttable(sublayer: Sublayer, workload: Workload) -> int:
+def _units(sublayer: Sublayer, workload: Workload) -> list[tuple[int, int]]:
+    """Heads or columns by which its weights are cut, and the parameters that each has."""
     hidden = workload.hidden
     match sublayer:
         case Attention():
             width, keys = workload.attention_width, workload.key_heads * workload.head_size
-            norms = _norms_across_heads(workload)
-            beside = _cuttable(sublayer.beside, workload) if sublayer.beside else 0
-            return (hidden + 1) * (width + 2 * keys) + width * hidden + norms + beside
+            all_heads = (hidden + 1) * (width + 2 * keys) + width * hidden
+            all_heads += _norms_across_heads(workload)
+            beside = _units(sublayer.beside, workload) if sublayer.beside else []
+            return [(workload.key_heads, all_heads // workload.key_heads), *beside]
         case CrossAttention():
-            width = math.prod(workload.cross_heads(sublayer))
-            return (4 * hidden + 3) * width
+            heads, head_size = workload.cross_heads(sublayer)
+            return [(heads, (4 * hidden + 3) * head_size)]
         case Mlp():
-            columns = workload.columns(sublayer)
-            return sublayer.ways_in * columns * (hidden + 1) + columns * hidden
+            return [(workload.columns(sublayer), sublayer.ways_in * (hidden + 1) + hidden)]
 
 
 def _norms_across_heads(workload: Workload) -> int:
@@ -97,12 +118,13 @@ def _norms_across_heads(workload: Workload) -> int:
 
 def _score_parameters(attention: Attention, workload: Workload) -> int:
     """Replicated parameters of scores: qk-norm, projection along the sequence, pair bias."""
-    count = 2 * workload.head_size if workload.qk_norm is True else 0
-    if attention.projection:
-        count += 2 * attention.projection * workload.length(attention)
-    if attention.pair_bias:
-        count += workload.heads * attention.pair_bias
-    return count
+    return _of_heads(attention, workload) + workload.heads * (attention.pair_bias or 0)
+
+
+def _of_heads(attention: Attention, workload: Workload) -> int:
+    """Those of them to whose gradients every head adds."""
+    norms = 2 * workload.head_size if workload.qk_norm is True else 0
+    return norms + 2 * (attention.projection or 0) * workload.length(attention)
 
 
 def is_modulated(sublayer: Sublayer, workload: Workload) -> bool:

@@ -43,6 +43,19 @@ class Mesh:
         """Number of ranks in a group of ``axis``."""
         return dict(self.axes)[axis]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.axes)
+
+    @property
+    def last(self) -> str:
+        """The axis whose groups hold neighbours."""
+        return self.names[-1]
+
+    def only(self, *axes: str) -> Mesh:
+        """The grid of the ranks of a group of these axes."""
+        return Mesh(tuple((name, size) for name, size in self.axes if name in axes))
+
     def place(self, rank: int) -> dict[str, int]:
         """Where a rank stands along each axis."""
         place = {}

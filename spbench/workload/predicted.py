@@ -19,7 +19,8 @@ class Prediction:
     """The sharding and bytes of a case that has not run."""
 
     sharded: str
-    """The axis that every sublayer of the stack shards, or those of the first block in order."""
+    """The axis that every sublayer of the stack shards, or those of the first block in order; or
+    ``none``."""
     sent_bytes: Mapping[str, int]
     """Bytes of the busiest rank in a step, by phase."""
     note: str
@@ -48,7 +49,7 @@ class Sent:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Leg:
-    """One sublayer: the axis that is sharded while it runs, and what its forward sends."""
+    """One sublayer: the axis that is sharded while it runs, if any, and what its forward sends."""
 
     axis: str
     transfers: tuple[Sent, ...]

@@ -98,7 +98,8 @@ class Shard:
 
     @cached_property
     def length(self) -> int:
-        return sum(self.sizes)
+        """Positions of the whole; those that several ranks hold count once."""
+        return sum(length for runs in {*self.runs} for _, length in runs)
 
     @property
     def keeps_order(self) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spbench.workload.block import Place
-from spbench.workload.flops import is_modulated, parameters
+from spbench.workload.flops import cut_parameters, is_modulated, parameters
+from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Sizes
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import DTYPE_BYTES, Workload
@@ -26,14 +27,32 @@ def moves_along(places: Sequence[Place], layout: Sequence[str]) -> Iterator[Move
     yield from map(Move, places, (layout[0], *layout), layout)
 
 
-def gradient_sums(workload: Workload, ranks: int, cuts_weights: bool) -> list[Transfer]:
-    """The sum of the gradients of weights that all ranks hold, in training."""
+def gradient_sums(
+    workload: Workload, mesh: Mesh, cuts_weights: bool, holds_whole: bool
+) -> list[Transfer]:
+    """The sums of gradients in training: of weights that all ranks hold, over all; of a part of a
+    weight over the ranks of other groups that hold it too.
+
+    A group that ``holds_whole`` has whole gradients already, but for weights of each head.
+    """
     if workload.mode != "train":
         return []
-    total = parameters(workload)
-    summed = total.replicated if cuts_weights else total.total
-    sums = Transfer.all_reduce(summed * DTYPE_BYTES[workload.dtype], ranks)
-    return [sums.during("gradients")]
+    total, each = parameters(workload), DTYPE_BYTES[workload.dtype]
+    everywhere = total.of_heads if holds_whole else total.replicated
+    if not cuts_weights:
+        everywhere = total.total
+    sums = [Transfer.all_reduce(everywhere * each, mesh.size)] if everywhere else []
+    others = mesh.without(mesh.last)
+    if cuts_weights and others:
+        parts = cut_parameters(workload, mesh.size_of(mesh.last))
+        also = total.replicated - total.of_heads if holds_whole else 0
+        groups = mesh.groups(*others)
+        of_groups = [
+            Transfer.all_reduce((parts[group[0] % len(parts)] + also) * each, len(group))
+            for group in groups
+        ]
+        sums.append(Transfer.along("+".join(others), groups, of_groups))
+    return [each_sum.during("gradients") for each_sum in sums]
 
 
 def held_with_text(workload: Workload, axis: str, sizes: Sizes, text: Sizes) -> Sizes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,14 +18,16 @@ from torch import Tensor
 
 from spbench.comm import collectives
 from spbench.comm.collectives import Collectives
+from spbench.comm.fake import SilentTransport
 from spbench.comm.packing import Cut
-from spbench.layers import head_parallel, head_shares
+from spbench.layers import cut_linear, head_parallel, head_shares, linear
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.causal_tiles import Band
 from spbench.layers.linear import product
+from spbench.layers.memory_order import put_outermost
 from spbench.layers.ring_scores import Rows
 from spbench.model import streams, sublayers
-from spbench.strategies import megatron_sp, rsa, ulysses
+from spbench.strategies import megatron_tp, rsa, ulysses
 from spbench.strategies.registry import load
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.sharding import Shard
@@ -211,11 +214,48 @@ def test_bias_added_before_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bias of a row-cut projection summed N times."""
 
     def wrong(self: Any, x: Tensor, shard: Shard) -> Tensor:
-        return self.comm.reduce_scatter(product(x, self.weight, self.bias, self.inner), shard)
+        x = put_outermost(x, shard.dim)
+        return self.summed(product(x, self.weight, self.bias, self.inner), shard)
 
-    assert not caught("megatron-sp", 1, shape())
-    monkeypatch.setattr(megatron_sp.RowCut, "forward", wrong)
-    assert "output" in caught("megatron-sp", 2, shape(mode="forward"))
+    for strategy in ("megatron-sp", "megatron-tp"):
+        assert not caught(strategy, 1, shape())
+    monkeypatch.setattr(cut_linear.RowCut, "forward", wrong)
+    for strategy in ("megatron-sp", "megatron-tp"):
+        assert "output" in caught(strategy, 2, shape(mode="forward"))
+
+
+def test_a_sum_that_is_missing_in_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns that pass on their own part of the gradient alone, though each byte is sent."""
+    right = megatron_tp._Product.backward
+
+    def wrong(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        ctx.comm.all_reduce_(grad @ ctx.saved_tensors[1])
+        alone = Collectives(SilentTransport(0, 1))
+        return right(SimpleNamespace(saved_tensors=ctx.saved_tensors, comm=alone), grad)
+
+    monkeypatch.setattr(megatron_tp._Product, "backward", staticmethod(wrong))
+    assert not caught("megatron-tp", 2, shape(mode="forward"))
+    assert "gradient" in caught("megatron-tp", 2, shape())
+
+
+def test_a_sum_that_is_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The output of a projection summed once more, behind its bias."""
+    right = cut_linear.RowCut.forward
+
+    def wrong(self: Any, x: Tensor, shard: Shard) -> Tensor:
+        return self.summed(right(self, x, shard), shard)
+
+    monkeypatch.setattr(cut_linear.RowCut, "forward", wrong)
+    assert "output" in caught("megatron-tp", 2, shape(mode="forward"))
+
+
+def test_gradients_of_whole_weights_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that hold the sequence whole have whole gradients: a sum is N times as much. Norms of
+    queries, which heads share, need one."""
+    work = shape("streams", qk_norm=True)
+    for wrong, complaint in ((True, "differs from one device by 2 "), (False, "q_norm")):
+        monkeypatch.setattr(linear, "is_of_heads", lambda _, wrong=wrong: wrong)
+        assert complaint in caught("megatron-tp", 3, work)
 
 
 def test_output_equal_but_gradients_different(monkeypatch: pytest.MonkeyPatch) -> None:

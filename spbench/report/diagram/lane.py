@@ -1,7 +1,7 @@
 """One strategy's lane as lines of text: a row for each axis, and below it the bytes sent.
 
-The line runs in the row of the sharded axis. Where a sublayer attends along an axis, its row is
-shaded: a strategy that shards it there must communicate. DSP's line hops out of the way.
+The line runs in the row of the sharded axis, if there is one. Where a sublayer attends along an
+axis, its row is shaded: a strategy that shards it there must communicate. DSP's line hops away.
 
     time    ━━━━━━━━━┓                      ░░░░░░░░           ┏━
     space   ░░░░░░░░ ┗━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━┛
@@ -52,7 +52,7 @@ def lane_lines(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
     for axis in picture.workload.axes:
         yield _row(picture, lane, axis, frame)
     if picture.workload.text:
-        yield _text_row(picture, frame)
+        yield _text_row(picture, lane, frame)
     yield from _switches(picture, lane, frame)
     yield from _transfers(picture, lane, frame)
     if is_last:
@@ -64,7 +64,8 @@ def lane_lines(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
 def _row(picture: Picture, lane: Lane, axis: str, frame: Frame) -> Text:
     order = list(picture.workload.axes)
     row, label = order.index(axis), axis if len(axis) <= LABEL else f"{axis[: LABEL - 1]}…"
-    rows = [order.index(leg.axis) for leg in lane.legs[: frame.sublayers.stop + 1]]
+    legs = lane.legs[: frame.sublayers.stop + 1]
+    rows = [order.index(leg.axis) if leg.axis else -1 for leg in legs]
     comes = frame.sublayers.start > 0 and rows[frame.sublayers.start - 1] == row
     line = f"  {label}".ljust(frame.margin - 1) + ("━" if comes else " ")
     for i in frame.sublayers:
@@ -76,12 +77,13 @@ def _row(picture: Picture, lane: Lane, axis: str, frame: Frame) -> Text:
     return Text(line.rstrip(), picture.colour(axis))
 
 
-def _text_row(picture: Picture, frame: Frame) -> Text:
-    """Text is cut under every sublayer, and attended with the axes."""
-    line = "  text".ljust(frame.margin - 1) + ("━" if frame.sublayers.start else " ")
+def _text_row(picture: Picture, lane: Lane, frame: Frame) -> Text:
+    """Text is cut under every sublayer, or none, and attended with the axes."""
+    shade, empty = "▓━" if lane.legs[0].axis else "░ "
+    line = "  text".ljust(frame.margin - 1) + (empty if frame.sublayers.start else " ")
     for i in frame.sublayers:
-        line += ("▓" if picture.attended(i) else "━") * (frame.cell - 3)
-        line += "━" if i + 1 == len(picture.stack) else "━━━"
+        line += (shade if picture.attended(i) else empty) * (frame.cell - 3)
+        line += empty * (1 if i + 1 == len(picture.stack) else 3)
     return Text(line.rstrip())
 
 

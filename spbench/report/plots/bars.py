@@ -22,6 +22,7 @@ COLOURS = {
     "dsp": "#0072B2",
     "ulysses": "#E69F00",
     "megatron-sp": "#009E73",
+    "megatron-tp": "#44AA99",
     "rsa": "#CC79A7",
     "ring": "#56B4E9",
     "kv-gather": "#D55E00",

@@ -45,7 +45,9 @@ def test_sizes_are_the_strategies() -> None:
     summed = ["dsp", "ulysses", "rsa", "ring", "kv-gather", "attention-2d", "usp"]
     assert ("all_gather", False, [183168, 183168], ["megatron-sp"]) in rows
     assert ("all_reduce", True, [2822120], summed) in rows
-    assert len(rows) == 11
+    assert ("all_reduce", False, [366336], ["megatron-tp", "rsa"]) in rows
+    assert ("all_reduce", True, [96], ["megatron-tp"]) in rows  # norms that heads share
+    assert len(rows) == 12
 
 
 def test_sizes_that_are_nearly_equal_are_one_row() -> None:

@@ -31,7 +31,7 @@ def test_options_become_fields() -> None:
         ("ring_self_attention", "Did you mean 'rsa'"),
         ("context-parallel", "Did you mean 'ring'"),
         ("kv_all_gather", "Did you mean 'kv-gather'"),
-        ("tp", "Did you mean 'megatron-sp'"),
+        ("tp", "Did you mean 'megatron-tp'"),
         ("rsa:reduce-scater", "Did you mean 'reduce-scatter'"),
         ("dsp:acros=ring", "Did you mean 'across'"),
         ("rsa:reduce-scatter=maybe", "a flag"),

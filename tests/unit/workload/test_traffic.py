@@ -73,7 +73,7 @@ def test_the_busiest_rank_is_found_among_all(strategy: str, ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_volumes_of_a_layer(ranks: int) -> None:
-    """Forward: DSP 2M/N (less its last switch), Ulysses 4M/N, rings and K/V gather 2M, Megatron-SP
+    """Forward: DSP 2M/N (less its last switch), Ulysses 4M/N, rings and K/V gather 2M, Megatron
     8M, times f."""
     work = one_layer(ranks)
     M, f = work.activation_bytes, Fraction(ranks - 1, ranks)
@@ -83,12 +83,13 @@ def test_volumes_of_a_layer(ranks: int) -> None:
     assert sent("ulysses:every-attention", work, ranks)["forward"] == 8 * f * M / ranks
     for name in ("rsa", "ring", "kv-gather"):
         assert sent(name, work, ranks)["forward"] == 2 * f * M
-    assert sent("megatron-sp", work, ranks)["forward"] == 8 * f * M
+    for name in ("megatron-sp", "megatron-tp"):
+        assert sent(name, work, ranks)["forward"] == 8 * f * M
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_volumes_of_a_backward(ranks: int) -> None:
-    """Backward: Ulysses as forward, RSA 6M or 4M, Megatron-SP 12M or 8M, times f."""
+    """Backward: Ulysses as forward, RSA 6M or 4M, Megatron 12M or 8M, times f."""
     work = one_layer(ranks)
     M, f = work.activation_bytes, Fraction(ranks - 1, ranks)
     assert sent("dsp", work, ranks)["backward"] == f * M / ranks
@@ -96,7 +97,8 @@ def test_volumes_of_a_backward(ranks: int) -> None:
     assert sent("rsa", work, ranks)["backward"] == 6 * f * M
     assert sent("rsa:reduce-scatter", work, ranks)["backward"] == 4 * f * M
     assert sent("megatron-sp", work, ranks)["backward"] == 12 * f * M
-    assert sent("megatron-sp:keep-input", work, ranks)["backward"] == 8 * f * M
+    for name in ("megatron-sp:keep-input", "megatron-tp"):
+        assert sent(name, work, ranks)["backward"] == 8 * f * M
     assert sent("kv-gather", work, ranks)["backward"] == 4 * f * M
     assert sent("kv-gather:keep-keys", work, ranks)["backward"] == 2 * f * M
 
