@@ -1,0 +1,108 @@
+"""The time of a step from its work and a cluster, with the terms that it is made of.
+
+    compute  products + attention + elementwise          on the device
+    issue    launches x launch time + collectives x call   on the host
+    exposed  sum over collectives of (time - what kernels behind it hide)
+    step     max(compute + exposed, issue)    on a GPU; their sum on a CPU
+
+Overlap is bracketed: nothing is hidden, or all that kernels between start and wait can hide. The
+middle hides ``OVERLAP`` of that. The sum of gradients may hide behind backward.
+
+The interval is drawn: each constant varies by its own spread, all by ``UNSEEN``, with one seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import final
+
+from spbench.projection.constants import Constant
+from spbench.projection.hardware import Cluster
+from spbench.projection.interval import BEYOND, HOST, Cost, Hideable, Step, Sums
+from spbench.projection.kernel_cost import DeviceRates
+from spbench.projection.message_cost import message_cost
+from spbench.projection.work import Work
+from spbench.workload.mesh import Mesh
+
+UNSEEN = Constant(value=1.0, source="clocks, allocator, other libraries", kind="model", spread=1.2)
+FUSED_LAUNCHES, FUSED_BYTES = 0.35, 0.5
+"""Left of elementwise launches and of the bytes that they move in a compiled model: kernels
+between two products become one, which reads its input and writes its result once."""
+SHIFT_CALLS = 2
+"""Host calls of a shift: a send and a receive."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Mode:
+    """How a model runs, beyond its strategy."""
+
+    compiled: bool = False
+    attention_kernel: str = ""
+    fixed_s: float = 0.0
+    """Time beside the steps, such as encoders and decoders; varies by ``fixed_spread``."""
+    fixed_spread: float = 2.0
+    repeats: float = 1
+    """How often the work is done."""
+    outer: tuple[tuple[str, int], ...] = ()
+    """Groups around the strategy's mesh that do the same at the same time, outermost first."""
+    payload: float = 1.0
+    """Bytes of a message over those of the work."""
+    products: float = 1.0
+    """Rate of products over that of the work's type."""
+    calls: float = 1.0
+    """Collectives in place of one exchange or shift: queries, keys and values may go apart."""
+    merges: float = 1.0
+    """Bytes of elementwise kernels over those of the work."""
+    beyond: Constant = UNSEEN
+    """The step over the sum of its terms."""
+    hidden_exchange: float = 0.0
+    """Share of an all-to-all that other kernels can hide, where its strategy hides none."""
+
+
+def cost(work: Work, cluster: Cluster, mode: Mode | None = None) -> Cost:
+    """The time of a step on a cluster. Raises Failure where the cluster's file lacks a rate."""
+    mode = mode or Mode()
+    cluster = cluster.used_by(Mesh(work.mesh).size)
+    rates = DeviceRates(
+        device=cluster.device, dtype=work.dtype, attention_kernel=mode.attention_kernel
+    )
+    sums, messages = Sums(), []
+    device, mesh = cluster.device, Mesh((*mode.outer, *work.mesh))
+    launch = device.compiled_launch_us if mode.compiled else device.launch_us
+    backward = gradients = 0.0
+    for kernel, times in work.kernels.items():
+        one = rates.cost(kernel)
+        faster = mode.products if kernel.kind == "gemm" else 1.0
+        fused = mode.compiled and kernel.kind == "elementwise"
+        passes = (FUSED_BYTES if fused else mode.merges) if kernel.kind == "elementwise" else 1.0
+        seconds = one.seconds * times * passes / faster
+        sums.add(kernel.kind, seconds, one.constant)
+        backward += seconds * (kernel.phase == "backward")
+        launches = times * (FUSED_LAUNCHES if fused else 1.0)
+        sums.add(HOST, launches * launch.value / 1e6, launch)
+    own = [name for name, _ in work.mesh]
+    for message, times in work.messages.items():
+        sent = replace(message, sent_bytes=round(message.sent_bytes * mode.payload))
+        priced = message_cost(sent, mesh, cluster, own)
+        term = f"{message.op} {message.axis}"
+        place = sums.add(term, priced.seconds * times, priced.constant)
+        calls = times * (mode.calls if message.op in ("all_to_all", "p2p") else 1.0)
+        calls *= SHIFT_CALLS if message.op == "p2p" else 1
+        sums.add(HOST, calls * cluster.call_us.value / 1e6, cluster.call_us)
+        behind = [rates.cost(kernel) for kernel in message.behind]
+        hides = tuple((sums.add("", 0.0, each.constant), each.seconds) for each in behind)
+        if message.op == "all_to_all" and not hides:
+            hides = ((place, priced.seconds * mode.hidden_exchange),)
+        gradients += priced.seconds * times * (message.phase == "gradients")
+        messages.append(
+            Hideable(term=term, place=place, seconds=priced.seconds, behind=hides, times=times)
+        )
+    sums.add(BEYOND, mode.beyond.value, mode.beyond)
+    step = Step(
+        sums=sums,
+        messages=messages,
+        gradients_s=min(gradients, backward),
+        is_gpu=device.kind == "gpu",
+    )
+    return step.cost(mode.repeats, mode.fixed_s, mode.fixed_spread)

@@ -1,0 +1,150 @@
+"""The interval of a projected time: terms, the constants that bound them, and draws of both.
+
+Each constant varies by its own spread, as a factor whose logarithm is normal, and so does what no
+term holds. Overlap varies around its middle. The seed is fixed, so that a projection repeats.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spbench.projection.constants import Sourced
+
+OVERLAP = 0.7
+"""Share of what kernels can hide that is hidden in the middle: kernels and copies slow each other
+down, and a wait comes late by a launch."""
+DRAWS = 2000
+LOW, HIGH = 5.0, 95.0
+"""Percentiles of the interval."""
+COMPUTE = ("gemm", "attention", "elementwise")
+HOST = "launches"
+BEYOND = "beyond"
+"""A factor of the whole step: what no term holds."""
+Draws = NDArray[np.float64]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """A projected time in seconds, its interval, and its terms."""
+
+    step_s: float
+    low_s: float
+    high_s: float
+    no_overlap_s: float
+    full_overlap_s: float
+    terms: Mapping[str, float]
+    """Seconds of products, attention, elementwise, launches (host), of each collective by axis,
+    exposed and hidden."""
+
+
+@final
+@dataclass(frozen=True)
+class Sums:
+    """Seconds by term, each beside the constant that bounds it."""
+
+    constants: list[Sourced] = field(default_factory=list)
+    parts: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+
+    def add(self, term: str, seconds: float, constant: Sourced) -> int:
+        """Adds to a term; returns the constant's place."""
+        places = (at for at, known in enumerate(self.constants) if known is constant)
+        place = next(places, len(self.constants))
+        if place == len(self.constants):
+            self.constants.append(constant)
+        self.parts[term][place] = self.parts[term].get(place, 0.0) + seconds
+        return place
+
+    def total(self, term: str, factors: Draws) -> Draws:
+        """The term's seconds for each draw of factors (draws, constants)."""
+        zero: Draws = np.zeros(len(factors))
+        return sum((s * factors[:, at] for at, s in self.parts[term].items()), zero)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Hideable:
+    """Messages of a term, each with kernels behind it."""
+
+    term: str
+    place: int
+    seconds: float
+    behind: tuple[tuple[int, float], ...]
+    """Seconds of the kernels behind one message, by the constant that bounds them."""
+    times: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step as sums of seconds, ready to be drawn."""
+
+    sums: Sums
+    messages: Sequence[Hideable]
+    gradients_s: float
+    """Seconds of the sum of gradients that backward can hide."""
+    is_gpu: bool
+    """Whether the device computes behind the host's back."""
+
+    def seconds(self, factors: Draws, share: Draws | float) -> Draws:
+        """Seconds for each draw of factors (draws, constants), with this share of overlap."""
+        sums = self.sums
+        none = np.zeros(len(factors))
+        compute = sum((sums.total(kind, factors) for kind in COMPUTE), none)
+        terms = {each.term for each in self.messages}
+        sent = sum((sums.total(term, factors) for term in terms), none)
+        hidden = sum(self.hidden(factors, share).values(), none)
+        exposed = np.maximum(sent - hidden - share * self.gradients_s, 0.0)
+        host = sums.total(HOST, factors)
+        busy = compute + exposed
+        step = np.maximum(busy, host) if self.is_gpu else busy + host
+        return step * sums.total(BEYOND, factors)
+
+    def hidden(self, factors: Draws, share: Draws | float) -> dict[str, Draws]:
+        """Seconds of each collective that kernels behind it hide."""
+        hidden = {each.term: np.zeros(len(factors)) for each in self.messages}
+        for each in self.messages:
+            own = each.seconds * factors[:, each.place]
+            can = sum((s * factors[:, at] for at, s in each.behind), np.zeros(len(factors)))
+            hidden[each.term] = hidden[each.term] + each.times * share * np.minimum(own, can)
+        return hidden
+
+    def cost(self, repeats: float, fixed_s: float, fixed_spread: float) -> Cost:
+        """The time of so many steps and a fixed time, with its interval and terms."""
+        random = np.random.default_rng(0)
+        factors = np.array([each.factor for each in self.sums.constants])
+        deviations = np.log(factors) / 1.96
+        drawn = np.exp(random.standard_normal((DRAWS, len(deviations))) * deviations)
+        shares = random.uniform(2 * OVERLAP - 1, 1.0, DRAWS)
+        beside = np.exp(random.standard_normal(DRAWS) * np.log(fixed_spread) / 1.96)
+        every = self.seconds(drawn, shares) * repeats + fixed_s * beside
+        low, high = np.percentile(every, [LOW, HIGH])
+        middle = np.ones((1, len(deviations)))
+        none, full, step = (
+            float(self.seconds(middle, share)[0]) * repeats + fixed_s
+            for share in (0.0, 1.0, OVERLAP)
+        )
+        return Cost(
+            step_s=step,
+            low_s=float(low),
+            high_s=float(high),
+            no_overlap_s=none,
+            full_overlap_s=full,
+            terms=self._terms(middle, repeats) | ({"fixed": fixed_s} if fixed_s else {}),
+        )
+
+    def _terms(self, middle: Draws, repeats: float) -> dict[str, float]:
+        terms = {
+            kind: float(self.sums.total(kind, middle)[0]) * repeats for kind in (*COMPUTE, HOST)
+        }
+        for term, hidden in self.hidden(middle, OVERLAP).items():
+            whole, inside = float(self.sums.total(term, middle)[0]), float(hidden[0])
+            terms[f"{term} exposed"] = (whole - inside) * repeats
+            terms[f"{term} hidden"] = inside * repeats
+        return terms

@@ -1,0 +1,138 @@
+"""Seconds of a kernel on a device: a roofline, with rates that depend on size.
+
+    product      max(flops / rate(size) * waves, bytes / memory rate)
+    attention    max(flops / rate(keys, head size), bytes / memory rate)
+    elementwise  bytes / memory rate
+
+Waves: a product of m x n numbers has ceil(m / tile) ceil(n / tile) tiles of its result, and a
+device of U units computes U at a time, so the last wave may be nearly empty. The rate of a table
+holds that loss for the sizes that were measured; only what exceeds a full wave counts here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+from spbench.errors import Failure
+from spbench.projection.constants import Sourced
+from spbench.projection.hardware import AttentionRates, Device
+from spbench.projection.work import Kernel
+
+HALF = ("bfloat16", "float16")
+DIAGONAL = 256
+"""Keys of the tiles on the diagonal of a masked attention that are computed and dropped: half of
+two tiles of 128, that of a row and that of its neighbour that finishes later."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class KernelCost:
+    """Seconds of one kernel, and what its spread comes from."""
+
+    seconds: float
+    constant: Sourced
+    """What bounds it: a rate of products, of attention, or of memory."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class DeviceRates:
+    """A device that computes in one type with one attention kernel."""
+
+    device: Device
+    dtype: str
+    attention_kernel: str = ""
+    """Its name in the device's table; empty: the first there."""
+
+    def cost(self, kernel: Kernel) -> KernelCost:
+        """Seconds of one kernel. Raises Failure where the device's file has no such rate."""
+        moved = self._moved(kernel)
+        if kernel.kind == "elementwise":
+            return moved
+        own = self._product(kernel) if kernel.kind == "gemm" else self._attention(kernel)
+        return max(own, moved, key=lambda each: each.seconds)
+
+    def _moved(self, kernel: Kernel) -> KernelCost:
+        rate = self.device.memory_gb_per_s
+        seconds = kernel.moved_bytes / (rate(max(kernel.moved_bytes, 1) / 1e6) * 1e9)
+        return KernelCost(seconds=max(seconds, self._least), constant=rate)
+
+    @property
+    def _least(self) -> float:
+        return self.device.kernel_us.value / 1e6
+
+    def _product(self, kernel: Kernel) -> KernelCost:
+        rates = self.device.products.tflops
+        if self.dtype not in rates:
+            raise Failure(
+                f"{self.device.name}: no rate of products in {self.dtype}; "
+                f"its file has {', '.join(rates)}"
+            )
+        rate = rates[self.dtype]
+        at_rate = kernel.flops / (rate(max(kernel.flops, 1) / 1e9) * 1e12)
+        return KernelCost(seconds=max(at_rate * self._waste(kernel), self._least), constant=rate)
+
+    def _waste(self, kernel: Kernel) -> float:
+        """Tiles that the last wave could hold, over those that there are; 1 from 8 waves on."""
+        products = self.device.products
+        if products.tile is None:
+            return 1.0
+        batch, m, n, _ = kernel.shape
+        tiles = batch * math.ceil(m / products.tile[0]) * math.ceil(n / products.tile[1])
+        waves = tiles / products.units
+        return math.ceil(waves) / waves if 1 < waves < 8 else 1.0
+
+    def _attention(self, kernel: Kernel) -> KernelCost:
+        *_, keys, size = kernel.shape
+        tables = self._tables(is_backward=kernel.is_backward)
+        tflops = _by_head_size(tables, keys, size)
+        near = min(tables, key=lambda each: abs(each.head_dim - size))
+        if kernel.is_masked and near.masked is not None:
+            tflops *= near.masked.value / (1 + DIAGONAL / keys)
+        tflops *= self._slower()
+        seconds = max(kernel.flops / (tflops * 1e12), self._least)
+        return KernelCost(seconds=seconds, constant=near.tflops)
+
+    def _slower(self) -> float:
+        """The rate of products in this type over that in the type of the table."""
+        known, rates = self.device.attention[0].dtype, self.device.products.tflops
+        if self.dtype == known or {self.dtype, known} <= set(HALF):
+            return 1.0
+        if not {self.dtype, known} <= set(rates):
+            raise Failure(
+                f"{self.device.name}: no rate of attention in {self.dtype}; its file has {known}"
+            )
+        return rates[self.dtype](1e3) / rates[known](1e3)  # type: ignore[index]
+
+    def _tables(self, *, is_backward: bool) -> list[AttentionRates]:
+        """The tables of the chosen kernel, by rising head size."""
+        name = self.attention_kernel or self.device.kernels[0]
+        if name not in self.device.kernels:
+            raise Failure(
+                f"{self.device.name}: no attention kernel {name!r}; "
+                f"its file has {', '.join(self.device.kernels)}"
+            )
+        tables = [
+            each
+            for each in self.device.attention
+            if each.kernel == name and each.is_backward == is_backward
+        ]
+        if not tables:
+            raise Failure(f"{self.device.name}: no rate of {name!r} in backward")
+        return sorted(tables, key=lambda each: each.head_dim)
+
+
+def _by_head_size(tables: list[AttentionRates], keys: int, size: int) -> float:
+    """TFLOP/s at a head size: time of a score is that of its products, which grow with the size,
+    and of its exponential, which does not; so time per operation is a + b / size."""
+    if len(tables) == 1:
+        return tables[0].tflops(keys)
+    below = [each for each in tables if each.head_dim <= size] or tables[:1]
+    at = min(tables.index(below[-1]), len(tables) - 2)
+    low, high = tables[at], tables[at + 1]
+    slow, fast = 1 / low.tflops(keys), 1 / high.tflops(keys)
+    slope = (slow - fast) / (1 / low.head_dim - 1 / high.head_dim)
+    time = fast + slope * (1 / size - 1 / high.head_dim)
+    return 1 / max(time, min(slow, fast) * 0.8)

@@ -1,0 +1,94 @@
+"""Seconds of a collective over the groups of an axis, all of them at once.
+
+    latency + hops + max over levels of (what a rank sends over it / its rate,
+                                         what a block sends over it / what the block shares)
+
+What crosses a level depends on the pattern. In an all-to-all each rank sends to all others, so a
+rank of a group over two sockets sends half or more to the other one; around a ring only a rank
+whose successor lies in another block sends anything there. Groups of other axes cross at the same
+time: rings through every second GPU cross twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import final
+
+from spbench.errors import Failure
+from spbench.projection.constants import Sourced
+from spbench.projection.hardware import Cluster, Level
+from spbench.projection.work import Message
+from spbench.workload.mesh import Groups, Mesh
+from spbench.workload.traffic import Op
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MessageCost:
+    """Seconds of one collective, where it is slowest, and the constant that bounds it."""
+
+    seconds: float
+    level: str
+    constant: Sourced
+
+
+def message_cost(message: Message, mesh: Mesh, cluster: Cluster, own: Sequence[str]) -> MessageCost:
+    """Seconds of one collective; over all axes of its strategy, ``own``, if it names none of them.
+
+    Raises Failure where the cluster has too few ranks.
+    """
+    if cluster.most_ranks is not None and mesh.size > cluster.most_ranks:
+        raise Failure(f"{cluster.name} has {cluster.most_ranks} ranks, not {mesh.size}")
+    groups = mesh.groups(*([message.axis] if message.axis in own else own))
+    sent, costs, block, outermost = float(message.sent_bytes), [], 1, cluster.levels[0]
+    for level in cluster.levels:
+        of_rank, of_block = crossing(groups, message.op, block)
+        if of_rank:
+            outermost = level
+            costs += _at(level, message.op, sent, of_rank, of_block)
+        if level.ranks is None:
+            break
+        block = level.ranks
+    rates = outermost.collectives[message.op]
+    hop = rates.hop_us.value if rates.hop_us else 0.0
+    latency = (rates.latency_us.value + hop * max(len(groups[0]) - 2, 0)) / 1e6
+    if not costs:
+        return MessageCost(seconds=0.0, level=outermost.name, constant=rates.latency_us)
+    slowest = max(costs, key=lambda each: each.seconds)
+    bound = slowest.constant if slowest.seconds > latency else rates.latency_us
+    return MessageCost(seconds=latency + slowest.seconds, level=slowest.level, constant=bound)
+
+
+def _at(level: Level, op: Op, sent: float, of_rank: float, of_block: float) -> list[MessageCost]:
+    """Times at one level: of the busiest rank, and of the busiest block where ranks share."""
+    rate = level.collectives[op].gb_per_s
+    own = sent * of_rank / (rate(max(sent, 1) / 1e6) * 1e9)
+    costs = [MessageCost(seconds=own, level=level.name, constant=rate)]
+    if (shared := level.shared_gb_per_s) is not None:
+        left = level.scattered.value if level.scattered and op == "all_to_all" else 1.0
+        together = sent * of_block / (shared.value * left * 1e9)
+        costs.append(MessageCost(seconds=together, level=level.name, constant=shared))
+    return costs
+
+
+@lru_cache(maxsize=1000)
+def crossing(groups: Groups, op: Op, block: int) -> tuple[float, float]:
+    """Shares of what a rank sends that leave its block: of the busiest rank, and the sum over the
+    busiest block's ranks."""
+    of_ranks: dict[int, float] = {}
+    for group in groups:
+        blocks = [rank // block for rank in group]
+        for i, rank in enumerate(group):
+            if len(group) == 1:
+                of_ranks[rank] = 0.0
+            elif op == "all_to_all":
+                others = len(group) - blocks.count(blocks[i])
+                of_ranks[rank] = others / (len(group) - 1)
+            else:
+                of_ranks[rank] = float(blocks[(i + 1) % len(group)] != blocks[i])
+    of_blocks: dict[int, float] = {}
+    for rank, share in of_ranks.items():
+        of_blocks[rank // block] = of_blocks.get(rank // block, 0.0) + share
+    return max(of_ranks.values()), max(of_blocks.values())

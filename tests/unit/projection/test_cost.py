@@ -1,0 +1,153 @@
+"""The time of a step from work made by hand: each term by arithmetic, bounds, interval."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spbench.errors import Failure
+from spbench.projection.cost import Mode, cost
+from spbench.projection.hardware import Cluster, find
+from spbench.projection.interval import OVERLAP
+from spbench.projection.kernel_cost import DeviceRates
+from spbench.projection.message_cost import crossing, message_cost
+from spbench.projection.work import Kernel, Message, Work
+from spbench.workload.mesh import Mesh
+
+H100, L20 = find("hgx-h100"), find("l20-pcie")
+GB = 10**9
+PRODUCT = Kernel(
+    kind="gemm",
+    phase="forward",
+    shape=(1, 16384, 8448, 4096),
+    flops=2 * 16384 * 8448 * 4096,
+    moved_bytes=2 * (16384 * 4096 + 4096 * 8448 + 16384 * 8448),
+)
+PASS = Kernel(kind="elementwise", phase="forward", shape=(), flops=0, moved_bytes=GB)
+ATTENTION = Kernel(
+    kind="attention",
+    phase="forward",
+    shape=(1, 16, 16, 8192, 8192, 128),
+    flops=4 * 16 * 8192 * 8192 * 128,
+    moved_bytes=8192 * 16 * 128 * 8,
+)
+EXCHANGE = Message(op="all_to_all", phase="forward", axis="sequence", sent_bytes=GB)
+
+
+def work(*messages: Message, ranks: int = 8, **kernels: int) -> Work:
+    """A step of these messages and of so many products, attentions and passes."""
+    known = {"products": PRODUCT, "attentions": ATTENTION, "passes": PASS}
+    return Work(
+        mesh=(("sequence", ranks),),
+        dtype="bfloat16",
+        kernels={known[name]: n for name, n in kernels.items()},
+        messages=dict.fromkeys(messages, 1),
+    )
+
+
+def test_terms_are_work_over_rate() -> None:
+    """A large pass takes its bytes over the memory rate, a product its operations over its rate."""
+    device = H100.device
+    terms = cost(work(products=10, passes=3, attentions=2), H100).terms
+    assert terms["elementwise"] == pytest.approx(3 * GB / (device.memory_gb_per_s(1e3) * 1e9))
+    rate = device.products.tflops["bfloat16"](PRODUCT.flops / 1e9) * 1e12
+    assert terms["gemm"] == pytest.approx(10 * PRODUCT.flops / rate)
+    assert terms["attention"] == pytest.approx(2 * ATTENTION.flops / 370e12)
+    assert terms["launches"] == pytest.approx(15 * device.launch_us.value / 1e6)
+
+
+def test_many_small_kernels_are_bound_by_launches() -> None:
+    """A GPU waits for its host; on a CPU launches add to the work."""
+    tiny = replace(PASS, moved_bytes=100)
+    many = Work(mesh=(("sequence", 1),), dtype="bfloat16", kernels={tiny: 1000}, messages={})
+    eager, fused = cost(many, H100), cost(many, H100, Mode(compiled=True))
+    assert eager.step_s == pytest.approx(1000 * H100.device.launch_us.value / 1e6)
+    assert fused.step_s < eager.step_s / 3
+    device = H100.device.model_copy(update={"kind": "cpu"})
+    on_cpu = cost(many, H100.model_copy(update={"device": device}))
+    assert on_cpu.step_s == pytest.approx(eager.step_s + eager.terms["elementwise"])
+
+
+def test_overlap_is_bracketed() -> None:
+    """Kernels behind a message hide it by a share; the middle lies between none and all."""
+    behind = replace(EXCHANGE, behind=(PASS,) * 2)
+    step = cost(work(behind, passes=20), H100)
+    seconds = step.terms["elementwise"] / 20 * 2
+    whole = step.terms["all_to_all sequence exposed"] + step.terms["all_to_all sequence hidden"]
+    assert step.terms["all_to_all sequence hidden"] == pytest.approx(OVERLAP * seconds)
+    assert step.no_overlap_s - step.full_overlap_s == pytest.approx(min(seconds, whole))
+    assert step.full_overlap_s < step.step_s < step.no_overlap_s
+
+
+def test_gradients_hide_behind_backward() -> None:
+    """Their sum travels on a group of its own beside the rest of backward."""
+    summed = Message(op="all_reduce", phase="gradients", axis="all", sent_bytes=GB)
+    alone = cost(work(summed), H100)
+    behind = work(summed)
+    backward = replace(PASS, phase="backward")
+    hidden = cost(replace(behind, kernels={backward: 20}), H100)
+    assert alone.full_overlap_s == alone.no_overlap_s
+    assert hidden.full_overlap_s == pytest.approx(hidden.terms["elementwise"])
+
+
+def test_an_interval_holds_its_time_repeats_and_widens_with_the_spread() -> None:
+    """Draws have one seed; a constant that is less sure gives a wider interval."""
+    step, again = (cost(work(EXCHANGE, products=5), L20) for _ in range(2))
+    assert step == again
+    assert step.low_s < step.step_s < step.high_s
+    on_nvlink = cost(work(EXCHANGE, products=5), H100)
+    assert step.high_s / step.low_s > 1.5 * on_nvlink.high_s / on_nvlink.low_s
+
+
+@pytest.mark.parametrize(
+    ("groups", "op", "shares"),
+    [
+        ((tuple(range(8)),), "all_to_all", (4 / 7, 16 / 7)),
+        ((tuple(range(8)),), "p2p", (1.0, 1.0)),
+        (((0, 2, 4, 6), (1, 3, 5, 7)), "p2p", (1.0, 2.0)),
+        (((0, 1, 2, 3), (4, 5, 6, 7)), "all_to_all", (0.0, 0.0)),
+        (((0, 4), (1, 5), (2, 6), (3, 7)), "all_gather", (1.0, 4.0)),
+    ],
+)
+def test_what_crosses_a_socket_depends_on_the_pattern(
+    groups: tuple[tuple[int, ...], ...], op: str, shares: tuple[float, float]
+) -> None:
+    """All-to-all crosses from every rank, a ring once, rings through every second rank twice."""
+    assert crossing(groups, op, 4) == pytest.approx(shares)  # type: ignore[arg-type]
+
+
+def test_all_to_all_of_eight_on_pcie_is_slower_than_a_ring_and_not_on_nvlink() -> None:
+    """The same bytes: on PCIe the sockets' link decides, and across nodes one adapter does."""
+    mesh = Mesh((("sequence", 8),))
+    ring = replace(EXCHANGE, op="p2p")
+
+    def seconds(message: Message, cluster: Cluster, mesh: Mesh = mesh) -> float:
+        return message_cost(message, mesh, cluster, ["sequence"]).seconds
+
+    assert seconds(EXCHANGE, L20) > 3 * seconds(ring, L20)
+    assert seconds(EXCHANGE, H100) < 1.1 * seconds(ring, H100)
+    four_nodes = Mesh((("sequence", 32),))
+    gathered = replace(EXCHANGE, op="all_gather")
+    assert seconds(EXCHANGE, H100, four_nodes) > 4 * seconds(gathered, H100, four_nodes)
+
+
+def test_what_a_file_lacks_is_a_sentence() -> None:
+    """Too many ranks, an unknown type and an unknown kernel are refused with what there is."""
+    with pytest.raises(Failure, match="l20-pcie has 8 ranks, not 16"):
+        cost(work(EXCHANGE, ranks=16), L20)
+    with pytest.raises(Failure, match="no rate of products in float64; its file has bfloat16"):
+        DeviceRates(device=H100.device, dtype="float64").cost(PRODUCT)
+    rates = DeviceRates(device=H100.device, dtype="bfloat16", attention_kernel="mine")
+    with pytest.raises(Failure, match="no attention kernel 'mine'; its file has flash-attn 2"):
+        rates.cost(ATTENTION)
+
+
+def test_smaller_heads_take_longer_for_each_operation() -> None:
+    """A score's exponential costs as much whatever the size of a head."""
+    rates = DeviceRates(device=find("dgx-a100").device, dtype="bfloat16")
+    seconds = [
+        rates.cost(replace(ATTENTION, shape=(1, 16 * 128 // size, 16, 8192, 8192, size))).seconds
+        for size in (32, 64, 96, 128)
+    ]
+    assert seconds == sorted(seconds, reverse=True)
