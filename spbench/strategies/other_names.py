@@ -30,3 +30,13 @@ def own_name(name: str) -> str:
     """The name that a strategy has here; one that is not known, in small letters."""
     plain = name.strip().lower().replace("_", "-")
     return OTHER_NAMES.get(plain, plain)
+
+
+ALONE = "ulysses"
+"""A strategy that computes as one device does on one rank, for published cases without any."""
+MERGING = "ring"
+"""The strategy that merges results of blocks of keys."""
+GATHERING = "kv-gather"
+"""A strategy that gathers keys first; a published one may then go block by block, and merge."""
+UNBALANCED = f"{MERGING}:unbalanced"
+"""A published ring whose causal shards are contiguous, so that its last rank has the most."""

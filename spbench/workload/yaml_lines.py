@@ -56,19 +56,19 @@ class YamlData:
         return WorkloadError(f"{self.at(path)}: {message}")
 
 
-def read_mapping(path: Path, what: str) -> YamlData:
+def read_mapping(path: Path, what: str, most_bytes: int = MAX_BYTES) -> YamlData:
     """The mapping in a file that should hold ``what``, as in 'a workload'."""
     try:
         with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+            raw = file.read(most_bytes + 1)
     except IsADirectoryError:
         raise WorkloadError(f"{path}:1: is a folder; {what} is a YAML file") from None
     except OSError as error:
         raise WorkloadError(f"{path}: {error.strerror}") from None
     except ValueError:  # NUL, or what no file system can encode
         raise WorkloadError(f"{str(path)!a}: not the name of a file") from None
-    if len(raw) > MAX_BYTES:
-        raise WorkloadError(f"{path}:1: too large; {what} is at most {MAX_BYTES} bytes")
+    if len(raw) > most_bytes:
+        raise WorkloadError(f"{path}:1: too large; {what} is at most {most_bytes} bytes")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

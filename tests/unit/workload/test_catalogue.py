@@ -19,7 +19,7 @@ LARGE = [name for name in names() if not name.endswith("-small")]
 FILES = sorted(
     path.relative_to(configs()).as_posix()
     for path in configs().rglob("*.y*ml")
-    if path.parent.name != "sweeps"  # test_sweep_file.py has those
+    if path.parent.name in ("verify", "workloads")  # sweeps, clusters, points: tests of their own
 )
 
 # (axes kept or divided by, hidden divided by, layers), as the small form's source says.

@@ -1,0 +1,133 @@
+"""Published measurements as data: points, their cells, and cases that compete in each.
+
+Files of ``configs/published/``, and others of that schema; the head of the packaged file
+describes the fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, final
+
+from pydantic import Field, StrictFloat, StrictInt
+
+from spbench.projection.constants import Positive
+from spbench.workload.block import Frozen, Size
+from spbench.workload.catalogue import configs
+from spbench.workload.validation_errors import validated
+from spbench.workload.yaml_lines import WorkloadError, read_mapping
+
+MOST_BYTES = 2_000_000
+Text = Annotated[str, Field(min_length=1)]
+Metric = Literal[
+    "s", "ms", "us", "iterations_per_s", "tflops_per_gpu", "tokens_per_s", "samples_per_s", "ratio"
+]
+Facts = dict[str, Any]
+
+
+@final
+class PublishedCase(Frozen):
+    """One alternative of a cell, and what was measured of it."""
+
+    strategy: Text
+    value: Positive
+    mesh: dict[str, Size] = Field(default_factory=dict)
+    """GPUs in groups beside the strategy: cfg, dp, tp, pp."""
+    options: dict[str, bool | StrictInt | StrictFloat | str] = Field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def label(self) -> str:
+        """As in 'usp:ulysses=2, cfg 2, compiled'."""
+        mesh = [f"{name} {size}" for name, size in self.mesh.items()]
+        options = [name if on is True else f"{name} {on}" for name, on in self.options.items()]
+        return ", ".join([self.strategy, *mesh, *options])
+
+
+@final
+class PublishedCell(Frozen):
+    """One size on one number of GPUs."""
+
+    set: Facts
+    """What differs from the workload of the point."""
+    ranks: Size
+    cases: Annotated[tuple[PublishedCase, ...], Field(min_length=1, strict=False)]
+
+
+@final
+class Hardware(Frozen):
+    """What it was measured on."""
+
+    gpu: Text
+    link: Text
+    gpus_per_node: Size | None = None
+    between_nodes: str | None = None
+    note: str = ""
+
+
+@final
+class Measured(Frozen):
+    """The quantity, and what one value of it covers."""
+
+    name: Metric
+    better: Literal["lower", "higher"]
+    per: Literal["call", "step", "generation"]
+    time: str = ""
+    flops: str = ""
+    """The operations that a rate counts."""
+    over: str = ""
+    """The quantity that a ratio is relative to."""
+
+
+@final
+class Point(Frozen):
+    """One table or figure of a source."""
+
+    id: Text
+    source: Text
+    hardware: Hardware
+    op: Literal["attention", "model"]
+    workload: Facts
+    mode: Literal["forward", "backward", "train"]
+    metric: Measured
+    kernel: str | None = None
+    complete: bool
+    caution: str = ""
+    cells: Annotated[tuple[PublishedCell, ...], Field(min_length=1, strict=False)]
+
+
+@final
+class PublishedFile(Frozen):
+    """All points of a file."""
+
+    version: int = Field(default=2, alias="schema", ge=2, le=2)
+    points: Annotated[tuple[Point, ...], Field(min_length=1, strict=False)]
+
+
+PARTS: dict[str, type[Frozen]] = {
+    "points": Point,
+    "cells": PublishedCell,
+    "cases": PublishedCase,
+    "hardware": Hardware,
+    "metric": Measured,
+}
+
+
+def default_folder() -> Path:
+    """The packaged measurements."""
+    return configs() / "published"
+
+
+def read(place: Path) -> list[Point]:
+    """The points of a file, or of all files of a folder. Raises WorkloadError."""
+    paths: Sequence[Path] = [place]
+    if place.is_dir():
+        paths = sorted([*place.glob("*.yaml"), *place.glob("*.yml")])
+        if not paths:
+            raise WorkloadError(f"{place}: no .yaml file in this folder; name a file of points")
+    files = [
+        validated(PublishedFile, read_mapping(path, "a file of points", MOST_BYTES), PARTS)
+        for path in paths
+    ]
+    return [point for file in files for point in file.points]

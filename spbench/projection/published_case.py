@@ -1,0 +1,173 @@
+"""What a published case computes, in our terms: a workload, a strategy, ranks, and how it ran.
+
+What cannot be expressed is a Failure with the reason; nothing is left out silently.
+
+A published engine flattens its tokens into one sequence, so several axes that are always attended
+jointly become one. The branches of guidance that a mesh has apart are not computed together.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, final
+
+from spbench.errors import Failure
+from spbench.projection.published import Point, PublishedCase, PublishedCell
+from spbench.projection.published_names import cluster_of, model_of
+from spbench.strategies import other_names
+from spbench.strategies.other_names import ALONE, GATHERING, MERGING
+from spbench.workload.catalogue import find
+from spbench.workload.workload import Workload
+
+DTYPES = {"nvfp4": "bfloat16", "fp8": "bfloat16"}
+FASTER_PRODUCTS = {"nvfp4": 2.5, "fp8": 1.6, "linear": 1.4}
+"""Products in fewer bits over those in bfloat16, with the casts that they need; inferred: half of
+the specified 4 and 2 times is lost to casts and memory."""
+NEUTRAL = {"packed_qkv", "pattern", "anything", "offload", "fsdp", "framework"}
+"""Options that change no term, or one that is hidden: weights that are gathered or loaded ahead."""
+KNOWN = NEUTRAL | {"compiled", "async", "fp8", "blockwise", "checkpointing"}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Counterpart:
+    """A published case in our terms."""
+
+    cluster: str
+    workload: Workload
+    strategy: str
+    kernels_of: str
+    """The strategy whose kernels run; blocks of keys after a gather have those of a ring."""
+    ranks: int
+    """Ranks of the strategy, those of one group of the outer mesh."""
+    outer: tuple[tuple[str, int], ...]
+    """Groups around it, outermost first."""
+    only_backward: bool
+    compiled: bool
+    kernel: str
+    packed: bool
+    """Whether queries, keys and values go in one exchange."""
+    merges: bool
+    """Whether results of blocks of keys are merged."""
+    hidden_exchange: float
+    """Share of an all-to-all that hides behind projections."""
+    payload: float
+    """Bytes of a message over those in the workload's type."""
+    products: float
+    """Rate of products over that in the workload's type."""
+    replicas: int
+    """Data-parallel replicas, each with the workload's batch."""
+
+
+def counterpart(point: Point, cell: PublishedCell, case: PublishedCase) -> Counterpart:
+    """A case in our terms. Raises Failure with the reason where there are none."""
+    if unknown := sorted(set(case.options) - KNOWN):
+        raise Failure(f"option {', '.join(unknown)} is not modelled")
+    beside = {name: size for name, size in case.mesh.items() if size > 1}
+    if apart := sorted(set(beside) - {"cfg", "dp"}):
+        raise Failure(f"mesh {', '.join(apart)} is not modelled: only cfg and dp are")
+    groups = math.prod(beside.values())
+    if cell.ranks % groups:
+        raise Failure(f"mesh {beside} does not divide {cell.ranks} GPUs")
+    facts = point.workload | cell.set
+    dtype = str(facts.get("dtype") or "bfloat16")
+    low = "fp8" if case.options.get("fp8") == "linear" else ""
+    strategy, unmasked = _strategy(case.strategy)
+    is_blockwise = bool(case.options.get("blockwise"))
+    return Counterpart(
+        cluster=cluster_of(point.hardware),
+        workload=_workload(point, facts, case, unmasked=unmasked),
+        strategy=strategy,
+        kernels_of=strategy.replace(GATHERING, MERGING) if is_blockwise else strategy,
+        ranks=1 if case.strategy == "none" else cell.ranks // groups,
+        outer=tuple(sorted(beside.items(), reverse=True)),
+        only_backward=point.mode == "backward",
+        compiled=bool(case.options.get("compiled")),
+        kernel=point.kernel or "",
+        packed=bool(case.options.get("packed_qkv")),
+        merges=MERGING in strategy or is_blockwise,
+        hidden_exchange=0.5 if case.options.get("async") else 0.0,
+        payload=0.625 if case.options.get("fp8") is True else 1.0,
+        products=FASTER_PRODUCTS["linear"] if low else FASTER_PRODUCTS.get(dtype, 1.0),
+        replicas=beside.get("dp", 1),
+    )
+
+
+def _strategy(text: str) -> tuple[str, bool]:
+    """Our name, and whether its ranks wait for attention without a mask: in a ring of contiguous
+    shards the last rank has whole blocks in each step, and the others wait."""
+    match text:
+        case "none":
+            return ALONE, False
+        case other_names.UNBALANCED:
+            return MERGING, True
+    return text, False
+
+
+def _workload(
+    point: Point, facts: dict[str, Any], case: PublishedCase, *, unmasked: bool
+) -> Workload:
+    dtype = str(facts.get("dtype") or "bfloat16")
+    run = {
+        "dtype": DTYPES.get(dtype, dtype),
+        "mode": "forward" if point.mode == "forward" else "train",
+        "checkpointing": case.options.get("checkpointing", "none"),
+    }
+    if point.op == "attention":
+        return _attention(facts, run, unmasked=unmasked)
+    whole = find(model_of(str(facts["model"])))
+    cfg = case.mesh.get("cfg", 1)
+    data = whole.model_dump(mode="json", by_alias=True) | run
+    data |= {"batch": facts["batch"], "guidance": max(1, (facts.get("guidance") or 1) // cfg)}
+    if whole.text and facts.get("text") is not None:
+        data["text"] = facts["text"]
+    data["axes"] = _axes(whole, facts.get("axes"))
+    return _flat(Workload.model_validate(data))
+
+
+def _attention(facts: dict[str, Any], run: dict[str, Any], *, unmasked: bool) -> Workload:
+    causal = bool(facts.get("causal")) and not unmasked
+    return Workload.model_validate(
+        run
+        | {
+            "name": "attention",
+            "axes": {"sequence": facts["seq"]},
+            "hidden": (facts["heads"] + 2 * facts["kv_heads"]) * facts["head_dim"],
+            "heads": facts["heads"],
+            "kv_heads": facts["kv_heads"],
+            "head_dim": facts["head_dim"],
+            "depth": 1,
+            "block": [{"attention": "sequence", "causal": causal, "alone": True}],
+            "batch": facts["batch"],
+        }
+    )
+
+
+def _axes(whole: Workload, axes: dict[str, int] | None) -> dict[str, int]:
+    """The published axes under the catalogue's names; height and width may be one axis there."""
+    if axes is None:
+        raise Failure("the axes are not known")
+    if "space" in whole.axes and {"height", "width"} <= set(axes):
+        inner = axes["height"] * axes["width"]
+        axes = {key: n for key, n in axes.items() if key not in ("height", "width")}
+        axes = axes | {"space": inner}
+    if set(axes) != set(whole.axes):
+        raise Failure(f"axes {', '.join(axes)}; {whole.name} has {', '.join(whole.axes)}")
+    return {axis: axes[axis] for axis in whole.axes}
+
+
+def _flat(workload: Workload) -> Workload:
+    """One axis in place of several where each attention joins them all."""
+    attentions = workload.attentions
+    if len(workload.axes) == 1 or any(set(a.axes) != set(workload.axes) for a in attentions):
+        return workload
+    data = workload.model_dump(mode="json", by_alias=True)
+    data |= {"axes": {"sequence": workload.tokens}, "positions": "none"}
+    data["modulation"] = "none" if workload.modulation == "none" else "per_sample"
+    for part in data["stacks"] or [data]:
+        part["block"] = [
+            {**each, "attention": "sequence"} if "attention" in each else each
+            for each in part["block"]
+        ]
+    return Workload.model_validate(data)

@@ -1,0 +1,142 @@
+"""Published points beside a projection: units, regret, what is not modelled, wrong files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spbench.projection.against import score
+from spbench.projection.published import Point, default_folder, read
+from spbench.projection.score import summary
+from spbench.projection.work import Kernel, Message, Work
+from spbench.workload.workload import Workload
+from spbench.workload.yaml_lines import WorkloadError
+
+TEXT = """schema: 2
+points:
+- id: mine
+  source: a test
+  hardware: {gpu: H100-SXM-80GB, link: nvlink, gpus_per_node: 8, between_nodes: null}
+  op: attention
+  workload: {heads: 8, kv_heads: 8, head_dim: 64, seq: 4096, batch: 1, causal: false}
+  mode: forward
+  metric: {name: ms, better: lower, per: call}
+  kernel: null
+  complete: true
+  cells:
+  - set: {}
+    ranks: 4
+    cases:
+    - {strategy: ulysses, value: 12.0}
+    - {strategy: ring, value: 10.0}
+    - {strategy: ring, value: 11.0, options: {magic: true}}
+"""
+
+
+def by_hand(workload: Workload, strategy: str, ranks: int) -> Work:
+    """Ulysses moves half of what a ring does; neither computes much."""
+    kernel = Kernel(kind="elementwise", phase="forward", shape=(), flops=0, moved_bytes=10**6)
+    sent = {"ulysses": 10**9, "ring": 2 * 10**9}[strategy]
+    message = Message(op="all_to_all", phase="forward", axis="sequence", sent_bytes=sent)
+    mesh = (("sequence", ranks),)
+    return Work(mesh=mesh, dtype=workload.dtype, kernels={kernel: 1}, messages={message: 1})
+
+
+def point(tmp_path: Path, **changes: str) -> Point:
+    """The point of the text with parts replaced."""
+    text = TEXT
+    for was, now in changes.items():
+        text = text.replace(was, now)
+    path = tmp_path / "points.yaml"
+    path.write_text(text)
+    (only,) = read(path)
+    return only
+
+
+def test_regret_is_what_the_choice_costs(tmp_path: Path) -> None:
+    """Choosing Ulysses, published 12 ms, where a ring took 10 ms, costs a fifth."""
+    group = score(point(tmp_path), by_hand)
+    (cell,) = group.cells
+    assert cell.chosen is cell.cases[0]
+    assert cell.regret == pytest.approx(0.2)
+    assert summary([group])["mean_regret_nvlink"] == pytest.approx(0.2)
+    assert summary([group])["mean_regret_pcie"] is None
+
+
+def test_what_is_not_modelled_counts_as_outside(tmp_path: Path) -> None:
+    """An unknown option is shown with its reason, and lowers coverage."""
+    group = score(point(tmp_path), by_hand)
+    case = group.cases[2]
+    assert case.why_not == "option magic is not modelled"
+    assert not case.is_within
+    assert group.data["not_modelled"] == ["option magic is not modelled"]
+    assert summary([group])["coverage"] == pytest.approx(
+        sum(each.is_within for each in group.cases) / 3
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "seconds"),
+    [
+        ("{name: s, better: lower, per: call}", 12.0, 12.0),
+        ("{name: iterations_per_s, better: higher, per: call}", 12.0, 1 / 12),
+        (
+            "{name: tflops_per_gpu, better: higher, per: call, flops: 4*seq^2*heads*head_dim}",
+            12.0,
+            4 * 4096**2 * 512 / 12e12 / 4,
+        ),
+    ],
+)
+def test_values_become_seconds(tmp_path: Path, metric: str, value: float, seconds: float) -> None:
+    """Rates are turned round, and operations taken from their formula."""
+    changed = point(tmp_path, **{"{name: ms, better: lower, per: call}": metric})
+    assert score(changed, by_hand).cases[0].published_s == pytest.approx(seconds)
+
+
+def test_ratios_are_compared_as_ratios(tmp_path: Path) -> None:
+    """Only the ratio of two projections stands beside a published ratio."""
+    changed = point(
+        tmp_path,
+        **{
+            "{name: ms, better: lower, per: call}": "{name: ratio, better: lower, per: call}",
+            "value: 12.0": "value: 1.0",
+            "value: 10.0": "value: 2.0",
+        },
+    )
+    first, second, _ = score(changed, by_hand).cases
+    assert first.projected_s == 1
+    assert second.projected_s == pytest.approx(2, rel=0.1)
+    assert second.is_within
+
+
+def test_an_incomplete_point_is_shown_not_scored(tmp_path: Path) -> None:
+    """It enters neither regret nor coverage."""
+    group = score(point(tmp_path, **{"complete: true": "complete: false"}), by_hand)
+    assert {case.why_not for case in group.cases} == {"the point is incomplete"}
+    assert summary([group])["coverage"] is None
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "message"),
+    [
+        ("complete: true", "complet: true", ":11: unknown key 'complet'. Did you mean 'complete'?"),
+        ("value: 12.0", "value: fast", ":16: points.0.cells.0.cases.0.value is 'fast'"),
+        ("name: ms", "name: parsecs", ":9: points.0.metric.name cannot be 'parsecs'"),
+        ("schema: 2", "schema: 1", ":1: schema is 1"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_line(
+    tmp_path: Path, was: str, now: str, message: str
+) -> None:
+    """The sentence names file, line and value."""
+    with pytest.raises(WorkloadError) as refusal:
+        point(tmp_path, **{was: now})
+    assert message in str(refusal.value)
+
+
+def test_the_packaged_points_can_be_read() -> None:
+    """All points of the packaged file, complete or not."""
+    points = read(default_folder())
+    assert len(points) == 77
+    assert sum(each.complete for each in points) == 32
