@@ -66,23 +66,21 @@ def summed(sums: Tensor, gradients: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def by_position(x: Tensor, keys: Shard, dim: int = 0) -> Tensor:
-    """``dim`` in order of positions, from rank order."""
+def by_position(x: Tensor, keys: Shard) -> Tensor:
+    """Dim 0 in order of positions, from rank order."""
     runs = [run for of_rank in keys.runs for run in of_rank]
     if runs == sorted(runs):
         return x
-    parts = zip(runs, x.split([length for _, length in runs], dim), strict=True)
-    return torch.cat([part for _, part in sorted(parts, key=itemgetter(0))], dim)
+    parts = zip(runs, x.split([length for _, length in runs]), strict=True)
+    return torch.cat([part for _, part in sorted(parts, key=itemgetter(0))])
 
 
-def by_rank(x: Tensor, keys: Shard, dim: int = 0) -> Tensor:
+def by_rank(x: Tensor, keys: Shard) -> Tensor:
     """``by_position`` undone."""
     runs = [run for of_rank in keys.runs for run in of_rank]
-    ordered = sorted(runs)
-    if runs == ordered:
+    if runs == sorted(runs):
         return x
-    parts = dict(zip(ordered, x.split([length for _, length in ordered], dim), strict=True))
-    return torch.cat([parts[run] for run in runs], dim)
+    return torch.cat([x.narrow(0, *run) for run in runs])
 
 
 def put(gradients: Sequence[Tensor], packed: Tensor, runs: Sequence[Run]) -> None:

@@ -1,0 +1,100 @@
+"""``spbench project``: times on clusters that are not at hand, and their score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from spbench.cli import options
+from spbench.cli.selection import choose_workload, rank_counts
+from spbench.errors import DONE, SOME_FAILED, Failure
+from spbench.report.live_line import loading_torch
+from spbench.report.projection_table import print_csv, show_projections, show_scores
+from spbench.report.tables import print_json
+
+PACKAGED = "packaged"
+"""Value of --against that stands for the packaged measurements."""
+
+
+@click.command("project")
+@click.argument("workload", required=False, metavar="[WORKLOAD]")
+@click.option(
+    "--cluster", metavar="NAME|FILE", help="A cluster of configs/clusters/, or a YAML file."
+)
+@options.strategy_option
+@options.gpus_option
+@options.settings_option
+@click.option("--compiled", is_flag=True, help="Elementwise kernels fused, launches cheaper.")
+@click.option("--kernel", default="", help="Attention kernel.  [default: the cluster's first]")
+@click.option(
+    "--against",
+    is_flag=False,
+    flag_value=PACKAGED,
+    metavar="[FILE|FOLDER]",
+    help="Score the projection on published measurements.  [default: configs/published/]",
+)
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV rows, their column kind: projected.")
+@options.json_option
+def command(
+    workload: str | None,
+    cluster: str | None,
+    strategies: Sequence[str],
+    gpus: str | None,
+    settings: Sequence[str],
+    compiled: bool,
+    kernel: str,
+    against: str | None,
+    as_csv: bool,
+    as_json: bool,
+) -> int:
+    """Project the step time of WORKLOAD on a cluster that is not at hand; nothing is measured.
+
+    The strategy's own code runs on tensors without data; a cost model gives its kernels and
+    messages a time on the cluster. With --against it is scored on published measurements.
+    """
+    if against is not None:
+        if workload or cluster:
+            raise Failure("--against names workloads and clusters itself; leave those out")
+        return _against(None if against == PACKAGED else Path(against), as_json=as_json)
+    if workload is None or cluster is None or gpus is None:
+        raise Failure(
+            "name a workload, a cluster and numbers of ranks, as in "
+            "'spbench project dsp-720m --cluster hgx-h100 --gpus 8,16'; or give --against"
+        )
+    chosen = choose_workload(workload, settings)
+    ranks, names = rank_counts(gpus), options.strategies_of(strategies)
+    with loading_torch():
+        from spbench.projection.cost import Mode
+        from spbench.projection.hardware import find
+        from spbench.projection.project import project, works
+    mode = Mode(compiled=compiled, attention_kernel=kernel)
+    place = find(cluster)
+    rows = [each.data for each in project(chosen, place, names, ranks, mode, works())]
+    if as_json:
+        print_json(rows)
+    elif as_csv:
+        print_csv(rows)
+    else:
+        show_projections(rows, f"projected, not measured: {chosen.name} on {place.name}")
+    return DONE if any(row["status"] == "ok" for row in rows) else SOME_FAILED
+
+
+def _against(place: Path | None, *, as_json: bool) -> int:
+    """Prints published measurements beside the projection."""
+    from spbench.projection.published import default_folder, read
+
+    points = read(place or default_folder())
+    with loading_torch():
+        from spbench.projection.against import score
+        from spbench.projection.project import works
+        from spbench.projection.score import summary
+    work_of = works()
+    groups = [score(point, work_of) for point in points]
+    total = summary(groups)
+    if as_json:
+        print_json({"groups": [group.data for group in groups], **total})
+    else:
+        show_scores([group.data for group in groups], total)
+    return DONE

@@ -1,0 +1,116 @@
+"""Cases on clusters that are not at hand: times with intervals and terms, memory, throughput."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, final
+
+from spbench.errors import Failure
+from spbench.projection.against import WorkOf
+from spbench.projection.cost import Mode, cost
+from spbench.projection.hardware import Cluster
+from spbench.projection.interval import Cost
+from spbench.projection.trace import work
+from spbench.projection.work import Work
+from spbench.strategies.registry import load
+from spbench.workload.workload import Workload
+
+KIND = "projected"
+"""The column ``kind`` of every row: nothing was measured."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Projection:
+    """A case on a cluster, and its cost; or why it cannot run."""
+
+    workload: Workload
+    cluster: Cluster
+    strategy: str
+    ranks: int
+    work: Work | None = None
+    cost: Cost | None = None
+    why_not: str = ""
+
+    @property
+    def limit_bytes(self) -> float:
+        """Memory of one device."""
+        return self.cluster.used_by(self.ranks).device.memory_gb.value * 1e9
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Peak memory of a rank by dry run; None: it is not counted."""
+        return self.work.memory.peak if self.work and self.work.memory else None
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """One object of ``--json``, and without ``terms`` one row of ``--csv``."""
+        work = self.work
+        row: dict[str, Any] = {
+            "kind": KIND,
+            "cluster": self.cluster.name,
+            "workload": self.workload.name,
+            "strategy": self.strategy,
+            "world_size": self.ranks,
+            "status": "skipped" if self.cost is None else "ok",
+            "reason": self.why_not,
+        }
+        if self.cost is None or work is None:
+            return row
+        step = self.cost
+        return row | {
+            "step_ms": step.step_s * 1e3,
+            "step_ms_low": step.low_s * 1e3,
+            "step_ms_high": step.high_s * 1e3,
+            "step_ms_without_overlap": step.no_overlap_s * 1e3,
+            "step_ms_full_overlap": step.full_overlap_s * 1e3,
+            "samples_per_s": self.workload.batch / step.step_s,
+            "tokens_per_s": self.workload.batch * self.workload.tokens / step.step_s,
+            "sent_bytes": work.sent_bytes,
+            "launches": work.launches,
+            "peak_bytes": self.peak_bytes,
+            "memory_limit_bytes": round(self.limit_bytes),
+            "mesh": " ".join(f"{name}={size}" for name, size in work.mesh),
+            "terms_ms": {name: seconds * 1e3 for name, seconds in step.terms.items()},
+        }
+
+
+def works() -> WorkOf:
+    """A function that dry-runs each strategy once for each workload and number of ranks."""
+
+    @cache
+    def known(workload: Workload, strategy: str, ranks: int) -> Work:
+        return work(workload, load(strategy), ranks)
+
+    return known
+
+
+def project(
+    workload: Workload,
+    cluster: Cluster,
+    strategies: Sequence[str],
+    ranks: Sequence[int],
+    mode: Mode,
+    work_of: WorkOf,
+) -> Iterator[Projection]:
+    """Each strategy on each number of ranks; one that cannot run says why."""
+    for count in ranks:
+        for strategy in strategies:
+            yield _projection(workload, cluster, strategy, count, mode, work_of)
+
+
+def _projection(
+    workload: Workload, cluster: Cluster, strategy: str, ranks: int, mode: Mode, work_of: WorkOf
+) -> Projection:
+    case = {"workload": workload, "cluster": cluster, "strategy": strategy, "ranks": ranks}
+    try:
+        if cluster.most_ranks is not None and ranks > cluster.most_ranks:
+            raise Failure(
+                f"{cluster.name} has {cluster.most_ranks} ranks; give --gpus up to that number"
+            )
+        done = work_of(workload, strategy, ranks)
+        return Projection(**case, work=done, cost=cost(done, cluster, mode))  # type: ignore[arg-type]
+    except Failure as failure:
+        return Projection(**case, why_not=str(failure))  # type: ignore[arg-type]

@@ -1,0 +1,141 @@
+"""Projected times, and published measurements beside them."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spbench.report import tables, units
+from spbench.report.fit_width import Grid, fewer
+
+TERMS = ("gemm", "attention", "elementwise")
+COLUMNS: tuple[str, ...] = ("strategy", "ranks", "step ms", "90 % interval", "no/full overlap")
+COLUMNS += (
+    "compute ms",
+    "host ms",
+    "exposed ms",
+    "hidden ms",
+    "samples/s",
+    "sent MiB",
+    "memory GB",
+)
+SPARE = ("no/full overlap", "hidden ms", "sent MiB", "samples/s", "host ms", "memory GB")
+"""Columns left out where not all fit, in this order."""
+Row = Mapping[str, Any]
+
+
+def show_projections(rows: Sequence[Row], title: str) -> None:
+    """Prints a table of cases with a time, then a sentence for each that cannot run."""
+    out = tables.console()
+    tables.say(out, title)
+    timed = [row for row in rows if row["status"] == "ok"]
+    if timed:
+        grid = Grid(columns=COLUMNS, rows=[_cells(row) for row in timed])
+        tables.show_fitting(out, fewer(grid, SPARE))
+    for row in rows:
+        if row["status"] != "ok":
+            tables.say(out, f"{row['strategy']} on {row['world_size']}: {row['reason']}")
+
+
+def _cells(row: Row) -> list[str]:
+    terms: Mapping[str, float] = row["terms_ms"]
+    exposed = sum(ms for name, ms in terms.items() if name.endswith(" exposed"))
+    hidden = sum(ms for name, ms in terms.items() if name.endswith(" hidden"))
+    return [
+        row["strategy"],
+        str(row["world_size"]),
+        units.milliseconds(row["step_ms"]),
+        _range(row["step_ms_low"], row["step_ms_high"]),
+        f"{_short(row['step_ms_without_overlap'])}/{_short(row['step_ms_full_overlap'])}",
+        units.milliseconds(sum(terms[name] for name in TERMS)),
+        units.milliseconds(terms["launches"]),
+        units.milliseconds(exposed),
+        units.milliseconds(hidden),
+        f"{row['samples_per_s']:.3g}",
+        units.mebibytes(row["sent_bytes"]),
+        _memory(row),
+    ]
+
+
+def _memory(row: Row) -> str:
+    limit = f"{row['memory_limit_bytes'] / 1e9:.0f}"
+    if row["peak_bytes"] is None:
+        return f"?/{limit}"
+    full = " too large" if row["peak_bytes"] > row["memory_limit_bytes"] else ""
+    return f"{row['peak_bytes'] / 1e9:.1f}/{limit}{full}"
+
+
+def _range(low: float, high: float) -> str:
+    return f"{_short(low)}..{_short(high)}"
+
+
+def _short(ms: float) -> str:
+    return units.milliseconds(ms)
+
+
+def print_csv(rows: Sequence[Row]) -> None:
+    """Prints one row a case on stdout; what is not known is blank."""
+    flat = [
+        {name: value for name, value in row.items() if not isinstance(value, Mapping)}
+        | {f"{name}_ms": ms for name, ms in row.get("terms_ms", {}).items()}
+        for row in rows
+    ]
+    names = dict.fromkeys(name for row in flat for name in row)
+    writer = csv.DictWriter(sys.stdout, list(names), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+
+
+SCORE_COLUMNS = ("group", "link", "cluster", "median error", "in order", "regret", "within")
+
+
+def show_scores(groups: Sequence[Row], summary: Row) -> None:
+    """Prints a line for each complete group, what fell outside, what is not modelled, the sums."""
+    out = tables.console()
+    complete = [group for group in groups if group["complete"]]
+    rows = [
+        [
+            group["group"],
+            group["link"],
+            group["cluster"],
+            *(_share(group[key]) for key in ("median_error", "pairs_in_order", "mean_regret")),
+            _share(group["coverage"]),
+        ]
+        for group in complete
+    ]
+    grid = Grid(columns=SCORE_COLUMNS, rows=rows, words=(0, 1, 2))
+    tables.show_fitting(out, fewer(grid, ("cluster", "in order", "link")))
+    for group in complete:
+        tables.say(out, *_outside(group))
+    shown = [group for group in groups if not group["complete"]]
+    tables.say(out, f"shown, not projected (incomplete): {len(shown)} of {len(groups)} groups")
+    tables.say(
+        out,
+        f"mean regret: {_share(summary['mean_regret_nvlink'])} on NVLink, "
+        f"{_share(summary['mean_regret_pcie'])} on PCIe; "
+        f"{_share(summary['coverage'])} of published times lie within the interval; "
+        f"{_share(summary['cells_compared'])} of cells with a choice are modelled",
+    )
+
+
+def _outside(group: Row) -> list[str]:
+    """Sentences on what is not modelled, and on times outside of their interval."""
+    lines = []
+    for cell in group["cells"]:
+        what = ", ".join(filter(None, (group["group"], cell["set"], f"{cell['ranks']} GPUs")))
+        for case in cell["cases"]:
+            if case["why_not"]:
+                lines.append(f"not modelled: {what}, {case['case']}: {case['why_not']}")
+            elif not case["within"]:
+                inside = f"{case['low_s']:.4g}..{case['high_s']:.4g}"
+                lines.append(
+                    f"outside: {what}, {case['case']}: "
+                    f"published {case['published_s']:.4g}, projected {inside}"
+                )
+    return lines
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"

@@ -1,0 +1,47 @@
+"""``spbench project`` as a user calls it: times with their kind, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from helpers.command_line import spbench
+
+SMALL = ("project", "dsp-720m-small", "--cluster", "l20-pcie", "-s", "dsp,ulysses", "--set")
+CASES = (*SMALL, "depth=1", "--gpus", "4,32")
+
+
+def test_cases_have_an_interval_or_a_reason(tmp_path: Path) -> None:
+    """Every row says projected; the cluster's limit is a row with a reason."""
+    done = spbench(tmp_path, *CASES, "--json", torch=True)
+    assert done.code == 0, done.err
+    rows = json.loads(done.out)
+    assert {row["kind"] for row in rows} == {"projected"}
+    ok = [row for row in rows if row["status"] == "ok"]
+    assert [(row["strategy"], row["world_size"]) for row in ok] == [("dsp", 4), ("ulysses", 4)]
+    assert all(row["step_ms_low"] < row["step_ms"] < row["step_ms_high"] for row in ok)
+    reasons = {row["reason"] for row in rows if row["status"] == "skipped"}
+    assert reasons == {"l20-pcie has 8 ranks; give --gpus up to that number"}
+    printed = spbench(tmp_path, *CASES, "--csv", torch=True).out
+    assert [row["kind"] for row in csv.DictReader(io.StringIO(printed))] == ["projected"] * 4
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "name a workload, a cluster and numbers of ranks"),
+        (("dsp-720m", "--against"), "--against names workloads and clusters itself"),
+        (("--against", "no.yaml"), "no.yaml: No such file or directory"),
+        (("dsp-720m", "--cluster", "hgx-h10", "--gpus", "8"), "Did you mean 'hgx-h100'?"),
+    ],
+)
+def test_what_cannot_be_projected_is_refused(
+    tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    """One sentence, and exit code 2."""
+    done = spbench(tmp_path, "project", *words, torch=True)
+    assert done.code == 2
+    assert message in done.err
