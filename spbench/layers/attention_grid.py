@@ -1,11 +1,19 @@
 """Ranks in rows and columns: each attends with the queries of its row to the keys of its column.
 
 What a row computes for a rank's queries are as many parts as it has columns; the rank merges them.
+Under a causal mask both are put in order of positions. The row's queries are then an early run and
+a late one, in each of which the rank has keys of its own; six products are all, whatever the ranks:
+
+                           keys before    its own    keys behind
+    queries before it          x             .            .
+    of the same positions      x             \\            .
+    queries behind it          x             x            .
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import final
 
 import torch
@@ -13,9 +21,9 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.blockwise import Part, attend_block, block_gradients, merge
-from spbench.layers.key_blocks import tile
-from spbench.workload.mesh import Members, Mesh
-from spbench.workload.sharding import Run, Shard, runs_of
+from spbench.layers.key_blocks import by_position, by_rank
+from spbench.workload.mesh import Mesh
+from spbench.workload.sharding import Run, Shard
 
 
 @final
@@ -29,10 +37,12 @@ class AttentionGrid:
         row, column = (mesh.members(comm.rank, axis) for axis in ("columns", "rows"))
         self.queries, self.keys = positions.among(row), positions.among(column)
         """Those of the row and of the column, in rank order."""
-        self.tiles = list(tiles(positions, row, column, causal))
+        self.causal = causal
+        self.tiles = list(tiles(self.queries, self.keys, causal))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Part:
         """Attention of the row's queries to the column's keys; without any: 0, of weight 0."""
+        q, (k, v) = self._ordered(self.queries, q)[0], self._ordered(self.keys, k, v)
         wide = torch.promote_types(q.dtype, torch.float32)
         rows = q.new_zeros(q.shape, dtype=wide)
         total = Part(rows, rows.new_full(q.shape[:-1], -torch.inf))
@@ -41,7 +51,7 @@ class AttentionGrid:
             if len(self.tiles) == 1 and part.out.shape == q.shape:
                 return part
             merge(Part(*_cut(queries, *total)), part)
-        return total
+        return Part(*self._by_rank(self.queries, *total))
 
     def merged(self, part: Part) -> Part:
         """This rank's own rows, from the parts of all ranks of its row."""
@@ -60,6 +70,8 @@ class AttentionGrid:
         self, grad: Tensor, q: Tensor, out: Tensor, lse: Tensor, k: Tensor, v: Tensor
     ) -> list[Tensor]:
         """What these keys add to dQ of the row, and these queries to dK and dV of the column."""
+        grad, q, out, lse = self._ordered(self.queries, grad, q, out, lse)
+        k, v = self._ordered(self.keys, k, v)
         wide = torch.promote_types(q.dtype, torch.float32)
         sums = [x.new_zeros(x.shape, dtype=wide) for x in (q, k, v)]
         for queries, keys, causal in self.tiles:
@@ -71,23 +83,41 @@ class AttentionGrid:
             into = _cut(queries, sums[0]) + _cut(keys, *sums[1:])
             for total, each in zip(into, d_block, strict=True):
                 total.add_(each)
-        return sums
+        return self._by_rank(self.queries, sums[0]) + self._by_rank(self.keys, *sums[1:])
+
+    def _ordered(self, held: Shard, *tensors: Tensor) -> list[Tensor]:
+        return [by_position(x, held, 2) if self.causal else x for x in tensors]
+
+    def _by_rank(self, held: Shard, *tensors: Tensor) -> list[Tensor]:
+        return [by_rank(x, held, 2) if self.causal else x for x in tensors]
 
 
-def tiles(
-    positions: Shard, row: Members, column: Members, causal: bool
-) -> Iterator[tuple[Run, Run, bool]]:
-    """Queries of the row and keys of the column that see each other, as runs in rank order, and
-    whether a query sees no later key."""
-    queries, keys = (runs_of(positions.among(members).sizes) for members in (row, column))
+def tiles(queries: Shard, keys: Shard, causal: bool) -> Iterator[tuple[Run, Run, bool]]:
+    """Queries and keys that see each other, as runs, and whether a query sees no later key.
+
+    Under a mask both are in order of positions. A run of keys lies in a run of queries or beside
+    it, as one rank of a row and a column is in both.
+    """
     if not causal:
-        yield (0, sum(queries[-1])), (0, sum(keys[-1])), False
+        yield (0, queries.length), (0, keys.length), False
         return
-    for rank, (first, length) in zip(row, queries, strict=True):
-        for owner, (at, _) in zip(column, keys, strict=True):
-            seen = tile(positions, rank, owner, causal)
-            if seen.keys and seen.row < length:
-                yield (first + seen.row, length - seen.row), (at, seen.keys), seen.causal
+    blocks = _in_memory(sorted(run for of_rank in keys.runs for run in of_rank if run[1]))
+    for (first, length), row in _in_memory(queries.merged):
+        before = sum(n for (at, n), _ in blocks if at < first)
+        if before:
+            yield (row, length), (0, before), False
+        for (at, n), column in blocks:
+            start, end = at - first, at - first + n
+            if 0 <= start < length:
+                yield (row + start, n), (column, n), True
+                if end < length:
+                    yield (row + end, length - end), (column, n), False
+
+
+def _in_memory(runs: Sequence[Run]) -> list[tuple[Run, int]]:
+    """Each run, and where it begins if they lie end to end."""
+    starts = accumulate((length for _, length in runs), initial=0)
+    return list(zip(runs, starts, strict=False))
 
 
 def _cut(run: Run, *tensors: Tensor) -> list[Tensor]:

@@ -66,21 +66,23 @@ def summed(sums: Tensor, gradients: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def by_position(x: Tensor, keys: Shard) -> Tensor:
-    """Dim 0 in order of positions, from rank order."""
+def by_position(x: Tensor, keys: Shard, dim: int = 0) -> Tensor:
+    """``dim`` in order of positions, from rank order."""
     runs = [run for of_rank in keys.runs for run in of_rank]
     if runs == sorted(runs):
         return x
-    parts = zip(runs, x.split([length for _, length in runs]), strict=True)
-    return torch.cat([part for _, part in sorted(parts, key=itemgetter(0))])
+    parts = zip(runs, x.split([length for _, length in runs], dim), strict=True)
+    return torch.cat([part for _, part in sorted(parts, key=itemgetter(0))], dim)
 
 
-def by_rank(x: Tensor, keys: Shard) -> Tensor:
+def by_rank(x: Tensor, keys: Shard, dim: int = 0) -> Tensor:
     """``by_position`` undone."""
     runs = [run for of_rank in keys.runs for run in of_rank]
-    if runs == sorted(runs):
+    ordered = sorted(runs)
+    if runs == ordered:
         return x
-    return torch.cat([x.narrow(0, *run) for run in runs])
+    parts = dict(zip(ordered, x.split([length for _, length in ordered], dim), strict=True))
+    return torch.cat([parts[run] for run in runs], dim)
 
 
 def put(gradients: Sequence[Tensor], packed: Tensor, runs: Sequence[Run]) -> None:

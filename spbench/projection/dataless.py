@@ -65,6 +65,9 @@ class Dataless(WatchingMode):
     def launched(self, known: Known) -> None:
         """Called with each operation that is not a view."""
 
+    def created(self, out: Any) -> None:
+        """Called with what an operation returns in new memory."""
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -79,7 +82,11 @@ class Dataless(WatchingMode):
         if known is None:
             known = self.known[key] = self._learnt(func, args, kwargs, way)
         self.launched(known)
-        return known.result() if way is NEW else written(way, args, kwargs)
+        if way is not NEW:
+            return written(way, args, kwargs)
+        out = known.result()
+        self.created(out)
+        return out
 
     def _way(self, func: Any) -> Any:
         way = self._ways[func] = _way_of(func)
@@ -133,13 +140,12 @@ def _signature(value: Any) -> Any:
 
 
 def _attended(name: str, q: Tensor) -> tuple[Tensor, ...]:
-    """Results (b, Z, S, D), which kernels write as (b, S, Z, D), and log-sum-exps (b, Z, S); of the
-    memory-efficient kernel seeds of dropout, too."""
+    """Results (b, Z, S, D) in the memory order of q, as kernels write them, and log-sum-exps
+    (b, Z, S); of the memory-efficient kernel seeds of dropout, too."""
     wide = torch.promote_types(q.dtype, torch.float32)
-    out = torch.empty_like(q.transpose(1, 2), memory_format=torch.contiguous_format)
     lse = q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=wide)
     seeds = [q.new_empty((), dtype=torch.int64) for _ in range(2)] if name == EFFICIENT else []
-    return out.transpose(1, 2), lse.transpose(1, 2), *seeds
+    return torch.empty_like(q), lse.transpose(1, 2), *seeds
 
 
 def _gradients(name: str, args: Sequence[Any]) -> tuple[Tensor, ...]:

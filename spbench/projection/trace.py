@@ -8,28 +8,28 @@ depth, against the strategy's own prediction; where either fails, the whole stac
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.gradient_buckets import fill_buckets
-from spbench.comm.transport import Transports
 from spbench.errors import Failure
 from spbench.layers.linear import summed_over
 from spbench.model.attention_alone import model_of
 from spbench.projection.busiest import busiest
 from spbench.projection.dataless import META
 from spbench.projection.depths import Depths
+from spbench.projection.memory_pass import memory
+from spbench.projection.prepared import prepared
 from spbench.projection.recorder import Counted, Recorder, as_bytes
 from spbench.projection.unsent import UnsentTransport
 from spbench.projection.work import Kernel, Message, Work
 from spbench.strategies.base import Strategy
 from spbench.text import counted as in_words
-from spbench.worker.step import Step
 from spbench.workload.mesh import ALL, Mesh
 from spbench.workload.sent_counts import count
 from spbench.workload.traffic import Count, all_reduce_bytes
@@ -40,10 +40,18 @@ ADAMW_PASSES = 7
 and both moments, and writes all but the gradient."""
 
 
-def work(workload: Workload, strategy: Strategy, ranks: int, rank: int | None = None) -> Work:
+def work(
+    workload: Workload,
+    strategy: Strategy,
+    ranks: int,
+    rank: int | None = None,
+    *,
+    with_memory: bool = False,
+) -> Work:
     """Kernels and messages of a step of ``rank``; None: of the busiest.
 
-    Raises Failure where the strategy cannot run the workload, and for a rank that does not exist.
+    ``with_memory``: its peak memory, too, by a pass of its own. Raises Failure where the strategy
+    cannot run the workload, and for a rank that does not exist.
     """
     unfit = strategy.misfit(workload) or strategy.why_not(workload, ranks)
     if unfit:
@@ -52,13 +60,18 @@ def work(workload: Workload, strategy: Strategy, ranks: int, rank: int | None = 
         raise Failure(f"rank {rank} does not exist: {in_words(ranks, 'rank')} begin at 0")
     rank = busiest(workload, strategy, ranks) if rank is None else rank
     total = _step(workload, strategy, ranks, rank)
-    weights = _weights(workload, strategy, ranks, rank) if workload.mode == "train" else []
+    weights = _weights(workload, strategy, ranks, rank)
     mesh = Mesh.of(strategy.mesh(workload, ranks))
-    total = total.plus(_gradients(weights, mesh, strategy.holds_whole))
-    total = total.plus(_optimizer(weights, workload))
-    return Work(
+    if workload.mode == "train":
+        total = total.plus(_gradients(weights, mesh, strategy.holds_whole))
+        total = total.plus(_optimizer(weights, workload))
+    traced = Work(
         mesh=mesh.axes, dtype=workload.dtype, kernels=total.kernels, messages=total.messages
     )
+    if not with_memory:
+        return traced
+    held = memory(workload, strategy, ranks, rank, weights, traced.launches)
+    return replace(traced, memory=held)
 
 
 def _step(workload: Workload, strategy: Strategy, ranks: int, rank: int) -> Counted:
@@ -77,17 +90,6 @@ def _step(workload: Workload, strategy: Strategy, ranks: int, rank: int) -> Coun
     if total is None or _sent(total) != _predicted(workload, strategy, ranks, rank):
         return run(workload)
     return total
-
-
-def prepared(
-    workload: Workload, strategy: Strategy, ranks: int, rank: int, recorder: Recorder
-) -> tuple[Step, Any]:
-    """The step without an optimizer, and its inputs."""
-    strategy_own, gradients = (UnsentTransport(rank, ranks, recorder) for _ in range(2))
-    transports = Transports(strategy=strategy_own, gradients=gradients)
-    plain = workload.model_copy(update={"optimizer": "none"})
-    step = Step(plain, strategy, transports, META)
-    return step, step.seeded_inputs()
 
 
 def _sent(total: Counted) -> Count:

@@ -14,7 +14,7 @@ from spbench.layers import attention_grid
 from spbench.layers.blockwise import Part, merge
 from spbench.strategies.registry import load
 from spbench.workload.catalogue import find
-from spbench.workload.mesh import Groups, Members
+from spbench.workload.mesh import Groups
 from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
 
@@ -165,14 +165,22 @@ def test_a_part_that_is_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "differs from one device" in complaint("attention-2d")
 
 
-def test_rows_and_columns_mistaken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A grid filled column by column: right shapes, another rank's keys."""
+def test_queries_without_the_keys_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grid whose queries see the keys before their run, or of their own positions, and none
+    between: right shapes, too few scores."""
     right = attention_grid.tiles
 
-    def wrong(positions: Shard, row: Members, column: Members, causal: bool) -> Any:
-        return right(positions, row[::-1], column, causal)
+    def wrong(queries: Shard, keys: Shard, causal: bool) -> Any:
+        return [x for x in right(queries, keys, causal) if x[2] or x[1][0] == 0]
 
     monkeypatch.setattr(attention_grid, "tiles", wrong)
+    assert "differs from one device" in complaint("attention-2d")
+
+
+def test_positions_left_in_rank_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grid that takes zigzag queries and keys as they come: right shapes, other scores."""
+    monkeypatch.setattr(attention_grid, "by_position", lambda x, *_: x)
+    monkeypatch.setattr(attention_grid, "by_rank", lambda x, *_: x)
     assert "differs from one device" in complaint("attention-2d")
 
 

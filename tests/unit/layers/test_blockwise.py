@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from spbench.layers import blockwise
+from spbench.layers.attention_grid import tiles
 from spbench.layers.blockwise import Part, added, attend_block, block_gradients, merge
 from spbench.layers.kernels import KernelLimits
 from spbench.layers.key_blocks import (
@@ -26,6 +27,7 @@ from spbench.layers.key_blocks import (
     unpack,
 )
 from spbench.layers.lse_kernels import KERNELS
+from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard
 
 TOLERANCE = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 1e-2}
@@ -142,6 +144,36 @@ def test_tiles_are_what_a_mask_leaves(length: int, ranks: int) -> None:
             at = places[owner][:count]
             seen[row:, at] += square.tril() if causal else square
         assert torch.equal(seen, (places[rank][:, None] >= torch.arange(2 * length)).long())
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2, 2), (2, 4), (4, 4), (1, 6), (6, 1), (3, 5)])
+@pytest.mark.parametrize("length", [30, 61, 96])
+def test_six_tiles_of_a_grid_are_what_a_mask_leaves(rows: int, columns: int, length: int) -> None:
+    """Each query of a row with each key of a column that it sees, once, in six products at most."""
+    shard = Shard.causal(0, length, rows * columns)
+    mesh = Mesh.of({"rows": rows, "columns": columns})
+    for rank in range(mesh.size):
+        queries, keys = (shard.among(mesh.members(rank, axis)) for axis in ("columns", "rows"))
+        q, k = (
+            torch.cat([torch.arange(at, at + n) for at, n in held.merged])
+            for held in (queries, keys)
+        )
+        seen = torch.zeros(len(q), len(k), dtype=torch.int64)
+        found = list(tiles(queries, keys, causal=True))
+        for (row, count), (column, width), causal in found:
+            square = torch.ones(count, width, dtype=torch.int64)
+            seen[row : row + count, column : column + width] += square.tril() if causal else square
+        assert torch.equal(seen, (q[:, None] >= k).long())
+        assert len(found) <= 6
+
+
+def test_positions_of_some_ranks_come_back() -> None:
+    """In order of positions along any dim, and in rank order again."""
+    held = Shard.causal(0, 37, 5).among((1, 3, 4))
+    x = torch.cat([torch.arange(at, at + n) for runs in held.runs for at, n in runs])
+    ordered = by_position(x.expand(2, 3, -1), held, 2)
+    assert torch.equal(ordered, x.sort().values.expand(2, 3, -1))
+    assert torch.equal(by_rank(ordered, held, 2), x.expand(2, 3, -1))
 
 
 def test_packed_keys_come_back() -> None:

@@ -1,0 +1,130 @@
+"""Times kernels and collectives of this machine, and writes them down as a cluster.
+
+Ranks of one CPU share its cores and its memory, and those of several GPUs their links, so that each
+number of ranks is timed by itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import click
+import psutil
+import yaml
+
+from spbench.doctor.cgroup import allowed
+from spbench.errors import UNFIT, Failure
+from spbench.launch.local import LocalLauncher, read_results
+from spbench.projection.calibration_fit import Timed, constant, device, level
+from spbench.projection.calibration_plan import plan
+from spbench.projection.hardware import Cluster, OnRanks
+from spbench.results.environment import package_version
+from spbench.results.exchanges import LinkTimes
+from spbench.results.sample import write_atomically
+from spbench.results.temporary import keep, temporary_folder
+from spbench.sweep.devices import visible_gpus
+from spbench.text import counted
+from spbench.workload.case import Device, Job
+from spbench.workload.workload import Workload
+
+GB = 1e9
+
+
+def calibrate(
+    name: str,
+    ranks: Sequence[int],
+    on: Device,
+    timeout_s: float,
+    workloads: Sequence[Workload] = (),
+) -> Cluster:
+    """This machine as a cluster, by times on each of these numbers of ranks.
+
+    Raises Failure where ranks fail, with the cause and the logs, which are kept only then.
+    """
+    timed = dict(_launches(sorted(ranks), on, timeout_s, workloads))
+    hardware = _hardware(on)
+    parts = [
+        OnRanks(
+            ranks=count,
+            device=device(hardware, "gpu" if on == "cuda" else "cpu", _memory_gb(on, count), each),
+            levels=(level("machine", None, each, timed.get(2)),) if count > 1 else (),
+        )
+        for count, each in timed.items()
+    ]
+    *fewer, most = parts
+    return Cluster(
+        name=name,
+        source=f"spbench calibrate on {hardware}, torch {package_version('torch')}",
+        device=most.device,
+        levels=most.levels,
+        on_ranks=tuple(fewer),
+        link="nvlink" if on == "cuda" else "memory",
+        call_us=constant(1e6 * timed[most.ranks].launch_s),
+        sources={"calibrate": "median times of this machine"},
+    )
+
+
+def _launches(
+    ranks: Sequence[int], on: Device, timeout_s: float, workloads: Sequence[Workload]
+) -> list[tuple[int, Timed]]:
+    with temporary_folder("spbench-calibrate-") as folder:
+        launcher = LocalLauncher(folder / "launcher.log")
+        with closing(launcher):
+            return [
+                (count, _launch(count, on, timeout_s, workloads, launcher, folder / f"{count}"))
+                for count in ranks
+            ]
+
+
+def _launch(
+    count: int,
+    on: Device,
+    timeout_s: float,
+    workloads: Sequence[Workload],
+    launcher: LocalLauncher,
+    folder: Path,
+) -> Timed:
+    planned = plan(count, workloads)
+    what = (
+        f"{counted(len(planned.kernels), 'kernel')}, {counted(len(planned.transfers), 'transfer')}"
+    )
+    click.echo(f"{counted(count, 'rank')} time {what}", err=True)
+    job = Job(
+        ranks=count,
+        device=on,
+        kernels=planned.kernels,
+        transfers=planned.transfers,
+        timeout_s=timeout_s,
+    )
+    times, status, cause = read_results(job, folder, launcher.run(job, folder), LinkTimes)
+    if status != "ok":
+        keep(folder.parent)
+        raise Failure(f"{status}: {cause}; logs in {folder}", UNFIT)
+    return Timed.of(planned, times)
+
+
+def _hardware(on: Device) -> str:
+    gpus = visible_gpus()
+    if on == "cuda" and gpus:
+        return str(gpus[0]["name"])
+    return counted(len(os.sched_getaffinity(0)), "CPU core")
+
+
+def _memory_gb(on: Device, count: int) -> float:
+    gpus = visible_gpus()
+    if on == "cuda" and gpus and gpus[0].get("memory_bytes"):
+        return float(gpus[0]["memory_bytes"]) / GB
+    total = psutil.virtual_memory().total
+    return min(total, allowed().memory_bytes or total) / count / GB
+
+
+def write(cluster: Cluster, path: Path) -> None:
+    """Writes the file of a cluster, so that ``hardware.load`` reads the same."""
+    data: dict[str, Any] = cluster.model_dump(mode="json", exclude_defaults=True)
+    text = yaml.safe_dump({"version": 1, **data}, sort_keys=False, width=100)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text)

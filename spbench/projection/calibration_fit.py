@@ -1,0 +1,189 @@
+"""From times of kernels and transfers to the constants of a cluster.
+
+A curve has the mean rate of what was timed around each of its sizes. Of a collective the smallest
+message gives the latency, and each larger one the rate of what is left.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from spbench.projection.calibration_plan import CalibrationPlan
+from spbench.projection.constants import Constant, Curve
+from spbench.projection.hardware import (
+    AttentionRates,
+    CollectiveRate,
+    Device,
+    Level,
+    Products,
+)
+from spbench.results.exchanges import LinkTimes
+from spbench.workload.fields import Dtype
+from spbench.workload.timed import TimedKernel
+from spbench.workload.traffic import OPS, Op
+from spbench.workload.workload import DTYPE_BYTES
+
+WIDE = 4.0
+"""The ratio of neighbouring sizes of a curve."""
+LEAST_SPREAD = 1.05
+"""The smallest factor that is claimed of a constant: another hour of the same machine differs."""
+LEAST_S = 1e-7
+"""A time that is shorter is not told from none."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """A plan and what the slowest rank took for each of its parts."""
+
+    plan: CalibrationPlan
+    kernels_s: Sequence[float]
+    sent_bytes: Sequence[float]
+    transfers_s: Sequence[float]
+    launch_s: float
+
+    @classmethod
+    def of(cls, plan: CalibrationPlan, by_rank: Sequence[LinkTimes]) -> Timed:
+        """All ranks' times: of kernels the mean over ranks, which compute side by side, of
+        transfers the slowest rank's median."""
+        kernels = zip(*(times.kernels_s for times in by_rank), strict=True)
+        transfers = list(zip(*(times.timings for times in by_rank), strict=True))
+        return cls(
+            plan=plan,
+            kernels_s=[statistics.fmean(each) for each in kernels],
+            sent_bytes=[max(x.sent_bytes for x in each) for each in transfers],
+            transfers_s=[max(statistics.median(x.ms) for x in each) / 1e3 for each in transfers],
+            launch_s=max(times.launch_s or 0.0 for times in by_rank),
+        )
+
+    def kernels(self, kind: str) -> list[tuple[TimedKernel, float]]:
+        """Kernels of a kind, and their seconds."""
+        pairs = zip(self.plan.kernels, self.kernels_s, strict=True)
+        return [(kernel, seconds) for kernel, seconds in pairs if kernel.kind == kind]
+
+
+def device(name: str, kind: str, memory_gb: float, timed: Timed) -> Device:
+    """What a rank has of a machine, while as many ranks as in the plan compute."""
+    products, passes = timed.kernels("gemm"), timed.kernels("elementwise")
+    launch = constant(1e6 * timed.launch_s)
+    return Device.model_validate(
+        {
+            "name": name,
+            "kind": kind,
+            "memory_gb": constant(memory_gb, spread=1.02),
+            "memory_gb_per_s": curve((_moved(k) / 1e6, _moved(k) / s / 1e9) for k, s in passes),
+            "products": Products(
+                tflops={
+                    dtype: curve(
+                        (_flops(k) / 1e9, _flops(k) / s / 1e12)
+                        for k, s in products
+                        if k.dtype == dtype
+                    )
+                    for dtype in dict.fromkeys(k.dtype for k, _ in products)
+                }
+            ),
+            "attention": tuple(_attention(timed.kernels("attention"))),
+            "launch_us": launch,
+            "compiled_launch_us": launch,
+            "kernel_us": constant(1e6 * min(s for _, s in passes)),
+        }
+    )
+
+
+def _attention(kernels: Sequence[tuple[TimedKernel, float]]) -> Iterable[AttentionRates]:
+    """Rates by head size, direction and type, with what a mask leaves of them."""
+    groups: dict[tuple[int, bool, Dtype], list[tuple[TimedKernel, float]]] = {}
+    for kernel, seconds in kernels:
+        key = kernel.shape[-1], kernel.is_backward, kernel.dtype
+        groups.setdefault(key, []).append((kernel, _flops(kernel) / seconds / 1e12))
+    for (size, backward, dtype), of_group in sorted(groups.items()):
+        plain = [(k.shape[4], rate) for k, rate in of_group if not k.is_masked]
+        rates = curve(plain or [(k.shape[4], rate) for k, rate in of_group])
+        left = [rate / rates(k.shape[4]) for k, rate in of_group if k.is_masked and plain]
+        yield AttentionRates(
+            kernel="torch",
+            head_dim=size,
+            is_backward=backward,
+            dtype=dtype,
+            tflops=rates,
+            masked=constant(statistics.geometric_mean(left)) if left else None,
+        )
+
+
+def level(name: str, ranks: int | None, timed: Timed, fewest: Timed | None) -> Level:
+    """The links between ranks; ``fewest``: times of two ranks, if ``timed`` is of more."""
+    return Level(
+        name=name,
+        ranks=ranks,
+        collectives={op: _collective(op, timed, fewest) for op in OPS},
+    )
+
+
+def _collective(op: Op, timed: Timed, fewest: Timed | None) -> CollectiveRate:
+    latency_s, rates = _latency_and_rates(op, timed)
+    hop_us = None
+    if fewest is not None and fewest.plan.ranks < timed.plan.ranks and op != "p2p":
+        two_s, _ = _latency_and_rates(op, fewest)
+        extra_s = (latency_s - two_s) / (timed.plan.ranks - fewest.plan.ranks)
+        if extra_s > LEAST_S:
+            latency_s, hop_us = two_s, constant(1e6 * extra_s)
+    return CollectiveRate(latency_us=constant(1e6 * latency_s), hop_us=hop_us, gb_per_s=rates)
+
+
+def _latency_and_rates(op: Op, timed: Timed) -> tuple[float, Curve]:
+    of_op = [
+        (sent, seconds)
+        for transfer, sent, seconds in zip(
+            timed.plan.transfers, timed.sent_bytes, timed.transfers_s, strict=True
+        )
+        if transfer.op == op
+    ]
+    latency_s = min(seconds for _, seconds in of_op)
+    beyond = [(sent, seconds - latency_s) for sent, seconds in of_op if seconds > 1.1 * latency_s]
+    return latency_s, curve((sent / 1e6, sent / rest / 1e9) for sent, rest in beyond or of_op)
+
+
+def constant(value: float, spread: float | None = None) -> Constant:
+    """A measured constant."""
+    factor = LEAST_SPREAD if spread is None else spread
+    return Constant(value=max(value, 1e-6), source="calibrate", kind="measured", spread=factor)
+
+
+def curve(points: Iterable[tuple[float, float]]) -> Curve:
+    """Mean rates over sizes a factor WIDE apart, with the scatter of single points as spread."""
+    known = sorted(points)
+    bins: dict[int, list[tuple[float, float]]] = {}
+    for at, value in known:
+        bins.setdefault(round(math.log(at, WIDE)), []).append((at, value))
+    means = [
+        [statistics.geometric_mean(each) for each in zip(*of_bin, strict=True)]
+        for _, of_bin in sorted(bins.items())
+    ]
+    sizes, rates = (tuple(each) for each in zip(*means, strict=True))
+    made = Curve(at=sizes, values=rates, source="calibrate", kind="measured")
+    return made.model_copy(update={"spread": _scatter(made, known)})
+
+
+def _scatter(made: Callable[[float], float], points: Sequence[tuple[float, float]]) -> float:
+    """The factor up and down that holds 95 of 100 points."""
+    off = [math.log(value / made(at)) for at, value in points]
+    return max(LEAST_SPREAD, math.exp(2 * math.sqrt(statistics.fmean(x * x for x in off))))
+
+
+def _moved(kernel: TimedKernel) -> int:
+    return 2 * kernel.shape[0] * DTYPE_BYTES[kernel.dtype]
+
+
+def _flops(kernel: TimedKernel) -> float:
+    """Operations, of a masked attention those that are left."""
+    if kernel.kind == "gemm":
+        return 2.0 * math.prod(kernel.shape)
+    batch, heads, _, queries, keys, size = kernel.shape
+    pairs = queries * keys
+    if kernel.is_masked:
+        pairs = sum(min(row + 1, keys) for row in range(queries))
+    return 2.0 * (5 if kernel.is_backward else 2) * batch * heads * pairs * size

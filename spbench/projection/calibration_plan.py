@@ -1,0 +1,105 @@
+"""Which kernels and transfers are timed to calibrate a machine: those that the catalogue asks for.
+
+Shapes come from dry runs of a few small workloads; what differs by less than a quarter is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import final
+
+from spbench.projection.trace import work
+from spbench.projection.work import Kernel
+from spbench.strategies.registry import load
+from spbench.workload.block import Frozen
+from spbench.workload.catalogue import find
+from spbench.workload.fields import Dtype
+from spbench.workload.timed import TimedKernel, TimedTransfer
+from spbench.workload.traffic import OPS, Op
+from spbench.workload.workload import Workload
+
+WORKLOADS = ("dsp-720m-small", "wan-2.1-1.3b-small", "llama3-8b-small")
+"""What shapes are taken from: two axes, one long one with text, and one with a mask."""
+STRATEGIES = ("ulysses", "rsa")
+"""Whose kernels are timed: attention whole, and in products of their own."""
+ALIKE = 1.25
+"""The largest ratio of operations, and of each length, of kernels that are timed as one."""
+MOST_FLOPS = 4e10
+"""Larger kernels are left out on a CPU, where one would take a second."""
+PASSES = tuple(4**i for i in range(5, 13))
+"""Elements of passes over memory: 1,024 to 16 Mi."""
+SENT_BYTES = tuple(4**i for i in range(5, 13))
+"""Bytes that a rank sends: 1 KiB to 16 MiB."""
+
+
+@final
+class CalibrationPlan(Frozen):
+    """What is timed on one number of ranks."""
+
+    ranks: int
+    kernels: list[TimedKernel]
+    transfers: list[TimedTransfer]
+
+
+def plan(ranks: int, workloads: Sequence[Workload] = ()) -> CalibrationPlan:
+    """The plan for ``ranks``: of these workloads, by default of a few of the catalogue."""
+    chosen = list(workloads) or [find(name) for name in WORKLOADS]
+    kernels = [kernel for each in chosen for kernel in _kernels(each, ranks)]
+    dtypes = list(dict.fromkeys(each.dtype for each in chosen))
+    passes = [
+        TimedKernel(kind="elementwise", shape=[count], dtype=dtype)
+        for dtype in dtypes
+        for count in PASSES
+    ]
+    sizes = SENT_BYTES if ranks > 1 else ()
+    transfers = [_transfer(op, sent, ranks) for op in OPS for sent in sizes]
+    return CalibrationPlan(ranks=ranks, kernels=[*distinct(kernels), *passes], transfers=transfers)
+
+
+def _kernels(workload: Workload, ranks: int) -> Iterable[TimedKernel]:
+    for name in STRATEGIES:
+        strategy = load(name)
+        if strategy.misfit(workload) is None and strategy.why_not(workload, ranks) is None:
+            for kernel in work(workload, strategy, ranks).kernels:
+                if kernel.kind != "elementwise" and kernel.flops <= MOST_FLOPS:
+                    yield timed(kernel, workload.dtype)
+
+
+def timed(kernel: Kernel, dtype: Dtype) -> TimedKernel:
+    """What a rank times for a kernel of a step."""
+    return TimedKernel(
+        kind=kernel.kind,
+        shape=list(kernel.shape),
+        dtype=dtype,
+        is_masked=kernel.is_masked,
+        is_backward=kernel.is_backward,
+    )
+
+
+def distinct(kernels: Iterable[TimedKernel]) -> list[TimedKernel]:
+    """One of each group of kernels that are alike, the first."""
+    kept: list[TimedKernel] = []
+    for kernel in kernels:
+        if not any(_are_alike(kernel, other) for other in kept):
+            kept.append(kernel)
+    return kept
+
+
+def _are_alike(one: TimedKernel, other: TimedKernel) -> bool:
+    same = ("kind", "dtype", "is_masked", "is_backward")
+    return all(getattr(one, name) == getattr(other, name) for name in same) and all(
+        max(a, b) <= ALIKE * min(a, b) for a, b in zip(one.shape, other.shape, strict=True)
+    )
+
+
+def _transfer(op: Op, sent_bytes: int, ranks: int) -> TimedTransfer:
+    """A transfer of float32 in which each rank sends about so many bytes, ranks alike."""
+    per_other = max(1, sent_bytes // 4 // (ranks - 1))
+    elements = {
+        "all_to_all": per_other * (ranks - 1),
+        "all_gather": per_other,
+        "reduce_scatter": per_other,
+        "all_reduce": max(1, sent_bytes // 4 * ranks // (2 * (ranks - 1))),
+        "p2p": max(1, sent_bytes // 4),
+    }[op]
+    return TimedTransfer(op=op, elements=[elements] * ranks, dtype="float32")

@@ -1,0 +1,136 @@
+"""The memory of a step on tensors without data: when storages appear and die, and what they are.
+
+Sizes are rounded up to 512 bytes, as the CUDA allocator rounds them. Torch's own kernels may need
+more for a moment than the tensors that they return; that is not seen.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, final
+
+from torch import Tensor
+
+from spbench.projection.dataless import Dataless
+from spbench.worker.memory import ROUND_BYTES
+from spbench.workload.traffic import Kind, Phase
+
+Part = Literal["parameters", "gradients", "activations", "temporaries"]
+Level = Counter[Part]
+"""Bytes by part."""
+
+
+@final
+@dataclass(frozen=True)
+class Stretch:
+    """A stretch of a step: what is alive as it begins, and at its peak."""
+
+    start: Level
+    peak: Level
+
+
+@final
+@dataclass
+class _Held:
+    """A storage that was alive."""
+
+    size: int
+    part: Part
+    in_forward: bool = False
+    """Whether forward made it, or its recomputation: what outlives that is an activation."""
+
+
+@final
+class StorageLog(Dataless):
+    """Notes storages as they come and go, in stretches of the step that are named."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda *_: None)
+        self.phase: Phase = "forward"
+        self.in_forward = False
+        """Whether forward is running, or the recomputation of a block."""
+        self._is_on = False
+        self._alive: dict[int, _Held] = {}
+        self._events: list[tuple[_Held, int] | object] = []
+        """A storage and 1 or -1, or the name of the stretch that begins."""
+
+    def started(self, kind: Kind, sent: Fraction) -> None:
+        """Messages have no memory but what is packed."""
+
+    def waited(self, message: object) -> None:
+        """Messages have no memory but what is packed."""
+
+    def hold(self, tensors: Iterable[Tensor], part: Part) -> None:
+        """Tensors that are there before the step begins, and outlive it."""
+        for tensor in tensors:
+            self._see(tensor, part)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Inside, what runs is noted."""
+        self._is_on = True
+        try:
+            yield
+        finally:
+            self._is_on = False
+
+    def begin(self, name: object) -> None:
+        """A stretch begins."""
+        self._events.append(name)
+
+    def forward_ends(self) -> None:
+        """Forward, or the recomputation of a block, is over: what it made and is alive, stays."""
+        self.in_forward = False
+        for held in self._alive.values():
+            if held.in_forward:
+                held.part, held.in_forward = "activations", False
+
+    def settle(self, gradients: Iterable[Tensor | None]) -> None:
+        """What the step has left: gradients, in buckets or not."""
+        for each in gradients:
+            if each is not None:
+                self._alive[each.untyped_storage()._cdata].part = "gradients"
+
+    def created(self, out: Any) -> None:
+        if self._is_on:
+            for each in out if isinstance(out, tuple) else (out,):
+                if each is not None:
+                    self._see(each, "gradients" if self.phase == "gradients" else "temporaries")
+
+    def _see(self, tensor: Tensor, part: Part) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._alive:
+            return
+        held = _Held(-(-storage.nbytes() // ROUND_BYTES) * ROUND_BYTES, part, self.in_forward)
+        self._alive[key] = held
+        self._events.append((held, 1))
+        weakref.finalize(storage, self._forget, key)
+
+    def _forget(self, key: int) -> None:
+        held = self._alive.pop(key)
+        if self._is_on and self.phase == "gradients":
+            held.part = "gradients"  # it was packed into a bucket
+        self._events.append((held, -1))
+
+    def stretches(self) -> dict[object, Stretch]:
+        """Every stretch by its name, from what parts storages turned out to be."""
+        found: dict[object, Stretch] = {}
+        now: Level = Counter()
+        name: object = None
+        start, peak, most = Level(now), Level(now), 0
+        for event in [*self._events, None]:
+            if isinstance(event, tuple) and isinstance(event[0], _Held):
+                held, sign = event
+                now[held.part] += sign * held.size
+                if (total := sum(now.values())) > most:
+                    peak, most = Level(now), total
+                continue
+            found[name] = Stretch(start, peak)
+            name, start, peak, most = event, Level(now), Level(now), sum(now.values())
+        return found

@@ -1,0 +1,37 @@
+"""``spbench calibrate``: what it refuses; that it writes a cluster is tested with real ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.command_line import spbench
+
+from spbench.errors import DONE, USAGE
+from spbench.projection.hardware import load
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("a/b",), "'a/b' is not a name of a cluster"),
+        (("here", "-g", "1"), "a single rank has no links; give 1,2 or more"),
+        (("here", "-g", "1,x"), "is not a number of ranks"),
+        (("here", "-w", "dsp-720"), "unknown workload 'dsp-720'"),
+    ],
+)
+def test_what_cannot_be_timed_is_refused(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    done = spbench(tmp_path, "calibrate", *words, "--device", "cpu", torch=True)
+    assert done.code == USAGE
+    assert said in done.err
+
+
+@pytest.mark.long
+def test_two_ranks_write_a_cluster(tmp_path: Path) -> None:
+    words = ("calibrate", "mine", "-g", "1,2", "-w", "dsp-720m-small", "--device", "cpu")
+    done = spbench(tmp_path, *words, torch=True)
+    assert done.code == DONE, done.err
+    cluster = load(tmp_path / "results" / "clusters" / "mine.yaml")
+    assert [part.ranks for part in cluster.on_ranks] == [1]
+    assert cluster.device.kind == "cpu"
+    assert "float32" in cluster.device.products.tflops

@@ -1,0 +1,124 @@
+"""From times to constants: what was planted is found again, and a file holds all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spbench.projection.calibrate import write
+from spbench.projection.calibration_fit import Timed, constant, curve, device, level
+from spbench.projection.calibration_plan import CalibrationPlan, _transfer, distinct
+from spbench.projection.hardware import Cluster, OnRanks, load
+from spbench.results.exchanges import LinkTimes, LinkTiming
+from spbench.workload.timed import TimedKernel
+from spbench.workload.traffic import OPS
+
+GEMM_RATE, ATTENTION_RATE, MOVED_RATE = 2e9, 1e9, 4e9
+LATENCY_S, HOP_S, SENT_RATE = 1e-4, 5e-5, 1e9
+
+
+def gemm(m: int) -> TimedKernel:
+    return TimedKernel(kind="gemm", shape=[1, m, 64, 64], dtype="float32")
+
+
+def attention(keys: int, *, masked: bool = False) -> TimedKernel:
+    shape = [2, 4, 4, keys, keys, 32]
+    return TimedKernel(kind="attention", shape=shape, dtype="float32", is_masked=masked)
+
+
+def passing(count: int) -> TimedKernel:
+    return TimedKernel(kind="elementwise", shape=[count], dtype="float32")
+
+
+def seconds(kernel: TimedKernel) -> float:
+    match kernel.kind:
+        case "gemm":
+            return 2 * kernel.shape[1] * 64 * 64 / GEMM_RATE
+        case "elementwise":
+            return 8 * kernel.shape[0] / MOVED_RATE
+    keys = kernel.shape[4]
+    pairs = keys * (keys + 1) / 2 if kernel.is_masked else keys**2
+    # A mask leaves half of the rate.
+    return 4 * 8 * pairs * 32 / (ATTENTION_RATE * (0.5 if kernel.is_masked else 1.0))
+
+
+def planted(ranks: int) -> Timed:
+    kernels = [gemm(16), gemm(4096), attention(16), attention(64), attention(64, masked=True)]
+    kernels += [passing(4**i) for i in range(5, 10)]
+    transfers = [_transfer(op, 4**i, ranks) for op in OPS for i in range(5, 12)]
+    plan = CalibrationPlan(ranks=ranks, kernels=kernels, transfers=transfers)
+    sent = [4.0**i for _ in OPS for i in range(5, 12)]
+    latency_s = LATENCY_S + HOP_S * (ranks - 2)
+    took = [latency_s + (each - sent[0]) / SENT_RATE for each in sent]
+    timings = [LinkTiming(sent_bytes=s, ms=[1e3 * t]) for s, t in zip(sent, took, strict=True)]
+    times = LinkTimes(
+        rank=0,
+        host="here",
+        backend="gloo",
+        hardware="",
+        link="",
+        nominal_bytes_per_s=None,
+        timings=timings,
+        kernels_s=[seconds(kernel) for kernel in kernels],
+        launch_s=3e-6,
+    )
+    return Timed.of(plan, [times.model_copy(update={"rank": rank}) for rank in range(ranks)])
+
+
+def cluster() -> Cluster:
+    timed, fewer = planted(4), planted(2)
+    few, most = (
+        OnRanks(
+            ranks=each.plan.ranks,
+            device=device("cores", "cpu", 8.0, each),
+            levels=(level("machine", None, each, fewer),),
+        )
+        for each in (fewer, timed)
+    )
+    return Cluster(
+        name="here",
+        device=most.device,
+        levels=most.levels,
+        on_ranks=(few,),
+        link="memory",
+        call_us=constant(3.0),
+    )
+
+
+def test_planted_rates_are_found() -> None:
+    found = cluster().device
+    assert found.products.tflops["float32"](1e-3) == pytest.approx(GEMM_RATE / 1e12)
+    (rates,) = found.attention
+    assert rates.tflops(32) == pytest.approx(ATTENTION_RATE / 1e12)
+    assert rates.masked is not None and rates.masked.value == pytest.approx(0.5)
+    assert found.memory_gb_per_s(1.0) == pytest.approx(MOVED_RATE / 1e9)
+    assert found.launch_us.value == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_planted_links_are_found(op: str) -> None:
+    rate = cluster().levels[0].collectives[op]  # type: ignore[index]
+    assert rate.latency_us.value == pytest.approx(1e6 * LATENCY_S, rel=0.01) or op == "p2p"
+    if op != "p2p":
+        assert rate.hop_us is not None and rate.hop_us.value == pytest.approx(1e6 * HOP_S)
+    assert rate.gb_per_s(4.0) == pytest.approx(SENT_RATE / 1e9, rel=0.01)
+
+
+def test_a_file_holds_the_whole_cluster(tmp_path: Path) -> None:
+    path = tmp_path / "clusters" / "here.yaml"
+    write(cluster(), path)
+    assert load(path) == cluster()
+
+
+def test_a_curve_has_the_scatter_of_its_points_as_spread() -> None:
+    smooth = curve((4.0**i, 2.0) for i in range(5))
+    rough = curve((4.0**i, 2.0 * f) for i in range(5) for f in (0.5, 2.0))
+    assert smooth.factor == pytest.approx(1.05)
+    assert rough(4.0) == pytest.approx(2.0)
+    assert rough.factor == pytest.approx(4.0)
+
+
+def test_kernels_that_are_alike_are_timed_once() -> None:
+    kernels = [gemm(100), gemm(120), gemm(200), attention(100), attention(100, masked=True)]
+    assert distinct(kernels) == [gemm(100), gemm(200), *kernels[3:]]
