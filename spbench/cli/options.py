@@ -12,6 +12,7 @@ import click
 
 from spbench.results.baselines import BASELINES
 from spbench.strategies.registry import broken_plug_ins, expand_names
+from spbench.workload.mesh import CFG, CaseMesh
 
 F = TypeVar("F", bound=Callable[..., Any])
 UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -69,6 +70,15 @@ def percent(text: str) -> float:
     return number
 
 
+def mesh(text: str) -> CaseMesh:
+    """The mesh around a strategy, written as cfg=2."""
+    axis, _, size = text.strip().partition("=")
+    if axis != CFG or not re.fullmatch("0*[1-9][0-9]{0,5}", size):
+        works = f"write {CFG}=2: two groups of ranks, each with half of the branches of guidance"
+        raise click.BadParameter(f"{text!r} is not a mesh; {works}")
+    return CaseMesh(cfg=int(size))
+
+
 def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     """One decorator that adds several flags, in this order."""
 
@@ -118,6 +128,15 @@ gpus_option = click.option(
     metavar="N[,N...]",
     help="Numbers of ranks, one on each GPU (or processes on a CPU).  "
     "[default: all GPUs, or 2 on a CPU]",
+)
+mesh_option = click.option(
+    "--mesh",
+    "meshes",
+    type=mesh,
+    multiple=True,
+    default=("cfg=1",),
+    metavar="cfg=N",
+    help="Groups of ranks, each with its part of the branches of guidance; repeated to compare.",
 )
 device_option = click.option(
     "--device",

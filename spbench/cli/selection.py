@@ -27,7 +27,7 @@ from spbench.workload.yaml_lines import short
 
 DEFAULT_WORKLOAD = "dsp-720m-small"
 MAX_DIGITS = 9
-BESIDE_NO_SWEEP = ("strategies", "workload", "settings", "dtype")
+BESIDE_NO_SWEEP = ("strategies", "workload", "settings", "dtype", "meshes")
 """Parameters that choose cells, as a sweep file does."""
 CLUSTER = ("nnodes", "node_rank", "rdzv_endpoint", "join_timeout")
 SELECTING = (*BESIDE_NO_SWEEP, "gpus", "sweep", "small", "skip_invalid")
@@ -37,6 +37,7 @@ AS_GIVEN = ("seed", "peak_tflops", "verbose", "out", "fresh", "adds")
 selection_options = options.together(
     options.strategy_option,
     options.gpus_option,
+    options.mesh_option,
     click.option(
         "-w",
         "--workload",
@@ -114,7 +115,7 @@ def _from_flags(flags: Mapping[str, Any], device: Device, *, share: bool, nodes:
     ranks = parse_ranks(flags["gpus"], device, share=share, nodes=nodes)
     return Request(
         title=workload.name,
-        combinations=every(workload, strategies, ranks),
+        combinations=every(workload, strategies, ranks, flags["meshes"]),
         device=device,
         launches=LAUNCHES,
     )

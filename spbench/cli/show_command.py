@@ -15,6 +15,7 @@ from spbench.report.live_line import loading_torch
 from spbench.report.tables import print_json
 from spbench.strategies.describe import lanes
 from spbench.workload.case import MAX_RANKS
+from spbench.workload.mesh import CaseMesh
 
 
 @click.command("show")
@@ -28,10 +29,16 @@ from spbench.workload.case import MAX_RANKS
     metavar="N[,N...]",
     help="Numbers of ranks, a picture for each; no process is started.",
 )
+@options.mesh_option
 @options.settings_option
 @options.json_option
 def command(
-    workload: str, strategies: Sequence[str], ranks: str, settings: Sequence[str], as_json: bool
+    workload: str,
+    strategies: Sequence[str],
+    ranks: str,
+    meshes: Sequence[CaseMesh],
+    settings: Sequence[str],
+    as_json: bool,
 ) -> None:
     """Draw one block of WORKLOAD, a name of the catalogue or a YAML file.
 
@@ -43,7 +50,10 @@ def command(
     if max(counts) > MAX_RANKS:
         raise Failure(f"--gpus {max(counts)}: too many for one group; use 1 to {MAX_RANKS}")
     with loading_torch():
-        drawn = {count: lanes(work, names, count) for count in counts}
+        drawn = {
+            count: [lane for mesh in meshes for lane in lanes(work, names, count, mesh)]
+            for count in counts
+        }
     pictures = [Picture(workload=work, ranks=count, lanes=drawn[count]) for count in counts]
     if as_json:
         data = [picture.as_data() for picture in pictures]

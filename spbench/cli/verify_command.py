@@ -19,6 +19,7 @@ from spbench.sweep.devices import choose_device
 from spbench.sweep.fault_check import refuse_fault
 from spbench.sweep.verification import checks_for, verify
 from spbench.workload.catalogue import SMALL, find, names, with_settings
+from spbench.workload.mesh import CaseMesh
 from spbench.workload.workload import Workload
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -27,6 +28,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 @click.command("verify")
 @options.strategy_option
 @options.gpus_option
+@options.mesh_option
 @click.option(
     "-w",
     "--workload",
@@ -48,6 +50,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 def command(
     strategies: Sequence[str],
     gpus: str | None,
+    meshes: Sequence[CaseMesh],
     workloads: Sequence[str],
     small: bool,
     dtype: str,
@@ -74,7 +77,7 @@ def command(
         for strategy in chosen:
             load(strategy)  # raises Failure for an option that it does not have
     deadlines = Deadlines(launch_s=timeout, hang_s=hang_after)
-    results = verify(checks_for(chosen, shapes), ranks, on, deadlines)
+    results = verify(checks_for(chosen, shapes, meshes), ranks, on, deadlines)
     return DONE if results is None else _show(results, as_json=as_json)
 
 

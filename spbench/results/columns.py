@@ -17,8 +17,8 @@ MEANINGS: Final = {
     "schema_version": "Version of this list of columns.",
     "run_id": "Name of the results directory.",
     "started_utc": "Start of the launch, as `2026-01-31T12:00:00Z`.",
-    "case": "Key of the case: a hash of workload, strategy, ranks, device and kind.",
-    "strategy": "Strategy with its options.",
+    "case": "Key of the case: a hash of workload, strategy, ranks, mesh, device and kind.",
+    "strategy": "Strategy with its options, and the mesh around it, as `ulysses cfg=2`.",
     "workload": "Workload with its settings.",
     "axes": "Sequence axes in tensor order, as `time=16xspace=256`.",
     "batch": "Samples of one step, over all ranks together.",
@@ -30,7 +30,7 @@ MEANINGS: Final = {
     "kind": "`measured` or `one_gpu_share`.",
     "world_size": "Ranks of the launch.",
     "sp_size": "Ranks that share one sequence.",
-    "dp_size": "Groups of ranks that hold other samples.",
+    "dp_size": "Groups of ranks that hold other samples, or other branches of guidance.",
     "launch": "Number of the launch of its case, from 0.",
     "status": f"`ok`, or what failed: {', '.join(STATUSES[1:])}.",
     "reason": "Why the status is not ok, in one line.",
@@ -142,7 +142,7 @@ MEANINGS: Final = {
         "Largest relative difference from one device's of the gate's step computed in float32, "
         "held to 1e-4; of workloads in 16 bits."
     ),
-    "mesh": "Groups of ranks, as `ring=2 heads=4`, neighbours last; blank: one group of all.",
+    "mesh": "Groups of ranks, as `cfg=2 heads=4`, neighbours last; blank: one group of all.",
     "bytes_by_mesh_axis": "Bytes over each axis of it and all ranks, as `all=64 heads=512`.",
     "mesh_across_nodes": "Axes of the mesh with a group on several nodes.",
     "guidance": "Branches of classifier-free guidance, each a batch; blank: no guidance.",

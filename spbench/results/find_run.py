@@ -162,12 +162,13 @@ def select_rows(
 ) -> pandas.DataFrame:
     """The rows that match all flags; no flags mean all rows. Raises Failure without such rows.
 
-    A workload's name also means its rows with settings, a strategy's those with options.
+    A workload's name also means its rows with settings, a strategy's those with options and those
+    in a mesh.
     """
     selected = frame
     for flag, texts, column, behind in (
         ("--workload", workloads, "workload", " "),
-        ("--strategy", strategies, "strategy", ":"),
+        ("--strategy", strategies, "strategy", ": "),
         ("--gpus", ranks, "world_size", ","),
     ):
         if texts:
@@ -184,7 +185,8 @@ def _named(flag: str, text: str, offered: Sequence[str], behind: str) -> list[st
     names = [text] if text in offered else [part.strip() for part in text.split(",")]
     values: list[str] = []
     for name in names:
-        meant = [value for value in offered if value == name or value.startswith(name + behind)]
+        starts = tuple(name + sign for sign in behind)
+        meant = [value for value in offered if value == name or value.startswith(starts)]
         if not meant:
             more = len(offered) - MOST_OFFERED
             known = ", ".join(offered[:MOST_OFFERED]) + (f" and {more} more" if more > 0 else "")

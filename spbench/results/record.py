@@ -173,9 +173,10 @@ class Record:
 def columns_of_case(case: Case) -> dict[str, Any]:
     """The columns that are known before anything ran."""
     work = case.workload
+    groups = case.mesh.cfg if case.ranks % case.mesh.cfg == 0 else 1
     return {
         "case": case.key,
-        "strategy": case.strategy,
+        "strategy": case.name,
         "workload": work.name,
         "axes": "x".join(f"{name}={length}" for name, length in work.axes.items()),
         "batch": work.batch,
@@ -187,7 +188,9 @@ def columns_of_case(case: Case) -> dict[str, Any]:
         "device": case.device,
         "kind": case.kind,
         "world_size": case.ranks,
-        "sp_size": case.ranks,
+        "sp_size": case.ranks // groups,
+        "dp_size": groups,
+        "mesh": str(case.mesh),
         "launch": case.launch,
         "workload_key": case.workload_key,
         "effort": case.budget.label,

@@ -122,7 +122,6 @@ class Strategy(ABC):
         own, text = self.shard(workload, axis, ranks), self.text_shard(workload, ranks)
         return step_traffic.held_with_text(workload, axis, own.sizes, text.sizes)
 
-    @final
     def traffic(self, workload: Workload, ranks: int) -> list[Transfer]:
         """Every transfer of one step, predicted without running."""
         return transfers_of_step(self, workload, ranks)

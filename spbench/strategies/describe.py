@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from spbench.strategies.branch_groups import in_a_group, in_mesh
 from spbench.strategies.courses import courses, mean_bytes
-from spbench.strategies.registry import UnknownStrategyError, load
+from spbench.strategies.registry import UnknownStrategyError
 from spbench.strategies.switches import switch_traffic
 from spbench.workload.block import Sublayer
 from spbench.workload.case import Case, Cell
-from spbench.workload.mesh import Mesh
+from spbench.workload.mesh import NO_MESH, CaseMesh, Mesh
 from spbench.workload.predicted import Lane, Leg, Prediction, Sent
 from spbench.workload.sent_counts import busiest_rank, by_busiest
 from spbench.workload.traffic import Transfer
@@ -33,8 +34,8 @@ def predictions(cells: Sequence[Cell]) -> dict[str, Prediction]:
 
 
 def _prediction(case: Case) -> Prediction:
-    strategy = load(case.strategy)
-    layout = _sharded(strategy, case.workload, case.ranks)
+    strategy = in_mesh(case.strategy, case.mesh)
+    layout = _sharded(*in_a_group(strategy, case.workload, case.ranks))
     axes = layout[: len(case.workload.parts[0].block)]
     return Prediction(
         sharded=axes[0] or "none" if len(set(layout)) == 1 else " ".join(axes),
@@ -55,12 +56,14 @@ def _notes(strategy: Strategy, workload: Workload, ranks: int) -> str:
     return "; ".join(filter(None, (meshed, strategy.notes(workload, ranks))))
 
 
-def lanes(workload: Workload, strategies: Sequence[str], ranks: int) -> list[Lane]:
-    """A lane for each strategy. Imports torch.
+def lanes(
+    workload: Workload, strategies: Sequence[str], ranks: int, mesh: CaseMesh = NO_MESH
+) -> list[Lane]:
+    """A lane for each strategy, in this mesh. Imports torch.
 
     Raises UnknownStrategyError for an unknown option, and for one that names an unknown axis.
     """
-    loaded = {name: load(name) for name in strategies}
+    loaded = {mesh.beside(name): in_mesh(name, mesh) for name in strategies}
     for name, strategy in loaded.items():
         wrong = strategy.misfit(workload)
         if wrong is not None:
@@ -74,8 +77,9 @@ def _lane(name: str, strategy: Strategy, workload: Workload, ranks: int) -> Lane
         return Lane(strategy=name, why_not=why_not)
     traffic = strategy.traffic(workload, ranks)
     busiest = busiest_rank(transfer for transfer in traffic if transfer.phase == "forward")
+    own = in_a_group(strategy, workload, ranks)
     layout = strategy.layout(workload, ranks)
-    legs = _legs(strategy, layout, workload, ranks, busiest)
+    legs = _legs(layout, *own, busiest % own[-1])
     stacks = courses(layout, workload)
     means = [mean_bytes(course, legs) * course.part.depth for course in stacks]
     return Lane(
@@ -90,7 +94,7 @@ def _lane(name: str, strategy: Strategy, workload: Workload, ranks: int) -> Lane
 
 
 def _legs(
-    strategy: Strategy, layout: Layout, workload: Workload, ranks: int, rank: int
+    layout: Layout, strategy: Strategy, workload: Workload, ranks: int, rank: int
 ) -> tuple[Leg, ...]:
     def sent(transfer: Transfer) -> Sent:
         return Sent(op=transfer.op, sent_bytes=transfer.sent[rank])

@@ -14,8 +14,8 @@ from typing import final
 
 from spbench.errors import or_none
 from spbench.report import units
+from spbench.strategies.branch_groups import in_a_group, in_mesh
 from spbench.strategies.describe import predictions
-from spbench.strategies.registry import load
 from spbench.sweep.devices import Machines, known_peak
 from spbench.text import counted
 from spbench.workload.case import Case, Cell
@@ -104,13 +104,14 @@ def _processes(case: Case) -> int:
 
 
 def _rank_bytes(case: Case) -> float:
-    work, strategy = case.workload, load(case.strategy)
-    keeps = strategy.keeps_scores and case.ranks > 1
-    axis = strategy.layout(work, case.ranks)[0] if keeps else ""
-    neighbours = [*strategy.mesh(work, case.ranks).values()][-1]
+    of_case = in_mesh(case.strategy, case.mesh)
+    strategy, work, ranks = in_a_group(of_case, case.workload, case.ranks)
+    keeps = strategy.keeps_scores and ranks > 1
+    axis = strategy.layout(work, ranks)[0] if keeps else ""
+    neighbours = [*strategy.mesh(work, ranks).values()][-1]
     parts = neighbours if strategy.cuts_weights else 1
     copies = neighbours if strategy.holds_whole else 1
-    return step_bytes(work, case.ranks, parts=parts, copies=copies, scored_axis=axis)
+    return step_bytes(work, ranks, parts=parts, copies=copies, scored_axis=axis)
 
 
 def announcement(

@@ -43,7 +43,7 @@ def new_folder(parent: Path, name: str) -> Path:
 
 def launch_folder(case: Case) -> str:
     """Readable, safe in any file system, and different for different cases and launches."""
-    strategy = re.sub(r"[^A-Za-z0-9.-]+", "-", case.strategy)
+    strategy = re.sub(r"[^A-Za-z0-9.-]+", "-", case.name)
     return f"{strategy}-{case.ranks}-{case.key[:8]}-launch{case.launch}"
 
 

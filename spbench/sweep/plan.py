@@ -14,11 +14,13 @@ import click
 
 from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines
+from spbench.strategies.branch_groups import in_mesh
 from spbench.strategies.registry import load
 from spbench.sweep.devices import why_not_here
 from spbench.sweep.request import Request, refusal
 from spbench.text import counted
-from spbench.workload.case import Case, Cell, Job
+from spbench.workload.case import Case, Cell, Combination, Job
+from spbench.workload.mesh import CaseMesh
 
 T = TypeVar("T")
 MAX_LAUNCHES_OF_A_RUN = 10_000
@@ -43,6 +45,7 @@ def cells(request: Request) -> list[Cell]:
             workload=combination.workload,
             strategy=combination.strategy,
             ranks=combination.ranks,
+            mesh=combination.mesh,
             device=request.device,
             kind=request.kind,
             seed=request.seed,
@@ -66,16 +69,21 @@ def cells(request: Request) -> list[Cell]:
 def without_unfit(request: Request) -> Request:
     """The request without ranks that a strategy cannot use, of which stderr says why; as it is
     where nothing would be left, or where such cells become rows."""
-    why: dict[tuple[str, int], str] = {}
+    why: dict[tuple[str, int, CaseMesh], str] = {}
     for each in [] if request.skip_invalid else request.combinations:
-        strategy, work = load(each.strategy), each.workload
+        strategy, work = in_mesh(each.strategy, each.mesh), each.workload
+        name = each.mesh.beside(each.strategy)
         if reason := strategy.misfit(work) or strategy.why_not(work, each.ranks):
-            left_out = f"{work.name} on {counted(each.ranks, 'rank')}, since {each.strategy} cannot"
-            why.setdefault((work.model_dump_json(), each.ranks), f"left out: {left_out}: {reason}")
-    fit = [x for x in request.combinations if (x.workload.model_dump_json(), x.ranks) not in why]
+            left_out = f"{work.name} on {counted(each.ranks, 'rank')}, since {name} cannot"
+            why.setdefault(_place(each), f"left out: {left_out}: {reason}")
+    fit = [each for each in request.combinations if _place(each) not in why]
     for sentence in dict.fromkeys(why.values()) if fit else ():
         click.echo(sentence, err=True)
     return replace(request, combinations=fit or request.combinations)
+
+
+def _place(each: Combination) -> tuple[str, int, CaseMesh]:
+    return each.workload.model_dump_json(), each.ranks, each.mesh
 
 
 def in_rounds(cases: Sequence[Case], launches: Iterable[int], seed: int) -> list[Cell]:
@@ -99,7 +107,7 @@ def in_rounds(cases: Sequence[Case], launches: Iterable[int], seed: int) -> list
 
 def declined(case: Case) -> str | None:
     """Why the strategy cannot run the case; None if it can."""
-    strategy = load(case.strategy)
+    strategy = in_mesh(case.strategy, case.mesh)
     return strategy.misfit(case.workload) or strategy.why_not(case.workload, case.ranks)
 
 

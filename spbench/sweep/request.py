@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 from spbench.errors import Failure
 from spbench.launch.cluster import Cluster
 from spbench.launch.launcher import Deadlines
+from spbench.strategies.branch_groups import in_mesh
 from spbench.strategies.registry import expand_names, load
 from spbench.text import counted
 from spbench.worker.fault_injection import Fault
 from spbench.workload.case import Case, Cell, Combination, Device, Kind, MeasurementBudget
+from spbench.workload.mesh import NO_MESH, CaseMesh
 from spbench.workload.sweep_file import load_sweep
 from spbench.workload.workload import Workload
 
@@ -53,12 +56,16 @@ class Request:
         return 1 if self.cluster is None else self.cluster.nodes
 
 
-def every(workload: Workload, strategies: Sequence[str], ranks: Sequence[int]) -> list[Combination]:
-    """All strategies on each number of ranks."""
+def every(
+    workload: Workload,
+    strategies: Sequence[str],
+    ranks: Sequence[int],
+    meshes: Sequence[CaseMesh] = (NO_MESH,),
+) -> list[Combination]:
+    """All strategies on each number of ranks, in each of the meshes."""
     return [
-        Combination(workload=workload, strategy=strategy, ranks=count)
-        for count in ranks
-        for strategy in strategies
+        Combination(workload=workload, strategy=strategy, ranks=count, mesh=mesh)
+        for count, mesh, strategy in product(ranks, meshes, strategies)
     ]
 
 
@@ -96,7 +103,9 @@ def _named_with_options(texts: Sequence[str]) -> list[str]:
 def refusal(request: Request, cell: Cell, cells: Sequence[Cell]) -> Failure:
     """The message that ``cell`` cannot run, and which strategies can on all numbers of ranks."""
     case = cell.case
-    wanted = Combination(workload=case.workload, strategy=case.strategy, ranks=case.ranks)
+    wanted = Combination(
+        workload=case.workload, strategy=case.strategy, ranks=case.ranks, mesh=case.mesh
+    )
     place = next(known.place for known in request.combinations if known == wanted)
     alike = [each for each in cells if each.case.workload == case.workload]
     cannot = {each.case.strategy: each for each in reversed(alike) if each.why_not is not None}
@@ -112,7 +121,7 @@ def refusal(request: Request, cell: Cell, cells: Sequence[Cell]) -> Failure:
     ranks = ",".join(map(str, fit)) or ("" if place else _fewer_ranks(case, cells))
     fewer = f"-g {ranks} (ranks that all can use), or " if ranks else ""
     return Failure(
-        f"{start}strategy {case.strategy!r} cannot run {case.workload.name} on "
+        f"{start}strategy {case.name!r} cannot run {case.workload.name} on "
         f"{counted(case.ranks, 'rank')}: {cell.why_not}.\n"
         + "".join(f"  {', '.join(who)} cannot either: {why}" for why, who in others.items())
         + f"  Or {advice if can else ''}{fewer}--skip-invalid to leave such cells out."
@@ -121,7 +130,8 @@ def refusal(request: Request, cell: Cell, cells: Sequence[Cell]) -> Failure:
 
 def _fewer_ranks(case: Case, cells: Sequence[Cell]) -> str:
     """The first half, quarter, ... of the ranks that every strategy can use; blank for none."""
-    used, work = [load(name) for name in {x.case.strategy for x in cells}], case.workload
+    names, work = {x.case.strategy for x in cells}, case.workload
+    used = [in_mesh(name, case.mesh) for name in names]
     halves = (case.ranks >> n for n in range(1, case.ranks.bit_length()))
     fit = (n for n in halves if not any(s.misfit(work) or s.why_not(work, n) for s in used))
     return str(next(fit, ""))

@@ -183,4 +183,4 @@ def _sizes(case: Case) -> tuple[int, ...]:
 def _all_but_sizes(case: Case) -> tuple[Any, ...]:
     work = case.workload
     fields = work.model_dump(exclude={"axes", "batch", "guidance", "depth", "name", "source"})
-    return case.strategy, case.device, case.kind, list(work.axes), fields
+    return case.name, case.device, case.kind, list(work.axes), fields

@@ -19,6 +19,7 @@ from spbench.results.temporary import keep, temporary_folder
 from spbench.sweep.row import ERRORS, largest_columns
 from spbench.text import counted
 from spbench.workload.case import Device, GateCheck, Job
+from spbench.workload.mesh import NO_MESH, CaseMesh
 from spbench.workload.workload import Workload
 
 SHARPNESS = 8.0
@@ -37,16 +38,21 @@ class RanksFailedError(Failure):
         super().__init__(message, SOME_FAILED)
 
 
-def checks_for(strategies: Sequence[str], workloads: Sequence[Workload]) -> list[GateCheck]:
+def checks_for(
+    strategies: Sequence[str],
+    workloads: Sequence[Workload],
+    meshes: Sequence[CaseMesh] = (NO_MESH,),
+) -> list[GateCheck]:
     """Every strategy on every workload, the sharp shapes a second time with sharp logits.
 
     Workload by workload, since all strategies are compared with the same answer.
     """
     return [
-        GateCheck(workload=work, strategy=strategy, sharpness=sharpness)
+        GateCheck(workload=work, strategy=strategy, mesh=mesh, sharpness=sharpness)
         for work in workloads
         for sharpness in (1.0, SHARPNESS)
         if sharpness == 1.0 or (work.name in SHARP_SHAPES and work.dtype in SHARP_DTYPES)
+        for mesh in meshes
         for strategy in strategies
     ]
 
@@ -116,7 +122,7 @@ def _launch(launch: Job, job: Job, launcher: Launcher, folder: Path) -> list[Ver
     why = f"{': '.join(status_and_cause(launched, samples, job))}; logs are in {folder}"
     if None in by_rank:
         left = [check for count in begun.values() for check in launch.checks[count:]]
-        where = f"{left[0].strategy} on {left[0].workload.name}: " if left else ""
+        where = f"{left[0].name} on {left[0].workload.name}: " if left else ""
         raise RanksFailedError(f"{where}{why}")
     failed = launch.checks[done]
     return [*results, _outcome(failed, job.ranks, FAILED, why)]
@@ -147,7 +153,7 @@ def _result(check: GateCheck, ranks: int, by_rank: Sequence[Checked]) -> VerifyR
 
 def _outcome(check: GateCheck, ranks: int, outcome: str, reason: str) -> VerifyResult:
     return VerifyResult(
-        strategy=check.strategy,
+        strategy=check.name,
         workload=check.workload.name,
         ranks=ranks,
         dtype=check.workload.dtype,

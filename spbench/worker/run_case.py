@@ -21,8 +21,8 @@ from spbench.results.environment import numa_binding
 from spbench.results.sample import Checked, Sample
 from spbench.results.variables import of_a_rank, shown
 from spbench.strategies.base import Strategy
+from spbench.strategies.branch_groups import in_mesh
 from spbench.strategies.plan_check import why_not_cheapest
-from spbench.strategies.registry import load
 from spbench.worker.gate import run_gate
 from spbench.worker.gate_result import GateResult
 from spbench.worker.measure import measure
@@ -39,7 +39,7 @@ def run_case(case: Case, group: Group, observer: Observer, asked: Collection[str
 
     ``asked``: names of the variables that were set for the strategy.
     """
-    strategy = load(case.strategy)
+    strategy = in_mesh(case.strategy, case.mesh)
     why_not = strategy.misfit(case.workload) or strategy.why_not(case.workload, case.ranks)
     if why_not is not None:
         return Sample(rank=group.rank, status="skipped", reason=why_not)
@@ -137,13 +137,13 @@ def verify_all(checks: Sequence[GateCheck], group: Group, observer: Observer) ->
     """
     reference: Reference | None = None
     for check in checks:
-        strategy = load(check.strategy)
+        strategy = in_mesh(check.strategy, check.mesh)
         declined = strategy.misfit(check.workload) or strategy.why_not(check.workload, group.size)
         if declined:
             yield Checked(declined=declined)
             continue
         strategy = strategy.settled(check.workload, group.size)
-        with observer.phase(f"{check.strategy} on {check.workload.name}"):
+        with observer.phase(f"{check.name} on {check.workload.name}"):
             workload = workload_to_compare(check.workload, group)
             wanted = workload, check.sharpness
             if reference is None or (reference.workload, reference.sharpness) != wanted:

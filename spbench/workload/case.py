@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from spbench.workload.block import Frozen
+from spbench.workload.mesh import CaseMesh
 from spbench.workload.timed import TimedKernel, TimedTransfer
 from spbench.workload.workload import Workload
 
@@ -70,6 +71,7 @@ class Combination:
     workload: Workload
     strategy: str
     ranks: int
+    mesh: CaseMesh = field(default_factory=CaseMesh)
     place: str = field(default="", compare=False)
     """``file:line`` of the request; empty for the command line."""
 
@@ -80,6 +82,7 @@ class Case(Frozen):
     workload: Workload
     strategy: str
     ranks: Ranks
+    mesh: CaseMesh = Field(default_factory=CaseMesh)
     device: Device
     kind: Kind = "measured"
     seed: NonNegativeInt = 0
@@ -92,8 +95,9 @@ class Case(Frozen):
     @property
     def key(self) -> str:
         """16 hexadecimal digits; equal for cases that measure the same thing."""
-        without = {"launch", "budget", "workload"}
+        without = {"launch", "budget", "workload", "mesh"}
         fields = self.model_dump(mode="json", by_alias=True, exclude=without)
+        fields |= {"mesh": str(self.mesh)} if str(self.mesh) else {}
         return _hash(fields | {"workload": _resolved_fields(self.workload, "source")})[:16]
 
     @property
@@ -102,8 +106,13 @@ class Case(Frozen):
         return _hash(_resolved_fields(self.workload, "name", "source"))[:8]
 
     @property
+    def name(self) -> str:
+        """The strategy, and the mesh around it: what cases of a workload and ranks differ in."""
+        return self.mesh.beside(self.strategy)
+
+    @property
     def label(self) -> str:
-        return f"{self.strategy} on {self.ranks}"
+        return f"{self.name} on {self.ranks}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,8 +151,14 @@ class GateCheck(Frozen):
 
     workload: Workload
     strategy: str
+    mesh: CaseMesh = Field(default_factory=CaseMesh)
     sharpness: PositiveFloat = 1.0
     """Factor on the projections to q, k and v, and so on the differences between scores."""
+
+    @property
+    def name(self) -> str:
+        """The strategy, and the mesh around it."""
+        return self.mesh.beside(self.strategy)
 
 
 class Job(Frozen):

@@ -15,12 +15,37 @@ from functools import cache, cached_property
 from math import prod
 from typing import Self, final
 
+from pydantic import PositiveInt
+
+from spbench.workload.block import Frozen
+
 Members = tuple[int, ...]
 """The ranks of one group, in its order."""
 Groups = tuple[Members, ...]
 """The groups of one axis; each rank is in one of them."""
 ALL = "all"
 """What is sent over all ranks, by whatever axes they are meshed."""
+CFG = "cfg"
+"""The axis whose groups hold other branches of the guidance."""
+
+
+class CaseMesh(Frozen):
+    """Axes of the mesh that a case has around those of its strategy, which has no word in them."""
+
+    cfg: PositiveInt = 1
+    """Groups of ranks that each compute their part of the branches of the guidance."""
+
+    def __str__(self) -> str:
+        """As after ``--mesh``: cfg=2; blank where the strategy has all ranks."""
+        return f"{CFG}={self.cfg}" if self.cfg > 1 else ""
+
+    def beside(self, strategy: str) -> str:
+        """The name of a strategy inside of this mesh, as in the column ``strategy``."""
+        return f"{strategy} {self}".rstrip()
+
+
+NO_MESH = CaseMesh()
+"""That of a case whose strategy has all ranks."""
 
 
 @final

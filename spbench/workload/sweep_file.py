@@ -26,6 +26,7 @@ from spbench.workload.catalogue import (
     small_form,
     with_settings_in_name,
 )
+from spbench.workload.mesh import CaseMesh
 from spbench.workload.sweep_schema import (
     Candidate,
     Include,
@@ -72,11 +73,11 @@ def load_sweep(
 
 def _small_forms(cells: Sequence[Candidate]) -> list[Combination]:
     """Each cell with the small form of its workload; sizes that become equal are one cell."""
-    found: dict[tuple[str, str, int], Combination] = {}
+    found: dict[tuple[str, str, int, CaseMesh], Combination] = {}
     for cell in cells:
         full = cell.combination
         work = small_form(cell.facts["workload"], full.workload)
-        identity = (work.model_dump_json(), full.strategy, full.ranks)
+        identity = (work.model_dump_json(), full.strategy, full.ranks, full.mesh)
         found.setdefault(identity, replace(full, workload=work))
     return list(found.values())
 
@@ -104,7 +105,8 @@ class _Expansion:
         file = self.file
         strategies = self._strategies(file.strategies, ("strategies",))
         sizes = [len(values) for values in file.matrix.values()]
-        count = math.prod([len(file.workloads), len(file.gpus), len(strategies), *sizes])
+        sizes += [len(file.workloads), len(file.gpus), len(file.mesh), len(strategies)]
+        count = math.prod(sizes)
         if count > MAX_CELLS:
             raise self.data.error((), f"{count} cells; a sweep has at most {MAX_CELLS}")
         common = self._overrides(file.set, ("set",))
@@ -145,11 +147,14 @@ class _Expansion:
         fields |= {f"axes.{axis}": length for axis, length in work.axes.items()}
         shown, resolved = with_settings_in_name(work, overrides), work.model_dump_json()
         place = self.data.at(path)
-        for ranks, name in itertools.product(wanted.gpus, strategies):
+        meshes = wanted.mesh or self.file.mesh
+        for ranks, mesh, name in itertools.product(wanted.gpus, meshes, strategies):
+            cell = Combination(workload=shown, strategy=name, ranks=ranks, mesh=mesh, place=place)
+            own = {"workload": wanted.workload, "strategy": name, "gpus": ranks, "cfg": mesh.cfg}
             yield Candidate(
-                combination=Combination(workload=shown, strategy=name, ranks=ranks, place=place),
-                facts={"workload": wanted.workload, "strategy": name, "gpus": ranks, **fields},
-                identity=(resolved, name, ranks),
+                combination=cell,
+                facts=own | fields,
+                identity=(resolved, name, ranks, mesh),
                 path=path,
             )
 

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, mod
 from spbench.text import counted
 from spbench.workload.block import Frozen, Name
 from spbench.workload.case import Combination, Ranks
+from spbench.workload.mesh import NO_MESH, CaseMesh
 from spbench.workload.validation_errors import MisfitError, suggestion
 from spbench.workload.yaml_lines import KeyPath, WorkloadError, YamlData, short
 
@@ -50,6 +51,8 @@ class Include(Frozen):
     gpus: Several[Ranks]
     strategies: Several[str] = ()
     """Strategies of these cells; empty: those of the file."""
+    mesh: Several[CaseMesh] = ()
+    """Meshes of these cells; empty: those of the file."""
     set: Settings = Field(default_factory=dict)
     """Settings of these cells, applied after those of the file."""
 
@@ -65,6 +68,8 @@ class SweepFile(Frozen):
     strategies: Several[str] = ("all",)
     """Strategies in the form that ``--strategies`` takes."""
     gpus: Several[Ranks] = ()
+    mesh: Several[CaseMesh] = (NO_MESH,)
+    """Axes around those of the strategies, as {cfg: 2}; several are cells beside each other."""
     launches: int = Field(default=LAUNCHES, ge=1, le=MAX_LAUNCHES)
     reference: str | None = None
     """Strategy that the others are compared with; None: the first."""
@@ -78,8 +83,8 @@ class SweepFile(Frozen):
     exclude: tuple[Annotated[dict[str, Any], Field(min_length=1)], ...] = Field(
         default=(), strict=False
     )
-    """Cells to leave out of the matrix: those that match all keys of an item. Keys are workload
-    (as written under ``workloads``), strategy, gpus, and any field of the resolved workload."""
+    """Cells to leave out of the matrix: those that match all keys of an item. Keys are workload (as
+    written under ``workloads``), strategy, gpus, cfg, and any field of the resolved workload."""
 
     @model_validator(mode="after")
     def _every_key_is_of_use(self) -> Self:
@@ -102,13 +107,14 @@ class Candidate:
     combination: Combination
     facts: Mapping[str, Any]
     """Values that an exclude may name."""
-    identity: tuple[str, str, int]
-    """Resolved workload under its own name, strategy and ranks."""
+    identity: tuple[str, str, int, CaseMesh]
+    """Resolved workload under its own name, strategy, ranks and mesh."""
     path: KeyPath
 
     def __str__(self) -> str:
         cell = self.combination
-        return f"{cell.strategy} on {counted(cell.ranks, 'rank')} of {cell.workload.name}"
+        name = cell.mesh.beside(cell.strategy)
+        return f"{name} on {counted(cell.ranks, 'rank')} of {cell.workload.name}"
 
 
 def without_excluded(
@@ -152,7 +158,7 @@ def _no_match(
 
 def check_unique(cells: Sequence[Candidate], data: YamlData) -> None:
     """Raises WorkloadError if two cells are the same."""
-    seen: dict[tuple[str, str, int], Candidate] = {}
+    seen: dict[tuple[str, str, int, CaseMesh], Candidate] = {}
     for cell in cells:
         earlier = seen.setdefault(cell.identity, cell)
         if earlier is not cell:

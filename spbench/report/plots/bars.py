@@ -1,12 +1,13 @@
 """Bars in clusters: a cluster for each number of ranks, a stack of bars in it for each strategy.
 
 Each strategy has one fixed colour everywhere, from a palette that the colour-blind can tell apart
-(Okabe and Ito); its options are a pattern over the colour. A case that did not finish is a hatched
+(Okabe and Ito); its options and its mesh are a pattern over the colour. A case that did not finish is a hatched
 sliver with its status; a time of noisy launches says so above its bar.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -131,7 +132,7 @@ def _short(value: float, _: object = None) -> str:
 
 def colour(strategy: str) -> str:
     """A strategy's own colour, also with options; a stranger's depends on its name alone."""
-    name = strategy.split(":", maxsplit=1)[0]
+    name = re.split("[: ]", strategy, maxsplit=1)[0]
     return COLOURS.get(name, MORE_COLOURS[sum(map(ord, name)) % len(MORE_COLOURS)])
 
 
@@ -146,6 +147,6 @@ def fill(strategy: str) -> dict[str, Any]:
 
 
 def hatch(strategy: str) -> str:
-    """A pattern over the strategy's colour, which distinguishes its options."""
-    options = strategy.partition(":")[2]
+    """A pattern over the strategy's colour, which distinguishes its options and its mesh."""
+    options = "".join(re.split("([: ])", strategy, maxsplit=1)[2:])
     return HATCHES[sum(map(ord, options)) % len(HATCHES)] if options else ""
