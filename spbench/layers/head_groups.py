@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache, partial
 
 from spbench.layers.head_parallel import traffic_by_heads
-from spbench.layers.head_shares import share_heads
+from spbench.layers.head_shares import all_heads, share_heads
 from spbench.workload.block import Attention
 from spbench.workload.mesh import Members, Mesh
 from spbench.workload.sharding import Sizes, shard_sizes
@@ -23,11 +23,18 @@ Across = Callable[[Workload], Traffic]
 
 
 def traffic_in_groups(
-    attention: Attention, workload: Workload, axis: str, held: Sizes, mesh: Mesh, across: Across
+    attention: Attention,
+    workload: Workload,
+    axis: str,
+    held: Sizes,
+    mesh: Mesh,
+    across: Across,
+    pads: bool = False,
 ) -> Traffic:
     """Transfers of the groups and across them, over all ranks; ``held``: what each rank holds."""
-    inside = partial(traffic_by_heads, attention, workload, axis)
     others, size = mesh.without(HEADS), mesh.size_of(HEADS)
+    workload = all_heads(workload, size, pads)
+    inside = partial(traffic_by_heads, attention, workload, axis)
     shares = share_heads(workload.heads, workload.key_heads, size)
     of_heads = cache(lambda heads, keys: across(_with_heads(workload, heads, keys)))
 
@@ -41,17 +48,24 @@ def traffic_in_groups(
 
 
 def first_cost(
-    attention: Attention, workload: Workload, axis: str, held: Sizes, size: int, across: Across
+    attention: Attention,
+    workload: Workload,
+    axis: str,
+    held: Sizes,
+    size: int,
+    across: Across,
+    pads: bool = False,
 ) -> float:
     """What the first of these ranks sends, by how many more heads it has than the mean of them.
 
     No other sends more if all shards are even. ``held``: what each group of ``size`` ranks holds.
     """
+    heads, workload = workload.heads, all_heads(workload, size, pads)
     shares = share_heads(workload.heads, workload.key_heads, size)
     inside = traffic_by_heads(attention, workload, axis, shard_sizes(held[0], size))
     first = _with_heads(workload, shares.queries[0], shares.matched_size(0))
     sent = sum(waited_bytes(way) for way in (*inside, *across(first)))
-    return sent * (shares.queries[0] * size / workload.heads)
+    return sent * (shares.queries[0] * size / heads)
 
 
 def _with_heads(workload: Workload, heads: int, key_heads: int) -> Workload:

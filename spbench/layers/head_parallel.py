@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
-from spbench.layers.head_shares import share_groups, share_heads
+from spbench.layers.head_shares import all_heads, padded_heads, share_groups, share_heads
+from spbench.layers.memory_order import in_memory_order
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard, Sizes, shard_sizes
 from spbench.workload.step_traffic import shared_length
@@ -31,12 +33,18 @@ def attend_by_heads(
     shard: Shard,
     comm: Collectives,
     attend: Attend | None = None,
+    pads: bool = False,
 ) -> Tensor:
     """Attention of (B, *axes, Z, D) with the sharded axis whole and the heads shared out.
 
     Among other groups of ranks the axis is whole only within this one: ``attend`` does the rest.
+    ``pads``: where heads do not divide, heads of zeros come behind them, which are sent and
+    computed as all are, and taken off the result.
     """
     dim = q.ndim - 2
+    if pads:
+        q, k, v, scores, heads = *_padded(q, k, v, scores, comm.size), q.shape[dim]
+        return attend_by_heads(q, k, v, scores, shard, comm, attend).narrow(dim, 0, heads)
     shares = share_heads(q.shape[dim], k.shape[dim], comm.size)
     mine = bias_of_heads(scores, shares.queries, comm)
     queries = Shard.of_sizes(dim, shares.queries)
@@ -50,6 +58,23 @@ def attend_by_heads(
     return out
 
 
+def _padded(
+    q: Tensor, k: Tensor, v: Tensor, scores: Scores, ranks: int
+) -> tuple[Tensor, Tensor, Tensor, Scores]:
+    """Heads of zeros behind the others; themselves where heads divide."""
+    heads, keys = padded_heads(q.shape[-2], k.shape[-2], ranks)
+    if heads == q.shape[-2]:
+        return q, k, v, scores
+    if scores.bias is not None:
+        scores = replace(scores, bias=F.pad(scores.bias, (0, heads - q.shape[-2])))
+    return _with_zeros(q, heads), _with_zeros(k, keys), _with_zeros(v, keys), scores
+
+
+def _with_zeros(x: Tensor, heads: int) -> Tensor:
+    more = heads - x.shape[-2]
+    return in_memory_order(lambda x: F.pad(x, (0, 0, 0, more)), x, 2)
+
+
 def bias_of_heads(scores: Scores, queries: Sizes, comm: Collectives) -> Scores:
     """Scores with the whole bias of this rank's heads, from its positions of all heads."""
     if scores.bias is None or scores.bias_shard is None:
@@ -59,11 +84,14 @@ def bias_of_heads(scores: Scores, queries: Sizes, comm: Collectives) -> Scores:
     return replace(scores, bias=bias, bias_shard=None)
 
 
-def traffic_by_heads(attention: Attention, workload: Workload, axis: str, held: Sizes) -> Traffic:
+def traffic_by_heads(
+    attention: Attention, workload: Workload, axis: str, held: Sizes, pads: bool = False
+) -> Traffic:
     """Transfers of ``attend_by_heads`` in forward and in backward.
 
     ``held``: what each rank holds of the sequence (``Strategy.held``); together some of it, or all.
     """
+    workload = all_heads(workload, len(held), pads)
     shares = share_heads(workload.heads, workload.key_heads, len(held))
     head_bytes = workload.head_bytes * sum(held) // shared_length(workload, axis)
     Q, keys_bytes = workload.heads * head_bytes, 2 * sum(shares.key_sizes) * head_bytes

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from spbench.workload.sharding import Sizes, runs_of, shard_sizes
+from spbench.workload.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +76,37 @@ def _times(head: Tensor, count: int) -> list[int]:
 def share_groups(key_heads: int, group: int, ranks: int) -> Sizes:
     """Query heads for each rank by whole groups, as even as can be."""
     return tuple(count * group for count in shard_sizes(key_heads, ranks))
+
+
+def padded_heads(heads: int, key_heads: int, ranks: int) -> tuple[int, int]:
+    """Query heads and key heads with as many more, of zeros, as let every rank have equally many.
+
+    Nothing is added where queries divide already; else key heads, with all queries of each.
+
+    >>> padded_heads(14, 14, 4)
+    (16, 16)
+    """
+    if heads % ranks == 0:
+        return heads, key_heads
+    keys = -(-key_heads // ranks) * ranks
+    return keys * (heads // key_heads), keys
+
+
+def all_heads(workload: Workload, ranks: int, pads: bool) -> Workload:
+    """A workload with all the heads that ``ranks`` ranks compute, those of zeros too."""
+    if not pads:
+        return workload
+    heads, keys = padded_heads(workload.heads, workload.key_heads, ranks)
+    sizes = {"heads": heads, "kv_heads": keys, "head_dim": workload.head_size}
+    return workload.model_copy(update=sizes)
+
+
+def padding_in_words(workload: Workload, ranks: int, pads: bool) -> str:
+    """What padding costs; blank where heads divide."""
+    had, heads = workload.heads, all_heads(workload, ranks, pads).heads
+    if had == heads:
+        return ""
+    return f"{had} heads are padded to {heads}, {heads / had:.2f} times the work of attention"
 
 
 @cache

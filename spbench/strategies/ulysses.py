@@ -20,6 +20,7 @@ from torch import Tensor
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
 from spbench.layers.head_parallel import attend_by_heads, traffic_by_heads
+from spbench.layers.head_shares import padding_in_words
 from spbench.strategies.fixed_axis import FixedAxis
 from spbench.strategies.refusals import heads_why_not
 from spbench.workload.block import Attention, Sublayer
@@ -31,26 +32,31 @@ from spbench.workload.workload import Workload
 @final
 @dataclass(frozen=True, kw_only=True)
 class Ulysses(FixedAxis):
-    """With ``every_attention`` it communicates in every attention, as a paper's baseline did."""
+    """With ``every_attention`` it communicates in every attention, as a paper's baseline did;
+    ``padded``: heads that do not divide are padded, where otherwise ranks have unequal numbers."""
 
     every_attention: bool = False
+    padded: bool = False
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
         attended = any(axis in each.axes or self.every_attention for each in workload.attentions)
         too_few = heads_why_not(workload, ranks) if attended else None
         return too_few or super().why_not_along(axis, workload, ranks)
 
+    def notes(self, workload: Workload, ranks: int) -> str:
+        return padding_in_words(workload, ranks, self.padded)
+
     def sublayer_traffic(
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
     ) -> Traffic:
         if isinstance(sublayer, Attention) and (axis in sublayer.axes or self.every_attention):
             held = self.held(workload, axis, ranks)
-            return traffic_by_heads(sublayer, workload, axis, held)
+            return traffic_by_heads(sublayer, workload, axis, held, self.padded)
         return super().sublayer_traffic(sublayer, workload, axis, ranks)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
         if shard.dim in scores.dims or self.every_attention:
-            return attend_by_heads(q, k, v, scores, shard, comm)
+            return attend_by_heads(q, k, v, scores, shard, comm, pads=self.padded)
         return super().attend(q, k, v, scores, shard, comm)

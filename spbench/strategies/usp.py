@@ -21,6 +21,7 @@ from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
 from spbench.layers.head_groups import HEADS, Across, first_cost, traffic_in_groups
 from spbench.layers.head_parallel import attend_by_heads
+from spbench.layers.head_shares import padding_in_words
 from spbench.strategies import refusals
 from spbench.strategies.fixed_axis import AUTO, FixedAxis, Known
 from spbench.strategies.refusals import groups_why_not, heads_why_not
@@ -40,6 +41,8 @@ class USP(FixedAxis):
     ulysses: str = AUTO
     across: str = ACROSS[0]
     rows: str = AUTO
+    padded: bool = False
+    """Whether heads that do not divide are padded, where otherwise ranks have unequal numbers."""
 
     @cached_property
     def other(self) -> FixedAxis:
@@ -83,7 +86,9 @@ class USP(FixedAxis):
         return self.other.text_shard(workload, ranks // size).split(size)
 
     def notes(self, workload: Workload, ranks: int) -> str:
-        return self.other.notes(workload, ranks // self._group_size(workload, ranks))
+        size = self._group_size(workload, ranks)
+        padding = padding_in_words(workload, size, self.padded)
+        return "; ".join(filter(None, [padding, self.other.notes(workload, ranks // size)]))
 
     def sublayer_traffic(
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
@@ -92,7 +97,7 @@ class USP(FixedAxis):
             return super().sublayer_traffic(sublayer, workload, axis, ranks)
         mesh, held = Mesh.of(self.mesh(workload, ranks)), self.held(workload, axis, ranks)
         across = self._across(sublayer, axis, ranks // mesh.size_of(HEADS))
-        return traffic_in_groups(sublayer, workload, axis, held, mesh, across)
+        return traffic_in_groups(sublayer, workload, axis, held, mesh, across, self.padded)
 
     def _across(self, attention: Attention, axis: str, groups: int) -> Across:
         return lambda part: self.other.sublayer_traffic(attention, part, axis, groups)
@@ -102,9 +107,10 @@ class USP(FixedAxis):
         groups, fixed = ranks // size, replace(self, ulysses=str(size))
         if fixed.why_not(workload, ranks) is not None:
             return inf
+        across = partial(self._across, groups=groups)
         return min(
             sum(
-                first_cost(each, workload, axis, held, size, self._across(each, axis, groups))
+                first_cost(each, workload, axis, held, size, across(each, axis), self.padded)
                 for each in workload.attentions
                 if axis in each.axes
             )
@@ -120,7 +126,7 @@ class USP(FixedAxis):
         group, others = comm.along(HEADS), comm.along(*comm.mesh.without(HEADS))
         held = shard.among(comm.mesh.members(comm.rank, HEADS))
         across = partial(self.other.attend, shard=shard.joined(group.size), comm=others)
-        return attend_by_heads(q, k, v, scores, held, group, across)
+        return attend_by_heads(q, k, v, scores, held, group, across, self.padded)
 
 
 @lru_cache(maxsize=100)

@@ -1,8 +1,8 @@
 """Bars in clusters: a cluster for each number of ranks, a stack of bars in it for each strategy.
 
 Each strategy has one fixed colour everywhere, from a palette that the colour-blind can tell apart
-(Okabe and Ito); its options and its mesh are a pattern over the colour. A case that did not finish is a hatched
-sliver with its status; a time of noisy launches says so above its bar.
+(Okabe and Ito); its options and its mesh are a pattern over the colour. A case that did not finish
+is a hatched sliver with its status; a time of noisy launches says so above its bar.
 """
 
 from __future__ import annotations
