@@ -94,13 +94,18 @@ def seeded(
     cuts: Mapping[str, Shard] = MappingProxyType({}),
     condition_cuts: Sequence[Shard | None] = (None,),
     rank: int = 0,
+    samples: Run | None = None,
 ) -> Inputs:
-    """Inputs on ``device``, the same for any strategy; of those in ``cuts`` what ``rank`` holds."""
+    """Inputs on ``device``, the same for any strategy; of those in ``cuts`` what ``rank`` holds.
+
+    ``samples``: those that are wanted of all; None: all.
+    """
     batch, hidden = workload.samples, workload.hidden
     axes = (batch, *workload.axes.values())
 
     def part(name: str, *shape: int, cut: Shard | None = None) -> Tensor:
         where: Any = {"device": device, "dtype": dtype, "cut": cut, "rank": rank}
+        where["samples"] = samples
         return seeded_part(name, shape, seed, **where)
 
     each = [workload.axes[axis] for axis in workload.conditioned_axes]
@@ -128,13 +133,16 @@ def seeded_part(
     dtype: torch.dtype,
     cut: Shard | None,
     rank: int,
+    samples: Run | None = None,
 ) -> Tensor:
-    """A rank's part of a seeded tensor; None: all of it.
+    """A rank's part of a seeded tensor, of these ``samples`` alone; None: all of it.
 
     It is made in pieces along dim 1, the first sequence axis, so that no rank ever holds a whole
     activation. The sharded axis is the outermost in memory.
     """
     sizes, outermost = list(shape), 0
+    wanted = samples or (0, shape[0])
+    sizes[0] = wanted[1]
     if cut is not None:
         sizes[cut.dim], outermost = cut.sizes[rank], cut.dim
     sizes.insert(0, sizes.pop(outermost))
@@ -148,6 +156,7 @@ def seeded_part(
         if not runs:
             continue
         whole = named_tensor(f"{name} from {first}", piece, seed, device)
+        whole = whole.narrow(0, *wanted)
         kept = torch.cat([whole.narrow(dim, *run) for run in runs], dim)
         part.narrow(1, filled, kept.shape[1]).copy_(kept)
         filled += kept.shape[1]

@@ -75,7 +75,7 @@ class BranchGroups(Strategy):
         name, groups = "+".join(inside), mesh.groups(*inside)
         sent = [x for x in self.own.traffic(part, ranks // self.cfg) if x.phase != "gradients"]
         kinds = {id(x): Transfer.along(name, groups, [x] * self.cfg) for x in sent}
-        sums = gradient_sums(part, ranks, self.own.cuts_weights)
+        sums = gradient_sums(part, mesh, self.own.cuts_weights, self.own.holds_whole)
         return [*(kinds[id(x)] for x in sent), *sums]
 
 

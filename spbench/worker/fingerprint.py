@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from spbench.results.agreement import Fingerprint
-from spbench.workload.sharding import Run, Shard
+from spbench.workload.sharding import Run, Shard, Shards
 
 PROJECTIONS = 4
 SLICE = 2**19
@@ -28,11 +28,11 @@ Gather = Callable[[Sequence[float]], list[list[float]]]
 
 @torch.no_grad()
 def fingerprint(
-    tensors: Mapping[str, Tensor], cuts: Mapping[str, Shard | None], rank: int, gather: Gather
+    tensors: Mapping[str, Tensor], cuts: Mapping[str, Shards], rank: int, gather: Gather
 ) -> Fingerprint:
     """The fingerprint of the whole tensors, equal on every rank. Every rank must call it.
 
-    ``cuts``: which part of each a rank holds; None: all of it. Of ranks that hold the same that
+    ``cuts``: which part of each a rank holds; none: all of it. Of ranks that hold the same that
     counts which is farthest from their mean, so that a fault of one rank shows.
     """
     own = torch.stack([_numbers(name, x, cuts[name], rank) for name, x in tensors.items()])
@@ -47,13 +47,11 @@ def fingerprint(
     }
 
 
-def _copies(by_rank: Tensor, cut: Shard | None) -> list[Tensor]:
+def _copies(by_rank: Tensor, cuts: Shards) -> list[Tensor]:
     """The rows of ranks, those together whose ranks hold the same part."""
-    if cut is None:
-        return [by_rank]
-    same: dict[tuple[Run, ...], list[int]] = {}
-    for rank, runs in enumerate(cut.runs):
-        same.setdefault(runs, []).append(rank)
+    same: dict[tuple[tuple[Run, ...], ...], list[int]] = {}
+    for rank in range(len(by_rank)):
+        same.setdefault(tuple(cut.runs[rank] for cut in cuts), []).append(rank)
     return [by_rank[ranks] for ranks in same.values()]
 
 
@@ -64,18 +62,18 @@ def _farthest(by_rank: Tensor) -> Tensor:
     return by_rank[distances.masked_fill(broken, torch.inf).argmax()]
 
 
-def _elements(x: Tensor, cut: Shard | None) -> int:
+def _elements(x: Tensor, cuts: Shards) -> int:
     """Elements of the whole tensor that ``x`` is a part of."""
-    if cut is None:
-        return x.numel()
-    return prod(cut.length if dim == cut.dim else n for dim, n in enumerate(x.shape))
+    whole = dict(enumerate(x.shape)) | {cut.dim: cut.length for cut in cuts}
+    return prod(whole.values())
 
 
-def _numbers(name: str, x: Tensor, cut: Shard | None, rank: int) -> Tensor:
+def _numbers(name: str, x: Tensor, cuts: Shards, rank: int) -> Tensor:
     """The squared norm and the projections of this rank's part."""
     if not x.numel():
         return torch.zeros(1 + PROJECTIONS, dtype=torch.float64, device=x.device)
-    signs = [_signs(name, x, dim, cut, rank) for dim in range(x.ndim)]
+    of_dims = {cut.dim: cut for cut in cuts}
+    signs = [_signs(name, x, dim, of_dims.get(dim), rank) for dim in range(x.ndim)]
     rows = x.reshape(-1, x.shape[-1])
     square = torch.zeros((), dtype=torch.float64, device=x.device)
     projected = []
@@ -91,10 +89,9 @@ def _numbers(name: str, x: Tensor, cut: Shard | None, rank: int) -> Tensor:
 
 def _signs(name: str, x: Tensor, dim: int, cut: Shard | None, rank: int) -> Tensor:
     """(positions, projections) of +1 and -1 along a dim, where this rank has its part."""
-    is_cut = cut is not None and cut.dim == dim
-    length = cut.length if cut is not None and is_cut else x.shape[dim]
+    length = x.shape[dim] if cut is None else cut.length
     generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {dim}".encode()))
     signs = torch.randint(2, (length, PROJECTIONS), generator=generator).double().mul_(2).sub_(1)
-    if cut is not None and is_cut:
+    if cut is not None:
         signs = torch.cat([signs.narrow(0, *run) for run in cut.runs[rank]])
     return signs.to(x.device)

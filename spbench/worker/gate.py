@@ -22,6 +22,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import final
 
 import torch
@@ -29,7 +30,6 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.transport import Transports
-from spbench.layers.linear import part_of
 from spbench.results.agreement import Difference
 from spbench.strategies.base import Strategy
 from spbench.worker.gate_result import GateResult
@@ -133,13 +133,15 @@ class _Comparison:
     def __init__(self, reference: Reference, step: Step) -> None:
         self.reference, self.comm = reference, Collectives(step.transports.strategy)
         self.floor = _noise(reference)
-        weights = {updated(name): part_of(p) for name, p in step.model.named_parameters()}
-        self.shards = step.cuts | weights
-        """Which part of each compared tensor this rank holds; None: all of it."""
+        cuts = step.cuts
+        weights = {
+            updated(name): cuts[f"gradient of {name}"] for name, _ in step.model.named_parameters()
+        }
+        self.shards = cuts | weights
+        """Which part of each compared tensor this rank holds; none: all of it."""
 
     def part(self, name: str, whole: Tensor) -> Tensor:
-        shard = self.shards[name]
-        return whole if shard is None else self.comm.take(whole, shard)
+        return reduce(self.comm.take, self.shards[name], whole)
 
     def error(self, name: str, got: Tensor) -> float:
         whole = self.reference.exact[name]

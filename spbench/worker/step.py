@@ -24,10 +24,11 @@ from spbench.model.attention_alone import model_of
 from spbench.model.init_weights import load_weights
 from spbench.model.inputs import GRADIENT_OF_TEXT, Inputs, gradient_name
 from spbench.strategies.base import Strategy
+from spbench.strategies.branch_groups import in_a_group
 from spbench.worker.observer import Observer
 from spbench.worker.optimizer import adamw
-from spbench.workload.mesh import Mesh
-from spbench.workload.sharding import Shard
+from spbench.workload.mesh import CFG, Mesh
+from spbench.workload.sharding import Shard, Shards
 from spbench.workload.workload import Workload
 
 BUCKETS = 3
@@ -60,20 +61,26 @@ class Step:
         self.train = workload.mode == "train"
         strategy = strategy.settled(workload, transports.strategy.size)
         mesh = Mesh.of(strategy.mesh(workload, transports.strategy.size))
-        self.comm = Collectives(transports.strategy, mesh)
-        for axis, _ in mesh.axes:
+        own, part, _ = in_a_group(strategy, workload, mesh.size)
+        self.all_ranks, self._inside = Collectives(transports.strategy, mesh), mesh.without(CFG)
+        self.comm = self.all_ranks.along(*self._inside)
+        """The collectives of the ranks that share the samples of this one."""
+        for axis in self._inside:
             self.comm.along(axis)  # here ranks meet to make their groups
-        self.rank, self.ranks = self.comm.rank, self.comm.size
+        self.rank, self.ranks = self.all_ranks.rank, self.all_ranks.size
+        groups = [rank // self.comm.size for rank in range(self.ranks)]
+        self.samples = Shard.even(0, workload.samples, self.ranks // self.comm.size).among(groups)
+        """Which samples each rank has: those of its branches of the guidance."""
         self.silent = silent_transports(self.rank, self.ranks)
         with device:
-            model = model_of(workload, strategy, self.comm).to(self.dtype)
+            model = model_of(part, own, self.comm).to(self.dtype)
         self.first, self.last, self.pairs = model.first, model.last, model.pairs
         """How the input, the output and the pair tensor of each axis are sharded."""
         self.text = model.text
         self.seed = seed
-        load_weights(model, self.rank, seed, sharpness)
+        load_weights(model, self.comm.rank, seed, sharpness)
         self.model = model.requires_grad_(self.train)
-        over = partial(summed_over, mesh=mesh, holds_whole=strategy.holds_whole)
+        over = partial(summed_over, mesh=mesh, holds_whole=own.holds_whole)
         weights = list(self.model.parameters())
         self.gradient_comm = Collectives(transports.gradients, mesh)
         summed = sum(p.nbytes for p in weights if over(p))
@@ -86,13 +93,16 @@ class Step:
     @contextmanager
     def silenced(self) -> Iterator[None]:
         """Inside, a step computes and packs as always, and sends nothing."""
-        self.comm.transport = self.silent.strategy
-        self.gradient_comm.transport = self.silent.gradients
+        self._go_by(self.silent)
         try:
             yield
         finally:
-            self.comm.transport = self.transports.strategy
-            self.gradient_comm.transport = self.transports.gradients
+            self._go_by(self.transports)
+
+    def _go_by(self, transports: Transports) -> None:
+        self.all_ranks.transport = transports.strategy
+        self.comm.transport = self.all_ranks.along(*self._inside).transport
+        self.gradient_comm.transport = transports.gradients
 
     def give_up_silence(self) -> None:
         """After a silent step that failed: what silent steps hold is freed, and forgotten."""
@@ -110,7 +120,7 @@ class Step:
         cuts = {"x": self.first, "text": self.text}
         cuts |= {f"pairs of {axis}": cut for axis, cut in self.pairs.items()}
         where: dict[str, Any] = {"device": self.device, "dtype": rounded_to or self.dtype}
-        where["rank"] = self.rank
+        where |= {"rank": self.comm.rank, "samples": self.samples.runs[self.rank][0]}
         conditions = self.model.condition_cuts
         mine = inputs.seeded(
             self.workload, self.seed, cuts=cuts, condition_cuts=conditions, **where
@@ -122,12 +132,17 @@ class Step:
         return mine, cotangent.to(self.dtype)
 
     @property
-    def cuts(self) -> dict[str, Shard | None]:
-        """Which part of each of ``tensors`` this rank holds; None: all of it."""
-        cuts = {f"gradient of {name}": part_of(p) for name, p in self.model.named_parameters()}
-        cuts |= {gradient_name(axis): shard for axis, shard in self.pairs.items()}
-        cuts |= {"output": self.last, "gradient of the input": self.first}
-        return cuts | {GRADIENT_OF_TEXT: self.text}
+    def cuts(self) -> dict[str, Shards]:
+        """Which part of each of ``tensors`` each rank holds; none: all of it."""
+        weights = {f"gradient of {name}": part_of(p) for name, p in self.model.named_parameters()}
+        others = {gradient_name(axis): shard for axis, shard in self.pairs.items()}
+        others |= {"output": self.last, "gradient of the input": self.first}
+        others[GRADIENT_OF_TEXT] = self.text
+        inside = [rank % self.comm.size for rank in range(self.ranks)]
+        shares = {name: (cut.among(inside), self.samples) for name, cut in others.items()}
+        return shares | {
+            name: () if cut is None else (cut.among(inside),) for name, cut in weights.items()
+        }
 
     def tensors(self, mine: Inputs, output: Tensor | None) -> dict[str, Tensor]:
         """The output, the input's gradient and every weight's that a step has left, by name."""

@@ -55,7 +55,7 @@ class Expected:
     def of(cls, reference: Reference) -> Expected:
         own, dtype = reference.own, reference.workload.dtype
         exact = {n: x for n, x in reference.exact.items() if not n.endswith(UPDATED)}
-        whole = fingerprint(exact, dict.fromkeys(exact), 0, lambda numbers: [list(numbers)])
+        whole = fingerprint(exact, dict.fromkeys(exact, ()), 0, lambda numbers: [list(numbers)])
         if own is None:
             fixed = dict.fromkeys(exact, TOLERANCE[dtype])
             return cls(fingerprint=whole, tolerances=fixed, floor=noise_floor(whole, dtype))

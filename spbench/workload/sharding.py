@@ -148,6 +148,10 @@ class Shard:
         return max(self.sizes) * len(self.sizes) / self.length
 
 
+Shards = tuple[Shard, ...]
+"""How a tensor is cut along several dims at once; none: each rank holds all of it."""
+
+
 @lru_cache(maxsize=100)
 def _split(runs: tuple[tuple[Run, ...], ...], parts: int) -> tuple[tuple[Run, ...], ...]:
     apart = [_cut(own, shard_sizes(sum(n for _, n in own), parts)) for own in runs]

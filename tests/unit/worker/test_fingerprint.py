@@ -19,7 +19,7 @@ X = torch.randn(2, 12, 5, 8, generator=torch.Generator().manual_seed(0))
 
 
 def alone(x: Tensor) -> Fingerprint:
-    return fingerprint({"x": x}, {"x": None}, 0, lambda numbers: [list(numbers)])
+    return fingerprint({"x": x}, {"x": ()}, 0, lambda numbers: [list(numbers)])
 
 
 def together(parts: list[Tensor], cut: Shard | None) -> Fingerprint:
@@ -31,8 +31,8 @@ def together(parts: list[Tensor], cut: Shard | None) -> Fingerprint:
         return [own[-1]] * len(parts)
 
     for rank, part in enumerate(parts):
-        fingerprint({"x": part}, {"x": cut}, rank, noted)
-    return fingerprint({"x": parts[0]}, {"x": cut}, 0, lambda _: own)
+        fingerprint({"x": part}, {"x": (cut,)}, rank, noted)
+    return fingerprint({"x": parts[0]}, {"x": (cut,)}, 0, lambda _: own)
 
 
 @pytest.mark.parametrize("cut", [Shard.even(1, 12, 5), Shard.even(3, 8, 3), Shard.causal(1, 12, 2)])
