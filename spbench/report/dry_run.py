@@ -95,7 +95,8 @@ def _plan(cell: Cell, prediction: Prediction | None, estimate: Estimate | None) 
     return {
         **{"case": case.key, "workload": work.name},
         **{name: getattr(work, name) for name in shape},
-        **{name: getattr(case, name) for name in ("strategy", "ranks", "launch", "device", "kind")},
+        "strategy": case.name,
+        **{name: getattr(case, name) for name in ("ranks", "launch", "device", "kind")},
         **asdict(prediction or Prediction(sharded="", sent_bytes={}, note="")),
         "why_not": cell.why_not,
         "estimated_launch_s": estimate.launch_s if estimate else None,

@@ -167,7 +167,7 @@ class Record:
     @classmethod
     def of_case(cls, case: Case, **more: Any) -> Self:
         """Record of a case before anything ran, with ``more`` columns."""
-        return cls(**columns_of_case(case), **more)
+        return cls(**(columns_of_case(case) | more))
 
 
 def columns_of_case(case: Case) -> dict[str, Any]:

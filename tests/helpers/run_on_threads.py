@@ -11,6 +11,7 @@ from spbench.results.sample import Sample
 from spbench.worker.observer import Observer
 from spbench.worker.run_case import run_case, verify_all
 from spbench.workload.case import Case, GateCheck, MeasurementBudget
+from spbench.workload.mesh import NO_MESH, CaseMesh
 from spbench.workload.workload import Workload
 
 BRIEF = MeasurementBudget(
@@ -35,10 +36,12 @@ def run_on_threads(workload: Workload, strategy: str, ranks: int, **more: Any) -
     return run_rank_threads(ranks, rank_main)
 
 
-def verify_on_threads(workload: Workload, strategy: str, ranks: int) -> str:
+def verify_on_threads(
+    workload: Workload, strategy: str, ranks: int, mesh: CaseMesh = NO_MESH
+) -> str:
     """What ``verify`` says is wrong: of the first rank that says so; blank if none does."""
     meetings = [ThreadRendezvous(ranks, 60.0) for _ in range(3)]
-    check = GateCheck(workload=workload, strategy=strategy)
+    check = GateCheck(workload=workload, strategy=strategy, mesh=mesh)
 
     def rank_main(transport: ThreadTransport) -> str:
         group = ThreadGroup(transport.rank, meetings)

@@ -1,0 +1,100 @@
+"""Branches of the guidance on groups of ranks: any strategy, with its own messages and no others."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.run_on_threads import complaint, run_on_threads, verify_on_threads
+
+from spbench.strategies.branch_groups import in_mesh
+from spbench.strategies.registry import load, places
+from spbench.worker import step
+from spbench.workload.catalogue import find, with_settings
+from spbench.workload.mesh import CFG, CaseMesh, Mesh
+from spbench.workload.sent_counts import by_busiest, by_op, count
+from spbench.workload.workload import Workload
+
+TWO = CaseMesh(cfg=2)
+
+
+def guided(*settings: str, shape: str = "axes-2d") -> Workload:
+    return with_settings(find(shape, "verify"), ["guidance=2", "dtype=float64", *settings])
+
+
+@pytest.mark.parametrize("strategy", [*places(), "usp:ulysses=2:across=ring"])
+def test_every_strategy_equals_one_device(strategy: str) -> None:
+    """Two groups of two ranks; of four where the strategy has groups of its own. Values, gradients
+    and bytes by axis, in a step with text."""
+    ranks = 8 if "=" in strategy else 4
+    work = guided("depth=1", shape="axes-2d" if strategy == "dsp" else "streams")
+    assert in_mesh(strategy, TWO).why_not(work, ranks) is None
+    assert verify_on_threads(work, strategy, ranks, TWO) == ""
+
+
+@pytest.mark.parametrize(("guidance", "cfg", "ranks"), [(4, 2, 2), (4, 4, 4), (3, 3, 6)])
+def test_parts_of_several_branches(guidance: int, cfg: int, ranks: int) -> None:
+    """A group may have several branches, and may be a single rank."""
+    work = guided(f"guidance={guidance}", "depth=1", "checkpointing=full")
+    assert verify_on_threads(work, "ulysses", ranks, CaseMesh(cfg=cfg)) == ""
+
+
+def test_what_is_timed_is_what_was_proved() -> None:
+    """Memory, silent and timed steps in groups; the sample has bytes by axis."""
+    work = with_settings(find("axes-2d", "verify"), ["guidance=2", "depth=1"])
+    samples = run_on_threads(work, "megatron-sp", 4, mesh=TWO)
+    assert complaint(samples) == ""
+    sent = samples[0].sent_by_axis
+    assert sent is not None
+    assert sent == samples[0].predicted_by_axis
+    assert [*samples[0].mesh] == [CFG, "sequence"] and {*sent} == {CFG, "all", "sequence"}
+
+
+@pytest.mark.parametrize("strategy", places())
+def test_forward_sends_what_the_strategy_sends(strategy: str) -> None:
+    """In forward a rank sends what it does where half of the branches are all of the workload."""
+    work, alone = guided("mode=forward"), guided("mode=forward", "guidance=1")
+    sent = in_mesh(strategy, TWO).traffic(work, 8)
+    assert by_busiest(sent) == by_busiest(load(strategy).traffic(alone, 4))
+    assert CFG not in {transfer.axis for transfer in sent}
+
+
+@pytest.mark.parametrize("strategy", ["ulysses", "megatron-sp"])
+def test_gradients_are_summed_over_all_ranks(strategy: str) -> None:
+    """A weight that is cut inside of each group is summed over cfg, others over all ranks."""
+    work = guided()
+    sums = {
+        x.axis: float(x.most)
+        for x in in_mesh(strategy, TWO).traffic(work, 4)
+        if x.phase == "gradients"
+    }
+    assert [*sums] == (["all"] if strategy == "ulysses" else ["all", CFG])
+    inside = count(load(strategy).traffic(work, 2), 0)
+    assert by_op(inside)["all_reduce"] < sum(sums.values())
+
+
+def test_the_gate_misses_no_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum that leaves cfg out has half of the gradients, and is caught."""
+    monkeypatch.setattr(step, "summed_over", lambda _, mesh, strategy: mesh.without(CFG))
+    assert "gradient" in verify_on_threads(guided("depth=1"), "ulysses", 4, TWO)
+
+
+def test_groups_are_outermost() -> None:
+    """The ranks of a group are neighbours; the strategy's own groups lie inside of it."""
+    mesh = Mesh.of(in_mesh("usp:ulysses=2", TWO).mesh(guided(), 8))
+    assert str(mesh) == "cfg=2 ring=2 heads=2"
+    assert mesh.groups("ring", "heads") == ((0, 1, 2, 3), (4, 5, 6, 7))
+
+
+@pytest.mark.parametrize(
+    ("guidance", "cfg", "ranks", "why"),
+    [
+        (2, 3, 6, "2 branches of guidance do not make 3 equal parts; cfg may be 1 or 2"),
+        (4, 3, 6, "4 branches of guidance do not make 3 equal parts; cfg may be 1 or 2 or 4"),
+        (1, 2, 4, "cfg=2 needs branches of guidance, as with guidance=2"),
+        (2, 2, 3, "3 ranks do not make 2 groups for cfg; use a multiple of 2 ranks"),
+        (2, 2, 40, "in each of 2 groups: 8 heads cannot be split over 20 ranks; use 1 to 8 ranks"),
+    ],
+)
+def test_what_cannot_be_is_declined(guidance: int, cfg: int, ranks: int, why: str) -> None:
+    """In a sentence with values that would work."""
+    work, strategy = guided(f"guidance={guidance}"), in_mesh("ulysses", CaseMesh(cfg=cfg))
+    assert (strategy.misfit(work) or strategy.why_not(work, ranks)) == why
