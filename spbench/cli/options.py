@@ -101,9 +101,14 @@ def percent_option(flag: str, default: str, text: str) -> Callable[[F], F]:
 def strategies_of(texts: Sequence[str]) -> list[str]:
     """The strategies that ``texts`` ask for; says what 'all' leaves out. Raises Failure."""
     names = expand_names(texts)
-    if "all" in ",".join(texts).split(","):
+    if asks_for_all(texts):
         say_broken()
     return names
+
+
+def asks_for_all(texts: Sequence[str]) -> bool:
+    """Whether 'all' is among the names."""
+    return "all" in map(str.strip, ",".join(texts).split(","))
 
 
 def say_broken() -> None:

@@ -30,8 +30,8 @@ MAX_LAUNCHES_OF_A_RUN = 10_000
 def cells(request: Request) -> list[Cell]:
     """The cells of a request in the order of their running (see ``in_rounds``).
 
-    Raises Failure for options that a strategy does not have, and for a cell that cannot run
-    unless such cells are to be skipped.
+    Raises Failure for options that a strategy does not have, and for a cell that cannot run unless
+    such cells are to be skipped, or every strategy was asked for and some can run.
     """
     launches = len(request.combinations) * request.launches
     if launches > MAX_LAUNCHES_OF_A_RUN:
@@ -61,7 +61,8 @@ def cells(request: Request) -> list[Cell]:
     }
     planned = [replace(cell, why_not=cell.why_not or why_nots[cell.case.ranks]) for cell in planned]
     refused = [cell for cell in planned if cell.why_not is not None]
-    if refused and not request.skip_invalid:
+    tolerated = request.skip_invalid or (request.every_strategy and len(refused) < len(planned))
+    if refused and not tolerated:
         raise refusal(request, refused[0], planned)
     return planned
 

@@ -34,6 +34,8 @@ class Request:
     """Decides the order of cases within a round, and what ranks compute with."""
     skip_invalid: bool = False
     """Cells that cannot run become rows that say why; otherwise nothing is started."""
+    every_strategy: bool = False
+    """Whether all strategies were asked for: then cells that cannot run are rows if others can."""
     reference: str | None = None
     """The strategy that others are compared with; None: the first."""
     deadlines: Deadlines = field(default_factory=Deadlines)

@@ -64,7 +64,7 @@ def load_sweep(
     data = read_mapping(path, "a sweep")
     if data.value.keys() & {"block", "axes"} and not data.value.keys() & {"workloads", "include"}:
         raise data.error((), "this is a workload; use --workload")
-    file = validated(SweepFile, data, {"include": Include})
+    file = validated(SweepFile, data, {"include": Include, "mesh": CaseMesh})
     expansion = _Expansion(file=file, data=data, folder=path.parent, expand_names=expand_names)
     cells = expansion.candidates()
     combinations = _small_forms(cells) if small else [cell.combination for cell in cells]

@@ -652,7 +652,8 @@ def test_every_sweep_starts_in_its_small_form(
 
 def test_every_strategy_that_is_out_has_its_reason(tmp_path: Path) -> None:
     """Those of one reason are named together; ranks that all can use are asked for, and work."""
-    words = ["run", "-w", "dsp-3b-small", "--dry-run", "-g"]
+    named = "dsp,ulysses,megatron-sp,rsa,ring,kv-gather,attention-2d,usp"
+    words = ["run", "-w", "dsp-3b-small", "--dry-run", "-s", named, "-g"]
     done = spbench(tmp_path, *words, "64", torch=True)
     first, second, advice = done.err.splitlines()
     assert "strategy 'dsp' cannot run dsp-3b-small on 64 ranks: no axis has 64" in first
@@ -663,6 +664,45 @@ def test_every_strategy_that_is_out_has_its_reason(tmp_path: Path) -> None:
     assert spbench(tmp_path, *words, "4", torch=True).code == 0
     several = spbench(tmp_path, *words, "2,4,64", torch=True)
     assert "or -g 2,4 (ranks that all can use), or --skip-invalid" in several.err
+
+
+def test_of_all_strategies_each_has_a_row(tmp_path: Path) -> None:
+    """With -s all what declines is shown with its reason beside what runs; if none can run, the
+    request is refused."""
+    words = ["run", "-w", "hunyuanvideo-small", "-g", "4", "--dry-run", "--json", "--device", "cpu"]
+    done = spbench(tmp_path, *words, "-s", "all", torch=True)
+    assert done.code == 0
+    why = {row["strategy"]: row["why_not"] for row in json.loads(done.out)}
+    assert {*why} == {*expand_names(["all"])} and {name for name in why if why[name]} == {"dsp"}
+    refused = spbench(tmp_path, *words, "--mesh", "cfg=2", torch=True)
+    assert (refused.code, refused.out) == (USAGE, "")
+    assert "'dsp cfg=2' cannot run" in refused.err and "needs branches of guidance" in refused.err
+
+
+def test_a_mesh_around_strategies(tmp_path: Path) -> None:
+    """--mesh is repeated to compare; a mistyped one is refused with one that would work."""
+    words = [
+        "run",
+        "-s",
+        "ulysses",
+        "-g",
+        "4",
+        "--set",
+        "guidance=2",
+        "--dry-run",
+        "--device",
+        "cpu",
+    ]
+    meshes = ["--mesh", "cfg=1", "--mesh", "cfg=2"]
+    done = spbench(tmp_path, *words, *meshes, "--json", torch=True)
+    rows = {row["case"]: row for row in json.loads(done.out)}.values()
+    assert [row["strategy"] for row in rows] == ["ulysses", "ulysses cfg=2"]
+    whole, half = (row["sent_bytes"]["forward"] for row in rows)
+    assert whole > half > 0
+    for mesh in ("cfg=0", "cfg", "tp=2", "cfg=1.5"):
+        wrong = spbench(tmp_path, *words, "--mesh", mesh, torch=True)
+        assert wrong.code == USAGE
+        assert f"{mesh!r} is not a mesh; write cfg=2" in wrong.err
 
 
 def test_small_is_for_sweeps(tmp_path: Path) -> None:

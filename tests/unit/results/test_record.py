@@ -17,6 +17,7 @@ from spbench.worker.sampling import slowest
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.flops import step_flops
+from spbench.workload.mesh import CaseMesh
 
 PROMISED = """
 run_id started_utc case strategy workload axes batch dtype mode checkpointing device backend kind
@@ -71,6 +72,10 @@ def test_a_row_before_anything_ran_is_blank() -> None:
         **{"run_id": "r", "started_utc": "", "status": "ok"},
     )
     assert (row.guidance, guided.guidance, guided.batch) == ("", "2", row.batch)
+    facts = {"run_id": "r", "started_utc": "", "status": "skipped"}
+    meshed = Record.of_case(case(mesh=CaseMesh(cfg=2)), **facts)
+    assert (meshed.strategy, meshed.mesh, row.mesh) == ("dsp cfg=2", "cfg=2", "")
+    assert (meshed.world_size, meshed.sp_size, meshed.dp_size) == (2, 1, 2)
     numbers = [name for name, kind in column_types().items() if kind is float]
     assert {getattr(row, name) for name in numbers} == {None}
     assert (row.sent_bytes_forward, row.iterations, row.p2p_bytes) == (None, None, None)

@@ -16,7 +16,7 @@ from spbench.workload.catalogue import find
 
 CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
 WORKLOADS = ["latte-1", "latte-1 heads=8", "latte-10", "of two, as set={a: 1, b: 2}"]
-STRATEGIES = ["dsp", "rsa", "rsa:reduce-scatter"]
+STRATEGIES = ["dsp", "rsa", "rsa:reduce-scatter", "rsa cfg=2"]
 ROWS = [
     replace(
         Record.of_case(CASE, run_id="a run", started_utc="now", status="ok"),
@@ -54,10 +54,10 @@ def test_a_workload_with_its_settings(asked: list[str], found: list[str]) -> Non
 
 
 def test_all_that_is_named_holds_together() -> None:
-    """A strategy's name also means it with options."""
+    """A strategy's name also means it with options, and in a mesh."""
     rows = chosen(ROWS, ["latte-1"], ["rsa"], ["16"])
-    assert {(row.strategy, row.world_size) for row in rows} == {("rsa", 16), (STRATEGIES[2], 16)}
-    assert len(rows) == 4
+    assert {(row.strategy, row.world_size) for row in rows} == {(x, 16) for x in STRATEGIES[1:]}
+    assert len(rows) == 6
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_all_that_is_named_holds_together() -> None:
             "--workload late-1: the run has no 'late-1'. Did you mean 'latte-1'",
         ),
         (([], ["dsp,rs"], []), "--strategy dsp,rs: the run has no 'rs'"),
-        (([], ["ulysses"], []), "\n  There are dsp, rsa, rsa:reduce-scatter."),
+        (([], ["ulysses"], []), "\n  There are dsp, rsa, rsa:reduce-scatter, rsa cfg=2."),
         (([], [], ["2,3"]), "--gpus 2,3: the run has no '3'.\n  There are 2, 16."),
         (([], [""], []), "the run has no ''"),
     ],

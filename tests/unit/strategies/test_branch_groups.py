@@ -1,4 +1,4 @@
-"""Branches of the guidance on groups of ranks: any strategy, with its own messages and no others."""
+"""Branches of the guidance on groups of ranks: any strategy, with its own messages alone."""
 
 from __future__ import annotations
 
@@ -13,21 +13,30 @@ from spbench.workload.mesh import CFG, CaseMesh, Mesh
 from spbench.workload.sent_counts import by_busiest, by_op, count
 from spbench.workload.workload import Workload
 
-TWO = CaseMesh(cfg=2)
+TWO, LONG = CaseMesh(cfg=2), pytest.mark.long
 
 
 def guided(*settings: str, shape: str = "axes-2d") -> Workload:
     return with_settings(find(shape, "verify"), ["guidance=2", "dtype=float64", *settings])
 
 
-@pytest.mark.parametrize("strategy", [*places(), "usp:ulysses=2:across=ring"])
+@pytest.mark.parametrize("strategy", places())
 def test_every_strategy_equals_one_device(strategy: str) -> None:
-    """Two groups of two ranks; of four where the strategy has groups of its own. Values, gradients
-    and bytes by axis, in a step with text."""
-    ranks = 8 if "=" in strategy else 4
-    work = guided("depth=1", shape="axes-2d" if strategy == "dsp" else "streams")
-    assert in_mesh(strategy, TWO).why_not(work, ranks) is None
-    assert verify_on_threads(work, strategy, ranks, TWO) == ""
+    """Two groups of two ranks: values, gradients and bytes by axis."""
+    assert verify_on_threads(guided("depth=1"), strategy, 4, TWO) == ""
+
+
+@pytest.mark.parametrize("strategy", ["ulysses", pytest.param("megatron-sp", marks=LONG)])
+def test_text_goes_with_its_branch(strategy: str) -> None:
+    """Text, in blocks with weights of its own."""
+    assert verify_on_threads(guided(shape="streams"), strategy, 4, TWO) == ""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["usp:ulysses=2", "attention-2d", "megatron-tp"])
+def test_groups_within_groups(strategy: str) -> None:
+    """Two groups of four ranks, whose strategy has groups of its own."""
+    assert verify_on_threads(guided(), strategy, 8, TWO) == ""
 
 
 @pytest.mark.parametrize(("guidance", "cfg", "ranks"), [(4, 2, 2), (4, 4, 4), (3, 3, 6)])
@@ -73,7 +82,7 @@ def test_gradients_are_summed_over_all_ranks(strategy: str) -> None:
 
 def test_the_gate_misses_no_branch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sum that leaves cfg out has half of the gradients, and is caught."""
-    monkeypatch.setattr(step, "summed_over", lambda _, mesh, strategy: mesh.without(CFG))
+    monkeypatch.setattr(step, "summed_over", lambda _, mesh, holds_whole: mesh.without(CFG))
     assert "gradient" in verify_on_threads(guided("depth=1"), "ulysses", 4, TWO)
 
 

@@ -22,7 +22,7 @@ def alone(x: Tensor) -> Fingerprint:
     return fingerprint({"x": x}, {"x": ()}, 0, lambda numbers: [list(numbers)])
 
 
-def together(parts: list[Tensor], cut: Shard | None) -> Fingerprint:
+def together(parts: list[Tensor], *cuts: Shard) -> Fingerprint:
     """The fingerprint of a tensor that ranks hold parts of."""
     own: list[list[float]] = []
 
@@ -31,8 +31,8 @@ def together(parts: list[Tensor], cut: Shard | None) -> Fingerprint:
         return [own[-1]] * len(parts)
 
     for rank, part in enumerate(parts):
-        fingerprint({"x": part}, {"x": (cut,)}, rank, noted)
-    return fingerprint({"x": parts[0]}, {"x": (cut,)}, 0, lambda _: own)
+        fingerprint({"x": part}, {"x": cuts}, rank, noted)
+    return fingerprint({"x": parts[0]}, {"x": cuts}, 0, lambda _: own)
 
 
 @pytest.mark.parametrize("cut", [Shard.even(1, 12, 5), Shard.even(3, 8, 3), Shard.causal(1, 12, 2)])
@@ -44,6 +44,14 @@ def test_parts_have_the_fingerprint_of_the_whole(
     monkeypatch.setattr(fingerprints, "SLICE", 7 * 8)
     parts = [torch.cat([X.narrow(cut.dim, *r) for r in runs], cut.dim) for runs in cut.runs]
     assert together(parts, cut)["x"] == pytest.approx(whole, rel=1e-12)
+
+
+def test_parts_along_two_dims_have_it_too() -> None:
+    """Samples on groups of ranks, each of which cuts an axis."""
+    samples = Shard.even(0, 2, 2).among([0, 0, 1, 1])
+    axis = Shard.even(1, 12, 2).among([0, 1, 0, 1])
+    parts = [x for half in X.split(1) for x in half.split(6, 1)]
+    assert together(parts, samples, axis)["x"] == pytest.approx(alone(X)["x"], rel=1e-12)
 
 
 @pytest.mark.parametrize("error", [1e-6, 1e-2, 0.5])
@@ -58,8 +66,8 @@ def test_the_difference_is_estimated(error: float) -> None:
 
 def test_a_rank_that_differs_counts() -> None:
     """Of a tensor that all hold the farthest from the mean is taken; NaN is farther than any."""
-    assert together([X, X, X * 2], None) == alone(X * 2)
-    broken = together([X, X * torch.nan], None)
+    assert together([X, X, X * 2]) == alone(X * 2)
+    broken = together([X, X * torch.nan])
     assert math.isinf(relative_difference(broken["x"], alone(X)["x"], 0.0))
 
 

@@ -65,3 +65,17 @@ def test_a_rank_file_of_another_checkout_is_read() -> None:
     sample = Sample.model_validate_json(text)
     assert (sample.rank, sample.step_ms, sample.stopped_by) == (1, [1.0], "")
     assert (sample.conditions, sample.collectives, sample.steps_s) == (None, None, None)
+
+
+def test_a_mesh_makes_another_case(tmp_path: Path) -> None:
+    """It is in the key, the label and the job; without one a case is what it was."""
+    plain, meshed = (job(find("dsp-720m"), **more).case for more in ({}, {"mesh": {"cfg": 2}}))
+    assert plain is not None and meshed is not None
+    assert plain.key != meshed.key and (plain.workload_key == meshed.workload_key)
+    assert (plain.label, meshed.label) == ("dsp on 2", "dsp cfg=2 on 2")
+    assert job(find("dsp-720m"), mesh={"cfg": 1}).case == plain
+    job(find("dsp-720m")).write(tmp_path)
+    assert "mesh" not in (tmp_path / "job.json").read_text()
+    check = GateCheck(workload=find("dsp-720m"), strategy="rsa", mesh=meshed.mesh)
+    text = check.model_dump_json(by_alias=True)
+    assert GateCheck.model_validate_json(text).name == "rsa cfg=2"

@@ -449,3 +449,31 @@ def test_what_has_no_small_form(tmp_path: Path, line: str, said: str) -> None:
     (tmp_path / "mine.yaml").write_text(f"name: mine\n{line}\nstrategies: dsp\ngpus: 2\n")
     with pytest.raises(WorkloadError, match=said):
         load_sweep(str(tmp_path / "mine.yaml"), expand_names, small=True)
+
+
+def test_a_mesh_around_the_strategies(tmp_path: Path) -> None:
+    """One for all cells, several as cells beside each other, an include's own; excluded by cfg."""
+    text = """\
+name: a
+workloads: dsp-720m
+strategies: [dsp, rsa]
+gpus: [4, 8]
+mesh: [{cfg: 1}, {cfg: 2}]
+set: {guidance: 2}
+include:
+  - {workload: dsp-3b, gpus: 4, strategies: dsp, mesh: {cfg: 2}}
+exclude:
+  - {cfg: 2, gpus: 4}
+"""
+    meshed = [(x.ranks, x.strategy, x.mesh.cfg) for x in loaded(tmp_path, text).combinations]
+    assert meshed == [
+        *((4, name, 1) for name in ("dsp", "rsa")),
+        *((8, name, cfg) for cfg in (1, 2) for name in ("dsp", "rsa")),
+        (4, "dsp", 2),
+    ]
+    with pytest.raises(WorkloadError, match=r"sweep.yaml:5: .*'cgf'.* 'cfg'"):
+        loaded(tmp_path, text.replace("{cfg: 2}]", "{cgf: 2}]"))
+    with pytest.raises(WorkloadError, match=r"sweep.yaml:5: "):
+        loaded(tmp_path, text.replace("{cfg: 2}]", "{cfg: 0}]"))
+    with pytest.raises(WorkloadError, match="given twice"):
+        loaded(tmp_path, text.replace("{cfg: 2}]", "{cfg: 1}]"))
