@@ -187,7 +187,7 @@ def with_other_digit(
     if name in SIX_DIGITS:
         is_known = abs(float(new) / float(old) - 1) > 2e-5
     elif is_known and column_types()[name] is float:
-        is_known = abs(float(new) / float(old) - 1) > 1e-11
+        is_known = not float(old) or abs(float(new) / float(old) - 1) > 1e-11
     return changed(cells, line, **{name: new}), is_known
 
 
