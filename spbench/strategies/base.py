@@ -68,6 +68,10 @@ class Strategy(ABC):
         """Itself, with what it chooses among by the workload's bytes as plain options."""
         return self
 
+    def in_a_group(self, workload: Workload, ranks: int) -> tuple[Strategy, Workload, int]:
+        """What ranks that share samples run: their strategy, their workload, their number."""
+        return self, workload, ranks
+
     @abstractmethod
     def layout(self, workload: Workload, ranks: int) -> Layout:
         """The axis that is sharded while each sublayer of the stack runs."""

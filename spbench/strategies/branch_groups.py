@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from spbench.strategies.base import Layout, Strategy
-from spbench.strategies.registry import load
 from spbench.text import counted
-from spbench.workload.mesh import CFG, CaseMesh, Mesh
+from spbench.workload.mesh import CFG, Mesh
 from spbench.workload.step_traffic import gradient_sums
 from spbench.workload.traffic import Transfer
 from spbench.workload.workload import Workload
@@ -51,6 +50,9 @@ class BranchGroups(Strategy):
         reason = self.own.why_not(self.part_of(workload), ranks // self.cfg)
         return f"in each of {self.cfg} groups: {reason}" if reason else None
 
+    def in_a_group(self, workload: Workload, ranks: int) -> tuple[Strategy, Workload, int]:
+        return self.own, self.part_of(workload), ranks // self.cfg
+
     def part_of(self, workload: Workload) -> Workload:
         """What one group computes."""
         return workload.model_copy(update={"guidance": workload.guidance // self.cfg})
@@ -77,18 +79,3 @@ class BranchGroups(Strategy):
         kinds = {id(x): Transfer.along(name, groups, [x] * self.cfg) for x in sent}
         sums = gradient_sums(part, mesh, self.own.cuts_weights, self.own.holds_whole)
         return [*(kinds[id(x)] for x in sent), *sums]
-
-
-def in_mesh(strategy: str, mesh: CaseMesh) -> Strategy:
-    """The strategy of a case. Imports torch. Raises as ``load`` does."""
-    own = load(strategy)
-    return BranchGroups(own=own, cfg=mesh.cfg) if mesh.cfg > 1 else own
-
-
-def in_a_group(
-    strategy: Strategy, workload: Workload, ranks: int
-) -> tuple[Strategy, Workload, int]:
-    """What a group of ranks runs by itself: its strategy, its workload, its number of ranks."""
-    if not isinstance(strategy, BranchGroups):
-        return strategy, workload, ranks
-    return strategy.own, strategy.part_of(workload), ranks // strategy.cfg

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from spbench.strategies.branch_groups import in_a_group, in_mesh
 from spbench.strategies.courses import courses, mean_bytes
-from spbench.strategies.registry import UnknownStrategyError
+from spbench.strategies.registry import UnknownStrategyError, in_mesh
 from spbench.strategies.switches import switch_traffic
 from spbench.workload.block import Sublayer
 from spbench.workload.case import Case, Cell
@@ -35,7 +34,7 @@ def predictions(cells: Sequence[Cell]) -> dict[str, Prediction]:
 
 def _prediction(case: Case) -> Prediction:
     strategy = in_mesh(case.strategy, case.mesh)
-    layout = _sharded(*in_a_group(strategy, case.workload, case.ranks))
+    layout = _sharded(*strategy.in_a_group(case.workload, case.ranks))
     axes = layout[: len(case.workload.parts[0].block)]
     return Prediction(
         sharded=axes[0] or "none" if len(set(layout)) == 1 else " ".join(axes),
@@ -77,7 +76,7 @@ def _lane(name: str, strategy: Strategy, workload: Workload, ranks: int) -> Lane
         return Lane(strategy=name, why_not=why_not)
     traffic = strategy.traffic(workload, ranks)
     busiest = busiest_rank(transfer for transfer in traffic if transfer.phase == "forward")
-    own = in_a_group(strategy, workload, ranks)
+    own = strategy.in_a_group(workload, ranks)
     layout = strategy.layout(workload, ranks)
     legs = _legs(layout, *own, busiest % own[-1])
     stacks = courses(layout, workload)

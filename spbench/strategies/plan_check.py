@@ -11,7 +11,6 @@ from functools import cache
 from math import inf
 
 from spbench.strategies.base import Strategy
-from spbench.strategies.branch_groups import in_a_group
 from spbench.strategies.switches import transfers_of
 from spbench.workload.step_traffic import Move
 from spbench.workload.traffic import waited_bytes
@@ -23,7 +22,7 @@ ROUNDING = 1e-9
 
 def why_not_cheapest(strategy: Strategy, workload: Workload, ranks: int) -> str | None:
     """A sentence with both numbers of bytes where a cheaper layout exists, or None."""
-    strategy, workload, ranks = in_a_group(strategy, workload, ranks)
+    strategy, workload, ranks = strategy.in_a_group(workload, ranks)
     sent = waited_bytes(strategy.traffic(workload, ranks))
     least = _least_bytes(strategy, workload, ranks)
     if least is None or sent <= least * (1 + ROUNDING):

@@ -14,6 +14,7 @@ from spbench.errors import Failure
 from spbench.strategies.other_names import own_name
 from spbench.strategies.plug_ins import broken, class_at, class_of, plug_ins
 from spbench.text import did_you_mean
+from spbench.workload.mesh import CaseMesh
 from spbench.workload.yaml_lines import short
 
 if TYPE_CHECKING:
@@ -107,6 +108,16 @@ def load(text: str) -> Strategy:
         options[field.name] = _parse(name, option, value if given else None, field.default)
     strategy: Strategy = kind(**options)
     return strategy
+
+
+def in_mesh(text: str, mesh: CaseMesh) -> Strategy:
+    """The strategy of a case, with what lies around it. Imports torch. Raises as ``load`` does."""
+    own = load(text)
+    if mesh.cfg == 1:
+        return own
+    from spbench.strategies.branch_groups import BranchGroups  # torch, for its base
+
+    return BranchGroups(own=own, cfg=mesh.cfg)
 
 
 FLAGS: Mapping[str | None, bool] = {None: True, "true": True, "false": False}

@@ -14,8 +14,8 @@ from typing import final
 
 from spbench.errors import or_none
 from spbench.report import units
-from spbench.strategies.branch_groups import in_a_group, in_mesh
 from spbench.strategies.describe import predictions
+from spbench.strategies.registry import in_mesh
 from spbench.sweep.devices import Machines, known_peak
 from spbench.text import counted
 from spbench.workload.case import Case, Cell
@@ -105,7 +105,7 @@ def _processes(case: Case) -> int:
 
 def _rank_bytes(case: Case) -> float:
     of_case = in_mesh(case.strategy, case.mesh)
-    strategy, work, ranks = in_a_group(of_case, case.workload, case.ranks)
+    strategy, work, ranks = of_case.in_a_group(case.workload, case.ranks)
     keeps = strategy.keeps_scores and ranks > 1
     axis = strategy.layout(work, ranks)[0] if keeps else ""
     neighbours = [*strategy.mesh(work, ranks).values()][-1]

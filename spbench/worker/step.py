@@ -24,7 +24,6 @@ from spbench.model.attention_alone import model_of
 from spbench.model.init_weights import load_weights
 from spbench.model.inputs import GRADIENT_OF_TEXT, Inputs, gradient_name
 from spbench.strategies.base import Strategy
-from spbench.strategies.branch_groups import in_a_group
 from spbench.worker.observer import Observer
 from spbench.worker.optimizer import adamw
 from spbench.workload.mesh import CFG, Mesh
@@ -61,7 +60,7 @@ class Step:
         self.train = workload.mode == "train"
         strategy = strategy.settled(workload, transports.strategy.size)
         mesh = Mesh.of(strategy.mesh(workload, transports.strategy.size))
-        own, part, _ = in_a_group(strategy, workload, mesh.size)
+        own, part, _ = strategy.in_a_group(workload, mesh.size)
         self.all_ranks, self._inside = Collectives(transports.strategy, mesh), mesh.without(CFG)
         self.comm = self.all_ranks.along(*self._inside)
         """The collectives of the ranks that share the samples of this one."""
