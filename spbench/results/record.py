@@ -173,7 +173,6 @@ class Record:
 def columns_of_case(case: Case) -> dict[str, Any]:
     """The columns that are known before anything ran."""
     work = case.workload
-    groups = case.mesh.cfg if case.ranks % case.mesh.cfg == 0 else 1
     return {
         "case": case.key,
         "strategy": case.name,
@@ -188,8 +187,7 @@ def columns_of_case(case: Case) -> dict[str, Any]:
         "device": case.device,
         "kind": case.kind,
         "world_size": case.ranks,
-        "sp_size": case.ranks // groups,
-        "dp_size": groups,
+        **case.mesh.sizes(case.ranks),
         "mesh": str(case.mesh),
         "launch": case.launch,
         "workload_key": case.workload_key,

@@ -39,13 +39,18 @@ class CaseMesh(Frozen):
         """As after ``--mesh``: cfg=2; blank where the strategy has all ranks."""
         return f"{CFG}={self.cfg}" if self.cfg > 1 else ""
 
+    def sizes(self, ranks: int) -> dict[str, int]:
+        """Columns: ranks that share samples, and groups of them; one where they do not divide."""
+        groups = self.cfg if ranks % self.cfg == 0 else 1
+        return {"sp_size": ranks // groups, "dp_size": groups}
+
     def beside(self, strategy: str) -> str:
         """The name of a strategy inside of this mesh, as in the column ``strategy``."""
         return f"{strategy} {self}".rstrip()
 
 
 NO_MESH = CaseMesh()
-"""That of a case whose strategy has all ranks."""
+"""What a case has whose strategy has all ranks."""
 
 
 @final
