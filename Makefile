@@ -9,6 +9,9 @@ WORKERS ?= $(shell expr 1 + `nproc 2>/dev/null || echo 1`)
 # A file is one worker's, in the order of tests/conftest.py.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
+# Bytecode is kept: tests start dozens of Pythons, each of which would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: bench test test-all check clean
 
 bench: $(READY)
