@@ -122,9 +122,10 @@ def _lines(group: Mapping[str, CaseRows], reference: str, margin: float) -> list
 
     to_reference = {name: against(reference, name) for name in group}
     fastest = _fastest(group)
-    to_fastest = {name: against(fastest, name) for name in group if name != fastest}
+    is_reference = fastest == reference
+    to_fastest = to_reference if is_reference else {name: against(fastest, name) for name in group}
     return [
-        _line(case, reference, to_reference[name], to_fastest.get(name))
+        _line(case, reference, to_reference[name], None if name == fastest else to_fastest[name])
         for name, case in group.items()
     ]
 

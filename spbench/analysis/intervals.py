@@ -56,6 +56,10 @@ class Ratio:
 
     def interval(self) -> tuple[float, float]:
         """The two-sided interval; infinitely wide below three launches."""
+        return self._interval
+
+    @cached_property
+    def _interval(self) -> tuple[float, float]:
         if self.launches < LEAST_LAUNCHES:
             return 0.0, math.inf
         half = quantile(self.freedom) * self.error

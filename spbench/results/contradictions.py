@@ -79,7 +79,8 @@ def contradictions(rows: pandas.DataFrame, why: Sequence[str], folder: Path) -> 
 
 def _against_limits(rows: pandas.DataFrame) -> Reasons:
     """Good rows that others' work, or a last step too far from the first, should have marked."""
-    figures, limit = figures_of(rows), relative_limit(rows, ("others_cores",))
+    names = ("repeat_error", "others_cores", "gpu_neighbours", "alloc_retries")
+    figures, limit = figures_of(rows, names), relative_limit(rows, ("others_cores",))
     is_good, noisy = (rows["status"] == "ok").to_numpy(), rows["noisy"]
     most = np.array([TOLERANCE.get(name, np.inf) for name in rows["dtype"].tolist()])
     yield (
@@ -131,7 +132,7 @@ def _against_samples(rows: pandas.DataFrame, is_last: Wrong, folder: Path) -> Re
         for row, version in rows["schema_version"].items()
     ]
     of_samples = dict(zip(TIMES, np.array(times).T, strict=True))
-    figures = figures_of(rows)
+    figures = figures_of(rows, (*TIMES, "exposed_comm_ms"))
     # Where nothing is sent, computation is the step and silent steps tell nothing more.
     of_samples["compute_ms"][figures["exposed_comm_ms"] == 0] = math.nan
     for name, expected in of_samples.items():

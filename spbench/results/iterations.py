@@ -75,7 +75,8 @@ def read_samples(path: str | Path, cases: Collection[str] | None = None) -> pand
 def _cells_of_launches(folder: Path, cases: Collection[str] | None) -> tuple[pandas.DataFrame, int]:
     """The lines of the files in samples/, and the number of damaged files."""
     texts, torn = [], 0
-    for file in sorted((folder / FOLDER).glob("*-launch*.csv.gz")):
+    files = (folder / FOLDER).glob("*-launch*.csv.gz")
+    for file in sorted(files, key=lambda path: path.name):  # comparing paths takes 20 times as long
         if cases is not None and file.name.rpartition("-launch")[0] not in cases:
             continue
         try:

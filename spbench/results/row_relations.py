@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -107,17 +107,21 @@ def within_rows(rows: pandas.DataFrame) -> Reasons:
         figures[number] = rows[text].map(products).to_numpy("float64")
     for relations, is_wrong in ((EQUAL, differ), (AT_MOST, exceeds)):
         for left, right in relations:
-            names = dict.fromkeys(re.findall(r"\b[a-z]\w+", f"{left} {right}"))
-            columns = [DERIVED.get(name, [name])[0] for name in names]
+            columns = [DERIVED.get(name, [name])[0] for name in _names(f"{left} {right}")]
             limit = relative_limit(rows, columns)
             wrong = is_wrong(_values(figures, left), _values(figures, right), limit)
             reason = f"{', '.join(columns[:-1])} and {columns[-1]} contradict each other"
             yield reason, wrong & is_good
 
 
-def figures_of(rows: pandas.DataFrame) -> dict[str, Figures]:
-    """Columns of numbers, not a number where a cell is blank."""
-    return {name: rows[name].to_numpy("float64", na_value=math.nan) for name in FIGURES}
+def figures_of(rows: pandas.DataFrame, names: Iterable[str] = FIGURES) -> dict[str, Figures]:
+    """Columns of numbers, not a number where a cell is blank; by default all there are."""
+    return {name: rows[name].to_numpy("float64", na_value=math.nan) for name in names}
+
+
+def _names(expression: str) -> list[str]:
+    """The columns in an expression, each once, in its order."""
+    return [*dict.fromkeys(re.findall(r"\b[a-z]\w+", expression))]
 
 
 def _values(figures: Mapping[str, Figures], expression: str) -> Figures:
@@ -156,10 +160,9 @@ def between_rows(rows: pandas.DataFrame) -> Reasons:
         group = _together([codes[name] for name in by])
         for column in columns:
             yield _contradicts(column, by), _outvoted(group, codes[column])
-    figures = figures_of(rows)
     for among, expression in CONSTANT:
         group = _together([codes[name] for name in among])
-        values = _values(figures, expression)
+        values = _values(figures_of(rows, _names(expression)), expression)
         usual = pandas.Series(values).where(group >= 0).groupby(group).transform("median")
         wrong = differ(values, usual.to_numpy(), relative_limit(rows))
         yield _contradicts(expression.partition(" ")[0], among), wrong
