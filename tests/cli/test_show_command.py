@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import spbench
+from helpers.examples import ALL as ALL_RANKS
 from helpers.examples import examples
 from helpers.terminal import COLOURED, STYLED, Terminal
 from hypothesis import given
@@ -69,10 +70,14 @@ def test_guidance_is_shown() -> None:
     assert facts[1]["activation"].startswith("M = 6,144 KiB")
 
 
+EACH_RANKS = [(1, 2, 3, 8)] if ALL_RANKS else [(3,), (8,)]
+"""Of the workloads in turn: in a short run every other one is cut for 3 ranks, the rest for 8."""
+
+
 @pytest.mark.parametrize(
-    "ranks", [*(pytest.param(few, marks=pytest.mark.long) for few in (1, 2)), 3, 8]
+    ("name", "ranks"),
+    [(name, ranks) for i, name in enumerate(names()) for ranks in EACH_RANKS[i % len(EACH_RANKS)]],
 )
-@pytest.mark.parametrize("name", names())
 def test_lanes_add_up(name: str, ranks: int) -> None:
     """Legs add up to the forward bytes of the traffic, to the byte; a step has all its phases."""
     for strategy in VARIANTS:

@@ -340,7 +340,7 @@ BYTES = {how: content.encode() for how, content in SAVED_AGAIN.items()}
 BYTES |= {how: content.encode() for how, (content, _) in LET_GO.items()}
 
 
-@examples(400)
+@examples(400, 16)
 @given(
     st.sampled_from(list(BYTES.values())),
     st.lists(
@@ -369,7 +369,7 @@ def test_any_bytes_are_read(
     assert bool(rows_left_out(rows)) == any("left out" in remark for remark in remarks(rows))
 
 
-@examples(200)
+@examples(200, 16)
 @given(st.binary(max_size=400))
 def test_noise_is_read(tmp_path_factory: pytest.TempPathFactory, noise: bytes) -> None:
     """Before, between and behind rows: they are found, and the noise is counted."""

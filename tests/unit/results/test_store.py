@@ -127,7 +127,7 @@ def test_a_file_cut_anywhere_is_read(
     assert records[whole:] in ([], [replace(one, **SHORT[content]) for one in MIXED[whole:][:1]])
 
 
-@examples(400, 16)
+@examples(400, 32)
 @given(st.sampled_from(list(SHORT)), st.floats(0, 1))
 def test_a_torn_file_is_written_on(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, where: float

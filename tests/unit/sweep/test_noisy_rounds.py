@@ -49,12 +49,12 @@ FULL = MeasurementBudget()
     [
         ((), 3, FULL, [0, 1, 2]),
         ((1,), 3, FULL, [0, 1, 2, 3]),
-        ((0, 3, 4), 3, FULL, [0, 1, 2, 3, 4, 5]),
+        pytest.param((0, 3, 4), 3, FULL, [0, 1, 2, 3, 4, 5], marks=pytest.mark.long),
         ((0, 3, 4, 5), 3, FULL, [0, 1, 2, 3, 4, 5]),
         ((0, 1, 2), 3, FULL, [0, 1, 2, 3, 4, 5]),
         (range(99), 3, FULL, [0, 1, 2, 3]),
         ((0, 1), 5, FULL, [0, 1, 2, 3, 4]),
-        (range(99), 2, FULL, [0, 1]),
+        pytest.param(range(99), 2, FULL, [0, 1], marks=pytest.mark.long),
         (range(99), 3, QUICK, [0, 1, 2]),
     ],
 )
