@@ -120,7 +120,6 @@ def figures_of(rows: pandas.DataFrame, names: Iterable[str] = FIGURES) -> dict[s
 
 
 def _names(expression: str) -> list[str]:
-    """The columns in an expression, each once, in its order."""
     return [*dict.fromkeys(re.findall(r"\b[a-z]\w+", expression))]
 
 
@@ -131,8 +130,7 @@ def _values(figures: Mapping[str, Figures], expression: str) -> Figures:
 
 def _product(pattern: str, text: str) -> float:
     """The product of the numbers in a text; not a number if there are none."""
-    found = re.findall(pattern, text)
-    return math.prod(map(float, found)) if found else math.nan
+    return math.prod(map(float, found)) if (found := re.findall(pattern, text)) else math.nan
 
 
 def differ(left: Figures, right: Figures, limit: Figures | float) -> Wrong:
@@ -184,8 +182,7 @@ def _together(codes: Sequence[Codes]) -> Codes:
     """A number for each combination; -1 where one is blank."""
     together = codes[0]
     for more in codes[1:]:
-        both = together * (more.max() + 1) + more
-        numbers, _ = pandas.factorize(both)
+        numbers, _ = pandas.factorize(together * (more.max() + 1) + more)
         together = np.where((together >= 0) & (more >= 0), numbers, -1)
     return together
 
