@@ -32,19 +32,32 @@ def traffic_in_groups(
     pads: bool = False,
 ) -> Traffic:
     """Transfers of the groups and across them, over all ranks; ``held``: what each rank holds."""
-    others, size = mesh.without(HEADS), mesh.size_of(HEADS)
-    workload = all_heads(workload, size, pads)
+    workload = all_heads(workload, mesh.size_of(HEADS), pads)
     inside = partial(traffic_by_heads, attention, workload, axis)
-    shares = share_heads(workload.heads, workload.key_heads, size)
-    of_heads = cache(lambda heads, keys: across(_with_heads(workload, heads, keys)))
+    shares = share_heads(workload.heads, workload.key_heads, mesh.size_of(HEADS))
 
-    def of_place(members: Members) -> Traffic:
-        place = members[0] % size
-        return of_heads(shares.queries[place], shares.matched_size(place))
+    def heads_of(place: int) -> tuple[int, int]:
+        return shares.queries[place], shares.matched_size(place)
 
     (there, out), (back, home) = along_held(HEADS, mesh, held, inside)
-    forward, backward = along("+".join(others), mesh.groups(*others), of_place)
+    forward, backward = traffic_across(workload, mesh, heads_of, across)
     return [there, *forward, out], [back, *backward, home]
+
+
+def traffic_across(
+    workload: Workload, mesh: Mesh, heads_of: Callable[[int], tuple[int, int]], across: Across
+) -> Traffic:
+    """Transfers across the groups of the mesh's last axis, over all ranks.
+
+    ``heads_of``: the query and key heads of a rank, by its place in its group.
+    """
+    others, size = mesh.without(mesh.last), mesh.size_of(mesh.last)
+    of_heads = cache(lambda heads, keys: across(with_heads(workload, heads, keys)))
+
+    def of_place(members: Members) -> Traffic:
+        return of_heads(*heads_of(members[0] % size))
+
+    return along("+".join(others), mesh.groups(*others), of_place)
 
 
 def first_cost(
@@ -63,11 +76,12 @@ def first_cost(
     heads, workload = workload.heads, all_heads(workload, size, pads)
     shares = share_heads(workload.heads, workload.key_heads, size)
     inside = traffic_by_heads(attention, workload, axis, shard_sizes(held[0], size))
-    first = _with_heads(workload, shares.queries[0], shares.matched_size(0))
+    first = with_heads(workload, shares.queries[0], shares.matched_size(0))
     sent = sum(waited_bytes(way) for way in (*inside, *across(first)))
     return sent * (shares.queries[0] * size / heads)
 
 
-def _with_heads(workload: Workload, heads: int, key_heads: int) -> Workload:
+def with_heads(workload: Workload, heads: int, key_heads: int) -> Workload:
+    """The workload with these heads alone, of the same size."""
     own = {"heads": heads, "kv_heads": key_heads, "head_dim": workload.head_size}
     return workload.model_copy(update=own)

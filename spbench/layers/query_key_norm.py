@@ -89,10 +89,15 @@ def _squares(x: Tensor) -> Tensor:
     return wide.square().sum((-2, -1))
 
 
-def cut_norm_sums(sublayer: Sublayer, workload: Workload, ranks: int) -> list[Transfer]:
-    """Transfers of ``AcrossHeadsNorm`` where heads are cut: the same in forward and in backward."""
+def cut_norm_sums(
+    sublayer: Sublayer, workload: Workload, tokens: int, ranks: int
+) -> list[Transfer]:
+    """Transfers of ``AcrossHeadsNorm`` where heads are cut: the same in forward and in backward.
+
+    ``tokens``: those of a sample that the ranks work on.
+    """
     if not isinstance(sublayer, Attention) or workload.qk_norm != ACROSS_HEADS:
         return []
     each = max(SUMMED_BYTES, DTYPE_BYTES[workload.dtype])
-    whole_bytes = 2 * workload.samples * workload.all_tokens * each
+    whole_bytes = 2 * workload.samples * tokens * each
     return [Transfer.all_reduce(whole_bytes, ranks)]

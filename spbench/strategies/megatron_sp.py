@@ -9,12 +9,13 @@ axis. Every projection in gathers it, every projection out scatters the sum of i
 
 Each collective sends f M: 2 forward, 3 backward, where the saved shard is gathered once more
 (not with ``keep_input``), behind the input-gradient product; the scatter hides behind the other.
+In groups of ``tp`` ranks these are the group's, of its part of the sequence.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar, final
 
 import torch
@@ -27,58 +28,81 @@ from spbench.layers.head_parallel import bias_of_groups, bias_traffic_by_groups
 from spbench.layers.linear import LinearSpec
 from spbench.layers.memory_order import in_memory_order
 from spbench.layers.query_key_norm import cut_norm_sums
-from spbench.strategies.fixed_axis import FixedAxis
-from spbench.strategies.refusals import cut_why_not
+from spbench.strategies.tensor_groups import TP, TensorGroups
 from spbench.workload.block import Sublayer
-from spbench.workload.sharding import Shard
-from spbench.workload.traffic import Traffic, Transfer, streams
+from spbench.workload.mesh import Members, Mesh
+from spbench.workload.sharding import Shard, Sizes
+from spbench.workload.traffic import Traffic, Transfer, along, streams
 from spbench.workload.workload import Workload
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class MegatronSP(FixedAxis):
+class MegatronSP(TensorGroups):
     """With ``keep_input`` it saves the gathered input for backward: fewer bytes, more memory."""
 
     keep_input: bool = False
-    cuts_weights: ClassVar[bool] = True
     ends_in_transfer: ClassVar[bool] = True
 
     def environment(self, capability: tuple[int, int]) -> dict[str, str]:
         # Up to Hopper the gather only so reaches the device before the product that hides it.
         return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if capability < (10, 0) else {}
 
-    def why_not(self, workload: Workload, ranks: int) -> str | None:
-        return cut_why_not(workload, ranks) or super().why_not(workload, ranks)
-
     def sublayer_traffic(
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
     ) -> Traffic:
-        through = streams(sublayer, workload, axis, ranks)
+        mesh = Mesh.of(self.mesh(workload, ranks))
+        cuts = self.shard(workload, axis, ranks).sizes, self.text_shard(workload, ranks).sizes
+        in_group = cache(partial(self._traffic_in_group, sublayer, workload, axis))
+        if not self.has_groups:
+            return in_group(*cuts)
+
+        def held_in_group(members: Members) -> Traffic:
+            return in_group(*(tuple(sizes[rank] for rank in members) for sizes in cuts))
+
+        forward, backward = along(mesh.last, mesh.groups(mesh.last), held_in_group)
+        there, back = self.traffic_across(sublayer, workload, axis, mesh)
+        scatters = [each for each in forward if each.op == "reduce_scatter"]
+        return [*forward[: -len(scatters)], *there, *scatters], back + backward
+
+    def _traffic_in_group(
+        self, sublayer: Sublayer, workload: Workload, axis: str, image: Sizes, text: Sizes
+    ) -> Traffic:
+        """Transfers of ranks that hold these positions of ``axis`` and of text."""
+        through = streams(sublayer, workload, axis, image, text)
         gathers = [Transfer.all_gather(*each) for each in through]
         scatters = [Transfer.reduce_scatter(*each) for each in through]
-        again, norm = gathers * (not self.keep_input), cut_norm_sums(sublayer, workload, ranks)
-        bias, back = bias_traffic_by_groups(sublayer, workload, ranks)
+        tokens = workload.tokens // workload.axes[axis] * sum(image) + sum(text)
+        again, norm = (
+            gathers * (not self.keep_input),
+            cut_norm_sums(sublayer, workload, tokens, len(image)),
+        )
+        bias, back = bias_traffic_by_groups(sublayer, workload, len(image))
         return gathers + norm + bias + scatters, gathers + back + norm + again + scatters
 
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
         return ColumnCut(spec, comm, partial(self._times, comm=comm))
 
     def linear_out(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
-        return RowCut(spec, comm, comm.reduce_scatter)
+        return RowCut(spec, comm, partial(self._scattered, comm=comm))
 
     def _times(
         self, x: Tensor, matrix: Tensor, bias: Tensor, shard: Shard, comm: Collectives
     ) -> Tensor:
-        out: Tensor = _GatherProduct.apply(x, matrix, bias, comm, shard, self.keep_input)
+        group, held = self.group(comm, shard)
+        out: Tensor = _GatherProduct.apply(x, matrix, bias, group, held, self.keep_input)
         return out
 
-    def inside(self, shard: Shard) -> Shard | None:
-        return None
+    def _scattered(self, parts: Tensor, shard: Shard, comm: Collectives) -> Tensor:
+        group, held = self.group(comm, shard)
+        return group.reduce_scatter(parts, held)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
+        if self.has_groups:
+            others = comm.along(*comm.mesh.without(TP))
+            return self.other.attend(q, k, v, scores, shard.joined(int(self.tp)), others)
         return attend_whole(q, k, v, bias_of_groups(scores, q.shape[-2] // k.shape[-2], comm))
 
 

@@ -70,9 +70,9 @@ class MegatronTP(Strategy):
     def sublayer_traffic(
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
     ) -> Traffic:
-        passing = streams(sublayer, workload, axis, ranks)
+        passing = streams(sublayer, workload, axis, (workload.axes[axis],), (workload.text,))
         sums = [Transfer.all_reduce(whole_bytes, ranks) for whole_bytes, _ in passing]
-        norm = cut_norm_sums(sublayer, workload, ranks)
+        norm = cut_norm_sums(sublayer, workload, workload.all_tokens, ranks)
         return norm + sums, taken_traffic(sublayer, workload, ranks) + norm + sums
 
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:

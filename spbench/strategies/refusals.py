@@ -33,6 +33,17 @@ def cut_why_not(workload: Workload, ranks: int) -> str | None:
     return _too_few(*min(limits), ranks)
 
 
+def tp_why_not(workload: Workload, size: int) -> str | None:
+    """Why groups of ``size`` ranks cannot cut the weights; or None."""
+    if any(each.pair_bias for each in workload.attentions):
+        return (
+            f"groups of tp={size} do not share out a pair bias, by rows across them and by heads "
+            "inside; leave out the option tp"
+        )
+    why_not = cut_why_not(workload, size)
+    return why_not and why_not.replace(" ranks; use", f" ranks of tp={size}; use")
+
+
 def _too_few(count: int, unit: str, ranks: int) -> str | None:
     if count >= ranks:
         return None

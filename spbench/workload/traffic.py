@@ -23,7 +23,7 @@ from typing import Literal, Self
 
 from spbench.workload.block import CrossAttention, Sublayer
 from spbench.workload.mesh import ALL, Groups, Members, Mesh
-from spbench.workload.sharding import Sizes, shard_sizes
+from spbench.workload.sharding import Sizes
 from spbench.workload.workload import Workload
 
 Op = Literal["all_to_all", "all_gather", "reduce_scatter", "all_reduce", "p2p"]
@@ -47,7 +47,7 @@ def all_reduce_bytes(whole_bytes: int, ranks: int) -> Fraction:
 
 def _shares(whole_bytes: int, parts: Sequence[int], total: int) -> tuple[Fraction, ...]:
     """Each rank's part of the bytes; equal parts are one object."""
-    shares = {part: Fraction(whole_bytes * part, total) for part in set(parts)}
+    shares = {part: Fraction(whole_bytes * part, total or 1) for part in set(parts)}
     return tuple(shares[part] for part in parts)
 
 
@@ -148,12 +148,16 @@ def along_held(axis: str, mesh: Mesh, held: Sizes, of_sizes: Callable[[Sizes], T
     return along(axis, mesh.groups(axis), lambda group: known(tuple(held[at] for at in group)))
 
 
-def streams(sublayer: Sublayer, workload: Workload, axis: str, ranks: int) -> list[Stream]:
-    """What passes through ``sublayer``: the activation, and text unless it is a cross-attention."""
-    passing = [(workload.activation_bytes, shard_sizes(workload.axes[axis], ranks))]
+def streams(
+    sublayer: Sublayer, workload: Workload, axis: str, image: Sizes, text: Sizes
+) -> list[Stream]:
+    """What passes through ``sublayer``: the activation, and text unless it is a cross-attention.
+
+    ``image`` and ``text``: positions of ``axis`` and of text that ranks hold, all or a group.
+    """
+    passing = [(workload.activation_bytes // workload.axes[axis] * sum(image), image)]
     if workload.text and not isinstance(sublayer, CrossAttention):
-        text_bytes = workload.activation_bytes // workload.tokens * workload.text
-        passing.append((text_bytes, shard_sizes(workload.text, ranks)))
+        passing.append((workload.activation_bytes // workload.tokens * sum(text), text))
     return passing
 
 

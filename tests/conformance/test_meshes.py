@@ -8,13 +8,17 @@ from typing import Any
 import pytest
 from helpers.examples import ALL
 from helpers.gate_on_threads import prove, why_wrong
+from torch import nn
 
 from spbench.comm.transport import Transport
 from spbench.layers import attention_grid
 from spbench.layers.blockwise import Part, merge
+from spbench.layers.linear import part_of
 from spbench.strategies.registry import load
-from spbench.workload.catalogue import find
-from spbench.workload.mesh import Groups
+from spbench.worker import step as timed_step
+from spbench.workload.catalogue import find, with_settings
+from spbench.workload.mesh import Groups, Mesh
+from spbench.workload.sent_counts import count
 from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
 
@@ -63,12 +67,19 @@ MESHES = {
     ("usp:ulysses=4", 12): "ring=3 heads=4",
     ("usp:ulysses=4:across=kv-gather", 12): "kv-gather=3 heads=4",
     ("usp:ulysses=2:across=attention-2d", 12): "rows=2 columns=3 heads=2",
+    ("megatron-sp:tp=2", 4): "ulysses=2 tp=2",
+    ("megatron-sp:tp=2:across=kv-gather", 6): "kv-gather=3 tp=2",
+    ("megatron-sp:tp=2:across=ring", 8): "ring=4 tp=2",
+    ("megatron-sp:tp=2:across=attention-2d:keep-input", 8): "rows=2 columns=2 tp=2",
     ("attention-2d:rows=2", 8): "rows=2 columns=4",
     ("attention-2d:rows=3", 12): "rows=3 columns=4",
     ("attention-2d:rows=4", 12): "rows=4 columns=3",
 }
 """The mesh of each strategy on so many ranks."""
 OF_A_SHORT_RUN = {
+    ("megatron-sp:tp=2", 4): [UNEVEN_HEADS],
+    ("megatron-sp:tp=2:across=ring", 8): [WITH_TEXT],
+    ("megatron-sp:tp=2:across=attention-2d:keep-input", 8): [CAUSAL_GROUPS],
     ("usp:ulysses=4", 8): [UNEVEN_HEADS],
     ("usp:ulysses=4:across=kv-gather", 12): [WITH_TEXT],
     ("usp:ulysses=2:across=attention-2d", 12): [CAUSAL_GROUPS],
@@ -89,7 +100,8 @@ def test_equals_one_device_on_a_mesh(strategy: str, ranks: int) -> None:
         outcomes = prove(shape, chosen, ranks)
         assert not why_wrong(outcomes), shape.name
         assert max(outcome.worst.relative for outcome in outcomes) < 1e-9
-        axes = {axis for outcome in outcomes for _, _, axis in outcome.sent}
+        sent = [axis.split("+") for outcome in outcomes for _, _, axis in outcome.sent]
+        axes = {axis for together in sent for axis in together}
         assert set(sizes) <= axes <= {*sizes, "all"}
 
 
@@ -99,6 +111,13 @@ def test_equals_one_device_on_a_mesh(strategy: str, ranks: int) -> None:
         ("usp:ulysses=3", 8, "use a multiple of 3 ranks"),
         ("usp:ulysses=8", 16, "5 heads cannot be split over 8 ranks"),
         ("attention-2d:rows=3", 8, "use a multiple of 3 ranks"),
+        ("megatron-sp:tp=3", 8, "use a multiple of 3 ranks"),
+        ("megatron-sp:tp=8", 16, "5 heads cannot be split over 8 ranks of tp=8; use 1 to 5 ranks"),
+        (
+            "megatron-sp:tp=2",
+            8,
+            "with each group of tp=2 as one rank, 2 heads cannot be split over 4",
+        ),
     ],
 )
 def test_ranks_that_make_no_such_mesh(strategy: str, ranks: int, said: str) -> None:
@@ -111,6 +130,9 @@ def test_ranks_that_make_no_such_mesh(strategy: str, ranks: int, said: str) -> N
     [
         ("usp:across=rsa", "it may be ring, kv-gather, attention-2d"),
         ("usp:ulysses=two", "ulysses=two is not a number of ranks"),
+        ("megatron-sp:tp=0", "tp=0 is not a number of ranks"),
+        ("megatron-sp:tp=2:across=rsa", "it may be ulysses, ring, kv-gather, attention-2d"),
+        ("megatron-sp:across=ring", "needs groups to go across; write tp=2 beside it"),
         ("attention-2d:rows=0", "rows=0 is not a number of ranks"),
     ],
 )
@@ -208,3 +230,30 @@ def test_bytes_over_another_axis(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Transport, "along", wrong)
     assert " bytes in backward over heads, predicted" in complaint("usp:ulysses=2")
+
+
+@pytest.mark.parametrize("wrong", [("tp",), ("ring", "tp"), ()])
+def test_gradients_of_cut_weights_over_other_ranks(
+    monkeypatch: pytest.MonkeyPatch, wrong: tuple[str, ...]
+) -> None:
+    """A part of a weight summed with other parts, with all ranks' or with none: never right."""
+    right = timed_step.summed_over
+
+    def other(parameter: nn.Parameter, mesh: Mesh, holds_whole: bool) -> tuple[str, ...]:
+        return wrong if part_of(parameter) else right(parameter, mesh, holds_whole)
+
+    monkeypatch.setattr(timed_step, "summed_over", other)
+    assert "differs from one device" in complaint("megatron-sp:tp=2:across=ring")
+
+
+def test_bytes_in_groups_that_cut_weights() -> None:
+    """Four gathers and scatters of a group's part, (T - 1) M / N each, in an attention and an mlp;
+    across groups what Ulysses sends of a rank's heads."""
+    work, ranks, size = find("axes-2d", "verify"), 4, 2
+    work = with_settings(work, ["block=[{attention: space}, {mlp: 2}]", "mode=forward"])
+    M, chosen = work.activation_bytes, load("megatron-sp:tp=2:shard-axis=space")
+    sent = count(chosen.traffic(work, ranks), 0)
+    inside = sum(n for (_, _, axis), n in sent.items() if axis == "tp")
+    across = sum(n for (_, _, axis), n in sent.items() if axis == "ulysses")
+    assert inside == work.blocks * 4 * (size - 1) * M // ranks
+    assert across == work.blocks * 4 * M // ranks // 2
