@@ -35,6 +35,7 @@ COMMANDS = {
     "verify": "Prove strategies equal to one device on many shapes.",
     "project": "Project step times on clusters that are not at hand.",
     "show": "Draw a block: which axis each strategy shards, and what it sends.",
+    "capacity": "Find the largest batch and the longest axis that fit into memory.",
     "calibrate": "Time this machine, as a cluster to project to.",
     "list": "List strategies, workloads, sweeps or runs.",
     "doctor": "Check whether this machine is fit, and what to do if not.",

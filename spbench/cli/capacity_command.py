@@ -1,0 +1,129 @@
+"""``spbench capacity``: the largest batch and the longest axis that fit into memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import click
+
+from spbench.cli import options
+from spbench.cli.selection import choose_workload, rank_counts
+from spbench.errors import DONE, SOME_FAILED, Failure
+from spbench.launch.launcher import Deadlines
+from spbench.projection.capacity import BATCH
+from spbench.projection.capacity_table import as_data, show_capacities
+from spbench.report.live_line import loading_torch
+from spbench.report.tables import print_json
+from spbench.sweep.devices import choose_device, visible_gpus, why_not_here
+from spbench.workload.case import MAX_RANKS, Device
+from spbench.workload.workload import Workload
+
+SIZES = {"": 1, "M": 10**6, "G": 10**9, "T": 10**12, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+
+def memory_size(text: str) -> float:
+    """Bytes of 80GB, 80GiB or 500MiB."""
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?) ?([MGT]i?)B", text.strip(), re.ASCII)
+    if parts is None or float(parts[1]) == 0:
+        raise click.BadParameter(f"{text!r} is not a size of memory; write 80GB, 80GiB or 500MiB")
+    return float(parts[1]) * SIZES[parts[2]]
+
+
+@click.command("capacity")
+@click.argument("workload", metavar="WORKLOAD")
+@options.strategy_option
+@click.option(
+    "-g",
+    "--gpus",
+    default="1,2,4,8",
+    metavar="N[,N...]",
+    help="Numbers of ranks; unless they try, no process is started.",
+)
+@click.option(
+    "--memory",
+    type=memory_size,
+    metavar="SIZE",
+    help="Memory of a rank, such as 80GB or 500MiB.  [default: that of this machine's GPUs]",
+)
+@options.percent_option(
+    "--reserve", "8%", "Part of it for what a dry run does not see: context, NCCL, fragments."
+)
+@click.option(
+    "--axis",
+    "axes",
+    multiple=True,
+    metavar="NAME",
+    help="The axis that grows, beside the batch; repeated for several.  [default: the longest]",
+)
+@click.option(
+    "--measure", is_flag=True, help="Let ranks of this machine try, in place of dry runs."
+)
+@options.settings_option
+@options.deadline_options
+@options.device_option
+@options.json_option
+def command(
+    workload: str,
+    strategies: Sequence[str],
+    gpus: str,
+    memory: float | None,
+    reserve: float,
+    axes: Sequence[str],
+    measure: bool,
+    settings: Sequence[str],
+    timeout: float,
+    hang_after: float,
+    device: str,
+    as_json: bool,
+) -> int:
+    """Find the largest batch and the longest axis of WORKLOAD that fit into a rank's memory.
+
+    By dry runs of the strategies' own code, at any number of ranks: peaks of tensors, exactly, to
+    which --reserve adds what no tensor holds. With --measure ranks of this machine try.
+    An axis grows in steps of the number of ranks.
+    """
+    work, names = choose_workload(workload, settings), options.strategies_of(strategies)
+    counts, on = rank_counts(gpus), choose_device(device)
+    grows = [BATCH, *(axes or [max(work.axes, key=lambda axis: work.axes[axis])])]
+    _refuse(work, grows, counts, on if measure else None)
+    budget = _budget(memory, on) * (1.0 if measure else 1.0 - reserve)
+    with loading_torch():
+        from spbench.projection import memory_question
+
+    asked = memory_question.questions(work, names, counts, grows)
+    if measure:
+        deadlines = Deadlines(launch_s=timeout, hang_s=hang_after)
+        found = memory_question.tried(asked, budget, on, deadlines)
+    else:
+        found = memory_question.foreseen(asked, budget)
+    if as_json:
+        print_json(as_data(found, budget, "measured" if measure else "exact"))
+    else:
+        left = f"by dry runs, {100 * reserve:g} % of its memory left free"
+        show_capacities(found, budget, "as ranks of this machine tried" if measure else left)
+    return DONE if any(each.largest is not None for each in found) else SOME_FAILED
+
+
+def _refuse(
+    work: Workload, grows: Sequence[str], counts: Sequence[int], tried_on: Device | None
+) -> None:
+    """Raises Failure for an unknown axis, and for ranks that cannot be asked about."""
+    for axis in grows[1:]:
+        if axis not in work.axes:
+            raise Failure(f"--axis {axis}: {work.name} has the axes {', '.join(work.axes)}")
+    if max(counts) > MAX_RANKS:
+        raise Failure(f"--gpus {max(counts)}: too many for one group; use 1 to {MAX_RANKS}")
+    for count in counts if tried_on else ():
+        if tried_on and (why_not := why_not_here(count, tried_on)):
+            raise Failure(f"--gpus {count}: {why_not}")
+
+
+def _budget(memory: float | None, device: Device) -> float:
+    """Bytes of a rank: as given, or of the smallest GPU here. Raises Failure where neither is."""
+    if memory is not None:
+        return memory
+    sizes = [gpu["memory_bytes"] for gpu in visible_gpus() if gpu.get("memory_bytes")]
+    if device == "cpu" or not sizes:
+        raise Failure("the memory of a rank is not known here; give it as --memory 80GB")
+    return float(min(sizes))

@@ -1,0 +1,146 @@
+"""Asks for the memory of a step, of a workload whose batch or one of whose axes takes a size.
+
+A dry run answers for any number of ranks; ranks that try answer for this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import final
+
+from spbench.errors import Failure
+from spbench.launch.launcher import Deadlines, Launcher, status_and_cause
+from spbench.launch.local import LocalLauncher, read_samples
+from spbench.projection.capacity import BATCH, Capacity, Peak, PeakOf, capacity_of
+from spbench.projection.trace import work
+from spbench.results.temporary import temporary_folder
+from spbench.strategies.registry import load
+from spbench.sweep.devices import least_capability, visible_gpus
+from spbench.sweep.plan import job_of
+from spbench.workload.case import COUNTED, Case, Device
+from spbench.workload.catalogue import with_settings
+from spbench.workload.workload import Workload
+
+STARVED = ("oom", "host_oom")
+OUT_OF_MEMORY = "out of memory"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MemoryQuestion:
+    """A strategy on some ranks, and what may grow."""
+
+    workload: Workload
+    strategy: str
+    ranks: int
+    grows: str
+    """``batch``, or the name of an axis."""
+
+    def grown(self, size: int) -> Workload:
+        """The workload of this size. Raises Failure where there is none."""
+        key = BATCH if self.grows == BATCH else f"axes.{self.grows}"
+        return with_settings(self.workload, [f"{key}={size}"])
+
+    def why_not(self, workload: Workload) -> str | None:
+        """Why the strategy cannot run it; None if it can."""
+        strategy = load(self.strategy)
+        return strategy.misfit(workload) or strategy.why_not(workload, self.ranks)
+
+    def answer(self, size: int, held_bytes: Callable[[Workload], Peak]) -> Peak:
+        """The peak at ``size``, by ``held_bytes`` of a workload that can run."""
+        try:
+            grown = self.grown(size)
+        except Failure as error:
+            return Peak(held_bytes=None, why_not=str(error))
+        why_not = self.why_not(grown)
+        return held_bytes(grown) if why_not is None else Peak(held_bytes=None, why_not=why_not)
+
+    def foreseen(self, size: int) -> Peak:
+        """By a dry run of the busiest rank."""
+
+        def held(grown: Workload) -> Peak:
+            memory = work(grown, load(self.strategy), self.ranks, with_memory=True).memory
+            assert memory is not None
+            return Peak(held_bytes=memory.peak)
+
+        return self.answer(size, held)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Trials:
+    """Ranks that try: one counted step behind the gate, on this machine."""
+
+    launcher: Launcher
+    folder: Path
+    device: Device
+    deadlines: Deadlines
+
+    def tried(self, question: MemoryQuestion, size: int) -> Peak:
+        """By a launch. Raises Failure where it fails for want of something other than memory."""
+        return question.answer(size, lambda grown: self._launch(question, grown, size))
+
+    def _launch(self, question: MemoryQuestion, grown: Workload, size: int) -> Peak:
+        case = Case(
+            workload=grown,
+            strategy=question.strategy,
+            ranks=question.ranks,
+            device=self.device,
+            budget=COUNTED,
+        )
+        job = job_of(case, self.deadlines, least_capability(visible_gpus()))
+        folder = self.folder / f"{case.key}"
+        launched = self.launcher.run(job, folder)
+        samples = read_samples(job, folder)
+        status, cause = status_and_cause(launched, samples, job)
+        if status in STARVED:
+            return Peak(held_bytes=None, why_not=OUT_OF_MEMORY)
+        if status != "ok":
+            where = f"{question.strategy} on {question.ranks} ranks, {question.grows} {size}"
+            raise Failure(f"{where}: {status}: {cause}")
+        return Peak(held_bytes=max(sample.peak_allocated_bytes or 0 for sample in samples))
+
+
+def questions(
+    workload: Workload, strategies: Sequence[str], ranks: Sequence[int], grows: Sequence[str]
+) -> list[MemoryQuestion]:
+    """What may grow, then ranks, then strategies in the order given."""
+    return [
+        MemoryQuestion(workload=workload, strategy=name, ranks=count, grows=what)
+        for what in grows
+        for count in ranks
+        for name in strategies
+    ]
+
+
+def foreseen(asked: Sequence[MemoryQuestion], budget_bytes: float) -> list[Capacity]:
+    """Capacities by dry runs."""
+    return [_capacity(each, each.foreseen, budget_bytes) for each in asked]
+
+
+def tried(
+    asked: Sequence[MemoryQuestion], budget_bytes: float, device: Device, deadlines: Deadlines
+) -> list[Capacity]:
+    """Capacities by launches on this machine. Raises Failure where one fails otherwise."""
+    with temporary_folder("spbench-capacity-") as folder:
+        launcher = LocalLauncher(folder / "launcher.log")
+        with closing(launcher):
+            ranks = Trials(launcher=launcher, folder=folder, device=device, deadlines=deadlines)
+            return [_capacity(x, partial(ranks.tried, x), budget_bytes) for x in asked]
+
+
+def _capacity(asked: MemoryQuestion, peak_of: PeakOf, budget_bytes: float) -> Capacity:
+    """An axis grows by the number of ranks, so that shards are even; a batch by 1."""
+    step = 1 if asked.grows == BATCH else asked.ranks
+    return capacity_of(
+        peak_of,
+        budget_bytes,
+        strategy=asked.strategy,
+        ranks=asked.ranks,
+        grows=asked.grows,
+        step=step,
+    )

@@ -1,0 +1,80 @@
+"""Which workloads are asked about, and what a launch that tries one tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spbench.errors import Failure
+from spbench.launch.launcher import Deadlines, LaunchResult
+from spbench.projection.capacity import Peak
+from spbench.projection.memory_question import OUT_OF_MEMORY, MemoryQuestion, Trials
+from spbench.results.sample import RowStatus, Sample, sample_path, write_atomically
+from spbench.workload.case import Job
+from spbench.workload.catalogue import find
+
+SMALL = find("dsp-720m-small")
+
+
+def asked(grows: str, strategy: str = "dsp", ranks: int = 2) -> MemoryQuestion:
+    return MemoryQuestion(workload=SMALL, strategy=strategy, ranks=ranks, grows=grows)
+
+
+def test_a_batch_or_an_axis_takes_the_size() -> None:
+    assert asked("batch").grown(5).batch == 5
+    axis = next(iter(SMALL.axes))
+    assert asked(axis).grown(48).axes == {**SMALL.axes, axis: 48}
+
+
+def test_what_cannot_run_says_why_and_is_not_asked_about() -> None:
+    def never(_: object) -> Peak:
+        raise AssertionError
+
+    refused = asked("batch", ranks=3 * 2**20).answer(1, never)
+    assert refused.held_bytes is None and refused.why_not
+    too_large = asked(next(iter(SMALL.axes))).answer(2**31, never)
+    assert too_large.held_bytes is None and too_large.why_not
+
+
+class Launcher:
+    """Ends as it is told, with a file of each rank."""
+
+    def __init__(self, status: RowStatus) -> None:
+        self.status = status
+        self.jobs: list[Job] = []
+
+    def run(self, job: Job, folder: Path) -> LaunchResult:
+        self.jobs.append(job)
+        folder.mkdir(parents=True)
+        for rank in range(job.ranks):
+            sample = Sample(
+                rank=rank, status=self.status, reason="why", peak_allocated_bytes=100 + rank
+            )
+            write_atomically(sample_path(folder, rank), sample.model_dump_json())
+        return LaunchResult(ok=self.status == "ok")
+
+
+@pytest.mark.parametrize(
+    ("status", "peak"),
+    [("ok", Peak(held_bytes=101)), ("oom", Peak(held_bytes=None, why_not=OUT_OF_MEMORY))],
+)
+def test_a_try_gives_the_busiest_ranks_peak_or_is_out_of_memory(
+    tmp_path: Path, status: RowStatus, peak: Peak
+) -> None:
+    launcher = Launcher(status)
+    trials = Trials(launcher=launcher, folder=tmp_path, device="cpu", deadlines=Deadlines())  # type: ignore[arg-type]
+    assert trials.tried(asked("batch"), 3) == peak
+    (job,) = launcher.jobs
+    assert job.case is not None and job.case.workload.batch == 3
+
+
+def test_a_try_that_fails_otherwise_is_an_error(tmp_path: Path) -> None:
+    trials = Trials(
+        launcher=Launcher("wrong_result"),  # type: ignore[arg-type]
+        folder=tmp_path,
+        device="cpu",
+        deadlines=Deadlines(),
+    )
+    with pytest.raises(Failure, match="dsp on 2 ranks, batch 3: wrong_result"):
+        trials.tried(asked("batch"), 3)
