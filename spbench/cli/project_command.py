@@ -71,7 +71,9 @@ def command(
         from spbench.projection.project import project, works
     mode = Mode(compiled=compiled, attention_kernel=kernel)
     place = find(cluster)
-    rows = [each.data for each in project(chosen, place, names, ranks, mode, works())]
+    rows = [
+        each.data for each in project(chosen, place, names, ranks, mode, works(with_memory=True))
+    ]
     if as_json:
         print_json(rows)
     elif as_csv:

@@ -77,12 +77,12 @@ class Projection:
         }
 
 
-def works() -> WorkOf:
+def works(*, with_memory: bool = False) -> WorkOf:
     """A function that dry-runs each strategy once for each workload and number of ranks."""
 
     @cache
     def known(workload: Workload, strategy: str, ranks: int) -> Work:
-        return work(workload, load(strategy), ranks)
+        return work(workload, load(strategy), ranks, with_memory=with_memory)
 
     return known
 
