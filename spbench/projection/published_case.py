@@ -26,7 +26,7 @@ FASTER_PRODUCTS = {"nvfp4": 2.5, "fp8": 1.6, "linear": 1.4}
 the specified 4 and 2 times is lost to casts and memory."""
 NEUTRAL = {"packed_qkv", "pattern", "anything", "offload", "fsdp", "framework"}
 """Options that change no term, or one that is hidden: weights that are gathered or loaded ahead."""
-KNOWN = NEUTRAL | {"compiled", "async", "fp8", "blockwise", "checkpointing"}
+KNOWN = NEUTRAL | {"compiled", "async", "fp8", "blockwise", "checkpointing", "unbalanced"}
 
 
 @final
@@ -71,13 +71,19 @@ def counterpart(point: Point, cell: PublishedCell, case: PublishedCase) -> Count
     if cell.ranks % groups:
         raise Failure(f"mesh {beside} does not divide {cell.ranks} GPUs")
     facts = point.workload | cell.set
+    needed = (
+        ("heads", "kv_heads", "head_dim", "batch", "seq") if point.op == "attention" else ("batch",)
+    )
+    if unknown := [name for name in needed if not facts.get(name)]:
+        raise Failure(f"{', '.join(unknown)}: not known")
     dtype = str(facts.get("dtype") or "bfloat16")
     low = "fp8" if case.options.get("fp8") == "linear" else ""
     strategy, unmasked = _strategy(case.strategy)
+    is_uneven = bool(case.options.get("unbalanced"))
     is_blockwise = bool(case.options.get("blockwise"))
     return Counterpart(
         cluster=cluster_of(point.hardware),
-        workload=_workload(point, facts, case, unmasked=unmasked),
+        workload=_workload(point, facts, case, unmasked=unmasked or is_uneven),
         strategy=strategy,
         kernels_of=strategy.replace(GATHERING, MERGING) if is_blockwise else strategy,
         ranks=1 if case.strategy == "none" else cell.ranks // groups,
@@ -116,7 +122,9 @@ def _workload(
     }
     if point.op == "attention":
         return _attention(facts, run, unmasked=unmasked)
-    whole = find(model_of(str(facts["model"])))
+    whole = find(model_of(str(facts.get("model"))))
+    if unmasked and any(each.causal for each in whole.attentions):
+        raise Failure("contiguous shards of a causal model are not modelled")
     cfg = case.mesh.get("cfg", 1)
     data = whole.model_dump(mode="json", by_alias=True) | run
     data |= {"batch": facts["batch"], "guidance": max(1, (facts.get("guidance") or 1) // cfg)}

@@ -140,3 +140,22 @@ def test_the_packaged_points_can_be_read() -> None:
     points = read(default_folder())
     assert len(points) == 77
     assert sum(each.complete for each in points) == 32
+
+
+def test_a_point_without_its_shape_says_what_it_lacks(tmp_path: Path) -> None:
+    """A fact that is missing is named, whatever the point says of itself."""
+    group = score(point(tmp_path, **{"heads: 8, ": "heads: null, "}), by_hand)
+    assert group.cases[0].why_not == "heads: not known"
+
+
+def test_contiguous_causal_shards_wait_for_the_last_rank(tmp_path: Path) -> None:
+    """A gather of contiguous shards has the kernels of attention without a mask."""
+    asked: list[Workload] = []
+
+    def listen(workload: Workload, strategy: str, ranks: int) -> Work:
+        asked.append(workload)
+        return by_hand(workload, "ring", ranks)
+
+    changes = {"causal: false": "causal: true", "{magic: true}": "{unbalanced: true}"}
+    score(point(tmp_path, **changes), listen)
+    assert [each.attentions[0].causal for each in asked] == [True, True, False]
