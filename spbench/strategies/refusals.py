@@ -96,7 +96,11 @@ def groups_why_not(ranks: int, **sizes: str) -> str | None:
     ((option, size),) = sizes.items()
     if size == "auto" or ranks % int(size) == 0:
         return None
-    return f"{ranks} ranks do not make groups of {option}={size}; use a multiple of {size} ranks"
+    fit = ", ".join(str(n) for n in range(1, ranks + 1) if ranks % n == 0)
+    return (
+        f"{ranks} ranks do not make groups of {option}={size}; {option} may be {fit}, or "
+        f"use a multiple of {size} ranks"
+    )
 
 
 def across_misfit(across: str, known: Sequence[str]) -> str | None:
