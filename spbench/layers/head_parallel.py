@@ -38,8 +38,7 @@ def attend_by_heads(
     """Attention of (B, *axes, Z, D) with the sharded axis whole and the heads shared out.
 
     Among other groups of ranks the axis is whole only within this one: ``attend`` does the rest.
-    ``pads``: where heads do not divide, heads of zeros come behind them, which are sent and
-    computed as all are, and taken off the result.
+    ``pads``: heads of zeros come behind where heads do not divide, and are taken off the result.
     """
     dim = q.ndim - 2
     if pads:
@@ -54,8 +53,7 @@ def attend_by_heads(
     )
     k, v = shares.matched(k, comm.rank), shares.matched(v, comm.rank)
     out = (attend or attend_whole)(q, k, v, mine)
-    (out,) = comm.switch(out, before=queries, after=shard, outermost=shard.dim)
-    return out
+    return comm.switch(out, before=queries, after=shard, outermost=shard.dim)[0]
 
 
 def _padded(
@@ -71,8 +69,7 @@ def _padded(
 
 
 def _with_zeros(x: Tensor, heads: int) -> Tensor:
-    more = heads - x.shape[-2]
-    return in_memory_order(lambda x: F.pad(x, (0, 0, 0, more)), x, 2)
+    return in_memory_order(lambda x: F.pad(x, (0, 0, 0, heads - x.shape[-2])), x, 2)
 
 
 def bias_of_heads(scores: Scores, queries: Sizes, comm: Collectives) -> Scores:

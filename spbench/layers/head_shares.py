@@ -101,14 +101,6 @@ def all_heads(workload: Workload, ranks: int, pads: bool) -> Workload:
     return workload.model_copy(update=sizes)
 
 
-def padding_in_words(workload: Workload, ranks: int, pads: bool) -> str:
-    """What padding costs; blank where heads divide."""
-    had, heads = workload.heads, all_heads(workload, ranks, pads).heads
-    if had == heads:
-        return ""
-    return f"{had} heads are padded to {heads}, {heads / had:.2f} times the work of attention"
-
-
 @cache
 def share_heads(heads: int, key_heads: int, ranks: int) -> HeadShares:
     """Shares of whole groups where those are as even as can be, else of single query heads."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, final
 
 from torch import Tensor, nn
@@ -104,7 +103,7 @@ class Strategy(ABC):
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
     ) -> Traffic:
         """Transfers of ``sublayer`` while ``axis`` is sharded; by default, of its side input."""
-        return gather_traffic(sublayer, workload, partial(self.shard, workload, ranks=ranks))
+        return gather_traffic(sublayer, workload, lambda along: self.shard(workload, along, ranks))
 
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
         """The projection into a sublayer: (…, H) and the current shard -> (…, *out)."""

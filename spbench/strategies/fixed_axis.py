@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar, final
 
+from spbench.layers.head_shares import all_heads
 from spbench.strategies.base import Layout, Strategy
 from spbench.strategies.switches import transfers_of
 from spbench.workload.block import Sublayer
@@ -89,6 +90,14 @@ class FixedAxis(Strategy, ABC):
         if self.shard_axis != AUTO:
             return (self.shard_axis,)
         return [a for a in workload.axes if self.why_not_along(a, workload, ranks) is None]
+
+
+def padding_in_words(workload: Workload, ranks: int, pads: bool) -> str:
+    """What padding costs; blank where heads divide."""
+    had, heads = workload.heads, all_heads(workload, ranks, pads).heads
+    if had == heads:
+        return ""
+    return f"{had} heads are padded to {heads}, {heads / had:.2f} times the work of attention"
 
 
 @lru_cache(maxsize=100)

@@ -14,7 +14,6 @@ from spbench.errors import Failure
 from spbench.strategies.other_names import own_name
 from spbench.strategies.plug_ins import broken, class_at, class_of, plug_ins
 from spbench.text import did_you_mean
-from spbench.workload.mesh import CaseMesh
 from spbench.workload.yaml_lines import short
 
 if TYPE_CHECKING:
@@ -111,16 +110,6 @@ def load(text: str) -> Strategy:
     return strategy
 
 
-def in_mesh(text: str, mesh: CaseMesh) -> Strategy:
-    """The strategy of a case, with what lies around it. Imports torch. Raises as ``load`` does."""
-    own = load(text)
-    if mesh.cfg == 1:
-        return own
-    from spbench.strategies.branch_groups import BranchGroups  # torch, for its base
-
-    return BranchGroups(own=own, cfg=mesh.cfg)
-
-
 FLAGS: Mapping[str | None, bool] = {None: True, "true": True, "false": False}
 
 
@@ -133,9 +122,7 @@ def _parse(name: str, option: str, value: str | None, default: Any) -> Any:
             f"{name}:{option}={value}: a flag; write {option}, or =true, =false"
         )
     if not value:
-        raise UnknownStrategyError(
-            f"{name}:{option} needs a value, as in {name}:{option}={default}"
-        )
+        raise UnknownStrategyError(f"{name}:{option} needs a value: {name}:{option}={default}")
     try:
         return type(default)(value)
     except ValueError:

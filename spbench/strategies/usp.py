@@ -4,7 +4,6 @@ In a group of U neighbours the sharded axis becomes whole and heads are shared o
 Across groups, ranks with the same heads attend as in a ring, a K/V gather or Attention2D.
 
     q, k, v   (B, S/N, Z, D)   --switch in the group-->   (B, U S/N, Z/U, D)
-    attention of Z/U heads across N/U groups
     out       (B, U S/N, Z/U, D)   --switch-->   (B, S/N, Z, D)         (U - 1) / U of M / N sent
 """
 
@@ -21,10 +20,8 @@ from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
 from spbench.layers.head_groups import HEADS, Across, first_cost, traffic_in_groups
 from spbench.layers.head_parallel import attend_by_heads
-from spbench.layers.head_shares import padding_in_words
 from spbench.strategies import refusals
-from spbench.strategies.fixed_axis import AUTO, FixedAxis, Known
-from spbench.strategies.refusals import groups_why_not, heads_why_not
+from spbench.strategies.fixed_axis import AUTO, FixedAxis, Known, padding_in_words
 from spbench.strategies.registry import ACROSS, load
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.mesh import Mesh
@@ -36,13 +33,12 @@ from spbench.workload.workload import Workload
 @final
 @dataclass(frozen=True, kw_only=True)
 class USP(FixedAxis):
-    """With groups of ``ulysses`` ranks, by default of as many as send the fewest bytes."""
+    """Groups of ``ulysses`` ranks, by default for the fewest bytes; ``padded``: of equal heads."""
 
     ulysses: str = AUTO
     across: str = ACROSS[0]
     rows: str = AUTO
     padded: bool = False
-    """Whether heads that do not divide are padded, where otherwise ranks have unequal numbers."""
 
     @cached_property
     def other(self) -> FixedAxis:
@@ -55,16 +51,16 @@ class USP(FixedAxis):
         return unfit or refusals.size_misfit(ulysses=self.ulysses) or self.other.misfit(workload)
 
     def why_not(self, workload: Workload, ranks: int) -> str | None:
-        unfit = groups_why_not(ranks, ulysses=self.ulysses)
+        unfit = refusals.groups_why_not(ranks, ulysses=self.ulysses)
         if not unfit and self.ulysses != AUTO:
             size = int(self.ulysses)
-            unfit = heads_why_not(workload, size) or self.other.why_not(workload, ranks // size)
+            unfit = refusals.heads_why_not(workload, size)
+            unfit = unfit or self.other.why_not(workload, ranks // size)
         return unfit or super().why_not(workload, ranks)
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
-        unfit = refusals.grouped_why_not(axis, workload) or self.other.why_not_along(
-            axis, workload, 1
-        )
+        unfit = refusals.grouped_why_not(axis, workload)
+        unfit = unfit or self.other.why_not_along(axis, workload, 1)
         return super().why_not_along(axis, workload, ranks) or unfit
 
     def mesh(self, workload: Workload, ranks: int) -> dict[str, int]:
@@ -73,9 +69,8 @@ class USP(FixedAxis):
         return {**(across if len(across) > 1 else {self.across: ranks // size}), HEADS: size}
 
     def _group_size(self, workload: Workload, ranks: int) -> int:
-        if self.ulysses != AUTO:
-            return int(self.ulysses)
-        return _cheapest(self, Known.of(workload), ranks)
+        fixed = self.ulysses != AUTO
+        return int(self.ulysses) if fixed else _cheapest(self, Known.of(workload), ranks)
 
     def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
         size = self._group_size(workload, ranks)
@@ -86,9 +81,8 @@ class USP(FixedAxis):
         return self.other.text_shard(workload, ranks // size).split(size)
 
     def notes(self, workload: Workload, ranks: int) -> str:
-        size = self._group_size(workload, ranks)
-        padding = padding_in_words(workload, size, self.padded)
-        return "; ".join(filter(None, [padding, self.other.notes(workload, ranks // size)]))
+        padding = padding_in_words(workload, size := self._group_size(workload, ranks), self.padded)
+        return padding or self.other.notes(workload, ranks // size)
 
     def sublayer_traffic(
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int

@@ -21,8 +21,8 @@ from spbench.results.environment import numa_binding
 from spbench.results.sample import Checked, Sample
 from spbench.results.variables import of_a_rank, shown
 from spbench.strategies.base import Strategy
+from spbench.strategies.meshed import in_mesh
 from spbench.strategies.plan_check import why_not_cheapest
-from spbench.strategies.registry import in_mesh
 from spbench.worker.gate import run_gate
 from spbench.worker.gate_result import GateResult
 from spbench.worker.measure import measure
