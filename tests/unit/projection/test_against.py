@@ -145,7 +145,7 @@ def test_the_packaged_points_can_be_read() -> None:
 def test_a_point_without_its_shape_says_what_it_lacks(tmp_path: Path) -> None:
     """A fact that is missing is named, whatever the point says of itself."""
     group = score(point(tmp_path, **{"heads: 8, ": "heads: null, "}), by_hand)
-    assert group.cases[0].why_not == "heads: not known"
+    assert group.cases[0].why_not == "heads, kv_heads: not known"
 
 
 def test_contiguous_causal_shards_wait_for_the_last_rank(tmp_path: Path) -> None:
