@@ -8,15 +8,21 @@ import torch
 from torch import Tensor
 
 
-def summed_products(products: Sequence[tuple[slice, Tensor, Tensor]], length: int) -> Tensor:
-    """(b, length, D) from products that belong to slices of it, summed in float32 at least."""
+def summed_products(
+    products: Sequence[tuple[slice, Tensor, Tensor]], length: int, dim: int
+) -> Tensor:
+    """(b, m, n), which has ``length`` along ``dim``, from products that belong to slices of it.
+
+    They are summed in float32 at least.
+    """
     (_, left, right), *more = products
-    if not more and left.shape[1] == length:
+    shape = [len(left), left.shape[1], right.shape[2]]
+    if not more and shape[dim] == length:
         return left @ right
-    dtype = torch.promote_types(left.dtype, torch.float32)
-    total = left.new_zeros(len(left), length, right.shape[-1], dtype=dtype)
+    shape[dim] = length
+    total = left.new_zeros(shape, dtype=torch.promote_types(left.dtype, torch.float32))
     for place, left, right in products:
-        add_product_(total[:, place], left, right)
+        add_product_(total.narrow(dim, place.start, place.stop - place.start), left, right)
     return total.to(right.dtype)
 
 

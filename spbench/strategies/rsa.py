@@ -70,7 +70,7 @@ class _Rings(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
         bias, rows, comm, ctx.scatter = how
-        scaled, keys = rows.fold(q) * q.shape[-1] ** -0.5, rows.fold_keys(k)
+        scaled, keys = rows.fold(q * q.shape[-1] ** -0.5), rows.fold_keys(k)
         scores = rows.mask_(rows.product(scaled, comm.ring(keys, rows.keys), hidden=-torch.inf))
         if bias is not None:
             rows.add_bias_(scores, bias)
@@ -90,17 +90,18 @@ class _Rings(torch.autograd.Function):
         d_weights = rows.product(d_out, comm.ring(values, rows.keys), hidden=0.0)
         d_scores = softmax_backward_(d_weights, weights)
         d_q = rows.times_keys(d_scores, comm.ring(keys, rows.keys)).mul_(grad.shape[-1] ** -0.5)
-        d_v = _start_sum(weights, d_out, rows, comm, ctx.scatter)  # behind both rings
-        d_k = _start_sum(d_scores, scaled, rows, comm, ctx.scatter)
+        d_v = _start_sum(d_out, weights, rows, comm, ctx.scatter)  # behind both rings
+        d_k = _start_sum(scaled, d_scores, rows, comm, ctx.scatter)
         d_bias = rows.bias_gradient(d_scores) if ctx.biased else None
         d_keys = (rows.unfold_keys(each.wait()) for each in (d_k, d_v))
         return rows.unfold(d_q).flatten(-3, -2), *d_keys, d_bias, None, None, None
 
 
-def _start_sum(row: Tensor, right: Tensor, rows: Rows, comm: Collectives, scatter: bool) -> Pending:
+def _start_sum(left: Tensor, row: Tensor, rows: Rows, comm: Collectives, scatter: bool) -> Pending:
     """Starts to sum a gradient of all keys or values over the ranks; gives this rank's part."""
-    partial = rows.transposed_product(row, right)
+    partial = rows.turned_product(left, row)
+    by_position = partial.permute(2, 0, 1)
     if scatter:
-        return comm.start_reduce_scatter(partial.transpose(0, 1), rows.keys)
-    summed = partial.narrow(1, rows.keys.offset(comm.rank), rows.keys.sizes[comm.rank])
-    return Pending(comm.all_reduce_(partial), summed.transpose(0, 1))
+        return comm.start_reduce_scatter(by_position, rows.keys)
+    mine = by_position.narrow(0, rows.keys.offset(comm.rank), rows.keys.sizes[comm.rank])
+    return Pending(comm.all_reduce_(partial), mine)

@@ -288,13 +288,13 @@ def test_gradients_round_the_ring_the_wrong_way(monkeypatch: pytest.MonkeyPatch)
     """dK and dV delivered to the mirrored rank: right at N = 2, wrong from N = 3."""
 
     def wrong(
-        row: Tensor, right: Tensor, rows: Rows, comm: Collectives, scatter: bool
+        left: Tensor, row: Tensor, rows: Rows, comm: Collectives, scatter: bool
     ) -> collectives.Pending:
-        partial = rows.transposed_product(row, right)
+        partial = rows.turned_product(left, row)
         comm.all_reduce_(partial).wait()
         mirrored = -comm.rank % comm.size
-        mine = partial.narrow(1, rows.keys.offset(mirrored), rows.keys.sizes[comm.rank])
-        return collectives.Pending(_Nothing(), mine.transpose(0, 1))
+        mine = partial.narrow(2, rows.keys.offset(mirrored), rows.keys.sizes[comm.rank])
+        return collectives.Pending(_Nothing(), mine.permute(2, 0, 1))
 
     monkeypatch.setattr(rsa, "_start_sum", wrong)
     even = {"axes": "{time: 6, space: 12}", "dtype": "float64"}

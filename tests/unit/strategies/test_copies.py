@@ -63,8 +63,8 @@ def test_as_few_as_can_be(strategy: str, axis: str) -> None:
 @pytest.mark.parametrize("strategy", LIMITS)
 def test_attention_clones_nothing(strategy: str, axis: str) -> None:
     """Elsewhere autograd joins the gradients of q, k and v, once for each attention; RSA puts its
-    queries and its output in the order of its products, and of the activation."""
-    own = {"layers/ring_scores.py: fold": 1, "layers/memory_order.py: put_outermost": 1}
+    output in the order of the activation."""
+    own = {"layers/memory_order.py: put_outermost": 1}
     expected = {"worker/step.py: __call__": 2} | (own if strategy == "rsa" else {})
     for batch in (1, 2):
         elsewhere = seen(strategy, axis, batch, "train").elsewhere

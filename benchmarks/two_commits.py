@@ -1,0 +1,172 @@
+"""Compares the processor time of a step in this tree with that in another checkout, in turn.
+
+    git worktree add --detach /tmp/base 0e84c56
+    python benchmarks/two_commits.py /tmp/base [-s rsa] [--ranks 2] [--pairs 7] [--set batch=2]
+    python benchmarks/two_commits.py /tmp/base -s rsa --operations
+
+Ranks of both trees live side by side, and one tree's wait while the other's run a step, ABBA. A
+pair compares the processor time of all ranks over a few steps, which other work on the machine
+disturbs less than the clock; the median of the pairs counts. With ``--operations`` a profile of
+rank 0 follows instead: calls and processor time of each operation in one step of either tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, final
+
+WARM_UP, PROFILES = 3, 9
+"""Profiled steps; each operation's least time counts, since the profiler has but the clock."""
+HERE = Path(__file__).resolve().parent.parent
+
+
+@final
+class Ranks:
+    """The ranks of one tree as processes, which run steps when they are asked to."""
+
+    def __init__(self, tree: Path, words: Sequence[str], ranks: int) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        shared = {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks)}
+        shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        self._ranks = [
+            subprocess.Popen(
+                [sys.executable, __file__, "--as-rank", *words],
+                env=os.environ | shared | {"RANK": str(rank)},
+                cwd=tree,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(ranks)
+        ]
+
+    def ask(self, request: str) -> list[Any]:
+        """What each rank answers."""
+        for rank in self._ranks:
+            assert rank.stdin is not None
+            rank.stdin.write(request + "\n")
+            rank.stdin.flush()
+        lines = [rank.stdout.readline() for rank in self._ranks if rank.stdout is not None]
+        return [json.loads(line) for line in lines]
+
+    def close(self) -> None:
+        for rank in self._ranks:
+            rank.communicate("\n")
+
+
+def as_rank(strategy: str, workload: str, settings: Sequence[str]) -> None:
+    """Answers requests for a ``step`` or a ``profile``; ends at a blank one."""
+    import torch
+
+    from spbench.comm.group import ProcessGroup
+    from spbench.strategies.registry import load
+    from spbench.worker.step import Step
+    from spbench.workload.catalogue import find, with_settings
+
+    torch.set_num_threads(1)
+    group = ProcessGroup(torch.device("cpu"), 600.0)
+    step = Step(
+        with_settings(find(workload), list(settings)),
+        load(strategy),
+        group.transports,
+        group.device,
+    )
+    given = step.seeded_inputs()
+    for line in sys.stdin:
+        request = line.strip()
+        if not request:
+            break
+        if request == "profile":
+            answer: Any = {}
+            for _ in range(PROFILES):
+                with torch.profiler.profile() as seen:
+                    step(*given)
+                for each in seen.key_averages():
+                    least = answer.get(each.key, (0, math.inf))[1]
+                    answer[each.key] = each.count, min(least, each.self_cpu_time_total / 1e3)
+        else:
+            group.barrier()
+            began_s = time.process_time()
+            step(*given)
+            answer = (time.process_time() - began_s) * 1e3
+        print(json.dumps(answer), flush=True)
+
+
+def compare(head: Ranks, base: Ranks, pairs: int, steps: int) -> tuple[list[float], list[float]]:
+    """Milliseconds of processor time of all ranks, in each tree and pair of ``steps`` of each."""
+    taken_ms: tuple[list[float], list[float]] = ([], [])
+    for _ in range(pairs):
+        pair_ms = [0.0, 0.0]
+        for step in range(steps):
+            order = ((0, head), (1, base)) if step % 2 else ((1, base), (0, head))
+            for which, ranks in order:
+                pair_ms[which] += sum(ranks.ask("step")) / steps
+        for each, of_pair_ms in zip(taken_ms, pair_ms, strict=True):
+            each.append(of_pair_ms)
+    return taken_ms
+
+
+def operations(head: Ranks, base: Ranks, most: int = 30) -> list[str]:
+    """Calls and processor time of each operation, those that differ most first."""
+    ours, theirs = head.ask("profile")[0], base.ask("profile")[0]
+    names = sorted(
+        {*ours, *theirs},
+        key=lambda name: -abs(ours.get(name, (0, 0))[1] - theirs.get(name, (0, 0))[1]),
+    )
+    lines = [f"{'operation':52} {'calls':>11} {'ms':>15}   (here, base)"]
+    for name in names[:most]:
+        (count, ms), (base_count, base_ms) = ours.get(name, (0, 0)), theirs.get(name, (0, 0))
+        lines.append(f"{name[:52]:52} {count:5} {base_count:5} {ms:7.2f} {base_ms:7.2f}")
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("base", type=Path, nargs="?")
+    parser.add_argument("-s", "--strategy", default="rsa")
+    parser.add_argument("-w", "--workload", default="dsp-720m-small")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--operations", action="store_true")
+    parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
+    flags = parser.parse_args()
+    if flags.as_rank:
+        as_rank(flags.strategy, flags.workload, flags.set)
+        return 0
+    words = ["-s", flags.strategy, "-w", flags.workload]
+    words += [word for each in flags.set for word in ("--set", each)]
+    head, base = (Ranks(tree, words, flags.ranks) for tree in (HERE, flags.base.resolve()))
+    for each in (head, base) * WARM_UP:
+        each.ask("step")
+    if flags.operations:
+        print(*operations(head, base), sep="\n")
+    else:
+        ours_ms, theirs_ms = compare(head, base, flags.pairs, flags.steps)
+        ratios = sorted(a / b for a, b in zip(ours_ms, theirs_ms, strict=True))
+        medians = [statistics.median(each) for each in (ours_ms, theirs_ms)]
+        print(
+            f"{flags.strategy} on {flags.ranks} ranks {' '.join(flags.set)}: "
+            f"{medians[0]:.1f} ms, base {medians[1]:.1f} ms, "
+            f"ratio {statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"
+        )
+    for each in (head, base):
+        each.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
