@@ -42,14 +42,14 @@ class AttentionGrid:
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Part:
         """Attention of the row's queries to the column's keys; without any: 0, of weight 0."""
+        if not self.causal:  # one tile
+            return attend_block(q, k, v)
         q, (k, v) = self._ordered(self.queries, q)[0], self._ordered(self.keys, k, v)
         wide = torch.promote_types(q.dtype, torch.float32)
         rows = q.new_zeros(q.shape, dtype=wide)
         total = Part(rows, rows.new_full(q.shape[:-1], -torch.inf))
         for queries, keys, causal in self.tiles:
             part = attend_block(*_cut(queries, q), *_cut(keys, k, v), causal=causal)
-            if len(self.tiles) == 1 and part.out.shape == q.shape:
-                return part
             merge(Part(*_cut(queries, *total)), part)
         return Part(*self._by_rank(self.queries, *total))
 
@@ -68,8 +68,10 @@ class AttentionGrid:
 
     def gradients(
         self, grad: Tensor, q: Tensor, out: Tensor, lse: Tensor, k: Tensor, v: Tensor
-    ) -> list[Tensor]:
+    ) -> Sequence[Tensor]:
         """What these keys add to dQ of the row, and these queries to dK and dV of the column."""
+        if not self.causal:
+            return block_gradients(grad, q, k, v, Part(out, lse))
         grad, q, out, lse = self._ordered(self.queries, grad, q, out, lse)
         k, v = self._ordered(self.keys, k, v)
         wide = torch.promote_types(q.dtype, torch.float32)

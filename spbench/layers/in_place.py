@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+
+from spbench.workload.sharding import runs_of, shard_sizes
+
+PARTS, LEAST_ELEMENTS = 8, 2**20
+"""Parts of a row of scores whose gradients are computed one after another, unless that makes them
+smaller than this: a processor's cache holds a part, and memory for a whole row costs more time."""
 
 
 def summed_products(
@@ -34,8 +40,14 @@ def add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
         total += left @ right
 
 
-def softmax_backward_(grad: Tensor, weights: Tensor) -> Tensor:
-    """Overwrites the gradient of softmax's result, ``weights``, with that of its input."""
-    aten = torch.ops.aten._softmax_backward_data.out
-    d_scores: Tensor = aten(grad, weights, -1, weights.dtype, grad_input=grad)
-    return d_scores
+def softmax_backward_(weights: Tensor, gradient_of: Callable[[slice], Tensor]) -> Tensor:
+    """Overwrites softmax's result (b, m, n) with the gradient of its input.
+
+    ``gradient_of``: that of some of the batch of ``weights``. No more of it is held at a time.
+    """
+    count = max(1, min(PARTS, len(weights), weights.numel() // LEAST_ELEMENTS))
+    for first, length in runs_of(shard_sizes(len(weights), count)):
+        part = slice(first, first + length)
+        grad, own = gradient_of(part), weights[part]
+        torch.ops.aten._softmax_backward_data.out(grad, own, -1, own.dtype, grad_input=own)
+    return weights

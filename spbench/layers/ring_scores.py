@@ -101,14 +101,8 @@ class Rows:
         return summed_products(tiles, row.shape[1], dim=1)
 
     def turned_product(self, left: Tensor, row: Tensor) -> Tensor:
-        """(b, rows, D)^T times (b, rows, S) as (b, D, S), without the tiles masked whole.
-
-        A CPU takes half as long for it as for its transpose, whose product it is as well.
-        """
-        turned = left.transpose(1, 2)
-        tiles = [
-            (columns, turned[:, :, rows], row[:, rows, columns]) for rows, columns in self.tiles
-        ]
+        """(b, rows, D)^T times (b, rows, S) as (b, D, S), which a CPU gives faster than (b, S, D)."""
+        tiles = [(columns, left[:, rows].mT, row[:, rows, columns]) for rows, columns in self.tiles]
         return summed_products(tiles, row.shape[2], dim=2)
 
     def mask_(self, scores: Tensor) -> Tensor:

@@ -116,7 +116,8 @@ class _Gathered(torch.autograd.Function):
         folding, keys, masked, comm = ctx.how
         gathered = kept.pop if kept else comm.start_all_gather(mine, keys).wait
         rows, d_q = (*(folding.fold(x) for x in (grad, q, out)), lse), None
-        d_whole = mine.new_zeros((keys.length, *mine.shape[1:]))
+        shape = keys.length, *mine.shape[1:]
+        d_whole = mine.new_zeros(shape) if masked else mine.new_empty(shape)
         for row, runs, block, causal in seen(mine, gathered, keys, comm.rank, masked):
             d_out, queries, *whole = (x[:, :, row:] for x in rows)
             given = d_out, queries, *unpack(block), Part(*whole)

@@ -87,19 +87,25 @@ class _Rings(torch.autograd.Function):
         scaled, keys, values, weights = ctx.saved_tensors
         rows, comm = ctx.rows, ctx.comm
         d_out = rows.fold(grad)
-        d_weights = rows.product(d_out, comm.ring(values, rows.keys), hidden=0.0)
-        d_scores = softmax_backward_(d_weights, weights)
+        sum_v = rows.turned_product(d_out, weights)
+        d_scores = _d_scores_(weights, d_out, comm.ring(values, rows.keys), rows)
         d_q = rows.times_keys(d_scores, comm.ring(keys, rows.keys)).mul_(grad.shape[-1] ** -0.5)
-        d_v = _start_sum(d_out, weights, rows, comm, ctx.scatter)  # behind both rings
-        d_k = _start_sum(scaled, d_scores, rows, comm, ctx.scatter)
+        d_v = _start_sum(sum_v, rows, comm, ctx.scatter)  # behind both rings
+        d_k = _start_sum(rows.turned_product(scaled, d_scores), rows, comm, ctx.scatter)
         d_bias = rows.bias_gradient(d_scores) if ctx.biased else None
         d_keys = (rows.unfold_keys(each.wait()) for each in (d_k, d_v))
         return rows.unfold(d_q).flatten(-3, -2), *d_keys, d_bias, None, None, None
 
 
-def _start_sum(left: Tensor, row: Tensor, rows: Rows, comm: Collectives, scatter: bool) -> Pending:
-    """Starts to sum a gradient of all keys or values over the ranks; gives this rank's part."""
-    partial = rows.turned_product(left, row)
+def _d_scores_(weights: Tensor, d_out: Tensor, values: Tensor, rows: Rows) -> Tensor:
+    """The gradient of the scores, in the memory of ``weights``."""
+    return softmax_backward_(
+        weights, lambda part: rows.product(d_out[part], values[:, part], hidden=0.0)
+    )
+
+
+def _start_sum(partial: Tensor, rows: Rows, comm: Collectives, scatter: bool) -> Pending:
+    """Starts to sum a gradient of all keys or values, (b, D, S); gives this rank's part of it."""
     by_position = partial.permute(2, 0, 1)
     if scatter:
         return comm.start_reduce_scatter(by_position, rows.keys)

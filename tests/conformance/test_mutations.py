@@ -287,10 +287,7 @@ def test_remainder_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gradients_round_the_ring_the_wrong_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """dK and dV delivered to the mirrored rank: right at N = 2, wrong from N = 3."""
 
-    def wrong(
-        left: Tensor, row: Tensor, rows: Rows, comm: Collectives, scatter: bool
-    ) -> collectives.Pending:
-        partial = rows.turned_product(left, row)
+    def wrong(partial: Tensor, rows: Rows, comm: Collectives, scatter: bool) -> collectives.Pending:
         comm.all_reduce_(partial).wait()
         mirrored = -comm.rank % comm.size
         mine = partial.narrow(2, rows.keys.offset(mirrored), rows.keys.sizes[comm.rank])
