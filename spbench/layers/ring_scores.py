@@ -101,7 +101,7 @@ class Rows:
         return summed_products(tiles, row.shape[1], dim=1)
 
     def turned_product(self, left: Tensor, row: Tensor) -> Tensor:
-        """(b, rows, D)^T times (b, rows, S) as (b, D, S), which a CPU gives faster than (b, S, D)."""
+        """(b, rows, D)^T times (b, rows, S) as (b, D, S); a CPU is slower with (b, S, D)."""
         tiles = [(columns, left[:, rows].mT, row[:, rows, columns]) for rows, columns in self.tiles]
         return summed_products(tiles, row.shape[2], dim=2)
 

@@ -24,6 +24,7 @@ AROUND = (
     "spbench/comm/",
     "spbench/layers/ring_scores.py: fold_keys",
     "spbench/layers/key_blocks.py",
+    "spbench/strategies/attention_2d.py: backward",
 )
 """Where copies are made for the sake of a collective."""
 PRODUCT = Path(spbench.__file__).parent

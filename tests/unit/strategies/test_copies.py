@@ -18,9 +18,13 @@ LIMITS = {
     "rsa": (2 * 2, 2 * 2),
     "ring": (1, 0),
     "kv-gather": (1, 2),
+    "attention-2d": (2, 3),
+    "usp:ulysses=2": (2 + 1, 3),
 }
 """The most in forward and in backward: one for each switch, two for each ring of whole rows, one
-for K and V as one message, two for their gradients as one."""
+for K and V as one message, two for their gradients as one. Ranks in rows and columns pack K and V,
+and the output for each rank of the row; in backward what goes to the row, the queries' gradient,
+and that of K and V. Groups of heads have the copies of Ulysses, and those of the ring across."""
 TABLE = "## Copies of activations around collectives"
 
 
