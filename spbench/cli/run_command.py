@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -20,6 +21,8 @@ from spbench.sweep.fault_check import announce_fault
 from spbench.sweep.plan import cells
 from spbench.sweep.resume import folder_for
 from spbench.sweep.run import Finished, run
+from spbench.workload.case import Cell
+from spbench.workload.predicted import RankWork
 from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 
 
@@ -52,7 +55,7 @@ from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 @click.option("--fresh", is_flag=True, help="Start a new folder beside an existing --out.")
 @click.option("--add", "adds", is_flag=True, help="Let --out hold several workloads or seeds.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the seconds of each phase of a launch.")
-@click.option("--dry-run", is_flag=True, help="Only show the cells and their predicted bytes.")
+@click.option("--dry-run", is_flag=True, help="Only show the cells, their bytes, work and memory.")
 @options.json_option
 @click.pass_context
 def command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> int:
@@ -69,9 +72,16 @@ def command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> in
         if request.cluster is None or request.cluster.is_head:
             folder_for(request, planned)
         before = foreseen(planned, request.nodes, request.deadlines.launch_s)
-        show_plan(planned, before.predictions, before.estimates, before.sentences, as_json=as_json)
+        known = before.predictions, before.estimates, before.sentences
+        show_plan(planned, *known, lambda: _works(planned), as_json=as_json)
         return DONE
     return show_finished(run(request, planned), as_json=as_json)
+
+
+def _works(planned: Sequence[Cell]) -> tuple[dict[str, RankWork], list[str]]:
+    from spbench.projection.rank_work import rank_works
+
+    return rank_works(planned)
 
 
 def show_finished(finished: Finished | None, *, as_json: bool) -> int:

@@ -1,10 +1,10 @@
-"""The dry run: cells of a run, and the bytes that each would send."""
+"""The dry run: cells of a run, the bytes that each would send, and the work of a rank."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,8 +14,8 @@ from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer, folded
 from spbench.report.progress import in_a_line
 from spbench.text import counted
-from spbench.workload.case import Cell
-from spbench.workload.predicted import Estimate, Prediction
+from spbench.workload.case import Case, Cell
+from spbench.workload.predicted import Estimate, Prediction, RankWork
 from spbench.workload.traffic import PHASES
 
 LABEL, NARROWEST = 16, 40
@@ -26,6 +26,10 @@ COLUMNS = (
 )
 SPARE = ("sharded axes", "grad MiB", "bwd MiB", "launches", "a launch", "memory MiB")
 """Columns left out where not all fit, in this order."""
+PARTS = ("parameters", "gradients", "optimizer", "activations", "temporaries")
+WORK_COLUMNS = ("strategy", "ranks", "GEMM Tflop", "attention Tflop", "kernels", "peak MiB", *PARTS)
+Works = Callable[[], tuple[Mapping[str, RankWork], Sequence[str]]]
+"""The work of each case by its key, and sentences on those without."""
 
 
 def show_plan(
@@ -33,10 +37,12 @@ def show_plan(
     predictions: Mapping[str, Prediction],
     estimates: Mapping[str, Estimate],
     foreseen: Sequence[str],
+    works: Works,
     *,
     as_json: bool,
 ) -> None:
-    """Prints the resolved workloads, each case with its predicted bytes, and what all will take.
+    """Prints the resolved workloads, each case with its predicted bytes, and what all will take;
+    then what the busiest rank of each computes and holds, which takes a second for each.
 
     ``predictions``, ``estimates``: by the keys of cases; none for a cell that cannot run.
     """
@@ -46,7 +52,10 @@ def show_plan(
         for cell, key in zip(cells, keys, strict=True)
     ]
     if as_json:
-        tables.print_json(rows)
+        known, _ = works()
+        tables.print_json(
+            [row | _work(known.get(key)) for row, key in zip(rows, keys, strict=True)]
+        )
         return
     out = tables.console()
     of_workloads: dict[str, list[dict[str, Any]]] = {}
@@ -63,6 +72,37 @@ def show_plan(
             tables.say(out, title)
         _show_cells(out, these)
     tables.say(out, *foreseen)
+    _show_works(out, cells, *works())
+
+
+def _show_works(
+    out: Console, cells: Sequence[Cell], known: Mapping[str, RankWork], sentences: Sequence[str]
+) -> None:
+    """A line for each case, below the workload's where there are several."""
+    of_workloads: dict[str, dict[str, list[str]]] = {}
+    for case in (cell.case for cell in cells if cell.case.key in known):
+        lines = of_workloads.setdefault(in_a_line(case.workload), {})
+        lines[case.key] = _work_cells(case, known[case.key])
+    if known:
+        tables.say(out, "a step on the busiest rank, counted; memory in MiB at its peak:")
+    for title, lines in of_workloads.items():
+        if len(of_workloads) > 1:
+            tables.say(out, title)
+        full = Grid(columns=WORK_COLUMNS, rows=[*lines.values()], words=(0,))
+        tables.show_fitting(out, fewer(full, ("kernels", *PARTS[::-1])))
+    tables.say(out, *sentences)
+
+
+def _work_cells(case: Case, done: RankWork) -> list[str]:
+    peak = done.peak_bytes
+    flops = [f"{done.flops[kind] / 1e12:.3g}" for kind in ("gemm", "attention")]
+    sizes = [units.mebibytes(size) for size in (sum(peak.values()), *map(peak.__getitem__, PARTS))]
+    return [case.strategy, str(case.ranks), *flops, f"{done.kernels:,}", *sizes]
+
+
+def _work(done: RankWork | None) -> dict[str, Any]:
+    names = ("flops", "kernels", "peak_bytes")
+    return {name: getattr(done, name) if done else None for name in names}
 
 
 def _show_cells(out: Console, rows: Sequence[dict[str, Any]]) -> None:

@@ -39,6 +39,20 @@ class Estimate:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class RankWork:
+    """What the busiest rank of a case computes and holds in a step."""
+
+    flops: Mapping[str, int]
+    """Operations by kind of kernel: of products (gemm), and of attention."""
+    kernels: int
+    """Launches of kernels."""
+    peak_bytes: Mapping[str, int]
+    """Bytes at the peak, by what holds them: parameters, gradients, optimizer, activations and
+    temporaries."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Sent:
     """One collective, and the bytes that the lane's rank sends in it."""
 

@@ -119,7 +119,11 @@ class Shard:
 
     def offset(self, rank: int) -> int:
         """First position of the shard of ``rank`` in rank order."""
-        return sum(self.sizes[:rank])
+        return self._offsets[rank]
+
+    @cached_property
+    def _offsets(self) -> Sizes:
+        return tuple(accumulate(self.sizes, initial=0))
 
     @property
     def scores(self) -> Sizes:

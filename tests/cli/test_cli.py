@@ -574,15 +574,18 @@ def test_a_dry_run_shows_every_cell(tmp_path: Path) -> None:
     assert len(cells) == 4
     assert cells["dsp", 8]["why_not"] is None
     assert cells["dsp", 8]["sent_bytes"]["forward"] > 0
+    assert cells["dsp", 8]["flops"]["gemm"] > cells["dsp", 8]["flops"]["attention"] > 0
+    assert cells["dsp", 8]["kernels"] > 50 and cells["dsp", 8]["peak_bytes"]["activations"] > 0
+    assert cells["ulysses", 8]["flops"] is cells["ulysses", 8]["peak_bytes"] is None
     assert "6 heads cannot be split over 8 ranks" in cells["ulysses", 8]["why_not"]
     assert not (tmp_path / "results").exists()
     done = spbench(tmp_path, "run", *words, "--dry-run", "--launches", "7", torch=True)
-    (row,) = (
-        line.split()
-        for line in done.out.splitlines()
-        if line.startswith(" dsp   ") and " 8 " in line
+    plan, counted = (
+        [line.split() for line in part.splitlines() if line.startswith(" dsp   ") and " 8 " in line]
+        for part in done.out.split("a step on the busiest rank, counted")
     )
-    assert row[:3] == ["dsp", "8", "7"]
+    assert [row[:3] for row in plan] == [["dsp", "8", "7"]]
+    assert [row[:2] for row in counted] == [["dsp", "8"]]
 
 
 SWEEP = """\
@@ -616,8 +619,8 @@ def test_a_dry_run_of_a_sweep_shows_every_cell(tmp_path: Path) -> None:
     assert [row["launch"] for row in rows] == [0] * 6 + [1] * 6
     assert all(row["sent_bytes"]["forward"] > 0 for row in rows)
     shown = spbench(tmp_path, *words, "--launches", "1", torch=True)
-    assert shown.out.count(" dsp  ") == 4
-    assert shown.out.count("latte-1-small depth=1: time 4 x space 256, ") == 2
+    assert shown.out.count(" dsp  ") == 2 * 4  # in the plan, and among what is counted
+    assert shown.out.count("latte-1-small depth=1: time 4 x space 256, ") == 2 * 2
 
 
 def test_a_sweep_of_small_forms_on_few_ranks() -> None:
