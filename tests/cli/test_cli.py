@@ -917,7 +917,7 @@ def test_strategies_are_named_once_each() -> None:
         "rsa:reduce-scatter",
     ]
     everyone = expand_names(["all"])
-    assert everyone[:4] == ["dsp", "ulysses", "megatron-sp", "rsa"]
+    assert everyone[:5] == ["dsp", "ulysses", "megatron-sp", "megatron-tp", "rsa"]
     assert expand_names(["rsa,all"]) == ["rsa", *[s for s in everyone if s != "rsa"]]
 
 
