@@ -12,6 +12,7 @@ from spbench.workload.workload import Workload
 def busiest(workload: Workload, strategy: Strategy, ranks: int) -> int:
     """The rank with the most positions over all sublayers, and scores of masked attentions; of
     equals the first, which has the most heads where these do not divide."""
+    strategy, workload, ranks = strategy.in_a_group(workload, ranks)
     axes = strategy.layout(workload, ranks)
     loads = [0.0] * ranks
     kinds = Counter(

@@ -30,7 +30,7 @@ from spbench.projection.unsent import UnsentTransport
 from spbench.projection.work import Kernel, Message, Work
 from spbench.strategies.base import Strategy
 from spbench.text import counted as in_words
-from spbench.workload.mesh import ALL, Mesh
+from spbench.workload.mesh import ALL, CFG, Mesh
 from spbench.workload.sent_counts import count
 from spbench.workload.traffic import Count, all_reduce_bytes
 from spbench.workload.workload import Workload
@@ -61,9 +61,9 @@ def work(
     rank = busiest(workload, strategy, ranks) if rank is None else rank
     total = _step(workload, strategy, ranks, rank)
     weights = _weights(workload, strategy, ranks, rank)
-    mesh = Mesh.of(strategy.mesh(workload, ranks))
+    mesh, (own, *_) = Mesh.of(strategy.mesh(workload, ranks)), strategy.in_a_group(workload, ranks)
     if workload.mode == "train":
-        total = total.plus(_gradients(weights, mesh, strategy.holds_whole))
+        total = total.plus(_gradients(weights, mesh, own.holds_whole))
         total = total.plus(_optimizer(weights, workload))
     traced = Work(
         mesh=mesh.axes, dtype=workload.dtype, kernels=total.kernels, messages=total.messages
@@ -110,8 +110,10 @@ def _weights(workload: Workload, strategy: Strategy, ranks: int, rank: int) -> l
     recorder = Recorder()
     transport = UnsentTransport(rank, ranks, recorder)
     with recorder, META:
-        comm = Collectives(transport, Mesh.of(strategy.mesh(workload, ranks)))
-        model = model_of(workload, strategy, comm).to(getattr(torch, workload.dtype))
+        mesh = Mesh.of(strategy.mesh(workload, ranks))
+        own, part, _ = strategy.in_a_group(workload, ranks)
+        comm = Collectives(transport, mesh).along(*mesh.without(CFG))
+        model = model_of(part, own, comm).to(getattr(torch, workload.dtype))
     return list(model.parameters())
 
 

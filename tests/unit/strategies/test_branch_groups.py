@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from helpers.run_on_threads import complaint, run_on_threads, verify_on_threads
 
+from spbench.projection import trace
 from spbench.strategies.meshed import in_mesh
 from spbench.strategies.registry import load, places
 from spbench.worker import step
@@ -84,6 +85,15 @@ def test_the_gate_misses_no_branch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sum that leaves cfg out has half of the gradients, and is caught."""
     monkeypatch.setattr(step, "summed_over", lambda _, mesh, holds_whole: mesh.without(CFG))
     assert "gradient" in verify_on_threads(guided("depth=1"), "ulysses", 4, TWO)
+
+
+@pytest.mark.parametrize("strategy", ["ulysses", "megatron-sp"])
+def test_a_step_without_data_sends_as_much(strategy: str) -> None:
+    """Kernels and messages of a rank come from its group's model, gradients from all ranks."""
+    meshed = in_mesh(strategy, TWO)
+    traced = trace.work(guided("depth=1"), meshed, 4)
+    assert [axis for axis, _ in traced.mesh] == [CFG, "sequence"]
+    assert traced.sent_bytes == sum(by_busiest(meshed.traffic(guided("depth=1"), 4)).values())
 
 
 def test_groups_are_outermost() -> None:
