@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import final
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +44,8 @@ class Cost:
     terms: Mapping[str, float]
     """Seconds of products, attention, elementwise, launches (host), of each collective by axis,
     exposed and hidden."""
+    draws: Draws = field(repr=False, compare=False)
+    """Seconds of each draw; in the same draw a constant is off by the same in every cost."""
 
 
 @final
@@ -118,14 +122,12 @@ class Step:
     def cost(self, repeats: float, fixed_s: float, fixed_spread: float) -> Cost:
         """The time of so many steps and a fixed time, with its interval and terms."""
         random = np.random.default_rng(0)
-        factors = np.array([each.factor for each in self.sums.constants])
-        deviations = np.log(factors) / 1.96
-        drawn = np.exp(random.standard_normal((DRAWS, len(deviations))) * deviations)
+        drawn = np.column_stack([_drawn(each) for each in self.sums.constants])
         shares = random.uniform(2 * OVERLAP - 1, 1.0, DRAWS)
         beside = np.exp(random.standard_normal(DRAWS) * np.log(fixed_spread) / 1.96)
         every = self.seconds(drawn, shares) * repeats + fixed_s * beside
         low, high = np.percentile(every, [LOW, HIGH])
-        middle = np.ones((1, len(deviations)))
+        middle = np.ones((1, drawn.shape[1]))
         none, full, step = (
             float(self.seconds(middle, share)[0]) * repeats + fixed_s
             for share in (0.0, 1.0, OVERLAP)
@@ -137,6 +139,7 @@ class Step:
             no_overlap_s=none,
             full_overlap_s=full,
             terms=self._terms(middle, repeats) | ({"fixed": fixed_s} if fixed_s else {}),
+            draws=every,
         )
 
     def _terms(self, middle: Draws, repeats: float) -> dict[str, float]:
@@ -148,3 +151,12 @@ class Step:
             terms[f"{term} exposed"] = (whole - inside) * repeats
             terms[f"{term} hidden"] = inside * repeats
         return terms
+
+
+@lru_cache(maxsize=10_000)
+def _drawn(constant: Sourced) -> Draws:
+    """A constant's factor in each draw: the same wherever it occurs, so that strategies that it
+    slows alike are compared alike."""
+    random = np.random.default_rng(crc32(repr(constant).encode()))
+    factors: Draws = np.exp(random.standard_normal(DRAWS) * np.log(constant.factor) / 1.96)
+    return factors

@@ -1,0 +1,101 @@
+"""``spbench recommend``: which strategy for a workload on a cluster, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from spbench.cli import options
+from spbench.cli.run_command import show_finished
+from spbench.cli.selection import choose_workload, rank_counts
+from spbench.errors import DONE, Failure
+from spbench.report.live_line import loading_torch
+from spbench.report.tables import print_json
+from spbench.sweep.devices import choose_device
+from spbench.workload.case import MAX_RANKS, Device
+from spbench.workload.workload import Workload
+
+RIVALS = 4
+"""Strategies that are measured at most."""
+
+
+@click.command("recommend")
+@click.argument("workload", metavar="WORKLOAD")
+@click.option(
+    "-c",
+    "--cluster",
+    required=True,
+    metavar="NAME|FILE",
+    help="A cluster of the catalogue, or a file that 'spbench calibrate' wrote.",
+)
+@click.option("-g", "--gpus", default="8", metavar="N", help="Number of ranks.")
+@options.strategy_option
+@click.option("--compiled", is_flag=True, help="As under torch.compile, elementwise work fused.")
+@click.option(
+    "--measure", is_flag=True, help="Then measure those not told apart here, and say who wins."
+)
+@options.settings_option
+@options.device_option
+@options.json_option
+def command(
+    workload: str,
+    cluster: str,
+    gpus: str,
+    strategies: Sequence[str],
+    compiled: bool,
+    measure: bool,
+    settings: Sequence[str],
+    device: str,
+    as_json: bool,
+) -> int:
+    """Say which strategy is the fastest for WORKLOAD on a cluster that need not be at hand.
+
+    Each strategy, with each size of its groups, is run without data, and its kernels and messages
+    get the times of the cluster's file. The answer comes with what it hinges on, and with the
+    command that would decide between those that are not told apart.
+    """
+    work, names, counts = _asked(workload, settings, strategies, gpus)
+    on = choose_device(device)
+    with loading_torch():
+        from spbench.projection import advice
+        from spbench.projection.candidates import candidates
+        from spbench.projection.cost import Mode
+        from spbench.projection.hardware import find
+        from spbench.projection.project import project, works
+        from spbench.projection.recommend import recommend
+    target, mode = find(cluster), Mode(compiled=compiled)
+    weighed = candidates(names, work, counts)
+    projected = project(work, target, weighed, [counts], mode, works(with_memory=True))
+    found = recommend(list(projected), target, mode)
+    if as_json:
+        print_json(advice.as_data(found, work.name, counts, target))
+    else:
+        advice.show_advice(found, work.name, counts, target, on)
+    return _measured(work, advice.rivals(found, RIVALS), counts, on) if measure else DONE
+
+
+def _asked(
+    name: str, settings: Sequence[str], strategies: Sequence[str], gpus: str
+) -> tuple[Workload, list[str], int]:
+    """Raises Failure for several numbers of ranks, and for too many."""
+    counts = rank_counts(gpus)
+    if len(counts) > 1 or counts[0] > MAX_RANKS:
+        raise Failure(f"--gpus {gpus}: one number of ranks, from 1 to {MAX_RANKS}")
+    return choose_workload(name, settings), options.strategies_of(strategies), counts[0]
+
+
+def _measured(work: Workload, names: Sequence[str], ranks: int, on: Device) -> int:
+    """Measures the strategies here, and shows them side by side."""
+    from spbench.sweep.plan import cells
+    from spbench.sweep.request import Request, every
+    from spbench.sweep.run import run
+    from spbench.workload.sweep_schema import LAUNCHES
+
+    request = Request(
+        title=work.name,
+        combinations=every(work, names, [ranks]),
+        device=on,
+        launches=LAUNCHES,
+    )
+    return show_finished(run(request, cells(request)), as_json=False)

@@ -1,0 +1,134 @@
+"""A recommendation in sentences, a table, and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from spbench.projection.hardware import Cluster
+from spbench.projection.interval import Cost
+from spbench.projection.project import Projection
+from spbench.projection.recommend import SURE, Recommendation
+from spbench.projection.scaled import WHATS
+from spbench.report import tables, units
+from spbench.report.fit_width import Grid, fewer
+from spbench.text import counted
+
+COLUMNS = ("strategy", "step ms", "low", "high", "slower", "exposed ms", "launches ms", "GiB")
+SPARE = ("launches ms", "GiB", "exposed ms")
+"""Columns left out where not all fit, in this order."""
+SHOWN = 10
+"""Rows of the table."""
+LAUNCHES = 5
+"""Launches of each strategy in the command that would decide."""
+
+
+def show_advice(
+    advice: Recommendation, workload: str, ranks: int, cluster: Cluster, device: str
+) -> None:
+    """Prints the answer, the fastest strategies, and what the answer hinges on."""
+    out = tables.console()
+    tables.say(out, answer(advice, workload, ranks, cluster))
+    rows = [_row(each, advice.best) for each in (advice.best, *advice.others)]
+    tables.show_fitting(out, fewer(Grid(columns=COLUMNS, rows=rows[:SHOWN]), SPARE))
+    tables.say(out, *remarks(advice, workload, ranks, device))
+
+
+def answer(advice: Recommendation, workload: str, ranks: int, cluster: Cluster) -> str:
+    """One sentence: which strategy, how much faster than the next, and how sure that is."""
+    best = _cost(advice.best)
+    where = f"{workload} on {counted(ranks, 'rank')} of {cluster.name}"
+    took = f"{units.milliseconds(1e3 * best.step_s)} ms a step, projected"
+    if not advice.others:
+        return f"{advice.best.strategy} is the only strategy that can run {where}: {took}"
+    interval = f"{advice.ratio_low:.2f} to {advice.ratio_high:.2f}"
+    return (
+        f"{advice.best.strategy} is the fastest for {where}: {took}; "
+        f"{advice.others[0].strategy} takes {advice.ratio:.2f}x as long ({interval}); "
+        f"fastest of all in {units.percent(advice.sure)} of draws"
+    )
+
+
+def remarks(advice: Recommendation, workload: str, ranks: int, device: str) -> Iterator[str]:
+    """What is not told apart, where the answer flips, and what would decide."""
+    if advice.alike:
+        yield (
+            f"not told apart from it (slower in fewer than {units.percent(SURE)} of draws): "
+            f"{', '.join(advice.alike)}"
+        )
+    for flip in advice.flips:
+        yield f"{flip.strategy} would be the fastest at {flip.factor:.2g}x {WHATS[flip.what]}"
+    for each in advice.too_large:
+        yield (
+            f"{each.strategy} would be faster, and does not fit: it holds "
+            f"{units.size('GiB', each.peak_bytes or 0)} a rank"
+        )
+    for each in advice.cannot:
+        yield f"{each.strategy} cannot run: {each.why_not}"
+    if advice.alike:
+        names = ",".join([advice.best.strategy, *advice.alike[:2]])
+        yield (
+            f"what would decide: spbench run -w {workload} -s {names} -g {ranks} "
+            f"--device {device} --launches {LAUNCHES}"
+        )
+
+
+def as_data(advice: Recommendation, workload: str, ranks: int, cluster: Cluster) -> dict[str, Any]:
+    """The recommendation for ``--json``; times in seconds."""
+    return {
+        "kind": "projected",
+        "workload": workload,
+        "cluster": cluster.name,
+        "ranks": ranks,
+        "answer": answer(advice, workload, ranks, cluster),
+        "best": advice.best.strategy,
+        "sure": advice.sure,
+        "ratio": advice.ratio,
+        "ratio_low": advice.ratio_low,
+        "ratio_high": advice.ratio_high,
+        "alike": list(advice.alike),
+        "flips": [
+            {"what": each.what, "factor": each.factor, "strategy": each.strategy}
+            for each in advice.flips
+        ],
+        "projected": [_data(each) for each in (advice.best, *advice.others)],
+        "too_large": [_data(each) for each in advice.too_large],
+        "cannot": {each.strategy: each.why_not for each in advice.cannot},
+    }
+
+
+def _data(each: Projection) -> dict[str, Any]:
+    cost = _cost(each)
+    return {
+        "strategy": each.strategy,
+        "step_s": cost.step_s,
+        "low_s": cost.low_s,
+        "high_s": cost.high_s,
+        "terms_s": dict(cost.terms),
+        "peak_bytes": each.peak_bytes,
+    }
+
+
+def _row(each: Projection, best: Projection) -> list[str]:
+    cost = _cost(each)
+    exposed = sum(s for term, s in cost.terms.items() if term.endswith(" exposed"))
+    seconds = (cost.step_s, cost.low_s, cost.high_s)
+    peak = units.BLANK if each.peak_bytes is None else units.size_in("GiB", each.peak_bytes)
+    return [
+        each.strategy,
+        *(units.milliseconds(1e3 * s) for s in seconds),
+        units.ratio(cost.step_s / _cost(best).step_s),
+        units.milliseconds(1e3 * exposed),
+        units.milliseconds(1e3 * cost.terms["launches"]),
+        peak,
+    ]
+
+
+def _cost(each: Projection) -> Cost:
+    assert each.cost is not None
+    return each.cost
+
+
+def rivals(advice: Recommendation, most: int) -> Sequence[str]:
+    """The fastest and those that are not told apart from it."""
+    return [advice.best.strategy, *advice.alike][:most]
