@@ -1,0 +1,168 @@
+"""Advice: the fastest that fits, what is not told apart, where it flips, and what is weighed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from spbench.errors import Failure
+from spbench.projection.advice import answer, as_data, remarks
+from spbench.projection.candidates import candidates, variants
+from spbench.projection.cost import Mode, cost
+from spbench.projection.hardware import find as find_cluster
+from spbench.projection.project import Projection
+from spbench.projection.recommend import Recommendation, recommend
+from spbench.projection.scaled import WHATS, scaled
+from spbench.projection.work import Kernel, Memory, Message, Work
+from spbench.strategies.registry import load, places
+from spbench.workload.catalogue import find
+from spbench.workload.traffic import Op
+
+CLUSTER = find_cluster("hgx-h100")
+WORKLOAD = find("flux.1-dev-small")
+
+
+def done(gflops: float, sent: Mapping[Op, int], held_gb: float = 1.0) -> Work:
+    """A step of one product, and messages of these bytes."""
+    kernel = Kernel(
+        kind="gemm",
+        phase="forward",
+        shape=(1, 4096, 4096, 4096),
+        flops=round(gflops * 1e9),
+        moved_bytes=10**6,
+    )
+    messages = {
+        Message(op=op, phase="forward", axis="sequence", sent_bytes=count): 1
+        for op, count in sent.items()
+    }
+    held = Memory(
+        parameters=round(held_gb * 1e9), gradients=0, optimizer=0, activations=0, temporaries=0
+    )
+    return Work(
+        mesh=(("sequence", 8),),
+        dtype="bfloat16",
+        kernels={kernel: 1},
+        messages=messages,
+        memory=held,
+    )
+
+
+def advised(works: Mapping[str, Work], why_nots: Mapping[str, str] | None = None) -> Recommendation:
+    projected = [
+        Projection(
+            workload=WORKLOAD,
+            cluster=CLUSTER,
+            strategy=name,
+            ranks=8,
+            work=work,
+            cost=cost(work, CLUSTER),
+        )
+        for name, work in works.items()
+    ]
+    projected += [
+        Projection(workload=WORKLOAD, cluster=CLUSTER, strategy=name, ranks=8, why_not=why)
+        for name, why in (why_nots or {}).items()
+    ]
+    return recommend(projected, CLUSTER, Mode())
+
+
+SENDS_MUCH = done(1e4, {"all_gather": 10**9})
+COMPUTES_MUCH = done(1.2e4, {"all_gather": 10**7})
+
+
+def test_the_fastest_wins_and_the_answer_says_by_how_much() -> None:
+    advice = advised({"a": done(1e5, {}), "b": done(1e4, {}), "c": done(4e4, {})}, {"d": "7 heads"})
+    assert advice.best.strategy == "b"
+    assert [each.strategy for each in advice.others] == ["c", "a"]
+    assert advice.ratio is not None and 3 < advice.ratio < 5
+    assert (advice.sure, advice.alike) == (1.0, [])
+    assert "c takes" in answer(advice, "w", 8, CLUSTER)
+    assert "d cannot run: 7 heads" in list(remarks(advice, "w", 8, "cuda"))
+
+
+def test_a_rate_that_all_share_is_off_for_all_alike() -> None:
+    """Products that differ by 5 % are told apart, though their rate is known to 25 % alone."""
+    advice = advised({"a": done(1.00e5, {}), "b": done(1.05e5, {})})
+    assert (advice.sure, advice.alike) == (1.0, [])
+
+
+def test_what_hinges_on_an_unsure_rate_is_not_told_apart() -> None:
+    advice = advised({"sends": SENDS_MUCH, "computes": COMPUTES_MUCH})
+    assert len(advice.alike) == 1
+    assert any("spbench run" in line for line in remarks(advice, "w", 8, "cuda"))
+
+
+def test_the_answer_flips_where_it_says() -> None:
+    advice = advised({"sends": SENDS_MUCH, "computes": COMPUTES_MUCH})
+    flips = {each.what: each for each in advice.flips}
+    assert set(flips) >= {"rate", "compute"}
+    for each in flips.values():
+        times = {}
+        for factor in (each.factor, 1 + 0.8 * (each.factor - 1)):
+            target = scaled(CLUSTER, each.what, factor)
+            times[factor] = {
+                name: cost(work, target).step_s
+                for name, work in (("sends", SENDS_MUCH), ("computes", COMPUTES_MUCH))
+            }
+        beyond, before = times.values()
+        assert min(beyond, key=lambda name: beyond[name]) == each.strategy
+        assert min(before, key=lambda name: before[name]) == advice.best.strategy
+
+
+def test_what_does_not_fit_is_named_and_not_recommended() -> None:
+    advice = advised({"large": done(1e4, {}, held_gb=79), "small": done(1e5, {}, held_gb=9)})
+    assert advice.best.strategy == "small"
+    assert [each.strategy for each in advice.too_large] == ["large"]
+    with pytest.raises(Failure, match="the least needs 79 GB"):
+        advised({"large": done(1e4, {}, held_gb=79)})
+
+
+def test_without_any_that_can_run_it_says_why() -> None:
+    with pytest.raises(Failure, match="d: 7 heads"):
+        advised({}, {"d": "7 heads"})
+
+
+def test_options_that_do_the_same_are_weighed_once() -> None:
+    advice = advised({"a": SENDS_MUCH, "b": SENDS_MUCH})
+    assert advice.others == []
+
+
+def test_data_is_finite_and_complete() -> None:
+    data = as_data(advised({"sends": SENDS_MUCH, "computes": COMPUTES_MUCH}), "w", 8, CLUSTER)
+    assert data["kind"] == "projected"
+    assert {each["strategy"] for each in data["projected"]} == {"sends", "computes"}
+    assert all(math.isfinite(each["step_s"]) for each in data["projected"])
+
+
+@pytest.mark.parametrize("what", WHATS)
+def test_a_scaled_cluster_differs_in_one_kind_of_constant(what: str) -> None:
+    work = done(1e4, {"all_to_all": 10**8})
+    plain, more = (cost(work, scaled(CLUSTER, what, factor)).terms for factor in (1.0, 2.0))
+    changed = {name for name in plain if not math.isclose(plain[name], more[name])}
+    expected = {
+        "rate": {"all_to_all sequence exposed"},
+        "latency": {"all_to_all sequence exposed"},
+        "compute": {"gemm"},
+        "launch": {"launches"},
+    }
+    assert changed == expected[what]
+
+
+def names_of(found: Sequence[str]) -> set[str]:
+    return {each.partition(":")[0] for each in found}
+
+
+def test_each_size_of_groups_is_weighed() -> None:
+    workload = find("flux.1-dev")
+    found = candidates(list(places()), workload, 8)
+    assert names_of(found) == set(places())
+    meshes = {tuple(load(name).mesh(workload, 8).values()) for name in found if _runs(name)}
+    assert {(4, 2), (2, 4)} <= meshes
+    assert list(variants(next(iter(places())), workload, 7)) == []  # 7 has no other divisors
+
+
+def _runs(name: str) -> bool:
+    strategy, workload = load(name), find("flux.1-dev")
+    return not (strategy.misfit(workload) or strategy.why_not(workload, 8))
