@@ -16,8 +16,8 @@ from spbench.strategies.base import Layout
 from spbench.strategies.courses import courses
 from spbench.workload.workload import Workload
 
-BASE = 2
-"""Blocks of a stack at least: the first, and the last."""
+BASE = 1
+"""Blocks of a stack at least."""
 
 
 @final

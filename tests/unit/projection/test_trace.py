@@ -60,7 +60,7 @@ def test_what_is_not_affine_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace, "prepared", noted)
     monkeypatch.setattr(trace, "_predicted", lambda *_: {})
     work(workload(), load("dsp"), 4)
-    assert depths == [2, 3, 4, 7]
+    assert depths == [1, 2, 3, 7]
 
 
 def test_kernels_behind_a_message() -> None:
