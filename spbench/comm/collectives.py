@@ -78,8 +78,10 @@ class Collectives:
 
         A view where the rank holds one run of positions, else a copy.
         """
-        parts = [whole.narrow(shard.dim, *run) for run in shard.runs[self.rank]]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, shard.dim)
+        for cut in shard.cuts:
+            parts = [whole.narrow(cut.dim, *run) for run in cut.runs[self.rank]]
+            whole = parts[0] if len(parts) == 1 else torch.cat(parts, cut.dim)
+        return whole
 
     def switch(
         self,

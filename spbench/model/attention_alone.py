@@ -55,7 +55,7 @@ class AttentionModel(nn.Module):
         super().__init__()
         (attention,), (axis,) = workload.attentions, strategy.layout(workload, comm.size)
         shards = {each: strategy.shard(workload, each, comm.size) for each in workload.axes}
-        self.first = self.last = shards[axis]
+        self.first = self.last = strategy.shard(workload, axis, comm.size)
         self.text = strategy.text_shard(workload, comm.size)
         self.pairs = {each: shards[each].along(1) for each in workload.pairs}
         self.condition_cuts: list[Shard | None] = [None]

@@ -140,24 +140,22 @@ def seeded_part(
     It is made in pieces along dim 1, the first sequence axis, so that no rank ever holds a whole
     activation. The sharded axis is the outermost in memory.
     """
-    sizes, outermost = list(shape), 0
+    sizes, cuts = list(shape), () if cut is None else cut.cuts
     wanted = samples or (0, shape[0])
-    sizes[0] = wanted[1]
-    if cut is not None:
-        sizes[cut.dim], outermost = cut.sizes[rank], cut.dim
+    sizes[0], outermost = wanted[1], cuts[0].dim if cuts else 0
+    for each in cuts:
+        sizes[each.dim] = each.sizes[rank]
     sizes.insert(0, sizes.pop(outermost))
     part = torch.empty(sizes, device=device, dtype=dtype).movedim(0, outermost)
     filled, most = 0, -(-shape[1] // PIECES)
     for first in range(0, shape[1], most):
         piece = (shape[0], min(most, shape[1] - first), *shape[2:])
-        dim, runs = (
-            (1, [(0, piece[1])]) if cut is None else (cut.dim, _runs(cut, rank, first, piece))
-        )
-        if not runs:
+        runs = {each.dim: _runs(each, rank, first, piece) for each in cuts}
+        if not all(runs.values()):
             continue
-        whole = named_tensor(f"{name} from {first}", piece, seed, device)
-        whole = whole.narrow(0, *wanted)
-        kept = torch.cat([whole.narrow(dim, *run) for run in runs], dim)
+        kept = named_tensor(f"{name} from {first}", piece, seed, device).narrow(0, *wanted)
+        for dim, held in runs.items():
+            kept = torch.cat([kept.narrow(dim, *run) for run in held], dim)
         part.narrow(1, filled, kept.shape[1]).copy_(kept)
         filled += kept.shape[1]
     return part

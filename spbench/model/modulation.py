@@ -74,15 +74,15 @@ class ModulatedNorm(nn.Module):
     ) -> None:
         """Takes vector ``index`` of condition ``which``."""
         super().__init__()
-        self.index, self.which, self.shard, self.comm = index, which, shard, comm
-        self.is_cut = shard.dim == time_dim_of(workload)
+        self.index, self.which, self.comm = index, which, comm
+        self.cut = shard.of(time_dim_of(workload))
         self.plain = plain_norm if workload.norm == "layer" else plain_rms_norm
         self.table = nn.Parameter(torch.empty(3, workload.hidden))
 
     def forward(self, x: Tensor, conditions: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         mine = conditions[self.which].select(-3, self.index)
-        if self.is_cut:
-            mine = self.comm.take(mine, self.shard)
+        if self.cut is not None:
+            mine = self.comm.take(mine, self.cut)
         elif x.ndim + 1 < mine.ndim:  # text, which has one axis
             mine = mine.flatten(1, -3)
         shift, scale, gate = (mine + self.table).unbind(-2)

@@ -36,7 +36,8 @@ class LearnedPositions(nn.Module):
     def forward(self, x: Tensor, shard: Shard) -> Tensor:
         for axis, dim in self.dims.items():
             table = self.tables[axis]
-            mine = self.comm.take(table, shard.along(0)) if dim == shard.dim else table
+            cut = shard.of(dim)
+            mine = table if cut is None else self.comm.take(table, cut.along(0))
             x = x + mine.view(*mine.shape[:1], *[1] * (x.ndim - 2 - dim), mine.shape[1])
         return x
 
@@ -93,8 +94,8 @@ class Rotary(nn.Module):
         tables = []
         for axis, dim in self.dims.items():
             table = self.tables.of(axis, self.pairs[axis])
-            if shard is not None and shard.dim == dim:
-                table = self.comm.take(table, shard.along(1))
+            if shard is not None and (cut := shard.of(dim)):
+                table = self.comm.take(table, cut.along(1))
             tables.append(table.view(2, -1, *[1] * (q.ndim - 2 - dim), table.shape[-1]))
         return self._turned(q, tables), self._turned(k, tables)
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
-from typing import NamedTuple, final
+from typing import final
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -26,6 +25,7 @@ from spbench.model import sublayers
 from spbench.model.adaln import gated_sum
 from spbench.model.inputs import Inputs
 from spbench.model.modulation import Conditioning, ModulatedNorm, PlainNorm, modulation_indices
+from spbench.model.placements import Placement, hops_along, placements, switched
 from spbench.model.positions import LearnedPositions, RotaryTables
 from spbench.model.self_attention import Shared
 from spbench.model.streams import StreamShards, of_both, without_text
@@ -34,18 +34,6 @@ from spbench.workload.block import CrossAttention
 from spbench.workload.flops import modulated
 from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
-
-
-class Placement(NamedTuple):
-    """How an activation lies on the ranks, and in the memory of each."""
-
-    shard: Shard
-    outermost: int
-    """The dim that is outermost in memory."""
-
-    @classmethod
-    def at_first(cls, shard: Shard) -> Placement:
-        return cls(shard, shard.dim)
 
 
 @final
@@ -83,20 +71,18 @@ def _sum(x: Tensor, gate: Tensor | None, out: Tensor) -> Tensor:
 class Block(nn.Module):
     """The sublayers of one block; the activation comes as the first asks for it."""
 
-    def __init__(self, residuals: Sequence[Residual], comm: Collectives) -> None:
+    def __init__(self, residuals: Sequence[Residual]) -> None:
         super().__init__()
-        self.comm, self.first, self.last = comm, residuals[0].place, residuals[-1].place
+        self.first = residuals[0].place
         self.residuals = nn.ModuleList(residuals)
 
     def forward(
         self, x: Tensor, text: Tensor | None, conditions: Sequence[Tensor], inputs: Inputs
     ) -> tuple[Tensor, Tensor | None]:
-        place = self.first
-        for residual in self.residuals:
+        for i, residual in enumerate(self.residuals):
             assert isinstance(residual, Residual)
-            x = switched(x, place, residual.place, self.comm)
+            x = switched(x, residual.place) if i else x
             x, text = residual(x, text, conditions, inputs)
-            place = residual.place
         return x, text
 
 
@@ -109,11 +95,12 @@ class Transformer(nn.Module):
         self.workload, self.comm = workload, comm
         shards = {axis: strategy.shard(workload, axis, comm.size) for axis in workload.axes}
         axes = strategy.layout(workload, comm.size)
+        shards |= {axis: strategy.shard(workload, axis, comm.size) for axis in {*axes}}
         layout = [shards[axis] for axis in axes]
         cut_along = [*dict.fromkeys(axes)] if workload.modulation == "per_token" else []
         self.condition_cuts: list[Shard | None] = [shards[axis] for axis in cut_along] or [None]
         """How the condition is cut: None, it is whole."""
-        places = placements(layout)
+        places = placements(layout, hops_along(workload, strategy, comm.size), comm)
         self.first, self.last = layout[0], layout[-1]
         self.text = strategy.text_shard(workload, comm.size)
         """How text is cut."""
@@ -141,7 +128,7 @@ class Transformer(nn.Module):
                 made = of_both(made, of_text, cuts)
             blocks += [[]] if is_first else []
             blocks[-1].append(Residual(norm, made, place, text_norm))
-        self.blocks = nn.ModuleList(Block(block, comm) for block in blocks)
+        self.blocks = nn.ModuleList(Block(block) for block in blocks)
         self.norm = PlainNorm(workload)
         channels = workload.out_channels
         last = LinearSpec(
@@ -161,37 +148,14 @@ class Transformer(nn.Module):
         given = inputs.conditions
         conditions = () if self.conditioning is None else tuple(map(self.conditioning, given))
         recompute = self.workload.checkpointing == "full" and inputs.x.requires_grad
-        place = Placement.at_first(self.first)
         x, text = self.positions(inputs.x, self.first), inputs.text
         # Nothing is random, so there is no state to keep.
         recomputed = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
         for block in self.blocks:
             assert isinstance(block, Block)
-            x, place = switched(x, place, block.first, self.comm), block.last
+            x = switched(x, block.first)
             run = partial(recomputed, block) if recompute else block
             x, text = run(x, text, conditions, inputs)
         normed, *_ = self.norm(without_text(x, text), ())
         out: Tensor = self.final(normed, self.last)
         return out
-
-
-def placements(layout: Sequence[Shard]) -> list[Placement]:
-    """How the activation lies in each sublayer: at first with the sharded dim outermost.
-
-    That dim stays outermost as long as each switch is from it or to it. A switch between two others
-    makes the dim that becomes whole the outermost. Either costs one copy.
-    """
-    places = [Placement.at_first(layout[0])]
-    for before, after in pairwise(layout):
-        outermost = places[-1].outermost
-        stays = before == after or outermost in (before.dim, after.dim)
-        places.append(Placement(after, outermost if stays else before.dim))
-    return places
-
-
-def switched(x: Tensor, before: Placement, after: Placement, comm: Collectives) -> Tensor:
-    """``x`` as ``after`` asks for it; itself where the shard stays."""
-    if before.shard == after.shard:
-        return x
-    (x,) = comm.switch(x, before=before.shard, after=after.shard, outermost=after.outermost)
-    return x

@@ -29,11 +29,12 @@ from spbench.strategies.switches import transfers_of_step
 from spbench.workload import step_traffic
 from spbench.workload.block import Sublayer
 from spbench.workload.sharding import Shard, Sizes
+from spbench.workload.step_traffic import Hop
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
 Layout = tuple[str, ...]
-"""The sharded axis, one entry for each sublayer of the whole stack."""
+"""The sharded axis, one entry for each sublayer of the whole stack; two at once as time+space."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +119,10 @@ class Strategy(ABC):
     ) -> Tensor:
         """Attention of (B, *axes, Z, D), cut as ``shard`` says; by default along other dims."""
         return attend_whole(q, k, v, gathered(scores, comm))
+
+    def hops(self, workload: Workload, before: str, after: str, ranks: int) -> Sequence[Hop] | None:
+        """The all-to-alls of a switch from axis to axis, in turn; None: there is no way."""
+        return Hop.between(*(self.shard(workload, axis, ranks) for axis in (before, after)))
 
     @final
     def held(self, workload: Workload, axis: str, ranks: int) -> Sizes:

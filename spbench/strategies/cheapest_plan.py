@@ -27,10 +27,11 @@ class Plan(NamedTuple):
     cost: Cost
 
 
-def cheapest_plan(strategy: Strategy, workload: Workload, ranks: int) -> Plan:
-    """The plan of fewest bytes over the axes that are the strategy's choices."""
+def cheapest_plan(strategy: Strategy, workload: Workload, ranks: int) -> Plan | None:
+    """The plan of fewest bytes over the axes that are the strategy's choices; None: no switches
+    lead through the stack."""
     inside = {each: _inside(each, strategy, workload, ranks) for each in workload.kinds}
-    return cheapest(workload.places, inside, _moves(strategy, workload, ranks))
+    return cheapest(workload.places, inside, _moves(inside, strategy, workload, ranks))
 
 
 def _inside(
@@ -45,18 +46,23 @@ def _inside(
     }
 
 
-def _moves(strategy: Strategy, workload: Workload, ranks: int) -> Moves:
+def _moves(inside: Inside, strategy: Strategy, workload: Workload, ranks: int) -> Moves:
     """A switch into a block is not recomputed."""
-    pairs = [*product(workload.axes, repeat=2)]
+    taken = dict.fromkeys(axis for costs in inside.values() for axis in costs)
+    pairs = [
+        (a, b)
+        for a, b in product(taken, repeat=2)
+        if strategy.hops(workload, a, b, ranks) is not None
+    ]
     sent = {(a, b): switch_traffic(strategy, workload, a, b, ranks) for a, b in pairs}
     return {
-        (a, b, into): bytes_in_a_step(workload, sent[a, b], sent[b, a], repeated=not into)
+        (a, b, into): bytes_in_a_step(workload, *sent[a, b], repeated=not into)
         for a, b in pairs
         for into in (True, False)
     }
 
 
-def cheapest(places: Sequence[Place], inside: Inside, moves: Moves) -> Plan:
+def cheapest(places: Sequence[Place], inside: Inside, moves: Moves) -> Plan | None:
     """Dynamic programming from the last sublayer back to the first.
 
     ``ahead[axis]`` is the least cost of all sublayers from one on, if ``axis`` is sharded in that
@@ -81,6 +87,8 @@ def cheapest(places: Sequence[Place], inside: Inside, moves: Moves) -> Plan:
                 )
         ahead = costs
         follow.append(chosen)
+    if not ahead:
+        return None
     plan = [min(ahead, key=ahead.__getitem__)]
     least = ahead[plan[0]]
     for chosen in follow[:0:-1]:

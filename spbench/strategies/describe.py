@@ -108,8 +108,10 @@ def _legs(
         key = sublayer, axis, after
         if key not in made:
             forward, _ = strategy.sublayer_traffic(sublayer, workload, axis, ranks)
-            hops = map(sent, switch_traffic(strategy, workload, axis, after, ranks))
+            hops, _ = switch_traffic(strategy, workload, axis, after, ranks)
+            sent_bytes = sum((hop.sent[rank] for hop in hops), Fraction(0))
+            switch = Sent(op=hops[0].op, sent_bytes=sent_bytes) if hops else None
             moved = tuple(x for x in map(sent, forward) if x.sent_bytes)  # no ring of one rank
-            made[key] = Leg(axis=name, transfers=moved, switch=next(hops, None))
+            made[key] = Leg(axis=name, transfers=moved, switch=switch)
         legs.append(made[key])
     return tuple(legs)

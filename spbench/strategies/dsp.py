@@ -9,31 +9,40 @@ attends along the sharded axis, one all-to-all moves the sharding elsewhere.
     attention over time     (B, T, S/N, H)
 
 So there is no communication code here: this file is a planner, and the model switches
-wherever the layout changes. Attention over all axes joined leaves none to shard: among other
-attentions another strategy serves there, at its true cost in the plan.
+wherever the layout changes. Two axes may be sharded at once (``two_axes.py``). Attention over
+all axes joined leaves none: among others another strategy attends there, at its true cost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
+from itertools import islice
+from operator import itemgetter
 from typing import final
 
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
+from spbench.strategies import switch_choices
 from spbench.strategies.base import Layout, Strategy
-from spbench.strategies.cheapest_plan import cheapest_plan
-from spbench.strategies.fixed_axis import AUTO, FixedAxis, Known
-from spbench.strategies.joint_attention import exchange, fitting, joint_alone, none_fits
-from spbench.strategies.refusals import across_misfit, nothing_to_switch, too_short
+from spbench.strategies.cheapest_plan import Plan, cheapest_plan
+from spbench.strategies.fixed_axis import AUTO, Known
+from spbench.strategies.joint_attention import exchange, joint_alone
+from spbench.strategies.refusals import across_misfit, groups_why_not, size_misfit
 from spbench.strategies.registry import EXCHANGES
+from spbench.strategies.switch_choices import Settings
+from spbench.strategies.two_axes import TwoAxes
 from spbench.workload.block import Sublayer
 from spbench.workload.sharding import Shard
+from spbench.workload.step_traffic import Hop
 from spbench.workload.traffic import Traffic
 from spbench.workload.workload import Workload
+
+MOST = 8
+"""Settings that are weighed at most, those of the smallest inner groups."""
 
 
 @final
@@ -41,61 +50,52 @@ from spbench.workload.workload import Workload
 class DSP(Strategy):
     """The layout of fewest bytes over the whole stack, switching as late as possible.
 
-    ``across`` attends where all axes are joined: by default what sends the fewest bytes.
+    ``across`` attends where all axes are joined; with ``inner`` above 1 two axes may be sharded at
+    once, one within groups of so many ranks: by default where one is not enough.
     """
 
     across: str = AUTO
+    inner: str = AUTO
 
     def misfit(self, workload: Workload) -> str | None:
-        return across_misfit(self.across, (AUTO, *EXCHANGES))
-
-    @cached_property
-    def other(self) -> FixedAxis:
-        """The strategy that attends where all axes are joined; ``settled`` has chosen it."""
-        return exchange(self.across)
+        return size_misfit(inner=self.inner) or across_misfit(self.across, (AUTO, *EXCHANGES))
 
     def why_not(self, workload: Workload, ranks: int) -> str | None:
-        joint = joint_alone(workload)
-        if joint and len(joint.kinds) == len(workload.attentions):
-            return nothing_to_switch(workload)
-        for sublayer in workload.kinds:
-            if not _free(sublayer, workload, ranks):
-                return too_short(sublayer, workload, ranks)
-        return None if joint is None else none_fits(self.across, joint, ranks)
+        unfit = groups_why_not(ranks, inner=self.inner)
+        if unfit or _cheapest(self, Known.of(workload), ranks):
+            return unfit
+        return switch_choices.none_is_enough(Settings.of(self), workload, ranks)
 
     def settled(self, workload: Workload, ranks: int) -> DSP:
-        if self.across != AUTO or joint_alone(workload) is None:
+        if AUTO not in (self.across, self.inner):
             return self
-        return _cheapest(self, Known.of(workload), ranks)
+        return _cheapest(self, Known.of(workload), ranks) or self
 
     def notes(self, workload: Workload, ranks: int) -> str:
-        if joint_alone(workload) is None:
-            return ""
-        why = ", which sends the fewest bytes" if self.across == AUTO else ""
-        across = self.settled(workload, ranks).across
-        return f"attention over all axes joined leaves none to shard: it goes by {across}{why}"
+        chosen = Settings.of(self.settled(workload, ranks))
+        return switch_choices.notes_of(chosen, Settings.of(self), workload)
+
+    def _cuts(self, workload: Workload, ranks: int) -> TwoAxes:
+        chosen = Settings.of(self.settled(workload, ranks))
+        return switch_choices.two_axes(chosen, Known.of(workload), ranks)
 
     def mesh(self, workload: Workload, ranks: int) -> Mapping[str, int]:
-        joint = joint_alone(workload)
-        if joint is None:
-            return super().mesh(workload, ranks)
-        return self.settled(workload, ranks).other.mesh(joint, ranks)
+        return self._cuts(workload, ranks).mesh
 
     def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
-        joint = joint_alone(workload)
-        if joint is None:
-            return super().shard(workload, axis, ranks)
-        return self.settled(workload, ranks).other.shard(joint, axis, ranks)
+        return self._cuts(workload, ranks).shard(axis)
+
+    def hops(self, workload: Workload, before: str, after: str, ranks: int) -> Sequence[Hop] | None:
+        return self._cuts(workload, ranks).hops(before, after)
 
     def layout(self, workload: Workload, ranks: int) -> Layout:
-        return cheapest_plan(self.settled(workload, ranks), workload, ranks).layout
+        plan = _plan(self.settled(workload, ranks), Known.of(workload), ranks)
+        assert plan is not None, "what is settled has a plan"
+        return plan.layout
 
     def choices(self, sublayer: Sublayer, workload: Workload, ranks: int) -> Sequence[str]:
-        """Axes that are long enough and not attended; where all are attended, all long enough."""
-        joint = joint_alone(workload)
-        if joint is None or sublayer not in joint.kinds:
-            return _free(sublayer, workload, ranks)
-        return self.settled(workload, ranks).other.choices(sublayer, joint, ranks)
+        chosen = Settings.of(self.settled(workload, ranks))
+        return switch_choices.choices(chosen, sublayer, workload, ranks)
 
     def sublayer_traffic(
         self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
@@ -103,26 +103,26 @@ class DSP(Strategy):
         joint = joint_alone(workload)
         if joint is None or axis not in sublayer.attended:
             return super().sublayer_traffic(sublayer, workload, axis, ranks)
-        other = self.settled(workload, ranks).other
+        other = exchange(self.settled(workload, ranks).across)
         return other.sublayer_traffic(sublayer, joint, axis, ranks)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
-        if shard.dim in scores.dims:
-            return self.other.attend(q, k, v, scores, shard, comm)
+        if shard.dim in scores.dims:  # which it is where all are; ``settled`` has named the other
+            return exchange(self.across).attend(q, k, v, scores, shard, comm)
         return super().attend(q, k, v, scores, shard, comm)
 
 
-def _free(sublayer: Sublayer, workload: Workload, ranks: int) -> list[str]:
-    free = [a for a in workload.axes if a not in sublayer.attended] or list(workload.axes)
-    return [axis for axis in free if workload.axes[axis] >= ranks]
+@lru_cache(maxsize=100)
+def _plan(strategy: DSP, known: Known, ranks: int) -> Plan | None:
+    return cheapest_plan(strategy, known.workload, ranks)
 
 
 @lru_cache(maxsize=100)
-def _cheapest(strategy: DSP, known: Known, ranks: int) -> DSP:
-    """With the exchange of the fewest bytes in a step; of several such the first."""
-    joint = joint_alone(known.workload)
-    assert joint is not None, "only attention that joins all axes needs an exchange"
-    each = [replace(strategy, across=name) for name in fitting(strategy.across, joint, ranks)]
-    return min(each, key=lambda one: round(cheapest_plan(one, known.workload, ranks).cost[0]))
+def _cheapest(strategy: DSP, known: Known, ranks: int) -> DSP | None:
+    """With the settings of the fewest bytes in a step; None: with none is there a plan."""
+    fit = switch_choices.fitting_settings(Settings.of(strategy), known.workload, ranks)
+    each = (replace(strategy, **settings._asdict()) for settings in fit)
+    plans = ((round(plan.cost[0]), one) for one in each if (plan := _plan(one, known, ranks)))
+    return min(islice(plans, MOST), key=itemgetter(0), default=(0, None))[1]

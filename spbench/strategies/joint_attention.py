@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import cast
 
 from spbench.strategies.fixed_axis import AUTO, FixedAxis
-from spbench.strategies.refusals import no_order_kept
 from spbench.strategies.registry import EXCHANGES, load
+from spbench.strategies.switch_refusals import no_order_kept
 from spbench.workload.workload import Workload
 
 
@@ -24,9 +24,11 @@ def joint_alone(workload: Workload) -> Workload | None:
     return workload.model_copy(update={"stacks": None, "depth": 1, "block": tuple(joint)})
 
 
-def fitting(across: str, joint: Workload, ranks: int) -> list[str]:
-    """Those of ``across``, which may be ``auto``, that can attend among switches."""
-    return [name for name in _names(across) if _why_not(name, joint, ranks) is None]
+def fitting(across: str, joint: Workload, ranks: int, inner: int) -> list[str]:
+    """Those of ``across``, which may be ``auto``, that can attend among switches; where ranks have
+    ``inner`` groups already, of one group."""
+    fit = [name for name in _names(across) if _why_not(name, joint, ranks) is None]
+    return [name for name in fit if inner == 1 or len(exchange(name).mesh(joint, ranks)) == 1]
 
 
 def none_fits(across: str, joint: Workload, ranks: int) -> str | None:

@@ -43,14 +43,21 @@ def _least_bytes(strategy: Strategy, workload: Workload, ranks: int) -> float | 
     def cost(move: Move) -> float:
         return waited_bytes(transfers_of(strategy, workload, ranks, move))
 
+    @cache
+    def can_switch(before: str, after: str) -> bool:
+        return strategy.hops(workload, before, after, ranks) is not None
+
     first, *others = workload.places
     best = {axis: cost(Move(first, axis, axis)) for axis in choices[first.sublayer]}
     for place in others:
         best = {
             axis: min(
-                so_far + cost(Move(place, before, axis))
-                for before, so_far in best.items()
-                if strategy.switches or before == axis
+                (
+                    so_far + cost(Move(place, before, axis))
+                    for before, so_far in best.items()
+                    if before == axis or (strategy.switches and can_switch(before, axis))
+                ),
+                default=inf,
             )
             for axis in choices[place.sublayer]
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spbench.workload.block import Attention, CrossAttention, Sublayer
+from spbench.workload.block import Attention, CrossAttention
 from spbench.workload.workload import Workload
 
 
@@ -108,33 +108,3 @@ def across_misfit(across: str, known: Sequence[str]) -> str | None:
     if across in known:
         return None
     return f"across={across} is not known; it may be {', '.join(known)}"
-
-
-def no_order_kept(name: str, axis: str) -> str:
-    """Why strategy ``name``, which cuts ``axis`` out of order, cannot attend among switches."""
-    return (
-        f"under a causal mask {name} gives each rank an early and a late chunk of {axis}, but a "
-        "switch needs positions in their order; leave out the option across, or use 1 rank"
-    )
-
-
-def nothing_to_switch(workload: Workload) -> str:
-    """Why no axis can be sharded while others are attended, on any number of ranks."""
-    if len(workload.axes) == 1:
-        return "it shards an axis that is not attended, and needs a second sequence axis"
-    return (
-        f"every attention joins {', '.join(workload.axes)}, which leaves no axis to shard; "
-        "strategies that share heads, pass keys or cut weights can run it"
-    )
-
-
-def too_short(sublayer: Sublayer, workload: Workload, ranks: int) -> str:
-    """Why no axis that ``sublayer`` does not attend can be sharded: all have too few positions."""
-    others = [a for a in workload.axes if a not in sublayer.attended] or list(workload.axes)
-    axis = max(others, key=workload.axes.__getitem__)
-    attended = " and ".join(sublayer.attended)
-    when = f" while {attended} is attended" if attended else ""
-    return (
-        f"no axis has {ranks} positions to shard{when}: the longest is {axis} with "
-        f"{workload.axes[axis]}; use 1 to {workload.axes[axis]} ranks"
-    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from spbench.workload import step_traffic
 from spbench.workload.mesh import Mesh
 from spbench.workload.step_traffic import Move
-from spbench.workload.traffic import Transfer
+from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -17,21 +17,24 @@ if TYPE_CHECKING:
 
 def switch_traffic(
     strategy: Strategy, workload: Workload, before: str, after: str, ranks: int
-) -> list[Transfer]:
-    """What moves the activation's sharding from one axis to another; nothing if it stays."""
-    if before == after:
-        return []
-    sizes = (strategy.shard(workload, axis, ranks).sizes for axis in (before, after))
-    return [Transfer.all_to_all(workload.activation_bytes, *sizes)]
+) -> Traffic:
+    """What moves the activation's sharding from one axis to another, and its gradient back."""
+    hops = strategy.hops(workload, before, after, ranks)
+    assert hops is not None, f"there is no way from {before} to {after}"
+    mesh = Mesh.of(strategy.mesh(workload, ranks))
+    there, back = hops, [hop.undone for hop in reversed(hops)]
+    forward, backward = (
+        [hop.transfer(workload.activation_bytes, mesh) for hop in way] for way in (there, back)
+    )
+    return forward, backward
 
 
 def transfers_of(strategy: Strategy, workload: Workload, ranks: int, move: Move) -> list[Transfer]:
     """Transfers of a sublayer in a step, with those of the switch to its axis."""
     place, before, axis = move.place, move.before, move.axis
     own = strategy.sublayer_traffic(place.sublayer, workload, axis, ranks)
-    there = switch_traffic(strategy, workload, before, axis, ranks)
-    back = switch_traffic(strategy, workload, axis, before, ranks)
-    return step_traffic.in_a_step(workload, place, own, (there, back), strategy.ends_in_transfer)
+    switches = switch_traffic(strategy, workload, before, axis, ranks)
+    return step_traffic.in_a_step(workload, place, own, switches, strategy.ends_in_transfer)
 
 
 def transfers_of_step(strategy: Strategy, workload: Workload, ranks: int) -> list[Transfer]:

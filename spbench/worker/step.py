@@ -138,7 +138,7 @@ class Step:
         others |= {"output": self.last, "gradient of the input": self.first}
         others[GRADIENT_OF_TEXT] = self.text
         inside = [rank % self.comm.size for rank in range(self.ranks)]
-        shares = {name: (cut.among(inside), self.samples) for name, cut in others.items()}
+        shares = {name: (*cut.among(inside).cuts, self.samples) for name, cut in others.items()}
         return shares | {
             name: () if cut is None else (cut.among(inside),) for name, cut in weights.items()
         }

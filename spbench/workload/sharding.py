@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
+from math import prod
 from operator import itemgetter
 
 Sizes = tuple[int, ...]
@@ -45,11 +46,13 @@ def runs_of(sizes: Sizes) -> tuple[Run, ...]:
 class Shard:
     """A tensor dim, and the positions of it that each rank holds, as runs in ascending order.
 
-    "Rank order" is the ranks' shards end to end: with one run each, the order of positions.
+    "Rank order" is the ranks' shards end to end: with one run each, the order of positions. Where
+    a second dim is cut ``beside`` it, several ranks hold the same positions of each.
     """
 
     dim: int
     runs: tuple[tuple[Run, ...], ...]
+    beside: Shard | None = None
 
     @classmethod
     def of_sizes(cls, dim: int, sizes: Sizes) -> Shard:
@@ -72,13 +75,23 @@ class Shard:
         choices = [shard for shard in zigzags if min(shard.sizes)]
         return min([*choices, cls.even(dim, length, ranks)], key=lambda shard: max(shard.scores))
 
+    @property
+    def cuts(self) -> tuple[Shard, ...]:
+        """The cut of each dim that is cut, by itself."""
+        return (self,) if self.beside is None else (replace(self, beside=None), self.beside)
+
+    def of(self, dim: int | None) -> Shard | None:
+        """The cut of ``dim``; None: it is whole."""
+        return next((cut for cut in self.cuts if cut.dim == dim), None)
+
     def along(self, dim: int) -> Shard:
         """These runs along another dim."""
         return replace(self, dim=dim)
 
     def among(self, members: Sequence[int]) -> Shard:
         """The part that these ranks hold together, cut as they hold it."""
-        return replace(self, runs=tuple(self.runs[rank] for rank in members))
+        beside = self.beside and self.beside.among(members)
+        return replace(self, runs=tuple(self.runs[rank] for rank in members), beside=beside)
 
     def split(self, parts: int) -> Shard:
         """Each rank's positions shared by ``parts`` ranks, in order: rank r's by r x parts on."""
@@ -149,7 +162,7 @@ class Shard:
     @property
     def imbalance(self) -> float:
         """The largest shard over the mean one: how much longer the busiest rank computes."""
-        return max(self.sizes) * len(self.sizes) / self.length
+        return prod(max(cut.sizes) * len(cut.sizes) / sum(cut.sizes) for cut in self.cuts)
 
 
 Shards = tuple[Shard, ...]

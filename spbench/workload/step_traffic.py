@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 from spbench.workload.block import Place
 from spbench.workload.flops import cut_parameters, is_modulated, parameters
-from spbench.workload.mesh import Mesh
-from spbench.workload.sharding import Sizes
+from spbench.workload.mesh import ALL, Mesh
+from spbench.workload.sharding import Shard, Sizes
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import DTYPE_BYTES, Workload
 
@@ -20,6 +21,50 @@ class Move:
     place: Place
     before: str
     axis: str
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One all-to-all of a switch: ``before`` becomes whole where ``after`` is cut."""
+
+    before: Shard
+    after: Shard
+    over: str = ALL
+    """The axis of the mesh whose groups it goes in."""
+    stays: Shard | None = None
+    """How another dim stays cut meanwhile."""
+
+    @classmethod
+    def between(cls, before: Shard, after: Shard) -> tuple[Hop, ...]:
+        """One over all ranks; none where the shard stays."""
+        return () if before == after else (cls(before, after),)
+
+    @property
+    def undone(self) -> Hop:
+        """The all-to-all of its backward."""
+        return replace(self, before=self.after, after=self.before)
+
+    def transfer(self, whole_bytes: int, mesh: Mesh) -> Transfer:
+        """The all-to-alls of all groups at once, of a tensor of ``whole_bytes``."""
+        if self.over == ALL:
+            return Transfer.all_to_all(whole_bytes, self.before.sizes, self.after.sizes)
+        stays = self.stays
+        assert stays is not None, "an all-to-all in groups leaves another dim as it is"
+
+        @cache
+        def of_group(kept: int, before: Sizes, after: Sizes) -> Transfer:
+            part_bytes = whole_bytes * kept // stays.length
+            return Transfer.all_to_all(part_bytes, before, after)
+
+        groups = mesh.groups(self.over)
+        each = [
+            of_group(
+                stays.sizes[members[0]],
+                *(tuple(cut.sizes[at] for at in members) for cut in (self.before, self.after)),
+            )
+            for members in groups
+        ]
+        return Transfer.along(self.over, groups, each)
 
 
 def moves_along(places: Sequence[Place], layout: Sequence[str]) -> Iterator[Move]:

@@ -13,7 +13,7 @@ Text tokens that are attended have a row too: they are cut under every sublayer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, permutations
 
 from rich.text import Span, Text
 
@@ -64,16 +64,15 @@ def lane_lines(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
 def _row(picture: Picture, lane: Lane, axis: str, frame: Frame) -> Text:
     order = list(picture.workload.axes)
     row, label = order.index(axis), axis if len(axis) <= LABEL else f"{axis[: LABEL - 1]}…"
-    legs = lane.legs[: frame.sublayers.stop + 1]
-    rows = [order.index(leg.axis) if leg.axis else -1 for leg in legs]
-    comes = frame.sublayers.start > 0 and rows[frame.sublayers.start - 1] == row
+    rows = [_rows_of(leg.axis, order) for leg in lane.legs[: frame.sublayers.stop + 1]]
+    comes = frame.sublayers.start > 0 and row in rows[frame.sublayers.start - 1]
     line = f"  {label}".ljust(frame.margin - 1) + ("━" if comes else " ")
     for i in frame.sublayers:
-        empty = "━" if rows[i] == row else " "
-        shade = "▓" if rows[i] == row else "░"
+        empty = "━" if row in rows[i] else " "
+        shade = "▓" if row in rows[i] else "░"
         line += (shade if axis in picture.attended(i) else empty) * (frame.cell - 3) + empty
         if i + 1 < len(rows):
-            line += _joint(row, rows[i], rows[i + 1]) + ("━" if rows[i + 1] == row else " ")
+            line += _joint(row, rows[i], rows[i + 1]) + ("━" if row in rows[i + 1] else " ")
     return Text(line.rstrip(), picture.colour(axis))
 
 
@@ -87,15 +86,28 @@ def _text_row(picture: Picture, lane: Lane, frame: Frame) -> Text:
     return Text(line.rstrip())
 
 
-def _joint(row: int, before: int, after: int) -> str:
+def _rows_of(entry: str, order: Sequence[str]) -> set[int]:
+    """The rows of the axes that an entry of a layout names: one, two, or none where it is ''."""
+    if not entry:
+        return set()
+    if entry in order:
+        return {order.index(entry)}
+    pairs = permutations(enumerate(order), 2)
+    return next({i, j} for (i, a), (j, b) in pairs if f"{a}+{b}" == entry)
+
+
+def _joint(row: int, before: set[int], after: set[int]) -> str:
     """The character of ``row`` between two sublayers whose lines are in rows before and after."""
+    if row in before & after:
+        return "━"
     if before == after:
-        return "━" if row == before else " "
-    if row == before:
-        return "┓" if after > before else "┛"
-    if row == after:
-        return "┗" if after > before else "┏"
-    return "┃" if min(before, after) < row < max(before, after) else " "
+        return " "
+    left, right = min(before - after or before), min(after - before or after)
+    if row in before:
+        return "┓" if right > row else "┛"
+    if row in after:
+        return "┗" if left < row else "┏"
+    return "┃" if min(left, right) < row < max(left, right) else " "
 
 
 def _switches(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
