@@ -40,8 +40,8 @@ class Settings(NamedTuple):
 def two_axes(settings: Settings, known: Known, ranks: int) -> TwoAxes:
     """What may be sharded with these settings, one axis or two at once."""
     joint = joint_alone(known.workload)
-    other = exchange(settings.across) if joint else None
-    return TwoAxes(known.workload, ranks, int(settings.inner), joint, other)
+    other = None if joint is None else (exchange(settings.across), joint)
+    return TwoAxes(known.workload, ranks, int(settings.inner), other)
 
 
 def choices(

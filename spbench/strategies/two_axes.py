@@ -35,30 +35,23 @@ class TwoAxes:
 
     workload: Workload
     ranks: int
-    inner: int
-    """Ranks of an inner group; 1: one axis is sharded at a time."""
-    joint: Workload | None
-    """Attention that joins all axes, and nothing else; None: there is none."""
-    other: FixedAxis | None
-    """What attends there, and cuts an axis over all ranks."""
+    inner: int  # ranks of an inner group; 1: one axis is sharded at a time
+    joint: tuple[FixedAxis, Workload] | None
+    """What attends to all axes joined, and a workload of such attention alone."""
 
     @property
     def mesh(self) -> Mapping[str, int]:
         """The groups of ranks; without inner ones those of what attends to all axes joined."""
         if self.inner > 1:
-            return {OUTER: self._groups, INNER: self.inner}
-        if self.joint is None or self.other is None:
+            return {OUTER: self.ranks // self.inner, INNER: self.inner}
+        if self.joint is None:
             return {"sequence": self.ranks}
-        return self.other.mesh(self.joint, self.ranks)
-
-    @property
-    def _groups(self) -> int:
-        return self.ranks // self.inner
+        return self.joint[0].mesh(self.joint[1], self.ranks)
 
     @cached_property
     def pairs(self) -> dict[str, Pair]:
         """The axes of each entry of a layout, all of them long enough."""
-        axes, outer, inner = self.workload.axes, self._groups, self.inner
+        axes, outer, inner = self.workload.axes, self.ranks // self.inner, self.inner
         fits = permutations(axes, 2) if inner > 1 else ()
         two = {f"{a}+{b}": (a, b) for a, b in fits if axes[a] >= outer and axes[b] >= inner}
         return two | {axis: (axis, axis) for axis, n in axes.items() if n >= self.ranks}
@@ -67,14 +60,21 @@ class TwoAxes:
         """Entries without an axis that is attended."""
         return [x for x, pair in self.pairs.items() if not {*pair} & {*sublayer.attended}]
 
+    @cached_property
+    def _shards(self) -> dict[str, Shard]:
+        return {entry: self._shard(entry) for entry in {**self.pairs, **self.workload.axes}}
+
     def shard(self, entry: str) -> Shard:
-        """What all ranks hold; of two axes, each the product of its parts."""
+        """What each rank holds: of two axes the product of its parts."""
+        return self._shards[entry]
+
+    def _shard(self, entry: str) -> Shard:
         outer, inner = self.pairs.get(entry, (entry, entry))
         if outer == inner:
             return self._over_all(outer)
         each = [run for run in self._outer(outer).runs for _ in range(self.inner)]
         within = self._even(inner, self.inner)
-        beside = replace(within, runs=within.runs * self._groups)
+        beside = replace(within, runs=within.runs * (self.ranks // self.inner))
         return Shard(self.workload.dim(outer), tuple(each), beside)
 
     def hops(self, before: str, after: str) -> Sequence[Hop] | None:
@@ -85,45 +85,46 @@ class TwoAxes:
         while ways:
             way = ways.pop(0)
             if way[-1] == after:
-                return [self._hop(*step) for step in pairwise(way)]
+                return [self._hops[step] for step in pairwise(way)]
             for entry in self.pairs:
-                if entry not in seen and self._over(way[-1], entry):
+                if entry not in seen and (way[-1], entry) in self._hops:
                     seen.add(entry)
                     ways.append([*way, entry])
         return None
 
-    def _over(self, before: str, after: str) -> str | None:
-        """The axis of the mesh whose groups one all-to-all goes in; None: there is none."""
+    @cached_property
+    def _hops(self) -> dict[tuple[str, str], Hop]:
+        """Entries that are one all-to-all apart."""
+        return {ends: self._hop(*ends) for ends in permutations(self.pairs, 2) if self._over(*ends)}
+
+    def _over(self, before: str, after: str) -> str:
+        """The axis of the mesh whose groups one all-to-all goes in; '': there is none."""
         (a, b), (c, d) = self.pairs[before], self.pairs[after]
-        if (a == b and c == d) or a == c:
-            return ALL if a != c else INNER
-        return OUTER if b == d and a != b and c != d else None
+        if a == c or (a == b and c == d):
+            return INNER if a == c else ALL
+        return OUTER if b == d and a != b and c != d else ""
 
     def _hop(self, before: str, after: str) -> Hop:
         over, ends = self._over(before, after), (before, after)
-        pairs = [self.pairs[each] for each in ends]
         if over == ALL:
             return Hop(self.shard(before), self.shard(after))
-        assert over is not None, "only entries one all-to-all apart are next to each other"
-        moves, stays = (1, 0) if over == INNER else (0, 1)
-        cut, other = (self._cut(x, pair[moves]) for x, pair in zip(ends, pairs, strict=True))
-        whole = next(end for end, (a, b) in zip(ends, pairs, strict=True) if a != b)
-        return Hop(cut, other, over=over, stays=self._cut(whole, pairs[0][stays]))
+        moves = int(over == INNER)  # the place in a pair
+        cut, other = (self._cut(end, self.pairs[end][moves]) for end in ends)
+        two = next(end for end in ends if len({*self.pairs[end]}) == 2)
+        return Hop(cut, other, over=over, stays=self._cut(two, self.pairs[before][1 - moves]))
 
     def _cut(self, entry: str, axis: str) -> Shard:
-        cut = self.shard(entry).of(self.workload.dim(axis))
-        assert cut is not None, f"{axis} is one of the axes of {entry}"
-        return cut
+        return next(x for x in self.shard(entry).cuts if x.dim == self.workload.dim(axis))
 
     def _outer(self, axis: str) -> Shard:
         if self.workload.axes[axis] >= self.ranks:
             return self._over_all(axis).joined(self.inner)
-        return self._even(axis, self._groups)
+        return self._even(axis, self.ranks // self.inner)
 
     def _over_all(self, axis: str) -> Shard:
-        if self.joint is None or self.other is None:
+        if self.joint is None:
             return self._even(axis, self.ranks)
-        return self.other.shard(self.joint, axis, self.ranks)
+        return self.joint[0].shard(self.joint[1], axis, self.ranks)
 
     def _even(self, axis: str, parts: int) -> Shard:
         return Shard.even(self.workload.dim(axis), self.workload.axes[axis], parts)

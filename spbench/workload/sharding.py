@@ -75,7 +75,7 @@ class Shard:
         choices = [shard for shard in zigzags if min(shard.sizes)]
         return min([*choices, cls.even(dim, length, ranks)], key=lambda shard: max(shard.scores))
 
-    @property
+    @cached_property
     def cuts(self) -> tuple[Shard, ...]:
         """The cut of each dim that is cut, by itself."""
         return (self,) if self.beside is None else (replace(self, beside=None), self.beside)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property, lru_cache
 
 from spbench.workload.block import Place
 from spbench.workload.flops import cut_parameters, is_modulated, parameters
@@ -23,7 +23,7 @@ class Move:
     axis: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Hop:
     """One all-to-all of a switch: ``before`` becomes whole where ``after`` is cut."""
 
@@ -39,11 +39,12 @@ class Hop:
         """One over all ranks; none where the shard stays."""
         return () if before == after else (cls(before, after),)
 
-    @property
+    @cached_property
     def undone(self) -> Hop:
         """The all-to-all of its backward."""
         return replace(self, before=self.after, after=self.before)
 
+    @lru_cache(maxsize=200)  # noqa: B019 (each takes long on thousands of ranks)
     def transfer(self, whole_bytes: int, mesh: Mesh) -> Transfer:
         """The all-to-alls of all groups at once, of a tensor of ``whole_bytes``."""
         if self.over == ALL:
