@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from fractions import Fraction
 from itertools import permutations, product
 from typing import Any
@@ -134,28 +133,19 @@ def complaint() -> str:
 
 
 @pytest.mark.usefixtures("anew")
-def test_switches_in_the_other_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Right shapes, other ranks' positions: a mesh of 2 x 2 filled the other way."""
-    right = TwoAxes._hop
-
-    def wrong(self: TwoAxes, before: str, after: str) -> Hop:
-        hop = right(self, before, after)
-        return replace(hop, over={OUTER: INNER, INNER: OUTER}.get(hop.over, hop.over))
-
-    monkeypatch.setattr(TwoAxes, "_hop", wrong)
-    assert "differs from one device" in complaint()
-
-
-@pytest.mark.usefixtures("anew")
-def test_the_second_cut_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks of a group hold each other's part of the axis that is cut within it."""
-    right = TwoAxes._shard
+@pytest.mark.parametrize("turned", [(-1, 1), (1, -1)])
+def test_a_cut_is_that_of_other_ranks(
+    monkeypatch: pytest.MonkeyPatch, turned: tuple[int, int]
+) -> None:
+    """Of one of two axes ranks have the positions of others: right shapes."""
+    right, (outer, inner) = TwoAxes._shard, turned
 
     def wrong(self: TwoAxes, entry: str) -> Shard:
         cut = right(self, entry)
         if cut.beside is None:
             return cut
-        return Shard(cut.dim, cut.runs, Shard(cut.beside.dim, cut.beside.runs[::-1]))
+        beside = Shard(cut.beside.dim, cut.beside.runs[::inner])
+        return Shard(cut.dim, cut.runs[::outer], beside)
 
     monkeypatch.setattr(TwoAxes, "_shard", wrong)
     assert "differs from one device" in complaint()
