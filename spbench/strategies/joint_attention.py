@@ -8,6 +8,7 @@ from typing import cast
 from spbench.strategies.fixed_axis import AUTO, FixedAxis
 from spbench.strategies.registry import EXCHANGES, load
 from spbench.strategies.switch_refusals import no_order_kept
+from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
 
 
@@ -46,5 +47,11 @@ def _why_not(name: str, joint: Workload, ranks: int) -> str | None:
     unfit = other.why_not(joint, ranks)
     if unfit is not None:
         return unfit
-    mixed = [axis for axis in joint.axes if not other.shard(joint, axis, ranks).keeps_order]
+    mixed = [axis for axis in joint.axes if not _keeps_order(other.shard(joint, axis, ranks))]
     return no_order_kept(name, mixed[0]) if mixed else None
+
+
+def _keeps_order(shard: Shard) -> bool:
+    """Whether rank order is the order of positions."""
+    runs = [run for own in shard.runs for run in own if run[1]]
+    return runs == sorted(runs)

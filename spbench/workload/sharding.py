@@ -114,17 +114,6 @@ class Shard:
         """Positions of the whole; those that several ranks hold count once."""
         return sum(length for runs in {*self.runs} for _, length in runs)
 
-    @property
-    def keeps_order(self) -> bool:
-        """Whether rank order is the order of positions."""
-        runs = [run for own in self.runs for run in own if run[1]]
-        return runs == sorted(runs)
-
-    @property
-    def merged(self) -> tuple[Run, ...]:
-        """What all ranks hold together, in ascending order."""
-        return _merged(sorted(run for of_rank in self.runs for run in of_rank))
-
     @cached_property
     def is_even(self) -> bool:
         """Whether all ranks hold as many positions."""
