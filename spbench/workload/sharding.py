@@ -114,6 +114,11 @@ class Shard:
         """Positions of the whole; those that several ranks hold count once."""
         return sum(length for runs in {*self.runs} for _, length in runs)
 
+    @property
+    def merged(self) -> tuple[Run, ...]:
+        """What all ranks hold together, in ascending order."""
+        return _merged(sorted(run for of_rank in self.runs for run in of_rank))
+
     @cached_property
     def is_even(self) -> bool:
         """Whether all ranks hold as many positions."""
