@@ -10,7 +10,7 @@ from typing import final
 
 from spbench.projection.trace import work
 from spbench.projection.work import Kernel
-from spbench.strategies.registry import load
+from spbench.strategies.registry import load, places
 from spbench.workload.block import Frozen
 from spbench.workload.catalogue import find
 from spbench.workload.fields import Dtype
@@ -20,8 +20,6 @@ from spbench.workload.workload import Workload
 
 WORKLOADS = ("dsp-720m-small", "wan-2.1-1.3b-small", "llama3-8b-small")
 """What shapes are taken from: two axes, one long one with text, and one with a mask."""
-STRATEGIES = ("ulysses", "rsa")
-"""Whose kernels are timed: attention whole, and in products of their own."""
 ALIKE = 1.25
 """The largest ratio of operations, and of each length, of kernels that are timed as one."""
 MOST_FLOPS = 4e10
@@ -57,9 +55,15 @@ def plan(ranks: int, workloads: Sequence[Workload] = ()) -> CalibrationPlan:
 
 
 def _kernels(workload: Workload, ranks: int) -> Iterable[TimedKernel]:
-    for name in STRATEGIES:
-        strategy = load(name)
-        if strategy.misfit(workload) is None and strategy.why_not(workload, ranks) is None:
+    """Of two strategies that can run: attention in one kernel, and in products of its own."""
+    strategies = [load(name) for name in places()]
+    able = [
+        each
+        for each in strategies
+        if each.misfit(workload) is None and each.why_not(workload, ranks) is None
+    ]
+    for keeps_scores in (False, True):
+        for strategy in [each for each in able if each.keeps_scores == keeps_scores][:1]:
             for kernel in work(workload, strategy, ranks).kernels:
                 if kernel.kind != "elementwise" and kernel.flops <= MOST_FLOPS:
                     yield timed(kernel, workload.dtype)
