@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from spbench.projection.dataless import TooManyOperationsError
 from spbench.projection.trace import work
-from spbench.strategies.registry import load
+from spbench.strategies.meshed import in_mesh
 from spbench.text import counted
 from spbench.workload.case import Case, Cell
 from spbench.workload.predicted import RankWork
@@ -35,7 +35,7 @@ def rank_works(cells: Sequence[Cell]) -> tuple[dict[str, RankWork], list[str]]:
 
 
 def _rank_work(case: Case) -> RankWork:
-    done = work(case.workload, load(case.strategy), case.ranks, with_memory=True)
+    done = work(case.workload, in_mesh(case.strategy, case.mesh), case.ranks, with_memory=True)
     assert done.memory is not None
     return RankWork(
         flops={"gemm": done.flops("gemm"), "attention": done.flops("attention")},
