@@ -31,7 +31,7 @@ ATTENTION = {CPU_FLASH: 4, EFFICIENT: 6}
 ATTENTION_BACKWARD = {f"{CPU_FLASH}_backward": 7, f"{EFFICIENT}_backward": 11}
 """Their backwards of (gradient, q, k, v, ...), likewise."""
 MOST_OPERATIONS = 1_000_000
-"""Operations of a pass, views included: a ring of 1,024 ranks has 570,000, in 10 to 15 s."""
+"""Operations of a pass, views included; a ring of 1,024 ranks has about half as many."""
 Signature = tuple[Any, ...]
 Metadata = tuple[Sequence[int], Sequence[int], torch.dtype]
 """Shape, strides and dtype of a tensor."""

@@ -1,14 +1,12 @@
 """The questions that a strategy answers; all but why_not and layout have an answer already.
 
 misfit, why_not    why it cannot run: a sentence with values that would work; or None
-settled            itself, with what it chooses by a workload's bytes written out
-mesh               its groups of ranks, by name; one of all, unless overridden
+settled, mesh      itself, with its choices written out; its groups of ranks, by default one of all
 layout, choices    which axis is sharded while each sublayer runs, and among which it chose
 shard, text_shard  which positions of that axis, and which text tokens, each rank holds
 notes              what it does on a workload beyond its usual idea
 sublayer_traffic   what one sublayer sends, predicted from the papers' formulas
-linear_in, _out    make the projections into a sublayer and out of it
-inside             whether the axes are whole between the two
+linear_in, _out    make the projections into a sublayer and out of it; inside: the cut between them
 attend             attention along axes that may be sharded
 """
 
@@ -29,12 +27,11 @@ from spbench.strategies.switches import transfers_of_step
 from spbench.workload import step_traffic
 from spbench.workload.block import Sublayer
 from spbench.workload.sharding import Shard, Sizes
-from spbench.workload.step_traffic import Hop
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
-Layout = tuple[str, ...]
-"""The sharded axis, one entry for each sublayer of the whole stack; two at once as time+space."""
+Hops = Sequence[step_traffic.Hop]
+Layout = tuple[str, ...]  # the axis that each sublayer of the whole stack shards; two: time+space
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +40,9 @@ class Strategy(ABC):
 
     cuts_weights: ClassVar[bool] = False
     """Whether projections are cut over groups of the mesh's last axis, which sum no gradients."""
-    holds_whole: ClassVar[bool] = False
-    """Whether each rank of such a group holds all of an activation that the group has."""
-    keeps_scores: ClassVar[bool] = False
-    """Whether backward needs the scores of attention along the sharded axis."""
-    switches: ClassVar[bool] = True
-    """Whether the sharded axis may change from sublayer to sublayer."""
+    holds_whole: ClassVar[bool] = False  # whether each rank of such a group holds all that it has
+    keeps_scores: ClassVar[bool] = False  # whether backward needs scores along the sharded axis
+    switches: ClassVar[bool] = True  # whether the sharded axis may change from sublayer to sublayer
     ends_in_transfer: ClassVar[bool] = False
     """Whether a sublayer's last forward transfer comes after all tensors that backward needs."""
 
@@ -120,15 +114,17 @@ class Strategy(ABC):
         """Attention of (B, *axes, Z, D), cut as ``shard`` says; by default along other dims."""
         return attend_whole(q, k, v, gathered(scores, comm))
 
-    def hops(self, workload: Workload, before: str, after: str, ranks: int) -> Sequence[Hop] | None:
+    def hops(self, workload: Workload, before: str, after: str, ranks: int) -> Hops | None:
         """The all-to-alls of a switch from axis to axis, in turn; None: there is no way."""
-        return Hop.between(*(self.shard(workload, axis, ranks) for axis in (before, after)))
+        return step_traffic.Hop.between(
+            *(self.shard(workload, axis, ranks) for axis in (before, after))
+        )
 
     @final
     def held(self, workload: Workload, axis: str, ranks: int) -> Sizes:
         """What each rank holds of a self-attention's sequence while ``axis`` is sharded."""
-        own, text = self.shard(workload, axis, ranks), self.text_shard(workload, ranks)
-        return step_traffic.held_with_text(workload, axis, own.sizes, text.sizes)
+        sizes = self.shard(workload, axis, ranks).sizes, self.text_shard(workload, ranks).sizes
+        return step_traffic.held_with_text(workload, axis, *sizes)
 
     def traffic(self, workload: Workload, ranks: int) -> list[Transfer]:
         """Every transfer of one step, predicted without running."""

@@ -28,6 +28,7 @@ from spbench.layers.head_parallel import bias_of_groups, bias_traffic_by_groups
 from spbench.layers.linear import LinearSpec
 from spbench.layers.memory_order import in_memory_order
 from spbench.layers.query_key_norm import cut_norm_sums
+from spbench.strategies.fixed_axis import AUTO
 from spbench.strategies.tensor_groups import TP, TensorGroups
 from spbench.workload.block import Sublayer
 from spbench.workload.mesh import Members, Mesh
@@ -54,7 +55,7 @@ class MegatronSP(TensorGroups):
         mesh = Mesh.of(self.mesh(workload, ranks))
         cuts = self.shard(workload, axis, ranks).sizes, self.text_shard(workload, ranks).sizes
         in_group = cache(partial(self._traffic_in_group, sublayer, workload, axis))
-        if not self.has_groups:
+        if self.tp == AUTO:
             return in_group(*cuts)
 
         def held_in_group(members: Members) -> Traffic:
@@ -100,7 +101,7 @@ class MegatronSP(TensorGroups):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
-        if self.has_groups:
+        if self.tp != AUTO:
             others = comm.along(*comm.mesh.without(TP))
             return self.other.attend(q, k, v, scores, shard.joined(int(self.tp)), others)
         return attend_whole(q, k, v, bias_of_groups(scores, q.shape[-2] // k.shape[-2], comm))

@@ -37,10 +37,6 @@ class TensorGroups(FixedAxis, ABC):
     across: str = BESIDE_CUTS[0]
     rows: str = AUTO
 
-    @property
-    def has_groups(self) -> bool:
-        return self.tp != AUTO
-
     @cached_property
     def other(self) -> FixedAxis:
         """The strategy across groups."""
@@ -49,12 +45,12 @@ class TensorGroups(FixedAxis, ABC):
 
     def misfit(self, workload: Workload) -> str | None:
         unfit = refusals.across_misfit(self.across, BESIDE_CUTS) or refusals.size_misfit(tp=self.tp)
-        if unfit is None and not self.has_groups and self.across != BESIDE_CUTS[0]:
+        if unfit is None and self.tp == AUTO and self.across != BESIDE_CUTS[0]:
             return f"across={self.across} needs groups to go across; write tp=2 beside it"
         return unfit or self.other.misfit(workload)
 
     def why_not(self, workload: Workload, ranks: int) -> str | None:
-        if not self.has_groups:
+        if self.tp == AUTO:
             return refusals.cut_why_not(workload, ranks) or super().why_not(workload, ranks)
         unfit = refusals.tp_why_not(workload, int(self.tp))
         if unfit := unfit or refusals.groups_why_not(ranks, tp=self.tp):
@@ -64,7 +60,7 @@ class TensorGroups(FixedAxis, ABC):
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
         unfit = super().why_not_along(axis, workload, ranks)
-        if unfit is not None or not self.has_groups:
+        if unfit is not None or self.tp == AUTO:
             return unfit
         apart = self.other.why_not_along(axis, *self._part(workload, ranks))
         return refusals.grouped_why_not(axis, workload) or self._outside(apart)
@@ -80,33 +76,33 @@ class TensorGroups(FixedAxis, ABC):
         return with_heads(workload, heads, fewest), ranks // int(self.tp)
 
     def mesh(self, workload: Workload, ranks: int) -> dict[str, int]:
-        if not self.has_groups:
+        if self.tp == AUTO:
             return dict(super().mesh(workload, ranks))
         across = self.other.mesh(*self._part(workload, ranks))
         groups = ranks // int(self.tp)
         return {**(across if len(across) > 1 else {self.across: groups}), TP: int(self.tp)}
 
     def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
-        if not self.has_groups:
+        if self.tp == AUTO:
             return super().shard(workload, axis, ranks)
         size = int(self.tp)
         return self.other.shard(workload, axis, ranks // size).split(size)
 
     def text_shard(self, workload: Workload, ranks: int) -> Shard:
-        if not self.has_groups:
+        if self.tp == AUTO:
             return super().text_shard(workload, ranks)
         size = int(self.tp)
         return self.other.text_shard(workload, ranks // size).split(size)
 
     def inside(self, shard: Shard) -> Shard | None:
         """Every rank of a group has all of the group's positions."""
-        if not self.has_groups:
+        if self.tp == AUTO:
             return None
         groups = [rank // int(self.tp) for rank in range(len(shard.runs))]
         return shard.joined(int(self.tp)).among(groups)
 
     def notes(self, workload: Workload, ranks: int) -> str:
-        if not self.has_groups:
+        if self.tp == AUTO:
             return super().notes(workload, ranks)
         (axis,) = set(self.layout(workload, ranks))
         said = replace(self.other, shard_axis=axis).notes(*self._part(workload, ranks))
@@ -114,7 +110,7 @@ class TensorGroups(FixedAxis, ABC):
 
     def group(self, comm: Collectives, shard: Shard) -> tuple[Collectives, Shard]:
         """The collectives of a rank's group, and how what the group holds is cut."""
-        if not self.has_groups:
+        if self.tp == AUTO:
             return comm, shard
         return comm.along(TP), shard.among(comm.mesh.members(comm.rank, TP))
 
