@@ -5,7 +5,7 @@ settled, mesh      itself, with its choices written out; its groups of ranks, by
 layout, choices    which axis is sharded while each sublayer runs, and among which it chose
 shard, text_shard  which positions of that axis, and which text tokens, each rank holds
 notes              what it does on a workload beyond its usual idea
-sublayer_traffic   what one sublayer sends, predicted from the papers' formulas
+sublayer_traffic   what one sublayer sends, by the papers' formulas; hops: what a switch does
 linear_in, _out    make the projections into a sublayer and out of it; inside: the cut between them
 attend             attention along axes that may be sharded
 """
@@ -116,9 +116,7 @@ class Strategy(ABC):
 
     def hops(self, workload: Workload, before: str, after: str, ranks: int) -> Hops | None:
         """The all-to-alls of a switch from axis to axis, in turn; None: there is no way."""
-        return step_traffic.Hop.between(
-            *(self.shard(workload, axis, ranks) for axis in (before, after))
-        )
+        return step_traffic.Hop.between(*(self.shard(workload, x, ranks) for x in (before, after)))
 
     @final
     def held(self, workload: Workload, axis: str, ranks: int) -> Sizes:
