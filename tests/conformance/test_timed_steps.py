@@ -118,7 +118,7 @@ def test_every_bucket_but_the_first_halved(monkeypatch: pytest.MonkeyPatch) -> N
     def halved(self: gradient_buckets.GradientSum) -> None:
         real(self)
         for bucket in self._buckets[1:]:
-            for parameter in bucket:
+            for parameter in bucket.parameters:
                 assert parameter.grad is not None
                 parameter.grad *= 1 if self._comm.size == 1 else 0.5
 

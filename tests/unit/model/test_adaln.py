@@ -159,7 +159,7 @@ def passes(batch: int, order: Sequence[int]) -> float:
     """Passes in the backward of a modulated residual of the model, about its sublayer."""
     work = with_settings(find("dsp-720m-small"), [f"batch={batch}"])
     comm = Collectives(silent_transports(0, 1).strategy)
-    place = Placement.at_first(Shard.even(1, work.axes["time"], 1))
+    place = Placement(Shard.even(1, work.axes["time"], 1), ())
     residual = Residual(ModulatedNorm(work, 0, place.shard, comm), Handed(), place)
     lengths = [(batch, *work.axes.values())[dim] for dim in order]
     places = [list(order).index(dim) for dim in range(3)]
