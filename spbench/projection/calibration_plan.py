@@ -55,7 +55,7 @@ def plan(ranks: int, workloads: Sequence[Workload] = ()) -> CalibrationPlan:
 
 
 def _kernels(workload: Workload, ranks: int) -> Iterable[TimedKernel]:
-    """Of two strategies that can run: attention in one kernel, and in products of its own."""
+    """Kernels of two strategies that can run: attention in one kernel, and in its own products."""
     strategies = [load(name) for name in places()]
     able = [
         each
