@@ -12,6 +12,7 @@ import pandas
 
 from spbench.analysis.comparable import LIBRARIES, in_panels, matched, mismatch
 from spbench.analysis.compare import compare_times
+from spbench.analysis.culprit import culprit_of
 from spbench.analysis.findings import (
     METRICS,
     USUAL,
@@ -51,7 +52,9 @@ def compare_runs(
         old, new = cases.get((BEFORE, name_before)), cases.get((AFTER, name_after))
         known = new or old
         assert known is not None
-        of_case = [compare_status(old.every if old else [], new.every if new else [])]
+        status = compare_status(old.every if old else [], new.every if new else [])
+        error, tolerance = _gate(new)
+        of_case = [replace(status, gate_error=error, tolerance=tolerance)]
         if old is not None and new is not None:
             of_case += [
                 *_time(old, new, margins.time, allow_mismatch),
@@ -111,8 +114,16 @@ def _time(before: CaseRows, after: CaseRows, margin: float, allow_mismatch: bool
             after=comparison.after_ms,
             comparison=comparison,
             reason=SAME_LAUNCHES if is_copy else comparison.reason,
+            culprit=culprit_of(before, after, bool(volume_difference(before.used, after.used))),
         )
     ]
+
+
+def _gate(after: CaseRows | None) -> tuple[float | None, float | None]:
+    """The largest error of the gate in any launch, and the tolerance of that launch."""
+    gated = [record for record in after.every if record.gate_error is not None] if after else []
+    worst = max(gated, key=lambda record: record.gate_error or 0.0, default=None)
+    return (worst.gate_error, worst.tolerance) if worst else (None, None)
 
 
 def _memory(

@@ -45,6 +45,12 @@ class Finding:
     comparison: Comparison | None = None
     """The comparison of the times, where the metric is time."""
     reason: str = ""
+    culprit: str = ""
+    """What explains the change of a time: compute, exposed, bytes or memory, and by how much."""
+    gate_error: float | None = None
+    """The largest relative error of the gate after, in the finding of the status."""
+    tolerance: float | None = None
+    """The largest error that the gate lets pass."""
 
     @property
     def ratio(self) -> float | None:

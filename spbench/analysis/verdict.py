@@ -15,7 +15,7 @@ from spbench.analysis.compare import Comparison, launches_in_words
 from spbench.analysis.findings import Finding, Margins
 from spbench.analysis.intervals import CONFIDENCE, holm
 
-Grade = Literal["pass", "fail", "undecided"]
+Grade = Literal["pass", "fail", "undecided", "accepted"]
 MAX_SLOWDOWN = 0.03
 """Default margin of a check: a step may take 3 % longer."""
 ALPHA = (1 - CONFIDENCE) / 2

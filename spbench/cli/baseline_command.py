@@ -13,7 +13,7 @@ from spbench.analysis.power import hardest_case, quiet_launches
 from spbench.cli import options
 from spbench.errors import UNFIT, Failure, ResultsError
 from spbench.report.fit_width import Grid, fewer
-from spbench.report.run_table import slowdown_in_words
+from spbench.report.slowdown_sentences import slowdown_in_words
 from spbench.report.strategy_table import show_comparison
 from spbench.report.tables import console, print_json, show_fitting
 from spbench.results.baselines import folder_of, keep, names

@@ -10,17 +10,19 @@ from typing import Any
 import click
 
 from spbench.analysis.findings import METRICS, Margins, Metric
-from spbench.analysis.verdict import LAUNCHES, MAX_SLOWDOWN, Judgement
+from spbench.analysis.verdict import LAUNCHES, MAX_SLOWDOWN
 from spbench.cli import options
 from spbench.cli.selection import SELECTING, refuse_flags, request_of, selection_options
 from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines
 from spbench.regression.check import against_baseline, against_commit, against_run
 from spbench.regression.check_report import Export, check_writable, report
+from spbench.regression.checked import Checked
 from spbench.regression.measurement import CheckOptions
-from spbench.report.exports import junit, markdown
+from spbench.report.junit import junit
+from spbench.report.pull_request import block_of_changes
 from spbench.sweep.fault_check import planted_fault
-from spbench.text import did_you_mean
+from spbench.text import did_you_mean, quoted
 
 MOST_LAUNCHES = 100
 JUDGED = METRICS[1:]
@@ -78,18 +80,18 @@ def command(ctx: click.Context, /, **flags: Any) -> int:
         launches=flags["launches"],
         deadlines=Deadlines(launch_s=flags["timeout"], hang_s=flags["hang_after"]),
     )
-    exports = _exports(flags)
+    exports = _exports(flags, settings)
     base_ref, baseline = flags["base_ref"], flags["baseline"]
     if (baseline is None) == (base_ref is None):
         raise Failure("check needs one of --baseline NAME and --base-ref REV, and only one")
     if base_ref is None:
-        judgement = _with_baseline(ctx, settings)
+        checked = _with_baseline(ctx, settings)
     elif flags["run"] is None:
-        judgement = against_commit(base_ref, request_of(ctx), settings)
+        checked = against_commit(base_ref, request_of(ctx), settings)
     else:
         raise Failure("--base-ref measures base and head itself; leave RUN out")
     return report(
-        judgement,
+        checked,
         base_ref or baseline,
         strict=flags["strict"],
         as_json=flags["as_json"],
@@ -97,19 +99,37 @@ def command(ctx: click.Context, /, **flags: Any) -> int:
     )
 
 
-def _exports(flags: Mapping[str, Any]) -> dict[Path, Export]:
+def _exports(flags: Mapping[str, Any], settings: CheckOptions) -> dict[Path, Export]:
     """The files to write, and their writers. Raises Failure where a file cannot be written."""
     markdown_to, junit_to = flags["markdown_to"], flags["junit_to"]
     if markdown_to and junit_to and markdown_to.absolute() == junit_to.absolute():
         raise Failure(f"--markdown and --junit would both write {junit_to}; name two files")
-    wanted = ((markdown_to, markdown), (junit_to, partial(junit, strict=flags["strict"])))
+    as_markdown = partial(_markdown, settings=settings, run=flags["run"])
+    wanted = ((markdown_to, as_markdown), (junit_to, partial(_junit, strict=flags["strict"])))
     exports: dict[Path, Export] = {file: export for file, export in wanted if file is not None}
     for file in exports:
         check_writable(file)
     return exports
 
 
-def _with_baseline(ctx: click.Context, settings: CheckOptions) -> Judgement:
+def _markdown(
+    checked: Checked, against: str, headline: str, *, settings: CheckOptions, run: Path | None
+) -> str:
+    """The check as a block for a pull request."""
+    sides = checked.origins()
+    again = [] if run is None else [quoted("spbench", "check", "--baseline", against, run)]
+    commands = [sides[1].command, *again]
+    title = f"spbench check: {headline}"
+    return block_of_changes(
+        title, checked.judgement, sides, commands, settings.margins, settings.metrics
+    )
+
+
+def _junit(checked: Checked, against: str, headline: str, *, strict: bool) -> str:
+    return junit(checked.judgement, against, headline, strict=strict)
+
+
+def _with_baseline(ctx: click.Context, settings: CheckOptions) -> Checked:
     """Measures the cases of the baseline anew, or judges RUN as it is."""
     flags = ctx.params
     why = "is for --base-ref; the cases of a baseline are those that it holds"

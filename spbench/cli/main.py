@@ -29,6 +29,7 @@ COMMANDS = {
     "run": "Prove, count and time strategies on a workload.",
     "resume": "Do what a run has left to do.",
     "compare": "Show strategies side by side, or a run against another.",
+    "evidence": "Print a run, or one against another, for a pull request.",
     "plot": "Draw a run's figures as PNG and SVG.",
     "baseline": "Keep a run that later runs are checked against.",
     "check": "Fail on a regression: against a baseline, or another commit.",

@@ -13,10 +13,11 @@ import pandas
 from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.intervals import LEAST_LAUNCHES
 from spbench.analysis.power import quiet_launches
-from spbench.analysis.verdict import MOST_TIMES, Judgement, judged
+from spbench.analysis.verdict import MOST_TIMES, judged
 from spbench.errors import CANNOT_JUDGE, Failure
 from spbench.launch.torchrun import joined_ranks
 from spbench.regression.base_and_head import Code, open_runners
+from spbench.regression.checked import Checked
 from spbench.regression.checkout import CheckoutError, checked_out, work_tree
 from spbench.regression.measurement import CheckOptions, LiveMeasurement, in_stages
 from spbench.report.live_line import loading_torch
@@ -39,17 +40,17 @@ communication, and launches differ mostly by the noise of their iterations. The 
 than the 1 % of ``run``, to which six iterations may agree by chance (docs/decisions/0017)."""
 
 
-def against_run(name: str, baselines: Path, run: Path, options: CheckOptions) -> Judgement:
+def against_run(name: str, baselines: Path, run: Path, options: CheckOptions) -> Checked:
     """Judges a run as it is and measures nothing."""
-    before = read_latest(find_baseline(name, baselines))
-    after = read_latest(find_run(run, baselines))
+    base, head = find_baseline(name, baselines), find_run(run, baselines)
+    before, after = read_latest(base), read_latest(head)
     findings = compare_runs(before, after, options.margins, metrics=options.metrics)
-    return judged(findings, options.margins)
+    return Checked(judgement=judged(findings, options.margins), base=base, head=head)
 
 
 def against_baseline(
     name: str, baselines: Path, options: CheckOptions, out: Path | None
-) -> Judgement:
+) -> Checked:
     """Measures the baseline's cases again, with the budget that the baseline had."""
     folder = find_baseline(name, baselines)
     known = read_latest(folder)
@@ -63,7 +64,8 @@ def against_baseline(
         measurement = LiveMeasurement(
             folder=out, runners=runners, cases=cases, options=options, known=known
         )
-        return in_stages(measurement, options.launches, options.margins)
+        judgement = in_stages(measurement, options.launches, options.margins)
+    return Checked(judgement=judgement, base=folder, head=out / "now")
 
 
 def _planned(cases: Sequence[Case], options: CheckOptions) -> list[Cell]:
@@ -123,7 +125,7 @@ def budgeted(described: Mapping[str, Any], budget: str) -> Case:
     return case.model_copy(update={"budget": QUICK if budget == "quick" else MeasurementBudget()})
 
 
-def against_commit(revision: str, request: Request, options: CheckOptions) -> Judgement:
+def against_commit(revision: str, request: Request, options: CheckOptions) -> Checked:
     """Measures a commit and the work tree alternately."""
     budget = BASE_AND_HEAD_BUDGET if "time" in options.metrics else COUNTED
     with loading_torch():
@@ -154,7 +156,8 @@ def against_commit(revision: str, request: Request, options: CheckOptions) -> Ju
                 measurement = LiveMeasurement(
                     folder=folder, runners=runners, cases=cases, options=options
                 )
-                return in_stages(measurement, options.launches, options.margins)
+                judgement = in_stages(measurement, options.launches, options.margins)
+            return Checked(judgement=judgement, base=folder / "base", head=folder / "now")
     except CheckoutError as error:
         raise Failure(f"--base-ref {revision}: {error}") from None
 

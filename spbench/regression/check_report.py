@@ -12,15 +12,16 @@ import click
 
 from spbench.analysis.verdict import Judgement
 from spbench.errors import CANNOT_JUDGE, DONE, REGRESSION, UNFIT, Failure
+from spbench.regression.checked import Checked
 from spbench.report import tables
 from spbench.report.run_table import headline, show_findings
 
-Export = Callable[[Judgement, str, str], str]
-"""The content of a file, made of a judgement, what head was checked against, and the headline."""
+Export = Callable[[Checked, str, str], str]
+"""The content of a file, made of a check, what head was checked against, and the headline."""
 
 
 def report(
-    judgement: Judgement,
+    checked: Checked,
     against: str,
     *,
     strict: bool,
@@ -28,6 +29,7 @@ def report(
     exports: Mapping[Path, Export],
 ) -> int:
     """Prints first and writes files then: a full disk does not hide a regression."""
+    judgement = checked.judgement
     summary, code = headline(judgement, strict=strict), exit_code(judgement, strict=strict)
     if as_json:
         click.echo(json.dumps(_as_data(judgement, summary, code), indent=2))
@@ -36,7 +38,7 @@ def report(
         tables.say(tables.console(), summary)
     for file, export in exports.items():
         try:
-            file.write_text(export(judgement, against, summary), encoding="utf-8")
+            file.write_text(export(checked, against, summary), encoding="utf-8")
         except OSError as error:
             raise Failure(f"cannot write to {file}: {error.strerror}", UNFIT) from None
     return code

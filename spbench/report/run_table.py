@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from spbench.analysis.compare import Comparison
 from spbench.analysis.findings import Finding, Metric
-from spbench.analysis.power import MOST_OF_CHECK, DetectableSlowdown
-from spbench.analysis.verdict import MAX_SLOWDOWN, Judgement
+from spbench.analysis.verdict import Judgement
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, left_out
 from spbench.report.strategy_table import NOISY, NOISY_NOTE
@@ -15,8 +14,6 @@ from spbench.text import counted
 
 NARROWER = ((), (5,), (2, 3, 5), (2, 3, 4, 5), (2, 3, 4, 5, 8), (2, 3, 4, 5, 7, 8))
 """Columns left out where not all fit: interval, times, change, and what has sentences below."""
-WORTH_MORE = 0.8
-"""More launches are advised where they lower the detectable slowdown to this share of it."""
 
 
 def grid_of(findings: Sequence[Finding], before: str, after: str) -> tuple[Grid, list[str]]:
@@ -63,6 +60,15 @@ def _change(finding: Finding) -> list[str]:
     if times.low is None or times.high is None or any(times.noise):
         return [NOISY * any(times.noise) + units.change(times.ratio), units.BLANK]
     return [units.change(times.ratio), units.changes(times.low, times.high)]
+
+
+def change_in_words(finding: Finding) -> str:
+    """The change of a time with its interval and the launches behind it."""
+    times, (change, interval) = finding.comparison, _change(finding)
+    if times is None or change == units.BLANK:
+        return units.BLANK
+    between = "no interval" if interval == units.BLANK else interval
+    return f"{change} ({between}, {times.launches})"
 
 
 def _exact(finding: Finding | None) -> str:
@@ -123,11 +129,7 @@ def headline(judgement: Judgement, *, strict: bool = False) -> str:
     failed, open_ = judgement.of("fail"), judgement.of("undecided")
     cases = {one.case for one in judgement.findings}
     if failed:
-        cases_failed = dict.fromkeys(
-            f"{_case(one)} ({one.verdict if one.metric == 'status' else one.metric})"
-            for one in failed
-        )
-        return f"failed: {_listed([*cases_failed])}"
+        return f"failed: {listed_changes(failed)}"
     if not judgement.is_comparable:
         return f"cannot judge: {_why_not_comparable(judgement.findings)}"
     times = f"time inconclusive in {counted(len(open_), 'case')}"
@@ -136,6 +138,22 @@ def headline(judgement: Judgement, *, strict: bool = False) -> str:
     bare = len(cases - {one.case for one in judgement.findings if one.metric != "status"})
     lacking = f", {bare} of them without figures on both sides" if bare else ""
     return f"passed: {counted(len(cases), 'case')}{lacking}{f', {times}' if open_ else ''}"
+
+
+def listed_changes(findings: Sequence[Finding]) -> str:
+    """Cases with what changed and by how much, as ``dsp on 2 ranks (time +10.0 %)``."""
+    cases: dict[str, list[str]] = {}
+    for finding in findings:
+        cases.setdefault(_case(finding), []).append(_what_changed(finding))
+    return _listed([f"{name} ({', '.join(dict.fromkeys(what))})" for name, what in cases.items()])
+
+
+def _what_changed(finding: Finding) -> str:
+    """The metric with its change, or the verdict of a status."""
+    if finding.metric == "status":
+        return finding.verdict
+    more = units.change(finding.ratio) if finding.ratio else ""
+    return f"{finding.metric} {more}" if more.strip("+0. %") else finding.metric
 
 
 def _why_not_comparable(findings: Sequence[Finding]) -> str:
@@ -163,26 +181,3 @@ def show_findings(findings: Sequence[Finding], before: str, after: str) -> None:
     grids = [whole.without(*(whole.columns[i] for i in gone)) for gone in NARROWER]
     lacks = tables.show_panels(out, grids, panels)
     tables.say(out, *sentences(findings), *([left_out(lacks)] if lacks else []))
-
-
-def slowdown_in_words(slowdown: DetectableSlowdown | None) -> Iterator[str]:
-    """The slowdown that a check detects in the noisiest case, and with more launches."""
-    if slowdown is None:
-        return
-    hard = slowdown.record
-    share = "" if hard.kind == "measured" else ", one GPU's share"
-    yield (
-        f"Time is hardest to judge of {hard.strategy} on {counted(hard.world_size, 'rank')} "
-        f"({hard.workload}{share}): its {slowdown.launches} launches have a standard deviation of "
-        f"{units.percent(slowdown.spread)}."
-    )
-    yield (
-        f"Where the machine stays as it was, a check finds a slowdown of about "
-        f"{units.percent(slowdown.slowdown)} there (--max-slowdown {MAX_SLOWDOWN:.0%}, up to "
-        f"{MOST_OF_CHECK} launches)."
-    )
-    if slowdown.with_more < WORTH_MORE * slowdown.slowdown:
-        yield (
-            f"With {MOST_OF_CHECK} such launches in the baseline, too, it would find about "
-            f"{units.percent(slowdown.with_more)}: the same run with --launches {MOST_OF_CHECK}."
-        )

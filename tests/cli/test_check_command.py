@@ -13,57 +13,19 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 from helpers.example_rows import CASE, rows
+from helpers.kept_runs import SENT, STEPS, kept, side, spbench
 
 from spbench.cli.main import cli
 from spbench.cli.options import percent
-from spbench.errors import CANNOT_JUDGE, DONE, REGRESSION, UNFIT, USAGE, Failure
+from spbench.errors import CANNOT_JUDGE, DONE, REGRESSION, UNFIT, USAGE
 from spbench.report import tables
 from spbench.results.record import Record
 from spbench.results.store import Store
-
-STEPS = [100.0, 100.5, 99.5, 100.2, 99.8]
-SENT: dict[str, Any] = {
-    "sent_bytes_forward": 400,
-    "sent_bytes_backward": 400,
-    "sent_bytes_gradients": 100,
-    "all_to_all_bytes": 800,
-    "peak_allocated_bytes": 10_000,
-    "collectives": "forward.all_to_all=4 backward.all_to_all=4",
-    "gpu": "a GPU",
-    "torch": "2.13.0",
-}
 
 
 @pytest.fixture(autouse=True)
 def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def kept(name: str, *records: Sequence[Record]) -> str:
-    """A run under results/."""
-    with Store(Path("results") / name) as store:
-        for record in (one for some in records for one in some):
-            store.append(replace(record, run_id=name))
-    return name
-
-
-def side(name: str, factor: float = 1.0, strategy: str = "dsp", **more: Any) -> list[Record]:
-    return rows(strategy, [ms * factor for ms in STEPS], session=name, **SENT | more)
-
-
-def spbench(*words: str) -> Result:
-    """The command, with a Failure's message and code as ``main`` would give them."""
-    result = CliRunner().invoke(cli, words, standalone_mode=False)
-    if isinstance(result.exception, Failure):
-        result.exit_code, result.stderr_bytes = (
-            result.exception.code,
-            str(result.exception).encode(),
-        )
-    elif result.exception is not None:
-        raise result.exception
-    elif isinstance(result.return_value, int):
-        result.exit_code = result.return_value
-    return result
 
 
 def test_compare_two_runs_says_what_changed() -> None:
@@ -329,7 +291,7 @@ def test_a_check_that_fails_on_time() -> None:
     """Exit 4, and the output names the strategy."""
     done = checked(side("b", 1.1), side("b", strategy="rsa"))
     assert done.exit_code == REGRESSION
-    assert done.stdout.splitlines()[-1] == "failed: dsp on 2 ranks (time)"
+    assert done.stdout.splitlines()[-1] == "failed: dsp on 2 ranks (time +10.0 %)"
 
 
 def test_a_check_that_fails_on_bytes() -> None:
@@ -423,7 +385,10 @@ def test_a_new_case_that_fails_fails_the_check() -> None:
 def test_a_check_as_data() -> None:
     """Findings with their outcome, the last line and the exit code."""
     found = json.loads(checked(side("b", 1.1), words=("--json",)).stdout)
-    assert (found["exit_code"], found["summary"]) == (REGRESSION, "failed: dsp on 2 ranks (time)")
+    assert (found["exit_code"], found["summary"]) == (
+        REGRESSION,
+        "failed: dsp on 2 ranks (time +10.0 %)",
+    )
     outcomes = {(one["strategy"], one["metric"]): one["outcome"] for one in found["findings"]}
     assert outcomes["dsp", "time"] == "fail"
     assert outcomes["rsa", "status"] == "undecided"
@@ -436,10 +401,12 @@ def test_a_check_for_a_review_and_for_a_ci() -> None:
     assert checked(*after, words=words).exit_code == REGRESSION
     text = Path("out/check.md").read_text()
     assert text.startswith(
-        "### spbench check: failed: dsp on 2 ranks (time), rsa on 2 ranks (memory)\n"
+        "### spbench check: failed: dsp on 2 ranks (time +10.0 %), rsa on 2 ranks (memory +100 %)\n"
     )
     assert [
-        line for line in text.splitlines() if line.startswith("| dsp | 2 | 100 | 110 | +10.0 %")
+        line
+        for line in text.splitlines()
+        if line.startswith("| dsp | 2 | **slower** | 100 → 110 | +10.0 % (")
     ]
     suite = ET.parse("out/check.xml").getroot()
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("8", "2", "1")

@@ -86,6 +86,7 @@ FLAGS = {
         "RUN",
     ],
     "compare": ["--allow-mismatch", "--baselines", "--json", "--margin", "--reference", "RUNS"],
+    "evidence": ["--baselines", "--margin", "BASE", "RUN"],
     "plot": [
         "--baselines",
         "--gpus",
@@ -259,8 +260,8 @@ MISTAKES = [
     (
         ["zzz"],
         "unknown command 'zzz'. "
-        "Known: run, resume, compare, plot, baseline, check, verify, project, recommend, show, "
-        "capacity, calibrate, list, doctor",
+        "Known: run, resume, compare, evidence, plot, baseline, check, verify, project, recommend, "
+        "show, capacity, calibrate, list, doctor",
     ),
     (["verify", "-s", "dsp,ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'?"),
     (["run", "-w", "dsp-720"], "unknown workload 'dsp-720'. Did you mean 'dsp-720m"),

@@ -1,36 +1,12 @@
-"""The outcome of a check for continuous integration: Markdown and JUnit."""
+"""The outcome of a check for continuous integration, as JUnit's XML."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 from spbench.analysis.verdict import Graded, Judgement
-from spbench.report.fit_width import by_panel
-from spbench.report.run_table import explained, grid_of, sentences
+from spbench.report.run_table import explained
 from spbench.text import counted
-
-
-def markdown(judgement: Judgement, against: str, headline: str) -> str:
-    """The headline, a table for each panel, and what the cells have no room for."""
-    findings = judgement.findings
-    lines = [f"### spbench check: {headline}"]
-    grid, panels = grid_of(findings, against, "now")
-    rule = ["---", *["---:"] * (len(grid.columns) - 1)]
-    for panel, part in by_panel(grid, panels).items():
-        lines += ["", f"**{_escaped(panel)}**", ""]
-        lines += [_row(row) for row in (grid.columns, rule, *part.rows)]
-    remarks = sentences(findings)
-    lines += ["", *(f"- {_escaped(remark)}" for remark in remarks)] if remarks else []
-    return "\n".join(lines) + "\n"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(map(_escaped, cells))} |"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 
 def junit(judgement: Judgement, against: str, headline: str, *, strict: bool) -> str:
