@@ -40,7 +40,8 @@ COMMANDS = {
     "baseline show": "baseline show good",
     "check": "check --baseline good made-up",
     "show": "show axial-weather",
-    "dry run": "run -w axial-weather -g 2,8 --set heads=4 --skip-invalid --dry-run --device cpu",
+    "dry run": "run -w axial-weather -s dsp,rsa,usp -g 2,8 --set heads=4 --set depth=1"
+    " --skip-invalid --dry-run --device cpu",
     "dry sweep": "run --sweep dsp-strong-intra --dry-run --device cpu --skip-invalid",
     "help": "run --help",
 }
