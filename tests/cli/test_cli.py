@@ -585,9 +585,9 @@ def test_a_fault_that_is_not_understood_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "launches"),
     [
-        ([], 3),
-        (["--quick"], 1),
-        (["--quick", "--launches", "2"], 2),
+        (["-s", "dsp"], 3),
+        (["-s", "dsp", "--quick"], 1),
+        (["-s", "dsp", "--quick", "--launches", "2"], 2),
         (["--sweep", "two.yaml"], 2),
         (["--sweep", "mine.yaml"], 3),
         (["--sweep", "two.yaml", "--quick"], 1),
@@ -596,7 +596,7 @@ def test_a_fault_that_is_not_understood_is_refused(tmp_path: Path) -> None:
 )
 def test_how_often_each_case_is_launched(tmp_path: Path, words: list[str], launches: int) -> None:
     """The flag beats --quick, which beats the file, which beats the default of three."""
-    text = "name: mine\nworkloads: earthformer-small\ngpus: 2\n"
+    text = "name: mine\nworkloads: earthformer-small\nstrategies: dsp\ngpus: 2\n"
     (tmp_path / "mine.yaml").write_text(text)
     (tmp_path / "two.yaml").write_text(f"{text}launches: 2\n")
     done = spbench(tmp_path, "run", *words, "--dry-run", "--json", torch=True)
