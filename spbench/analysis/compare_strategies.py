@@ -47,6 +47,9 @@ class Line:
     is_noisy: bool
     """Whether noisy launches count, since too few were quiet: the times are unreliable."""
     step_ms: Figure | None
+    only_launch_ms: tuple[float, float] | None
+    """Tenth and ninetieth percentile of the steps, where there is one launch: their scatter is no
+    interval."""
     reference: str
     """The strategy that speed-ups are relative to."""
     to_reference: Comparison | None
@@ -164,6 +167,7 @@ def _line(
         reason=why_incomplete(case.every, good),
         is_noisy=any(record.noisy for record in good),
         step_ms=step,
+        only_launch_ms=_scatter(good),
         reference=reference,
         to_reference=to_reference,
         to_fastest=to_fastest,
@@ -181,6 +185,13 @@ def _line(
         gated_on=first.gated_on if first.is_gate_reduced else "",
         agreed_with=first.agreed_with,
     )
+
+
+def _scatter(records: Sequence[Record]) -> tuple[float, float] | None:
+    ends = [(record.step_ms_p10, record.step_ms_p90) for record in records]
+    if len(ends) != 1 or ends[0][0] is None or ends[0][1] is None:
+        return None
+    return ends[0][0], ends[0][1]
 
 
 def _known(records: Sequence[Record], column: str) -> list[float]:

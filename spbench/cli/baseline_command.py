@@ -11,6 +11,7 @@ from spbench.analysis.compare_strategies import compare_strategies
 from spbench.analysis.intervals import LEAST_LAUNCHES
 from spbench.analysis.power import hardest_case, quiet_launches
 from spbench.cli import options
+from spbench.cli.help_page import HelpPage
 from spbench.errors import UNFIT, Failure, ResultsError
 from spbench.report.fit_width import Grid, fewer
 from spbench.report.slowdown_sentences import slowdown_in_words
@@ -40,7 +41,7 @@ def command() -> None:
     """
 
 
-@command.command("set", short_help="Keep a run under a name.")
+@command.command("set", cls=HelpPage, short_help="Keep a run under a name.")
 @click.argument("name")
 @options.run_argument
 @click.option(
@@ -104,7 +105,7 @@ def _remedy(run: Path, frame: pandas.DataFrame) -> str:
     return f"Measure what is missing ({again}), or all anew" if again else "Measure it anew"
 
 
-@command.command("list")
+@command.command("list", cls=HelpPage)
 @options.baselines_option
 @options.json_option
 def list_command(baselines: Path, as_json: bool) -> None:
@@ -144,7 +145,7 @@ def _each(frame: pandas.DataFrame, column: str) -> str:
     return ", ".join(value for value in frame[column].unique() if value)
 
 
-@command.command("show", short_help="Show the figures of a baseline.")
+@command.command("show", cls=HelpPage, short_help="Show the figures of a baseline.")
 @click.argument("name")
 @options.baselines_option
 @options.json_option

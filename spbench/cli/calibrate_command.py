@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from spbench.cli import options
+from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import choose_workload, parse_ranks
 from spbench.errors import DONE, Failure
 from spbench.report.live_line import loading_torch
@@ -19,7 +20,7 @@ FOLDER = RESULTS / "clusters"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-@click.command("calibrate")
+@click.command("calibrate", cls=HelpPage)
 @click.argument("name", default="here")
 @options.gpus_option
 @click.option(

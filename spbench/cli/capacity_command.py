@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from spbench.cli import options
+from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import choose_workload, rank_counts
 from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.launch.launcher import Deadlines
@@ -30,8 +31,8 @@ def memory_size(text: str) -> float:
     return float(parts[1]) * SIZES[parts[2]]
 
 
-@click.command("capacity")
-@click.argument("workload", metavar="WORKLOAD")
+@click.command("capacity", cls=HelpPage)
+@options.workload_argument
 @options.strategy_option
 @click.option(
     "-g",

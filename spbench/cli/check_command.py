@@ -12,6 +12,7 @@ import click
 from spbench.analysis.findings import METRICS, Margins, Metric
 from spbench.analysis.verdict import LAUNCHES, MAX_SLOWDOWN
 from spbench.cli import options
+from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import SELECTING, refuse_flags, request_of, selection_options
 from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines
@@ -34,7 +35,7 @@ def _export_option(flag: str, kind: str) -> Callable[[options.F], options.F]:
     return click.option(flag, name, type=options.PATH, metavar="FILE", help=help_)
 
 
-@click.command("check")
+@click.command("check", cls=HelpPage)
 @options.run_argument
 @click.option("--baseline", metavar="NAME", help="The baseline to check against.")
 @click.option("--base-ref", metavar="REV", help="The commit to measure in turn with this tree.")

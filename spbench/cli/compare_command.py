@@ -14,12 +14,16 @@ from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.compare_strategies import Line, compare_strategies
 from spbench.analysis.findings import Margins
 from spbench.analysis.launches import cases_of
+from spbench.analysis.verdict import judged
 from spbench.analysis.waiting import Waiting, waiting
-from spbench.cli import options
+from spbench.cli import completion, options
+from spbench.cli.help_page import HelpPage
 from spbench.errors import CANNOT_JUDGE, DONE, Failure
+from spbench.report import markdown
+from spbench.report.pull_request import changes_part, strategies_part
 from spbench.report.run_table import show_findings
 from spbench.report.strategy_table import show_comparison
-from spbench.report.tables import print_json
+from spbench.report.tables import print_data
 from spbench.report.waiting_sentences import waiting_sentences
 from spbench.results.find_run import (
     RESULTS,
@@ -37,8 +41,14 @@ from spbench.text import counted
 MOST_RUNS = 2
 
 
-@click.command("compare")
-@click.argument("runs", nargs=-1, metavar="[RUN] [OTHER]", type=options.PATH)
+@click.command("compare", cls=HelpPage)
+@click.argument(
+    "runs",
+    nargs=-1,
+    metavar="[RUN] [OTHER]",
+    type=options.PATH,
+    shell_complete=completion.runs,
+)
 @click.option(
     "--reference",
     metavar="STRATEGY",
@@ -52,6 +62,8 @@ MOST_RUNS = 2
 )
 @options.baselines_option
 @options.json_option
+@options.markdown_option
+@options.csv_option
 def command(
     runs: Sequence[Path],
     reference: str | None,
@@ -59,6 +71,8 @@ def command(
     allow_mismatch: bool,
     baselines: Path,
     as_json: bool,
+    as_markdown: bool,
+    as_csv: bool,
 ) -> int:
     """Show the strategies of RUN side by side, or OTHER against RUN, case by case.
 
@@ -68,10 +82,14 @@ def command(
     """
     if len(runs) > MOST_RUNS:
         raise Failure(f"compare takes one run or two, not {len(runs)}")
+    forms = {"json": as_json, "markdown": as_markdown, "csv": as_csv}
+    form = next((name for name, is_given in forms.items() if is_given), "")
+    if sum(forms.values()) > 1:
+        raise Failure("--json, --markdown and --csv are forms of the same table; give one of them")
     if len(runs) == MOST_RUNS:
         if reference is not None:
             raise Failure("--reference is for the strategies of one run; leave it out, or a run")
-        return _against(runs, margin, allow_mismatch, baselines, as_json)
+        return _against(runs, margin, allow_mismatch, baselines, form)
     run = find_run(runs[0] if runs else None, baselines)
     frame = read_latest(run)
     cases = cases_of(frame)
@@ -80,8 +98,12 @@ def command(
     except ValueError as error:
         raise Failure(str(error)) from None
     waits = waiting(cases, reports_in([RESULTS, folder_of_run(run).parent]))
-    if as_json:
-        print_json([line.as_data() | {"waiting": _sentences_of(line, waits)} for line in lines])
+    if form == "markdown":
+        click.echo(markdown.document(strategies_part(lines)), nl=False)
+    elif form:
+        print_data(
+            [line.as_data() | {"waiting": _sentences_of(line, waits)} for line in lines], form
+        )
     else:
         show_comparison(lines, waiting_sentences(waits))
         _warn_of_missing(run, frame, baselines)
@@ -104,7 +126,7 @@ def _warn_of_missing(run: Path, frame: pandas.DataFrame, baselines: Path) -> Non
 
 
 def _against(
-    runs: Sequence[Path], margin: float, allow_mismatch: bool, baselines: Path, as_json: bool
+    runs: Sequence[Path], margin: float, allow_mismatch: bool, baselines: Path, form: str
 ) -> int:
     """Shows the second run against the first; exit code 5 where no case may be compared."""
     paths = [find_run(run, baselines) for run in runs]
@@ -115,16 +137,19 @@ def _against(
     is_common = any(f.before is not None and f.after is not None for f in findings)
     if not is_common:
         click.echo("these runs have no case in common", err=True)
-    if as_json:
-        print_json([asdict(finding) | {"ratio": finding.ratio} for finding in findings])
+    if form == "markdown":
+        click.echo(markdown.document(changes_part(judged(findings, margins))), nl=False)
+    elif form:
+        data = [asdict(finding) | {"ratio": finding.ratio} for finding in findings]
+        print_data(data, form)
     else:
         click.echo(f"A: {runs[0]}\nB: {runs[1]}")
         show_findings(findings, "A", "B")
     if not is_common:
         return CANNOT_JUDGE
     figures = [finding for finding in findings if finding.metric != "status"]
-    judged = [finding for finding in figures if finding.metric == "time"] or figures
-    if {finding.verdict for finding in judged} == {"not comparable"} and not allow_mismatch:
+    compared = [finding for finding in figures if finding.metric == "time"] or figures
+    if {finding.verdict for finding in compared} == {"not comparable"} and not allow_mismatch:
         hint = "no time can be compared between these runs; --allow-mismatch shows the figures"
         click.echo(hint, err=True)
         return CANNOT_JUDGE

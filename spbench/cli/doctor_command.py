@@ -10,6 +10,7 @@ import click
 
 from spbench.cli import options
 from spbench.cli.cluster_options import cluster_of, nodes_options
+from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import (
     CLUSTER,
     DEFAULT_WORKLOAD,
@@ -34,7 +35,7 @@ OF_LINKS = ("workload", "settings", "strategies", *CLUSTER)
 """Parameters that mean nothing without --links."""
 
 
-@click.command("doctor")
+@click.command("doctor", cls=HelpPage)
 @click.option(
     "-g",
     "--gpus",

@@ -11,16 +11,17 @@ from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.compare_strategies import compare_strategies
 from spbench.analysis.findings import Margins
 from spbench.analysis.verdict import judged
-from spbench.cli import options
+from spbench.cli import completion, options
+from spbench.cli.help_page import HelpPage
 from spbench.report.pull_request import block_of_changes, block_of_run, changes_in_words
 from spbench.results.find_run import find_run, read_latest, reference_of, samples_of_turns
 from spbench.results.provenance import provenance
 from spbench.text import quoted
 
 
-@click.command("evidence")
-@click.argument("run", type=options.PATH)
-@click.argument("base", required=False, type=options.PATH)
+@click.command("evidence", cls=HelpPage)
+@click.argument("run", type=options.PATH, shell_complete=completion.runs)
+@click.argument("base", required=False, type=options.PATH, shell_complete=completion.runs)
 @options.percent_option("--margin", f"{MARGIN:.0%}", "Times that differ by less count as the same.")
 @options.baselines_option
 def command(run: Path, base: Path | None, margin: float, baselines: Path) -> None:

@@ -12,6 +12,7 @@ import click
 import pandas
 
 from spbench.cli import options
+from spbench.cli.help_page import HelpPage
 from spbench.errors import ResultsError, or_none
 from spbench.report import units
 from spbench.report.fit_width import Grid
@@ -21,7 +22,8 @@ from spbench.results.reading import frame_of, latest, read_runs
 from spbench.results.run_json import case_of, read_run
 from spbench.strategies.other_names import SUMMARIES
 from spbench.strategies.registry import expand_names, places
-from spbench.workload.catalogue import find, names
+from spbench.workload.catalogue import find
+from spbench.workload.config_names import names
 from spbench.workload.flops import parameters, step_flops
 from spbench.workload.sweep_file import load_sweep
 
@@ -55,7 +57,7 @@ LUXURY = 2
 """How many of these go before a row may take several lines, and before heads are short."""
 
 
-@click.command("list")
+@click.command("list", cls=HelpPage)
 @click.argument("what", type=click.Choice(list(WORDS)))
 @options.json_option
 def command(what: str, as_json: bool) -> None:

@@ -22,6 +22,7 @@ import click
 
 from spbench import __version__
 from spbench.cli import error_handling
+from spbench.cli.completion import stand_in
 from spbench.errors import DONE, ENDINGS, INTERRUPTED, READER_GONE, UNFIT, Failure
 from spbench.text import did_you_mean
 
@@ -39,6 +40,7 @@ COMMANDS = {
     "show": "Draw a block: which axis each strategy shards, and what it sends.",
     "capacity": "Find the largest batch and the longest axis that fit into memory.",
     "calibrate": "Time this machine, as a cluster to project to.",
+    "init": "Write a workload to fill in.",
     "list": "List strategies, workloads, sweeps or runs.",
     "doctor": "Check whether this machine is fit, and what to do if not.",
 }
@@ -68,12 +70,14 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if ctx.resilient_parsing and len(args) > 1 and (lone := stand_in(args[-1])):
+            return args[0], lone, args[1:]  # a value is completed, which loads no command
         if args and args[0] not in COMMANDS:
             known = list(COMMANDS)
             hint = did_you_mean(args[0], known, cutoff=0.5) or f"Known: {', '.join(known)}"
             ctx.fail(f"unknown command {args[0]!r}. {hint}")
         name, command, words = super().resolve_command(ctx, args)
-        if command is not None:
+        if command is not None and not ctx.resilient_parsing:
             _refuse_repeats(command, click.Context(command, ctx, name), words)
         return name, command, words
 

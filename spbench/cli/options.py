@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from spbench.cli import completion
 from spbench.results.baselines import BASELINES
 from spbench.strategies.registry import broken_plug_ins, expand_names
 from spbench.workload.mesh import CFG, CaseMesh
@@ -117,7 +118,10 @@ def say_broken() -> None:
         click.echo(f"left out of 'all': {why}", err=True)
 
 
-run_argument = click.argument("run", required=False, type=PATH)
+run_argument = click.argument("run", required=False, type=PATH, shell_complete=completion.runs)
+workload_argument = click.argument(
+    "workload", metavar="WORKLOAD", shell_complete=completion.workloads
+)
 strategy_option = click.option(
     "-s",
     "--strategy",
@@ -125,6 +129,7 @@ strategy_option = click.option(
     multiple=True,
     default=("all",),
     metavar="NAME[:OPTION]",
+    shell_complete=completion.strategies,
     help="Strategies, repeated or with commas; 'all' for every strategy.",
 )
 gpus_option = click.option(
@@ -164,6 +169,10 @@ baselines_option = click.option(
     help="Folder of the baselines.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+markdown_option = click.option(
+    "--markdown", "as_markdown", is_flag=True, help="Print Markdown on stdout."
+)
+csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print CSV on stdout.")
 
 
 hang_option = duration_option(

@@ -8,13 +8,14 @@ from pathlib import Path
 import click
 
 from spbench.cli import options
+from spbench.cli.help_page import HelpPage
 from spbench.errors import UNFIT, Failure
 from spbench.report.tables import print_json
 from spbench.results.find_run import RESULTS, find_run, read_latest, reference_of, select_rows
 from spbench.results.run_json import folder_of_run
 
 
-@click.command("plot")
+@click.command("plot", cls=HelpPage)
 @options.run_argument
 @click.option(
     "--out",

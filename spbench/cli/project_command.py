@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from spbench.cli import options
+from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import choose_workload, rank_counts
 from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.report.live_line import loading_torch
@@ -18,7 +19,7 @@ PACKAGED = "packaged"
 """Value of --against that stands for the packaged measurements."""
 
 
-@click.command("project")
+@click.command("project", cls=HelpPage)
 @click.argument("workload", required=False, metavar="[WORKLOAD]")
 @click.option(
     "--cluster", metavar="NAME|FILE", help="A cluster of configs/clusters/, or a YAML file."

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from spbench.cli import options
+from spbench.cli.help_page import HelpPage
 from spbench.cli.run_command import show_finished
 from spbench.cli.selection import choose_workload, rank_counts
 from spbench.errors import DONE, Failure
@@ -20,8 +21,8 @@ RIVALS = 4
 """Strategies that are measured at most."""
 
 
-@click.command("recommend")
-@click.argument("workload", metavar="WORKLOAD")
+@click.command("recommend", cls=HelpPage)
+@options.workload_argument
 @click.option(
     "-c",
     "--cluster",

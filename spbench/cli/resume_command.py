@@ -10,6 +10,7 @@ import click
 
 from spbench.cli import options
 from spbench.cli.cluster_options import cluster_of, nodes_options
+from spbench.cli.help_page import HelpPage
 from spbench.cli.run_command import show_finished
 from spbench.report.live_line import loading_torch
 from spbench.results.find_run import find_run
@@ -20,7 +21,7 @@ from spbench.sweep.run import run as run_cells
 OWN = "[default: the run's]"
 
 
-@click.command("resume")
+@click.command("resume", cls=HelpPage)
 @options.run_argument
 @options.duration_option("--timeout", None, f"Deadline of one launch.  {OWN}")
 @options.duration_option(

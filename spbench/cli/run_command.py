@@ -10,6 +10,7 @@ import click
 
 from spbench.cli import options
 from spbench.cli.cluster_options import nodes_options
+from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import request_of, selection_options
 from spbench.errors import DONE, SOME_FAILED
 from spbench.report.dry_run import show_plan
@@ -26,7 +27,7 @@ from spbench.workload.predicted import RankWork
 from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 
 
-@click.command("run")
+@click.command("run", cls=HelpPage)
 @selection_options
 @click.option(
     "--launches",

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from spbench.cli import options
+from spbench.cli import completion, options
 from spbench.cli.cluster_options import cluster_of
 from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines
@@ -43,6 +43,7 @@ selection_options = options.together(
         "--workload",
         default=DEFAULT_WORKLOAD,
         metavar="NAME|FILE",
+        shell_complete=completion.workloads,
         help="A workload of the catalogue ('spbench list workloads'), or a YAML file.",
     ),
     options.settings_option,
@@ -50,6 +51,7 @@ selection_options = options.together(
     click.option(
         "--sweep",
         metavar="NAME|FILE",
+        shell_complete=completion.sweeps,
         help="A sweep file that lists the cells, in place of -s, -w and --set; -g picks ranks.",
     ),
     click.option("--small", is_flag=True, help="With --sweep: small forms of its workloads."),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from spbench.cli import options
+from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import choose_workload, rank_counts
 from spbench.errors import Failure
 from spbench.report.diagram.draw import show
@@ -18,8 +19,8 @@ from spbench.workload.case import MAX_RANKS
 from spbench.workload.mesh import CaseMesh
 
 
-@click.command("show")
-@click.argument("workload", metavar="WORKLOAD")
+@click.command("show", cls=HelpPage)
+@options.workload_argument
 @options.strategy_option
 @click.option(
     "-g",

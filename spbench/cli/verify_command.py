@@ -8,6 +8,7 @@ from dataclasses import asdict
 import click
 
 from spbench.cli import options
+from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import choose_workload, parse_ranks
 from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.launch.launcher import Deadlines
@@ -18,14 +19,15 @@ from spbench.strategies.registry import load
 from spbench.sweep.devices import choose_device
 from spbench.sweep.fault_check import refuse_fault
 from spbench.sweep.verification import checks_for, verify
-from spbench.workload.catalogue import SMALL, find, names, with_settings
+from spbench.workload.catalogue import SMALL, find, with_settings
+from spbench.workload.config_names import names
 from spbench.workload.mesh import CaseMesh
 from spbench.workload.workload import Workload
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
-@click.command("verify")
+@click.command("verify", cls=HelpPage)
 @options.strategy_option
 @options.gpus_option
 @options.mesh_option

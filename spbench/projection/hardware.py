@@ -15,7 +15,7 @@ from pydantic import Field, NonNegativeInt, model_validator
 
 from spbench.projection.constants import Constant, Curve
 from spbench.workload.block import Frozen, Name, Size
-from spbench.workload.catalogue import configs
+from spbench.workload.config_names import configs
 from spbench.workload.fields import Dtype
 from spbench.workload.traffic import OPS, Op
 from spbench.workload.validation_errors import MisfitError, suggestion, validated

@@ -14,7 +14,7 @@ from pydantic import Field, StrictFloat, StrictInt
 
 from spbench.projection.constants import Positive
 from spbench.workload.block import Frozen, Size
-from spbench.workload.catalogue import configs
+from spbench.workload.config_names import configs
 from spbench.workload.validation_errors import validated
 from spbench.workload.yaml_lines import WorkloadError, read_mapping
 

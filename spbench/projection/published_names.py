@@ -7,7 +7,7 @@ import re
 from spbench.errors import Failure
 from spbench.projection.published import Hardware
 from spbench.text import did_you_mean
-from spbench.workload.catalogue import names
+from spbench.workload.config_names import names
 
 CLUSTERS = (
     (r"GB200", ("nvlink", "nvl72"), "nvl72-gb200"),

@@ -18,9 +18,9 @@ from spbench.report.fit_width import Grid
 from spbench.report.run_table import listed_changes, sentences
 from spbench.report.strategy_table import (
     COLUMNS,
-    NOISY_NOTE,
     failures,
     gate_sentences,
+    mark_notes,
     ranking_sentences,
 )
 from spbench.results.provenance import Provenance, differences
@@ -48,24 +48,28 @@ def block_of_changes(
     metrics: Sequence[Metric] = METRICS,
 ) -> str:
     """Head against base; ``metrics`` are those that were judged, with these ``margins``."""
-    changes, (base, head) = case_changes(judgement), sides
-    shown = [change for change in changes if change.verdict not in UNCHANGED]
-    hidden = [change for change in changes if change.verdict in UNCHANGED]
-    left = _not_judged(changes, metrics)
+    base, head = sides
+    left = _not_judged(case_changes(judgement), metrics)
     return markdown.document(
         [
             [f"### {markdown.escaped(title)}"],
-            [count_line(changes)],
             markdown.warning(_environment_sentences(judgement, base, head)),
-            *change_tables(shown),
-            markdown.bullets(_remarks(shown)),
-            _folded(hidden),
+            *changes_part(judgement),
             _origins({f"base: {base.run}": base, f"head: {head.run}": head}),
             [LEGEND.format(time=margins.time, memory=margins.memory)],
             ["**Not judged**", "", *markdown.bullets(left)] if left else [],
             _again(commands),
         ]
     )
+
+
+def changes_part(judgement: Judgement) -> list[list[str]]:
+    """A line of counts, the cases that changed, what cells have no room for; then the others."""
+    changes = case_changes(judgement)
+    shown = [change for change in changes if change.verdict not in UNCHANGED]
+    hidden = [change for change in changes if change.verdict in UNCHANGED]
+    remarks = markdown.bullets(_remarks(shown))
+    return [[count_line(changes)], *change_tables(shown), remarks, _folded(hidden)]
 
 
 def block_of_run(title: str, lines: Sequence[Line], run: Provenance) -> str:
@@ -90,8 +94,8 @@ def strategies_part(lines: Sequence[Line]) -> list[list[str]]:
     for line, row in zip(lines, cells, strict=True):
         row[2] = row[2] if line.status == "ok" else line.status
     tables = tables_by_panel(Grid(columns=ALONE, rows=cells), [line.panel for line in lines])
-    noise = [NOISY_NOTE] if any(line.is_noisy for line in lines) else []
-    remarks = [*ranking_sentences(lines), *failures(lines), *gate_sentences(lines), *noise]
+    remarks = [*ranking_sentences(lines), *failures(lines), *gate_sentences(lines)]
+    remarks += mark_notes(lines)
     return [*tables, markdown.bullets(remarks), [LEGEND.partition(". ")[2]]]
 
 

@@ -11,6 +11,9 @@ from spbench.report.fit_width import Grid, left_out
 from spbench.text import counted
 
 NOISY = "~"
+STEPS = "#"
+"""Marks the scatter of the steps of a single launch."""
+STEPS_NOTE = f"{STEPS} one launch: tenth to ninetieth percentile of its steps, no interval"
 NOISY_NOTE = f"{NOISY} too few launches were undisturbed: the time is unreliable, and no evidence"
 
 
@@ -21,8 +24,11 @@ def step_cell(line: Line) -> str:
 
 
 def interval_cell(line: Line) -> str:
-    """The 95 % interval of the step; a star marks a range of two launches."""
+    """The 95 % interval of the step; a star marks a range of two launches, a sharp the scatter of
+    the steps of a single one."""
     step = line.step_ms
+    if line.only_launch_ms is not None and step is not None:
+        return f"{'..'.join(map(units.milliseconds, line.only_launch_ms))}{STEPS}"
     if step is None or line.launches < 2:
         return units.BLANK
     mark = "" if step.is_interval else "*"
@@ -169,14 +175,21 @@ def _longer(comparison: Comparison, base: str) -> str:
     return f"{takes} ({'; '.join(notes)})"
 
 
+def mark_notes(lines: Sequence[Line]) -> list[str]:
+    """What the marks beside figures mean, of those that occur."""
+    marks = {interval_cell(line)[-1] for line in lines}
+    marks |= {NOISY} if any(line.is_noisy for line in lines) else set()
+    notes = {"*": "* two launches: their range, not a confidence interval"}
+    notes |= {STEPS: STEPS_NOTE, NOISY: NOISY_NOTE}
+    return [note for mark, note in notes.items() if mark in marks]
+
+
 def show_comparison(lines: Sequence[Line], remarks: Sequence[str] = ()) -> None:
     """Prints the comparison as tables, then in words, with what did not finish and why."""
     out = tables.console()
     lacks = tables.show_panels(out, grids_of(lines), [line.panel for line in lines])
     lacks = [name for name in lacks if name in FULL]
-    has_range = any(interval_cell(line).endswith("*") for line in lines)
-    note = ["* two launches: their range, not a confidence interval"] if has_range else []
-    note += [NOISY_NOTE] if any(line.is_noisy for line in lines) else []
+    note = mark_notes(lines)
     note += [left_out(lacks)] if lacks else []
     sentences = [*ranking_sentences(lines), *remarks, *failures(lines), *gate_sentences(lines)]
     tables.say(out, *sentences, *note)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Collection, Sequence
-from typing import Literal, TextIO, final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal, TextIO, final
 
 import click
 from rich import box
@@ -17,13 +17,16 @@ from rich.text import Text
 
 from spbench.report import units
 from spbench.report.fit_width import Grid, by_panel, fewer, fitting, left_out, line_width
-from spbench.results.sample import VerifyResult
+from spbench.results.sample import STATUSES, VerifyResult
 from spbench.text import counted
 
 PLAIN_WIDTH = 200
 OUTCOMES = ("passed", "WRONG", "FAILED", "declined")
 SELDOM = "FAILED"
 """An outcome that has a column only where a check had it."""
+UNRELIABLE = r"(?<!\S)~\S+( %)?|\binconclusive\b"
+BAD = rf"\b({'|'.join(STATUSES[1:])}|WRONG|slower|broke|missing)\b"
+"""Words in cells of a table, as regular expressions."""
 SPARE = ("dtype", "tolerance", "declined", "output", "gradients")
 """Columns of verdicts left out where not all fit, in this order."""
 
@@ -70,8 +73,15 @@ def table(grid: Grid, title: str = "", widths: Sequence[int] | None = None) -> T
         side: Literal["left", "right"] = "left" if i in grid.words else "right"
         made.add_column(column, justify=side, overflow="fold", width=widths[i] if widths else None)
     for row in grid.rows:
-        made.add_row(*map(Text, row))
+        made.add_row(*(_coloured(Text(cell)) for cell in row))
     return made
+
+
+def _coloured(text: Text) -> Text:
+    """Figures that noise makes unreliable in yellow, what failed or is worse in red."""
+    text.highlight_regex(UNRELIABLE, "yellow")
+    text.highlight_regex(BAD, "bold red")
+    return text
 
 
 def show_table(out: Console, title: str, grid: Grid) -> None:
@@ -91,6 +101,7 @@ def show_table(out: Console, title: str, grid: Grid) -> None:
     if out.is_terminal:
         text.highlight_words([title] if title else [], "italic", case_sensitive=True)
         text.highlight_words([lines[0]], "bold")
+        _coloured(text)
     out.print(text, soft_wrap=True)
 
 
@@ -114,6 +125,17 @@ def show_panels(out: Console, grids: Sequence[Grid], panels: Sequence[str]) -> S
 def print_json(data: object) -> None:
     """Prints data on stdout, with fractions of bytes rounded."""
     click.echo(json.dumps(data, indent=2, default=round))
+
+
+def print_data(data: Sequence[Mapping[str, Any]], form: str) -> None:
+    """Prints rows as ``json``, or as ``csv`` with a column for each part of what is nested."""
+    if form == "json":
+        print_json(data)
+        return
+    import pandas  # not wanted before ranks start
+
+    flat = pandas.json_normalize([*map(dict, data)])
+    click.echo(flat.to_csv(index=False), nl=False)
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int], words: Collection[int]) -> str:

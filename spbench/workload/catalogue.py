@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from spbench.workload.block import PARTS
+from spbench.workload.config_names import configs, names
 from spbench.workload.validation_errors import suggestion, unknown_key, validated
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_lines import (
@@ -27,22 +28,11 @@ from spbench.workload.yaml_lines import (
     short,
 )
 
-PACKAGED = Path(__file__).parents[1] / "configs"
-CHECKED_OUT = Path(__file__).parents[2] / "configs"
 SMALL = "-small"
 """Ending of the name of a workload's small form."""
 OWN_COLUMNS: tuple[str, ...] = ("name", "source", "axes", "batch", "guidance", "dtype")
 OWN_COLUMNS += ("mode", "checkpointing", "optimizer")
 """Fields with a column in the results; overrides of other fields are added to the name."""
-
-
-def configs() -> Path:
-    """The folder of YAML files: inside an installed package, or beside it in a checkout."""
-    return PACKAGED if PACKAGED.is_dir() else CHECKED_OUT
-
-
-def names(kind: str = "workloads") -> list[str]:
-    return sorted(path.stem for path in (configs() / kind).glob("*.yaml"))
 
 
 def find(name_or_file: str, kind: str = "workloads", folder: Path | None = None) -> Workload:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import click
+import pandas
 import pytest
 from click.testing import CliRunner, Result
 from helpers.example_rows import CASE, rows
@@ -54,6 +56,21 @@ def test_compare_two_runs_as_data() -> None:
     assert (found["volume"]["verdict"], found["volume"]["before"]) == ("same", 900)
 
 
+def test_comparisons_as_csv_and_as_markdown() -> None:
+    """CSV has a row for each strategy, or each metric; Markdown is what a pull request shows."""
+    before = kept("before", side("a"), side("a", 1.2, strategy="rsa"))
+    after = kept("after", side("b", 1.1), side("b", 1.2, strategy="rsa"))
+    table = pandas.read_csv(io.StringIO(spbench("compare", before, "--csv").stdout))
+    assert [*table["strategy"]] == ["dsp", "rsa"]
+    assert [*table["step_ms.mean"].round()] == [100, 120]
+    table = pandas.read_csv(io.StringIO(spbench("compare", before, after, "--csv").stdout))
+    assert len(table) == 8 and set(table["verdict"]) == {"same", "slower"}
+    text = spbench("compare", before, after, "--markdown").stdout
+    assert text.startswith("2 cases: 1 slower, 1 same\n")
+    assert "| dsp | 2 | **slower** | 100 → 110 |" in text
+    assert "| dsp | 2 | 100 |" in spbench("compare", before, "--markdown").stdout
+
+
 def test_another_gpu_is_said_once_and_not_compared() -> None:
     """Exit 5 with the reason; --allow-mismatch shows the figures, without verdicts."""
     before = kept("before", side("a"), side("a", strategy="rsa"))
@@ -78,6 +95,7 @@ def test_another_gpu_is_said_once_and_not_compared() -> None:
         ),
         (["compare", "a", "baseline:x"], "no baseline 'x' in baselines/. There are: none yet"),
         (["compare", "a", "baseline:../x"], "'../x' is not a name for a baseline"),
+        (["compare", "a", "--csv", "--json"], "are forms of the same table; give one of them"),
         (["check"], "needs one of --baseline NAME and --base-ref REV"),
         (["check", "--baseline", "x", "--base-ref", "y"], "needs one of"),
         (["check", "--baseline", "x", "-s", "dsp"], "--strategy is for --base-ref"),

@@ -35,7 +35,7 @@ from spbench.sweep.output_folder import output_folder
 from spbench.sweep.plan import cells, without_unfit
 from spbench.sweep.request import Request, every, from_sweep_file
 from spbench.workload.case import Job
-from spbench.workload.catalogue import names
+from spbench.workload.config_names import names
 
 FLAGS = {
     "run": [
@@ -85,7 +85,16 @@ FLAGS = {
         "-v",
         "RUN",
     ],
-    "compare": ["--allow-mismatch", "--baselines", "--json", "--margin", "--reference", "RUNS"],
+    "compare": [
+        "--allow-mismatch",
+        "--baselines",
+        "--csv",
+        "--json",
+        "--margin",
+        "--markdown",
+        "--reference",
+        "RUNS",
+    ],
     "evidence": ["--baselines", "--margin", "BASE", "RUN"],
     "plot": [
         "--baselines",
@@ -202,6 +211,7 @@ FLAGS = {
         "-w",
         "NAME",
     ],
+    "init": ["NAME"],
     "list": ["--json", "WHAT"],
     "doctor": [
         "--device",
@@ -261,7 +271,7 @@ MISTAKES = [
         ["zzz"],
         "unknown command 'zzz'. "
         "Known: run, resume, compare, evidence, plot, baseline, check, verify, project, recommend, "
-        "show, capacity, calibrate, list, doctor",
+        "show, capacity, calibrate, init, list, doctor",
     ),
     (["verify", "-s", "dsp,ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'?"),
     (["run", "-w", "dsp-720"], "unknown workload 'dsp-720'. Did you mean 'dsp-720m"),

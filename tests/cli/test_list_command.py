@@ -16,7 +16,8 @@ from spbench.strategies.registry import expand_names
 from spbench.sweep.output_folder import as_in_run_json
 from spbench.text import counted
 from spbench.workload.case import Case, Cell
-from spbench.workload.catalogue import find, names
+from spbench.workload.catalogue import find
+from spbench.workload.config_names import names
 from spbench.workload.sweep_file import load_sweep
 
 

@@ -24,7 +24,8 @@ from spbench.report.diagram.draw import draw
 from spbench.report.diagram.layout import Picture
 from spbench.strategies.describe import lanes
 from spbench.strategies.registry import load, places
-from spbench.workload.catalogue import find, load_text, names, with_settings
+from spbench.workload.catalogue import find, load_text, with_settings
+from spbench.workload.config_names import names
 from spbench.workload.predicted import Lane
 from spbench.workload.sent_counts import by_busiest
 

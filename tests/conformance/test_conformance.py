@@ -18,7 +18,8 @@ from spbench.strategies.registry import load
 from spbench.sweep.verification import checks_for, run_checks
 from spbench.worker.step import Step
 from spbench.workload.case import Job
-from spbench.workload.catalogue import find, names, with_settings
+from spbench.workload.catalogue import find, with_settings
+from spbench.workload.config_names import names
 from spbench.workload.workload import Workload
 
 SHAPES = [find(name, "verify") for name in names("verify")]

@@ -19,7 +19,8 @@ from spbench.projection.trace import work
 from spbench.projection.work import Work
 from spbench.strategies.registry import load
 from spbench.worker.step import Step
-from spbench.workload.catalogue import find, names
+from spbench.workload.catalogue import find
+from spbench.workload.config_names import names
 from spbench.workload.traffic import Count
 from spbench.workload.workload import Workload
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from spbench.projection.constants import Constant, Curve, Sourced, interpolated
 from spbench.projection.hardware import Cluster, find, load, names
-from spbench.workload.catalogue import configs
+from spbench.workload.config_names import configs
 from spbench.workload.yaml_lines import WorkloadError
 
 TEXT = (configs() / "clusters" / "dgx-a100.yaml").read_text()

@@ -81,6 +81,16 @@ def test_a_range_needs_launches() -> None:
     assert "1..2*" in row_of(text, "dsp")
 
 
+def test_a_single_launch_shows_the_scatter_of_its_steps(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With a mark and its meaning, since it is no interval."""
+    strategy_table.show_comparison(lines_of([replace(MEASURED, step_ms_p10=12.0, step_ms_p90=13)]))
+    text = capsys.readouterr().out
+    assert "12..13#" in row_of(text, "dsp")
+    assert text.splitlines()[-1] == strategy_table.STEPS_NOTE
+
+
 def test_a_wrong_result_says_so_beside_its_error() -> None:
     """The cell has the error and WRONG; or what was wrong where the error is within tolerance."""
     for more, cell in (
@@ -152,6 +162,18 @@ def test_a_narrow_terminal_does_not_break(monkeypatch: pytest.MonkeyPatch, colum
     assert max(map(len, text.splitlines())) <= columns
     assert row_of(text, "dsp")
     assert row_of(text, "rsa")
+
+
+def test_what_is_noisy_and_what_failed_has_a_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Yellow is unreliable, red has failed; a figure that is good has none."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    noisy = replace(MEASURED, strategy="ring", noisy="a neighbour")
+    (text,) = printed(lines_of([MEASURED, OOM, noisy]), stream=Terminal())
+    assert "\x1b[33m~12.3\x1b[0m" in text
+    assert "\x1b[1;31moom\x1b[0m" in text
+    assert COLOURED.search(next(x for x in text.splitlines() if x.startswith(" dsp"))) is None
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from spbench.strategies.registry import BUILT_IN, load
 from spbench.sweep.output_folder import as_in_run_json
 from spbench.sweep.row import columns_of
 from spbench.workload.case import Case, Cell
-from spbench.workload.catalogue import find, names
+from spbench.workload.catalogue import find
+from spbench.workload.config_names import names
 from spbench.workload.sent_counts import by_call, by_op, by_phase, count
 
 ARCHIVE = Path(__file__).parents[3] / "results" / "archive"

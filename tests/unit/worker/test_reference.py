@@ -20,7 +20,8 @@ from spbench.model.inputs import Inputs
 from spbench.worker.reference import OneDevice
 from spbench.worker.step import Step
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
-from spbench.workload.catalogue import find, names, with_settings
+from spbench.workload.catalogue import find, with_settings
+from spbench.workload.config_names import names
 from spbench.workload.workload import Workload
 
 Weights = dict[str, Tensor]

@@ -10,7 +10,8 @@ import pytest
 
 from spbench.results.sample import Sample
 from spbench.workload.case import QUICK, Case, GateCheck, Job, MeasurementBudget
-from spbench.workload.catalogue import find, names
+from spbench.workload.catalogue import find
+from spbench.workload.config_names import names
 from spbench.workload.workload import Workload
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from spbench.workload import catalogue
+from spbench.workload import config_names
 from spbench.workload.block import Attention, Sublayer
-from spbench.workload.catalogue import configs, find, load_file, names
+from spbench.workload.catalogue import find, load_file
+from spbench.workload.config_names import configs, names
 from spbench.workload.flops import forward_flops
 from spbench.workload.sharding import shard_sizes
 from spbench.workload.workload import DTYPE_BYTES, Workload
@@ -264,6 +265,6 @@ def test_an_installed_package_uses_its_own_configs(
 ) -> None:
     """configs/ inside the package comes before the checkout's."""
     assert configs().name == "configs"
-    monkeypatch.setattr(catalogue, "PACKAGED", tmp_path)
+    monkeypatch.setattr(config_names, "PACKAGED", tmp_path)
     assert configs() == tmp_path
     assert names() == []

@@ -14,7 +14,8 @@ from spbench.model.transformer import Transformer
 from spbench.worker.reference import OneDevice
 from spbench.worker.step import Step
 from spbench.workload.block import Stack
-from spbench.workload.catalogue import find, names
+from spbench.workload.catalogue import find
+from spbench.workload.config_names import names
 from spbench.workload.flops import forward_flops, parameters, step_flops, weight_sets
 from spbench.workload.workload import Workload
 

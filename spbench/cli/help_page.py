@@ -1,0 +1,76 @@
+"""The help of a command: its options in groups, and examples."""
+
+from __future__ import annotations
+
+import click
+
+OTHER = "Other options"
+GROUPS = {
+    "What": (
+        *("strategies", "workload", "workloads", "gpus", "ranks", "meshes", "settings", "dtype"),
+        *("sweep", "small", "skip_invalid", "cluster", "baseline", "base_ref"),
+        *("metrics", "reference"),
+    ),
+    "How it is measured": (
+        *("launches", "quick", "share", "device", "seed", "peak_tflops", "timeout"),
+        *("hang_after", "max_time"),
+    ),
+    "What counts": ("margin", "max_slowdown", "max_memory", "strict", "allow_mismatch", "accept"),
+    "Several machines": ("nnodes", "node_rank", "rdzv_endpoint", "join_timeout"),
+    "Output": (
+        *("out", "fresh", "adds", "verbose", "dry_run", "markdown_to", "junit_to", "baselines"),
+        *("page", "as_markdown", "as_csv", "as_json", "_click_default_help"),
+    ),
+}
+"""Parameters by the heading that they stand under; all others stand under ``OTHER``."""
+SHORTEST = 8
+"""A page with fewer options than this needs no headings."""
+EXAMPLES = {
+    "run": (
+        "run",
+        "run -s dsp,ulysses -g 2,4,8 -w dsp-720m --launches 5",
+        "run -s all -w my-model.yaml --set depth=4 --quick",
+        "run --sweep ci-smoke --out results/today",
+    ),
+    "resume": ("resume", "resume results/today --max-time 1h"),
+    "compare": ("compare", "compare results/before results/after", "compare baseline:main after"),
+    "evidence": ("evidence results/after results/before", "evidence results/after"),
+    "plot": ("plot", "plot results/today -s dsp,ulysses -g 8"),
+    "check": (
+        "check --base-ref origin/main -s dsp -g 2",
+        "check --base-ref HEAD~1 --sweep ci-smoke --metrics memory,volume --markdown check.md",
+        "check --baseline main",
+        "check --baseline main results/after",
+    ),
+    "verify": ("verify", "verify -s dsp -g 2,3 -w my-model.yaml"),
+    "show": ("show dsp-720m -s dsp,ulysses", "show my-model.yaml -g 2,8"),
+    "init": ("init", "init models/video-2b.yaml"),
+    "list": ("list workloads", "list runs --json"),
+    "doctor": ("doctor", "doctor --links -g 2"),
+}
+"""Commands to begin with, each behind ``spbench``."""
+
+
+class HelpPage(click.Command):
+    """A command whose help has its options in groups, and examples at its end."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        known = {name: group for group, names in GROUPS.items() for name in names}
+        shown: dict[str, list[tuple[str, str]]] = {group: [] for group in (*GROUPS, OTHER)}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and isinstance(param, click.Option):
+                shown[known.get(param.name or "", OTHER)].append(record)
+        groups = {group: lines for group, lines in shown.items() if lines}
+        if sum(map(len, groups.values())) < SHORTEST:
+            groups = {"Options": [line for lines in groups.values() for line in lines]}
+        for group, lines in groups.items():
+            with formatter.section(group):
+                formatter.write_dl(lines)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        if examples := EXAMPLES.get(self.name or ""):
+            with formatter.section("Examples"):
+                for example in examples:
+                    formatter.write(f"{'':{formatter.current_indent}}spbench {example}\n")
