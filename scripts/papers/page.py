@@ -1,0 +1,64 @@
+"""The page: the text of page.txt with its tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dsp_figure import FigurePoint, constant_ms, figure_table, rates_table
+from dsp_scaling import OWN, Scaling, gains_table, gpu_hours, kept_rates, scaling_table
+from markdown import brief, table
+from paper_facts import facts
+from rsa_capacity import Question, linformer_table, ratios_table, table_4_gpu_hours
+from volumes import dsp_table, rsa_table
+
+TEXT = Path(__file__).with_name("page.txt")
+STEPS = 4
+"""Steps of a case of DSP's paper at most: two to warm up, two timed."""
+SPENT_ON = (OWN, "ulysses", "megatron-sp", "ring")
+
+
+def page(points: Sequence[FigurePoint], scaling: Scaling, answers: dict[Question, int]) -> str:
+    """The whole page."""
+    dsp, rsa = facts("dsp"), facts("rsa")
+    constants = {ranks: constant_ms(points, ranks) for ranks in sorted({x.ranks for x in points})}
+    without = [each for each in points if each.holds(1e3 / each.dsp - constants[each.ranks])]
+    return TEXT.read_text(encoding="utf-8").format(
+        dsp_paper=dsp["paper"],
+        dsp_volumes=dsp_table(),
+        figure_workload=dsp["figure"]["workload"],
+        figure=figure_table(points),
+        inside=sum(each.holds(1e3 / each.dsp) for each in points),
+        points=len(points),
+        outside="; ".join(each.name for each in points if not each.holds(1e3 / each.dsp)),
+        fixed=" and ".join(f"{ms:.0f} ms on {ranks} GPUs" for ranks, ms in constants.items()),
+        inside_without=len(without),
+        rates=rates_table(points),
+        known_rates=_range([each.rates[0] for each in points]),
+        every_rates=_range([each.rates[1] for each in points]),
+        too_short=sum(each.left_s[0] < each.compute_s for each in points),
+        clusters=" and ".join(f"`{name}`" for name in dsp["clusters"]),
+        weak=scaling_table(scaling, ("weak-intra", "weak-inter")),
+        kept=kept_rates(scaling, ("weak-intra", "weak-inter")),
+        strong=scaling_table(scaling, ("strong-intra", "strong-inter")),
+        end_to_end=scaling_table(scaling, ("end-to-end",)),
+        gains=gains_table(scaling),
+        claims="; ".join(f"{each['version']}: {each['gain']}" for each in dsp["claims"]),
+        rsa_paper=rsa["paper"],
+        rsa_volumes=rsa_table(),
+        ratios=ratios_table(answers),
+        upper_batch=rsa["linformer"]["batch"],
+        linformer=linformer_table(answers),
+        spent=_spent(scaling),
+    )
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{min(values):.0f} to {max(values):.0f}"
+
+
+def _spent(scaling: Scaling) -> str:
+    hours = (gpu_hours(scaling, SPENT_ON, STEPS), table_4_gpu_hours())
+    papers = zip(("dsp", "rsa"), hours, strict=True)
+    rows = [[name.upper(), facts(name)["setup"]["gpus"], brief(each)] for name, each in papers]
+    return table(("paper", "hardware", "GPU hours of the steps alone"), rows)
