@@ -18,32 +18,23 @@ rounded weights and inputs in float32, held to 1e-4.
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
-from typing import final
 
 import torch
-from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.transport import Transports
-from spbench.results.agreement import Difference
 from spbench.strategies.base import Strategy
+from spbench.worker.comparison import Comparison
 from spbench.worker.gate_result import GateResult
 from spbench.worker.memory import is_out_of_memory
 from spbench.worker.observer import Observer
 from spbench.worker.reference import Reference
-from spbench.worker.seeded_run import UPDATED, run_seeded, updated, updated_weights
+from spbench.worker.seeded_run import run_seeded, updated, updated_weights
 from spbench.worker.step import Step
-from spbench.worker.tensor_error import relative_error, root_mean_square
 from spbench.worker.witness import Witness
 from spbench.workload.sent_counts import count
-
-FIXED_TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
-OWN_ERROR_FACTOR = 4.0
+from spbench.workload.sharding import Shards
 
 
 def run_gate(
@@ -91,13 +82,18 @@ def _compare(
         mine = run_seeded(step, reference.rounded_to, observer)
     mine["output"] = observer.output(mine["output"])
     sent = transports.sent()
-    comparison = _Comparison(reference, step)
+    comparison = Comparison(
+        reference.exact,
+        reference.own,
+        dtype=workload.dtype,
+        shards=_cuts(step),
+        comm=Collectives(transports.strategy),
+    )
     tolerances = comparison.tolerances(list(mine))
     weights = updated_weights(step, reference.rounded_to, reference.exact, observer)
     tolerances |= comparison.tolerances(list(weights)) if weights else {}
     output, *gradients = (
-        Difference(name=name, relative=comparison.error(name, got), tolerance=tolerances[name])
-        for name, got in (mine | weights).items()
+        comparison.difference(name, got, tolerances[name]) for name, got in (mine | weights).items()
     )
     silent = _silent_step(step, reference, witness.written_bytes) if with_silent else None
     return GateResult(
@@ -109,6 +105,15 @@ def _compare(
         sent=sent,
         predicted=count(strategy.traffic(workload, step.ranks), step.rank),
     )
+
+
+def _cuts(step: Step) -> dict[str, Shards]:
+    """Which part of each compared tensor this rank holds; none: all of it."""
+    cuts = step.cuts
+    weights = {
+        updated(name): cuts[f"gradient of {name}"] for name, _ in step.model.named_parameters()
+    }
+    return cuts | weights
 
 
 def _silent_step(
@@ -124,56 +129,3 @@ def _silent_step(
             raise
         return None
     return witness.written_bytes - written_bytes, float(sum(step.silent.sent().values()))
-
-
-@final
-class _Comparison:
-    """This rank's parts of the reference, and how far other tensors are from them."""
-
-    def __init__(self, reference: Reference, step: Step) -> None:
-        self.reference, self.comm = reference, Collectives(step.transports.strategy)
-        self.floor = _noise(reference)
-        cuts = step.cuts
-        weights = {
-            updated(name): cuts[f"gradient of {name}"] for name, _ in step.model.named_parameters()
-        }
-        self.shards = cuts | weights
-        """Which part of each compared tensor this rank holds; none: all of it."""
-
-    def part(self, name: str, whole: Tensor) -> Tensor:
-        return reduce(self.comm.take, self.shards[name], whole)
-
-    def error(self, name: str, got: Tensor) -> float:
-        whole = self.reference.exact[name]
-        floor = 0.0 if name.endswith(UPDATED) else self.floor
-        return relative_error(got, self.part(name, whole), whole, floor)
-
-    def tolerances(self, names: Sequence[str]) -> dict[str, float]:
-        fixed = FIXED_TOLERANCE.get(self.reference.workload.dtype)
-        own, exact = self.reference.own, self.reference.exact
-        if own is None:
-            return dict.fromkeys(names, math.nan if fixed is None else fixed)
-        overall = {name: relative_error(own[name], exact[name], exact[name]) for name in names}
-        # A bias of a few numbers may come out exact by luck: no tensor is held to less than
-        # what is typical of all.
-        typical = statistics.median(overall.values())
-        tolerances = {}
-        for name in names:
-            on_rank = self.error(name, self.part(name, own[name]))
-            own_error = OWN_ERROR_FACTOR * max(typical, on_rank, overall[name])
-            tolerances[name] = max(fixed or 0.0, own_error)
-        return tolerances
-
-
-def _noise(reference: Reference) -> float:
-    """Below this size a gradient is nothing but rounding, and errors are relative to this size.
-
-    The gradient of a query which only one key answers is zero, whatever its digits say.
-    """
-    if reference.own is not None or reference.workload.mode == "forward":
-        return 0.0  # the tolerance knows what rounding alone may do
-    gradients = (x for name, x in reference.exact.items() if name.startswith("gradient"))
-    sizes = [root_mean_square(x) for x in gradients]
-    dtype = reference.exact["output"].dtype
-    lost = torch.finfo(dtype).eps / FIXED_TOLERANCE[reference.workload.dtype]
-    return 10 * lost * statistics.median(sizes)

@@ -27,8 +27,8 @@ from torch import Tensor
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.model.inputs import Inputs
 from spbench.results.agreement import TOLERANCE, Difference, Fingerprint, farthest, noise_floor
+from spbench.worker.comparison import OWN_ERROR_FACTOR
 from spbench.worker.fingerprint import fingerprint
-from spbench.worker.gate import OWN_ERROR_FACTOR
 from spbench.worker.observer import Observer
 from spbench.worker.reference import Reference
 from spbench.worker.seeded_run import UPDATED

@@ -1,0 +1,90 @@
+"""How far a rank's tensors are from one device's, and how far they may be.
+
+A tensor that is cut is compared part by part: the root mean square of (got - wanted) on this rank,
+relative to that of the whole tensor.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import final
+
+import torch
+from torch import Tensor
+
+from spbench.comm.collectives import Collectives
+from spbench.results.agreement import Difference
+from spbench.worker.reference import Named
+from spbench.worker.seeded_run import UPDATED
+from spbench.worker.tensor_error import relative_error, root_mean_square
+from spbench.workload.sharding import Shards
+
+FIXED_TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
+OWN_ERROR_FACTOR = 4.0
+
+
+@final
+class Comparison:
+    """This rank's parts of one device's tensors, and how far other tensors are from them."""
+
+    def __init__(
+        self,
+        exact: Named,
+        own: Named | None,
+        *,
+        dtype: str,
+        shards: Mapping[str, Shards],
+        comm: Collectives,
+    ) -> None:
+        """``exact``: one device's whole tensors, with ``own`` in a finer dtype than ``dtype``, in
+        which ``own`` has them. ``shards``: which part of each this rank holds; none: all of it."""
+        self.exact, self.own, self.dtype = exact, own, dtype
+        self.shards, self.comm = shards, comm
+        self.floor = 0.0 if own is not None else _rounding(exact, dtype)
+
+    def part(self, name: str, whole: Tensor) -> Tensor:
+        """This rank's part of a whole tensor."""
+        return reduce(self.comm.take, self.shards[name], whole)
+
+    def difference(self, name: str, got: Tensor, tolerance: float) -> Difference:
+        """How far this rank's tensor of that name is from its part of one device's."""
+        return Difference(name=name, relative=self.error(name, got), tolerance=tolerance)
+
+    def error(self, name: str, got: Tensor) -> float:
+        """The relative error of this rank's tensor of that name."""
+        whole = self.exact[name]
+        floor = 0.0 if name.endswith(UPDATED) else self.floor
+        return relative_error(got, self.part(name, whole), whole, floor)
+
+    def tolerances(self, names: Sequence[str]) -> dict[str, float]:
+        """The largest error that each of these tensors may have."""
+        fixed = FIXED_TOLERANCE.get(self.dtype)
+        own, exact = self.own, self.exact
+        if own is None:
+            return dict.fromkeys(names, math.nan if fixed is None else fixed)
+        overall = {name: relative_error(own[name], exact[name], exact[name]) for name in names}
+        # A bias of a few numbers may come out exact by luck: no tensor is held to less than
+        # what is typical of all.
+        typical = statistics.median(overall.values())
+        tolerances = {}
+        for name in names:
+            on_rank = self.error(name, self.part(name, own[name]))
+            own_error = OWN_ERROR_FACTOR * max(typical, on_rank, overall[name])
+            tolerances[name] = max(fixed or 0.0, own_error)
+        return tolerances
+
+
+def _rounding(exact: Named, dtype: str) -> float:
+    """Below this size a gradient is nothing but rounding, and errors are relative to this size.
+
+    The gradient of a query which only one key answers is zero, whatever its digits say.
+    """
+    gradients = (x for name, x in exact.items() if name.startswith("gradient"))
+    sizes = [root_mean_square(x) for x in gradients]
+    if not sizes:
+        return 0.0
+    lost = torch.finfo(exact["output"].dtype).eps / FIXED_TOLERANCE[dtype]
+    return 10 * lost * statistics.median(sizes)
