@@ -1,26 +1,43 @@
 """spbench compares sequence-parallel strategies: proved equal, counted, timed with spread.
 
 ``read_runs`` and ``read_samples`` give a results directory to a notebook, as DataFrames.
+``SequenceGroup`` makes a model of your own parallel, and ``prove`` compares it with one device;
+it returns a ``Proof`` or raises ``ProofError``.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spbench.comm.sequence_group import SequenceGroup
     from spbench.results.iterations import read_samples
     from spbench.results.reading import read_runs
+    from spbench.worker.proof import Proof, ProofError
+    from spbench.worker.prove import prove
 
-__all__ = ["__version__", "read_runs", "read_samples"]
+__all__ = [
+    "Proof",
+    "ProofError",
+    "SequenceGroup",
+    "__version__",
+    "prove",
+    "read_runs",
+    "read_samples",
+]
 __version__ = "0.1.0"
+HOMES = {
+    "Proof": "spbench.worker.proof",
+    "ProofError": "spbench.worker.proof",
+    "SequenceGroup": "spbench.comm.sequence_group",
+    "prove": "spbench.worker.prove",
+    "read_runs": "spbench.results.reading",
+    "read_samples": "spbench.results.iterations",
+}
+"""Where each public name is defined."""
 
 
 def __getattr__(name: str) -> Any:
-    """pandas is loaded when a function that needs it is first asked for."""
-    if name == "read_runs":
-        from spbench.results.reading import read_runs
-
-        return read_runs
-    if name == "read_samples":
-        from spbench.results.iterations import read_samples
-
-        return read_samples
+    """torch and pandas are loaded when a name that needs them is first asked for."""
+    if name in HOMES:
+        return getattr(import_module(HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import shlex
 from importlib import import_module
@@ -196,9 +197,25 @@ def keys_of(model: type[Frozen]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
+@pytest.mark.parametrize("form", ["dsp", "ulysses"])
+def test_the_diffs_of_own_models(form: str) -> None:
+    """docs/own-model.md shows what the parallel example changes: ten lines at most, blank apart."""
+    examples = DOCS.parent / "examples"
+    plain, parallel = (
+        (examples / f"video_transformer{name}.py").read_text().splitlines(keepends=True)
+        for name in ("", f"_{form}")
+    )
+    _, _, *diff = difflib.unified_diff(plain, parallel, n=1)
+    shown = re.findall(r"```diff\n(.*?)```", (DOCS / "own-model.md").read_text(), re.DOTALL)
+    assert "".join(diff) in shown
+    assert sum(line[0] == "+" and len(line.strip()) > 1 for line in diff) <= 10
+    assert "spbench" not in "".join(plain)
+
+
 def test_links_lead_somewhere() -> None:
     """Every relative link of the README and the docs is a file."""
     root = Path(__file__).parents[2]
     for page in [root / "README.md", root / "CONTRIBUTING.md", *root.glob("docs/**/*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+        prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)#:]+)\)", prose):
             assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import redirect_stdout
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import spbench
 from spbench.comm.collectives import Collectives
 from spbench.comm.group import ProcessGroup
 from spbench.comm.meeting_file import MeetingFile
@@ -75,6 +83,47 @@ def check_network(rank: int, ranks: int, folder: str) -> None:
     results["blank"] = group.gather_text("")
     (place / f"{rank}.json").write_text(json.dumps(results))
     group.close()
+
+
+def prove_own_models(rank: int, ranks: int, folder: str) -> None:
+    """Runs examples/own_model.py as torchrun would, then a model on a mesh of one's own."""
+    torch.set_num_threads(1)
+    place = Path(folder)
+    sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+    example = import_module("own_model")
+    stores = [dist.FileStore(str(place / f"meeting {i}"), ranks) for i in range(2)]
+    join = dist.init_process_group
+    dist.init_process_group = partial(join, store=stores[0], rank=rank, world_size=ranks)
+    with (place / f"{rank}.txt").open("w") as said, redirect_stdout(said):
+        example.main()
+    join("gloo", store=stores[1], rank=rank, world_size=ranks)
+    (place / f"{rank}.json").write_text(json.dumps(_beside_data_parallelism(ranks)))
+    dist.destroy_process_group()
+
+
+def _beside_data_parallelism(ranks: int) -> dict[str, Any]:
+    """A proof in each group of two, and how far DistributedDataParallel over all is from the mean
+    over data of the sum over the sequence."""
+    mesh = init_device_mesh("cpu", (ranks // 2, 2), mesh_dim_names=("data", "sequence"))
+    form, plain_form = (
+        import_module(name) for name in ("video_transformer_dsp", "video_transformer")
+    )
+    sizes = {"frames": 5, "patches": 3, "channels": 2, "hidden": 8, "heads": 2}
+    sp = spbench.SequenceGroup({1: 5, 2: 3}, mesh["sequence"].get_group())
+    torch.manual_seed(0)
+    plain, batch = plain_form.VideoTransformer(**sizes), torch.randn(ranks // 2, 5, 3, 2)
+    proof = spbench.prove(plain, form.VideoTransformer(**sizes, sp=sp), batch[:1], group=sp)
+    unsummed = type("Unsummed", (), {"shard": sp.shard, "switch": sp.switch})()
+    unsummed.sum_gradients = lambda module: module
+    model = form.VideoTransformer(**sizes, sp=unsummed)
+    model.load_state_dict(plain.state_dict())
+    reduced = DistributedDataParallel(model)
+    mine = reduced(batch[mesh["data"].get_local_rank()][None])
+    (mine.square().sum() / batch[:1].numel() * sp.size).backward()
+    (plain(batch).square().mean()).backward()
+    pairs = zip(model.parameters(), plain.parameters(), strict=True)
+    errors = [(mine.grad - whole.grad).norm() / whole.grad.norm() for mine, whole in pairs]
+    return {"ranks": proof.ranks, "worst": float(max(errors)), "uncounted": proof.uncounted}
 
 
 def _collectives(group: ProcessGroup) -> dict[str, bool]:

@@ -1,0 +1,133 @@
+"""``spbench.prove``: is a module that several ranks share equal to the plain one on one device?
+
+Every rank runs the plain module whole, and its part of the parallel one from the same weights and
+inputs. Output, gradients of inputs and of every weight are compared as the gate does it
+(``comparison.py``); ranks agree on the result, so that all raise, or none.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from spbench.comm.collectives import Collectives
+from spbench.comm.sequence_group import SequenceGroup
+from spbench.results.agreement import Difference
+from spbench.worker.comparison import Comparison
+from spbench.worker.module_step import (
+    gathered,
+    step_of_one_device,
+    step_of_this_rank,
+    uncounted,
+)
+from spbench.worker.proof import Proof, ProofError, blamed, in_words
+from spbench.worker.reference import FINER, Named
+from spbench.worker.tensor_error import relative_error
+from spbench.workload.traffic import PHASES, Count
+
+DTYPES = {"float64", "float32", *FINER}
+
+
+def prove(
+    plain: nn.Module, parallel: nn.Module, *inputs: Tensor, group: SequenceGroup, seed: int = 0
+) -> Proof:
+    """Proves that ``parallel``, on the ranks of ``group``, equals ``plain`` on one device.
+
+    Every rank calls it with the same ``plain`` and the same whole ``inputs``, made from one seed,
+    on its own device and in one dtype. ``parallel`` takes ``plain``'s weights (``load_state_dict``)
+    and the whole inputs, and gives its part of the output, cut along any one dim, shards as even as
+    can be, longer ones first; or the whole of it, of which each rank then has 1 / N of the loss.
+    The gradient of the output is drawn from ``seed``. Gradients of weights must be the sum over the
+    ranks; those of inputs are summed here. Neither module may draw random numbers: no dropout.
+
+    Relative errors may be 1e-9 in float64 and 1e-4 in float32; in 16 bits four times what plain's
+    own are, both against float32. Raises ProofError, an AssertionError, on every rank if a tensor
+    differs: which, how far, and a likely cause. Gradients that ``parallel`` held are lost, and what
+    the group had counted is counted anew.
+    """
+    comm = Collectives(group.transport)
+    parallel.load_state_dict(plain.state_dict())
+    _must_be_alike(plain, inputs, comm)
+    own = step_of_one_device(plain, inputs, seed)
+    dtype = str(own["output"].dtype).removeprefix("torch.")
+    if dtype not in DTYPES:
+        raise TypeError(f"an output in {dtype} cannot be compared; {', '.join(sorted(DTYPES))} can")
+    finer = _in_float32(plain, inputs, seed) if dtype in FINER else None
+    mine = step_of_this_rank(parallel, inputs, own["output"].shape, comm, seed)
+    exact = own if finer is None else finer
+    cuts = dict.fromkeys(exact, ()) | {"output": mine.cuts}
+    comparison = Comparison(exact, finer and own, dtype=dtype, shards=cuts, comm=comm)
+    differences, ranks = _largest(comparison, mine.tensors, comm)
+    worst = blamed(differences)
+    if not worst.excess <= 1:
+        hint = _hint(worst, mine.tensors[worst.name], exact[worst.name], comm)
+        rank = ranks[differences.index(worst)]
+        raise ProofError(in_words(differences, rank, hint), differences)
+    sent = gathered(_by_phase(mine.sent), comm, own["output"].device)
+    most = (round(max(column)) for column in zip(*sent, strict=True))
+    return Proof(
+        ranks=comm.size,
+        differences=tuple(differences),
+        **{f"sent_bytes_{phase}": n for phase, n in zip(PHASES, most, strict=True)},
+        uncounted=mine.uncounted,
+    )
+
+
+def _in_float32(plain: nn.Module, inputs: Sequence[Tensor], seed: int) -> Named:
+    """One device's step from the same rounded weights and inputs, in float32."""
+    finer = [x.float() if x.is_floating_point() else x for x in inputs]
+    return step_of_one_device(copy.deepcopy(plain).float(), finer, seed)
+
+
+def _must_be_alike(plain: nn.Module, inputs: Sequence[Tensor], comm: Collectives) -> None:
+    """Ranks that compare with different truths would never agree."""
+    tensors = [*plain.state_dict().values(), *inputs]
+    norms = [float(torch.linalg.vector_norm(x.double())) for x in tensors]
+    first, *others = gathered([sum(norms)], comm, tensors[0].device)
+    for rank, other in enumerate(others, 1):
+        if not math.isclose(*first, *other, rel_tol=1e-6):
+            raise ProofError(
+                f"rank {rank} has other weights or inputs than rank 0: make them from one seed, "
+                "torch.manual_seed(0), on every rank"
+            )
+
+
+def _largest(
+    comparison: Comparison, tensors: Named, comm: Collectives
+) -> tuple[list[Difference], list[int]]:
+    """The worst difference of any rank, tensor by tensor, and the rank that has it."""
+    names = list(tensors)
+    tolerances = comparison.tolerances(names)
+    errors = [comparison.error(name, got) for name, got in tensors.items()]
+    table = gathered([*errors, *tolerances.values()], comm, tensors["output"].device)
+    worst, ranks = [], []
+    for i, name in enumerate(names):
+        of_ranks = [
+            Difference(name=name, relative=row[i], tolerance=row[len(names) + i]) for row in table
+        ]
+        ranks.append(max(range(comm.size), key=lambda rank: of_ranks[rank].excess))
+        worst.append(of_ranks[ranks[-1]])
+    return worst, ranks
+
+
+def _hint(worst: Difference, got: Tensor, wanted: Tensor, comm: Collectives) -> str:
+    """A likely cause; blank if none shows. Every rank calls it."""
+    if worst.name == "output":
+        return "Is a dim attended while it is cut, or a switch forgotten?"
+    with uncounted(comm.transport):
+        total = comm.all_reduce(got)
+    if relative_error(got * comm.size, wanted, wanted) <= worst.tolerance:
+        return f"It is 1 / {comm.size} of one device's: averaged over the ranks, not summed"
+    if relative_error(got / comm.size, wanted, wanted) <= worst.tolerance:
+        return f"It is {comm.size} times one device's: summed twice, or a loss of all on each rank"
+    if relative_error(total, wanted, wanted) <= worst.tolerance:
+        return "Its sum over the ranks is right: SequenceGroup.sum_gradients is to sum it"
+    return ""
+
+
+def _by_phase(sent: Count) -> list[float]:
+    return [float(sum(n for key, n in sent.items() if key[0] == phase)) for phase in PHASES]
