@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import spbench
 from spbench import Proof, ProofError, SequenceGroup
@@ -27,6 +29,7 @@ import video_transformer_dsp  # noqa: E402
 import video_transformer_ulysses  # noqa: E402
 
 TIME, SPACE, HEADS = 1, 2, 3
+LOCK = Lock()
 SIZES = {"frames": 7, "patches": 5, "channels": 3, "hidden": 20, "heads": 5}
 FORMS = [video_transformer_dsp, video_transformer_ulysses]
 
@@ -209,8 +212,9 @@ def test_a_gathered_output_and_further_inputs() -> None:
 
     def rank_main(transport: ThreadTransport) -> Proof:
         sp = SequenceGroup({1: 5}, transport)
-        torch.manual_seed(0)
-        plain, x = Text(), torch.linspace(-1, 1, 40).view(2, 5, 4)
+        with LOCK:
+            torch.manual_seed(0)
+            plain, x = Text(), torch.linspace(-1, 1, 40).view(2, 5, 4)
         words = torch.tensor([[1, 2], [3, 3]])
         model = Text(sp)
         return spbench.prove(plain, model, x, words, group=sp)
@@ -277,3 +281,29 @@ def test_collectives_of_ones_own_are_proved_and_named() -> None:
         "most 0 (tolerance 0.0001)\nbytes sent by the busiest rank: 0 forward, 0 backward, 0 "
         "in the sum of gradients\nnot counted: c10d::allreduce_ (1 call)"
     )
+
+
+def test_accumulated_gradients_and_repeated_forward_passes() -> None:
+    """Two backward passes add up; checkpointing sends the forward's bytes again in backward."""
+
+    def rank_main(transport: ThreadTransport) -> tuple[Tensor, Proof, Proof]:
+        sp = SequenceGroup({TIME: 7, SPACE: 5}, transport)
+        with LOCK:
+            torch.manual_seed(0)
+            plain = video_transformer.VideoTransformer(**SIZES)
+        model, x = video_transformer_dsp.VideoTransformer(**SIZES, sp=sp), torch.ones(1, 7, 5, 3)
+        first = spbench.prove(plain, model, x, group=sp)
+        model.zero_grad()
+        for _ in range(2):
+            model(x).sum().backward()
+        plain(x).sum().backward()
+        factor = model.embed.weight.grad / plain.embed.weight.grad
+        blocks = model.blocks.forward
+        model.blocks.forward = lambda x: checkpoint(blocks, x, use_reentrant=False)
+        return factor, first, spbench.prove(plain, model, x, group=sp)
+
+    for factor, first, again in run_rank_threads(2, rank_main):
+        torch.testing.assert_close(factor, torch.full_like(factor, 2.0), rtol=1e-3, atol=0.0)
+        assert again.sent_bytes_forward == first.sent_bytes_forward
+        backward = first.sent_bytes_backward  # the last switch of all need not be repeated
+        assert 1.5 * backward < again.sent_bytes_backward <= 2 * backward
