@@ -38,6 +38,8 @@ class Graded:
 
     finding: Finding
     grade: Grade
+    note: str = ""
+    """Why a change is accepted, or is no longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,8 @@ class Judgement:
     """All findings of a check."""
 
     graded: list[Graded]
+    remarks: tuple[str, ...] = ()
+    """Sentences on accepted changes that no longer apply."""
 
     def of(self, grade: Grade) -> list[Finding]:
         return [graded.finding for graded in self.graded if graded.grade == grade]

@@ -16,12 +16,14 @@ from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import SELECTING, refuse_flags, request_of, selection_options
 from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines
+from spbench.regression.accepting import apply_accepted
 from spbench.regression.check import against_baseline, against_commit, against_run
 from spbench.regression.check_report import Export, check_writable, report
 from spbench.regression.checked import Checked
 from spbench.regression.measurement import CheckOptions
 from spbench.report.junit import junit
 from spbench.report.pull_request import block_of_changes
+from spbench.results.accepted import NAME, read_accepted
 from spbench.sweep.fault_check import planted_fault
 from spbench.text import did_you_mean, quoted
 
@@ -54,6 +56,11 @@ def _export_option(flag: str, kind: str) -> Callable[[options.F], options.F]:
     help="Launches of each case, whatever --sweep says; up to four times as many in doubt.",
 )
 @click.option("--strict", is_flag=True, help="Exit with 5 if a case stays inconclusive.")
+@click.option(
+    "--accept",
+    metavar="REASON",
+    help="Keep what fails as known, with its reason, in accepted.yaml beside the baselines.",
+)
 @_export_option("--markdown", "Markdown")
 @_export_option("--junit", "JUnit XML")
 @options.baselines_option
@@ -82,6 +89,7 @@ def command(ctx: click.Context, /, **flags: Any) -> int:
         deadlines=Deadlines(launch_s=flags["timeout"], hang_s=flags["hang_after"]),
     )
     exports = _exports(flags, settings)
+    reason = _reason(flags)
     base_ref, baseline = flags["base_ref"], flags["baseline"]
     if (baseline is None) == (base_ref is None):
         raise Failure("check needs one of --baseline NAME and --base-ref REV, and only one")
@@ -91,13 +99,26 @@ def command(ctx: click.Context, /, **flags: Any) -> int:
         checked = against_commit(base_ref, request_of(ctx), settings)
     else:
         raise Failure("--base-ref measures base and head itself; leave RUN out")
+    accepting = baseline or "", base_ref or "", flags["baselines"], settings.margins, reason
     return report(
-        checked,
+        apply_accepted(checked, *accepting),
         base_ref or baseline,
         strict=flags["strict"],
         as_json=flags["as_json"],
         exports=exports,
     )
+
+
+def _reason(flags: Mapping[str, Any]) -> str:
+    """The reason to accept what fails; blank without --accept. Raises Failure before anything is
+    measured where it is blank, or the file of accepted changes cannot be read or written."""
+    read_accepted(flags["baselines"])
+    if flags["accept"] is None:
+        return ""
+    check_writable(flags["baselines"] / NAME)
+    if not flags["accept"].strip():
+        raise Failure("--accept needs a reason, as in --accept 'the new gate costs 3 %'")
+    return flags["accept"].strip()
 
 
 def _exports(flags: Mapping[str, Any], settings: CheckOptions) -> dict[Path, Export]:

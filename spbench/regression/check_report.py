@@ -14,7 +14,7 @@ from spbench.analysis.verdict import Judgement
 from spbench.errors import CANNOT_JUDGE, DONE, REGRESSION, UNFIT, Failure
 from spbench.regression.checked import Checked
 from spbench.report import tables
-from spbench.report.run_table import headline, show_findings
+from spbench.report.run_table import acceptance_sentences, headline, show_findings
 
 Export = Callable[[Checked, str, str], str]
 """The content of a file, made of a check, what head was checked against, and the headline."""
@@ -35,7 +35,7 @@ def report(
         click.echo(json.dumps(_as_data(judgement, summary, code), indent=2))
     else:
         show_findings(judgement.findings, against, "now")
-        tables.say(tables.console(), summary)
+        tables.say(tables.console(), *acceptance_sentences(judgement), summary)
     for file, export in exports.items():
         try:
             file.write_text(export(checked, against, summary), encoding="utf-8")
@@ -62,7 +62,9 @@ def check_writable(file: Path) -> None:
 
 def _as_data(judgement: Judgement, summary: str, code: int) -> dict[str, object]:
     findings = [
-        asdict(graded.finding) | {"ratio": graded.finding.ratio, "outcome": graded.grade}
+        asdict(graded.finding)
+        | {"ratio": graded.finding.ratio, "outcome": graded.grade, "note": graded.note}
         for graded in judgement.graded
     ]
-    return {"summary": summary, "exit_code": code, "findings": findings}
+    remarks = [*judgement.remarks]
+    return {"summary": summary, "exit_code": code, "findings": findings, "remarks": remarks}

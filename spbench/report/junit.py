@@ -35,13 +35,16 @@ def _test(graded: Graded) -> tuple[str, str, str, str]:
     finding = graded.finding
     title = f"{finding.strategy} on {counted(finding.ranks, 'rank')}, {finding.metric}"
     why = explained(finding) or f"{finding.metric} {finding.verdict}"
+    why += f"; accepted: {graded.note}" if graded.grade == "accepted" else ""
     return finding.panel, title, _kind(graded), why
 
 
 def _kind(graded: Graded) -> str:
-    """An inconclusive test is skipped; one that cannot be compared is an error."""
+    """What is inconclusive or accepted is skipped; what cannot be compared is an error."""
     if graded.grade in ("pass", "fail"):
         return "failure" if graded.grade == "fail" else ""
+    if graded.grade == "accepted":
+        return "skipped"
     return "error" if graded.finding.verdict in ("missing", "not comparable") else "skipped"
 
 

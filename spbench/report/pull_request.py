@@ -15,7 +15,7 @@ from spbench.analysis.verdict import Judgement
 from spbench.report import markdown
 from spbench.report.change_table import change_tables, count_line, tables_by_panel
 from spbench.report.fit_width import Grid
-from spbench.report.run_table import listed_changes, sentences
+from spbench.report.run_table import acceptance_sentences, listed_changes, sentences
 from spbench.report.strategy_table import (
     COLUMNS,
     failures,
@@ -49,12 +49,13 @@ def block_of_changes(
 ) -> str:
     """Head against base; ``metrics`` are those that were judged, with these ``margins``."""
     base, head = sides
-    left = _not_judged(case_changes(judgement), metrics)
+    left, known = _not_judged(case_changes(judgement), metrics), acceptance_sentences(judgement)
     return markdown.document(
         [
             [f"### {markdown.escaped(title)}"],
             markdown.warning(_environment_sentences(judgement, base, head)),
             *changes_part(judgement),
+            ["**Accepted**", "", *markdown.bullets(known)] if known else [],
             _origins({f"base: {base.run}": base, f"head: {head.run}": head}),
             [LEGEND.format(time=margins.time, memory=margins.memory)],
             ["**Not judged**", "", *markdown.bullets(left)] if left else [],

@@ -111,6 +111,7 @@ FLAGS = {
     ],
     "baseline": [],
     "check": [
+        "--accept",
         "--base-ref",
         "--baseline",
         "--baselines",
