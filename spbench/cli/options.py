@@ -161,6 +161,21 @@ settings_option = click.option(
     metavar="KEY=VALUE",
     help="Change a field of the workload, such as depth=4 or axes.time=8.",
 )
+filter_options = together(
+    click.option(
+        "-w", "--workload", "workloads", multiple=True, metavar="NAME", help="Only these workloads."
+    ),
+    click.option(
+        "-s",
+        "--strategy",
+        "strategies",
+        multiple=True,
+        metavar="NAME[:OPTION]",
+        help="Only these strategies.",
+    ),
+    click.option("-g", "--gpus", metavar="N[,N...]", help="Only these numbers of ranks."),
+)
+"""Flags that choose rows of runs, as ``find_run.select_rows`` takes them."""
 baselines_option = click.option(
     "--baselines",
     type=click.Path(path_type=Path, file_okay=False),

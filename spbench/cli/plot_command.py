@@ -22,18 +22,7 @@ from spbench.results.run_json import folder_of_run
     type=options.PATH,
     help=f"Folder.  [default: RUN/plots; of a baseline {RESULTS}/baseline-NAME/plots]",
 )
-@click.option(
-    "-w", "--workload", "workloads", multiple=True, metavar="NAME", help="Only these workloads."
-)
-@click.option(
-    "-s",
-    "--strategy",
-    "strategies",
-    multiple=True,
-    metavar="NAME[:OPTION]",
-    help="Only these strategies.",
-)
-@click.option("-g", "--gpus", metavar="N[,N...]", help="Only these numbers of ranks.")
+@options.filter_options
 @click.option(
     "--page", type=click.IntRange(min=1), default=1, help="Page of a figure of more than 12 panels."
 )

@@ -109,6 +109,18 @@ FLAGS = {
         "-w",
         "RUN",
     ],
+    "history": [
+        "--baselines",
+        "--gpus",
+        "--json",
+        "--margin",
+        "--out",
+        "--strategy",
+        "--workload",
+        "-g",
+        "-s",
+        "-w",
+    ],
     "baseline": [],
     "check": [
         "--accept",
@@ -271,8 +283,8 @@ MISTAKES = [
     (
         ["zzz"],
         "unknown command 'zzz'. "
-        "Known: run, resume, compare, evidence, plot, baseline, check, verify, project, recommend, "
-        "show, capacity, calibrate, init, list, doctor",
+        "Known: run, resume, compare, evidence, plot, history, baseline, check, verify, project, "
+        "recommend, show, capacity, calibrate, init, list, doctor",
     ),
     (["verify", "-s", "dsp,ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'?"),
     (["run", "-w", "dsp-720"], "unknown workload 'dsp-720'. Did you mean 'dsp-720m"),
