@@ -24,7 +24,8 @@ class Figure:
     low: float
     high: float
     is_interval: bool
-    """Whether low and high are the 95 % interval, else the smallest and the largest value."""
+    """Whether low and high are the 95 % interval of launches; else they are the smallest and the
+    largest value, or of a projected step its own 90 % interval."""
 
 
 def figure(values: Sequence[float]) -> Figure | None:
@@ -35,6 +36,16 @@ def figure(values: Sequence[float]) -> Figure | None:
     low, high = interval or (min(values), max(values))
     mean = geometric_mean(values)
     return Figure(mean=mean, low=low, high=high, is_interval=interval is not None)
+
+
+def projected_figure(records: Sequence[Record]) -> Figure | None:
+    """A projected step with its own interval; None of other rows."""
+    for row in records[-1:]:
+        if row.kind == "projected" and row.step_ms and row.step_ms_low and row.step_ms_high:
+            return Figure(
+                mean=row.step_ms, low=row.step_ms_low, high=row.step_ms_high, is_interval=False
+            )
+    return None
 
 
 def split_of(step_ms: float | None, records: Sequence[Record]) -> tuple[float | None, float | None]:

@@ -1,8 +1,8 @@
 """Which rows may be compared: rows of one case, on the same hardware, and in one panel.
 
 - ``matched`` pairs the cases of two runs, by key where both have it, else by what is computed, on
-  how many ranks and by which strategy. Device and seed do not count: a case that ran on another
-  device cannot be compared, but it is not another case.
+  how many ranks and by which strategy. Device, seed and kind do not count: a case that ran on
+  another device, or was projected, cannot be compared, but it is not another case.
 - ``mismatch`` says why times cannot be compared: those of different GPUs, or of different versions
   of torch, say nothing about a change of the code. A blank field is not known, and no obstacle.
 - ``in_panels`` groups the strategies that stand side by side: all but the ranks is the same.
@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import attrgetter
 
 import pandas
@@ -20,12 +20,12 @@ from spbench.results.reading import records_of
 from spbench.results.record import Record
 from spbench.results.variables import ASKED, read_column
 
-SHAPE = ("axes", "batch", "dtype", "mode", "checkpointing", "optimizer", "guidance", "kind")
+SHAPE = ("axes", "batch", "dtype", "mode", "checkpointing", "optimizer", "guidance")
 COMPUTES = ("workload", *SHAPE, "world_size", "strategy")
 """Columns in which rows of one case agree, whatever their device and seed."""
-PANEL = ("workload", "workload_key", *SHAPE, "device")
+PANEL = ("workload", "workload_key", *SHAPE, "kind", "device", "cluster")
 """Columns in which rows of one panel agree, besides the measurement budget."""
-LIBRARIES = ("device", "backend", "gpu", "torch", "cuda", "nccl")
+LIBRARIES = ("kind", "device", "backend", "gpu", "torch", "cuda", "nccl")
 """What the memory of a step depends on, besides the code."""
 VARIABLES = "compared_variables"
 HARDWARE = (
@@ -56,11 +56,12 @@ def matched(
     ran = set(tried.loc[tried["status"] != "skipped", "case"])
     # A case whose key both runs have is matched with no other, whichever comes first.
     spare: dict[tuple[object, ...], list[str]] = {}
-    for case, (_, *computes) in old.items():
+    for case, (_, _, *computes) in old.items():
         if case not in new:
             spare.setdefault(tuple(computes), []).append(case)
-    for case, (workload_key, *computes) in new.items():
+    for case, (workload_key, kind, *computes) in new.items():
         alike = spare.get(tuple(computes), [])
+        alike.sort(key=lambda other: old[other][1] != kind)
         same = case if case in old else _same_workload(workload_key, old, alike)
         if same is not None:
             del old[same]
@@ -71,8 +72,8 @@ def matched(
 
 
 def _cases(frame: pandas.DataFrame) -> dict[str, tuple[object, ...]]:
-    """By the key of each case: the key of its workload, and what it computes."""
-    columns = (frame[name] for name in ("workload_key", *COMPUTES))
+    """By the key of each case: the key of its workload, its kind, and what it computes."""
+    columns = (frame[name] for name in ("workload_key", "kind", *COMPUTES))
     return dict(zip(frame["case"], zip(*columns, strict=True), strict=True))
 
 
@@ -110,6 +111,8 @@ def mismatch(
     reasons: list[str] = []
     for i, name in enumerate(fields):
         old, new = ({setup[i] for setup in run if setup[i]} for run in (before, after))
+        if name == "kind" and old and new and old != new:
+            return between_kinds(old, new)
         if name == VARIABLES:
             reasons += _differing_variables(old, new)
             continue
@@ -120,6 +123,12 @@ def mismatch(
         elif old and new and old != new:
             reasons.append(f"{word} {new.pop()}, was {old.pop()}")
     return "; ".join(reasons)
+
+
+def between_kinds(before: Iterable[str], after: Iterable[str]) -> str:
+    """Why figures of different kinds have no verdict."""
+    old, new = (" and ".join(sorted(kinds)).replace("_", " ") for kinds in (before, after))
+    return f"{new} against {old}: no verdict between kinds"
 
 
 def _differing_variables(before: Collection[str], after: Collection[str]) -> Iterator[str]:
@@ -169,8 +178,13 @@ def panel_title(record: Record) -> str:
     if record.optimizer:
         words.append(record.optimizer)
     if record.kind != "measured":
-        words.append(record.kind.replace("_", " "))
+        words.append(kind_in_words(record))
     return f"{record.workload} ({', '.join(words)})"
+
+
+def kind_in_words(record: Record) -> str:
+    """What a row's figures are, and of which cluster."""
+    return record.kind.replace("_", " ") + (f" on {record.cluster}" if record.cluster else "")
 
 
 def _further_words(record: Record) -> Setup:

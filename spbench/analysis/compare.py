@@ -18,6 +18,8 @@ from spbench.text import counted
 MARGIN = 0.02
 """Default margin: times that differ by less are the same."""
 
+PROJECTED = "projected, without launches: 'spbench recommend' says how sure a difference is"
+
 Verdict = Literal["faster", "same", "slower", "inconclusive", "not comparable"]
 
 
@@ -108,6 +110,8 @@ def _comparison(
     if why_not and not allow_mismatch:
         return Comparison(**known)
     known["after_ms"] = known["before_ms"] * estimate.value
+    if any(setup[:1] == ("projected",) for setup in new.setups.values()):
+        known = {"reason": PROJECTED, "launches": 0, "counts": (0, 0), "needs": None} | known
     return replace(_judged(estimate, margin, noise, (len(old.ms), len(new.ms))), **known)
 
 

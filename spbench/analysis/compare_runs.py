@@ -10,7 +10,13 @@ from dataclasses import replace
 
 import pandas
 
-from spbench.analysis.comparable import LIBRARIES, in_panels, matched, mismatch
+from spbench.analysis.comparable import (
+    LIBRARIES,
+    between_kinds,
+    in_panels,
+    matched,
+    mismatch,
+)
 from spbench.analysis.compare import compare_times
 from spbench.analysis.culprit import culprit_of
 from spbench.analysis.findings import (
@@ -25,7 +31,7 @@ from spbench.analysis.findings import (
 )
 from spbench.analysis.launches import CaseRows, cases_by, launches_by
 from spbench.results.iterations import steps_by_row
-from spbench.results.record import COLUMNS
+from spbench.results.record import COLUMNS, Record
 
 SAME_LAUNCHES = "both runs hold the same launches"
 CASE = ["run", "case"]
@@ -52,7 +58,7 @@ def compare_runs(
         old, new = cases.get((BEFORE, name_before)), cases.get((AFTER, name_after))
         known = new or old
         assert known is not None
-        status = compare_status(old.every if old else [], new.every if new else [])
+        status = _status(old.every if old else [], new.every if new else [])
         error, tolerance = _gate(new)
         of_case = [replace(status, gate_error=error, tolerance=tolerance)]
         if old is not None and new is not None:
@@ -119,6 +125,19 @@ def _time(before: CaseRows, after: CaseRows, margin: float, allow_mismatch: bool
     ]
 
 
+def _status(before: Sequence[Record], after: Sequence[Record]) -> Finding:
+    """How the case ended. What was projected did not end, and broke nothing."""
+    if not before or not after or before[-1].kind == after[-1].kind:
+        return compare_status(before, after)
+    return Finding(
+        metric="status",
+        verdict="not comparable",
+        before=before[-1].status,
+        after=after[-1].status,
+        reason=between_kinds([before[-1].kind], [after[-1].kind]),
+    )
+
+
 def _gate(after: CaseRows | None) -> tuple[float | None, float | None]:
     """The largest error of the gate in any launch, and the tolerance of that launch."""
     gated = [record for record in after.every if record.gate_error is not None] if after else []
@@ -151,6 +170,8 @@ def _volume(before: CaseRows, after: CaseRows) -> list[Finding]:
     """Compares wrong launches, too, if their prediction changed: that explains them."""
     if not before.launches.setups:
         return []
+    if before.used[-1:] and after.used[-1:] and before.used[-1].kind != after.used[-1].kind:
+        return []  # the status says so
     was, now = both_sent(before.used, after.used)
     if was is None or now is None:
         return _lost("volume", was is not None, after)

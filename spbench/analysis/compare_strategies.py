@@ -15,7 +15,13 @@ from typing import Any
 
 import pandas
 
-from spbench.analysis.case_figures import Figure, figure, split_of, wrong_besides_gate
+from spbench.analysis.case_figures import (
+    Figure,
+    figure,
+    projected_figure,
+    split_of,
+    wrong_besides_gate,
+)
 from spbench.analysis.compare import MARGIN, Comparison, compare_side_by_side
 from spbench.analysis.launches import (
     NONE,
@@ -40,7 +46,7 @@ class Line:
     ranks: int
     strategy: str
     launches: int
-    """Launches that the figures are computed from."""
+    """Launches that the figures are computed from; none of a projected case."""
     status: str
     reason: str
     """Why there are no figures, or which launches they leave out."""
@@ -78,7 +84,7 @@ class Line:
     def speedup(self) -> float | None:
         """The reference's step time over this line's: above 1 is faster than the reference."""
         ratio = self.to_reference.ratio if self.to_reference else None
-        return 1 / ratio if ratio and self.kind == "measured" else None
+        return 1 / ratio if ratio and self.kind != "one_gpu_share" else None
 
     @property
     def time_ms(self) -> float | None:
@@ -152,7 +158,7 @@ def _line(
     proved = max(wrong, key=lambda record: record.gate_error or 0.0, default=first)
     besides = wrong_besides_gate(proved) if wrong else ""
     passed = "passed" if proved.tolerance is not None else "not run"
-    step = figure(_known(good, "step_ms"))
+    step = projected_figure(good) or figure(_known(good, "step_ms"))
     compute_ms, exposed_ms = split_of(step.mean if step else None, good)
     tokens_per_s = figure(_known(good, "tokens_per_s"))
     peaks = _known(good, "peak_allocated_bytes")
@@ -162,7 +168,7 @@ def _line(
         kind=first.kind,
         ranks=first.world_size,
         strategy=first.strategy,
-        launches=len(good),
+        launches=0 if first.kind == "projected" else len(good),
         status=first.status,
         reason=why_incomplete(case.every, good),
         is_noisy=any(record.noisy for record in good),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +16,12 @@ from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.report.live_line import loading_torch
 from spbench.report.projection_table import print_csv, show_projections, show_scores
 from spbench.report.tables import print_json
+from spbench.sweep.output_folder import output_folder
+from spbench.text import quoted
+
+if TYPE_CHECKING:
+    from spbench.projection.cost import Mode
+    from spbench.projection.project import Projection
 
 PACKAGED = "packaged"
 """Value of --against that stands for the packaged measurements."""
@@ -36,6 +44,12 @@ PACKAGED = "packaged"
     metavar="[FILE|FOLDER]",
     help="Score the projection on published measurements.  [default: configs/published/]",
 )
+@click.option(
+    "--out",
+    type=options.PATH,
+    metavar="DIR",
+    help="Also write the cases as rows for compare and plot; DIR may hold a run.",
+)
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV rows, their column kind: projected.")
 @options.json_option
 def command(
@@ -47,6 +61,7 @@ def command(
     compiled: bool,
     kernel: str,
     against: str | None,
+    out: Path | None,
     as_csv: bool,
     as_json: bool,
 ) -> int:
@@ -56,8 +71,8 @@ def command(
     messages a time on the cluster. With --against it is scored on published measurements.
     """
     if against is not None:
-        if workload or cluster:
-            raise Failure("--against names workloads and clusters itself; leave those out")
+        if workload or cluster or out:
+            raise Failure("--against names workloads and clusters itself; leave those and --out")
         return _against(None if against == PACKAGED else Path(against), as_json=as_json)
     if workload is None or cluster is None or gpus is None:
         raise Failure(
@@ -72,9 +87,10 @@ def command(
         from spbench.projection.project import project, works
     mode = Mode(compiled=compiled, attention_kernel=kernel)
     place = find(cluster)
-    rows = [
-        each.data for each in project(chosen, place, names, ranks, mode, works(with_memory=True))
-    ]
+    projected = list(project(chosen, place, names, ranks, mode, works(with_memory=True)))
+    if out is not None:
+        _write(projected, output_folder(out, chosen.name), mode)
+    rows = [each.data for each in projected]
     if as_json:
         print_json(rows)
     elif as_csv:
@@ -82,6 +98,14 @@ def command(
     else:
         show_projections(rows, f"projected, not measured: {chosen.name} on {place.name}")
     return DONE if any(row["status"] == "ok" for row in rows) else SOME_FAILED
+
+
+def _write(projected: Sequence[Projection], folder: Path, mode: Mode) -> None:
+    """Writes the rows, and says on stderr what shows them."""
+    from spbench.projection.projected_rows import write_rows
+
+    write_rows(projected, folder, mode, sys.argv)
+    click.echo(f"rows in {folder}; see them with: {quoted('spbench', 'plot', folder)}", err=True)
 
 
 def _against(place: Path | None, *, as_json: bool) -> int:

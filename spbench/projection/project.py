@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, final
+from typing import Any, Final, final
 
 from spbench.errors import Failure
 from spbench.projection.against import WorkOf
@@ -17,7 +17,7 @@ from spbench.projection.work import Work
 from spbench.strategies.registry import load
 from spbench.workload.workload import Workload
 
-KIND = "projected"
+KIND: Final = "projected"
 """The column ``kind`` of every row: nothing was measured."""
 
 

@@ -15,6 +15,7 @@ STEPS = "#"
 """Marks the scatter of the steps of a single launch."""
 STEPS_NOTE = f"{STEPS} one launch: tenth to ninetieth percentile of its steps, no interval"
 NOISY_NOTE = f"{NOISY} too few launches were undisturbed: the time is unreliable, and no evidence"
+PROJECTED_NOTE = "^ projected, not measured: 90 % interval of the cost model"
 
 
 def step_cell(line: Line) -> str:
@@ -25,13 +26,13 @@ def step_cell(line: Line) -> str:
 
 def interval_cell(line: Line) -> str:
     """The 95 % interval of the step; a star marks a range of two launches, a sharp the scatter of
-    the steps of a single one."""
-    step = line.step_ms
+    the steps of a single one, a hat what is projected."""
+    step, is_projected = line.step_ms, line.kind == "projected"
     if line.only_launch_ms is not None and step is not None:
         return f"{'..'.join(map(units.milliseconds, line.only_launch_ms))}{STEPS}"
-    if step is None or line.launches < 2:
+    if step is None or (line.launches < 2 and not is_projected):
         return units.BLANK
-    mark = "" if step.is_interval else "*"
+    mark = "" if step.is_interval else "^" if is_projected else "*"
     return f"{units.milliseconds(step.low)}..{units.milliseconds(step.high)}{mark}"
 
 
@@ -55,7 +56,7 @@ def gate_cell(line: Line) -> str:
 
 
 def sent_cell(line: Line, *phases: str) -> str:
-    """What one rank sends in these phases, or in all; a share of one GPU would send it."""
+    """What one rank sends in these phases, or in all; where nothing is sent, what it would."""
     sent = line.sent_bytes if line.kind == "measured" else line.predicted_bytes
     counts = [count for phase in phases or sent if (count := sent[phase]) is not None]
     return units.mebibytes(sum(counts) if counts else None)
@@ -161,6 +162,8 @@ def _longer(comparison: Comparison, base: str) -> str:
     if comparison.ratio is None:
         return f"is not comparable ({comparison.reason})"
     takes = f"takes {comparison.ratio:.2f}x as long{base}"
+    if comparison.launches == 0:
+        return f"{takes} (projected)"
     if comparison.launches == 1:
         return f"{takes} (no confidence interval: one launch)"
     notes = []
@@ -180,7 +183,7 @@ def mark_notes(lines: Sequence[Line]) -> list[str]:
     marks = {interval_cell(line)[-1] for line in lines}
     marks |= {NOISY} if any(line.is_noisy for line in lines) else set()
     notes = {"*": "* two launches: their range, not a confidence interval"}
-    notes |= {STEPS: STEPS_NOTE, NOISY: NOISY_NOTE}
+    notes |= {STEPS: STEPS_NOTE, "^": PROJECTED_NOTE, NOISY: NOISY_NOTE}
     return [note for mark, note in notes.items() if mark in marks]
 
 

@@ -27,7 +27,11 @@ MEANINGS: Final = {
     "checkpointing": "`none` or `full`.",
     "device": "`cuda` or `cpu`.",
     "backend": "`nccl`, `gloo`, or `fake` for one GPU's share.",
-    "kind": "`measured` or `one_gpu_share`.",
+    "kind": (
+        "`measured`; `one_gpu_share`, which computes and sends nothing; `dry_run`, counted on "
+        "tensors without data; or `projected`, by a cost model. Blank in older files: measured, "
+        "or a share where `backend` is `fake`. Kinds are never judged against each other."
+    ),
     "world_size": "Ranks of the launch.",
     "sp_size": "Ranks that share one sequence.",
     "dp_size": "Groups of ranks that hold other samples, or other branches of guidance.",
@@ -146,6 +150,11 @@ MEANINGS: Final = {
     "bytes_by_mesh_axis": "Bytes over each axis of it and all ranks, as `all=64 heads=512`.",
     "mesh_across_nodes": "Axes of the mesh with a group on several nodes.",
     "guidance": "Branches of classifier-free guidance, each a batch; blank: no guidance.",
+    "cluster": "Cluster of a projected row, and what of its model is not the default's.",
+    "step_ms_low": "Lower end of the 90 % interval of a projected step.",
+    "step_ms_high": "Upper end of the 90 % interval of a projected step.",
+    "hidden_comm_ms": "Milliseconds of communication behind computation; projected rows only.",
+    "memory_limit_bytes": "Memory of one device of the cluster; projected rows only.",
 }
 UNIT = re.compile(r"_(ms|bytes|mhz|w|c)(?=_|$)|(?<!per)_(s)$")
 UNITS: Final = {"mhz": "MHz", "w": "W", "c": "°C"}

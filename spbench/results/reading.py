@@ -24,6 +24,8 @@ from spbench.text import counted
 OLDEST = {"schema_version": 1, "dp_size": 1}
 """Values of rows that were written before there were these columns."""
 DTYPES: Final[dict[type, str]] = {int: "Int64", float: "float64", str: "str"}
+SHARE_BACKEND = "fake"
+"""Backend of a share of one GPU, which sends nothing."""
 MOST_SHOWN = 3
 
 
@@ -128,7 +130,7 @@ def _sound_rows(lines: Lines, folder: Path) -> tuple[pandas.DataFrame, dict[str,
         columns[name] = _as_column(name, values).take(places)
         if any(faults):
             why = np.where(why == "", np.array(faults, dtype=object)[places], why)
-    frame = pandas.DataFrame(columns).fillna(OLDEST)
+    frame = _with_kinds(pandas.DataFrame(columns).fillna(OLDEST))
     reasons = contradictions(frame, why.tolist(), folder)
     left_out = {reason: list(numbers) for reason, numbers in lines.left_out.items()}
     for number, reason in zip(lines.rows, reasons, strict=True):
@@ -136,6 +138,13 @@ def _sound_rows(lines: Lines, folder: Path) -> tuple[pandas.DataFrame, dict[str,
             left_out.setdefault(reason, []).append(number)
     is_sound = [not reason for reason in reasons]
     return frame.loc[is_sound].reset_index(drop=True), left_out
+
+
+def _with_kinds(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """The rows with a kind: older files have none, and name the backend of a share."""
+    is_share = frame["backend"] == SHARE_BACKEND
+    older = pandas.Series("measured", frame.index).mask(is_share, "one_gpu_share")
+    return frame.assign(kind=frame["kind"].mask(frame["kind"] == "", older))
 
 
 def _without_repeats(frame: pandas.DataFrame) -> pandas.DataFrame:

@@ -33,7 +33,7 @@ class Record:
     checkpointing: str
     device: str
     backend: str = ""
-    kind: str
+    kind: str = "measured"
     world_size: int
     sp_size: int
     dp_size: int = 1
@@ -118,6 +118,11 @@ class Record:
     bytes_by_mesh_axis: str = ""
     mesh_across_nodes: str = ""
     guidance: str = ""
+    cluster: str = ""
+    step_ms_low: float | None = None
+    step_ms_high: float | None = None
+    hidden_comm_ms: float | None = None
+    memory_limit_bytes: int | None = None
 
     @property
     def effort_label(self) -> str:

@@ -21,7 +21,8 @@ from spbench.workload.mesh import CaseMesh
 from spbench.workload.timed import TimedKernel, TimedTransfer
 from spbench.workload.workload import Workload
 
-Kind = Literal["measured", "one_gpu_share"]
+Kind = Literal["measured", "one_gpu_share", "dry_run", "projected"]
+"""Where figures come from; times of different kinds are never judged against each other."""
 Device = Literal["cuda", "cpu"]
 MAX_RANKS = 65_536
 """Ranks of a case. Its bytes are worked out rank by rank."""

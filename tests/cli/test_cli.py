@@ -176,6 +176,7 @@ FLAGS = {
         "--gpus",
         "--json",
         "--kernel",
+        "--out",
         "--set",
         "--strategy",
         "-g",

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from helpers.command_line import spbench
 
+from spbench.results.reading import latest, read_runs
+
 SMALL = ("project", "dsp-720m-small", "--cluster", "l20-pcie", "-s", "dsp,ulysses", "--set")
 CASES = (*SMALL, "depth=1", "--gpus", "4,32")
 
@@ -27,6 +29,28 @@ def test_cases_have_an_interval_or_a_reason(tmp_path: Path) -> None:
     assert reasons == {"l20-pcie has 8 ranks; give --gpus up to that number"}
     printed = spbench(tmp_path, *CASES, "--csv", torch=True).out
     assert [row["kind"] for row in csv.DictReader(io.StringIO(printed))] == ["projected"] * 4
+
+
+def test_rows_that_plot_and_compare_show(tmp_path: Path) -> None:
+    """Rows of kind projected on their cluster; the table says so, and gives no verdict."""
+    done = spbench(tmp_path, *CASES, "--out", "here", torch=True)
+    assert done.code == 0, done.err
+    assert "spbench plot here" in done.err
+    frame = read_runs(tmp_path / "here")
+    assert frame.attrs["remarks"] == []
+    assert set(frame["kind"]) == {"projected"}
+    assert set(frame["cluster"]) == {"l20-pcie"}
+    ok = frame[frame["status"] == "ok"]
+    assert (ok["step_ms_low"] < ok["step_ms"]).all()
+    assert (ok["step_ms"] < ok["step_ms_high"]).all()
+    assert (ok["peak_allocated_bytes"] < ok["memory_limit_bytes"]).all()
+    shown = spbench(tmp_path, "compare", "here")
+    assert "projected on l20-pcie" in shown.out
+    assert "^ projected, not measured" in shown.out
+    assert "fastest;" not in shown.out
+    again = spbench(tmp_path, *CASES, "--out", "here", torch=True)
+    assert again.code == 0
+    assert len(latest(read_runs(tmp_path / "here"))) == len(frame)
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,35 @@ def test_a_share_is_compared_by_what_it_would_send() -> None:
     assert only(findings_of(old, new), "volume").reason == "forward 8 bytes, was 7 (+1)"
 
 
+@pytest.mark.parametrize("kind", ["projected", "dry_run", "one_gpu_share"])
+def test_kinds_have_no_verdict_between_them(kind: str) -> None:
+    """The same case, projected and measured, is shown side by side and never judged."""
+    other = run(kind=kind, case="another", compute_ms=9.0)
+    found = findings_of(other, run())
+    assert {one.verdict for one in found} == {"not comparable"}
+    words_of_kind = kind.replace("_", " ")
+    assert only(found, "status").reason == (
+        f"measured against {words_of_kind}: no verdict between kinds"
+    )
+    shown = only(findings_of(run(), other, allow_mismatch=True), "time")
+    assert (shown.verdict, shown.before) == ("not comparable", pytest.approx(10.0, rel=0.01))
+
+
+def test_a_case_is_matched_with_one_of_its_kind_first() -> None:
+    """A run that has the case measured and projected is compared kind by kind."""
+    before = [*run(case="a", kind="projected"), *run(case="b")]
+    found = findings_of(before, run(case="c"))
+    assert only([x for x in found if x.case == "c"], "time").verdict == "same"
+
+
+def test_projected_times_need_no_launches() -> None:
+    """Of two projections of a case the ratio is shown; launches would tell nothing."""
+    old, new = (rows("dsp", [ms], kind="projected", hardware="cluster x") for ms in (10.0, 12.0))
+    time = only(findings_of(old, new), "time")
+    assert (time.verdict, time.ratio) == ("inconclusive", pytest.approx(1.2))
+    assert "spbench recommend" in time.reason
+
+
 def test_a_device_is_no_other_case() -> None:
     """A case on another device is the same case, and cannot be compared."""
     found = findings_of(run(device="cpu"), run(device="cuda"))

@@ -224,6 +224,14 @@ def test_many_kinds_of_damage_are_named_in_one_line(tmp_path: Path) -> None:
     )
 
 
+def test_rows_without_a_kind_have_the_one_of_their_time(tmp_path: Path) -> None:
+    """Older files were measured, or a share of one GPU where nothing could send."""
+    columns = tuple(name for name in COLUMNS if name != "kind")
+    older = [RUN[0], replace(RUN[1], case="share", backend="fake", step_ms=None)]
+    rows = read(tmp_path, as_csv(older, columns))
+    assert rows["kind"].tolist() == ["measured", "one_gpu_share"]
+
+
 FIGURES = [name for name, kind in column_types().items() if kind is not str]
 
 
@@ -236,9 +244,9 @@ all_to_all_bytes all_gather_bytes reduce_scatter_bytes all_reduce_bytes p2p_byte
 output_error gradient_error tolerance load_average others_cores
 gpu_clock_mhz gpu_power_w gpu_neighbours launch_s steps_s turns
 issue_ms alloc_retries timed_clock_mhz silent_clock_mhz optimizer_bytes
-repeat_error agreement_error float32_error"""
+repeat_error agreement_error float32_error hidden_comm_ms memory_limit_bytes"""
 POSITIVE = """schema_version batch world_size sp_size dp_size step_ms step_ms_p10 step_ms_p90
-samples_per_s tokens_per_s tokens_per_s_per_rank compute_ms"""
+step_ms_low step_ms_high samples_per_s tokens_per_s tokens_per_s_per_rank compute_ms"""
 
 
 def test_what_each_figure_may_be_is_known() -> None:

@@ -1,0 +1,108 @@
+"""Projected cases as rows of runs.csv, so that plots and comparisons show them beside launches.
+
+A row says that it is projected, and of which cluster; it has no launches, nothing was sent, and
+its bytes are those of the formulas.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from spbench.projection.cost import Mode
+from spbench.projection.interval import COMPUTE, HOST
+from spbench.projection.project import KIND, Projection
+from spbench.results.environment import environment
+from spbench.results.record import Record
+from spbench.results.store import Store
+from spbench.strategies.registry import load
+from spbench.workload.case import Case
+from spbench.workload.flops import step_flops
+from spbench.workload.sent_counts import by_busiest
+
+
+def write_rows(
+    projected: Sequence[Projection], folder: Path, mode: Mode, argv: Sequence[str]
+) -> None:
+    """Writes the cases into a results directory, which may hold a run. Raises CannotWriteError."""
+    facts = environment()
+    with Store(folder) as store:
+        if not (folder / "run.json").exists():
+            store.write_run({"argv": list(argv), **facts})
+        store.copy(_rows(projected, folder.resolve().name, mode, facts))
+
+
+def _rows(
+    projected: Iterable[Projection], run_id: str, mode: Mode, facts: Mapping[str, Any]
+) -> list[Record]:
+    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    made = {"torch": facts["versions"]["torch"], "git_commit": facts["git"].get("commit", "")}
+    return [row_of(each, mode, run_id=run_id, started_utc=now, **made) for each in projected]
+
+
+def row_of(each: Projection, mode: Mode, **more: Any) -> Record:
+    """The case's row: skipped with its reason, or a step time with its interval."""
+    is_gpu = each.cluster.device.kind == "gpu"
+    case = Case(
+        workload=each.workload,
+        strategy=each.strategy,
+        ranks=each.ranks,
+        device="cuda" if is_gpu else "cpu",
+        kind=KIND,
+    )
+    place = ", ".join(
+        [each.cluster.name, *["compiled"] * mode.compiled, *filter(None, [mode.attention_kernel])]
+    )
+    known = more | {
+        "cluster": place,
+        "gpu": each.cluster.device.name if is_gpu else "",
+        "hardware": f"cluster {place}",
+        "memory_limit_bytes": round(each.limit_bytes),
+    }
+    if each.cost is None:
+        known |= {"status": "skipped", "reason": each.why_not}
+    else:
+        known |= {"status": "ok", **_figures(each, is_gpu=is_gpu)}
+    # The key of a case knows no cluster.
+    key = hashlib.sha256(f"{case.key} {place}".encode()).hexdigest()[:16]
+    return replace(Record.of_case(case, **known), case=key)
+
+
+def _figures(each: Projection, *, is_gpu: bool) -> dict[str, Any]:
+    """Columns of a step: those that a measured row has, and the interval."""
+    assert each.cost is not None
+    step, work = each.cost, each.workload
+    tokens_per_s = work.batch * work.tokens / step.step_s
+    predicted = by_busiest(load(each.strategy).traffic(work, each.ranks))
+    return {
+        "step_ms": 1e3 * step.step_s,
+        "step_ms_low": 1e3 * step.low_s,
+        "step_ms_high": 1e3 * step.high_s,
+        "samples_per_s": work.batch / step.step_s,
+        "tokens_per_s": tokens_per_s,
+        "tokens_per_s_per_rank": tokens_per_s / each.ranks,
+        "tflops_per_rank": step_flops(work) / step.step_s / each.ranks / 1e12,
+        **_split(step.step_s, step.terms, is_gpu=is_gpu),
+        "peak_allocated_bytes": each.peak_bytes,
+        **{f"predicted_bytes_{phase}": sent for phase, sent in predicted.items()},
+    }
+
+
+def _split(step_s: float, terms: Mapping[str, float], *, is_gpu: bool) -> dict[str, float]:
+    """The step without communication, what communication adds to it, and what of it is hidden.
+
+    A GPU computes while the host launches, so that the longer of the two counts.
+    """
+    device_s, host_s = sum(terms[kind] for kind in COMPUTE), terms[HOST]
+    compute_s = min(max(device_s, host_s) if is_gpu else device_s + host_s, step_s)
+    ends = (" exposed", " hidden")
+    sent_s = sum(seconds for name, seconds in terms.items() if name.endswith(ends))
+    return {
+        "compute_ms": 1e3 * compute_s,
+        "exposed_comm_ms": 1e3 * step_s - 1e3 * compute_s,
+        "hidden_comm_ms": 1e3 * max(sent_s - (step_s - compute_s), 0.0),
+    }
