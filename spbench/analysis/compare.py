@@ -17,7 +17,6 @@ from spbench.text import counted
 
 MARGIN = 0.02
 """Default margin: times that differ by less are the same."""
-
 PROJECTED = "projected, without launches: 'spbench recommend' says how sure a difference is"
 
 Verdict = Literal["faster", "same", "slower", "inconclusive", "not comparable"]
@@ -81,15 +80,14 @@ def compare_times(
 def compare_side_by_side(
     before: Launches, after: Launches, margin: float = MARGIN
 ) -> Comparison | None:
-    """Compares two cases of one run by all of their launches that count, so that the ratio is
-    that of their times. No verdict where one of these launches was noisy; None as above."""
+    """Compares two cases of one run by all of their launches that count: their times' ratio. No
+    verdict where one of these launches was noisy; None as above."""
     old, new = before.that_count(), after.that_count()
     estimate = ratio(old.ms, new.ms, of_all=True)
     if estimate is None:
         return None
-    noise = old.first_noise or new.first_noise
     why_not = mismatch(old.setups.values(), new.setups.values())
-    return _comparison(old, new, estimate, margin, noise, why_not)
+    return _comparison(old, new, estimate, margin, old.first_noise or new.first_noise, why_not)
 
 
 def _comparison(
@@ -110,8 +108,8 @@ def _comparison(
     if why_not and not allow_mismatch:
         return Comparison(**known)
     known["after_ms"] = known["before_ms"] * estimate.value
-    if any(setup[:1] == ("projected",) for setup in new.setups.values()):
-        known = {"reason": PROJECTED, "launches": 0, "counts": (0, 0), "needs": None} | known
+    if any(setup[0] == "projected" for setup in new.setups.values()):
+        known |= {"reason": why_not or PROJECTED, "launches": 0, "needs": None}
     return replace(_judged(estimate, margin, noise, (len(old.ms), len(new.ms))), **known)
 
 

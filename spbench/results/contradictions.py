@@ -16,6 +16,7 @@ import pandas
 
 from spbench.errors import or_none
 from spbench.results.agreement import TOLERANCE
+from spbench.results.case_columns import columns_of_case
 from spbench.results.conditions import OTHERS_SHARE
 from spbench.results.iterations import (
     LAUNCH,
@@ -24,7 +25,6 @@ from spbench.results.iterations import (
     steps_by_row,
     steps_of_pass,
 )
-from spbench.results.record import columns_of_case
 from spbench.results.row_relations import (
     FIELDS,
     Reasons,

@@ -9,6 +9,7 @@ import math
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Self
 
+from spbench.results.case_columns import columns_of_case
 from spbench.results.sample import RowStatus
 from spbench.results.variables import compared
 from spbench.workload.case import Case
@@ -173,31 +174,6 @@ class Record:
     def of_case(cls, case: Case, **more: Any) -> Self:
         """Record of a case before anything ran, with ``more`` columns."""
         return cls(**(columns_of_case(case) | more))
-
-
-def columns_of_case(case: Case) -> dict[str, Any]:
-    """The columns that are known before anything ran."""
-    work = case.workload
-    return {
-        "case": case.key,
-        "strategy": case.name,
-        "workload": work.name,
-        "axes": "x".join(f"{name}={length}" for name, length in work.axes.items()),
-        "batch": work.batch,
-        "dtype": work.dtype,
-        "mode": work.mode,
-        "checkpointing": work.checkpointing,
-        "optimizer": "" if work.optimizer == "none" else work.optimizer,
-        "guidance": "" if work.guidance == 1 else str(work.guidance),
-        "device": case.device,
-        "kind": case.kind,
-        "world_size": case.ranks,
-        **case.mesh.sizes(case.ranks),
-        "mesh": str(case.mesh),
-        "launch": case.launch,
-        "workload_key": case.workload_key,
-        "effort": case.budget.label,
-    }
 
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Record))

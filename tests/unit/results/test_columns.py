@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spbench.results.columns import MEANINGS, page, unit
+from spbench.results.column_meanings import MEANINGS
+from spbench.results.columns import page, unit
 from spbench.results.record import COLUMNS
 
 DOCS = Path(__file__).parents[3] / "docs" / "columns.md"

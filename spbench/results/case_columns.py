@@ -1,0 +1,32 @@
+"""The columns of a row that its case fixes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spbench.workload.case import Case
+
+
+def columns_of_case(case: Case) -> dict[str, Any]:
+    """The columns that are known before anything ran."""
+    work = case.workload
+    return {
+        "case": case.key,
+        "strategy": case.name,
+        "workload": work.name,
+        "axes": "x".join(f"{name}={length}" for name, length in work.axes.items()),
+        "batch": work.batch,
+        "dtype": work.dtype,
+        "mode": work.mode,
+        "checkpointing": work.checkpointing,
+        "optimizer": "" if work.optimizer == "none" else work.optimizer,
+        "guidance": "" if work.guidance == 1 else str(work.guidance),
+        "device": case.device,
+        "kind": case.kind,
+        "world_size": case.ranks,
+        **case.mesh.sizes(case.ranks),
+        "mesh": str(case.mesh),
+        "launch": case.launch,
+        "workload_key": case.workload_key,
+        "effort": case.budget.label,
+    }
