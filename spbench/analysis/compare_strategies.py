@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from itertools import groupby
-from typing import Any
 
 import pandas
 
 from spbench.analysis.case_figures import (
-    Figure,
     figure,
     projected_figure,
     split_of,
@@ -31,71 +28,11 @@ from spbench.analysis.launches import (
     cause_of,
     why_incomplete,
 )
+from spbench.analysis.strategy_line import Line
 from spbench.results.record import Record
 from spbench.workload.traffic import PHASES
 
-
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """One strategy at one number of ranks. None: not measured."""
-
-    workload: str
-    panel: str
-    """Workload, shape and mode in words: lines of one panel may be compared."""
-    kind: str
-    ranks: int
-    strategy: str
-    launches: int
-    """Launches that the figures are computed from; none of a projected case."""
-    status: str
-    reason: str
-    """Why there are no figures, or which launches they leave out."""
-    is_noisy: bool
-    """Whether noisy launches count, since too few were quiet: the times are unreliable."""
-    step_ms: Figure | None
-    only_launch_ms: tuple[float, float] | None
-    """Tenth and ninetieth percentile of the steps, where there is one launch: their scatter is no
-    interval."""
-    reference: str
-    """The strategy that speed-ups are relative to."""
-    to_reference: Comparison | None
-    """This step time over the reference's."""
-    to_fastest: Comparison | None
-    """This step time over the lowest of a strategy that is not noisy; None for that itself."""
-    tokens_per_s: float | None
-    compute_ms: float | None
-    exposed_comm_ms: float | None
-    peak_allocated_bytes: float | None
-    sent_bytes: dict[str, int | None]
-    predicted_bytes: dict[str, int | None]
-    output_error: float | None
-    gradient_error: float | None
-    tolerance: float | None
-    gate: str
-    """passed, failed (in any launch: the errors above are that launch's), or not run."""
-    wrong: str = ""
-    """What was wrong in a launch whose gate passed: bytes, or the timed step."""
-    gated_on: str = ""
-    """The reduced workload that the gate compared; blank: it was the whole one."""
-    agreed_with: str = ""
-    """What the whole workload's step was compared with."""
-
-    @property
-    def speedup(self) -> float | None:
-        """The reference's step time over this line's: above 1 is faster than the reference."""
-        ratio = self.to_reference.ratio if self.to_reference else None
-        return 1 / ratio if ratio and self.kind != "one_gpu_share" else None
-
-    @property
-    def time_ms(self) -> float | None:
-        """Milliseconds of the step, or of what one GPU's share computes."""
-        if self.kind == "one_gpu_share":
-            return self.compute_ms
-        return self.step_ms.mean if self.step_ms else None
-
-    def as_data(self) -> dict[str, Any]:
-        """The line as JSON has it."""
-        return asdict(self) | {"speedup": self.speedup}
+__all__ = ["Line", "compare_strategies"]
 
 
 def compare_strategies(
