@@ -108,7 +108,7 @@ def _comparison(
     if why_not and not allow_mismatch:
         return Comparison(**known)
     known["after_ms"] = known["before_ms"] * estimate.value
-    if any(setup[0] == "projected" for setup in new.setups.values()):
+    if any("projected" in setup for setup in new.setups.values()):
         known |= {"reason": why_not or PROJECTED, "launches": 0, "needs": None}
     return replace(_judged(estimate, margin, noise, (len(old.ms), len(new.ms))), **known)
 
