@@ -18,8 +18,8 @@ from spbench.workload.workload import Workload
 
 HEADS = "heads"
 """The axis of a mesh whose groups share out heads: its last."""
-Across = Callable[[Workload], Traffic]
-"""What goes across the groups, of a workload that has a rank's heads alone."""
+Across = Callable[[Attention, Workload, str], Traffic]
+"""What an attention along an axis sends across the groups, of a workload with a rank's heads."""
 
 
 def traffic_in_groups(
@@ -40,12 +40,17 @@ def traffic_in_groups(
         return shares.queries[place], shares.matched_size(place)
 
     (there, out), (back, home) = along_held(HEADS, mesh, held, inside)
-    forward, backward = traffic_across(workload, mesh, heads_of, across)
+    forward, backward = traffic_across(
+        workload, mesh, heads_of, lambda part: across(attention, part, axis)
+    )
     return [there, *forward, out], [back, *backward, home]
 
 
 def traffic_across(
-    workload: Workload, mesh: Mesh, heads_of: Callable[[int], tuple[int, int]], across: Across
+    workload: Workload,
+    mesh: Mesh,
+    heads_of: Callable[[int], tuple[int, int]],
+    across: Callable[[Workload], Traffic],
 ) -> Traffic:
     """Transfers across the groups of the mesh's last axis, over all ranks.
 
@@ -77,7 +82,7 @@ def first_cost(
     shares = share_heads(workload.heads, workload.key_heads, size)
     inside = traffic_by_heads(attention, workload, axis, shard_sizes(held[0], size))
     first = with_heads(workload, shares.queries[0], shares.matched_size(0))
-    sent = sum(waited_bytes(way) for way in (*inside, *across(first)))
+    sent = sum(waited_bytes(way) for way in (*inside, *across(attention, first, axis)))
     return sent * (shares.queries[0] * size / heads)
 
 

@@ -32,8 +32,8 @@ BUILT_IN = {
 }
 ACROSS = ("ring", "kv-gather", "attention-2d")
 """Those that may attend across groups of ranks that share heads."""
-BESIDE_CUTS = ("ulysses", *ACROSS)  # those that may attend across groups that cut weights
-EXCHANGES = ("ulysses", *ACROSS, "usp")  # those that may attend to all axes joined
+EXCHANGES = ("ulysses", *ACROSS, "usp")
+"""Those that may attend to all axes joined, and across groups of ranks that cut weights."""
 
 
 class UnknownStrategyError(Failure, ValueError):

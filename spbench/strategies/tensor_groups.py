@@ -1,7 +1,7 @@
 """Groups of neighbours that cut the weights, and another strategy that attends across the groups.
 
-The activation stays cut over all ranks. A group works on its part of the sequence, with the heads
-and columns shared out; ranks with the same heads attend across groups as if there were no others.
+The activation stays cut over all ranks. A group has its part of the sequence, heads and columns
+shared out; ranks with the same heads attend across groups as if there were no others.
 
     {"ulysses": 2, "tp": 4}       groups 0 1 2 3 and 4 5 6 7 cut the weights; 0 4, 1 5, ... attend
 """
@@ -10,22 +10,22 @@ from __future__ import annotations
 
 from abc import ABC
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar, cast
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.head_groups import traffic_across, with_heads
 from spbench.strategies import refusals
+from spbench.strategies.base import Strategy
 from spbench.strategies.fixed_axis import AUTO, FixedAxis
-from spbench.strategies.registry import BESIDE_CUTS, load
+from spbench.strategies.registry import EXCHANGES, load
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard, shard_sizes
 from spbench.workload.traffic import Traffic
 from spbench.workload.workload import Workload
 
-TP = "tp"
-"""The axis of a mesh whose groups cut weights: its last."""
+TP = "tp"  # the axis of a mesh whose groups cut weights: its last
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class TensorGroups(FixedAxis, ABC):
 
     cuts_weights: ClassVar[bool] = True
     tp: str = AUTO
-    across: str = BESIDE_CUTS[0]
+    across: str = EXCHANGES[0]
     rows: str = AUTO
 
     @cached_property
@@ -44,8 +44,8 @@ class TensorGroups(FixedAxis, ABC):
         return cast("FixedAxis", load(f"{self.across}:shard-axis={self.shard_axis}{rows}"))
 
     def misfit(self, workload: Workload) -> str | None:
-        unfit = refusals.across_misfit(self.across, BESIDE_CUTS) or refusals.size_misfit(tp=self.tp)
-        if unfit is None and self.tp == AUTO and self.across != BESIDE_CUTS[0]:
+        unfit = refusals.across_misfit(self.across, EXCHANGES) or refusals.size_misfit(tp=self.tp)
+        if unfit is None and self.tp == AUTO and self.across != EXCHANGES[0]:
             return f"across={self.across} needs groups to go across; write tp=2 beside it"
         return unfit or self.other.misfit(workload)
 
@@ -53,10 +53,9 @@ class TensorGroups(FixedAxis, ABC):
         if self.tp == AUTO:
             return refusals.cut_why_not(workload, ranks) or super().why_not(workload, ranks)
         unfit = refusals.tp_why_not(workload, int(self.tp))
-        if unfit := unfit or refusals.groups_why_not(ranks, tp=self.tp):
-            return unfit
-        apart = self.other.why_not(*self._part(workload, ranks))
-        return self._outside(apart) or super().why_not(workload, ranks)
+        unfit = unfit or refusals.groups_why_not(ranks, tp=self.tp)
+        unfit = unfit or self._outside(self.other.why_not(*self._part(workload, ranks)))
+        return unfit or super().why_not(workload, ranks)
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
         unfit = super().why_not_along(axis, workload, ranks)
@@ -75,6 +74,10 @@ class TensorGroups(FixedAxis, ABC):
         heads = fewest * (workload.heads // workload.key_heads)
         return with_heads(workload, heads, fewest), ranks // int(self.tp)
 
+    def _beside(self, workload: Workload, ranks: int) -> Strategy:
+        """The strategy across groups, with what it chooses for that rank."""
+        return self.other.settled(*self._part(workload, ranks))
+
     def mesh(self, workload: Workload, ranks: int) -> dict[str, int]:
         if self.tp == AUTO:
             return dict(super().mesh(workload, ranks))
@@ -86,13 +89,13 @@ class TensorGroups(FixedAxis, ABC):
         if self.tp == AUTO:
             return super().shard(workload, axis, ranks)
         size = int(self.tp)
-        return self.other.shard(workload, axis, ranks // size).split(size)
+        return self._beside(workload, ranks).shard(workload, axis, ranks // size).split(size)
 
     def text_shard(self, workload: Workload, ranks: int) -> Shard:
         if self.tp == AUTO:
             return super().text_shard(workload, ranks)
         size = int(self.tp)
-        return self.other.text_shard(workload, ranks // size).split(size)
+        return self._beside(workload, ranks).text_shard(workload, ranks // size).split(size)
 
     def inside(self, shard: Shard) -> Shard | None:
         """Every rank of a group has all of the group's positions."""
@@ -122,9 +125,6 @@ class TensorGroups(FixedAxis, ABC):
             return [], []
         groups, keys = mesh.size // int(self.tp), shard_sizes(workload.key_heads, int(self.tp))
         shares = [(n * (workload.heads // workload.key_heads), n) for n in keys]
-        return traffic_across(
-            workload,
-            mesh,
-            shares.__getitem__,
-            lambda part: self.other.sublayer_traffic(sublayer, part, axis, groups),
-        )
+        beside = self._beside(workload, mesh.size)
+        across = partial(beside.sublayer_traffic, sublayer, axis=axis, ranks=groups)
+        return traffic_across(workload, mesh, shares.__getitem__, across)

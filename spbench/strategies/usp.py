@@ -18,7 +18,7 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
-from spbench.layers.head_groups import HEADS, Across, first_cost, traffic_in_groups
+from spbench.layers.head_groups import HEADS, first_cost, traffic_in_groups
 from spbench.layers.head_parallel import attend_by_heads
 from spbench.strategies import refusals
 from spbench.strategies.fixed_axis import AUTO, FixedAxis, Known, padding_in_words
@@ -68,9 +68,11 @@ class USP(FixedAxis):
         across = self.other.mesh(workload, ranks // size)
         return {**(across if len(across) > 1 else {self.across: ranks // size}), HEADS: size}
 
+    def settled(self, workload: Workload, ranks: int) -> USP:
+        return self if self.ulysses != AUTO else _cheapest(self, Known.of(workload), ranks)
+
     def _group_size(self, workload: Workload, ranks: int) -> int:
-        fixed = self.ulysses != AUTO
-        return int(self.ulysses) if fixed else _cheapest(self, Known.of(workload), ranks)
+        return int(self.settled(workload, ranks).ulysses)
 
     def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
         size = self._group_size(workload, ranks)
@@ -90,21 +92,18 @@ class USP(FixedAxis):
         if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
             return super().sublayer_traffic(sublayer, workload, axis, ranks)
         mesh, held = Mesh.of(self.mesh(workload, ranks)), self.held(workload, axis, ranks)
-        across = self._across(sublayer, axis, ranks // mesh.size_of(HEADS))
+        across = partial(self.other.sublayer_traffic, ranks=ranks // mesh.size_of(HEADS))
         return traffic_in_groups(sublayer, workload, axis, held, mesh, across, self.padded)
-
-    def _across(self, attention: Attention, axis: str, groups: int) -> Across:
-        return lambda part: self.other.sublayer_traffic(attention, part, axis, groups)
 
     def cost(self, size: int, workload: Workload, ranks: int) -> float:
         """What attention in groups of ``size`` costs the first rank, in bytes; inf: it cannot."""
         groups, fixed = ranks // size, replace(self, ulysses=str(size))
         if fixed.why_not(workload, ranks) is not None:
             return inf
-        across = partial(self._across, groups=groups)
+        across = partial(self.other.sublayer_traffic, ranks=groups)
         return min(
             sum(
-                first_cost(each, workload, axis, held, size, across(each, axis), self.padded)
+                first_cost(each, workload, axis, held, size, across, self.padded)
                 for each in workload.attentions
                 if axis in each.axes
             )
@@ -124,7 +123,8 @@ class USP(FixedAxis):
 
 
 @lru_cache(maxsize=100)
-def _cheapest(strategy: USP, known: Known, ranks: int) -> int:
-    """The ranks of a group for the fewest bytes and even heads; of several such the most."""
+def _cheapest(strategy: USP, known: Known, ranks: int) -> USP:
+    """With groups for the fewest bytes and even heads; of several such the largest."""
     sizes = [size for size in range(ranks, 0, -1) if ranks % size == 0]
-    return min(sizes, key=lambda size: strategy.cost(size, known.workload, ranks))
+    size = min(sizes, key=lambda size: strategy.cost(size, known.workload, ranks))
+    return replace(strategy, ulysses=str(size))
