@@ -27,6 +27,14 @@ PACKAGED = "packaged"
 """Value of --against that stands for the packaged measurements."""
 
 
+share_option = click.option(
+    "--share",
+    type=options.PATH,
+    metavar="RUN",
+    help="A run of 'spbench run --share': what a rank computes is as measured there.",
+)
+
+
 @click.command("project", cls=HelpPage)
 @click.argument("workload", required=False, metavar="[WORKLOAD]")
 @click.option(
@@ -35,6 +43,7 @@ PACKAGED = "packaged"
 @options.strategy_option
 @options.gpus_option
 @options.settings_option
+@share_option
 @click.option("--compiled", is_flag=True, help="Elementwise kernels fused, launches cheaper.")
 @click.option("--kernel", default="", help="Attention kernel.  [default: the cluster's first]")
 @click.option(
@@ -58,6 +67,7 @@ def command(
     strategies: Sequence[str],
     gpus: str | None,
     settings: Sequence[str],
+    share: Path | None,
     compiled: bool,
     kernel: str,
     against: str | None,
@@ -71,8 +81,10 @@ def command(
     messages a time on the cluster. With --against it is scored on published measurements.
     """
     if against is not None:
-        if workload or cluster or out:
-            raise Failure("--against names workloads and clusters itself; leave those and --out")
+        if workload or cluster or out or share:
+            raise Failure(
+                "--against names workloads and clusters itself; leave those, --out and --share"
+            )
         return _against(None if against == PACKAGED else Path(against), as_json=as_json)
     if workload is None or cluster is None or gpus is None:
         raise Failure(
@@ -84,10 +96,18 @@ def command(
     with loading_torch():
         from spbench.projection.cost import Mode
         from spbench.projection.hardware import find
-        from spbench.projection.project import project, works
+        from spbench.projection.project import project, which_are_measured, works
+        from spbench.projection.shares import read_shares
+    if share is not None and (compiled or kernel):
+        raise Failure("--share measured kernels as they ran; leave out --compiled and --kernel")
     mode = Mode(compiled=compiled, attention_kernel=kernel)
     place = find(cluster)
-    projected = list(project(chosen, place, names, ranks, mode, works(with_memory=True)))
+    shares = read_shares(share, place)
+    work_of = works(with_memory=True)
+    projected = list(project(chosen, place, names, ranks, mode, work_of, shares))
+    if share is not None:
+        asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
+        click.echo(which_are_measured(projected, shares, asked), err=True)
     if out is not None:
         _write(projected, output_folder(out, chosen.name), mode)
     rows = [each.data for each in projected]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
+from spbench.cli.project_command import share_option
 from spbench.cli.run_command import show_finished
 from spbench.cli.selection import choose_workload, rank_counts
 from spbench.errors import DONE, Failure
@@ -32,6 +34,7 @@ RIVALS = 4
 )
 @click.option("-g", "--gpus", default="8", metavar="N", help="Number of ranks.")
 @options.strategy_option
+@share_option
 @click.option("--compiled", is_flag=True, help="As under torch.compile, elementwise work fused.")
 @click.option(
     "--measure", is_flag=True, help="Then measure those not told apart here, and say who wins."
@@ -44,6 +47,7 @@ def command(
     cluster: str,
     gpus: str,
     strategies: Sequence[str],
+    share: Path | None,
     compiled: bool,
     measure: bool,
     settings: Sequence[str],
@@ -63,12 +67,20 @@ def command(
         from spbench.projection.candidates import candidates
         from spbench.projection.cost import Mode
         from spbench.projection.hardware import find
-        from spbench.projection.project import project, works
+        from spbench.projection.project import project, which_are_measured, works
         from spbench.projection.recommend import recommend
+        from spbench.projection.shares import read_shares
+    if share is not None and compiled:
+        raise Failure("--share measured kernels as they ran; leave out --compiled")
     target, mode = find(cluster), Mode(compiled=compiled)
-    weighed = candidates(names, work, counts)
-    projected = project(work, target, weighed, [counts], mode, works(with_memory=True))
-    found = recommend(list(projected), target, mode)
+    shares, weighed = read_shares(share, target), candidates(names, work, counts)
+    work_of = works(with_memory=True)
+    projected = list(project(work, target, weighed, [counts], mode, work_of, shares))
+    if share is not None:
+        asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
+        click.echo(which_are_measured(projected, shares, asked), err=True)
+        projected = [each for each in projected if each.share or each.cost is None]
+    found = recommend(projected, target, mode)
     if as_json:
         print_json(advice.as_data(found, work.name, counts, target))
     else:

@@ -25,6 +25,10 @@ from spbench.projection.work import Work
 from spbench.workload.mesh import Mesh
 
 UNSEEN = Constant(value=1.0, source="clocks, allocator, other libraries", kind="model", spread=1.2)
+AROUND_SHARE = Constant(
+    value=1.0, source="ranks wait for the slowest of them", kind="model", spread=1.05
+)
+"""What neither a measured share nor the messages hold."""
 FUSED_LAUNCHES, FUSED_BYTES = 0.35, 0.5
 """Left of elementwise launches and of the bytes that they move in a compiled model: kernels
 between two products become one, which reads its input and writes its result once."""
@@ -60,8 +64,11 @@ class Mode:
     """Share of an all-to-all that other kernels can hide, where its strategy hides none."""
 
 
-def cost(work: Work, cluster: Cluster, mode: Mode | None = None) -> Cost:
-    """The time of a step on a cluster. Raises Failure where the cluster's file lacks a rate."""
+def cost(
+    work: Work, cluster: Cluster, mode: Mode | None = None, share: Constant | None = None
+) -> Cost:
+    """The time of a step on a cluster; ``share``: measured seconds of a rank without its messages,
+    in place of modelled ones. Raises Failure where the cluster's file lacks a rate."""
     mode = mode or Mode()
     cluster = cluster.used_by(Mesh(work.mesh).size)
     rates = DeviceRates(
@@ -98,7 +105,11 @@ def cost(work: Work, cluster: Cluster, mode: Mode | None = None) -> Cost:
         messages.append(
             Hideable(term=term, place=place, seconds=priced.seconds, behind=hides, times=times)
         )
-    sums.add(BEYOND, mode.beyond.value, mode.beyond)
+    beyond = mode.beyond
+    if share is not None:
+        sums.measured(share)
+        beyond = AROUND_SHARE
+    sums.add(BEYOND, beyond.value, beyond)
     step = Step(
         sums=sums,
         messages=messages,

@@ -16,7 +16,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from spbench.projection.constants import Sourced
+from spbench.projection.constants import Constant, Sourced
 
 OVERLAP = 0.7
 """Share of what kernels can hide that is hidden in the middle: kernels and copies slow each other
@@ -24,8 +24,11 @@ down, and a wait comes late by a launch."""
 DRAWS = 2000
 LOW, HIGH = 5.0, 95.0
 """Percentiles of the interval."""
-COMPUTE = ("gemm", "attention", "elementwise")
+SHARE = "share"
+"""What a rank does besides messages, measured: it takes the place of ``MODELLED``."""
+COMPUTE = ("gemm", "attention", "elementwise", SHARE)
 HOST = "launches"
+MODELLED = (*COMPUTE[:3], HOST)
 BEYOND = "beyond"
 """A factor of the whole step: what no term holds."""
 Draws = NDArray[np.float64]
@@ -42,8 +45,8 @@ class Cost:
     no_overlap_s: float
     full_overlap_s: float
     terms: Mapping[str, float]
-    """Seconds of products, attention, elementwise, launches (host), of each collective by axis,
-    exposed and hidden."""
+    """Seconds of products, attention, elementwise, launches (host), or of the measured ``share`` in
+    their place; of each collective by axis, exposed and hidden."""
     draws: Draws = field(repr=False, compare=False)
     """Seconds of each draw; in the same draw a constant is off by the same in every cost."""
 
@@ -64,6 +67,12 @@ class Sums:
             self.constants.append(constant)
         self.parts[term][place] = self.parts[term].get(place, 0.0) + seconds
         return place
+
+    def measured(self, share: Constant) -> None:
+        """Puts a measured share in place of the modelled terms."""
+        for term in MODELLED:
+            self.parts.pop(term, None)
+        self.add(SHARE, share.value, share)
 
     def total(self, term: str, factors: Draws) -> Draws:
         """The term's seconds for each draw of factors (draws, constants)."""
@@ -144,7 +153,9 @@ class Step:
 
     def _terms(self, middle: Draws, repeats: float) -> dict[str, float]:
         terms = {
-            kind: float(self.sums.total(kind, middle)[0]) * repeats for kind in (*COMPUTE, HOST)
+            kind: float(self.sums.total(kind, middle)[0]) * repeats
+            for kind in (*COMPUTE, HOST)
+            if kind != SHARE or kind in self.sums.parts
         }
         for term, hidden in self.hidden(middle, OVERLAP).items():
             whole, inside = float(self.sums.total(term, middle)[0]), float(hidden[0])

@@ -9,12 +9,15 @@ from typing import Any, Final, final
 
 from spbench.errors import Failure
 from spbench.projection.against import WorkOf
+from spbench.projection.constants import Constant
 from spbench.projection.cost import Mode, cost
 from spbench.projection.hardware import Cluster
 from spbench.projection.interval import Cost
+from spbench.projection.shares import NONE, Shares
 from spbench.projection.trace import work
 from spbench.projection.work import Work
 from spbench.strategies.registry import load
+from spbench.text import quoted
 from spbench.workload.workload import Workload
 
 KIND: Final = "projected"
@@ -32,6 +35,8 @@ class Projection:
     ranks: int
     work: Work | None = None
     cost: Cost | None = None
+    share: Constant | None = None
+    """Measured seconds of a rank without its messages, which the cost is of; None: modelled."""
     why_not: str = ""
 
     @property
@@ -61,6 +66,7 @@ class Projection:
             return row
         step = self.cost
         return row | {
+            "compute": "modelled" if self.share is None else "measured share",
             "step_ms": step.step_s * 1e3,
             "step_ms_low": step.low_s * 1e3,
             "step_ms_high": step.high_s * 1e3,
@@ -94,15 +100,43 @@ def project(
     ranks: Sequence[int],
     mode: Mode,
     work_of: WorkOf,
+    shares: Shares = NONE,
 ) -> Iterator[Projection]:
-    """Each strategy on each number of ranks; one that cannot run says why."""
+    """Each strategy on each number of ranks, with its measured share where there is one; a case
+    that cannot run says why."""
     for count in ranks:
         for strategy in strategies:
-            yield _projection(workload, cluster, strategy, count, mode, work_of)
+            share = shares.of(workload, strategy, count)
+            yield _projection(workload, cluster, strategy, count, mode, work_of, share)
+
+
+def which_are_measured(
+    projected: Sequence[Projection], shares: Shares, asked: Sequence[str]
+) -> str:
+    """A sentence on whose computation is a measured share, and on what would measure the others';
+    ``asked``: words that name the workload. Raises Failure if there is none."""
+    runs = [each for each in projected if each.cost is not None]
+    without = [each for each in runs if each.share is None]
+    if not without:
+        return f"computation as measured on {shares.hardware} ({shares.run})"
+    names = ",".join(dict.fromkeys(each.strategy for each in without))
+    ranks = ",".join(dict.fromkeys(str(each.ranks) for each in without))
+    words = [*asked, "-s", names, "-g", ranks, "--device", shares.device]
+    command = quoted("spbench", "run", "--share", *words)
+    what = f"{names} on {ranks} ranks"
+    if len(without) == len(runs):
+        raise Failure(f"--share {shares.run} has no share of {what}; this makes one: {command}")
+    return f"computation as measured ({shares.run}); no share of {what}, measure with: {command}"
 
 
 def _projection(
-    workload: Workload, cluster: Cluster, strategy: str, ranks: int, mode: Mode, work_of: WorkOf
+    workload: Workload,
+    cluster: Cluster,
+    strategy: str,
+    ranks: int,
+    mode: Mode,
+    work_of: WorkOf,
+    share: Constant | None,
 ) -> Projection:
     case = {"workload": workload, "cluster": cluster, "strategy": strategy, "ranks": ranks}
     try:
@@ -111,6 +145,7 @@ def _projection(
                 f"{cluster.name} has {cluster.most_ranks} ranks; give --gpus up to that number"
             )
         done = work_of(workload, strategy, ranks)
-        return Projection(**case, work=done, cost=cost(done, cluster, mode))  # type: ignore[arg-type]
+        took = cost(done, cluster, mode, share)
+        return Projection(**case, work=done, cost=took, share=share)  # type: ignore[arg-type]
     except Failure as failure:
         return Projection(**case, why_not=str(failure))  # type: ignore[arg-type]

@@ -54,9 +54,8 @@ def row_of(each: Projection, mode: Mode, **more: Any) -> Record:
         device="cuda" if is_gpu else "cpu",
         kind=KIND,
     )
-    place = ", ".join(
-        [each.cluster.name, *["compiled"] * mode.compiled, *filter(None, [mode.attention_kernel])]
-    )
+    how = ["compiled"] * mode.compiled + ["measured share"] * (each.share is not None)
+    place = ", ".join([each.cluster.name, *how, *filter(None, [mode.attention_kernel])])
     known = more | {
         "cluster": place,
         "gpu": each.cluster.device.name if is_gpu else "",
@@ -97,7 +96,7 @@ def _split(step_s: float, terms: Mapping[str, float], *, is_gpu: bool) -> dict[s
 
     A GPU computes while the host launches, so that the longer of the two counts.
     """
-    device_s, host_s = sum(terms[kind] for kind in COMPUTE), terms[HOST]
+    device_s, host_s = sum(terms.get(kind, 0.0) for kind in COMPUTE), terms[HOST]
     compute_s = min(max(device_s, host_s) if is_gpu else device_s + host_s, step_s)
     ends = (" exposed", " hidden")
     sent_s = sum(seconds for name, seconds in terms.items() if name.endswith(ends))

@@ -176,5 +176,9 @@ def _narrowed(
 
 
 def _winner(rivals: Sequence[Projection], cluster: Cluster, mode: Mode) -> str:
-    times = {each.strategy: cost(each.work, cluster, mode).step_s for each in rivals if each.work}
+    times = {
+        each.strategy: cost(each.work, cluster, mode, each.share).step_s
+        for each in rivals
+        if each.work
+    }
     return min(times, key=lambda name: times[name])

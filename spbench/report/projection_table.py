@@ -10,7 +10,7 @@ from typing import Any
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer
 
-TERMS = ("gemm", "attention", "elementwise")
+TERMS = ("gemm", "attention", "elementwise", "share")
 COLUMNS: tuple[str, ...] = ("strategy", "ranks", "step ms", "90 % interval", "no/full overlap")
 COLUMNS += (
     "compute ms",
@@ -49,7 +49,7 @@ def _cells(row: Row) -> list[str]:
         units.milliseconds(row["step_ms"]),
         _range(row["step_ms_low"], row["step_ms_high"]),
         f"{_short(row['step_ms_without_overlap'])}/{_short(row['step_ms_full_overlap'])}",
-        units.milliseconds(sum(terms[name] for name in TERMS)),
+        units.milliseconds(sum(terms.get(name, 0.0) for name in TERMS)),
         units.milliseconds(terms["launches"]),
         units.milliseconds(exposed),
         units.milliseconds(hidden),
