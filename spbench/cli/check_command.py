@@ -19,8 +19,7 @@ from spbench.launch.launcher import Deadlines
 from spbench.regression.accepting import apply_accepted
 from spbench.regression.check import against_baseline, against_commit, against_run
 from spbench.regression.check_report import Export, check_writable, report
-from spbench.regression.checked import Checked
-from spbench.regression.measurement import CheckOptions
+from spbench.regression.measurement import Checked, CheckOptions
 from spbench.report.junit import junit
 from spbench.report.pull_request import block_of_changes
 from spbench.results.accepted import NAME, read_accepted

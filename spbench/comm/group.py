@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.fake import silent_transports
-from spbench.comm.meeting_file import MeetingFile
+from spbench.comm.kv_store import MeetingFile
 from spbench.comm.nccl_gloo import GlooTransport, NcclTransport
 from spbench.comm.packing import Cut
 from spbench.comm.transport import Transports

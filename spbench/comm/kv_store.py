@@ -1,4 +1,6 @@
-"""A key-value store that the launchers of several nodes, or ranks started by others, share.
+"""Where ranks and launchers meet: a file on one machine, a key-value store on several.
+
+The store is shared by the launchers of several nodes, or by ranks that others have started.
 
 Short texts by name over torch's TCP store; one process holds it, all read and write. It says who
 is there, what is to be started and how it ended, and never carries what a strategy sends. It asks
@@ -15,10 +17,33 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar, final
+from pathlib import Path
+from typing import Any, TypeVar, final
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import (
+    FileStore,  # type: ignore[attr-defined]
+    TCPStore,  # type: ignore[attr-defined]
+)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MeetingFile:
+    """A file through which ranks of one machine find each other: it listens on no port, and only
+    their user can open its folder."""
+
+    path: Path
+    rank: int
+    ranks: int
+
+    def arguments(self, timeout: timedelta) -> dict[str, Any]:
+        """What init_process_group takes in place of an address."""
+        store = FileStore(str(self.path), self.ranks)
+        store.set_timeout(timeout)
+        return {"store": store, "rank": self.rank, "world_size": self.ranks}
+
 
 POLL_S = 0.1
 

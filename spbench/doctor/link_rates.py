@@ -16,8 +16,7 @@ from spbench.errors import Failure
 from spbench.launch.cluster import placement_of
 from spbench.launch.launcher import LaunchResult
 from spbench.results.environment import package_version
-from spbench.results.exchanges import LinkTimes
-from spbench.results.link_report import LinkReport, LinkRow
+from spbench.results.link_report import LinkReport, LinkRow, LinkTimes
 from spbench.strategies.registry import load
 from spbench.text import counted
 from spbench.workload.case import Device, Job

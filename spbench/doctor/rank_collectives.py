@@ -11,7 +11,7 @@ import click
 from spbench.doctor.diagnosis import Diagnosis, fail, ok, skipped
 from spbench.launch.launcher import Launcher
 from spbench.launch.local import LocalLauncher, read_results
-from spbench.results.exchanges import Exchanged
+from spbench.results.link_report import Exchanged
 from spbench.results.temporary import keep, temporary_folder
 from spbench.text import counted
 from spbench.workload.case import Device, Job

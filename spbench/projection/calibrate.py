@@ -23,7 +23,7 @@ from spbench.projection.calibration_fit import Timed, constant, device, level
 from spbench.projection.calibration_plan import plan
 from spbench.projection.hardware import Cluster, OnRanks
 from spbench.results.environment import package_version
-from spbench.results.exchanges import LinkTimes
+from spbench.results.link_report import LinkTimes
 from spbench.results.sample import write_atomically
 from spbench.results.temporary import keep, temporary_folder
 from spbench.sweep.devices import visible_gpus

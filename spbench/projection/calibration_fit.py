@@ -21,7 +21,7 @@ from spbench.projection.hardware import (
     Level,
     Products,
 )
-from spbench.results.exchanges import LinkTimes
+from spbench.results.link_report import LinkTimes
 from spbench.workload.fields import Dtype
 from spbench.workload.timed import TimedKernel
 from spbench.workload.traffic import OPS, Op

@@ -15,8 +15,8 @@ from typing import Any, final
 from spbench.errors import Failure
 from spbench.projection.published import Point, PublishedCase, PublishedCell
 from spbench.projection.published_names import cluster_of, model_of
-from spbench.strategies import other_names
-from spbench.strategies.other_names import ALONE, GATHERING, MERGING
+from spbench.strategies import names
+from spbench.strategies.names import ALONE, GATHERING, MERGING
 from spbench.workload.catalogue import find
 from spbench.workload.workload import Workload
 
@@ -106,7 +106,7 @@ def _strategy(text: str) -> tuple[str, bool]:
     match text:
         case "none":
             return ALONE, False
-        case other_names.UNBALANCED:
+        case names.UNBALANCED:
             return MERGING, True
     return text, False
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from spbench.projection.dataless import TooManyOperationsError
 from spbench.projection.trace import work
-from spbench.strategies.meshed import in_mesh
+from spbench.strategies.registry import in_mesh
 from spbench.text import counted
 from spbench.workload.case import Case, Cell
 from spbench.workload.predicted import RankWork

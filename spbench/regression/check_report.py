@@ -12,7 +12,7 @@ import click
 
 from spbench.analysis.verdict import Judgement
 from spbench.errors import CANNOT_JUDGE, DONE, REGRESSION, UNFIT, Failure
-from spbench.regression.checked import Checked
+from spbench.regression.measurement import Checked
 from spbench.report import tables
 from spbench.report.run_table import acceptance_sentences, headline, show_findings
 

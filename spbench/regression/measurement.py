@@ -27,6 +27,7 @@ from spbench.launch.launcher import Deadlines
 from spbench.regression.alternate import Runner, run_alternately
 from spbench.report.progress import Screen
 from spbench.results.find_run import samples_of_turns
+from spbench.results.provenance import Provenance, provenance
 from spbench.results.reading import latest, read_runs
 from spbench.results.sample import RowStatus
 from spbench.sweep.plan import in_rounds
@@ -152,3 +153,17 @@ def _lacks_launches(graded: Graded) -> bool:
     """Whether more launches may decide it: noise need not end with them."""
     comparison = graded.finding.comparison
     return comparison is not None and not comparison.is_noisy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """A judgement of ``head`` against ``base``, each a run."""
+
+    judgement: Judgement
+    base: Path
+    head: Path
+
+    def origins(self) -> tuple[Provenance, Provenance]:
+        """Where the rows of base and head come from."""
+        base, head = (provenance(run, latest(read_runs(run))) for run in (self.base, self.head))
+        return base, head

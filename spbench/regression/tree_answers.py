@@ -30,7 +30,7 @@ def _would_run(line: str) -> str:
     case = Case.model_validate_json(line)
     strategy = load(case.strategy)
     if "mesh" in case.model_fields_set:
-        from spbench.strategies.meshed import in_mesh
+        from spbench.strategies.registry import in_mesh
 
         strategy = in_mesh(case.strategy, case.mesh)
     declines = strategy.misfit(case.workload) or strategy.why_not(case.workload, case.ranks)

@@ -12,8 +12,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from spbench.strategies.courses import courses, mean_bytes
-from spbench.strategies.meshed import in_mesh
-from spbench.strategies.registry import UnknownStrategyError
+from spbench.strategies.registry import UnknownStrategyError, in_mesh
 from spbench.strategies.switches import switch_traffic
 from spbench.workload.block import Sublayer
 from spbench.workload.case import Case, Cell

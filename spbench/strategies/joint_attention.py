@@ -7,7 +7,6 @@ from typing import cast
 
 from spbench.strategies.fixed_axis import AUTO, FixedAxis
 from spbench.strategies.registry import EXCHANGES, load
-from spbench.strategies.switch_refusals import no_order_kept
 from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
 
@@ -55,3 +54,11 @@ def _keeps_order(shard: Shard) -> bool:
     """Whether rank order is the order of positions."""
     runs = [run for own in shard.runs for run in own if run[1]]
     return runs == sorted(runs)
+
+
+def no_order_kept(name: str, axis: str) -> str:
+    """Why strategy ``name``, which cuts ``axis`` out of order, cannot attend among switches."""
+    return (
+        f"under a causal mask {name} gives each rank an early and a late chunk of {axis}, but a "
+        "switch needs positions in their order; leave out the option across, or use 1 rank"
+    )

@@ -11,25 +11,15 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from spbench.errors import Failure
-from spbench.strategies.other_names import own_name
+from spbench.strategies.names import BUILT_IN, own_name
 from spbench.strategies.plug_ins import broken, class_at, class_of, plug_ins
 from spbench.text import did_you_mean
+from spbench.workload.mesh import CaseMesh
 from spbench.workload.yaml_lines import short
 
 if TYPE_CHECKING:
     from spbench.strategies.base import Strategy
 
-BUILT_IN = {
-    "dsp": "spbench.strategies.dsp:DSP",
-    "ulysses": "spbench.strategies.ulysses:Ulysses",
-    "megatron-sp": "spbench.strategies.megatron_sp:MegatronSP",
-    "megatron-tp": "spbench.strategies.megatron_tp:MegatronTP",
-    "rsa": "spbench.strategies.rsa:RingSelfAttention",
-    "ring": "spbench.strategies.ring:Ring",
-    "kv-gather": "spbench.strategies.kv_gather:KVGather",
-    "attention-2d": "spbench.strategies.attention_2d:Attention2D",
-    "usp": "spbench.strategies.usp:USP",
-}
 ACROSS = ("ring", "kv-gather", "attention-2d")
 """Those that may attend across groups of ranks that share heads."""
 EXCHANGES = ("ulysses", *ACROSS, "usp")
@@ -108,6 +98,16 @@ def load(text: str) -> Strategy:
         options[field.name] = _parse(name, option, value if given else None, field.default)
     strategy: Strategy = kind(**options)
     return strategy
+
+
+def in_mesh(text: str, mesh: CaseMesh) -> Strategy:
+    """The strategy of a case: as ``load``, in groups of ranks where its mesh has several."""
+    own = load(text)
+    if mesh.cfg == 1:
+        return own
+    from spbench.strategies.branch_groups import BranchGroups
+
+    return BranchGroups(own=own, cfg=mesh.cfg)
 
 
 FLAGS: Mapping[str | None, bool] = {None: True, "true": True, "false": False}

@@ -1,4 +1,4 @@
-"""What a strategy that switches may shard in each sublayer, and the settings that allow it."""
+"""What a strategy that switches may shard in each sublayer, by which settings, or why nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import NamedTuple, Protocol
 from spbench.strategies.fixed_axis import AUTO, Known
 from spbench.strategies.joint_attention import exchange, fitting, joint_alone, none_fits
 from spbench.strategies.registry import EXCHANGES
-from spbench.strategies.switch_refusals import no_two_axes, nothing_to_switch, too_short
 from spbench.strategies.two_axes import TwoAxes
 from spbench.workload.block import Sublayer
 from spbench.workload.workload import Workload
@@ -73,10 +72,10 @@ def none_is_enough(given: Settings, workload: Workload, ranks: int) -> str:
     """Why no setting leads through the stack."""
     joint = joint_alone(workload)
     if joint and len(joint.kinds) == len(workload.attentions):
-        return nothing_to_switch(workload)
+        return _nothing_to_switch(workload)
     if given.inner not in (AUTO, "1"):
-        return no_two_axes(given.inner, ranks)
-    return too_short(workload, ranks) or (joint and none_fits(given.across, joint, ranks)) or ""
+        return _no_two_axes(given.inner, ranks)
+    return _too_short(workload, ranks) or (joint and none_fits(given.across, joint, ranks)) or ""
 
 
 def notes_of(settings: Settings, given: Settings, workload: Workload) -> str:
@@ -89,3 +88,43 @@ def notes_of(settings: Settings, given: Settings, workload: Workload) -> str:
         why = ", which sends the fewest bytes" if given.across == AUTO else ""
         notes.append(f"{joint} {settings.across}{why}")
     return "; ".join(notes)
+
+
+def _nothing_to_switch(workload: Workload) -> str:
+    """Why no axis can be sharded while others are attended, on any number of ranks."""
+    if len(workload.axes) == 1:
+        return "it shards an axis that is not attended, and needs a second sequence axis"
+    return (
+        f"every attention joins {', '.join(workload.axes)}, which leaves no axis to shard; "
+        "strategies that share heads, pass keys or cut weights can run it"
+    )
+
+
+def _too_short(workload: Workload, ranks: int) -> str | None:
+    """Why some sublayer has no axis to shard: those not attended are all too short; or None."""
+    kinds = [each for each in workload.kinds if {*workload.axes} - {*each.attended}]
+    longest = {each: _longest(each, workload) for each in kinds}
+    sublayer = min(kinds, key=lambda each: workload.axes[longest[each]])
+    axis = longest[sublayer]
+    if workload.axes[axis] >= ranks:
+        return None
+    attended = " and ".join(sublayer.attended)
+    when = f" while {attended} is attended" if attended else ""
+    return (
+        f"no axis has {ranks} positions to shard{when}: the longest is {axis} with "
+        f"{workload.axes[axis]}; use 1 to {workload.axes[axis]} ranks"
+    )
+
+
+def _longest(sublayer: Sublayer, workload: Workload) -> str:
+    """The longest axis that is not attended."""
+    free = (axis for axis in workload.axes if axis not in sublayer.attended)
+    return max(free, key=workload.axes.__getitem__)
+
+
+def _no_two_axes(inner: str, ranks: int) -> str:
+    """Why ranks in groups of ``inner`` cannot shard axes in every sublayer, one or two at once."""
+    return (
+        f"{ranks} ranks in groups of inner={inner} leave a sublayer without axes to shard, which "
+        "are not attended and long enough; leave out the option inner"
+    )

@@ -15,7 +15,7 @@ from typing import final
 from spbench.errors import or_none
 from spbench.report import units
 from spbench.strategies.describe import predictions
-from spbench.strategies.meshed import in_mesh
+from spbench.strategies.registry import in_mesh
 from spbench.sweep.devices import Machines, known_peak
 from spbench.text import counted
 from spbench.workload.case import Case, Cell

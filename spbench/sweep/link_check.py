@@ -11,8 +11,7 @@ from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster
 from spbench.launch.local import LocalLauncher, read_results
 from spbench.launch.torchrun import JoinedLauncher, joined_ranks
-from spbench.results.exchanges import LinkTimes
-from spbench.results.link_report import LinkReport
+from spbench.results.link_report import LinkReport, LinkTimes
 from spbench.results.temporary import keep, temporary_folder
 from spbench.sweep.run import described, follow
 from spbench.text import counted

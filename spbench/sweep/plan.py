@@ -14,8 +14,7 @@ import click
 
 from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines
-from spbench.strategies.meshed import in_mesh
-from spbench.strategies.registry import load
+from spbench.strategies.registry import in_mesh, load
 from spbench.sweep.devices import why_not_here
 from spbench.sweep.request import Request, refusal
 from spbench.text import counted

@@ -10,8 +10,7 @@ from pathlib import Path
 from spbench.errors import Failure
 from spbench.launch.cluster import Cluster
 from spbench.launch.launcher import Deadlines
-from spbench.strategies.meshed import in_mesh
-from spbench.strategies.registry import expand_names, load
+from spbench.strategies.registry import expand_names, in_mesh, load
 from spbench.text import counted
 from spbench.worker.fault_injection import Fault
 from spbench.workload.case import Case, Cell, Combination, Device, Kind, MeasurementBudget

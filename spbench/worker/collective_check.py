@@ -20,7 +20,7 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.group import Group
-from spbench.results.exchanges import Exchange, Exchanged
+from spbench.results.link_report import Exchange, Exchanged
 from spbench.worker.link_times import timed
 from spbench.worker.observer import Observer
 from spbench.worker.timer import Stopwatch

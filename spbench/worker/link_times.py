@@ -18,7 +18,7 @@ from spbench.comm.group import Group
 from spbench.comm.packing import Cut
 from spbench.comm.transport import Transport
 from spbench.errors import or_none
-from spbench.results.exchanges import LinkTimes, LinkTiming
+from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.worker.gpu_state import Gpu, nvlink_bytes_per_s
 from spbench.worker.kernel_times import time_kernels
 from spbench.worker.machine_load import hardware

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from spbench.comm.group import Group, ProcessGroup, ShareOfGroup, is_broken_connection
-from spbench.comm.meeting_file import MeetingFile
+from spbench.comm.kv_store import MeetingFile
 from spbench.errors import Failure
 from spbench.layers.kernels import fastest_kernels
 from spbench.results.heartbeat import Heartbeat, find_heartbeats, heartbeat_path

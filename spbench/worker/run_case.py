@@ -21,10 +21,9 @@ from spbench.results.environment import numa_binding
 from spbench.results.sample import Checked, Sample
 from spbench.results.variables import of_a_rank, shown
 from spbench.strategies.base import Strategy
-from spbench.strategies.meshed import in_mesh
 from spbench.strategies.plan_check import why_not_cheapest
-from spbench.worker.gate import run_gate
-from spbench.worker.gate_result import GateResult
+from spbench.strategies.registry import in_mesh
+from spbench.worker.gate import GateResult, run_gate
 from spbench.worker.measure import measure
 from spbench.worker.observer import Observer
 from spbench.worker.reference import Reference, one_device, workload_to_compare

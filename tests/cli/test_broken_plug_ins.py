@@ -11,7 +11,7 @@ import pytest
 from helpers.command_line import spbench
 
 from spbench.errors import USAGE
-from spbench.strategies.registry import BUILT_IN
+from spbench.strategies.names import BUILT_IN
 
 BROKEN = {
     "gone": ("no_such_module_of_a_plug_in:Gone", "ModuleNotFoundError: No module named"),

@@ -7,8 +7,7 @@ import torch
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import Transports
 from spbench.strategies.base import Strategy
-from spbench.worker.gate import run_gate
-from spbench.worker.gate_result import GateResult
+from spbench.worker.gate import GateResult, run_gate
 from spbench.worker.observer import Observer
 from spbench.worker.reference import Reference, one_device
 from spbench.workload.workload import Workload

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import spbench
 from spbench.comm.collectives import Collectives
 from spbench.comm.group import ProcessGroup
-from spbench.comm.meeting_file import MeetingFile
+from spbench.comm.kv_store import MeetingFile
 from spbench.strategies.registry import load, places
 from spbench.worker.step import Step
 from spbench.workload.catalogue import find

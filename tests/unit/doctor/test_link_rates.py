@@ -12,8 +12,7 @@ from spbench.doctor.link_rates import LinkCheck, report_of
 from spbench.errors import USAGE, Failure
 from spbench.launch.launcher import LaunchResult
 from spbench.report import doctor_table, tables
-from spbench.results.exchanges import LinkTimes, LinkTiming
-from spbench.results.link_report import LinkReport
+from spbench.results.link_report import LinkReport, LinkTimes, LinkTiming
 from spbench.strategies.registry import places
 from spbench.workload.catalogue import find
 

@@ -10,7 +10,7 @@ from spbench.projection.calibrate import write
 from spbench.projection.calibration_fit import Timed, constant, curve, device, level
 from spbench.projection.calibration_plan import CalibrationPlan, _transfer, distinct
 from spbench.projection.hardware import Cluster, OnRanks, load
-from spbench.results.exchanges import LinkTimes, LinkTiming
+from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.workload.timed import TimedKernel
 from spbench.workload.traffic import OPS
 

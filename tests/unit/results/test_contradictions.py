@@ -20,7 +20,8 @@ from spbench.results.reading import read_runs
 from spbench.results.record import Record
 from spbench.results.sample import Sample
 from spbench.results.store import Store
-from spbench.strategies.registry import BUILT_IN, load
+from spbench.strategies.names import BUILT_IN
+from spbench.strategies.registry import load
 from spbench.sweep.output_folder import as_in_run_json
 from spbench.sweep.row import columns_of
 from spbench.workload.case import Case, Cell

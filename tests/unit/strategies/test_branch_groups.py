@@ -6,8 +6,7 @@ import pytest
 from helpers.run_on_threads import complaint, run_on_threads, verify_on_threads
 
 from spbench.projection import trace
-from spbench.strategies.meshed import in_mesh
-from spbench.strategies.registry import load, places
+from spbench.strategies.registry import in_mesh, load, places
 from spbench.worker import step
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.mesh import CFG, CaseMesh, Mesh

@@ -14,7 +14,7 @@ from helpers.thread_group import ThreadGroup
 from spbench.comm.group import ShareOfGroup
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.doctor.link_rates import timed_transfer
-from spbench.results.exchanges import LinkTimes
+from spbench.results.link_report import LinkTimes
 from spbench.results.nvml import NVLINK, NvmlReport
 from spbench.strategies.registry import load, places
 from spbench.worker import gpu_state, link_times

@@ -1,6 +1,18 @@
-"""Strategies in a line each, and the names that papers and other programs have for them."""
+"""Names of strategies, with a line on each, and the names that others have for them."""
 
 from __future__ import annotations
+
+BUILT_IN = {
+    "dsp": "spbench.strategies.dsp:DSP",
+    "ulysses": "spbench.strategies.ulysses:Ulysses",
+    "megatron-sp": "spbench.strategies.megatron_sp:MegatronSP",
+    "megatron-tp": "spbench.strategies.megatron_tp:MegatronTP",
+    "rsa": "spbench.strategies.rsa:RingSelfAttention",
+    "ring": "spbench.strategies.ring:Ring",
+    "kv-gather": "spbench.strategies.kv_gather:KVGather",
+    "attention-2d": "spbench.strategies.attention_2d:Attention2D",
+    "usp": "spbench.strategies.usp:USP",
+}
 
 SUMMARIES = {
     "dsp": "shards an axis that is not attended, switches between sublayers",
