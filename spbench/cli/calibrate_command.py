@@ -34,6 +34,21 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 @click.option(
     "-o", "--out", type=options.PATH, help="File to write.  [default: in results/clusters]"
 )
+@click.option(
+    "--import",
+    "logs",
+    type=options.PATH,
+    multiple=True,
+    metavar="FILE",
+    help="Output of nccl-tests in place of timing, one test a file; repeated.",
+)
+@click.option("--onto", metavar="NAME|FILE", help="With --import: the cluster that logs change.")
+@click.option(
+    "--level",
+    metavar="NAME",
+    help="With --import: its level of links.  [default: the innermost for logs of one host, the "
+    "outermost for those of several]",
+)
 @options.duration_option("--timeout", "300", "Deadline of each number of ranks: 90, 90s, 30m.")
 @options.device_option
 def command(
@@ -43,15 +58,24 @@ def command(
     out: Path | None,
     timeout: float,
     device: str,
+    logs: Sequence[Path],
+    onto: str | None,
+    level: str | None,
 ) -> int:
     """Time kernels and collectives here, and write them down as the cluster NAME.
 
     Products, attentions, passes over memory, launches, and each collective through the transports
     that strategies use, by size, on each number of ranks: 'project' and 'recommend' then speak of
     this machine. It takes about a minute, on an otherwise idle machine.
+
+    With --import nothing is timed: NAME is the cluster --onto with the links that logs of
+    all_reduce_perf, all_gather_perf, reduce_scatter_perf, alltoall_perf and sendrecv_perf hold.
     """
     if not NAME.fullmatch(name):
         raise Failure(f"{name!r} is not a name of a cluster; use letters, digits, '.', '_' and '-'")
+    path = out or FOLDER / f"{name}.yaml"
+    if logs or onto or level:
+        return _imported(name, logs, onto, level, path)
     on = choose_device(device)
     ranks = parse_ranks(gpus or _all_ranks(default_ranks(on)), on)
     if max(ranks) == 1:
@@ -59,9 +83,28 @@ def command(
     chosen = [choose_workload(each, []) for each in workloads]
     with loading_torch():
         from spbench.projection.calibrate import calibrate, write
-    cluster = calibrate(name, ranks, on, timeout, chosen)
-    path = out or FOLDER / f"{name}.yaml"
-    write(cluster, path)
+    write(calibrate(name, ranks, on, timeout, chosen), path)
+    return _kept(path)
+
+
+def _imported(
+    name: str, logs: Sequence[Path], onto: str | None, level: str | None, path: Path
+) -> int:
+    """Writes a cluster whose links are those of logs."""
+    if not logs or onto is None:
+        raise Failure(
+            "a log of nccl-tests has no times of kernels: give both --import FILE and --onto, a "
+            "cluster of the catalogue such as hgx-h100, or a file that calibrate wrote"
+        )
+    with loading_torch():
+        from spbench.projection.calibrate import write
+        from spbench.projection.hardware import find
+        from spbench.projection.imported_links import with_logs
+    write(with_logs(name, find(onto), logs, level), path)
+    return _kept(path)
+
+
+def _kept(path: Path) -> int:
     click.echo(f"kept in {path}; use it as --cluster {path}")
     return DONE
 

@@ -19,9 +19,10 @@ import yaml
 from spbench.doctor.cgroup import allowed
 from spbench.errors import UNFIT, Failure
 from spbench.launch.local import LocalLauncher, read_results
-from spbench.projection.calibration_fit import Timed, constant, device, level
+from spbench.projection.calibration_fit import Timed, constant, device
 from spbench.projection.calibration_plan import plan
 from spbench.projection.hardware import Cluster, OnRanks
+from spbench.projection.link_fit import level
 from spbench.results.environment import package_version
 from spbench.results.link_report import LinkTimes
 from spbench.results.sample import write_atomically

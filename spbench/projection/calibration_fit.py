@@ -1,7 +1,6 @@
 """From times of kernels and transfers to the constants of a cluster.
 
-A curve has the mean rate of what was timed around each of its sizes. Of a collective the smallest
-message gives the latency, and each larger one the rate of what is left.
+A curve has the mean rate of what was timed around each of its sizes.
 """
 
 from __future__ import annotations
@@ -16,23 +15,18 @@ from spbench.projection.calibration_plan import CalibrationPlan
 from spbench.projection.constants import Constant, Curve
 from spbench.projection.hardware import (
     AttentionRates,
-    CollectiveRate,
     Device,
-    Level,
     Products,
 )
 from spbench.results.link_report import LinkTimes
 from spbench.workload.fields import Dtype
 from spbench.workload.timed import TimedKernel
-from spbench.workload.traffic import OPS, Op
 from spbench.workload.workload import DTYPE_BYTES
 
 WIDE = 4.0
 """The ratio of neighbouring sizes of a curve."""
 LEAST_SPREAD = 1.05
 """The smallest factor that is claimed of a constant: another hour of the same machine differs."""
-LEAST_S = 1e-7
-"""A time that is shorter is not told from none."""
 
 
 @final
@@ -112,39 +106,6 @@ def _attention(kernels: Sequence[tuple[TimedKernel, float]]) -> Iterable[Attenti
             tflops=rates,
             masked=constant(statistics.geometric_mean(left)) if left else None,
         )
-
-
-def level(name: str, ranks: int | None, timed: Timed, fewest: Timed | None) -> Level:
-    """The links between ranks; ``fewest``: times of two ranks, if ``timed`` is of more."""
-    return Level(
-        name=name,
-        ranks=ranks,
-        collectives={op: _collective(op, timed, fewest) for op in OPS},
-    )
-
-
-def _collective(op: Op, timed: Timed, fewest: Timed | None) -> CollectiveRate:
-    latency_s, rates = _latency_and_rates(op, timed)
-    hop_us = None
-    if fewest is not None and fewest.plan.ranks < timed.plan.ranks and op != "p2p":
-        two_s, _ = _latency_and_rates(op, fewest)
-        extra_s = (latency_s - two_s) / (timed.plan.ranks - fewest.plan.ranks)
-        if extra_s > LEAST_S:
-            latency_s, hop_us = two_s, constant(1e6 * extra_s)
-    return CollectiveRate(latency_us=constant(1e6 * latency_s), hop_us=hop_us, gb_per_s=rates)
-
-
-def _latency_and_rates(op: Op, timed: Timed) -> tuple[float, Curve]:
-    of_op = [
-        (sent, seconds)
-        for transfer, sent, seconds in zip(
-            timed.plan.transfers, timed.sent_bytes, timed.transfers_s, strict=True
-        )
-        if transfer.op == op
-    ]
-    latency_s = min(seconds for _, seconds in of_op)
-    beyond = [(sent, seconds - latency_s) for sent, seconds in of_op if seconds > 1.1 * latency_s]
-    return latency_s, curve((sent / 1e6, sent / rest / 1e9) for sent, rest in beyond or of_op)
 
 
 def constant(value: float, spread: float | None = None) -> Constant:

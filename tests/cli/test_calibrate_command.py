@@ -18,6 +18,8 @@ from spbench.projection.hardware import load
         (("here", "-g", "1"), "a single rank has no links; give 1,2 or more"),
         (("here", "-g", "1,x"), "is not a number of ranks"),
         (("here", "-w", "dsp-720"), "unknown workload 'dsp-720'"),
+        (("here", "--import", "a.log"), "give both --import FILE and --onto"),
+        (("here", "--import", "a.log", "--onto", "hgx-h100"), "cannot read a.log"),
     ],
 )
 def test_what_cannot_be_timed_is_refused(tmp_path: Path, words: tuple[str, ...], said: str) -> None:

@@ -1,0 +1,69 @@
+"""From times of collectives to the constants of a level of links.
+
+The smallest message gives the latency, and each larger one the rate of what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from spbench.projection.calibration_fit import Timed, constant, curve
+from spbench.projection.constants import Constant, Curve
+from spbench.projection.hardware import CollectiveRate, Level
+from spbench.workload.traffic import OPS, Op
+
+LEAST_S = 1e-7
+"""A time that is shorter is not told from none."""
+Points = Sequence[tuple[float, float]]
+"""Bytes that a rank sends, and seconds."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TimedCollective:
+    """One operation on so many ranks."""
+
+    ranks: int
+    points: Points
+
+
+def timed_collective(timed: Timed, op: Op) -> TimedCollective:
+    """All sizes of an operation in a calibration."""
+    columns = zip(timed.plan.transfers, timed.sent_bytes, timed.transfers_s, strict=True)
+    points = [(sent, seconds) for each, sent, seconds in columns if each.op == op]
+    return TimedCollective(ranks=timed.plan.ranks, points=points)
+
+
+def level(name: str, ranks: int | None, timed: Timed, fewest: Timed | None) -> Level:
+    """The links between ranks; ``fewest``: times of two ranks, if ``timed`` is of more."""
+    rates = {}
+    for op in OPS:
+        few = None if fewest is None or op == "p2p" else timed_collective(fewest, op)
+        rates[op] = collective_rate(timed_collective(timed, op), few)
+    return Level(name=name, ranks=ranks, collectives=rates)
+
+
+def collective_rate(
+    timed: TimedCollective, fewest: TimedCollective | None, hop: Constant | None = None
+) -> CollectiveRate:
+    """Latency and rates; ``fewest``: the same of fewer ranks, from which the time of each further
+    rank follows. Without it that is ``hop``, as far as the latency has room for it."""
+    latency_s, rates = _latency_and_rates(timed.points)
+    beyond_two = timed.ranks - 2
+    if fewest is not None and fewest.ranks < timed.ranks:
+        few_s, _ = _latency_and_rates(fewest.points)
+        each_s = (latency_s - few_s) / (timed.ranks - fewest.ranks)
+        hop = constant(1e6 * each_s) if each_s > LEAST_S else None
+    hops_s = hop.value / 1e6 * beyond_two if hop else 0.0
+    if hops_s >= latency_s - LEAST_S:
+        hop, hops_s = None, 0.0
+    latency = constant(1e6 * (latency_s - hops_s))
+    return CollectiveRate(latency_us=latency, hop_us=hop, gb_per_s=rates)
+
+
+def _latency_and_rates(points: Points) -> tuple[float, Curve]:
+    latency_s = min(seconds for _, seconds in points)
+    beyond = [(sent, seconds - latency_s) for sent, seconds in points if seconds > 1.1 * latency_s]
+    return latency_s, curve((sent / 1e6, sent / rest / 1e9) for sent, rest in beyond or points)
