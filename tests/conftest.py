@@ -11,13 +11,14 @@ from itertools import zip_longest
 import psutil
 import pytest
 import torch
+from helpers.made_up_work import work_is_made_up
 from helpers.repository import repository
 from helpers.shared_launcher import shared_agent, warm_launcher
 from hypothesis import settings
 
 from spbench.comm import threaded
 
-__all__ = ["repository", "shared_agent", "warm_launcher"]
+__all__ = ["repository", "shared_agent", "warm_launcher", "work_is_made_up"]
 
 # A shell starts what is to run in the background, such as these tests, deaf to Ctrl-C, and nohup
 # to hanging up; what they start would be so too.

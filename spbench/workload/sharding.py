@@ -60,10 +60,12 @@ class Shard:
         return cls(dim, tuple((run,) for run in runs_of(sizes)))
 
     @classmethod
+    @lru_cache(maxsize=32)  # a plan asks again and again; of 65,536 ranks each takes megabytes
     def even(cls, dim: int, length: int, ranks: int) -> Shard:
         return cls.of_sizes(dim, shard_sizes(length, ranks))
 
     @classmethod
+    @lru_cache(maxsize=32)
     def causal(cls, dim: int, length: int, ranks: int) -> Shard:
         """The most even shards under a causal mask.
 

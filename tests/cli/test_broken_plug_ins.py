@@ -13,6 +13,8 @@ from helpers.command_line import spbench
 from spbench.errors import USAGE
 from spbench.strategies.names import BUILT_IN
 
+pytestmark = pytest.mark.usefixtures("work_is_made_up")
+
 BROKEN = {
     "gone": ("no_such_module_of_a_plug_in:Gone", "ModuleNotFoundError: No module named"),
     "nameless": ("spbench.text", "TypeError: 'spbench.text' names no class; write module:Class"),

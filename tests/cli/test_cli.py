@@ -37,6 +37,8 @@ from spbench.sweep.request import Request, every, from_sweep_file
 from spbench.workload.case import Job
 from spbench.workload.config_names import names
 
+pytestmark = pytest.mark.usefixtures("work_is_made_up")
+
 FLAGS = {
     "run": [
         "--add",
@@ -660,8 +662,9 @@ def test_a_dry_run_shows_every_cell(tmp_path: Path) -> None:
     assert len(cells) == 4
     assert cells["dsp", 8]["why_not"] is None
     assert cells["dsp", 8]["sent_bytes"]["forward"] > 0
-    assert cells["dsp", 8]["flops"]["gemm"] > cells["dsp", 8]["flops"]["attention"] > 0
-    assert cells["dsp", 8]["kernels"] > 50 and cells["dsp", 8]["peak_bytes"]["activations"] > 0
+    assert cells["dsp", 8]["flops"] == {"gemm": 8 * 10**9, "attention": 10**8}  # as made up
+    assert cells["dsp", 8]["kernels"] == 1234
+    assert cells["dsp", 8]["peak_bytes"]["activations"] == 11 * 2**20
     assert cells["ulysses", 8]["flops"] is cells["ulysses", 8]["peak_bytes"] is None
     assert "6 heads cannot be split over 8 ranks" in cells["ulysses", 8]["why_not"]
     assert not (tmp_path / "results").exists()

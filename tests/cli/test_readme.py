@@ -24,6 +24,8 @@ from spbench.workload.sweep_file import load_sweep
 from spbench.workload.sweep_schema import Include, SweepFile
 from spbench.workload.workload import Workload
 
+pytestmark = pytest.mark.usefixtures("work_is_made_up")
+
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 DOCS = Path(__file__).parents[2] / "docs"
 SWEEPS_PAGE = (DOCS / "sweeps.md").read_text(encoding="utf-8")

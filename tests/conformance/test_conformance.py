@@ -34,6 +34,9 @@ ON_THREADS = [
 ]
 """Shapes of a short run on threads: those that processes leave, but for the even ones, and one that
 the weight updates of tests/unit/worker/test_optimizer.py prove."""
+ONE_BLOCK = ("axes-3d-uneven", "causal", "few-key-heads", "joint", "mixed", "pair-bias")
+ONE_BLOCK += ("projected", "wide-heads")
+"""Shapes whose blocks a short run does not repeat: others, stacks among them, have several."""
 LONG_RANKS = [pytest.param(ranks, marks=pytest.mark.long) for ranks in (1, *ON_PROCESSES)]
 """Numbers of ranks on threads of a full run: others are proved by processes, or send nothing."""
 LOW_PRECISION = [pytest.param("float32", marks=pytest.mark.long), "bfloat16", "float16"]
@@ -66,7 +69,7 @@ def test_equals_one_device_on_every_shape(strategy: str, ranks: int) -> None:
     """In float64: output, all gradients below 1e-9, bytes exact; or declined in a sentence. A short
     run tries a strategy with a flag on every other shape."""
     for shape in ON_THREADS if ALL or ":" not in strategy else ON_THREADS[::2]:
-        work = with_settings(shallow(shape, "mixed", "wide-heads"), ["dtype=float64"])
+        work = with_settings(shallow(shape, *ONE_BLOCK), ["dtype=float64"])
         if why := load(strategy).why_not(work, ranks):
             assert len(why.split()) > 8, why
             continue

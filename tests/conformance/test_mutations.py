@@ -133,7 +133,7 @@ def test_a_position_zeroed_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
         kept[0, 5] = 0
         return attend_whole(q, k, v, scores) * kept[..., None, None]
 
-    work = shape("axes-2d", dtype="bfloat16", axes="{time: 4, space: 1024}", depth=1)
+    work = shape("axes-2d", dtype="bfloat16", axes="{time: 4, space: 512}", depth=1)
     (right, *_) = prove(work, load("ulysses"), 2)
     assert why_wrong([right]) == ""
     assert 0 < right.figures["float32_error"] < 1e-5 < right.figures["tolerance"]

@@ -29,6 +29,8 @@ from spbench.results.sample import VerifyResult
 from spbench.results.store import Store
 from spbench.sweep.devices import Machines
 
+pytestmark = pytest.mark.usefixtures("work_is_made_up")
+
 COMMANDS = {
     "compare": "compare",
     "compare two": "compare older made-up",

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from spbench.analysis.intervals import MOST_LAUNCHES, around, geometric_mean, holm, quantile, ratio
 
@@ -43,6 +42,8 @@ TIMES = st.lists(st.floats(1.0, 100.0), min_size=3, max_size=12)
 @given(st.lists(st.tuples(st.floats(1.0, 100.0), st.floats(1.0, 100.0)), min_size=3, max_size=12))
 def test_paired_is_students_t_on_logarithms(pairs: list[tuple[float, float]]) -> None:
     """Interval and one-sided probability equal scipy's."""
+    from scipy import stats
+
     before, after = ([pair[i] for pair in pairs] for i in (0, 1))
     found = ratio(by_round(before), by_round(after))
     logs = np.log(after) - np.log(before)
@@ -57,6 +58,8 @@ def test_paired_is_students_t_on_logarithms(pairs: list[tuple[float, float]]) ->
 @given(TIMES, TIMES)
 def test_apart_is_welchs_t_on_logarithms(before: list[float], after: list[float]) -> None:
     """Both equal scipy's, for any two numbers of launches."""
+    from scipy import stats
+
     found = ratio(by_round(before, "a"), by_round(after, "b"))
     logs = [np.log(after), np.log(before)]
     if found is None or min(side.std() for side in logs) < 1e-9:

@@ -6,7 +6,6 @@ import random
 import statistics
 
 import pytest
-from scipy.stats import trim_mean
 
 from spbench.results.step_time import typical
 
@@ -14,6 +13,8 @@ from spbench.results.step_time import typical
 @pytest.mark.parametrize("count", [10, 14, 30, 99, 200])
 def test_a_tenth_is_left_out_at_each_end(count: int) -> None:
     """As scipy's."""
+    from scipy.stats import trim_mean
+
     times = random.Random(count).choices(range(1, 1000), k=count)
     assert typical(times) == pytest.approx(trim_mean(times, 0.1))
 

@@ -8,7 +8,6 @@ import statistics
 from collections.abc import Callable, Sequence
 
 import pytest
-from scipy.stats import binom
 
 from spbench.worker.sampling import Sampled, half_width, planned, sample, stop
 from spbench.workload.case import MeasurementBudget
@@ -131,6 +130,8 @@ def test_the_slowest_rank_decides_for_all() -> None:
 @pytest.mark.parametrize("count", [6, 7, 20, 99, 200])
 def test_the_interval_of_the_median(count: int) -> None:
     """It lies between the narrowest order statistics that cover 95 %, by scipy's binomial."""
+    from scipy.stats import binom
+
     k = next(k for k in range(1, count) if binom.cdf(k, count, 0.5) > 0.025)
     low, high = k, count + 1 - k  # ranks from 1, so that the times are their own ranks
     assert half_width(range(1, count + 1)) == pytest.approx((high - low) / 2 / ((count + 1) / 2))
@@ -146,6 +147,8 @@ def test_few_times_have_no_interval() -> None:
 
 def test_the_interval_covers_the_median() -> None:
     """At least 95 % of samples cover the median, of a skewed distribution too."""
+    from scipy.stats import binom
+
     rng = random.Random(3)
     truth, covered = math.exp(0.0), 0
     for _ in range(500):
