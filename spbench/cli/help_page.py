@@ -36,6 +36,7 @@ EXAMPLES = {
     "compare": ("compare", "compare results/before results/after", "compare baseline:main after"),
     "evidence": ("evidence results/after results/before", "evidence results/after"),
     "plot": ("plot", "plot results/today -s dsp,ulysses -g 8"),
+    "report": ("report", "report results/today --out today.html"),
     "history": ("history -s dsp -g 2", "history -w dsp-720m --out pictures"),
     "check": (
         "check --base-ref origin/main -s dsp -g 2",

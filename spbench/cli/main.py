@@ -32,6 +32,7 @@ COMMANDS = {
     "compare": "Show strategies side by side, or a run against another.",
     "evidence": "Print a run, or one against another, for a pull request.",
     "plot": "Draw a run's figures as PNG and SVG.",
+    "report": "Write a run as one page of HTML.",
     "history": "Show a case over commits, and the first bad one.",
     "baseline": "Keep a run that later runs are checked against.",
     "check": "Fail on a regression: against a baseline, or another commit.",

@@ -11,6 +11,7 @@ from spbench.cli import options
 from spbench.cli.help_page import HelpPage
 from spbench.errors import UNFIT, Failure
 from spbench.report.tables import print_json
+from spbench.results.drawn_beside import drawn_beside
 from spbench.results.find_run import RESULTS, find_run, read_latest, reference_of, select_rows
 from spbench.results.run_json import folder_of_run
 
@@ -51,10 +52,7 @@ def command(
     from spbench.report.plots.plots import page_of
 
     home = folder_of_run(path)
-    # A baseline's own folder is to be committed.
-    is_kept = home.resolve().parent == baselines.resolve()
-    beside = home / "plots" if home.is_dir() else home.with_name(f"{home.stem}-plots")
-    folder = out or (RESULTS / f"baseline-{home.name}" / "plots" if is_kept else beside)
+    folder = out or drawn_beside(path, "plots", baselines)
     try:
         figures = page_of(compare_strategies(frame, reference_of(path, frame)), frame, home, page)
     except ValueError as error:

@@ -111,6 +111,19 @@ FLAGS = {
         "-w",
         "RUN",
     ],
+    "report": [
+        "--baselines",
+        "--gpus",
+        "--json",
+        "--out",
+        "--page",
+        "--strategy",
+        "--workload",
+        "-g",
+        "-s",
+        "-w",
+        "RUN",
+    ],
     "history": [
         "--baselines",
         "--gpus",
@@ -286,8 +299,8 @@ MISTAKES = [
     (
         ["zzz"],
         "unknown command 'zzz'. "
-        "Known: run, resume, compare, evidence, plot, history, baseline, check, verify, project, "
-        "recommend, show, capacity, calibrate, init, list, doctor",
+        "Known: run, resume, compare, evidence, plot, report, history, baseline, check, verify, "
+        "project, recommend, show, capacity, calibrate, init, list, doctor",
     ),
     (["verify", "-s", "dsp,ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'?"),
     (["run", "-w", "dsp-720"], "unknown workload 'dsp-720'. Did you mean 'dsp-720m"),

@@ -1,0 +1,72 @@
+"""``spbench report``: a run as one page of HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from spbench.cli import options
+from spbench.cli.help_page import HelpPage
+from spbench.errors import UNFIT, Failure
+from spbench.report.tables import print_json
+from spbench.results.drawn_beside import drawn_beside
+from spbench.results.find_run import RESULTS, find_run, read_latest, select_rows
+
+ENDINGS = (".html", ".htm")
+
+
+@click.command("report", cls=HelpPage)
+@options.run_argument
+@click.option(
+    "--out",
+    type=options.PATH,
+    metavar="FILE",
+    help="The page.  [default: RUN/report.html; of a baseline "
+    f"{RESULTS}/baseline-NAME/report.html]",
+)
+@options.filter_options
+@click.option(
+    "--page", type=click.IntRange(min=1), default=1, help="Page of a figure of more than 12 panels."
+)
+@options.baselines_option
+@options.json_option
+def command(
+    run: Path | None,
+    out: Path | None,
+    workloads: Sequence[str],
+    strategies: Sequence[str],
+    gpus: str | None,
+    page: int,
+    baselines: Path,
+    as_json: bool,
+) -> None:
+    """Write RUN as one page of HTML that needs nothing else, to be opened, sent or printed.
+
+    RUN is a results directory, a CSV file, baseline:NAME, or by default the latest run. The page
+    has the answer in words, tables that sort and filter, every figure, how and where it was
+    measured, each case that failed and why, and the command that repeats it. Prints its path.
+    """
+    path = find_run(run, baselines)
+    if out is not None and out.suffix.lower() not in ENDINGS:
+        raise Failure(f"--out {out}: the report is HTML; name a file that ends in {ENDINGS[0]}")
+    whole = read_latest(path)
+    frame = select_rows(whole, workloads, strategies, [gpus] if gpus else [])
+    from spbench.report.page.of_run import page_of_run
+    from spbench.report.page.run_page import html_of
+
+    file = out or drawn_beside(path, "report.html", baselines)
+    try:
+        text = html_of(page_of_run(path, whole, frame, page))
+    except ValueError as error:
+        raise Failure(str(error)) from None
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"cannot write to {file}: {error.strerror}", UNFIT) from None
+    if as_json:
+        print_json([str(file)])
+    else:
+        click.echo(file)

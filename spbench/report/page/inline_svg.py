@@ -1,0 +1,58 @@
+"""Figures as SVG inside of a page: text stays text, and no figure's ids are another's.
+
+A page has its own headings and captions, which wrap where a picture's cannot.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import matplotlib as mpl
+
+from spbench.report.plots.figure import STYLE, Sheet, draw
+
+IN_PAGE = {"svg.fonttype": "none"}
+"""Text is not drawn as outlines: it can be found, copied and read aloud."""
+NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+OF_A_FILE = re.compile(r"\A.*?(?=<svg)|<defs>\s*<style.*?</style>\s*</defs>", re.DOTALL)
+"""Declarations, and a style that would be the whole page's: page.css has it for figures alone."""
+NAMES = re.compile(r'(\sid="|href="#|url\(#)')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A figure of the page."""
+
+    name: str
+    heading: str
+    caption: str
+    svg: str
+    width: float
+    """Its width in points, at which its text has the size that it is drawn for."""
+    alt: str
+    """What it shows, for who cannot see it."""
+
+
+def pictures_of(sheets: Mapping[str, Sheet]) -> list[Picture]:
+    return [_picture(name, sheet) for name, sheet in sheets.items()]
+
+
+def _picture(name: str, sheet: Sheet) -> Picture:
+    """The sheet without its heading and caption, drawn in memory."""
+    file = io.StringIO()
+    with mpl.rc_context(STYLE | IN_PAGE):  # type: ignore[arg-type]
+        figure = draw(replace(sheet, heading="", caption=""))
+        figure.savefig(file, format="svg", transparent=True, metadata=NO_METADATA)
+    panels = "; ".join(" ".join(title.split()) for title in sheet.panels)
+    strategies = f" of {', '.join(sheet.strategies)}" if sheet.strategies else ""
+    return Picture(
+        name=name,
+        heading=sheet.heading,
+        caption=sheet.caption,
+        svg=NAMES.sub(rf"\g<1>{name}-", OF_A_FILE.sub("", file.getvalue())),
+        width=72 * figure.get_figwidth(),
+        alt=f"{sheet.heading}{strategies}: {panels}. The tables have the figures.",
+    )

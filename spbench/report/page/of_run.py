@@ -1,0 +1,58 @@
+"""From the rows of a run to its page: the comparison, the figures and the facts, each made once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas
+
+from spbench import __version__
+from spbench.analysis.compare_strategies import compare_strategies
+from spbench.analysis.launches import cases_of
+from spbench.analysis.waiting import waiting
+from spbench.report.page.answer import answer_of
+from spbench.report.page.inline_svg import pictures_of
+from spbench.report.page.method import environment_of, method_of
+from spbench.report.page.page_tables import strategy_tables, trouble_table
+from spbench.report.page.run_page import RunPage
+from spbench.report.plots.plots import page_of
+from spbench.report.waiting_sentences import waiting_sentences
+from spbench.results.find_run import RESULTS, not_there_yet, reference_of, way_on
+from spbench.results.link_report import reports_in
+from spbench.results.provenance import UNKNOWN, provenance
+from spbench.results.run_json import folder_of_run, read_run
+from spbench.text import counted, quoted
+
+
+def page_of_run(run: Path, whole: pandas.DataFrame, frame: pandas.DataFrame, page: int) -> RunPage:
+    """The page of ``frame``, the chosen rows of the ``whole`` run, with this page of its figures.
+
+    Raises ValueError if its figures have fewer pages.
+    """
+    home = folder_of_run(run)
+    cases, origin = cases_of(frame), provenance(run, frame)
+    lines = compare_strategies(frame, reference_of(run, frame), cases=cases)
+    figures = page_of(lines, frame, home, page)
+    waits = waiting_sentences(waiting(cases, reports_in([RESULTS, home.parent])))
+    remarks = list(whole.attrs.get("remarks", []))
+    if missing := not_there_yet(run, whole):
+        remarks.append(f"{counted(missing, 'launch')} not measured yet{way_on(run)}")
+    if chosen := len(whole) - len(frame):
+        remarks.append(f"{counted(chosen, 'launch')} of the run left out, as was chosen")
+    about = (origin.machine, origin.libraries, f"launches: {origin.launches}", origin.started)
+    return RunPage(
+        run=origin.run,
+        workloads=frame["workload"].unique().tolist(),
+        about=" · ".join(text for text in about if text != UNKNOWN),
+        answer=answer_of(lines, waits, remarks),
+        tables=strategy_tables(lines),
+        pictures=pictures_of(figures.sheets),
+        not_drawn=figures.remarks,
+        trouble=trouble_table(cases),
+        method=method_of(frame, origin),
+        environment=environment_of(frame, origin, read_run(home)),
+        again=origin.command,
+        commit=origin.commit if origin.commit != UNKNOWN else "",
+        others=[quoted("spbench", name, run) for name in ("compare", "plot", "report")],
+        version=__version__,
+    )

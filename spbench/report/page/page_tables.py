@@ -1,0 +1,132 @@
+"""The tables of a page: strategies side by side, and the cases that are not as they should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from spbench.analysis.compare_strategies import Line
+from spbench.analysis.launches import CaseRows, Cases
+from spbench.report import units
+from spbench.report.strategy_table import grids_of, mark_notes
+from spbench.results.record import Record
+
+MEANINGS = {
+    "step ms": "milliseconds of a step on its slowest rank, mean of the launches",
+    "95 %": "confidence interval of the step over launches",
+    "speed-up": "step time of the reference over this one's; above 1 is faster",
+    "tokens/s": "positions a second, of all ranks together",
+    "compute ms": "the same step with silent collectives",
+    "exposed ms": "what communication adds to it",
+    "peak MiB": "largest allocated memory of a rank",
+    "fwd MiB": "sent by the busiest rank in forward, counted",
+    "bwd MiB": "sent in backward",
+    "grad MiB": "sent in the sum of gradients",
+    "gate error": "largest relative difference from one device's output or gradients",
+}
+"""Heads of the strategies' table in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Cells, a word on what they are, and how they are set."""
+
+    cells: Sequence[str]
+    look: str = ""
+    """``failed`` or ``doubtful``; blank as other rows."""
+    tag: str = ""
+    """What the figures are where they were not measured, as projected."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageTable:
+    """A table that can be sorted and filtered."""
+
+    name: str
+    """Its place in the page, for links."""
+    title: str
+    heads: Sequence[str]
+    words: Sequence[int]
+    """Columns of words; the others hold figures."""
+    rows: Sequence[Row]
+    status: str
+    """Head of the column that says what failed or is noisy."""
+    notes: Sequence[str] = ()
+    """What the marks beside figures mean."""
+
+
+def strategy_tables(lines: Sequence[Line]) -> list[PageTable]:
+    """A table for each panel, without the columns in which it has nothing."""
+    panels: dict[str, list[Line]] = {}
+    for line in lines:
+        panels.setdefault(line.panel, []).append(line)
+    return [
+        _strategy_table(f"table-{i}", title, of_panel)
+        for i, (title, of_panel) in enumerate(panels.items(), 1)
+    ]
+
+
+def _strategy_table(name: str, title: str, lines: Sequence[Line]) -> PageTable:
+    whole = grids_of(lines)[0]
+    blank = [
+        head
+        for head, *cells in zip(whole.columns, *whole.rows, strict=True)
+        if set(cells) == {units.BLANK}
+    ]
+    grid = whole.without(*blank)
+    return PageTable(
+        name=name,
+        title=title,
+        heads=grid.columns,
+        words=[*grid.words],
+        rows=[
+            Row(cells=cells, look=_look(line.status, is_noisy=line.is_noisy), tag=_tag(line.kind))
+            for line, cells in zip(lines, grid.rows, strict=True)
+        ],
+        status="step ms",
+        notes=mark_notes(lines),
+    )
+
+
+def _look(status: str, *, is_noisy: bool) -> str:
+    """What was skipped has not failed, but has no figures either."""
+    if status in ("ok", "skipped"):
+        return "doubtful" if is_noisy or status == "skipped" else ""
+    return "failed"
+
+
+def _tag(kind: str) -> str:
+    return "" if kind == "measured" else kind.replace("_", " ")
+
+
+def trouble_table(cases: Cases) -> PageTable:
+    """Each case of which a launch failed, was skipped or noisy: why, and where its log is."""
+    heads = ["workload", "strategy", "ranks", "what", "launches", "why", "log"]
+    rows = [row for case in sorted(cases) for row in _troubles(cases[case])]
+    if len({row.cells[0] for row in rows}) == 1:
+        heads, rows = heads[1:], [Row(cells=row.cells[1:], look=row.look) for row in rows]
+    figures = ("ranks", "launches")
+    return PageTable(
+        name="table-trouble",
+        title="Failed, skipped and noisy cases",
+        heads=heads,
+        words=[i for i, head in enumerate(heads) if head not in figures],
+        rows=rows,
+        status="what",
+    )
+
+
+def _troubles(case: CaseRows) -> Iterable[Row]:
+    """A row for the launches of a case with which the same is wrong."""
+    alike: dict[tuple[str, str], list[Record]] = {}
+    for record in case.every:
+        if record.status != "ok" or record.noisy:
+            what = str(record.status) if record.status != "ok" else "noisy"
+            alike.setdefault((what, record.reason or record.noisy), []).append(record)
+    for (what, why), records in alike.items():
+        last = records[-1]
+        known = [case.panel, last.strategy, str(last.world_size), what]
+        launches = f"{len(records)} of {len(case.every)}"
+        logs = ", ".join(dict.fromkeys(record.log for record in records if record.log))
+        cells = [*known, launches, why or units.BLANK, logs or units.BLANK]
+        yield Row(cells=cells, look=_look(last.status, is_noisy=True))
