@@ -97,7 +97,9 @@ def _line(
     passed = "passed" if proved.tolerance is not None else "not run"
     step = projected_figure(good) or figure(_known(good, "step_ms"))
     compute_ms, exposed_ms = split_of(step.mean if step else None, good)
-    tokens_per_s = figure(_known(good, "tokens_per_s"))
+    tokens_per_s, mfu, gb_per_s = (
+        figure(_known(good, name)) for name in ("tokens_per_s", "mfu", "exposed_gb_per_s")
+    )
     peaks = _known(good, "peak_allocated_bytes")
     return Line(
         workload=first.workload,
@@ -115,6 +117,8 @@ def _line(
         to_reference=to_reference,
         to_fastest=to_fastest,
         tokens_per_s=tokens_per_s.mean if tokens_per_s else None,
+        mfu=mfu.mean if mfu else None,
+        exposed_gb_per_s=gb_per_s.mean if gb_per_s else None,
         compute_ms=compute_ms,
         exposed_comm_ms=exposed_ms,
         peak_allocated_bytes=statistics.median(peaks) if peaks else None,

@@ -53,6 +53,9 @@ class Line:
     """The reduced workload that the gate compared; blank: it was the whole one."""
     agreed_with: str = ""
     """What the whole workload's step was compared with."""
+    mfu: float | None = None
+    exposed_gb_per_s: float | None = None
+    """Bytes of a step over the time that it waits, where that is long enough to tell."""
 
     @property
     def speedup(self) -> float | None:

@@ -11,8 +11,7 @@ from spbench.report.fit_width import Grid, left_out
 from spbench.text import counted
 
 NOISY = "~"
-STEPS = "#"
-"""Marks the scatter of the steps of a single launch."""
+STEPS = "#"  # marks the scatter of the steps of a single launch
 STEPS_NOTE = f"{STEPS} one launch: tenth to ninetieth percentile of its steps, no interval"
 NOISY_NOTE = f"{NOISY} too few launches were undisturbed: the time is unreliable, and no evidence"
 PROJECTED_NOTE = "^ projected, not measured: 90 % interval of the cost model"
@@ -69,8 +68,10 @@ COLUMNS: dict[str, Callable[[Line], str]] = {
     "95 %": interval_cell,
     "speed-up": speedup_cell,
     "tokens/s": lambda line: units.count_of(line.tokens_per_s),
+    "mfu": lambda line: units.count_of(line.mfu),
     "compute ms": lambda line: units.milliseconds(line.compute_ms),
     "exposed ms": lambda line: units.milliseconds(line.exposed_comm_ms),
+    "GB/s": lambda line: units.count_of(line.exposed_gb_per_s),
     "peak MiB": lambda line: units.mebibytes(line.peak_allocated_bytes),
     "sent MiB": sent_cell,
     "fwd MiB": lambda line: sent_cell(line, "forward"),
@@ -78,7 +79,8 @@ COLUMNS: dict[str, Callable[[Line], str]] = {
     "grad MiB": lambda line: sent_cell(line, "gradients"),
     "gate error": gate_cell,
 }
-FULL = tuple(name for name in COLUMNS if name != "sent MiB")
+RATES = ("mfu", "GB/s")  # only where there is room and a figure
+FULL = tuple(name for name in COLUMNS if name not in ("sent MiB", *RATES))
 COLUMN_SETS = (
     FULL,
     (*FULL[:3], "speed-up", "exposed ms", "peak MiB", "sent MiB", "gate error"),
@@ -93,7 +95,9 @@ def grids_of(lines: Sequence[Line]) -> list[Grid]:
     """Tables of ever fewer columns, a row for each line; bytes are what a rank sends in a step."""
     rows = [[cells.get(name, units.BLANK) for name in COLUMNS] for cells in map(_cells, lines)]
     whole = Grid(columns=list(COLUMNS), rows=rows)
-    return [whole.without(*(COLUMNS.keys() - set(names))) for names in COLUMN_SETS]
+    known = {name for name, *of in zip(COLUMNS, *rows, strict=True) if {*of} - {units.BLANK}}
+    widest = (*FULL, *known.intersection(RATES))
+    return [whole.without(*(COLUMNS.keys() - set(names))) for names in (widest, *COLUMN_SETS)]
 
 
 def _cells(line: Line) -> dict[str, str]:
@@ -190,9 +194,8 @@ def mark_notes(lines: Sequence[Line]) -> list[str]:
 def show_comparison(lines: Sequence[Line], remarks: Sequence[str] = ()) -> None:
     """Prints the comparison as tables, then in words, with what did not finish and why."""
     out = tables.console()
-    lacks = tables.show_panels(out, grids_of(lines), [line.panel for line in lines])
-    lacks = [name for name in lacks if name in FULL]
-    note = mark_notes(lines)
-    note += [left_out(lacks)] if lacks else []
+    shown = tables.show_panels(out, grids_of(lines), [line.panel for line in lines])
+    lacks = [name for name in shown if name in FULL]
+    note = [*mark_notes(lines), *([left_out(lacks)] if lacks else [])]
     sentences = [*ranking_sentences(lines), *remarks, *failures(lines), *gate_sentences(lines)]
     tables.say(out, *sentences, *note)

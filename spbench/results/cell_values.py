@@ -20,7 +20,7 @@ from spbench.workload.fields import Checkpointing, Dtype, Mode, Optimizer
 ABOVE_0 = frozenset(
     name
     for name in COLUMNS
-    if name in ("schema_version", "batch", "compute_ms")
+    if name in ("schema_version", "batch", "compute_ms", "tokens", "hidden", "heads")
     or name.startswith(("step_ms", "samples_per_s", "tokens_per_s"))
     or name.endswith("_size")
 )

@@ -148,4 +148,12 @@ MEANINGS: Final = {
     "step_ms_high": "Upper end of the 90 % interval of a projected step.",
     "hidden_comm_ms": "Milliseconds of communication behind computation; projected rows only.",
     "memory_limit_bytes": "Memory of one device of the cluster; projected rows only.",
+    "tokens": "Positions of a sample: the product of its axes, text apart.",
+    "hidden": "Width of the activation.",
+    "heads": "Query heads of an attention.",
+    "exposed_gb_per_s": (
+        "Achieved 10^9 bytes a second: what the busiest rank sends in a step over "
+        "`exposed_comm_ms`. The rate of the links is lower where some of it is hidden. Blank where "
+        "a step waits for less than a tenth of its time."
+    ),
 }

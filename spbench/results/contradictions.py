@@ -16,7 +16,7 @@ import pandas
 
 from spbench.errors import or_none
 from spbench.results.agreement import TOLERANCE
-from spbench.results.case_columns import columns_of_case
+from spbench.results.case_columns import FIELDS, SIZES, columns_of_case
 from spbench.results.conditions import OTHERS_SHARE
 from spbench.results.iterations import (
     LAUNCH,
@@ -26,7 +26,6 @@ from spbench.results.iterations import (
     steps_of_pass,
 )
 from spbench.results.row_relations import (
-    FIELDS,
     Reasons,
     Wrong,
     between_rows,
@@ -43,7 +42,7 @@ from spbench.results.step_time import outer_deciles, typical
 TIMES = ("step_ms", "step_ms_p10", "step_ms_p90", "compute_ms", "iterations")
 TRIMMED_MEAN = 4
 """Version of rows from which on times are trimmed means; before they were medians."""
-OF_CASE = (*FIELDS, "workload_key")
+OF_CASE = (*FIELDS, *SIZES, "workload_key")
 OF_SAMPLES = 1e-5
 """Relative difference that rounding explains between a figure and samples, of six digits."""
 OTHERS, TENTHS = r"^others used ([\d.]+) of (\d+) core", 0.0501
@@ -109,7 +108,8 @@ def _against_run_json(rows: pandas.DataFrame, folder: Path) -> Reasons:
     recorded = pandas.DataFrame(sound).set_index("case")
     places = recorded.index.get_indexer(pandas.Index(rows["case"]))
     for name in OF_CASE:
-        cells, expected = rows[name].to_numpy(object), recorded[name].to_numpy(object)[places]
+        cells = rows[name].to_numpy(object, na_value="")
+        expected = recorded[name].to_numpy(object)[places]
         yield f"{name} contradicts run.json", (places >= 0) & (cells != "") & (cells != expected)
     wrong = ~rows["case"].isin(entries).to_numpy()
     fields, known = (frame[[*FIELDS]] for frame in (rows[wrong], recorded))

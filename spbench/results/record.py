@@ -124,6 +124,10 @@ class Record:
     step_ms_high: float | None = None
     hidden_comm_ms: float | None = None
     memory_limit_bytes: int | None = None
+    tokens: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    exposed_gb_per_s: float | None = None
 
     @property
     def effort_label(self) -> str:

@@ -15,23 +15,26 @@ import numpy as np
 import pandas
 from numpy.typing import NDArray
 
+from spbench.results.case_columns import FIELDS, SHAPE, SIZES
 from spbench.results.cell_values import column_types
 from spbench.results.record import COLUMNS
 from spbench.workload.traffic import OPS, PHASES
 
+BY_OP = " + ".join(f"{op}_bytes" for op in OPS)
 EQUAL = (
     ("step_ms * samples_per_s", "1e3 * batch"),
-    ("step_ms * tokens_per_s", "1e3 * batch * tokens"),
+    ("step_ms * tokens_per_s", "1e3 * batch * positions"),
     ("tokens_per_s", "tokens_per_s_per_rank * world_size"),
     ("step_ms", "compute_ms + exposed_comm_ms"),
     *((f"sent_bytes_{phase}", f"predicted_bytes_{phase}") for phase in PHASES),
     ("world_size", "sp_size * dp_size"),
     ("world_size", "last_rank + 1"),
     ("launch", "launch_of_round"),
+    ("tokens", "positions"),
+    ("1e6 * exposed_gb_per_s * exposed_comm_ms", BY_OP),
 )
 """Expressions that are equal in each good row."""
 SENT = " + ".join(f"sent_bytes_{phase}" for phase in PHASES)
-BY_OP = " + ".join(f"{op}_bytes" for op in OPS)
 ROUNDED_BYTES = 4
 """Bytes of phases and of operations are sums of fractions, each rounded by itself."""
 AT_MOST = (
@@ -48,22 +51,19 @@ AT_MOST = (
 )
 """The first is nowhere larger than the second; the busiest rank may be another in each column."""
 DERIVED = {
-    "tokens": ("axes", r"=(\d+)(?=x|$)"),
+    "positions": ("axes", r"=(\d+)(?=x|$)"),
     "launch_of_round": ("round", r"\.(\d+)$"),
     "last_rank": ("placement", r"(\d+)$"),
 }
 """Numbers that are the product of those in a text: the column of the text, and where they are."""
-SHAPE = ("axes", "batch", "dtype", "mode", "checkpointing", "optimizer", "guidance")
-FIELDS = ("strategy", "workload", *SHAPE, "device", "kind", "world_size", "sp_size")
-"""Columns that the key of a case fixes."""
 COUNTED = (
     *(f"{kind}_bytes_{phase}" for kind in ("sent", "predicted") for phase in PHASES),
     *(f"{op}_bytes" for op in OPS),
     *("collectives", "optimizer_bytes"),
 )
 SAME = (
-    (("case",), (*FIELDS, "workload_key")),
-    (("workload_key",), SHAPE),
+    (("case",), (*FIELDS, *SIZES, "workload_key")),
+    (("workload_key",), (*SHAPE, *SIZES)),
     (
         ("session", "workload_key", "workload", "strategy", "device", "kind", "world_size"),
         ("case",),

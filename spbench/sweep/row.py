@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from spbench.analysis.waiting import MUCH
 from spbench.launch.cluster import placement_of
 from spbench.launch.launcher import LaunchResult
 from spbench.results.conditions import as_columns
@@ -15,7 +16,7 @@ from spbench.sweep.row_counts import counted_columns
 from spbench.worker.sampling import slowest, uncertainty_ms
 from spbench.workload.case import Case
 from spbench.workload.flops import step_flops
-from spbench.workload.traffic import PHASES
+from spbench.workload.traffic import OPS, PHASES
 
 ERRORS = ("output_error", "gradient_error", "tolerance", "float32_error")
 """Columns of the gate, which a row has also where the gate failed."""
@@ -103,6 +104,7 @@ def measured(case: Case, samples: Sequence[Sample], peak_tflops: float | None) -
             clocks = [sample.conditions.clocks_mhz for sample in samples if sample.conditions]
             ratios = [both[1] / both[0] for both in clocks if both is not None]
             columns |= _exposed(columns, steps, silent, ratios)
+            columns["exposed_gb_per_s"] = _exposed_rate(columns)
     return columns
 
 
@@ -146,6 +148,14 @@ def _exposed(
         "compute_note": f"clocks differ: {timed_mhz:.0f} MHz in timed steps, "
         f"{silent_mhz:.0f} MHz in silent ones",
     }
+
+
+def _exposed_rate(columns: Mapping[str, Any]) -> float | None:
+    """Gigabytes a second that the busiest rank sends while it waits; None where it hardly does."""
+    exposed_ms = columns.get("exposed_comm_ms")
+    if exposed_ms is None or exposed_ms < MUCH * columns["step_ms"]:
+        return None
+    return sum(columns.get(f"{op}_bytes", 0) for op in OPS) / exposed_ms / 1e6
 
 
 def _speeds(case: Case, steps: list[float], peak_tflops: float | None) -> dict[str, Any]:

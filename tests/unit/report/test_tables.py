@@ -271,3 +271,13 @@ def test_a_plain_table_is_the_folded_one_where_both_fit() -> None:
     tables.console(folded).print(tables.table(grid, "a title"))
     trimmed = [[line.rstrip() for line in text.getvalue().splitlines()] for text in (plain, folded)]
     assert trimmed[0] == trimmed[1]
+
+
+def test_rates_have_columns_where_there_are_figures() -> None:
+    """The widest table has mfu and GB/s if a case knows them; the next has not."""
+    known = replace(MEASURED, mfu=0.41, exposed_gb_per_s=42.0)
+    assert not {"mfu", "GB/s"} & {*strategy_table.grids_of(lines_of([MEASURED]))[0].columns}
+    widest, next_one, *_ = strategy_table.grids_of(lines_of([known]))
+    cells = dict(zip(widest.columns, widest.rows[0], strict=True))
+    assert (cells["mfu"], cells["GB/s"]) == ("0.41", "42")
+    assert not {"mfu", "GB/s"} & {*next_one.columns}

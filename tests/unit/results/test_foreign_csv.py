@@ -244,9 +244,10 @@ all_to_all_bytes all_gather_bytes reduce_scatter_bytes all_reduce_bytes p2p_byte
 output_error gradient_error tolerance load_average others_cores
 gpu_clock_mhz gpu_power_w gpu_neighbours launch_s steps_s turns
 issue_ms alloc_retries timed_clock_mhz silent_clock_mhz optimizer_bytes
-repeat_error agreement_error float32_error hidden_comm_ms memory_limit_bytes"""
+repeat_error agreement_error float32_error hidden_comm_ms memory_limit_bytes exposed_gb_per_s"""
 POSITIVE = """schema_version batch world_size sp_size dp_size step_ms step_ms_p10 step_ms_p90
-step_ms_low step_ms_high samples_per_s tokens_per_s tokens_per_s_per_rank compute_ms"""
+step_ms_low step_ms_high samples_per_s tokens_per_s tokens_per_s_per_rank compute_ms
+tokens hidden heads"""
 
 
 def test_what_each_figure_may_be_is_known() -> None:
@@ -256,8 +257,9 @@ def test_what_each_figure_may_be_is_known() -> None:
 
 def row_for_each(columns: list[str], value: Any) -> list[Record]:
     """A row for each column, which has that value there; the first stands in line 2. Each is of a
-    case of its own, which failed, so that no figure contradicts another."""
-    own = [{"status": "crash", "case": column, "reason": column} for column in columns]
+    case and a workload of its own, which failed, so that no figure contradicts another."""
+    named = ("case", "reason", "workload_key")
+    own = [{"status": "crash"} | dict.fromkeys(named, column) for column in columns]
     return [
         replace(RUN[1], **more, **{column: value})
         for more, column in zip(own, columns, strict=True)

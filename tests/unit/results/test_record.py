@@ -64,6 +64,11 @@ def test_a_row_before_anything_ran_is_blank() -> None:
     row = Record.of_case(case(), run_id="r", started_utc="now", status="skipped")
     assert (row.case, row.strategy, row.workload) == (case().key, "dsp", "axes-2d")
     assert (row.axes, row.world_size, row.sp_size, row.dp_size) == ("time=8xspace=16", 2, 2, 1)
+    assert (row.tokens, row.hidden, row.heads) == (
+        128,
+        case().workload.hidden,
+        case().workload.heads,
+    )
     updating = with_settings(case().workload, ["optimizer=adamw"])
     updated = Record.of_case(case(workload=updating), run_id="r", started_utc="", status="ok")
     assert (row.optimizer, updated.optimizer) == ("", "adamw")
@@ -128,6 +133,7 @@ def test_figures_of_a_launch() -> None:
     assert found["step_ms_p90"] == pytest.approx(11.8)
     assert found["compute_ms"] == 7.0
     assert found["exposed_comm_ms"] == 4.0
+    assert found["exposed_gb_per_s"] == pytest.approx(30 / 4e6)
     work = case().workload
     assert found["samples_per_s"] == pytest.approx(1e3 / 11)
     assert found["tokens_per_s"] == pytest.approx(work.tokens * 1e3 / 11)
