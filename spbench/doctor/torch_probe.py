@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from spbench.errors import or_none
 from spbench.launch.process import safe_path
@@ -24,10 +24,8 @@ from spbench.workload.case import Device
 CHILD = (sys.executable, "-m", "spbench.doctor.torch_probe")
 
 
-class TorchFacts(BaseModel):
+class TorchFacts(BaseModel, frozen=True):
     """What a torch that loads says of itself."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     version: str
     cuda: str = ""

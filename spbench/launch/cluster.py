@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 import spbench
 from spbench.launch.interfaces import address_towards
@@ -26,10 +26,8 @@ SILENCE_S = 30.0
 """After which a node counts as lost, unless a launch may hang for less."""
 
 
-class Cluster(BaseModel):
+class Cluster(BaseModel, frozen=True):
     """This node, and where node 0 is."""
-
-    model_config = ConfigDict(frozen=True)
 
     nodes: int
     node: int

@@ -7,7 +7,6 @@ time, by its largest ratio where it is memory, exactly where it is bytes, calls 
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,10 +15,10 @@ from pathlib import Path
 from spbench.analysis.compare import Comparison
 from spbench.analysis.findings import Finding, Margins, Metric
 from spbench.analysis.verdict import Graded, Judgement
-from spbench.errors import UNFIT, Failure
+from spbench.errors import UNFIT, Failure, or_none
 from spbench.regression.measurement import Checked
 from spbench.results.accepted import NAME, Accepted, accepted_in, read_accepted, write_accepted
-from spbench.workload.yaml_lines import WorkloadError
+from spbench.results.environment import git_output
 
 
 def apply_accepted(
@@ -63,14 +62,8 @@ def _over(entries: list[Accepted], run: str, of_base: list[Accepted]) -> list[tu
 
 def _of_base(revision: str, folder: Path) -> list[Accepted]:
     """The entries that the commit has in its own file; none where it has none that can be read."""
-    words = ["git", "show", f"{revision}:./{os.path.relpath(folder / NAME)}"]
-    done = subprocess.run(
-        words, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
-    )
-    try:
-        return accepted_in(done.stdout, f"{revision}:{NAME}") if done.returncode == 0 else []
-    except WorkloadError:
-        return []
+    file = f"{revision}:./{os.path.relpath(folder / NAME)}"
+    return or_none(lambda: accepted_in(git_output("show", file), f"{revision}:{NAME}")) or []
 
 
 Entries = Mapping[tuple[str, Metric], Accepted]

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from spbench.text import counted
 
@@ -35,10 +35,8 @@ THROTTLED = {
 """Bits of NVML's clocks event reasons. An idle GPU and clocks that somebody set are no events."""
 
 
-class Conditions(BaseModel):
+class Conditions(BaseModel, frozen=True):
     """The state of the machine around one rank's timed pass. None: not known."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     hardware: str = ""
     """Facts that stay the same from run to run on one machine."""

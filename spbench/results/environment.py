@@ -120,13 +120,14 @@ def numa_binding(system: Path = NUMA_NODES) -> str:
 def git_state() -> dict[str, Any]:
     """Commit and whether the work tree differs from it; empty outside a checkout."""
     try:
-        commit = _git("rev-parse", "HEAD")
-        return {"commit": commit, "dirty": bool(_git("status", "--porcelain"))}
+        commit = git_output("rev-parse", "HEAD")
+        return {"commit": commit, "dirty": bool(git_output("status", "--porcelain"))}
     except (OSError, subprocess.SubprocessError):
         return {}
 
 
-def _git(*words: str) -> str:
+def git_output(*words: str) -> str:
+    """What git prints in this folder. Raises OSError or SubprocessError where it does not."""
     none = subprocess.DEVNULL
     output = subprocess.check_output(["git", *words], text=True, timeout=5, stdin=none, stderr=none)
     return output.strip()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
 from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +9,8 @@ from pathlib import Path
 import click
 import pandas
 
-from spbench.errors import ResultsError
+from spbench.errors import ResultsError, or_none
+from spbench.results.environment import git_output
 from spbench.results.find_run import RESULTS
 from spbench.results.reading import latest, read_runs
 from spbench.results.run_json import folder_of_run, read_run
@@ -58,17 +57,10 @@ def _is_changed(folder: Path) -> bool:
 def commit_dates(commits: Collection[str]) -> dict[str, str]:
     """When git says that each commit was made, as runs.csv writes times; unknown ones are left
     out."""
-    dates: dict[str, str] = {}
-    words = ["git", "log", "--no-walk=unsorted", "--ignore-missing", "--format=%H %ct"]
-    with contextlib.suppress(OSError):
-        done = subprocess.run(
-            [*words, *sorted(commits), "--"],
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-        for line in done.stdout.splitlines() if commits else []:
-            commit, seconds = line.split()
-            dates[commit] = f"{datetime.fromtimestamp(int(seconds), UTC):%Y-%m-%dT%H:%M:%SZ}"
-    return dates
+    words = ["log", "--no-walk=unsorted", "--ignore-missing", "--format=%H %ct", *sorted(commits)]
+    known = or_none(lambda: git_output(*words, "--")) if commits else ""
+    dated = (line.split() for line in (known or "").splitlines())
+    return {
+        commit: f"{datetime.fromtimestamp(int(seconds), UTC):%Y-%m-%dT%H:%M:%SZ}"
+        for commit, seconds in dated
+    }

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from spbench.errors import or_none
 from spbench.results.record import Record
@@ -23,20 +23,16 @@ from spbench.workload.traffic import Op
 FOLDER = "links"
 
 
-class Exchange(BaseModel):
+class Exchange(BaseModel, frozen=True):
     """One collective on one group of ranks."""
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     wrong: str = ""
     """How the received numbers differ from the expected; blank: not at all."""
 
 
-class Exchanged(BaseModel):
+class Exchanged(BaseModel, frozen=True):
     """All exchanges of one rank."""
-
-    model_config = ConfigDict(frozen=True)
 
     rank: int
     exchanges: list[Exchange]
@@ -44,20 +40,16 @@ class Exchanged(BaseModel):
     """Rate of a large tensor by operation, as this rank timed it."""
 
 
-class LinkTiming(BaseModel):
+class LinkTiming(BaseModel, frozen=True):
     """One rank's times of one transfer."""
-
-    model_config = ConfigDict(frozen=True)
 
     sent_bytes: float
     """Bytes that this rank sends each time, as counted in ``comm/``."""
     ms: list[float]
 
 
-class LinkTimes(BaseModel):
+class LinkTimes(BaseModel, frozen=True):
     """One rank's times of all transfers, and what is known of its link."""
-
-    model_config = ConfigDict(frozen=True)
 
     rank: int
     host: str
@@ -73,10 +65,8 @@ class LinkTimes(BaseModel):
     """Seconds of the host for one call of a small kernel; None: no kernel was asked for."""
 
 
-class LinkRow(BaseModel):
+class LinkRow(BaseModel, frozen=True):
     """One operation at one size; times are those of the slowest rank."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     op: Op
     gradients: bool
@@ -99,10 +89,8 @@ class LinkRow(BaseModel):
     """Achieved over nominal rate; None: not known, or several ranks share a link."""
 
 
-class LinkReport(BaseModel):
+class LinkReport(BaseModel, frozen=True):
     """All rows of one workload on one number of ranks, and where they were measured."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     measured_utc: str
     workload: str

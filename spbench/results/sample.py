@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from spbench.results.agreement import Fingerprint
 from spbench.results.conditions import Conditions
@@ -27,14 +27,12 @@ RowStatus = Literal[
 STATUSES: tuple[RowStatus, ...] = get_args(RowStatus)
 
 
-class Sample(BaseModel):
+class Sample(BaseModel, frozen=True):
     """Raw figures of one rank in one launch. None: not measured.
 
     A checkout that is a few commits older or newer may have written it: fields that are not known
     are ignored.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     rank: int
     status: RowStatus
@@ -100,10 +98,8 @@ class Sample(BaseModel):
     """The fingerprint of the first step; rank 0 alone has it."""
 
 
-class Checked(BaseModel):
+class Checked(BaseModel, frozen=True):
     """One check on one rank; blank where the strategy declines."""
-
-    model_config = ConfigDict(frozen=True)
 
     declined: str = ""
     gated_on: str = ""

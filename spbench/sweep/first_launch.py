@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 import spbench
 from spbench.launch.cluster import source_digest
@@ -31,10 +31,8 @@ SCHEME = 1
 """How weights and inputs are seeded and signs are drawn: others are not comparable."""
 
 
-class KeptLaunch(BaseModel):
+class KeptLaunch(BaseModel, frozen=True):
     """The first launch that succeeded, as the run's folder keeps it."""
-
-    model_config = ConfigDict(frozen=True)
 
     scheme: int = SCHEME
     strategy: str
