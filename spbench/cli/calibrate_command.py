@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import click
 
 from spbench.cli import options
+from spbench.cli.cluster_options import cluster_of, nodes_options
 from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import choose_workload, parse_ranks
 from spbench.errors import DONE, Failure
@@ -50,6 +52,12 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
     "outermost for those of several]",
 )
 @options.duration_option("--timeout", "300", "Deadline of each number of ranks: 90, 90s, 30m.")
+@click.option(
+    "--link-rate",
+    metavar="RATE",
+    help="Nominal rate of each rank's link, such as 200Mbit: 'project' can replace it then.",
+)
+@nodes_options
 @options.device_option
 def command(
     name: str,
@@ -61,6 +69,11 @@ def command(
     logs: Sequence[Path],
     onto: str | None,
     level: str | None,
+    link_rate: str | None,
+    nnodes: int | None,
+    node_rank: int | None,
+    rdzv_endpoint: str | None,
+    join_timeout: float,
 ) -> int:
     """Time kernels and collectives here, and write them down as the cluster NAME.
 
@@ -68,6 +81,7 @@ def command(
     that strategies use, by size, on each number of ranks: 'project' and 'recommend' then speak of
     this machine. It takes about a minute, on an otherwise idle machine.
 
+    On several nodes, each of which runs this command, collectives go over their network.
     With --import nothing is timed: NAME is the cluster --onto with the links that logs of
     all_reduce_perf, all_gather_perf, reduce_scatter_perf, alltoall_perf and sendrecv_perf hold.
     """
@@ -77,13 +91,20 @@ def command(
     if logs or onto or level:
         return _imported(name, logs, onto, level, path)
     on = choose_device(device)
-    ranks = parse_ranks(gpus or _all_ranks(default_ranks(on)), on)
+    node = cluster_of(nnodes, node_rank, rdzv_endpoint, join_timeout, os.environ)
+    nodes = node.nodes if node else 1
+    ranks = parse_ranks(gpus or _all_ranks(nodes * default_ranks(on)), on, nodes=nodes)
     if max(ranks) == 1:
         raise Failure("--gpus 1: a single rank has no links; give 1,2 or more")
     chosen = [choose_workload(each, []) for each in workloads]
     with loading_torch():
         from spbench.projection.calibrate import calibrate, write
-    write(calibrate(name, ranks, on, timeout, chosen), path)
+        from spbench.projection.link_rate import link_rate as rate_of
+    link = None if link_rate is None else rate_of(link_rate)
+    cluster = calibrate(name, ranks, on, timeout, chosen, node, link)
+    if cluster is None:
+        return DONE
+    write(cluster, path)
     return _kept(path)
 
 

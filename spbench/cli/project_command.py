@@ -35,6 +35,13 @@ share_option = click.option(
 )
 
 
+link_rate_option = click.option(
+    "--link-rate",
+    metavar="RATE",
+    help="The cluster with its outermost links at another nominal rate, such as 200Mbit.",
+)
+
+
 @click.command("project", cls=HelpPage)
 @click.argument("workload", required=False, metavar="[WORKLOAD]")
 @click.option(
@@ -44,6 +51,7 @@ share_option = click.option(
 @options.gpus_option
 @options.settings_option
 @share_option
+@link_rate_option
 @click.option("--compiled", is_flag=True, help="Elementwise kernels fused, launches cheaper.")
 @click.option("--kernel", default="", help="Attention kernel.  [default: the cluster's first]")
 @click.option(
@@ -68,6 +76,7 @@ def command(
     gpus: str | None,
     settings: Sequence[str],
     share: Path | None,
+    link_rate: str | None,
     compiled: bool,
     kernel: str,
     against: str | None,
@@ -95,13 +104,13 @@ def command(
     ranks, names = rank_counts(gpus), options.strategies_of(strategies)
     with loading_torch():
         from spbench.projection.cost import Mode
-        from spbench.projection.hardware import find
+        from spbench.projection.link_rate import cluster_at
         from spbench.projection.project import project, which_are_measured, works
         from spbench.projection.shares import read_shares
     if share is not None and (compiled or kernel):
         raise Failure("--share measured kernels as they ran; leave out --compiled and --kernel")
     mode = Mode(compiled=compiled, attention_kernel=kernel)
-    place = find(cluster)
+    place = cluster_at(cluster, link_rate)
     shares = read_shares(share, place)
     work_of = works(with_memory=True)
     projected = list(project(chosen, place, names, ranks, mode, work_of, shares))

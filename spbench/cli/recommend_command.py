@@ -9,7 +9,7 @@ import click
 
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
-from spbench.cli.project_command import share_option
+from spbench.cli.project_command import link_rate_option, share_option
 from spbench.cli.run_command import show_finished
 from spbench.cli.selection import choose_workload, rank_counts
 from spbench.errors import DONE, Failure
@@ -35,6 +35,7 @@ RIVALS = 4
 @click.option("-g", "--gpus", default="8", metavar="N", help="Number of ranks.")
 @options.strategy_option
 @share_option
+@link_rate_option
 @click.option("--compiled", is_flag=True, help="As under torch.compile, elementwise work fused.")
 @click.option(
     "--measure", is_flag=True, help="Then measure those not told apart here, and say who wins."
@@ -48,6 +49,7 @@ def command(
     gpus: str,
     strategies: Sequence[str],
     share: Path | None,
+    link_rate: str | None,
     compiled: bool,
     measure: bool,
     settings: Sequence[str],
@@ -66,13 +68,13 @@ def command(
         from spbench.projection import advice
         from spbench.projection.candidates import candidates
         from spbench.projection.cost import Mode
-        from spbench.projection.hardware import find
+        from spbench.projection.link_rate import cluster_at
         from spbench.projection.project import project, which_are_measured, works
         from spbench.projection.recommend import recommend
         from spbench.projection.shares import read_shares
     if share is not None and compiled:
         raise Failure("--share measured kernels as they ran; leave out --compiled")
-    target, mode = find(cluster), Mode(compiled=compiled)
+    target, mode = cluster_at(cluster, link_rate), Mode(compiled=compiled)
     shares, weighed = read_shares(share, target), candidates(names, work, counts)
     work_of = works(with_memory=True)
     projected = list(project(work, target, weighed, [counts], mode, work_of, shares))

@@ -18,9 +18,11 @@ import yaml
 
 from spbench.doctor.cgroup import allowed
 from spbench.errors import UNFIT, Failure
+from spbench.launch.cluster import Cluster as Node
 from spbench.launch.local import LocalLauncher, read_results
 from spbench.projection.calibration_fit import Timed, constant, device
 from spbench.projection.calibration_plan import plan
+from spbench.projection.constants import Constant
 from spbench.projection.hardware import Cluster, OnRanks
 from spbench.projection.link_fit import level
 from spbench.results.environment import package_version
@@ -28,6 +30,7 @@ from spbench.results.link_report import LinkTimes
 from spbench.results.sample import write_atomically
 from spbench.results.temporary import keep, temporary_folder
 from spbench.sweep.devices import visible_gpus
+from spbench.sweep.run import described, follow
 from spbench.text import counted
 from spbench.workload.case import Device, Job
 from spbench.workload.workload import Workload
@@ -41,18 +44,26 @@ def calibrate(
     on: Device,
     timeout_s: float,
     workloads: Sequence[Workload] = (),
-) -> Cluster:
-    """This machine as a cluster, by times on each of these numbers of ranks.
+    node: Node | None = None,
+    link: Constant | None = None,
+) -> Cluster | None:
+    """This machine as a cluster, or several of which this is a ``node``, by times on each of these
+    numbers of ranks; None on a node that is not the first. ``link``: nominal GB/s of a rank's.
 
     Raises Failure where ranks fail, with the cause and the logs, which are kept only then.
     """
-    timed = dict(_launches(sorted(ranks), on, timeout_s, workloads))
-    hardware = _hardware(on)
+    asked = f"calibrate {[*ranks]} {on} {[each.model_dump_json() for each in workloads]}"
+    node = node and described(node, asked, timeout_s)
+    if node is not None and not node.is_head:
+        follow(node)
+        return None
+    timed = dict(_launches(sorted(ranks), on, timeout_s, workloads, node))
+    hardware, name_of_level = _hardware(on), "machine" if node is None else "network"
     parts = [
         OnRanks(
             ranks=count,
             device=device(hardware, "gpu" if on == "cuda" else "cpu", _memory_gb(on, count), each),
-            levels=(level("machine", None, each, timed.get(2)),) if count > 1 else (),
+            levels=(level(name_of_level, each, timed.get(2), link),) if count > 1 else (),
         )
         for count, each in timed.items()
     ]
@@ -63,18 +74,23 @@ def calibrate(
         device=most.device,
         levels=most.levels,
         on_ranks=tuple(fewer),
-        link="nvlink" if on == "cuda" else "memory",
+        link="network" if node else "nvlink" if on == "cuda" else "memory",
         call_us=constant(1e6 * timed[most.ranks].launch_s),
         sources={"calibrate": "median times of this machine"},
     )
 
 
 def _launches(
-    ranks: Sequence[int], on: Device, timeout_s: float, workloads: Sequence[Workload]
+    ranks: Sequence[int],
+    on: Device,
+    timeout_s: float,
+    workloads: Sequence[Workload],
+    node: Node | None,
 ) -> list[tuple[int, Timed]]:
     with temporary_folder("spbench-calibrate-") as folder:
-        launcher = LocalLauncher(folder / "launcher.log")
+        launcher = LocalLauncher(folder / "launcher.log", cluster=node)
         with closing(launcher):
+            launcher.meet(max(ranks), on_gpus=on == "cuda")
             return [
                 (count, _launch(count, on, timeout_s, workloads, launcher, folder / f"{count}"))
                 for count in ranks

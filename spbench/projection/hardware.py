@@ -1,8 +1,7 @@
 """A cluster: what its devices compute and its links carry, every constant with its source.
 
-A file of ``configs/clusters/``, or one that ``spbench calibrate`` writes for a machine. Devices
-are joined by levels, the innermost first: GPUs of a socket, of a node, of a network. Each level
-joins blocks of the level before.
+A file of ``configs/clusters/``, or of ``spbench calibrate``. Devices are joined by levels, the
+innermost first: GPUs of a socket, of a node, of a network. Each joins blocks of the one before.
 """
 
 from __future__ import annotations
@@ -92,6 +91,8 @@ class Level(Frozen):
     name: Name
     ranks: Size | None = None
     """Ranks that it joins; None: any number."""
+    nominal_gb_per_s: Constant | None = None
+    """What a rank's link carried one way, by its name, when it was timed; None: not known."""
     collectives: dict[Op, CollectiveRate]
     """Each operation; ``all_reduce`` sends twice what it reduces, and so counts here."""
     shared_gb_per_s: Constant | None = None

@@ -36,13 +36,14 @@ def timed_collective(timed: Timed, op: Op) -> TimedCollective:
     return TimedCollective(ranks=timed.plan.ranks, points=points)
 
 
-def level(name: str, ranks: int | None, timed: Timed, fewest: Timed | None) -> Level:
-    """The links between ranks; ``fewest``: times of two ranks, if ``timed`` is of more."""
+def level(name: str, timed: Timed, fewest: Timed | None, nominal: Constant | None = None) -> Level:
+    """The links between ranks; ``fewest``: times of two ranks, if ``timed`` is of more;
+    ``nominal``: the rate of a rank's link in GB/s by its name, where that is known."""
     rates = {}
     for op in OPS:
         few = None if fewest is None or op == "p2p" else timed_collective(fewest, op)
         rates[op] = collective_rate(timed_collective(timed, op), few)
-    return Level(name=name, ranks=ranks, collectives=rates)
+    return Level(name=name, collectives=rates, nominal_gb_per_s=nominal)
 
 
 def collective_rate(

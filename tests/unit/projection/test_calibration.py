@@ -73,7 +73,7 @@ def cluster() -> Cluster:
         OnRanks(
             ranks=each.plan.ranks,
             device=device("cores", "cpu", 8.0, each),
-            levels=(level("machine", None, each, fewer),),
+            levels=(level("machine", each, fewer),),
         )
         for each in (fewer, timed)
     )

@@ -1,0 +1,48 @@
+"""Links at another nominal rate: time on the wire changes, what the ends need does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from spbench.errors import Failure
+from spbench.projection.constants import Curve
+from spbench.projection.hardware import Cluster, find
+from spbench.projection.link_rate import link_rate, relinked
+
+CLUSTER = find("hgx-h100")
+TIMED = (0.02, 0.0125, 0.05)
+"""GB/s at 0.2 Gbit/s, 0.025 GB/s: two that the ends slow down, and one through a bucket."""
+
+
+def timed_at(rate: str) -> Cluster:
+    """Its outermost links as timed at a nominal rate."""
+    level = CLUSTER.levels[-1]
+    curve = Curve(at=(0.1, 1, 10), values=TIMED, source="timed", kind="measured")
+    rates = {
+        op: each.model_copy(update={"gb_per_s": curve}) for op, each in level.collectives.items()
+    }
+    update = {"collectives": rates, "nominal_gb_per_s": link_rate(rate)}
+    levels = (*CLUSTER.levels[:-1], level.model_copy(update=update))
+    return CLUSTER.model_copy(update={"levels": levels})
+
+
+@pytest.mark.parametrize("rate", ["50Mbit", "200Mbit", "2 Gbit/s"])
+def test_only_time_on_the_wire_changes(rate: str) -> None:
+    made, wire_s = relinked(timed_at("200Mbit"), link_rate(rate)), 1 / link_rate(rate).value
+    values = made.levels[-1].collectives["p2p"].gb_per_s.values
+    assert values[:2] == pytest.approx([1 / (wire_s + rest_s) for rest_s in (10.0, 40.0)])
+    assert values[2] == pytest.approx(2 / wire_s)
+    network = made.levels[-1]
+    assert network.nominal_gb_per_s == link_rate(rate)
+    assert network.shared_gb_per_s is not None and CLUSTER.levels[-1].shared_gb_per_s is not None
+    shared = CLUSTER.levels[-1].shared_gb_per_s.value
+    assert network.shared_gb_per_s.value == pytest.approx(shared / wire_s / 0.025)
+    assert made.levels[:-1] == CLUSTER.levels[:-1]
+
+
+def test_what_is_not_a_rate_or_has_none_is_refused() -> None:
+    for text in ("200", "0Mbit", "fast", "-1Gbit"):
+        with pytest.raises(Failure, match="write 200Mbit"):
+            link_rate(text)
+    with pytest.raises(Failure, match="does not say at which rate its level 'network' was timed"):
+        relinked(CLUSTER, link_rate("400Gbit"))
