@@ -14,11 +14,11 @@ from spbench.errors import Failure
 from spbench.strategies.names import BUILT_IN, own_name
 from spbench.strategies.plug_ins import broken, class_at, class_of, plug_ins
 from spbench.text import did_you_mean
-from spbench.workload.mesh import CaseMesh
 from spbench.workload.yaml_lines import short
 
 if TYPE_CHECKING:
     from spbench.strategies.base import Strategy
+    from spbench.workload.mesh import CaseMesh
 
 ACROSS = ("ring", "kv-gather", "attention-2d")
 """Those that may attend across groups of ranks that share heads."""
