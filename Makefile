@@ -12,7 +12,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 # Bytecode is kept: tests start dozens of Pythons, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: bench test test-all check clean
+.PHONY: bench test test-all check docs clean
 
 bench: $(READY)
 	$(BIN)/spbench run --quick >/dev/null
@@ -36,6 +36,11 @@ check: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/house
 
+# The documentation as a site, in site/; python -m http.server -d site shows it, its search too.
+docs: $(READY)
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --quiet --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --quiet torch
@@ -43,4 +48,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist site *.egg-info

@@ -78,15 +78,15 @@ def command(
     shares, weighed = read_shares(share, target), candidates(names, work, counts)
     work_of = works(with_memory=True)
     projected = list(project(work, target, weighed, [counts], mode, work_of, shares))
+    asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
     if share is not None:
-        asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
         click.echo(which_are_measured(projected, shares, asked), err=True)
         projected = [each for each in projected if each.share or each.cost is None]
     found = recommend(projected, target, mode)
     if as_json:
         print_json(advice.as_data(found, work.name, counts, target))
     else:
-        advice.show_advice(found, work.name, counts, target, on)
+        advice.show_advice(found, work.name, counts, target, asked)
     return _measured(work, advice.rivals(found, RIVALS), counts, on) if measure else DONE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,14 +25,17 @@ LAUNCHES = 5
 
 
 def show_advice(
-    advice: Recommendation, workload: str, ranks: int, cluster: Cluster, device: str
+    advice: Recommendation, workload: str, ranks: int, cluster: Cluster, asked: Sequence[str]
 ) -> None:
-    """Prints the answer, the fastest strategies, and what the answer hinges on."""
+    """Prints the answer, the fastest strategies, and what the answer hinges on.
+
+    ``asked``: the words that name the workload and its settings to ``spbench run``.
+    """
     out = tables.console()
     tables.say(out, answer(advice, workload, ranks, cluster))
     rows = [_row(each, advice.best) for each in (advice.best, *advice.others)]
     tables.show_fitting(out, fewer(Grid(columns=COLUMNS, rows=rows[:SHOWN]), SPARE))
-    tables.say(out, *remarks(advice, workload, ranks, device))
+    tables.say(out, *remarks(advice, ranks, cluster, asked))
 
 
 def answer(advice: Recommendation, workload: str, ranks: int, cluster: Cluster) -> str:
@@ -49,7 +53,9 @@ def answer(advice: Recommendation, workload: str, ranks: int, cluster: Cluster) 
     )
 
 
-def remarks(advice: Recommendation, workload: str, ranks: int, device: str) -> Iterator[str]:
+def remarks(
+    advice: Recommendation, ranks: int, cluster: Cluster, asked: Sequence[str]
+) -> Iterator[str]:
     """What is not told apart, where the answer flips, and what would decide."""
     if advice.alike:
         yield (
@@ -67,10 +73,9 @@ def remarks(advice: Recommendation, workload: str, ranks: int, device: str) -> I
         yield f"{each.strategy} cannot run: {each.why_not}"
     if advice.alike:
         names = ",".join([advice.best.strategy, *advice.alike[:2]])
-        yield (
-            f"what would decide: spbench run -w {workload} -s {names} -g {ranks} "
-            f"--device {device} --launches {LAUNCHES}"
-        )
+        device = ["--device", "cpu"] if cluster.device.kind == "cpu" else []
+        words = ["spbench", "run", *asked, "-s", names, "-g", str(ranks), *device]
+        yield f"what would decide, on {cluster.name}: {shlex.join(words)} --launches {LAUNCHES}"
 
 
 def as_data(advice: Recommendation, workload: str, ranks: int, cluster: Cluster) -> dict[str, Any]:

@@ -196,6 +196,5 @@ def show_comparison(lines: Sequence[Line], remarks: Sequence[str] = ()) -> None:
     out = tables.console()
     shown = tables.show_panels(out, grids_of(lines), [line.panel for line in lines])
     lacks = [name for name in shown if name in FULL]
-    note = [*mark_notes(lines), *([left_out(lacks)] if lacks else [])]
     sentences = [*ranking_sentences(lines), *remarks, *failures(lines), *gate_sentences(lines)]
-    tables.say(out, *sentences, *note)
+    tables.say(out, *sentences, *mark_notes(lines), *([left_out(lacks)] if lacks else []))

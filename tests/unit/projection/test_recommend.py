@@ -79,7 +79,7 @@ def test_the_fastest_wins_and_the_answer_says_by_how_much() -> None:
     assert advice.ratio is not None and 3 < advice.ratio < 5
     assert (advice.sure, advice.alike) == (1.0, [])
     assert "c takes" in answer(advice, "w", 8, CLUSTER)
-    assert "d cannot run: 7 heads" in list(remarks(advice, "w", 8, "cuda"))
+    assert "d cannot run: 7 heads" in list(remarks(advice, 8, CLUSTER, []))
 
 
 def test_a_rate_that_all_share_is_off_for_all_alike() -> None:
@@ -91,7 +91,10 @@ def test_a_rate_that_all_share_is_off_for_all_alike() -> None:
 def test_what_hinges_on_an_unsure_rate_is_not_told_apart() -> None:
     advice = advised({"sends": SENDS_MUCH, "computes": COMPUTES_MUCH})
     assert len(advice.alike) == 1
-    assert any("spbench run" in line for line in remarks(advice, "w", 8, "cuda"))
+    asked = ["-w", "my-model.yaml", "--set", "mode=forward"]
+    *_, decides = remarks(advice, 8, CLUSTER, asked)
+    assert "spbench run -w my-model.yaml --set mode=forward -s " in decides
+    assert "--device" not in decides  # that of the cluster, not of the machine that answers
 
 
 def test_the_answer_flips_where_it_says() -> None:
