@@ -22,10 +22,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, final
 
-from torch.distributed import (
-    FileStore,  # type: ignore[attr-defined]
-    TCPStore,  # type: ignore[attr-defined]
-)
+from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
 
 
 @final

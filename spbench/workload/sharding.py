@@ -1,7 +1,6 @@
 """How an axis is cut into shards, one for each rank.
 
-Uneven shards are ordinary: 13 positions on 4 ranks are 4, 3, 3 and 3. Nothing is padded and
-nothing is dropped: every split, gather and prediction uses these sizes.
+Uneven shards are ordinary: 13 positions on 4 ranks are 4, 3, 3 and 3, neither padded nor dropped.
 
 A shard is usually one run of positions. Under a causal mask late positions have more keys to
 attend to, so a ring gives each rank an early and a late chunk (zigzag):
@@ -19,8 +18,7 @@ from math import prod
 from operator import itemgetter
 
 Sizes = tuple[int, ...]
-Run = tuple[int, int]
-"""First position and length."""
+Run = tuple[int, int]  # first position and length
 
 
 def shard_sizes(length: int, ranks: int) -> Sizes:
