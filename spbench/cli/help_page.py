@@ -15,6 +15,7 @@ GROUPS = {
         *("launches", "quick", "share", "device", "seed", "peak_tflops", "timeout"),
         *("hang_after", "max_time"),
     ),
+    "What the cluster does": ("link_rate", "link_rates", "compiled", "kernel"),
     "What counts": ("margin", "max_slowdown", "max_memory", "strict", "allow_mismatch", "accept"),
     "Several machines": ("nnodes", "node_rank", "rdzv_endpoint", "join_timeout"),
     "Output": (
@@ -49,6 +50,16 @@ EXAMPLES = {
     "init": ("init", "init models/video-2b.yaml"),
     "list": ("list workloads", "list runs --json"),
     "doctor": ("doctor", "doctor --links -g 2"),
+    "recommend": (
+        "recommend flux.1-dev -c l20-pcie -g 8 --set mode=forward",
+        "recommend my-model.yaml -c results/clusters/here.yaml",
+    ),
+    "project": ("project dsp-720m --cluster hgx-h100 -g 8,16", "project --against"),
+    "capacity": ("capacity dsp-720m -s dsp,ulysses -g 8 --memory 80GB",),
+    "calibrate": (
+        "calibrate here -g 1,2,4",
+        "calibrate mine --onto hgx-h100 --import all_reduce.log",
+    ),
 }
 """Commands to begin with, each behind ``spbench``."""
 
@@ -72,7 +83,9 @@ class HelpPage(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_epilog(ctx, formatter)
-        if examples := EXAMPLES.get(self.name or ""):
+        above = ctx.parent if ctx.parent and ctx.parent.parent else None
+        name = f"{above.info_name} {self.name}" if above else self.name or ""
+        if examples := EXAMPLES.get(name):
             with formatter.section("Examples"):
                 for example in examples:
                     formatter.write(f"{'':{formatter.current_indent}}spbench {example}\n")

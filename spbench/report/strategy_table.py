@@ -182,9 +182,9 @@ def _longer(comparison: Comparison, base: str) -> str:
     return f"{takes} ({'; '.join(notes)})"
 
 
-def mark_notes(lines: Sequence[Line]) -> list[str]:
-    """What the marks beside figures mean, of those that occur."""
-    marks = {interval_cell(line)[-1] for line in lines}
+def mark_notes(lines: Sequence[Line], lacks: Sequence[str] = ()) -> list[str]:
+    """What the marks beside figures mean, of those that occur in columns that are shown."""
+    marks = {interval_cell(line)[-1] for line in lines if "95 %" not in lacks}
     marks |= {NOISY} if any(line.is_noisy for line in lines) else set()
     notes = {"*": "* two launches: their range, not a confidence interval"}
     notes |= {STEPS: STEPS_NOTE, "^": PROJECTED_NOTE, NOISY: NOISY_NOTE}
@@ -197,4 +197,4 @@ def show_comparison(lines: Sequence[Line], remarks: Sequence[str] = ()) -> None:
     shown = tables.show_panels(out, grids_of(lines), [line.panel for line in lines])
     lacks = [name for name in shown if name in FULL]
     sentences = [*ranking_sentences(lines), *remarks, *failures(lines), *gate_sentences(lines)]
-    tables.say(out, *sentences, *mark_notes(lines), *([left_out(lacks)] if lacks else []))
+    tables.say(out, *sentences, *mark_notes(lines, lacks), *([left_out(lacks)] if lacks else []))

@@ -281,3 +281,10 @@ def test_rates_have_columns_where_there_are_figures() -> None:
     cells = dict(zip(widest.columns, widest.rows[0], strict=True))
     assert (cells["mfu"], cells["GB/s"]) == ("0.41", "42")
     assert not {"mfu", "GB/s"} & {*next_one.columns}
+
+
+def test_marks_of_a_column_that_is_left_out_are_not_explained() -> None:
+    """The scatter of one launch stands beside the interval, which narrow terminals do not have."""
+    lines = lines_of([replace(MEASURED, step_ms_p10=12.0, step_ms_p90=13.0)])
+    assert strategy_table.mark_notes(lines) == [strategy_table.STEPS_NOTE]
+    assert strategy_table.mark_notes(lines, ["95 %"]) == []
