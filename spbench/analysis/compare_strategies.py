@@ -131,6 +131,8 @@ def _line(
         wrong=besides,
         gated_on=first.gated_on if first.is_gate_reduced else "",
         agreed_with=first.agreed_with,
+        memory_limit_bytes=first.memory_limit_bytes,
+        slower_share=first.slower_share,
     )
 
 

@@ -8,6 +8,11 @@ from typing import Any
 from spbench.analysis.case_figures import Figure
 from spbench.analysis.compare import Comparison
 
+SURE = 0.9
+"""Share of a projection's draws in which a strategy must be slower to be told apart."""
+USABLE = 0.92
+"""Part of a device's memory that tensors may take."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
@@ -56,6 +61,10 @@ class Line:
     mfu: float | None = None
     exposed_gb_per_s: float | None = None
     """Bytes of a step over the time that it waits, where that is long enough to tell."""
+    memory_limit_bytes: int | None = None
+    """Memory of one device, where the row knows it."""
+    slower_share: float | None = None
+    """Share of the draws in which a projected case is slower than the fastest."""
 
     @property
     def speedup(self) -> float | None:
@@ -69,6 +78,21 @@ class Line:
         if self.kind == "one_gpu_share":
             return self.compute_ms
         return self.step_ms.mean if self.step_ms else None
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits into a device's memory, as far as both are known."""
+        limit, peak = self.memory_limit_bytes, self.peak_allocated_bytes
+        if self.kind != "projected" or not limit or peak is None:
+            return True
+        return peak <= USABLE * limit
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether it is told apart from the fastest: by its launches, or by the draws."""
+        if self.kind == "projected":
+            return (self.slower_share or 0.0) >= SURE
+        return self.to_fastest is not None and self.to_fastest.verdict == "slower"
 
     def as_data(self) -> dict[str, Any]:
         """The line as JSON has it."""

@@ -6,10 +6,11 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from spbench.analysis.strategy_line import SURE
 from spbench.projection.hardware import Cluster
 from spbench.projection.interval import Cost
 from spbench.projection.project import Projection
-from spbench.projection.recommend import SURE, Recommendation
+from spbench.projection.recommend import Recommendation
 from spbench.projection.scaled import WHATS
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer

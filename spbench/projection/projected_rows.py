@@ -13,8 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from spbench.analysis.strategy_line import USABLE
 from spbench.projection.cost import Mode
-from spbench.projection.interval import COMPUTE, HOST
+from spbench.projection.interval import COMPUTE, HOST, Cost
 from spbench.projection.project import KIND, Projection
 from spbench.results.environment import environment
 from spbench.results.record import Record
@@ -23,6 +26,7 @@ from spbench.strategies.registry import load
 from spbench.workload.case import Case
 from spbench.workload.flops import step_flops
 from spbench.workload.sent_counts import by_busiest
+from spbench.workload.workload import Workload
 
 
 def write_rows(
@@ -41,7 +45,29 @@ def _rows(
 ) -> list[Record]:
     now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     made = {"torch": facts["versions"]["torch"], "git_commit": facts["git"].get("commit", "")}
-    return [row_of(each, mode, run_id=run_id, started_utc=now, **made) for each in projected]
+    every = list(projected)
+    known = {"run_id": run_id, "started_utc": now, **made}
+    shares = slower_shares(every)
+    return [
+        row_of(each, mode, slower_share=share, **known)
+        for each, share in zip(every, shares, strict=True)
+    ]
+
+
+def slower_shares(projected: Sequence[Projection]) -> list[float | None]:
+    """For each case the share of draws in which it is slower than the fastest of its workload and
+    ranks that fits; None for that itself, and for what cannot run."""
+    fastest: dict[tuple[Workload, int], Cost] = {}
+    for each in projected:
+        place = each.workload, each.ranks
+        if each.cost is not None and (each.peak_bytes or 0) <= USABLE * each.limit_bytes:
+            fastest[place] = min(fastest.get(place, each.cost), each.cost, key=lambda c: c.step_s)
+    shares: list[float | None] = []
+    for each in projected:
+        best = fastest.get((each.workload, each.ranks))
+        is_rival = each.cost is not None and best is not None and each.cost is not best
+        shares.append(float(np.mean(each.cost.draws > best.draws)) if is_rival else None)  # type: ignore[union-attr]
+    return shares
 
 
 def row_of(each: Projection, mode: Mode, **more: Any) -> Record:

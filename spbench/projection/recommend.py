@@ -12,16 +12,13 @@ from typing import final
 
 import numpy as np
 
+from spbench.analysis.strategy_line import SURE, USABLE
 from spbench.errors import Failure
 from spbench.projection.cost import Mode, cost
 from spbench.projection.hardware import Cluster
 from spbench.projection.project import Projection
 from spbench.projection.scaled import WHATS, scaled
 
-SURE = 0.9
-"""Share of draws in which a strategy must be slower to be told apart."""
-USABLE = 0.92
-"""Part of a device's memory that tensors may take."""
 FACTORS = tuple(2 ** (n / 2) for n in range(-12, 13))
 """By how much a constant may differ, when a flip is looked for: from 1/64 to 64."""
 RIVALS = 5

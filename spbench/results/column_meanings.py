@@ -156,4 +156,8 @@ MEANINGS: Final = {
         "`exposed_comm_ms`. The rate of the links is lower where some of it is hidden. Blank where "
         "a step waits for less than a tenth of its time."
     ),
+    "slower_share": (
+        "Share of a projection's draws in which the case is slower than the fastest that fits, "
+        "of those projected with it; blank for the fastest itself, and for measured rows."
+    ),
 }

@@ -128,6 +128,7 @@ class Record:
     hidden: int | None = None
     heads: int | None = None
     exposed_gb_per_s: float | None = None
+    slower_share: float | None = None
 
     @property
     def effort_label(self) -> str:

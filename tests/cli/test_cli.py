@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -100,12 +100,17 @@ FLAGS = {
     "evidence": ["--baselines", "--margin", "BASE", "RUN"],
     "plot": [
         "--baselines",
+        "--facet",
+        "--format",
         "--gpus",
         "--json",
+        "--kind",
+        "--metric",
         "--out",
         "--page",
         "--strategy",
         "--workload",
+        "--x",
         "-g",
         "-s",
         "-w",
@@ -514,7 +519,7 @@ def test_where_plots_go(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert taken.code == UNFIT
     assert f"cannot write to {tmp_path / 'file'}" in taken.err
 
-    def noted(sheets: Mapping[str, Sheet], folder: Path) -> list[Path]:
+    def noted(sheets: Mapping[str, Sheet], folder: Path, _: Sequence[str]) -> list[Path]:
         return [folder / name for name in sheets]
 
     monkeypatch.setattr(figure, "save_all", noted)
@@ -537,7 +542,7 @@ def test_a_reader_of_plot_that_goes_away_is_no_error(
 ) -> None:
     """As of other commands (tests/processes/test_terminals.py): the exit code alone says it."""
     monkeypatch.chdir(place)
-    monkeypatch.setattr(figure, "save_all", lambda sheets, folder: [folder / "a.png"])
+    monkeypatch.setattr(figure, "save_all", lambda sheets, folder, formats: [folder / "a.png"])
     reading, writing = os.pipe()
     os.close(reading)
     with contextlib.suppress(BrokenPipeError), os.fdopen(writing, "w") as nobody:

@@ -1,13 +1,11 @@
 """Bars in clusters: a cluster for each number of ranks, a stack of bars in it for each strategy.
 
-Each strategy has one fixed colour everywhere, from a palette that the colour-blind can tell apart
-(Okabe and Ito); its options and its mesh are a pattern over the colour. A case that did not finish
-is a hatched sliver with its status; a time of noisy launches says so above its bar.
+A case that did not finish is a hatched sliver with its status; a time of noisy launches says so
+above its bar.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -19,19 +17,6 @@ from matplotlib.axes import Axes
 from spbench.analysis.compare_strategies import Line
 from spbench.report import units
 
-COLOURS = {
-    "dsp": "#0072B2",
-    "ulysses": "#E69F00",
-    "megatron-sp": "#009E73",
-    "megatron-tp": "#44AA99",
-    "rsa": "#CC79A7",
-    "ring": "#56B4E9",
-    "kv-gather": "#D55E00",
-    "attention-2d": "#882255",
-    "usp": "#332288",
-}
-MORE_COLOURS = ("#F0E442", "#000000", "#999999")
-HATCHES = ("..", "\\\\\\", "oo", "++", "--")
 FILL = 0.92
 """Share of its place that a bar is wide."""
 NOISY_HEIGHT = 0.5
@@ -80,18 +65,19 @@ def draw_stacks(
         )
         for line in lines
     ]
+    ax.set_xlim(-0.6, len(ranks) - 0.4)
     _draw_measured(ax, [(at, stack) for at, _, stack in placed if stack], width)
     _mark_failed(ax, [(at, line) for at, line, stack in placed if stack is None], width)
     ax.set_xticks(range(len(ranks)), [str(n) for n in ranks])
-    ax.set_xlim(-0.6, len(ranks) - 0.4)
     ax.set_ylim(bottom=0)
-    ax.yaxis.set_major_formatter(_short)
+    ax.yaxis.set_major_formatter(short)
     ax.set(xlabel="ranks", ylabel=unit)
 
 
 def _draw_measured(ax: Axes, stacks: Sequence[tuple[float, Stack]], width: float) -> None:
     """Bars, whiskers and levels of the stacks at these places."""
     bars = [(at, *bar) for at, stack in stacks for bar in stack.placed]
+    ax.use_sticky_edges = False  # a bar of no height on others is no edge
     if bars:
         x, bottoms, heights, looks = zip(*bars, strict=True)
         each: dict[str, Any] = {name: [look[name] for look in looks] for name in looks[0]}
@@ -118,35 +104,21 @@ def _mark_failed(ax: Axes, failed: Sequence[tuple[float, Line]], width: float) -
     if failed:
         look: dict[str, Any] = {"color": "white", "edgecolor": "grey", "hatch": "xxx"}
         ax.bar([at for at, _ in failed], 0.06, width * FILL, transform=across, **look)
+    slot = 72 * width * ax.bbox.width / ax.figure.dpi / np.ptp(ax.get_xlim())
     for at, line in failed:
         label = line.status if line.status != "ok" else "not measured"
         ax.text(
-            at, 0.08, label, rotation=90, ha="center", va="bottom", fontsize=8, transform=across
+            at,
+            0.08,
+            label,
+            rotation=90,
+            ha="center",
+            va="bottom",
+            fontsize=min(8, max(5, slot)),
+            transform=across,
         )
 
 
-def _short(value: float, _: object = None) -> str:
+def short(value: float, _: object = None) -> str:
     """A tick's figure in at most six characters or so."""
     return f"{value:,.5g}" if abs(value) < 1e5 else units.count_of(value)
-
-
-def colour(strategy: str) -> str:
-    """A strategy's own colour, also with options; a stranger's depends on its name alone."""
-    name = re.split("[: ]", strategy, maxsplit=1)[0]
-    return COLOURS.get(name, MORE_COLOURS[sum(map(ord, name)) % len(MORE_COLOURS)])
-
-
-def fill(strategy: str) -> dict[str, Any]:
-    """The look of a strategy's bar."""
-    return {
-        "color": colour(strategy),
-        "hatch": hatch(strategy),
-        "edgecolor": "white",
-        "linewidth": 0,
-    }
-
-
-def hatch(strategy: str) -> str:
-    """A pattern over the strategy's colour, which distinguishes its options and its mesh."""
-    options = "".join(re.split("([: ])", strategy, maxsplit=1)[2:])
-    return HATCHES[sum(map(ord, options)) % len(HATCHES)] if options else ""

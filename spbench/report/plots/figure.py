@@ -1,4 +1,4 @@
-"""A figure: a heading, a legend, a grid of panels, a caption; and its files, PNG and SVG.
+"""A figure: a heading, a legend, a grid of panels, a caption; and its files: PNG, SVG, PDF.
 
 Places are in inches and worked out before anything is drawn: labels have short figures, texts
 are wrapped to their width. Measuring what was drawn would take longer than drawing it.
@@ -16,16 +16,17 @@ import textwrap
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
-from spbench.report.plots.bars import colour, hatch
+from spbench.report.plots.legend import handles_of
+from spbench.report.plots.looks import LineLook
 from spbench.worker.parent_death import die_with_parent
 
 PANELS = 12
@@ -51,11 +52,13 @@ STYLE = {
     "text.hinting": "none",
     "svg.hashsalt": "spbench",
 }
-KINDS: Mapping[str, Mapping[str, Any]] = {
+FORMATS: Mapping[str, Mapping[str, Any]] = {
     "png": {"pil_kwargs": {"compress_level": 3}},
     "svg": {"metadata": {"Date": None}},
+    "pdf": {"metadata": {"CreationDate": None}},
 }
 """Options by the ending of a file: a PNG of level 3 takes half the time of level 6."""
+USUAL = ("png", "svg")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,10 @@ class Sheet:
     caption: str
     strategies: Sequence[str] = ()
     """Strategies in the legend."""
+    lines: Mapping[str, LineLook] = field(default_factory=dict)
+    """Lines with markers in the legend, by name."""
+    has_projected: bool = False
+    """The legend says how a projected case looks."""
     label_width: float = 0.65
     """Inches of the labels left of a panel."""
     end_width: float = 0.1
@@ -76,7 +83,9 @@ class Sheet:
     """Labels in a panel, each of which needs some height."""
 
 
-def save_all(sheets: Mapping[str, Sheet], folder: Path) -> list[Path]:
+def save_all(
+    sheets: Mapping[str, Sheet], folder: Path, formats: Sequence[str] = USUAL
+) -> list[Path]:
     """Writes every sheet under its name, two at a time; returns the paths in order.
 
     The processes are forked, so that they need not load matplotlib again; not where a thread could
@@ -85,11 +94,16 @@ def save_all(sheets: Mapping[str, Sheet], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     stems = [folder / name for name in sheets]
     if sys.platform != "linux" or threading.active_count() > 1:
-        return [path for pair in map(save, sheets.values(), stems) for path in pair]
+        return [
+            path
+            for item in zip(sheets.values(), stems, strict=True)
+            for path in save(*item, formats)
+        ]
     fork = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(PROCESSES, fork, _begin, (os.getpid(),)) as pool:
         # The last sheet takes longest, so it is begun first. An error drops those not yet begun.
-        drawn = list(pool.map(save, reversed(list(sheets.values())), reversed(stems)))
+        each = partial(save, formats=formats)
+        drawn = list(pool.map(each, reversed(list(sheets.values())), reversed(stems)))
     return [path for pair in reversed(drawn) for path in pair]
 
 
@@ -101,13 +115,13 @@ def _begin(parent: int) -> None:
     die_with_parent(parent)
 
 
-def save(sheet: Sheet, stem: Path) -> list[Path]:
-    """Draws the sheet and writes a file of each kind; returns their paths."""
-    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in KINDS]
+def save(sheet: Sheet, stem: Path, formats: Sequence[str] = USUAL) -> list[Path]:
+    """Draws the sheet and writes a file of each format; returns their paths."""
+    paths = [stem.with_name(f"{stem.name}.{name}") for name in formats]
     with mpl.rc_context(STYLE):  # type: ignore[arg-type]
         figure = draw(sheet)
-        for path, options in zip(paths, KINDS.values(), strict=True):
-            figure.savefig(path, **options)
+        for path, name in zip(paths, formats, strict=True):
+            figure.savefig(path, **FORMATS[name])
     return paths
 
 
@@ -124,8 +138,9 @@ def draw(sheet: Sheet) -> Figure:
     titles = [_wrapped(title, across, TITLE) for title in sheet.panels]
     caption = _wrapped(sheet.caption, width - 0.2, SMALL)
     title_height = (1 + max(title.count("\n") for title in titles)) * TITLE * LINE + 0.1
-    names = _columns_of(sheet.strategies, width - left - right)
-    legend_height = math.ceil(len(sheet.strategies) / names) * 0.2 + 0.1
+    handles = handles_of(sheet.strategies, sheet.lines, has_projected=sheet.has_projected)
+    names = _columns_of(list(handles), width - left - right)
+    legend_height = math.ceil(len(handles) / names) * 0.2 + 0.1
     top = 0.12 + (1 + heading.count("\n")) * HEADING * LINE + legend_height
     bottom = 0.55 + (1 + caption.count("\n")) * SMALL * LINE
     gap = title_height + 0.5
@@ -148,8 +163,10 @@ def draw(sheet: Sheet) -> Figure:
         _place(ax, title, labels, is_left=i % columns == 0, is_lowest=i + columns >= count)
     at = left / width
     figure.text(at, 1 - 0.12 / height, heading, size=HEADING, weight="bold", va="top")
-    if sheet.strategies:
-        _legend(figure, sheet.strategies, names, (at, 1 - (top - legend_height) / height))
+    if handles:
+        corner = (at, 1 - (top - legend_height) / height)
+        items = [*handles.values()], [*handles]
+        figure.legend(*items, loc="upper left", bbox_to_anchor=corner, ncols=names)
     figure.text(0.1 / width, 0.06 / height, caption, size=SMALL, color="#444444", va="bottom")
     return figure
 
@@ -166,16 +183,6 @@ def _place(
         ax.set_ylabel("")
     if not is_lowest:
         ax.set_xlabel("")
-
-
-def _legend(
-    figure: Figure, strategies: Sequence[str], columns: int, corner: tuple[float, float]
-) -> None:
-    patches = [
-        Patch(facecolor=colour(name), hatch=hatch(name), edgecolor="white", linewidth=0)
-        for name in strategies
-    ]
-    figure.legend(patches, strategies, loc="upper left", bbox_to_anchor=corner, ncols=columns)
 
 
 def _wrapped(text: str, width: float, size: float) -> str:

@@ -9,8 +9,8 @@ from functools import partial
 from matplotlib.axes import Axes
 
 from spbench.analysis.history import Series
-from spbench.report.plots.bars import colour
 from spbench.report.plots.figure import PANELS, Sheet
+from spbench.report.plots.looks import colour
 
 BAD = "#C00000"
 ENDS = ((min, "low"), (max, "high"))

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas
@@ -20,8 +22,9 @@ from numpy.typing import NDArray
 from spbench.analysis.comparable import in_panels
 from spbench.analysis.launches import launches_by, launches_side_by_side
 from spbench.report import units
-from spbench.report.plots.bars import colour
-from spbench.results.iterations import steps_by_row
+from spbench.report.plots.figure import Sheet
+from spbench.report.plots.looks import colour
+from spbench.results.iterations import read_samples, steps_by_row
 from spbench.results.reading import records_of
 from spbench.results.record import Record
 from spbench.text import counted
@@ -82,6 +85,26 @@ def times_by_panel(
         )
         panels.setdefault(panel, []).append(times)
     return panels
+
+
+def launch_sheet(rows: pandas.DataFrame, run: Path, about: str) -> tuple[Sheet, list[str]]:
+    """The figure of iterations, and sentences about samples that are lost."""
+    samples = read_samples(run, set(rows["case"]))
+    lost = []
+    if torn := samples.attrs["torn"]:
+        lost.append(f"samples are torn or damaged in {counted(torn, 'place')}")
+    if damaged := samples.attrs["damaged"]:
+        lost.append(f"{counted(damaged, 'line')} of the samples left out: not a sample")
+    panels = times_by_panel(rows, samples)
+    return Sheet(
+        heading="Every iteration against its case's step time",
+        panels={title: partial(launch_rows, cases=cases) for title, cases in panels.items()},
+        caption=f"{about} · slowest rank; lines: step times of launches; "
+        f"rings: more than {OUTLIER:.0f} scaled MADs from the launch's median",
+        label_width=0.3 + 0.066 * max(map(len, rows["strategy"])),
+        end_width=0.4,
+        rows=max(map(len, panels.values())),
+    ), lost
 
 
 def outliers(ms: Figures) -> NDArray[np.bool_]:

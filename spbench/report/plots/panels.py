@@ -16,26 +16,31 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from spbench.analysis.compare import MARGIN, limits_of
 from spbench.analysis.compare_strategies import Line
-from spbench.report.plots.bars import Stack, colour, draw_stacks, fill, hatch
+from spbench.report.plots.bars import Stack, draw_stacks
+from spbench.report.plots.looks import colour, fill, hatch
 
 PHASE_SHADES = {"forward": 1.0, "backward": 0.6, "gradients": 0.3}
 MIB = 2**20
+LIMIT_SHOWN = 4
+"""A limit of more times the axis is only said: bars would be slivers."""
 
 
 def _tokens(line: Line) -> Stack | None:
     value, step, whisker = line.tokens_per_s, line.step_ms, None
     if value is None:
         return None
-    if step is not None and line.launches >= 2:
+    if step is not None and (line.launches >= 2 or line.kind == "projected"):
         slow, fast = value * step.mean / step.high, value * step.mean / step.low
         whisker = max(0.0, value - slow), max(0.0, fast - value)  # equal launches: rounding
-    return Stack(bars=[(value, fill(line.strategy))], whisker=whisker, is_noisy=line.is_noisy)
+    return Stack(
+        bars=[(value, fill(line.strategy, line.kind))], whisker=whisker, is_noisy=line.is_noisy
+    )
 
 
 def _peak(line: Line) -> Stack | None:
     if line.peak_allocated_bytes is None:
         return None
-    return Stack(bars=[(line.peak_allocated_bytes / MIB, fill(line.strategy))])
+    return Stack(bars=[(line.peak_allocated_bytes / MIB, fill(line.strategy, line.kind))])
 
 
 def _phases(line: Line) -> Stack:
@@ -62,7 +67,7 @@ def _parts(line: Line) -> Stack | None:
     look = {"color": "white", "hatch": "////", "edgecolor": colour(line.strategy), "linewidth": 0.8}
     exposed_ms = max(line.exposed_comm_ms or 0.0, 0.0)
     return Stack(
-        bars=[(line.compute_ms, fill(line.strategy)), (exposed_ms, look)],
+        bars=[(line.compute_ms, fill(line.strategy, line.kind)), (exposed_ms, look)],
         levels=[line.step_ms.mean] if line.step_ms else [],
         is_noisy=line.is_noisy,
     )
@@ -70,8 +75,27 @@ def _parts(line: Line) -> Stack | None:
 
 throughput = partial(draw_stacks, stack_of=_tokens, unit="tokens / s, all ranks")
 """Tokens per second of all ranks together; the whisker is the launches' interval, or range."""
-memory = partial(draw_stacks, stack_of=_peak, unit="MiB allocated")
-"""Peak of allocated memory, the largest rank."""
+
+
+def memory(ax: Axes, lines: Sequence[Line]) -> None:
+    """Peak of allocated memory, the largest rank, and what a device has, if the rows know it."""
+    draw_stacks(ax, lines, _peak, "MiB allocated")
+    limit = min((x.memory_limit_bytes / MIB for x in lines if x.memory_limit_bytes), default=None)
+    if limit is None:
+        return
+    top = ax.get_ylim()[1]
+    text = f"limit of a device: {limit:,.5g} MiB"
+    if limit < LIMIT_SHOWN * top:
+        ax.set_ylim(top=max(top, 1.12 * limit))
+        ax.axhline(limit, color="#C00000", lw=1.1, ls=(0, (5, 2)))
+        place, data = (1.0, limit), ax.get_yaxis_transform()
+    else:
+        ax.set_ylim(top=1.12 * top)
+        place, data = (1.0, 0.93), ax.transAxes
+        text += ", far above"
+    ax.text(*place, text, color="#C00000", size=7, ha="right", va="bottom", transform=data)
+
+
 sent_bytes = partial(draw_stacks, stack_of=_phases, unit="MiB")
 """Counted bytes by phase; a black line is the prediction of the phases up to it."""
 step_split = partial(draw_stacks, stack_of=_parts, unit="ms")

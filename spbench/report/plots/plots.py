@@ -7,51 +7,52 @@ figure is one page of its panels; a run of many workloads has several pages.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas
 
-from spbench.analysis.compare import MARGIN
-from spbench.analysis.compare_strategies import Line
+from spbench.analysis.strategy_line import Line
+from spbench.report.plots.bar_sheets import (
+    DRAWINGS,
+    HAS,
+    bar_sheet,
+    caption,
+    overview_sheet,
+    ratio_sheet,
+    unique,
+)
+from spbench.report.plots.curve_sheets import PARETO, curve_panels, curve_sheet
 from spbench.report.plots.figure import PANELS, Sheet
-from spbench.report.plots.iterations_plot import (
-    OUTLIER,
-    launch_rows,
-    measured_cases,
-    times_by_panel,
-)
-from spbench.report.plots.panels import (
-    compared,
-    label,
-    memory,
-    ratios,
-    sent_bytes,
-    step_split,
-    throughput,
-)
-from spbench.results.iterations import has_samples, read_samples
-from spbench.text import counted
+from spbench.report.plots.iterations_plot import launch_sheet, measured_cases
+from spbench.report.plots.panels import compared
+from spbench.report.plots.points import Asked, label_of
+from spbench.report.plots.winners import winners_panels, winners_sheet
+from spbench.results.iterations import has_samples
+from spbench.results.run_json import read_run
+from spbench.text import did_you_mean
 
-DRAWINGS: dict[str, tuple[Callable[..., None], str]] = {
-    "throughput": (throughput, "Throughput"),
-    "memory": (memory, "Peak memory of a rank"),
-    "sent_bytes": (
-        sent_bytes,
-        "Sent by one rank in a step: forward, backward, gradients (dark to light); "
-        "predicted (lines)",
-    ),
-    "step_split": (
-        step_split,
-        "Compute (solid), exposed communication (hatched), the whole step (line)",
-    ),
+KINDS = {
+    "overview": "step, bytes, throughput and memory of one workload on a page",
+    "scaling": "throughput over ranks with the ideal line, strong and weak",
+    "throughput": "tokens a second as bars",
+    "ratios": "how much longer than the reference, with intervals",
+    "step_split": "compute and exposed communication",
+    "sent_bytes": "bytes by phase against the formula",
+    "memory": "peak memory of a rank, against the limit",
+    "pareto": "throughput against memory",
+    "winners": "the fastest strategy by size and ranks",
+    "launches": "every iteration of every launch",
 }
-"""Functions that draw the cases of a panel into axes, and the headings of their figures."""
-SHARE_BACKEND = "fake"
-SHARE_DRAWINGS = ("memory", "step_split")
-"""Figures of a share of one GPU, which has no step and sends nothing."""
+USUAL = ("memory", "sent_bytes", "step_split", "ratios", "launches")
+"""Figures that are drawn unasked, besides the overview of one panel, and throughput or scaling."""
+HEADING = "Throughput over ranks, and the ideal of the best (dotted)"
+PARETO_HEADING = "Throughput of a rank against its memory; numbers: ranks along the first line"
+Made = tuple[Mapping[str, Any], Callable[[Mapping[str, Any], str], Sheet]]
+"""What is drawn in each panel of a figure, by title; and what makes a sheet of some of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,124 +63,137 @@ class Page:
     remarks: Sequence[str]
 
 
-def page_of(lines: Sequence[Line], frame: pandas.DataFrame, run: Path, number: int = 1) -> Page:
-    """The figures that the run has data for. Raises ValueError if it has fewer pages."""
-    drawn = {
-        name: [line for line in lines if name in SHARE_DRAWINGS or line.kind == "measured"]
-        for name in DRAWINGS
-    }
-    drawn["ratios"] = [line for line in lines if compared(line)]
-    panels = {name: _unique(line.panel for line in these) for name, these in drawn.items()}
+def page_of(
+    lines: Sequence[Line],
+    frame: pandas.DataFrame,
+    run: Path,
+    number: int = 1,
+    kinds: Sequence[str] = (),
+    asked: Asked | None = None,
+) -> Page:
+    """The figures of ``kinds``, or those that the run has most to say with.
+
+    Raises ValueError if it has fewer pages, and for a kind, metric, x or facet that is not known.
+    """
+    lines = _with_limits(lines, frame, run)
+    wanted = [_known(kind) for kind in kinds]
+    if asked is not None and not {"scaling"} & {*wanted}:
+        if wanted:
+            raise ValueError("--metric, --x and --facet are of the kind scaling")
+        wanted = ["scaling"]
+    made = _made(lines, frame, wanted or _usual(lines), asked or Asked())
     launches = measured_cases(frame if has_samples(run) else frame.head(0))
-    panels["launches"] = _unique(launches["panel"])
-    pages = max(math.ceil(len(titles) / PANELS) for titles in panels.values())
+    if not wanted or "launches" in wanted:
+        made["launches"] = dict.fromkeys(unique(launches["panel"])), None  # type: ignore[assignment]
+    if not any(panels for panels, _ in made.values()):
+        raise ValueError(f"the run has nothing to draw for {', '.join(wanted)}")
+    pages = max(math.ceil(len(panels) / PANELS) for panels, _ in made.values())
     if number > pages:
         raise ValueError(f"--page {number}: the last page is {pages}")
-    shown = {name: titles[PANELS * (number - 1) :][:PANELS] for name, titles in panels.items()}
-    about = caption(frame)
-    sheets = {}
-    for name, these in drawn.items():
-        by_panel = {title: [x for x in these if x.panel == title] for title in shown[name]}
-        if by_panel:
-            sheets[name] = (_ratios if name == "ratios" else partial(_sheet, name))(by_panel, about)
-    remarks = [_left_out(panels, number, pages)] if pages > 1 else []
-    if shown["launches"]:
-        rows = launches[launches["panel"].isin(shown["launches"])]
-        sheets["launches"], lost = _launches(rows, run, about)
-        remarks += lost
+    about, sheets = caption(frame), {}
+    real = frame[frame["kind"] != "projected"]
+    measured = caption(real) if len(real) else about
+    remarks = [_left_out(made, number, pages)] if pages > 1 else []
+    for name, (panels, sheet_of) in made.items():
+        shown = dict(list(panels.items())[PANELS * (number - 1) :][:PANELS])
+        if shown and name == "launches":
+            rows = launches[launches["panel"].isin(shown)]
+            sheets[name], lost = launch_sheet(rows, run, measured)
+            remarks += lost
+        elif shown:
+            sheet = sheet_of(shown, about)
+            sheets[name] = sheet if sheet.has_projected else sheet_of(shown, measured)
     suffix = f"-page{number}" if number > 1 else ""
     return Page(sheets={name + suffix: sheet for name, sheet in sheets.items()}, remarks=remarks)
 
 
-def _unique(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
-
-
-def _sheet(name: str, panels: Mapping[str, Sequence[Line]], about: str) -> Sheet:
-    drawing, heading = DRAWINGS[name]
-    shown = [line for lines in panels.values() for line in lines]
-    return Sheet(
-        heading=heading,
-        panels={title: partial(drawing, lines=lines) for title, lines in panels.items()},
-        strategies=_unique(line.strategy for line in shown),
-        caption=f"{about} · {whiskers(shown)}" if name == "throughput" else about,
+def _known(kind: str) -> str:
+    if kind in KINDS:
+        return kind
+    raise ValueError(
+        " ".join(filter(None, [f"--kind {kind}: no such figure.", did_you_mean(kind, [*KINDS])]))
+        + f"\n  There are {', '.join(KINDS)}."
     )
 
 
-def _ratios(panels: Mapping[str, Sequence[Line]], about: str) -> Sheet:
-    """The forest plot of lines that have a ratio."""
-    lines = [line for lines in panels.values() for line in lines]
-    are_open = all(not line.to_reference or line.to_reference.low is None for line in lines)
-    spread = "" if are_open else " · lines: 95 % intervals"
-    return Sheet(
-        heading=f"Against {lines[0].reference}: {_kind_of_ratios(lines)}",
-        panels={title: partial(ratios, lines=lines) for title, lines in panels.items()},
-        caption=f"{about}{spread} · band: within {MARGIN:.0%}; hollow: no significant difference",
-        label_width=0.3 + 0.066 * max(len(label(line)) for line in lines),
-        rows=max(map(len, panels.values())) + 1,
-    )
+def _usual(lines: Sequence[Line]) -> list[str]:
+    """An overview where one panel is all; curves in place of bars where ranks grow."""
+    ranks: dict[str, set[int]] = {}
+    for line in lines:
+        ranks.setdefault(line.panel, set()).add(line.ranks)
+    first = ["overview"] * (len(ranks) == 1)
+    grows = any(len(counts) > 1 for counts in ranks.values())
+    return [*first, "scaling" if grows else "throughput", *USUAL]
 
 
-def _kind_of_ratios(lines: Sequence[Line]) -> str:
-    """Times of launches that ran in one round have a ratio of their own."""
-    paired = {line.to_reference.paired for line in lines if line.to_reference is not None}
-    if paired == {True}:
-        return "ratios of the launches of each round"
-    return "ratios of mean step times" if paired == {False} else "ratios of rounds, or of means"
+def _made(
+    lines: Sequence[Line],
+    frame: pandas.DataFrame,
+    kinds: Sequence[str],
+    asked: Asked,
+) -> dict[str, Made]:
+    """What each figure draws, but for launches."""
+
+    def by_panel(of_kind: Callable[[Line], bool]) -> dict[str, list[Line]]:
+        drawn = [line for line in lines if of_kind(line)]
+        return {
+            title: [x for x in drawn if x.panel == title]
+            for title in unique(x.panel for x in drawn)
+        }
+
+    def curves(asked: Asked, heading: str) -> Made:
+        stepping = [line for line in lines if line.kind != "one_gpu_share"]
+        panels = curve_panels(stepping, frame, asked) if stepping else {}
+        return panels, partial(curve_sheet, heading=heading)
+
+    made: dict[str, Made] = {}
+    for kind in kinds:
+        if kind in DRAWINGS:
+            panels = by_panel(lambda line, kind=kind: line.kind in HAS[kind])  # type: ignore[misc]
+            made[kind] = panels, partial(bar_sheet, name=kind)
+        elif kind == "overview":
+            panels = by_panel(lambda _: True)
+            made[kind] = ({title: panels[title] for title in [*panels][:1]}, overview_sheet)
+        elif kind == "ratios":
+            made[kind] = by_panel(compared), ratio_sheet
+        elif kind == "winners":
+            made[kind] = winners_panels(lines, frame), winners_sheet
+        elif kind == "pareto":
+            made[kind] = curves(PARETO, PARETO_HEADING)
+        elif kind == "scaling":
+            name, heading = "scaling", HEADING
+            if not asked.is_default:
+                y, x = label_of(asked.metric), label_of(asked.x)
+                heading = f"{y[0].upper()}{y[1:]}, over {x}"
+                parts = [asked.metric, "over", asked.x]
+                name = "-".join(parts + ["by", asked.facet] * (asked.facet != "workload"))
+            made[name] = curves(asked, heading)
+    return made
 
 
-def _launches(rows: pandas.DataFrame, run: Path, about: str) -> tuple[Sheet, list[str]]:
-    """The figure of iterations, and sentences about samples that are lost."""
-    samples = read_samples(run, set(rows["case"]))
-    lost = []
-    if torn := samples.attrs["torn"]:
-        lost.append(f"samples are torn or damaged in {counted(torn, 'place')}")
-    if damaged := samples.attrs["damaged"]:
-        lost.append(f"{counted(damaged, 'line')} of the samples left out: not a sample")
-    panels = times_by_panel(rows, samples)
-    return Sheet(
-        heading="Every iteration against its case's step time",
-        panels={title: partial(launch_rows, cases=cases) for title, cases in panels.items()},
-        caption=f"{about} · slowest rank; lines: step times of launches; "
-        f"rings: more than {OUTLIER:.0f} scaled MADs from the launch's median",
-        label_width=0.3 + 0.066 * max(map(len, rows["strategy"])),
-        end_width=0.4,
-        rows=max(map(len, panels.values())),
-    ), lost
+def _with_limits(lines: Sequence[Line], frame: pandas.DataFrame, run: Path) -> list[Line]:
+    """The lines with the memory of the GPUs that they were measured on."""
+    gpus = read_run(run).get("gpus") or []
+    sizes = [
+        gpu["memory_bytes"] for gpu in gpus if isinstance(gpu, dict) and gpu.get("memory_bytes")
+    ]
+    if not sizes or set(frame["device"]) != {"cuda"}:
+        return list(lines)
+    return [
+        replace(line, memory_limit_bytes=line.memory_limit_bytes or min(sizes)) for line in lines
+    ]
 
 
-def _left_out(panels: Mapping[str, Sequence[str]], number: int, pages: int) -> str:
+def _left_out(made: Mapping[str, Made], number: int, pages: int) -> str:
     """The panels that are drawn, and how to see others."""
     drawn = []
-    for name, these in (("panels", next(iter(panels.values()))), ("launches", panels["launches"])):
-        last = min(PANELS * number, len(these))
+    counts = {name: len(panels) for name, (panels, _) in made.items()}
+    most = max(count for name, count in counts.items() if name != "launches" or len(counts) == 1)
+    for of, count in (("panels", most), ("panels of launches", counts.get("launches", 0))):
+        last = min(PANELS * number, count)
         if last > PANELS * (number - 1):
-            of = "panels" if name == "panels" else f"panels of {name}"
-            drawn.append(f"{of} {PANELS * (number - 1) + 1} to {last} of {len(these)}")
+            drawn.append(f"{of} {PANELS * (number - 1) + 1} to {last} of {count}")
     return (
         f"drawn are {', '.join(drawn)}; others with --page (1 to {pages}), "
         "or choose with --workload, --strategy, --gpus"
     )
-
-
-def whiskers(lines: Sequence[Line]) -> str:
-    """Meaning of the whiskers, which cases of one launch lack."""
-    if max((line.launches for line in lines), default=0) < 2:
-        return "one launch: no confidence interval"
-    return "whiskers: 95 % intervals of the launches; of two launches their range"
-
-
-def caption(frame: pandas.DataFrame) -> str:
-    """Run, device, torch and dtype of what is drawn, and whether it was quick or noisy."""
-    first = frame.iloc[0]
-
-    def each(name: str) -> str:
-        return ", ".join(value for value in frame[name].unique() if value)
-
-    backend = each("backend").replace(SHARE_BACKEND, "nothing sent")
-    machine = [each("gpu") or first["device"], backend, f"torch {each('torch')}"]
-    noisy = int((frame["noisy"] != "").sum())
-    doubts = [f"{noisy} of {counted(len(frame), 'launch')} noisy"] if noisy else []
-    doubts += ["quick"] if (frame["effort"] == "quick").any() else []
-    parts = [f"run {first['run_id']}", *machine, each("dtype"), each("mode"), *doubts]
-    return " · ".join(filter(None, parts))

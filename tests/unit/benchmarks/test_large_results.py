@@ -50,7 +50,7 @@ def test_it_is_shown_and_drawn(large: ModuleType, tmp_path: Path) -> None:
     )
     assert {Path(path).name for path in done.out.split()} == {
         f"{name}-page2.{kind}"
-        for name in ("throughput", "memory", "sent_bytes", "step_split", "ratios", "launches")
+        for name in ("scaling", "memory", "sent_bytes", "step_split", "ratios", "launches")
         for kind in ("png", "svg")
     }
 
@@ -69,7 +69,7 @@ def test_several_processes_draw_what_one_does(large: ModuleType, tmp_path: Path)
         for path in save(sheet, tmp_path / "alone" / name)
     ]
     assert [path.name for path in alone] == [path.name for path in drawn]
-    assert len(alone) == 12
+    assert len(alone) == 14
     for one, other in zip(drawn, alone, strict=True):
         assert one.read_bytes() == other.read_bytes()
 

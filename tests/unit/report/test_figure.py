@@ -107,7 +107,7 @@ def test_a_large_run_has_pages(tmp_path: Path) -> None:
     records = a_run(2 * PANELS + 1, ranks=(2,))
     with_samples(tmp_path, records)
     pages = {page: sheets(tmp_path, records, page) for page in (1, 2, 3)}
-    for figure in (*plots.DRAWINGS, "launches"):
+    for figure in ("memory", "sent_bytes", "step_split", "throughput", "launches"):
         seen = [
             title
             for page, drawn in pages.items()
@@ -130,7 +130,10 @@ def test_twelve_panels_are_one_page(tmp_path: Path) -> None:
     """All panels are drawn, so there is no remark."""
     records = a_run(PANELS, ranks=(2,))
     made = plots.page_of(lines_of(records), frame_of(records), tmp_path)
-    assert (list(made.sheets), made.remarks) == ([*plots.DRAWINGS, "ratios"], [])
+    assert (list(made.sheets), made.remarks) == (
+        ["throughput", "memory", "sent_bytes", "step_split", "ratios"],
+        [],
+    )
 
 
 def test_colours_in_the_legend_are_of_the_strategies_on_the_sheet(tmp_path: Path) -> None:
@@ -138,4 +141,5 @@ def test_colours_in_the_legend_are_of_the_strategies_on_the_sheet(tmp_path: Path
     made = sheets(tmp_path, a_run(3))
     shown = {name: sheet.strategies for name, sheet in made.items()}
     assert shown.pop("ratios") == ()  # its rows are labelled
+    assert shown.pop("scaling") == ()  # its lines are labelled
     assert {tuple(strategies) for strategies in shown.values()} == {tuple(STRATEGIES)}

@@ -17,7 +17,6 @@ from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_hex
 
 from spbench.report.plots import plots
-from spbench.report.plots.bars import colour
 from spbench.report.plots.figure import save_all
 from spbench.report.plots.iterations_plot import (
     HALF_ROW,
@@ -26,6 +25,7 @@ from spbench.report.plots.iterations_plot import (
     outliers,
     times_by_panel,
 )
+from spbench.report.plots.looks import colour
 from spbench.results.reading import frame_of
 from spbench.results.record import Record
 from spbench.workload.case import Case

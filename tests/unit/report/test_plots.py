@@ -20,8 +20,8 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import Rectangle
 
 from spbench.analysis.compare_strategies import Line
-from spbench.report.plots import bars as look
-from spbench.report.plots import panels, plots
+from spbench.report.plots import bar_sheets, panels, plots
+from spbench.report.plots import looks as look
 from spbench.report.plots.figure import STYLE, Sheet, save_all
 from spbench.report.plots.figure import draw as draw_sheet
 from spbench.report.plots.panels import ratios
@@ -59,7 +59,7 @@ RUN = [
 ]
 
 Drawing = Callable[[Axes, Sequence[Line]], None]
-DRAWINGS: list[Drawing] = [drawing for drawing, _ in plots.DRAWINGS.values()]
+DRAWINGS: list[Drawing] = [drawing for drawing, _ in bar_sheets.DRAWINGS.values()]
 
 
 def draw(records: list[Record], folder: Path, page: int = 1) -> list[Path]:
@@ -84,7 +84,7 @@ def test_every_figure_is_written_twice(tmp_path: Path) -> None:
     """Each figure is PNG and SVG in a new folder, and names strategies, run and failures."""
     folder = tmp_path / "deep" / "plots"
     paths = draw(RUN, folder)
-    names = ("throughput", "memory", "sent_bytes", "step_split", "ratios")
+    names = ("overview", "scaling", "memory", "sent_bytes", "step_split", "ratios")
     assert [path.name for path in paths] == [
         f"{n}.{kind}" for n in names for kind in ("png", "svg")
     ]
@@ -239,20 +239,25 @@ def test_bars_do_not_cover_each_other(ax: Axes) -> None:
 
 def test_the_caption_says_where_figures_come_from() -> None:
     """The caption has run, device, torch, dtype, and the meaning of the whiskers."""
-    text = plots.caption(frame_of(RUN))
+    text = bar_sheets.caption(frame_of(RUN))
     for word in ("run a run", "cpu", "torch 9.9", "float32", "train"):
         assert word in text
-    assert "Some GPU" in plots.caption(frame_of([replace(RUN[0], gpu="Some GPU")]))
+    assert "Some GPU" in bar_sheets.caption(frame_of([replace(RUN[0], gpu="Some GPU")]))
     doubtful = frame_of([replace(RUN[0], noisy="others", effort="quick"), RUN[0]])
-    assert "1 of 2 launches noisy · quick" in plots.caption(doubtful)
+    assert "1 of 2 launches noisy · quick" in bar_sheets.caption(doubtful)
     mixed = lines_of([*RUN, *(measured("ulysses", 5.0, launch=n) for n in range(3))])
-    assert "95 % intervals of the launches; of two launches their range" in plots.whiskers(mixed)
-    assert plots.whiskers(lines_of(RUN[:1])) == "one launch: no confidence interval"
+    assert "95 % intervals of the launches; of two launches their range" in bar_sheets.whiskers(
+        mixed
+    )
+    assert bar_sheets.whiskers(lines_of(RUN[:1])) == "one launch: no confidence interval"
 
 
 def test_whiskers_are_named_where_they_are_drawn(tmp_path: Path) -> None:
     """Times with a spread have them, bars of bytes, memory and a split step do not."""
-    for run, names in ((RUN, ["throughput"]), (compared(9.0, 9.2, 8.9), ["throughput", "ratios"])):
+    for run, names in (
+        (RUN, ["overview", "scaling"]),
+        (compared(9.0, 9.2, 8.9), ["overview", "throughput", "ratios"]),
+    ):
         sheets = plots.page_of(lines_of(run), frame_of(run), tmp_path).sheets
         assert [name for name, sheet in sheets.items() if "95 %" in sheet.caption] == names
 

@@ -1,0 +1,91 @@
+"""What stands at the edges of a panel of curves: names at the right, crosses at the bottom.
+
+A name stands at the height of its curve's last point, or as near as there is room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from matplotlib.axes import Axes
+
+from spbench.report.plots import looks
+from spbench.report.plots.curve import Curve
+
+ROW = 8.5 / 72
+"""Inches of a row of crosses."""
+GAP = 10.8 / 72
+"""Inches from a name to the next."""
+MOST_FAILED = 6
+"""Crosses above each other; more are a number."""
+
+
+def rows_of_failed(curves: Sequence[Curve], every_x: Sequence[float]) -> int:
+    """Crosses above each other, where there are most."""
+    counts = (sum(at == x for curve in curves for at, _ in curve.failed) for x in every_x)
+    return min(MOST_FAILED, max(counts, default=0))
+
+
+def mark_failed(ax: Axes, curves: Sequence[Curve], every_x: Sequence[float], row: float) -> None:
+    """A cross in the strategy's colour for each case without a figure, above each other."""
+    across = ax.get_xaxis_transform()
+    for x in every_x:
+        failed = [(c, why) for c in curves for at, why in c.failed if at == x]
+        shown = failed if len(failed) <= MOST_FAILED else failed[: MOST_FAILED - 1]
+        for i, (curve, why) in enumerate(shown):
+            height = (i + 0.6) * row
+            own = curve.look.colour
+            ax.plot([x], [height], "x", color=own, markersize=4.5, mew=1.4, transform=across)
+            _aside(ax, x, height, why)
+        if len(failed) > len(shown):
+            _aside(ax, x, (len(shown) + 0.6) * row, f"and {len(failed) - len(shown)} more")
+
+
+def _aside(ax: Axes, x: float, height: float, text: str) -> None:
+    ax.annotate(
+        text,
+        (x, height),
+        (4.5, 0),
+        xycoords=ax.get_xaxis_transform(),
+        textcoords="offset points",
+        size=6,
+        color="#555555",
+        va="center",
+    )
+
+
+def label_ends(ax: Axes, curves: Sequence[Curve], row: float) -> None:
+    """Each name at the right edge, at the height of its last point or as near as there is room."""
+    to_axes = ax.transAxes.inverted()
+    ends = []
+    for curve in curves:
+        last = (curve.x[-1], curve.y[-1]) if curve.x else None
+        height = to_axes.transform(ax.transData.transform(last))[1] if last else 0.0
+        ends.append((float(height), last, curve))
+    ends.sort(key=lambda end: end[0])
+    for place, (_, last, curve) in zip(_apart([end[0] for end in ends], row), ends, strict=True):
+        own = curve.look.colour
+        style = {"arrowstyle": "-", "color": looks.lighter(own, 0.5), "lw": 0.7, "shrinkB": 2}
+        ax.annotate(
+            curve.label if last else f"{curve.label} (none)",
+            last or (1.0, place),
+            (1.03, place),
+            xycoords="data" if last else "axes fraction",
+            textcoords="axes fraction",
+            arrowprops=style if last else None,
+            color=looks.darker(own),
+            size=7.5,
+            va="center",
+        )
+
+
+def _apart(heights: Sequence[float], gap: float) -> Iterator[float]:
+    """The heights, which ascend, moved as little as they must to be ``gap`` apart and below 1."""
+    placed: list[float] = []
+    for height in heights:
+        placed.append(max(height, placed[-1] + gap) if placed else max(height, 0.0))
+    top = 1.0
+    for i in reversed(range(len(placed))):
+        placed[i] = min(placed[i], top)
+        top = placed[i] - gap
+    return iter(placed)

@@ -1,0 +1,179 @@
+"""Which curves share a panel: scaling, strong and weak, any metric over any x, memory's price.
+
+Cases of the same work on several numbers of ranks are strong scaling. Those on one number each,
+whose tokens grow with the ranks, are weak scaling: it is seen in the rows, nobody says it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pandas
+
+from spbench.analysis.comparable import SHAPE
+from spbench.analysis.strategy_line import Line
+from spbench.report.plots import looks
+from spbench.report.plots import points as of
+from spbench.report.plots.curve import Curve, CurvePanel
+from spbench.report.plots.curves import draw_curves
+from spbench.report.plots.figure import Sheet
+from spbench.report.plots.points import AXIS, KINDS, MIB, Asked
+
+PARETO = Asked(metric="tokens_per_s_per_rank", x="peak_allocated_bytes")
+MOST_LABELS = 14
+"""Curves that are named at their ends; more have a legend."""
+MOST_TICKS = 7
+WIDE = 4
+"""Panels that have room for labels at their right."""
+IDEAL = {"tokens_per_s": 1.0, "step_ms": -1.0, "tokens_per_s_per_rank": 0.0}
+"""Power of the ranks that the metric of an ideal strategy follows at the same work."""
+WEAK_IDEAL = {**IDEAL, "step_ms": 0.0}
+CASE = ("workload", "batch", *SHAPE[2:], *KINDS)
+
+
+def curve_panels(
+    lines: Sequence[Line], frame: pandas.DataFrame, asked: Asked
+) -> dict[str, CurvePanel]:
+    """The panels by their titles. Raises ValueError for a metric, x or facet that is not known."""
+    table = of.points(lines, frame, [asked.metric])
+    axes = [name for name in map(str, table) if name.startswith(AXIS)]
+    case = [CASE[0], *axes, *CASE[1:]]
+    x, facet = (of.column_named(name, table) for name in (asked.x, asked.facet))
+    offered = ["ranks", "tokens", "batch", *axes]
+    if x not in offered and x not in table:
+        try:
+            table = of.points(lines, frame, [asked.metric, x])
+        except ValueError:
+            words = ", ".join(name.removeprefix(AXIS) for name in offered)
+            raise ValueError(f"--x {x}: use {words}, or a figure such as step_ms") from None
+    if facet not in (known := [*case, "strategy", "ranks", "tokens"]):
+        words = ", ".join(name.removeprefix(AXIS) for name in known)
+        raise ValueError(f"--facet {facet}: use {words}")
+    bound = {"tokens": [*axes, "batch", "tokens"]}.get(x, [x])
+    moves = x if x in offered else "ranks"
+    fixed = [name for name in (*case, "ranks") if name not in (*bound, moves)]
+    made = {}
+    for title, rows, own, ideals in _grouped(table, fixed, x, facet):
+        curves = list(_curves(rows, own, x, asked.metric))
+        made[title] = CurvePanel(
+            curves=curves,
+            x=of.label_of(x),
+            y=of.label_of(asked.metric),
+            has_ticks_at_points=x in offered and rows[x].nunique() <= MOST_TICKS,
+            ideal=ideals.get(asked.metric) if x == "ranks" and facet == "workload" else None,
+        )
+    return made
+
+
+def _grouped(
+    table: pandas.DataFrame, fixed: Sequence[str], x: str, facet: str
+) -> Iterator[tuple[str, pandas.DataFrame, list[str], Mapping[str, float]]]:
+    """Title, rows, columns that tell a panel's curves apart, and the ideal of each panel."""
+    if facet != "workload":
+        key = list(dict.fromkeys([facet, *KINDS]))
+        yield from _panels(table, key, ["strategy", *fixed], "", IDEAL)
+    elif x != "ranks":
+        yield from _panels(table, fixed, ["strategy"], "", IDEAL)
+    else:
+        is_alone = table.groupby("panel")["ranks"].transform("nunique") == 1
+        weak = table[is_alone].assign(tokens_of_a_rank=table["tokens"] / table["ranks"])
+        key = [name for name in fixed if name != "batch" and not name.startswith(AXIS)]
+        grown = weak.groupby([*key, "tokens_of_a_rank"], dropna=False)["ranks"].transform("nunique")
+        is_weak = (grown > 1).reindex(table.index, fill_value=False)
+        strong = table[~is_alone] if (~is_alone).any() or is_weak.any() else table
+        for panel, rows in strong.groupby("panel", sort=False):
+            yield f"same work: {panel}", rows, ["strategy"], IDEAL
+        yield from _panels(
+            weak[grown > 1],
+            [key[0], "tokens_of_a_rank", *key[1:]],
+            ["strategy"],
+            "work grows with the ranks: ",
+            WEAK_IDEAL,
+        )
+
+
+def _panels(
+    table: pandas.DataFrame,
+    key: Sequence[str],
+    own: Sequence[str],
+    before: str,
+    ideals: Mapping[str, float],
+) -> Iterator[tuple[str, pandas.DataFrame, list[str], Mapping[str, float]]]:
+    for values, rows in table.groupby(list(key), sort=False, dropna=False):
+        title = of.title_of(dict(zip(key, values, strict=True)))
+        yield before + title, rows, [name for name in own if name not in key], ideals
+
+
+def _curves(rows: pandas.DataFrame, own: Sequence[str], x: str, metric: str) -> Iterator[Curve]:
+    """A curve for each combination of the columns ``own`` that differ in the panel."""
+    varying = [c for c in own if rows[c].nunique(dropna=False) > 1] or [own[0]]
+    further = [c for c in varying if c != "strategy"] if "strategy" in own else varying
+    scales = [MIB if name.endswith("_bytes") else 1 for name in (x, metric)]
+    groups = rows.groupby(varying, sort=False, dropna=False)
+    numbers: dict[str, int] = {}
+    along = "ranks" if x.endswith(("_bytes", "_ms")) or "_per_" in x else x
+    for number, (_, group) in enumerate(groups):
+        these = group.sort_values(along)
+        first = these.iloc[0]
+        strategy, words = first["strategy"], _words(first, further)
+        if "strategy" in own:
+            look = looks.line_look(strategy, numbers.setdefault(words, len(numbers)))
+        else:
+            look = looks.shade_look(strategy, number, len(groups))
+        ys = these[metric].astype(float) / scales[1]
+        xs = these[x].astype(float) / scales[0]
+        is_good = ys.notna() & xs.notna()
+        spreads = [of.spread_of(metric, times) for times in these["times"][is_good]]
+        good = ys[is_good].tolist()
+        yield Curve(
+            label=", ".join(filter(None, [strategy if "strategy" in own else "", words]))
+            or first["workload"],
+            look=look,
+            is_projected=first["kind"] == "projected",
+            x=xs[is_good].tolist(),
+            y=good,
+            low=[max(0.0, y - y * low) for y, (low, _) in zip(good, spreads, strict=True)],
+            high=[max(0.0, y * high - y) for y, (_, high) in zip(good, spreads, strict=True)],
+            noisy=these["is_noisy"][is_good].tolist(),
+            texts=[f"{n}" for n in these["ranks"][is_good]] if along != x and number == 0 else (),
+            failed=[
+                (at, "not measured" if status == "ok" else status)
+                for at, status in zip(xs[~is_good], these["status"][~is_good], strict=True)
+                if not math.isnan(at)
+            ],
+        )
+
+
+def _words(row: pandas.Series[Any], columns: Sequence[str]) -> str:
+    return ", ".join(filter(None, (of.words_of(column, row[column]) for column in columns)))
+
+
+def curve_sheet(panels: Mapping[str, CurvePanel], about: str, heading: str) -> Sheet:
+    """Panels of curves, named at their ends where there is room, else by a legend."""
+    curves = [curve for panel in panels.values() for curve in panel.curves]
+    most = max(len(panel.curves) for panel in panels.values())
+    has_labels = len(panels) <= WIDE and most <= MOST_LABELS
+    longest = max(len(curve.label) for curve in curves)
+    notes = ["bars: 95 % intervals, or ranges of fewer than three launches"] * any(
+        any(curve.low) or any(curve.high) for curve in curves if not curve.is_projected
+    )
+    notes += ["of projected steps 90 % intervals"] * any(
+        any(curve.low) for curve in curves if curve.is_projected
+    )
+    notes += ["ring: noisy launches"] * any(any(curve.noisy) for curve in curves)
+    notes += ["cross: no figure, and why"] * any(curve.failed for curve in curves)
+    return Sheet(
+        heading=heading,
+        panels={
+            title: partial(draw_curves, panel=panel, has_labels=has_labels)
+            for title, panel in panels.items()
+        },
+        caption=" · ".join([about, *notes]),
+        lines={} if has_labels else {curve.label: curve.look for curve in curves},
+        has_projected=any(panel.is_projected for panel in panels.values()),
+        rows=most + 8 if has_labels else 0,
+        end_width=0.35 + 0.062 * longest if has_labels else 0.15,
+    )

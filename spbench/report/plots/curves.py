@@ -1,0 +1,141 @@
+"""Curves: a line with markers for each strategy, its interval, and what did not finish.
+
+Scaling is the throughput over ranks; throughput against memory has a figure for its x, too, and
+names the ranks at each point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from spbench.report.plots import looks
+from spbench.report.plots.bars import short
+from spbench.report.plots.curve import Curve, CurvePanel
+from spbench.report.plots.curve_edges import GAP, ROW, label_ends, mark_failed, rows_of_failed
+
+SMALL = 6.5
+
+
+def draw_curves(ax: Axes, panel: CurvePanel, *, has_labels: bool) -> None:
+    """Curves of a panel; ``has_labels``: named at their ends, not in a legend."""
+    every_x = sorted({x for c in panel.curves for x in (*c.x, *(at for at, _ in c.failed))})
+    every_y = [y for c in panel.curves for y in c.y]
+    is_log = _is_log(every_x) and all(y > 0 for y in every_y)
+    if is_log:
+        ax.set(xscale="log", yscale="log" if every_y else "linear")
+    if panel.is_projected:
+        ax.patch.set(hatch=looks.PROJECTED_HATCH, edgecolor="#EEEEEE", linewidth=0)
+    for curve in panel.curves:
+        _draw(ax, curve)
+    if panel.ideal is not None:
+        _draw_ideal(ax, panel.curves, every_x, panel.ideal)
+    rows = rows_of_failed(panel.curves, every_x)
+    inches = ax.bbox.height / ax.figure.dpi
+    _set_limits(ax, every_x, every_y, (rows + 0.5) * ROW / inches if rows else 0.0)
+    mark_failed(ax, panel.curves, every_x, ROW / inches)
+    _set_ticks(ax, every_x if panel.has_ticks_at_points else None, is_log=is_log)
+    ax.grid(color="#E5E5E5", lw=0.5)
+    ax.set(xlabel=panel.x, ylabel=panel.y)
+    if has_labels:
+        label_ends(ax, panel.curves, GAP / inches)
+
+
+def _draw(ax: Axes, curve: Curve) -> None:
+    own = curve.look.colour
+    tone = looks.lighter(own, 0.6) if curve.is_projected else own
+    look: dict[str, Any] = {
+        "color": tone,
+        "marker": curve.look.marker,
+        "linestyle": curve.look.dashes,
+        "markersize": 5,
+        "lw": 1.3,
+    }
+    ends = np.array([curve.low, curve.high])
+    if ends.any():
+        ax.errorbar(curve.x, curve.y, yerr=ends, capsize=2.5, elinewidth=0.9, **look)
+    elif curve.x:
+        ax.plot(curve.x, curve.y, **look)
+    noisy = [
+        (x, y) for x, y, is_noisy in zip(curve.x, curve.y, curve.noisy, strict=True) if is_noisy
+    ]
+    if noisy:
+        ax.plot(*zip(*noisy, strict=True), "o", mfc="none", mec="black", mew=0.9, markersize=10)
+    for x, y, text in zip(curve.x, curve.y, curve.texts, strict=False):
+        _beside(ax, (x, y), text, (4, 3), "left")
+
+
+def _beside(
+    ax: Axes, place: tuple[float, float], text: str, away: tuple[int, int], side: str
+) -> None:
+    ax.annotate(text, place, away, textcoords="offset points", size=SMALL, color="#555555", ha=side)
+
+
+def _draw_ideal(ax: Axes, curves: Sequence[Curve], every_x: Sequence[float], power: float) -> None:
+    """From the best strategy on the fewest ranks on, as that would go on without communication."""
+    firsts = [(c.x[0], c.y[0]) for c in curves if c.x]
+    if len(every_x) < 2 or not firsts:
+        return
+    start = min(x for x, _ in firsts)
+    best = (min if power < 0 else max)(y for x, y in firsts if x == start)
+    x = np.geomspace(start, every_x[-1], 33)
+    y = best * (x / start) ** power
+    ax.plot(x, y, color="#888888", lw=0.9, ls=(0, (1, 1.5)), zorder=1)
+    middle = len(x) // 2
+    _beside(
+        ax,
+        (x[middle], y[middle]),
+        "ideal",
+        (-3, 3) if power >= 0 else (3, 3),
+        "right" if power >= 0 else "left",
+    )
+
+
+def _is_log(every_x: Sequence[float]) -> bool:
+    """Whether each x is a power of two, or they reach far."""
+    if len(every_x) < 2 or every_x[0] <= 0:
+        return False
+    return every_x[-1] >= 8 * every_x[0] or all(np.log2(x) % 1 == 0 for x in every_x)
+
+
+def _set_limits(ax: Axes, every_x: Sequence[float], every_y: Sequence[float], below: float) -> None:
+    """A part ``below`` of the height is kept free under the points."""
+    if not every_y:
+        ax.set(ylim=(0, 1), yticks=[])
+    low, high = ax.get_ylim()
+    if ax.get_yscale() == "log":
+        ax.set_ylim(low * (low / high) ** (below / (1 - below)), high)
+    else:
+        low = min(0.0, low)
+        ax.set_ylim(low - (high - low) * below / (1 - below), high)
+    if len(every_x) > 1 and ax.get_xscale() == "log":
+        room = (every_x[-1] / every_x[0]) ** 0.06
+        ax.set_xlim(every_x[0] / room, every_x[-1] * room)
+    elif every_x:
+        room = 0.06 * (every_x[-1] - every_x[0]) or 0.5 * abs(every_x[0]) or 1.0
+        ax.set_xlim(every_x[0] - room, every_x[-1] + room)
+
+
+def _set_ticks(ax: Axes, at: Sequence[float] | None, *, is_log: bool) -> None:
+    if ax.get_yscale() == "log":
+        low, high = ax.get_ylim()
+        subs = (1.0, 2.0, 5.0) if high < 300 * low else (1.0,)
+        ax.yaxis.set_major_locator(
+            LogLocator(subs=subs) if high > 8 * low else MaxNLocator(5, steps=[1, 2, 5, 10])
+        )
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(FuncFormatter(short))
+    if at is not None:
+        ax.set_xticks(at, [f"{x:g}" for x in at])
+    elif is_log:
+        low, high = ax.get_xlim()
+        ax.xaxis.set_major_locator(
+            LogLocator(subs=(1.0, 2.0, 5.0)) if high < 100 * low else LogLocator()
+        )
+    else:
+        ax.xaxis.set_major_locator(MaxNLocator(6))

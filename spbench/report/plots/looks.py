@@ -1,0 +1,123 @@
+"""How a strategy looks: one colour and one marker everywhere, its options a pattern.
+
+Colours are of a palette that the colour-blind can tell apart (Okabe and Ito, Tol). Options and mesh
+are a hatch over the colour, or the dashes of a line. What is projected is lighter, and hatched.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib import colormaps
+from matplotlib.colors import to_hex, to_rgb
+
+COLOURS = {
+    "dsp": "#0072B2",
+    "ulysses": "#E69F00",
+    "megatron-sp": "#009E73",
+    "megatron-tp": "#44AA99",
+    "rsa": "#CC79A7",
+    "ring": "#56B4E9",
+    "kv-gather": "#D55E00",
+    "attention-2d": "#882255",
+    "usp": "#332288",
+}
+MARKERS = dict(zip(COLOURS, "os^v*DPXh", strict=True))
+MORE_COLOURS = ("#F0E442", "#000000", "#999999")
+MORE_MARKERS = "<>pdH8"
+HATCHES = ("..", "\\\\\\", "oo", "++", "--", "||", "**")
+DASHES: tuple[Any, ...] = (
+    *((0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)), (0, (2, 1))),
+    *((0, (8, 2)), (0, (4, 1, 1, 1, 1, 1)), (0, (6, 1, 2, 1))),
+)
+PROJECTED = "projected, not measured"
+PROJECTED_HATCH = "////"
+
+
+def colour(strategy: str) -> str:
+    """A strategy's own colour, also with options; a stranger's depends on its name alone."""
+    name = _name(strategy)
+    return COLOURS.get(name, MORE_COLOURS[sum(map(ord, name)) % len(MORE_COLOURS)])
+
+
+def marker(strategy: str) -> str:
+    """A strategy's own marker, also with options."""
+    name = _name(strategy)
+    return MARKERS.get(name, MORE_MARKERS[sum(map(ord, name)) % len(MORE_MARKERS)])
+
+
+def hatch(strategy: str) -> str:
+    """A pattern over the strategy's colour, which distinguishes its options and its mesh."""
+    options = _options(strategy)
+    return HATCHES[_number(options, len(HATCHES))] if options else ""
+
+
+def dashes(strategy: str) -> Any:
+    """The style of a strategy's line: solid without options."""
+    options = _options(strategy)
+    return DASHES[_number(options, len(DASHES))] if options else "solid"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineLook:
+    """How a line with markers looks."""
+
+    colour: str
+    marker: str
+    dashes: Any
+
+
+def line_look(strategy: str, number: int = 0) -> LineLook:
+    """A strategy's own look; its further lines have a ``number`` from 1 on, and other dashes."""
+    style = DASHES[(number - 1) % len(DASHES)] if number else dashes(strategy)
+    return LineLook(colour=colour(strategy), marker=marker(strategy), dashes=style)
+
+
+def shade_look(strategy: str, number: int, count: int) -> LineLook:
+    """One of ``count`` lines of the same strategy, in tones from dark to light."""
+    tone = to_hex(colormaps["viridis"](0.9 * number / max(count - 1, 1)))
+    return LineLook(colour=tone, marker=marker(strategy), dashes=dashes(strategy))
+
+
+def fill(strategy: str, kind: str = "measured") -> dict[str, Any]:
+    """The look of a strategy's bar."""
+    if kind == "projected":
+        return projected_fill(strategy)
+    return {
+        "color": colour(strategy),
+        "hatch": hatch(strategy),
+        "edgecolor": "white",
+        "linewidth": 0,
+    }
+
+
+def projected_fill(strategy: str) -> dict[str, Any]:
+    """The look of what was not measured: a light tone, hatched in the strategy's colour."""
+    own = colour(strategy)
+    return {"color": lighter(own), "hatch": PROJECTED_HATCH, "edgecolor": own, "linewidth": 0}
+
+
+def lighter(shown: str, share: float = 0.35) -> tuple[float, ...]:
+    """A colour with so much of it over white."""
+    return tuple(1 - share * (1 - part) for part in to_rgb(shown))
+
+
+def darker(shown: str) -> tuple[float, ...]:
+    """A colour that can be read as text on white."""
+    return tuple(0.72 * part for part in to_rgb(shown))
+
+
+def _name(strategy: str) -> str:
+    return re.split("[: ]", strategy, maxsplit=1)[0]
+
+
+def _options(strategy: str) -> str:
+    return "".join(re.split("([: ])", strategy, maxsplit=1)[2:])
+
+
+def _number(options: str, count: int) -> int:
+    """A number below ``count`` that an option keeps in every run."""
+    return zlib.crc32(options.encode()) % count

@@ -1,0 +1,112 @@
+"""Every kind of figure is drawn of runs that hold anything a figure may meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.example_rows import lines_of, row
+from helpers.plotted_runs import TWENTY, projected_of, run_of
+
+from spbench.report.plots import looks, plots
+from spbench.report.plots.figure import Sheet, save
+from spbench.report.plots.points import Asked
+from spbench.results.reading import frame_of
+from spbench.results.record import Record
+
+BLANK = [name for name in vars(row()) if name.endswith(("_ms", "_per_s", "_per_rank", "_bytes"))]
+BLANK += [name for name in vars(row()) if name.startswith(("sent_bytes", "predicted_bytes"))]
+RUNS: dict[str, Callable[[], list[Record]]] = {
+    "all": lambda: run_of() + projected_of(),
+    "one": lambda: run_of(("dsp",), (2,)),
+    "twenty": lambda: run_of(TWENTY, (1, 8, 16), launches=2),
+    "failed": lambda: [row(x.strategy, status="crash", reason="x") for x in run_of(launches=1)],
+    "blank": lambda: [replace(x, **dict.fromkeys(BLANK)) for x in run_of(launches=1)],
+}
+
+
+def drawn(
+    records: list[Record], folder: Path, *kinds: str, asked: Asked | None = None
+) -> dict[str, Sheet]:
+    made = plots.page_of(lines_of(records), frame_of(records), folder, 1, kinds, asked)
+    return dict(made.sheets)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", RUNS)
+def test_every_kind_is_drawn(name: str, tmp_path: Path) -> None:
+    """No run, however little of it succeeded, ends the drawing, nor makes matplotlib warn."""
+    kinds = [kind for kind in plots.KINDS if kind != "launches"]
+    sheets = drawn(RUNS[name](), tmp_path, *kinds)
+    assert {"overview", "scaling", "memory", "pareto", "winners"} <= set(sheets)
+    for kind, sheet in sheets.items():
+        (path,) = save(sheet, tmp_path / kind, ("svg",))
+        text = path.read_text()
+        is_mixed = name == "all" and kind not in ("overview", "sent_bytes")
+        assert (looks.PROJECTED in text) == (is_mixed and kind != "ratios"), kind
+        assert ("projected on hgx-h100: not measured" in sheet.caption) == (
+            is_mixed and kind != "ratios"
+        ), kind
+
+
+def test_work_that_grows_with_the_ranks_is_weak_scaling(tmp_path: Path) -> None:
+    """Cases on one number of ranks each, with equal tokens a rank, share a panel."""
+    records = [x for n in (1, 2, 4) for x in run_of(("dsp",), (n,), (1024 * n,))]
+    (title,) = drawn(records, tmp_path, "scaling")["scaling"].panels
+    assert title.startswith("work grows with the ranks: dsp-720m (65,536 tokens a rank")
+    (title,) = drawn(run_of(("dsp",)), tmp_path, "scaling")["scaling"].panels
+    assert title.startswith("same work: dsp-720m")
+
+
+def test_any_figure_over_any_column(tmp_path: Path) -> None:
+    """Panels are of what stays the same; a facet names another column."""
+    records = run_of(("dsp", "rsa"), (2, 4), (512, 1024))
+    asked = Asked(metric="step_ms", x="space")
+    sheets = drawn(records, tmp_path, asked=asked)
+    assert list(sheets) == ["step_ms-over-space"]
+    assert len(sheets["step_ms-over-space"].panels) == 2
+    by_strategy = drawn(records, tmp_path, asked=Asked(facet="strategy"))
+    assert [title.split(",")[0] for title in next(iter(by_strategy.values())).panels] == [
+        "dsp",
+        "rsa",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "asked", "said"),
+    [
+        (("winner",), None, "Did you mean 'winners'"),
+        ((), Asked(metric="step"), "there is no figure 'step'"),
+        ((), Asked(x="length"), "--x length: use ranks, tokens, batch, time, space"),
+        ((), Asked(facet="colour"), "--facet colour: use workload, time, space"),
+        (("memory",), Asked(x="batch"), "are of the kind scaling"),
+    ],
+)
+def test_what_is_not_known_is_said(
+    kinds: tuple[str, ...], asked: Asked | None, said: str, tmp_path: Path
+) -> None:
+    """With what works."""
+    with pytest.raises(ValueError, match="^.*" + said.replace("?", "[?]")):
+        drawn(run_of(("dsp",), (2,)), tmp_path, *kinds, asked=asked)
+
+
+def test_the_winner_is_told_apart_or_light(tmp_path: Path) -> None:
+    """By the launches' verdict; a projected winner by the draws, and only of what fits."""
+    records = run_of(ranks=(8,)) + projected_of(ranks=(8,), memory_limit_bytes=2**33)
+    measured, projected = (
+        panel.keywords["panel"].cells[0]  # type: ignore[attr-defined]
+        for panel in drawn(records, tmp_path, "winners")["winners"].panels.values()
+    )
+    assert (measured.strategy, measured.is_projected, measured.is_sure) == ("dsp", False, True)
+    assert (projected.strategy, projected.is_projected) == ("", True)
+    assert "too large" in projected.text
+
+
+def test_options_of_a_strategy_have_looks_of_their_own() -> None:
+    """One colour and marker, other hatches and dashes."""
+    names = [f"usp:{option}" for option in ("ulysses=2", "ulysses=4", "ulysses=8", "across=ring")]
+    assert len({looks.colour(name) for name in names}) == 1
+    assert len({looks.hatch(name) for name in names}) == 4
+    assert len({str(looks.dashes(name)) for name in names}) == 4
