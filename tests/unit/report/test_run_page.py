@@ -87,7 +87,7 @@ def test_figures_are_told_apart(varied: tuple[str, Page]) -> None:
     """Each figure of the run is there, in words, too; what it refers to is its own."""
     html, page = varied
     figures = re.findall(r'<figure id="figure-(\w+)">(.*?)</figure>', html, re.DOTALL)
-    assert [name for name, _ in figures][:2] == ["throughput", "memory"]
+    assert [name for name, _ in figures][:2] == ["scaling", "memory"]
     assert "launches" in dict(figures)
     for name, figure in figures:
         used = re.findall(r'(?:href="#|url\(#)([^")]+)', figure)
