@@ -18,12 +18,11 @@ from spbench.analysis.compare import MARGIN, Comparison, compare_side_by_side
 from spbench.analysis.launches import CaseRows, Cases, Launches
 from spbench.results.link_report import LinkReport
 from spbench.results.record import Record
+from spbench.results.step_time import MUCH
 from spbench.workload.traffic import OPS
 
 BOUND = 0.5
 """Share of a step that a link-bound strategy waits at least."""
-MUCH = 0.1
-"""Share of a step below which waiting is not worth a warning, and may be noise."""
 LOW = 0.25
 """Share of the links' rate below which there is a warning."""
 

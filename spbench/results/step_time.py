@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 TRIMMED = 10
 """One part in so many is left out at each end of a launch's times."""
+MUCH = 0.1
+"""Share of a step below which waiting is not worth a warning or a rate, and may be noise."""
 
 
 def typical(times: Sequence[float]) -> float:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from spbench.analysis.waiting import MUCH
 from spbench.launch.cluster import placement_of
 from spbench.launch.launcher import LaunchResult
 from spbench.results.conditions import as_columns
 from spbench.results.sample import RowStatus, Sample
-from spbench.results.step_time import outer_deciles, typical
+from spbench.results.step_time import MUCH, outer_deciles, typical
 from spbench.results.variables import column_of
 from spbench.sweep.row_counts import counted_columns
 from spbench.worker.sampling import slowest, uncertainty_ms
