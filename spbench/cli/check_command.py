@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,13 @@ from spbench.analysis.findings import METRICS, Margins, Metric
 from spbench.analysis.verdict import LAUNCHES, MAX_SLOWDOWN
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
-from spbench.cli.selection import SELECTING, refuse_flags, request_of, selection_options
+from spbench.cli.selection import (
+    SELECTING,
+    refuse_flags,
+    repeated_flags,
+    request_of,
+    selection_options,
+)
 from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines
 from spbench.regression.accepting import apply_accepted
@@ -87,7 +93,7 @@ def command(ctx: click.Context, /, **flags: Any) -> int:
         launches=flags["launches"],
         deadlines=Deadlines(launch_s=flags["timeout"], hang_s=flags["hang_after"]),
     )
-    exports = _exports(flags, settings)
+    exports = _exports(ctx, settings)
     reason = _reason(flags)
     base_ref, baseline = flags["base_ref"], flags["baseline"]
     if (baseline is None) == (base_ref is None):
@@ -120,12 +126,15 @@ def _reason(flags: Mapping[str, Any]) -> str:
     return flags["accept"].strip()
 
 
-def _exports(flags: Mapping[str, Any], settings: CheckOptions) -> dict[Path, Export]:
+def _exports(ctx: click.Context, settings: CheckOptions) -> dict[Path, Export]:
     """The files to write, and their writers. Raises Failure where a file cannot be written."""
+    flags = ctx.params
     markdown_to, junit_to = flags["markdown_to"], flags["junit_to"]
     if markdown_to and junit_to and markdown_to.absolute() == junit_to.absolute():
         raise Failure(f"--markdown and --junit would both write {junit_to}; name two files")
-    as_markdown = partial(_markdown, settings=settings, run=flags["run"])
+    judged_as = repeated_flags(ctx, ("max_slowdown", "max_memory", "metrics", "baselines"))
+    again = [] if flags["run"] is None else [flags["run"], *judged_as]
+    as_markdown = partial(_markdown, settings=settings, again=again)
     wanted = ((markdown_to, as_markdown), (junit_to, partial(_junit, strict=flags["strict"])))
     exports: dict[Path, Export] = {file: export for file, export in wanted if file is not None}
     for file in exports:
@@ -134,12 +143,17 @@ def _exports(flags: Mapping[str, Any], settings: CheckOptions) -> dict[Path, Exp
 
 
 def _markdown(
-    checked: Checked, against: str, headline: str, *, settings: CheckOptions, run: Path | None
+    checked: Checked,
+    against: str,
+    headline: str,
+    *,
+    settings: CheckOptions,
+    again: Sequence[object],
 ) -> str:
-    """The check as a block for a pull request."""
+    """The check as a block for a pull request. ``again``: RUN and the flags that judged it."""
     sides = checked.origins()
-    again = [] if run is None else [quoted("spbench", "check", "--baseline", against, run)]
-    commands = [sides[1].command, *again]
+    commands = [sides[1].command]
+    commands += [quoted("spbench", "check", "--baseline", against, *again)] if again else []
     title = f"spbench check: {headline}"
     return block_of_changes(
         title, checked.judgement, sides, commands, settings.margins, settings.metrics

@@ -13,6 +13,7 @@ from spbench.analysis.findings import Margins
 from spbench.analysis.verdict import judged
 from spbench.cli import completion, options
 from spbench.cli.help_page import HelpPage
+from spbench.cli.selection import repeated_flags
 from spbench.report.pull_request import block_of_changes, block_of_run, changes_in_words
 from spbench.results.find_run import find_run, read_latest, reference_of, samples_of_turns
 from spbench.results.provenance import provenance
@@ -24,7 +25,10 @@ from spbench.text import quoted
 @click.argument("base", required=False, type=options.PATH, shell_complete=completion.runs)
 @options.percent_option("--margin", f"{MARGIN:.0%}", "Times that differ by less count as the same.")
 @options.baselines_option
-def command(run: Path, base: Path | None, margin: float, baselines: Path) -> None:
+@click.pass_context
+def command(
+    ctx: click.Context, /, run: Path, base: Path | None, margin: float, baselines: Path
+) -> None:
     """Print RUN, or RUN against BASE, as Markdown for a pull request.
 
     Each is a results directory, a CSV file or baseline:NAME. The block says what changed, by how
@@ -45,6 +49,7 @@ def command(run: Path, base: Path | None, margin: float, baselines: Path) -> Non
     judgement = judged(compare_runs(before, after, margins, samples=samples), margins)
     origins = provenance(found, before), provenance(head, after)
     measured = [f"{side.command}  # at {side.commit}" for side in origins if side.command]
-    again = [*measured, quoted("spbench", "evidence", run, base)]
+    judged_as = repeated_flags(ctx, ("margin", "baselines"))
+    again = [*measured, quoted("spbench", "evidence", run, base, *judged_as)]
     title = f"spbench evidence: {changes_in_words(judgement)}"
     click.echo(block_of_changes(title, judgement, origins, again, margins), nl=False)

@@ -9,14 +9,16 @@ GROUPS = {
     "What": (
         *("strategies", "workload", "workloads", "gpus", "ranks", "meshes", "settings", "dtype"),
         *("sweep", "small", "skip_invalid", "cluster", "baseline", "base_ref"),
-        *("metrics", "reference"),
+        *("metrics", "reference", "against"),
     ),
     "How it is measured": (
         *("launches", "quick", "share", "device", "seed", "peak_tflops", "timeout"),
-        *("hang_after", "max_time"),
+        *("hang_after", "max_time", "measure", "links"),
     ),
+    "What has to fit": ("memory", "reserve", "axes"),
     "What the cluster does": ("link_rate", "link_rates", "compiled", "kernel"),
     "What counts": ("margin", "max_slowdown", "max_memory", "strict", "allow_mismatch", "accept"),
+    "Logs of nccl-tests": ("logs", "onto", "level"),
     "Several machines": ("nnodes", "node_rank", "rdzv_endpoint", "join_timeout"),
     "Output": (
         *("out", "fresh", "adds", "verbose", "dry_run", "markdown_to", "junit_to", "baselines"),
@@ -41,9 +43,9 @@ EXAMPLES = {
     "history": ("history -s dsp -g 2", "history -w dsp-720m --out pictures"),
     "check": (
         "check --base-ref origin/main -s dsp -g 2",
-        "check --base-ref HEAD~1 --sweep ci-smoke --metrics memory,volume --markdown check.md",
+        "check --base-ref HEAD~1 --sweep ci-smoke --metrics memory,volume",
         "check --baseline main",
-        "check --baseline main results/after",
+        "check --baseline main results/after --markdown check.md",
     ),
     "verify": ("verify", "verify -s dsp -g 2,3 -w my-model.yaml"),
     "show": ("show dsp-720m -s dsp,ulysses", "show my-model.yaml -g 2,8"),

@@ -53,7 +53,13 @@ link_rate_option = click.option(
 @share_option
 @link_rate_option
 @click.option("--compiled", is_flag=True, help="Elementwise kernels fused, launches cheaper.")
-@click.option("--kernel", default="", help="Attention kernel.  [default: the cluster's first]")
+@click.option(
+    "--kernel",
+    metavar="NAME",
+    default="",
+    show_default=False,
+    help="Attention kernel.  [default: the cluster's first]",
+)
 @click.option(
     "--against",
     is_flag=False,

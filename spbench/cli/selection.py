@@ -165,3 +165,16 @@ def refuse_flags(ctx: click.Context, names: Sequence[str], why: str) -> None:
                 raise Failure(f"{max(param.opts, key=len)} {why}")
             case ParameterSource.ENVIRONMENT:
                 raise Failure(f"{ctx.auto_envvar_prefix}_{name.upper()} {why}")
+
+
+def repeated_flags(ctx: click.Context, names: Sequence[str]) -> list[str]:
+    """The flags among ``names`` that were given on the command line, as words to write again."""
+    words: list[str] = []
+    for param in ctx.command.params:
+        value = ctx.params.get(param.name or "")
+        if param.name in names and (
+            ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
+        ):
+            text = f"{100 * value:g}%" if isinstance(value, float) else str(value)
+            words += [max(param.opts, key=len), text]
+    return words

@@ -23,6 +23,7 @@ from spbench.report.strategy_table import (
     mark_notes,
     ranking_sentences,
 )
+from spbench.report.units import percent
 from spbench.results.provenance import Provenance, differences
 from spbench.text import counted
 
@@ -32,10 +33,14 @@ ALONE = (
 )
 """Columns of a run without another."""
 ORIGIN = ("commit", "machine", "libraries", "launches", "started")
-LEGEND = (
-    "Changes of times are ratios of launches with their 95 % interval; bold fails with margins of "
-    "{time:.1%} for time and {memory:.1%} for memory, where bytes and calls must be equal. "
+FIGURES = (
     "Bytes are what the busiest rank sends in a step; errors are relative, against one device."
+)
+LEGEND = (
+    "Arrows lead from base to head. A change of a time is the ratio of its launches with its 95 % "
+    "interval; bold fails with margins of {time} for time and {memory} for memory, where bytes and "
+    "calls must be equal. The culprit is the part of the step that makes up most of the change: "
+    "compute is the step without communication, exposed what communication adds to it. "
 )
 
 
@@ -57,7 +62,7 @@ def block_of_changes(
             *changes_part(judgement),
             ["**Accepted**", "", *markdown.bullets(known)] if known else [],
             _origins({f"base: {base.run}": base, f"head: {head.run}": head}),
-            [LEGEND.format(time=margins.time, memory=margins.memory)],
+            [LEGEND.format(time=percent(margins.time), memory=percent(margins.memory)) + FIGURES],
             ["**Not judged**", "", *markdown.bullets(left)] if left else [],
             _again(commands),
         ]
@@ -84,9 +89,12 @@ def changes_in_words(judgement: Judgement) -> str:
     better = [f for f in judgement.findings if f.verdict in ("faster", "fixed")]
     parts = {"worse": judgement.of("fail"), "better": better}
     words = [f"{name}: {listed_changes(them)}" for name, them in parts.items() if them]
-    if not words and not judgement.is_comparable:
+    if words:
+        return "; ".join(words)
+    if not judgement.is_comparable:
         return "not all of it can be compared"
-    return "; ".join(words) or "no change is shown"
+    open_ = judgement.of("undecided")
+    return f"time inconclusive in {counted(len(open_), 'case')}" if open_ else "no change is shown"
 
 
 def strategies_part(lines: Sequence[Line]) -> list[list[str]]:
@@ -97,7 +105,7 @@ def strategies_part(lines: Sequence[Line]) -> list[list[str]]:
     tables = tables_by_panel(Grid(columns=ALONE, rows=cells), [line.panel for line in lines])
     remarks = [*ranking_sentences(lines), *failures(lines), *gate_sentences(lines)]
     remarks += mark_notes(lines)
-    return [*tables, markdown.bullets(remarks), [LEGEND.partition(". ")[2]]]
+    return [*tables, markdown.bullets(remarks), [FIGURES]]
 
 
 def _remarks(changes: Sequence[CaseChange]) -> list[str]:
@@ -152,7 +160,7 @@ def _origins(sides: dict[str, Provenance]) -> list[str]:
 def _not_judged(changes: Sequence[CaseChange], metrics: Sequence[Metric]) -> list[str]:
     """What the verdict does not cover, and why."""
     why = {
-        "inconclusive": "its time is open: the interval holds both a change and none",
+        "inconclusive": "its time is inconclusive, for the reason below the table",
         "new": "there is nothing to compare it with",
         "missing": "it was not measured now",
         "failed as before": "it has no figures on either side",

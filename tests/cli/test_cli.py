@@ -414,9 +414,11 @@ def test_ranks_start_before_pandas_is_imported() -> None:
 
 @pytest.mark.parametrize("name", list(FLAGS))
 def test_the_help_of_a_command_needs_no_torch(tmp_path: Path, name: str) -> None:
-    """Each command explains each of its flags, with -h as with --help."""
+    """Each command explains each of its flags in a group and fits 80 columns, with -h."""
     done = spbench(tmp_path, name, "-h")
     assert (done.code, done.err) == (0, "")
+    assert "Other options" not in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
     assert [flag for flag in FLAGS[name] if flag[0] == "-" and flag not in done.out] == []
 
 

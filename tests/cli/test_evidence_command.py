@@ -131,6 +131,26 @@ def test_one_run_alone() -> None:
     assert "| launches | 5 of a case |" in done.stdout
 
 
+def test_a_time_that_is_open_is_no_headline_without_a_change() -> None:
+    """Nobody takes an interval that holds both a change and none for a time that is the same."""
+    few = [replace(each, noisy="others used 1.4 of 2 cores") for each in head(1.5)]
+    text = block(few)
+    assert text.startswith("### spbench evidence: time inconclusive in 1 case")
+    assert "- dsp on 2 ranks: time inconclusive: too many launches were disturbed" in text
+    assert block(head(1.0)).startswith("### spbench evidence: no change is shown")
+
+
+def test_the_commands_that_repeat_it_have_the_flags_that_judged_it() -> None:
+    """Margins, metrics and the folder of the baselines, for a reader who has only the block."""
+    last = block(head(1.1), "--margin", "5%").splitlines()[-2]
+    assert last == "$ spbench evidence after before --margin 5%"
+    assert spbench("baseline", "set", "main", "before", "--baselines", "b").exit_code == DONE
+    words = ("check", "--baseline", "main", "after", "--max-slowdown", "0.02", "--baselines", "b")
+    assert spbench(*words, "--markdown", "m.md").exit_code == REGRESSION
+    last = Path("m.md").read_text().splitlines()[-2]
+    assert last == "$ spbench check --baseline main after --max-slowdown 2% --baselines b"
+
+
 def test_a_run_that_is_not_there() -> None:
     """Exit 2 with the runs that are."""
     kept("mine", side("a"))
@@ -148,9 +168,10 @@ def test_what_a_check_does_not_judge_is_said_in_its_markdown() -> None:
     assert spbench(*words).exit_code == REGRESSION
     text = Path("m.md").read_text()
     _, _, left = text.partition("**Not judged**")
-    assert "- rsa on 2 ranks: its time is open" in left
+    assert "- rsa on 2 ranks: its time is inconclusive, for the reason below the table" in left
+    assert "- rsa on 2 ranks: time inconclusive: 5 launches of each" in text
     assert "- ulysses on 2 ranks: there is nothing to compare it with" in left
     assert "- memory, volume: left out by --metrics" in left
     assert "- dsp, rsa, ulysses: the gate was not run" in left
-    assert "margins of 3.0% for time and 1.0% for memory" in text
+    assert "margins of 3 % for time and 1 % for memory" in text
     assert SENT["gpu"] in text
