@@ -14,8 +14,14 @@ from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import choose_workload, rank_counts
 from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.report.live_line import loading_torch
-from spbench.report.projection_table import print_csv, show_projections, show_scores
+from spbench.report.projection_table import (
+    print_csv,
+    show_errors,
+    show_projections,
+    show_scores,
+)
 from spbench.report.tables import print_json
+from spbench.results.find_run import find_run
 from spbench.sweep.output_folder import output_folder
 from spbench.text import quoted
 
@@ -64,8 +70,9 @@ link_rate_option = click.option(
     "--against",
     is_flag=False,
     flag_value=PACKAGED,
-    metavar="[FILE|FOLDER]",
-    help="Score the projection on published measurements.  [default: configs/published/]",
+    metavar="[FILE|FOLDER|RUN]",
+    help="Score the projection on published measurements, or with --cluster on those of a run.  "
+    "[default: configs/published/]",
 )
 @click.option(
     "--out",
@@ -93,14 +100,19 @@ def command(
     """Project the step time of WORKLOAD on a cluster that is not at hand; nothing is measured.
 
     The strategy's own code runs on tensors without data; a cost model gives its kernels and
-    messages a time on the cluster. With --against it is scored on published measurements.
+    messages a time on the cluster. With --against it is scored on published measurements, or on
+    a run of the machine that --cluster describes.
     """
     if against is not None:
+        place = None if against == PACKAGED else Path(against)
+        if place is not None and cluster and not (workload or out or share):
+            return _against_run(place, cluster, as_json=as_json)
         if workload or cluster or out or share:
             raise Failure(
-                "--against names workloads and clusters itself; leave those, --out and --share"
+                "--against names workloads and clusters itself; leave those, --out and --share. "
+                "Only a run's folder needs the --cluster that its machine was calibrated as"
             )
-        return _against(None if against == PACKAGED else Path(against), as_json=as_json)
+        return _against(place, as_json=as_json)
     if workload is None or cluster is None or gpus is None:
         raise Failure(
             "name a workload, a cluster and numbers of ranks, as in "
@@ -116,10 +128,10 @@ def command(
     if share is not None and (compiled or kernel):
         raise Failure("--share measured kernels as they ran; leave out --compiled and --kernel")
     mode = Mode(compiled=compiled, attention_kernel=kernel)
-    place = cluster_at(cluster, link_rate)
-    shares = read_shares(share, place)
+    on = cluster_at(cluster, link_rate)
+    shares = read_shares(share, on)
     work_of = works(with_memory=True)
-    projected = list(project(chosen, place, names, ranks, mode, work_of, shares))
+    projected = list(project(chosen, on, names, ranks, mode, work_of, shares))
     if share is not None:
         asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
         click.echo(which_are_measured(projected, shares, asked), err=True)
@@ -131,7 +143,7 @@ def command(
     elif as_csv:
         print_csv(rows)
     else:
-        show_projections(rows, f"projected, not measured: {chosen.name} on {place.name}")
+        show_projections(rows, f"projected, not measured: {chosen.name} on {on.name}")
     return DONE if any(row["status"] == "ok" for row in rows) else SOME_FAILED
 
 
@@ -159,4 +171,18 @@ def _against(place: Path | None, *, as_json: bool) -> int:
         print_json({"groups": [group.data for group in groups], **total})
     else:
         show_scores([group.data for group in groups], total)
+    return DONE
+
+
+def _against_run(run: Path, cluster: str, *, as_json: bool) -> int:
+    """Prints measured steps of a run beside their projection to the cluster."""
+    with loading_torch():
+        from spbench.projection.hardware import find
+        from spbench.projection.own_run import beside, judged, measured
+    cases = beside(measured(find_run(run)), find(cluster))
+    rows, total = [each.data for each in cases], judged(cases)
+    if as_json:
+        print_json({"cases": rows, **total})
+    else:
+        show_errors(rows, total)
     return DONE

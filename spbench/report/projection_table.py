@@ -9,6 +9,7 @@ from typing import Any
 
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer
+from spbench.text import counted
 
 TERMS = ("gemm", "attention", "elementwise", "share")
 COLUMNS: tuple[str, ...] = ("strategy", "ranks", "step ms", "90 % interval", "no/full overlap")
@@ -117,6 +118,51 @@ def show_scores(groups: Sequence[Row], summary: Row) -> None:
         f"{_share(summary['mean_regret_pcie'])} on PCIe; "
         f"{_share(summary['coverage'])} of published times lie within the interval; "
         f"{_share(summary['cells_compared'])} of cells with a choice are modelled",
+    )
+
+
+ERROR_COLUMNS = ("workload", "ranks", "strategy", "measured ms", "projected ms", "90 % interval")
+
+
+def show_errors(rows: Sequence[Row], summary: Row) -> None:
+    """Prints measured steps beside their projection, and the sums over each number of ranks."""
+    out = tables.console()
+    cells = [
+        [
+            row["workload"],
+            str(row["world_size"]),
+            row["strategy"] + " ~" * row["noisy"],
+            _short(row["measured_ms"]),
+            _short(row["projected_ms"]),
+            _range(row["low_ms"], row["high_ms"]),
+            f"{100 * row['error']:+.0f} %",
+        ]
+        for row in rows
+        if not row["why_not"]
+    ]
+    grid = Grid(columns=(*ERROR_COLUMNS, "error"), rows=cells, words=(0, 2))
+    tables.show_fitting(out, fewer(grid, ("90 % interval",)))
+    for row in rows:
+        if row["why_not"]:
+            what = f"{row['workload']}, {row['strategy']} on {row['world_size']}"
+            tables.say(out, f"not modelled: {what}: {row['why_not']}")
+    for ranks, part in summary["by_ranks"].items():
+        tables.say(out, f"{counted(ranks, 'rank')}: {_errors(part)}")
+    tables.say(out, f"all: {_errors(summary)}")
+    if summary["noisy"]:
+        tables.say(out, "~ no undisturbed launch: the measured time is unreliable")
+
+
+def _errors(part: Row) -> str:
+    pairs = (
+        f"{_share(part['pairs_in_order'])} of {part['pairs_apart']}"
+        if part["pairs_apart"]
+        else "none"
+    )
+    return (
+        f"median error {_share(part['median_error'])}, worst {_share(part['worst_error'])}, "
+        f"{_share(part['coverage'])} of {counted(part['cases'], 'case')} within the interval; "
+        f"pairs 15 % apart that are in order: {pairs}"
     )
 
 

@@ -1,0 +1,149 @@
+"""Measured steps of a run beside their projection to the cluster that the machine was measured as.
+
+A case's time is the mean of its quiet launches, or of all where none was quiet. Ranking is judged
+on pairs of strategies that do the same work on as many ranks, where one takes ``APART`` as long as
+the other or more: closer ones are left to the interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations, groupby
+from pathlib import Path
+from statistics import geometric_mean, mean, median
+from typing import Any, final
+
+from spbench.errors import Failure
+from spbench.projection.cost import Mode, cost
+from spbench.projection.hardware import Cluster
+from spbench.projection.interval import Cost
+from spbench.projection.trace import work
+from spbench.results.find_run import read_latest
+from spbench.results.run_json import case_of, folder_of_run, read_run
+from spbench.strategies.meshed import in_mesh
+from spbench.workload.case import Case
+
+APART = 1.15
+"""Ratio of measured times from which a pair of strategies must be projected in its order."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """A case, its measured seconds, and its projection."""
+
+    case: Case
+    measured_s: float
+    is_noisy: bool
+    projected: Cost | None = None
+    why_not: str = ""
+
+    @property
+    def error(self) -> float:
+        """Projected over measured, less 1; nan where it is not projected."""
+        return self.projected.step_s / self.measured_s - 1 if self.projected else math.nan
+
+    @property
+    def is_within(self) -> bool:
+        step = self.projected
+        return step is not None and step.low_s <= self.measured_s <= step.high_s
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """One object of ``--json``."""
+        row: dict[str, Any] = {
+            "workload": self.case.workload.name,
+            "strategy": self.case.name,
+            "world_size": self.case.ranks,
+            "measured_ms": 1e3 * self.measured_s,
+            "noisy": self.is_noisy,
+            "why_not": self.why_not,
+        }
+        if self.projected is None:
+            return row
+        return row | {
+            "projected_ms": 1e3 * self.projected.step_s,
+            "low_ms": 1e3 * self.projected.low_s,
+            "high_ms": 1e3 * self.projected.high_s,
+            "error": self.error,
+            "within": self.is_within,
+            "terms_ms": {name: 1e3 * seconds for name, seconds in self.projected.terms.items()},
+        }
+
+
+def measured(run: Path) -> list[Compared]:
+    """The cases of a run that were measured, by workload, ranks and strategy.
+
+    Raises Failure where the run has none, or its run.json does not describe them.
+    """
+    frame = read_latest(run)
+    ok = frame[(frame["status"] == "ok") & (frame["kind"] == "measured") & frame["step_ms"].gt(0)]
+    entries = {entry["key"]: entry for entry in read_run(folder_of_run(run)).get("cases", [])}
+    found = []
+    for key, launches in ok.groupby("case", sort=False):
+        if key not in entries:
+            raise Failure(f"{run} has no run.json that describes case {key}; name a run's folder")
+        quiet = launches[launches["noisy"] == ""]
+        times_ms = (launches if quiet.empty else quiet)["step_ms"]
+        case = case_of(entries[key])
+        seconds = geometric_mean(times_ms) / 1e3
+        found.append(Compared(case=case, measured_s=seconds, is_noisy=quiet.empty))
+    if not found:
+        raise Failure(f"{run} has no measured step; 'spbench run' makes one")
+    return sorted(found, key=lambda each: _place(each.case))
+
+
+def beside(cases: Iterable[Compared], cluster: Cluster) -> list[Compared]:
+    """The cases with their projection to ``cluster``, or why there is none."""
+    return [*map(partial(_projected, cluster=cluster), cases)]
+
+
+def _projected(each: Compared, cluster: Cluster) -> Compared:
+    case = each.case
+    try:
+        done = work(case.workload, in_mesh(case.strategy, case.mesh), case.ranks)
+        return replace(each, projected=cost(done, cluster, Mode()))
+    except Failure as failure:
+        return replace(each, why_not=str(failure))
+
+
+def judged(cases: Sequence[Compared]) -> dict[str, Any]:
+    """Errors, coverage and ranking, of all cases and by number of ranks."""
+    by_ranks = defaultdict(list)
+    for each in cases:
+        by_ranks[each.case.ranks].append(each)
+    return _figures(cases) | {"by_ranks": {n: _figures(part) for n, part in by_ranks.items()}}
+
+
+def _figures(cases: Sequence[Compared]) -> dict[str, Any]:
+    known = [each for each in cases if each.projected is not None]
+    errors = [abs(each.error) for each in known]
+    in_order = [*_in_order(known)]
+    return {
+        "cases": len(cases),
+        "noisy": sum(each.is_noisy for each in cases),
+        "median_error": median(errors) if errors else None,
+        "worst_error": max(errors, default=None),
+        "bias": median(each.error for each in known) if known else None,
+        "coverage": mean(each.is_within for each in known) if known else None,
+        "pairs_apart": len(in_order),
+        "pairs_in_order": mean(in_order) if in_order else None,
+    }
+
+
+def _in_order(cases: Sequence[Compared]) -> Iterable[bool]:
+    """Of each pair that is apart, whether it is projected in its order."""
+    for _, same in groupby(cases, key=lambda each: _place(each.case)[:2]):
+        for one, other in combinations(same, 2):
+            ratio = one.measured_s / other.measured_s
+            if max(ratio, 1 / ratio) >= APART:
+                assert one.projected is not None and other.projected is not None
+                yield (ratio > 1) == (one.projected.step_s > other.projected.step_s)
+
+
+def _place(case: Case) -> tuple[str, int, str]:
+    return case.workload.name, case.ranks, case.name
