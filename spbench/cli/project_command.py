@@ -106,7 +106,7 @@ def command(
     if against is not None:
         place = None if against == PACKAGED else Path(against)
         if place is not None and cluster and not (workload or out or share):
-            return _against_run(place, cluster, as_json=as_json)
+            return _against_run(place, cluster, link_rate, as_json=as_json)
         if workload or cluster or out or share:
             raise Failure(
                 "--against names workloads and clusters itself; leave those, --out and --share. "
@@ -174,12 +174,12 @@ def _against(place: Path | None, *, as_json: bool) -> int:
     return DONE
 
 
-def _against_run(run: Path, cluster: str, *, as_json: bool) -> int:
+def _against_run(run: Path, cluster: str, link_rate: str | None, *, as_json: bool) -> int:
     """Prints measured steps of a run beside their projection to the cluster."""
     with loading_torch():
-        from spbench.projection.hardware import find
+        from spbench.projection.link_rate import cluster_at
         from spbench.projection.own_run import beside, judged, measured
-    cases = beside(measured(find_run(run)), find(cluster))
+    cases = beside(measured(find_run(run)), cluster_at(cluster, link_rate))
     rows, total = [each.data for each in cases], judged(cases)
     if as_json:
         print_json({"cases": rows, **total})

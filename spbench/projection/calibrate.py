@@ -20,7 +20,7 @@ from spbench.doctor.cgroup import allowed
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster as Node
 from spbench.launch.local import LocalLauncher, read_results
-from spbench.projection.calibration_fit import Timed, constant, device
+from spbench.projection.calibration_fit import Timed, constant, device, with_launches
 from spbench.projection.calibration_plan import plan
 from spbench.projection.constants import Constant
 from spbench.projection.hardware import Cluster, OnRanks
@@ -59,10 +59,11 @@ def calibrate(
         return None
     timed = dict(_launches(sorted(ranks), on, timeout_s, workloads, node))
     hardware, name_of_level = _hardware(on), "machine" if node is None else "network"
+    kind = "gpu" if on == "cuda" else "cpu"
     parts = [
         OnRanks(
             ranks=count,
-            device=device(hardware, "gpu" if on == "cuda" else "cpu", _memory_gb(on, count), each),
+            device=with_launches(device(hardware, kind, _memory_gb(on, count), each), each),
             levels=(level(name_of_level, each, timed.get(2), link),) if count > 1 else (),
         )
         for count, each in timed.items()
@@ -105,7 +106,7 @@ def _launch(
     launcher: LocalLauncher,
     folder: Path,
 ) -> Timed:
-    planned = plan(count, workloads)
+    planned = plan(count, on, workloads)
     what = (
         f"{counted(len(planned.kernels), 'kernel')}, {counted(len(planned.transfers), 'transfer')}"
     )
@@ -115,6 +116,7 @@ def _launch(
         device=on,
         kernels=planned.kernels,
         transfers=planned.transfers,
+        steps=planned.steps,
         timeout_s=timeout_s,
     )
     times, status, cause = read_results(job, folder, launcher.run(job, folder), LinkTimes)

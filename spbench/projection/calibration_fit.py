@@ -18,7 +18,11 @@ from spbench.projection.hardware import (
     Device,
     Products,
 )
+from spbench.projection.kernel_cost import DeviceRates
+from spbench.projection.timed_kernels import label_of, name_of, operations
+from spbench.projection.trace import work
 from spbench.results.link_report import LinkTimes
+from spbench.strategies.registry import in_mesh
 from spbench.workload.fields import Dtype
 from spbench.workload.timed import TimedKernel
 from spbench.workload.workload import DTYPE_BYTES
@@ -38,6 +42,7 @@ class Timed:
     kernels_s: Sequence[float]
     sent_bytes: Sequence[float]
     transfers_s: Sequence[float]
+    steps_s: Sequence[float]
     launch_s: float
 
     @classmethod
@@ -51,6 +56,10 @@ class Timed:
             kernels_s=[statistics.fmean(each) for each in kernels],
             sent_bytes=[max(x.sent_bytes for x in each) for each in transfers],
             transfers_s=[max(statistics.median(x.ms) for x in each) / 1e3 for each in transfers],
+            steps_s=[
+                statistics.fmean(each)
+                for each in zip(*(times.steps_s for times in by_rank), strict=True)
+            ],
             launch_s=max(times.launch_s or 0.0 for times in by_rank),
         )
 
@@ -62,7 +71,8 @@ class Timed:
 
 def device(name: str, kind: str, memory_gb: float, timed: Timed) -> Device:
     """What a rank has of a machine, while as many ranks as in the plan compute."""
-    products, passes = timed.kernels("gemm"), timed.kernels("elementwise")
+    products = timed.kernels("gemm")
+    passes = [(k, s) for k, s in timed.kernels("elementwise") if not k.name]
     launch = constant(1e6 * timed.launch_s)
     return Device.model_validate(
         {
@@ -84,8 +94,34 @@ def device(name: str, kind: str, memory_gb: float, timed: Timed) -> Device:
             "launch_us": launch,
             "compiled_launch_us": launch,
             "kernel_us": constant(1e6 * min(s for _, s in passes)),
+            "timed_us": timed_us(timed) if kind == "cpu" else {},
         }
     )
+
+
+def with_launches(found: Device, timed: Timed) -> Device:
+    """The device with the host's time of a launch: what small steps take beyond their kernels, for
+    each of them. It holds Python, autograd and views."""
+    if not timed.plan.steps:
+        return found
+    beyond_us = []
+    for step, seconds in zip(timed.plan.steps, timed.steps_s, strict=True):
+        done = work(step.workload, in_mesh(step.strategy, step.mesh), 1)
+        rates = DeviceRates(device=found, dtype=done.dtype)
+        kernels_s = sum(n * rates.cost(kernel).seconds for kernel, n in done.kernels.items())
+        beyond_us.append(1e6 * max(seconds - kernels_s, 0.0) / done.launches)
+    launch = constant(statistics.median(beyond_us), spread=1.2)
+    return found.model_copy(update={"launch_us": launch, "compiled_launch_us": launch})
+
+
+def timed_us(timed: Timed) -> dict[Dtype, dict[str, float]]:
+    """Microseconds of every kernel, by type and name."""
+    known: dict[Dtype, dict[str, float]] = {}
+    for kernel, seconds in zip(timed.plan.kernels, timed.kernels_s, strict=True):
+        shape = (_moved(kernel),) if kernel.kind == "elementwise" else (*kernel.shape,)
+        name = name_of(label_of(kernel), shape)
+        known.setdefault(kernel.dtype, {})[name] = 1e6 * seconds
+    return known
 
 
 def _attention(kernels: Sequence[tuple[TimedKernel, float]]) -> Iterable[AttentionRates]:
@@ -140,11 +176,4 @@ def _moved(kernel: TimedKernel) -> int:
 
 
 def _flops(kernel: TimedKernel) -> float:
-    """Operations, of a masked attention those that are left."""
-    if kernel.kind == "gemm":
-        return 2.0 * math.prod(kernel.shape)
-    batch, heads, _, queries, keys, size = kernel.shape
-    pairs = queries * keys
-    if kernel.is_masked:
-        pairs = sum(min(row + 1, keys) for row in range(queries))
-    return 2.0 * (5 if kernel.is_backward else 2) * batch * heads * pairs * size
+    return operations(label_of(kernel), (*kernel.shape,))

@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import final
 
+from pydantic import Field
+
+from spbench.projection.timed_calls import timed_calls
+from spbench.projection.timed_kernels import label_of, operations
 from spbench.projection.trace import work
 from spbench.projection.work import Kernel
 from spbench.strategies.registry import load, places
 from spbench.workload.block import Frozen
+from spbench.workload.case import Device, GateCheck
 from spbench.workload.catalogue import find
 from spbench.workload.fields import Dtype
 from spbench.workload.timed import TimedKernel, TimedTransfer
@@ -20,8 +25,10 @@ from spbench.workload.workload import Workload
 
 WORKLOADS = ("dsp-720m-small", "wan-2.1-1.3b-small", "llama3-8b-small")
 """What shapes are taken from: two axes, one long one with text, and one with a mask."""
-ALIKE = 1.25
+ALIKE = 1.3
 """The largest ratio of operations, and of each length, of kernels that are timed as one."""
+TINY = 4
+"""Positions along each axis of a step that is little but launches."""
 MOST_FLOPS = 4e10
 """Larger kernels are left out on a CPU, where one would take a second."""
 PASSES = tuple(4**i for i in range(5, 13))
@@ -37,12 +44,19 @@ class CalibrationPlan(Frozen):
     ranks: int
     kernels: list[TimedKernel]
     transfers: list[TimedTransfer]
+    steps: list[GateCheck] = Field(default_factory=list)
+    """Small steps of a rank by itself."""
 
 
-def plan(ranks: int, workloads: Sequence[Workload] = ()) -> CalibrationPlan:
-    """The plan for ``ranks``: of these workloads, by default of a few of the catalogue."""
+def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> CalibrationPlan:
+    """The plan for ``ranks``: of these workloads, by default of a few of the catalogue.
+
+    On a CPU all calls of a step are timed, and small steps. On a GPU, which computes behind the
+    back of the host that calls, only products, attentions and passes have times of their own.
+    """
     chosen = list(workloads) or [find(name) for name in WORKLOADS]
-    kernels = [kernel for each in chosen for kernel in _kernels(each, ranks)]
+    found = _calls if on == "cpu" else _kernels
+    kernels = [kernel for each in chosen for kernel in found(each, ranks)]
     dtypes = list(dict.fromkeys(each.dtype for each in chosen))
     passes = [
         TimedKernel(kind="elementwise", shape=[count], dtype=dtype)
@@ -51,7 +65,13 @@ def plan(ranks: int, workloads: Sequence[Workload] = ()) -> CalibrationPlan:
     ]
     sizes = SENT_BYTES if ranks > 1 else ()
     transfers = [_transfer(op, sent, ranks) for op in OPS for sent in sizes]
-    return CalibrationPlan(ranks=ranks, kernels=[*distinct(kernels), *passes], transfers=transfers)
+    steps = [GateCheck(workload=tiny(each), strategy="ulysses") for each in chosen]
+    return CalibrationPlan(
+        ranks=ranks,
+        kernels=[*distinct(kernels), *passes],
+        transfers=transfers,
+        steps=steps if on == "cpu" else [],
+    )
 
 
 def _kernels(workload: Workload, ranks: int) -> Iterable[TimedKernel]:
@@ -67,6 +87,29 @@ def _kernels(workload: Workload, ranks: int) -> Iterable[TimedKernel]:
             for kernel in work(workload, strategy, ranks).kernels:
                 if kernel.kind != "elementwise" and kernel.flops <= MOST_FLOPS:
                     yield timed(kernel, workload.dtype)
+
+
+def _calls(workload: Workload, ranks: int) -> Iterable[TimedKernel]:
+    """All calls of every strategy that can run, of one block, and of tiny ones."""
+    for each in (shallow(workload), tiny(workload)):
+        for name in places():
+            strategy = load(name)
+            if strategy.misfit(each) is None and strategy.why_not(each, ranks) is None:
+                for call in timed_calls(each, strategy, ranks):
+                    is_pass = call.kind == "elementwise"
+                    if is_pass or operations(label_of(call), (*call.shape,)) <= MOST_FLOPS:
+                        yield call
+
+
+def shallow(workload: Workload) -> Workload:
+    """The workload with one block of each stack."""
+    return workload.with_parts([part.model_copy(update={"depth": 1}) for part in workload.parts])
+
+
+def tiny(workload: Workload) -> Workload:
+    """Of so few positions that a step of it is little but launches."""
+    axes = {axis: min(length, TINY) for axis, length in workload.axes.items()}
+    return shallow(workload).model_copy(update={"axes": axes, "batch": 1})
 
 
 def timed(kernel: Kernel, dtype: Dtype) -> TimedKernel:
@@ -90,7 +133,7 @@ def distinct(kernels: Iterable[TimedKernel]) -> list[TimedKernel]:
 
 
 def _are_alike(one: TimedKernel, other: TimedKernel) -> bool:
-    same = ("kind", "dtype", "is_masked", "is_backward")
+    same = ("kind", "dtype", "is_masked", "is_backward", "name")
     return all(getattr(one, name) == getattr(other, name) for name in same) and all(
         max(a, b) <= ALIKE * min(a, b) for a, b in zip(one.shape, other.shape, strict=True)
     )

@@ -12,7 +12,8 @@ from typing import Annotated, Literal, Self, final
 
 from pydantic import Field, NonNegativeInt, model_validator
 
-from spbench.projection.constants import Constant, Curve
+from spbench.projection.constants import Constant, Curve, Positive
+from spbench.projection.timed_kernels import TimedName
 from spbench.workload.block import Frozen, Name, Size
 from spbench.workload.config_names import configs
 from spbench.workload.fields import Dtype
@@ -60,11 +61,12 @@ class Device(Frozen):
     products: Products
     attention: Annotated[tuple[AttentionRates, ...], Field(min_length=1, strict=False)]
     launch_us: Constant
-    """Host time of one operation, run by Python."""
     compiled_launch_us: Constant
-    """Host time of one operation of a compiled model."""
+    """Host time of one operation: run by Python, and of a compiled model."""
     kernel_us: Constant
     """Least time of a kernel on the device."""
+    timed_us: dict[Dtype, dict[TimedName, Positive]] = Field(default_factory=dict)
+    """Of single kernels, by type and name, in place of rates."""
 
     @property
     def kernels(self) -> list[str]:
@@ -74,12 +76,11 @@ class Device(Frozen):
 
 @final
 class CollectiveRate(Frozen):
-    """Time of one collective: latency, and what a rank sends at its rate."""
+    """Time of one collective: latency of two ranks, and what a rank sends at its rate."""
 
     latency_us: Constant
-    """Time of the smallest message between two ranks."""
     hop_us: Constant | None = None
-    """Time for each further rank of the group."""
+    """Time for each rank of the group beyond two."""
     gb_per_s: Curve
     """Achieved by one rank, of what it sends over this level; ``at``: MB that it sends in all."""
 
@@ -136,8 +137,7 @@ class Cluster(Frozen):
     call_us: Constant
     """Host time of one collective, run by Python."""
     on_ranks: Annotated[tuple[OnRanks, ...], Field(strict=False)] = ()
-    """What fewer ranks than those of ``device`` and ``levels`` have of the machine, where they were
-    timed: ranks that share cores or links get less each."""
+    """What fewer ranks have of the machine, as timed: ranks that share cores get less each."""
     sources: dict[str, str] = Field(default_factory=dict)
     """Texts of the sources that constants name."""
 
@@ -179,8 +179,8 @@ def find(name_or_file: str) -> Cluster:
     if name_or_file.endswith((".yaml", ".yml")) or "/" in name_or_file:
         return load(Path(name_or_file))
     if name_or_file not in names():
-        hint = suggestion(name_or_file, names())
-        raise WorkloadError(f"unknown cluster {short(name_or_file)}. {hint}")
+        known = suggestion(name_or_file, names())
+        raise WorkloadError(f"unknown cluster {short(name_or_file)}. {known}")
     return load(configs() / "clusters" / f"{name_or_file}.yaml")
 
 

@@ -4,6 +4,8 @@
     attention    max(flops / rate(keys, head size), bytes / memory rate)
     elementwise  bytes / memory rate
 
+or, where single kernels were timed, the time of those like it (``timed_kernels``).
+
 Waves: a product of m x n numbers has ceil(m / tile) ceil(n / tile) tiles of its result, and a
 device of U units computes U at a time, so the last wave may be nearly empty. The rate of a table
 holds that loss for the sizes that were measured; only what exceeds a full wave counts here.
@@ -13,14 +15,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 from spbench.errors import Failure
-from spbench.projection.constants import Sourced
+from spbench.projection.constants import Constant, Sourced
 from spbench.projection.hardware import AttentionRates, Device
+from spbench.projection.timed_kernels import TimedKernels
 from spbench.projection.work import Kernel
 
 HALF = ("bfloat16", "float16")
+ALIKE = 1.15
+"""Factor up and down within which kernels take what those like them take, 95 of 100."""
 DIAGONAL = 256
 """Keys of the tiles on the diagonal of a masked attention that are computed and dropped: half of
 two tiles of 128, that of a row and that of its neighbour that finishes later."""
@@ -48,11 +54,23 @@ class DeviceRates:
 
     def cost(self, kernel: Kernel) -> KernelCost:
         """Seconds of one kernel. Raises Failure where the device's file has no such rate."""
+        if (seconds := self._timed.seconds_of(kernel)) is not None:
+            return KernelCost(seconds=seconds, constant=self._alike)
         moved = self._moved(kernel)
         if kernel.kind == "elementwise":
             return moved
         own = self._product(kernel) if kernel.kind == "gemm" else self._attention(kernel)
         return max(own, moved, key=lambda each: each.seconds)
+
+    @cached_property
+    def _timed(self) -> TimedKernels:
+        """Single kernels that were timed; none for a device that is known by its rates."""
+        return TimedKernels.named(dict(self.device.timed_us).get(self.dtype, {}))  # type: ignore[call-overload]
+
+    @cached_property
+    def _alike(self) -> Constant:
+        """What kernels vary by whose time is that of those like them."""
+        return Constant(value=1.0, source="kernels alike", kind="measured", spread=ALIKE)
 
     def _moved(self, kernel: Kernel) -> KernelCost:
         rate = self.device.memory_gb_per_s

@@ -35,7 +35,9 @@ def kernel_of(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Kernel 
         causal = _flag(args, ATTENTION_BACKWARD[name])
         return _attention(args, outs, args[1:3], causal, is_backward=True)
     moved = _bytes_of(args, outs, base)
-    return Kernel(kind="elementwise", phase="forward", shape=(), flops=0, moved_bytes=moved)
+    return Kernel(
+        kind="elementwise", phase="forward", name=base, shape=(), flops=0, moved_bytes=moved
+    )
 
 
 def _flag(args: Sequence[Any], place: int) -> bool:

@@ -24,7 +24,7 @@ from spbench.projection.interval import Cost
 from spbench.projection.trace import work
 from spbench.results.find_run import read_latest
 from spbench.results.run_json import case_of, folder_of_run, read_run
-from spbench.strategies.meshed import in_mesh
+from spbench.strategies.registry import in_mesh
 from spbench.workload.case import Case
 
 APART = 1.15
@@ -124,7 +124,7 @@ def _figures(cases: Sequence[Compared]) -> dict[str, Any]:
     errors = [abs(each.error) for each in known]
     in_order = [*_in_order(known)]
     return {
-        "cases": len(cases),
+        "cases_judged": len(cases),
         "noisy": sum(each.is_noisy for each in cases),
         "median_error": median(errors) if errors else None,
         "worst_error": max(errors, default=None),

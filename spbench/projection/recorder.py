@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import final
 
-from spbench.projection.dataless import Dataless, Known
+from spbench.projection.dataless import Dataless, Known, Signature
 from spbench.projection.kernel_of import kernel_of
 from spbench.projection.work import Kernel, Message
 from spbench.workload.traffic import Kind, Phase
@@ -73,6 +73,11 @@ class Recorder(Dataless):
         counted = Counted(kernels, self._messages)
         self._launches, self._messages = Counter(), Counter()
         return counted
+
+    def calls(self) -> list[tuple[Signature, Kernel]]:
+        """The different calls since ``taken`` that launched a kernel, and that kernel."""
+        ran = {key for key, _ in self._launches}
+        return [(key, known.note) for key, known in self.known.items() if id(known) in ran]
 
     def launched(self, known: Known) -> None:
         if not self._is_on or known.note is None or self.phase == "gradients":

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spbench.projection.hardware import Cluster, CollectiveRate, Level
+from spbench.projection.timed_kernels import is_computed
 
 WHATS: Mapping[str, str] = {
     "rate": "the links' rate",
@@ -58,7 +59,12 @@ def _faster(cluster: Cluster, factor: float) -> Any:
     attention = tuple(
         each.model_copy(update={"tflops": _times(each.tflops, factor)}) for each in device.attention
     )
-    return device.model_copy(update={"products": products, "attention": attention})
+    timed = {
+        dtype: {name: us / factor if is_computed(name) else us for name, us in known.items()}
+        for dtype, known in device.timed_us.items()
+    }
+    fields = {"products": products, "attention": attention, "timed_us": timed}
+    return device.model_copy(update=fields)
 
 
 def _times(constant: Any, factor: float) -> Any:

@@ -30,6 +30,8 @@ class Kernel:
     """Multiplies and adds, two operations for a pair; 0 for elementwise kernels."""
     moved_bytes: int
     """Bytes of the tensors that it reads and of those that it writes."""
+    name: str = ""
+    """The operation of an elementwise kernel as torch calls it, ``gelu``; blank: a plain pass."""
     is_masked: bool = False
     """Whether an attention is causal: ``flops`` counts what the mask leaves."""
     is_backward: bool = False

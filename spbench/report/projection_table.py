@@ -159,9 +159,10 @@ def _errors(part: Row) -> str:
         if part["pairs_apart"]
         else "none"
     )
+    cases = counted(part["cases_judged"], "case")
     return (
         f"median error {_share(part['median_error'])}, worst {_share(part['worst_error'])}, "
-        f"{_share(part['coverage'])} of {counted(part['cases'], 'case')} within the interval; "
+        f"{_share(part['coverage'])} of {cases} within the interval; "
         f"pairs 15 % apart that are in order: {pairs}"
     )
 

@@ -61,6 +61,8 @@ class LinkTimes(BaseModel, frozen=True):
     timings: list[LinkTiming]
     kernels_s: list[float] = []
     """Seconds of each kernel that was asked for: a median."""
+    steps_s: list[float] = []
+    """Seconds of each small step that was asked for: a median."""
     launch_s: float | None = None
     """Seconds of the host for one call of a small kernel; None: no kernel was asked for."""
 

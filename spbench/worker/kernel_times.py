@@ -1,26 +1,35 @@
 """Products, attentions and passes over memory, each by itself against the clock.
 
 All ranks compute the same at the same time, as in a step: ranks on one CPU share its cores and its
-memory. Kernels are those that strategies call.
+memory. Kernels are those that strategies call. Small steps tell what a step takes beside them.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from spbench.comm.fake import silent_transports
 from spbench.comm.group import Group
 from spbench.layers.kernels import kernel as attention
+from spbench.strategies.registry import in_mesh
 from spbench.worker.observer import Observer
+from spbench.worker.repeated_call import repeated_call
+from spbench.worker.step import Step
+from spbench.workload.case import GateCheck
 from spbench.workload.timed import TimedKernel
 
+ROUNDS = 3
+"""How often all kernels are timed, one after another: what disturbs the machine for a second meets
+a kernel once. The median counts."""
 BLOCK_S = 0.01
-"""Seconds of a block of calls, between two looks at the clock."""
-BLOCKS = 5
-"""Blocks of which the median counts."""
+"""Seconds of a block of calls, between two looks at the clock: ranks that share a core take turns
+of a few milliseconds."""
 MOST_CALLS = 1000
 """Calls of a block at most."""
 LEAST = TimedKernel(kind="elementwise", shape=[1], dtype="float32")
@@ -33,19 +42,52 @@ def time_kernels(
     """Seconds of each kernel, and of the host for a launch; the latter None without kernels."""
     if not kernels:
         return [], None
-    seconds = []
-    for number, each in enumerate(kernels, start=1):
-        with observer.phase(f"{each.kind} ({number} of {len(kernels)})"):
-            seconds.append(seconds_of(each, group, observer.times.now_s))
+    calls = [partial(prepared, each, group.device) for each in kernels]
+    seconds = _medians(calls, "kernel", group, observer)
     with observer.phase("launches"):
-        return seconds, seconds_of(LEAST, group, observer.times.now_s, waits=False)
+        least = prepared(LEAST, group.device)
+        return seconds, seconds_of(least, group, observer.times.now_s, waits=False)
+
+
+def time_steps(steps: Sequence[GateCheck], group: Group, observer: Observer) -> list[float]:
+    """Seconds of each small step, of which this rank does all: nothing is sent."""
+    return _medians([partial(_step, each, group) for each in steps], "step", group, observer)
+
+
+def _step(asked: GateCheck, group: Group) -> Callable[[], object]:
+    strategy = in_mesh(asked.strategy, asked.mesh)
+    step = Step(asked.workload, strategy, silent_transports(0, 1), group.device)
+    return partial(step, *step.seeded_inputs())
+
+
+def _medians(
+    calls: Sequence[Callable[[], Callable[[], object]]], what: str, group: Group, observer: Observer
+) -> list[float]:
+    """Seconds of each call, which is prepared anew in each round."""
+    rounds: list[list[float]] = [[] for _ in calls]
+    with flushed_denormals():
+        for _ in range(ROUNDS):
+            for number, prepare in enumerate(calls, start=1):
+                with observer.phase(f"{what} {number} of {len(calls)}"):
+                    took_s = seconds_of(prepare(), group, observer.times.now_s)
+                rounds[number - 1].append(took_s)
+    return [statistics.median(took_s) for took_s in rounds]
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Inside, what shrinks in place ends at 0, and not among numbers that take a CPU longer."""
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def seconds_of(
-    kernel: TimedKernel, group: Group, now_s: Callable[[], float], *, waits: bool = True
+    call: Callable[[], object], group: Group, now_s: Callable[[], float], *, waits: bool = True
 ) -> float:
-    """Seconds of one call, the median of blocks of calls; without ``waits`` of the host alone."""
-    call = prepared(kernel, group.device)
+    """Seconds of one call, over a block of calls; without ``waits`` of the host alone."""
 
     def block(calls: int) -> float:
         start = now_s()
@@ -61,11 +103,13 @@ def seconds_of(
     group.barrier()
     once_s = block(1)
     calls = min(MOST_CALLS, max(1, int(BLOCK_S / max(once_s, 1e-7))))
-    return statistics.median(block(calls) for _ in range(BLOCKS))
+    return block(calls)
 
 
 def prepared(kernel: TimedKernel, device: torch.device) -> Callable[[], object]:
     """The call of a kernel on tensors of its own."""
+    if kernel.op:
+        return repeated_call(kernel, device)
     match kernel.kind:
         case "gemm":
             batch, m, n, k = kernel.shape

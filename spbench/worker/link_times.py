@@ -20,10 +20,11 @@ from spbench.comm.transport import Transport
 from spbench.errors import or_none
 from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.worker.gpu_state import Gpu, nvlink_bytes_per_s
-from spbench.worker.kernel_times import time_kernels
+from spbench.worker.kernel_times import time_kernels, time_steps
 from spbench.worker.machine_load import hardware
 from spbench.worker.observer import Observer
 from spbench.worker.timer import Stopwatch
+from spbench.workload.case import GateCheck
 from spbench.workload.sharding import Shard, shard_sizes
 from spbench.workload.timed import TimedKernel, TimedTransfer
 
@@ -40,8 +41,9 @@ def time_alone(
     kernels: Sequence[TimedKernel],
     group: Group,
     observer: Observer,
+    steps: Sequence[GateCheck] = (),
 ) -> LinkTimes:
-    """This rank's times of all transfers and kernels, one after another, each in a phase."""
+    """This rank's times of all transfers, kernels and steps, one after another, in phases."""
     watch = Stopwatch(group=group, now_s=observer.times.now_s)
     timings = []
     for number, transfer in enumerate(transfers, start=1):
@@ -50,6 +52,7 @@ def time_alone(
     link, nominal = nominal_rate(group.device)
     gpu = Gpu(group.device) if group.device.type == "cuda" else None
     kernels_s, launch_s = time_kernels(kernels, group, observer)
+    steps_s = time_steps(steps, group, observer)
     return LinkTimes(
         rank=group.rank,
         host=socket.gethostname(),
@@ -59,6 +62,7 @@ def time_alone(
         nominal_bytes_per_s=nominal,
         timings=timings,
         kernels_s=kernels_s,
+        steps_s=steps_s,
         launch_s=launch_s,
     )
 

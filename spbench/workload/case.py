@@ -174,6 +174,8 @@ class Job(Frozen):
     transfers: list[TimedTransfer] = Field(default_factory=list)
     kernels: list[TimedKernel] = Field(default_factory=list)
     """What each rank times beside the transfers, all ranks at once: they share a machine."""
+    steps: list[GateCheck] = Field(default_factory=list)
+    """Small steps that each rank times as the only one of its group, likewise."""
     timeout_s: PositiveFloat = 600.0
     """Limit of the whole launch, start to exit."""
     hang_s: PositiveFloat = 180.0

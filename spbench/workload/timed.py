@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import NonNegativeInt
+from pydantic import Field, NonNegativeInt
 
 from spbench.workload.block import Frozen
 from spbench.workload.fields import Dtype
@@ -34,3 +34,13 @@ class TimedKernel(Frozen):
     is_masked: bool = False
     is_backward: bool = False
     """Whether it is the backward of an attention."""
+    name: str = ""
+    """The name of an elementwise kernel, ``gelu``; blank: a plain pass."""
+    op: str = ""
+    """The operation that is called, ``gelu.default`` of torch's aten; blank: the plain kernel of
+    its kind."""
+    given: list[Any] = Field(default_factory=list)
+    """Its arguments: a tensor is an object of its ``shape``, ``stride`` and ``dtype``, a dtype
+    one of itself alone."""
+    named: dict[str, Any] = Field(default_factory=dict)
+    """Its arguments by name, likewise."""

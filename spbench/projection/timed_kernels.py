@@ -1,0 +1,143 @@
+"""Seconds of a kernel from those of kernels that were timed: from the most alike of them.
+
+Products and attentions do as much a second as the nearest ones that were timed, by the
+logarithms of their lengths; the nearer one is, the more it counts. An elementwise kernel's time
+lies on a line through those of its own operation, by the logarithms of bytes and time: an
+exponential takes longer than a copy of as many bytes. Beyond the sizes that were timed, a smaller
+kernel takes as long as the smallest, and a larger one goes at the rate of the largest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from spbench.projection.constants import interpolated
+from spbench.projection.work import Kernel
+from spbench.workload.timed import TimedKernel
+
+NEAREST = 4
+"""Kernels that a rate is made of, at most."""
+NEAR = 0.15
+"""Distance, in powers of 2 of a length, below which two kernels are one."""
+INDEPENDENT = 0.25
+"""What a power of 2 of products or heads side by side counts, beside one of a length."""
+PASS = "pass"
+"""A pass over memory that only reads and writes."""
+Shape = tuple[int, ...]
+"""As of ``Kernel``; of an elementwise kernel the bytes that it moves."""
+
+
+EXPONENTIAL = 64
+"""Multiply-adds that take as long as the exponential of a score: on a CPU with heads of 4 to 16 a
+score takes about as long whatever the size."""
+NAME = r"^[a-z0-9_]+( [a-z]+)* \d+(x\d+)*$"
+"""A timed kernel as a file names it: its label and shape, ``gemm 1x64x32x16``, or an elementwise
+operation with the bytes that it moves, ``gelu 4096``."""
+TimedName = Annotated[str, Field(pattern=NAME)]
+
+
+def name_of(label: str, shape: Shape) -> str:
+    """As in a file."""
+    return f"{label} {'x'.join(map(str, shape))}"
+
+
+def is_computed(name: str) -> bool:
+    """Whether it is a product or an attention: one of several lengths."""
+    return "x" in name.rpartition(" ")[2]
+
+
+def label_of(kernel: Kernel | TimedKernel) -> str:
+    """What kernels have in common whose times tell of each other: 'masked attention backward'."""
+    if kernel.kind == "elementwise":
+        return kernel.name or PASS
+    return "masked " * kernel.is_masked + kernel.kind + " backward" * kernel.is_backward
+
+
+def operations(label: str, shape: Shape) -> float:
+    """Operations of a product, or of an attention those that a mask leaves."""
+    if label == "gemm":
+        return 2.0 * math.prod(shape)
+    batch, heads, _, queries, keys, size = shape
+    pairs = queries * keys
+    if label.startswith("masked"):
+        pairs = sum(min(row + 1, keys) for row in range(queries))
+    return 2.0 * (5 if label.endswith("backward") else 2) * batch * heads * pairs * size
+
+
+def _effort(label: str, shape: Shape) -> float:
+    """What a kernel's rate is of. A score of an attention takes an exponential, too, and that is as
+    long whatever the head size; where half is masked, short rows are computed whole."""
+    if label == "gemm":
+        return operations(label, shape)
+    batch, heads, _, queries, keys, size = shape
+    return float(batch * heads * queries * keys * (size + EXPONENTIAL))
+
+
+def _place(shape: Shape) -> NDArray[np.float64]:
+    """Coordinates of a shape: what is alike lies near."""
+    if len(shape) == 4:  # a product
+        batch, *lengths = shape
+    else:
+        batch, lengths = shape[0] * shape[1], [*shape[3:]]
+    return np.array([INDEPENDENT * math.log2(batch), *map(math.log2, lengths)])
+
+
+@final
+@dataclass(frozen=True)
+class TimedKernels:
+    """Seconds of kernels of one type, by label and shape."""
+
+    seconds: Mapping[str, Mapping[Shape, float]]
+
+    @classmethod
+    def named(cls, times_us: Mapping[str, float]) -> TimedKernels:
+        """From microseconds by name, as a file has them."""
+        seconds: dict[str, dict[Shape, float]] = {}
+        for name, took_us in times_us.items():
+            label, _, shape = name.rpartition(" ")
+            seconds.setdefault(label, {})[tuple(map(int, shape.split("x")))] = took_us / 1e6
+        return cls(seconds)
+
+    def seconds_of(self, kernel: Kernel) -> float | None:
+        """None where no kernel of its label was timed."""
+        known = self.seconds.get(label_of(kernel))
+        if not known:
+            return None
+        if kernel.kind == "elementwise":
+            return on_line({at: s for (at,), s in known.items()}, max(kernel.moved_bytes, 1))
+        return _effort(label_of(kernel), kernel.shape) / self._rate(kernel)
+
+    def _rate(self, kernel: Kernel) -> float:
+        places, rates = self._rates[label_of(kernel)]
+        squares = np.square(places - _place(kernel.shape)).sum(axis=1)
+        nearest = np.argsort(squares)[:NEAREST]
+        weights = 1 / (squares[nearest] + NEAR**2)
+        return float(np.exp(np.average(rates[nearest], weights=weights)))
+
+    @cached_property
+    def _rates(self) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """Coordinates of each kernel of a label, and logarithms of their rates."""
+        return {
+            label: (
+                np.array([_place(shape) for shape in known]),
+                np.log([_effort(label, shape) / s for shape, s in known.items()]),
+            )
+            for label, known in self.seconds.items()
+            if any(len(shape) > 1 for shape in known)
+        }
+
+
+def on_line(known: Mapping[int, float], size: int) -> float:
+    """The time at ``size`` on the line through known ones, by logarithms of both."""
+    at = sorted(known)
+    if size > at[-1]:
+        return known[at[-1]] * size / at[-1]
+    return interpolated(at, [known[each] for each in at], size)

@@ -1,0 +1,81 @@
+"""``spbench project --against RUN``: measured steps beside their projection to a cluster."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.command_line import spbench
+
+from spbench.projection.own_run import Compared, beside, judged, measured
+from spbench.results.record import Record
+from spbench.results.store import Store
+from spbench.workload.case import Case
+from spbench.workload.catalogue import find, with_settings
+
+WORKLOAD = with_settings(find("dsp-720m-small"), ["depth=1"])
+STRATEGIES = ("dsp", "ulysses", "kv-gather")
+
+
+def kept(folder: Path, *, described: bool = True) -> Path:
+    """A run with a noisy and two quiet launches of three strategies on two ranks."""
+    cases = [Case(workload=WORKLOAD, strategy=name, ranks=2, device="cpu") for name in STRATEGIES]
+    with Store(folder) as store:
+        entries = [
+            {"key": each.key, "why_not": None, **each.model_dump(mode="json", by_alias=True)}
+            for each in cases
+        ]
+        store.write_run({"argv": ["spbench", "run"], "cases": entries if described else []})
+        for factor, case in enumerate(cases, start=1):
+            for launch, (step_ms, noisy) in enumerate([(500.0, "others"), (10.0, ""), (40.0, "")]):
+                known = {"run_id": "run", "started_utc": "now", "status": "ok", "noisy": noisy}
+                row = Record.of_case(case, **known, step_ms=factor * step_ms)
+                store.append(replace(row, launch=launch))
+    return folder
+
+
+def test_a_case_is_the_mean_of_its_quiet_launches(tmp_path: Path) -> None:
+    found = measured(kept(tmp_path / "run"))
+    assert {each.case.strategy: each.measured_s for each in found} == pytest.approx(
+        {"dsp": 0.02, "ulysses": 0.04, "kv-gather": 0.06}
+    )
+    assert not any(each.is_noisy for each in found)
+
+
+def test_each_case_is_beside_its_projection(tmp_path: Path) -> None:
+    kept(tmp_path / "run")
+    words = ("project", "--against", "run", "--cluster", "l20-pcie")
+    done = spbench(tmp_path, *words, "--json", torch=True)
+    assert done.code == 0, done.err
+    data = json.loads(done.out)
+    assert [row["strategy"] for row in data["cases"]] == sorted(STRATEGIES)
+    for row in data["cases"]:
+        assert row["error"] == pytest.approx(row["projected_ms"] / row["measured_ms"] - 1)
+    assert data["cases_judged"] == 3
+    assert data["worst_error"] == max(abs(row["error"]) for row in data["cases"])
+    assert data["by_ranks"]["2"]["pairs_apart"] == data["pairs_apart"] == 3
+    shown = spbench(tmp_path, *words, torch=True)
+    assert "pairs 15 % apart that are in order" in shown.out
+
+
+def test_pairs_that_are_close_are_not_judged(tmp_path: Path) -> None:
+    """Of 100, 110 and 200 ms two pairs are apart, of which the reverse order has none right."""
+    from spbench.projection.hardware import find as cluster
+
+    projected = beside(measured(kept(tmp_path / "run")), cluster("l20-pcie"))
+    projected.sort(key=lambda each: each.projected.step_s if each.projected else 0.0)
+    times_s = (0.2, 0.11, 0.1)
+    reversed_order: list[Compared] = [
+        replace(each, measured_s=seconds) for each, seconds in zip(projected, times_s, strict=True)
+    ]
+    total = judged(reversed_order)
+    assert (total["pairs_apart"], total["pairs_in_order"]) == (2, 0.0)
+
+
+def test_a_run_that_describes_no_cases_is_refused(tmp_path: Path) -> None:
+    kept(tmp_path / "run", described=False)
+    done = spbench(tmp_path, "project", "--against", "run", "--cluster", "l20-pcie", torch=True)
+    assert done.code != 0
+    assert "has no run.json that describes case" in done.err
