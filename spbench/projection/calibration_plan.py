@@ -107,7 +107,7 @@ def shallow(workload: Workload) -> Workload:
 
 
 def tiny(workload: Workload) -> Workload:
-    """Of so few positions that a step of it is little but launches."""
+    """Leaves so few positions that a step of it is little but launches."""
     axes = {axis: min(length, TINY) for axis, length in workload.axes.items()}
     return shallow(workload).model_copy(update={"axes": axes, "batch": 1})
 

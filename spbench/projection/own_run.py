@@ -136,7 +136,7 @@ def _figures(cases: Sequence[Compared]) -> dict[str, Any]:
 
 
 def _in_order(cases: Sequence[Compared]) -> Iterable[bool]:
-    """Of each pair that is apart, whether it is projected in its order."""
+    """Whether each pair that is apart is projected in its order."""
     for _, same in groupby(cases, key=lambda each: _place(each.case)[:2]):
         for one, other in combinations(same, 2):
             ratio = one.measured_s / other.measured_s

@@ -173,11 +173,9 @@ class Job(Frozen):
     """Whether the ranks try each collective with known numbers."""
     transfers: list[TimedTransfer] = Field(default_factory=list)
     kernels: list[TimedKernel] = Field(default_factory=list)
-    """What each rank times beside the transfers, all ranks at once: they share a machine."""
     steps: list[GateCheck] = Field(default_factory=list)
-    """Small steps that each rank times as the only one of its group, likewise."""
+    """What each rank times beside the transfers, at once; steps as the only one of its group."""
     timeout_s: PositiveFloat = 600.0
-    """Limit of the whole launch, start to exit."""
     hang_s: PositiveFloat = 180.0
     """Time without progress of any rank after which the launch is ended."""
     nodes: list[int] = Field(default_factory=list)

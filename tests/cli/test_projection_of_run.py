@@ -61,7 +61,7 @@ def test_each_case_is_beside_its_projection(tmp_path: Path) -> None:
 
 
 def test_pairs_that_are_close_are_not_judged(tmp_path: Path) -> None:
-    """Of 100, 110 and 200 ms two pairs are apart, of which the reverse order has none right."""
+    """From 100, 110 and 200 ms two pairs are apart, of which the reverse order has none right."""
     from spbench.projection.hardware import find as cluster
 
     projected = beside(measured(kept(tmp_path / "run")), cluster("l20-pcie"))
