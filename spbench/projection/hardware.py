@@ -66,7 +66,7 @@ class Device(Frozen):
     kernel_us: Constant
     """Least time of a kernel on the device."""
     timed_us: dict[Dtype, dict[TimedName, Positive]] = Field(default_factory=dict)
-    """Of single kernels, by type and name, in place of rates."""
+    """Single kernels, by type and name, in place of rates."""
 
     @property
     def kernels(self) -> list[str]:
