@@ -14,6 +14,7 @@ from spbench.projection.timed_calls import timed_calls
 from spbench.projection.timed_kernels import label_of, operations
 from spbench.projection.trace import work
 from spbench.projection.work import Kernel
+from spbench.strategies.base import Strategy
 from spbench.strategies.registry import load, places
 from spbench.workload.block import Frozen
 from spbench.workload.case import Device, GateCheck
@@ -65,7 +66,11 @@ def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> Calibrat
     ]
     sizes = SENT_BYTES if ranks > 1 else ()
     transfers = [_transfer(op, sent, ranks) for op in OPS for sent in sizes]
-    steps = [GateCheck(workload=tiny(each), strategy="ulysses") for each in chosen]
+    steps = [
+        GateCheck(workload=small, strategy=name)
+        for small in map(tiny, chosen)
+        for name in [*_able(small, ranks)][:1]  # launches cost the same under any
+    ]
     return CalibrationPlan(
         ranks=ranks,
         kernels=[*distinct(kernels), *passes],
@@ -76,12 +81,7 @@ def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> Calibrat
 
 def _kernels(workload: Workload, ranks: int) -> Iterable[TimedKernel]:
     """Kernels of two strategies that can run: attention in one kernel, and in its own products."""
-    strategies = [load(name) for name in places()]
-    able = [
-        each
-        for each in strategies
-        if each.misfit(workload) is None and each.why_not(workload, ranks) is None
-    ]
+    able = _able(workload, ranks).values()
     for keeps_scores in (False, True):
         for strategy in [each for each in able if each.keeps_scores == keeps_scores][:1]:
             for kernel in work(workload, strategy, ranks).kernels:
@@ -92,13 +92,21 @@ def _kernels(workload: Workload, ranks: int) -> Iterable[TimedKernel]:
 def _calls(workload: Workload, ranks: int) -> Iterable[TimedKernel]:
     """All calls of every strategy that can run, of one block, and of tiny ones."""
     for each in (shallow(workload), tiny(workload)):
-        for name in places():
-            strategy = load(name)
-            if strategy.misfit(each) is None and strategy.why_not(each, ranks) is None:
-                for call in timed_calls(each, strategy, ranks):
-                    is_pass = call.kind == "elementwise"
-                    if is_pass or operations(label_of(call), (*call.shape,)) <= MOST_FLOPS:
-                        yield call
+        for strategy in _able(each, ranks).values():
+            for call in timed_calls(each, strategy, ranks):
+                is_pass = call.kind == "elementwise"
+                if is_pass or operations(label_of(call), (*call.shape,)) <= MOST_FLOPS:
+                    yield call
+
+
+def _able(workload: Workload, ranks: int) -> dict[str, Strategy]:
+    """The strategies that can run, by name."""
+    every = {name: load(name) for name in places()}
+    return {
+        name: strategy
+        for name, strategy in every.items()
+        if (strategy.misfit(workload) or strategy.why_not(workload, ranks)) is None
+    }
 
 
 def shallow(workload: Workload) -> Workload:
