@@ -51,7 +51,7 @@ EXAMPLES = {
     "verify": ("verify", "verify -s dsp -g 2,3 -w my-model.yaml"),
     "show": ("show dsp-720m -s dsp,ulysses", "show my-model.yaml -g 2,8"),
     "init": ("init", "init models/video-2b.yaml"),
-    "list": ("list workloads", "list runs --json"),
+    "list": ("list workloads", "list clusters", "list runs --json"),
     "doctor": ("doctor", "doctor --links -g 2"),
     "recommend": (
         "recommend flux.1-dev -c l20-pcie -g 8 --set mode=forward",

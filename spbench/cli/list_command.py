@@ -1,4 +1,4 @@
-"""``spbench list``: strategies, workloads, sweeps or runs."""
+"""``spbench list``: strategies, workloads, sweeps, clusters or runs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pandas
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
 from spbench.errors import ResultsError, or_none
+from spbench.projection import hardware
 from spbench.report import units
 from spbench.report.fit_width import Grid
 from spbench.report.tables import console, print_json, show_fitting
@@ -27,7 +28,10 @@ from spbench.workload.config_names import names
 from spbench.workload.flops import parameters, step_flops
 from spbench.workload.sweep_file import load_sweep
 
-WORDS = {"strategies": (0, 1), "workloads": (0, 1), "sweeps": (0, 1, 2, 5), "runs": (0, 1)}
+WORDS = {
+    **{"strategies": (0, 1), "workloads": (0, 1), "sweeps": (0, 1, 2, 5)},
+    **{"clusters": (0, 1, 2), "runs": (0, 1)},
+}
 """The lists, and the columns of each that hold words."""
 WRAPS = (1,)
 """The columns whose cells may take several lines."""
@@ -48,6 +52,7 @@ SPARE = {
         *("step_flops dtype", "hidden/heads/depth", "activation_bytes", "parameters", "tokens"),
     ),
     "sweeps": ("source", "launches", "gpus", "cells"),
+    "clusters": ("device",),
     "runs": ("other", "workloads"),
 }
 """Columns that are left out, in this order, where not all fit."""
@@ -61,8 +66,9 @@ LUXURY = 2
 @click.argument("what", type=click.Choice(list(WORDS)))
 @options.json_option
 def command(what: str, as_json: bool) -> None:
-    """List strategies, workloads, sweeps or runs."""
-    listed = {"strategies": _strategies, "workloads": _workloads, "sweeps": _sweeps, "runs": _runs}
+    """List strategies, workloads, sweeps, clusters to project to, or runs."""
+    listed = {"strategies": _strategies, "workloads": _workloads, "sweeps": _sweeps}
+    listed |= {"clusters": _clusters, "runs": _runs}
     rows = listed[what]()
     if as_json:
         print_json(rows)
@@ -154,6 +160,15 @@ def _sweep(name: str) -> dict[str, Any]:
         "launches": sweep.file.launches,
         "source": sweep.file.source,
     }
+
+
+def _clusters() -> list[dict[str, Any]]:
+    return [_cluster(name) for name in names("clusters")]
+
+
+def _cluster(name: str) -> dict[str, Any]:
+    cluster = hardware.find(name)
+    return {"cluster": name, "device": cluster.device.name, "source": cluster.source}
 
 
 def _runs() -> list[dict[str, Any]]:

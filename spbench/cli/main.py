@@ -43,7 +43,7 @@ COMMANDS = {
     "capacity": "Find the largest batch and the longest axis that fit into memory.",
     "calibrate": "Time this machine, as a cluster to project to.",
     "init": "Write a workload to fill in.",
-    "list": "List strategies, workloads, sweeps or runs.",
+    "list": "List strategies, workloads, sweeps, clusters or runs.",
     "doctor": "Check whether this machine is fit, and what to do if not.",
 }
 

@@ -51,7 +51,7 @@ link_rate_option = click.option(
 @click.command("project", cls=HelpPage)
 @click.argument("workload", required=False, metavar="[WORKLOAD]")
 @click.option(
-    "--cluster", metavar="NAME|FILE", help="A cluster of configs/clusters/, or a YAML file."
+    "--cluster", metavar="NAME|FILE", help="A cluster of 'spbench list clusters', or a YAML file."
 )
 @options.strategy_option
 @options.gpus_option

@@ -30,7 +30,7 @@ RIVALS = 4
     "--cluster",
     required=True,
     metavar="NAME|FILE",
-    help="A cluster of the catalogue, or a file that 'spbench calibrate' wrote.",
+    help="A cluster of 'spbench list clusters', or a file that 'spbench calibrate' wrote.",
 )
 @click.option("-g", "--gpus", default="8", metavar="N", help="Number of ranks.")
 @options.strategy_option

@@ -312,7 +312,7 @@ MISTAKES = [
     (["show", "dsp-720"], "unknown workload 'dsp-720'. Did you mean 'dsp-720m"),
     (["plot"], "no runs under results/ yet; start one with 'spbench run'"),
     (["verify", "-w", "bench.yaml", "--small"], "'bench.yaml' has no -small version"),
-    (["list", "strategy"], "'strategies', 'workloads', 'sweeps', 'runs'"),
+    (["list", "strategy"], "'strategies', 'workloads', 'sweeps', 'clusters', 'runs'"),
     (
         ["zzz"],
         "unknown command 'zzz'. "

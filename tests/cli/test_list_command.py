@@ -89,6 +89,14 @@ def test_the_list_of_sweeps_keeps_its_cells(monkeypatch: pytest.MonkeyPatch) -> 
         assert line.split()[-1] == str(len(load_sweep(name, expand_names).combinations))
 
 
+def test_clusters_are_listed_with_their_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that ``recommend -c`` takes by name, and 80 columns have room for them."""
+    text = listed(monkeypatch, "clusters", 80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert [row.split()[0] for row in text.splitlines()[3:]] == names("clusters")
+    assert {row["cluster"]: row["device"] for row in list_command._clusters()}["l20-pcie"] == "L20"
+
+
 def test_a_run_keeps_its_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The first row says it, also of a launch that was measured again, and 80 columns show it."""
     monkeypatch.chdir(tmp_path)
