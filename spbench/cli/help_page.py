@@ -16,7 +16,6 @@ GROUPS = {
         *("hang_after", "max_time", "measure", "links"),
     ),
     "What has to fit": ("memory", "reserve", "axes"),
-    "What is drawn": ("kinds", "metric", "x", "facet"),
     "What the cluster does": ("link_rate", "link_rates", "compiled", "kernel"),
     "What is drawn": ("kinds", "metric", "x", "facet", "formats"),
     "What counts": ("margin", "max_slowdown", "max_memory", "strict", "allow_mismatch", "accept"),

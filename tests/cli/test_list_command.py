@@ -93,7 +93,7 @@ def test_clusters_are_listed_with_their_devices(monkeypatch: pytest.MonkeyPatch)
     """Those that ``recommend -c`` takes by name, and 80 columns have room for them."""
     text = listed(monkeypatch, "clusters", 80)
     assert max(map(len, text.splitlines())) <= 80
-    assert [row.split()[0] for row in text.splitlines()[3:] if row] == names("clusters")
+    assert {row.split()[0] for row in text.splitlines()[3:] if row} >= set(names("clusters"))
     assert {row["cluster"]: row["device"] for row in list_command._clusters()}["l20-pcie"] == "L20"
 
 
