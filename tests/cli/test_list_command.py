@@ -89,12 +89,13 @@ def test_the_list_of_sweeps_keeps_its_cells(monkeypatch: pytest.MonkeyPatch) -> 
         assert line.split()[-1] == str(len(load_sweep(name, expand_names).combinations))
 
 
-def test_clusters_are_listed_with_their_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that ``recommend -c`` takes by name, and 80 columns have room for them."""
+def test_the_list_of_clusters_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that ``recommend -c`` takes by name; 80 columns have room for names and sources."""
     text = listed(monkeypatch, "clusters", 80)
     assert max(map(len, text.splitlines())) <= 80
     assert {row.split()[0] for row in text.splitlines()[3:] if row} >= set(names("clusters"))
-    assert {row["cluster"]: row["device"] for row in list_command._clusters()}["l20-pcie"] == "L20"
+    devices = {row["cluster"]: row["device"] for row in list_command._clusters()}
+    assert devices["l20-pcie"] == "L20-48GB"
 
 
 def test_a_run_keeps_its_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
