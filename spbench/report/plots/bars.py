@@ -70,6 +70,8 @@ def draw_stacks(
     _mark_failed(ax, [(at, line) for at, line, stack in placed if stack is None], width)
     ax.set_xticks(range(len(ranks)), [str(n) for n in ranks])
     ax.set_ylim(bottom=0)
+    if not any(stack for *_, stack in placed):
+        ax.set_yticks([])
     ax.yaxis.set_major_formatter(short)
     ax.set(xlabel="ranks", ylabel=unit)
 

@@ -36,20 +36,23 @@ def mark_failed(ax: Axes, curves: Sequence[Curve], every_x: Sequence[float], row
             height = (i + 0.6) * row
             own = curve.look.colour
             ax.plot([x], [height], "x", color=own, markersize=4.5, mew=1.4, transform=across)
-            _aside(ax, x, height, why)
+            _aside(ax, x, height, why, is_left=x == every_x[-1] != every_x[0])
         if len(failed) > len(shown):
-            _aside(ax, x, (len(shown) + 0.6) * row, f"and {len(failed) - len(shown)} more")
+            text = f"and {len(failed) - len(shown)} more"
+            _aside(ax, x, (len(shown) + 0.6) * row, text, is_left=x == every_x[-1] != every_x[0])
 
 
-def _aside(ax: Axes, x: float, height: float, text: str) -> None:
+def _aside(ax: Axes, x: float, height: float, text: str, *, is_left: bool) -> None:
+    """What stands beside a cross; left of the last, whose right is the names' place."""
     ax.annotate(
         text,
         (x, height),
-        (4.5, 0),
+        (-4.5 if is_left else 4.5, 0),
         xycoords=ax.get_xaxis_transform(),
         textcoords="offset points",
         size=6,
         color="#555555",
+        ha="right" if is_left else "left",
         va="center",
     )
 

@@ -163,7 +163,7 @@ def curve_sheet(panels: Mapping[str, CurvePanel], about: str, heading: str) -> S
     notes += ["of projected steps 90 % intervals"] * any(
         any(curve.low) for curve in curves if curve.is_projected
     )
-    notes += ["ring: noisy launches"] * any(any(curve.noisy) for curve in curves)
+    notes += ["circled: noisy launches"] * any(any(curve.noisy) for curve in curves)
     notes += ["cross: no figure, and why"] * any(curve.failed for curve in curves)
     return Sheet(
         heading=heading,

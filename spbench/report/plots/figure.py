@@ -160,7 +160,10 @@ def draw(sheet: Sheet) -> Figure:
     for i, (title, fill_in) in enumerate(zip(titles, sheet.panels.values(), strict=True)):
         ax = figure.add_subplot(grid[i])
         fill_in(ax)
-        _place(ax, title, labels, is_left=i % columns == 0, is_lowest=i + columns >= count)
+        _place(ax, title, labels, is_lowest=i + columns >= count)
+        first = figure.axes[i - i % columns]
+        if ax is not first and ax.get_ylabel() == first.get_ylabel():
+            ax.set_ylabel("")
     at = left / width
     figure.text(at, 1 - 0.12 / height, heading, size=HEADING, weight="bold", va="top")
     if handles:
@@ -171,16 +174,12 @@ def draw(sheet: Sheet) -> Figure:
     return figure
 
 
-def _place(
-    ax: Axes, title: str, labels: tuple[float, float], *, is_left: bool, is_lowest: bool
-) -> None:
+def _place(ax: Axes, title: str, labels: tuple[float, float], *, is_lowest: bool) -> None:
     """Title and labels, these in parts of the panel below and left of it: what finds a place of
     its own is measured at each drawing."""
     ax.set_title(title, y=1.0)
     ax.xaxis.set_label_coords(0.5, -labels[0])
     ax.yaxis.set_label_coords(-labels[1], 0.5)
-    if not is_left:
-        ax.set_ylabel("")
     if not is_lowest:
         ax.set_xlabel("")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
@@ -17,7 +18,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from spbench.analysis.compare import MARGIN, limits_of
 from spbench.analysis.compare_strategies import Line
 from spbench.report.plots.bars import Stack, draw_stacks
-from spbench.report.plots.looks import colour, fill, hatch
+from spbench.report.plots.looks import PROJECTED_HATCH, colour, fill, hatch, lighter
 
 PHASE_SHADES = {"forward": 1.0, "backward": 0.6, "gradients": 0.3}
 MIB = 2**20
@@ -43,7 +44,7 @@ def _peak(line: Line) -> Stack | None:
     return Stack(bars=[(line.peak_allocated_bytes / MIB, fill(line.strategy, line.kind))])
 
 
-def _phases(line: Line) -> Stack:
+def _phases(line: Line) -> Stack | None:
     bars, levels, predicted_mib = [], [], 0.0
     for phase, shade in PHASE_SHADES.items():
         sent, predicted = line.sent_bytes[phase], line.predicted_bytes[phase]
@@ -58,7 +59,7 @@ def _phases(line: Line) -> Stack:
         if predicted:
             predicted_mib += predicted / MIB
             levels.append(predicted_mib)
-    return Stack(bars=bars, levels=levels)
+    return Stack(bars=bars, levels=levels) if bars or levels else None
 
 
 def _parts(line: Line) -> Stack | None:
@@ -132,19 +133,24 @@ def ratios(ax: Axes, lines: Sequence[Line], margin: float = MARGIN) -> None:
     shown = [line for line in lines if compared(line)]
     ax.axvspan(*limits_of(margin), color="#EEEEEE", lw=0, zorder=0)
     ax.axvline(1.0, color="#888888", lw=0.8, zorder=1)
+    is_projected = bool(shown) and all(line.kind == "projected" for line in shown)
     rows = [(-row, line.to_reference, colour(line.strategy)) for row, line in enumerate(shown)]
     spans = [(y, x.low, x.high, hue) for y, x, hue in rows if x and x.low and x.high]
     if spans:
         y, low, high, hues = zip(*spans, strict=True)
         ax.hlines(y, low, high, colors=hues, lw=1.6, zorder=2)
     dots = [
-        (x.ratio, y, hue, "white" if x.verdict == "inconclusive" else hue)
+        (x.ratio, y, hue, light if is_projected or x.verdict == "inconclusive" else hue)
         for y, x, hue in rows
+        for light in [lighter(hue) if is_projected else "white"]
         if x and x.ratio
     ]
     if dots:
         ratio, y, hues, fillings = zip(*dots, strict=True)
-        ax.scatter(ratio, y, s=30, c=fillings, edgecolors=hues, lw=1.2, zorder=3)
+        look: dict[str, Any] = {"s": 30, "lw": 1.2}
+        if is_projected:
+            look = {"s": 70, "hatch": 2 * PROJECTED_HATCH}
+        ax.scatter(ratio, y, c=fillings, edgecolors=hues, zorder=3, **look)
     ax.set_xscale("log")
     ticks = ratio_ticks(*ax.get_xlim())
     ax.set_xlim(min(ticks[0], ax.get_xlim()[0]), max(ticks[-1], ax.get_xlim()[1]))
@@ -153,5 +159,5 @@ def ratios(ax: Axes, lines: Sequence[Line], margin: float = MARGIN) -> None:
     ax.xaxis.set_major_formatter("{x:g}x")
     ax.set_yticks([-float(row) for row in range(len(shown))], list(map(label, shown)))
     ax.set_ylim(0.6 - len(shown), 0.6)
-    what = "step" if all(line.kind == "measured" for line in shown) else "compute"
+    what = "compute" if any(line.kind == "one_gpu_share" for line in shown) else "step"
     ax.set_xlabel(f"{what} time against {shown[0].reference}'s" if shown else "")

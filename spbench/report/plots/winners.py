@@ -99,7 +99,8 @@ def _winner(lines: Sequence[Line]) -> tuple[str, bool, str]:
     factor the second is slower."""
     timed = sorted((x for x in lines if x.time_ms and x.fits), key=lambda x: x.time_ms or 0.0)
     if not timed:
-        statuses = {line.status if line.status != "ok" else "too large" for line in lines}
+        unfit = {True: "not measured", False: "too large"}
+        statuses = {line.status if line.status != "ok" else unfit[line.fits] for line in lines}
         return "", True, "\n".join(sorted(statuses)[:2])
     best, *others = timed
     slower = [x for x in others if (x.time_ms or 0.0) > (best.time_ms or 0.0) * (1 + 1e-9)]

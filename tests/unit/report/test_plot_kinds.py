@@ -45,10 +45,8 @@ def test_every_kind_is_drawn(name: str, tmp_path: Path) -> None:
         (path,) = save(sheet, tmp_path / kind, ("svg",))
         text = path.read_text()
         is_mixed = name == "all" and kind not in ("overview", "sent_bytes")
-        assert (looks.PROJECTED in text) == (is_mixed and kind != "ratios"), kind
-        assert ("projected on hgx-h100: not measured" in sheet.caption) == (
-            is_mixed and kind != "ratios"
-        ), kind
+        assert (looks.PROJECTED in text) == is_mixed, kind
+        assert ("projected on hgx-h100: not measured" in sheet.caption) == is_mixed, kind
 
 
 def test_work_that_grows_with_the_ranks_is_weak_scaling(tmp_path: Path) -> None:
