@@ -11,7 +11,7 @@ import click
 
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
-from spbench.cli.selection import choose_workload, rank_counts
+from spbench.cli.selection import choose_workload, rank_counts, settings_of
 from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.report.live_line import loading_torch
 from spbench.report.projection_table import (
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 PACKAGED = "packaged"
 """Value of --against that stands for the packaged measurements."""
-
 
 share_option = click.option(
     "--share",
@@ -56,6 +55,12 @@ link_rate_option = click.option(
 @options.strategy_option
 @options.gpus_option
 @options.settings_option
+@click.option(
+    "--axis",
+    "lengths",
+    metavar="NAME=N[,N...]",
+    help="Lengths of an axis, one after another, such as space=1024,4096.",
+)
 @share_option
 @link_rate_option
 @click.option("--compiled", is_flag=True, help="Elementwise kernels fused, launches cheaper.")
@@ -88,6 +93,7 @@ def command(
     strategies: Sequence[str],
     gpus: str | None,
     settings: Sequence[str],
+    lengths: str | None,
     share: Path | None,
     link_rate: str | None,
     compiled: bool,
@@ -118,7 +124,8 @@ def command(
             "name a workload, a cluster and numbers of ranks, as in "
             "'spbench project dsp-720m --cluster hgx-h100 --gpus 8,16'; or give --against"
         )
-    chosen = choose_workload(workload, settings)
+    sizes = [choose_workload(workload, [*settings, *more]) for more in settings_of(lengths)]
+    chosen = sizes[0]
     ranks, names = rank_counts(gpus), options.strategies_of(strategies)
     with loading_torch():
         from spbench.projection.cost import Mode
@@ -131,7 +138,9 @@ def command(
     on = cluster_at(cluster, link_rate)
     shares = read_shares(share, on)
     work_of = works(with_memory=True)
-    projected = list(project(chosen, on, names, ranks, mode, work_of, shares))
+    projected = [
+        case for size in sizes for case in project(size, on, names, ranks, mode, work_of, shares)
+    ]
     if share is not None:
         asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
         click.echo(which_are_measured(projected, shares, asked), err=True)
@@ -143,7 +152,10 @@ def command(
     elif as_csv:
         print_csv(rows)
     else:
-        show_projections(rows, f"projected, not measured: {chosen.name} on {on.name}")
+        for size in sizes:
+            axes = " x ".join(f"{axis} {length}" for axis, length in size.axes.items())
+            shown = [each.data for each in projected if each.workload == size]
+            show_projections(shown, f"projected, not measured: {size.name} ({axes}) on {on.name}")
     return DONE if any(row["status"] == "ok" for row in rows) else SOME_FAILED
 
 

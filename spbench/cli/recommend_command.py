@@ -60,7 +60,8 @@ def command(
 
     Each strategy, with each size of its groups, is run without data, and its kernels and messages
     get the times of the cluster's file. The answer comes with what it hinges on, and with the
-    command that would decide between those that are not told apart.
+    command that would decide between those that are not told apart. For a map
+    over lengths, see 'spbench project --axis' and 'spbench plot --kind winners'.
     """
     work, names, counts = _asked(workload, settings, strategies, gpus)
     on = choose_device(device)

@@ -130,6 +130,17 @@ def choose_workload(name: str, settings: Sequence[str]) -> Workload:
     return with_settings_in_name(overridden(find(name), overrides), overrides)
 
 
+def settings_of(lengths: str | None) -> list[list[str]]:
+    """The settings of each length of ``space=1024,4096``; none of None. Raises Failure."""
+    if lengths is None:
+        return [[]]
+    axis, _, numbers = map(str.strip, lengths.partition("="))
+    each = list(dict.fromkeys(map(str.strip, numbers.split(","))))
+    if not axis or not all(map(str.isdecimal, each)):
+        raise Failure(f"--axis {lengths}: write an axis and its lengths, as in space=1024,4096")
+    return [[f"axes.{axis}={length}"] for length in each]
+
+
 def parse_ranks(
     text: str | None, device: Device, *, share: bool = False, nodes: int = 1
 ) -> list[int]:

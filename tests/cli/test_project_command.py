@@ -53,12 +53,27 @@ def test_rows_that_plot_and_compare_show(tmp_path: Path) -> None:
     assert len(latest(read_runs(tmp_path / "here"))) == len(frame)
 
 
+def test_lengths_of_an_axis_are_rows_of_one_run(tmp_path: Path) -> None:
+    """A table for each length, and a map of winners; a further length is added to the rows."""
+    asked = (*SMALL, "depth=1", "--gpus", "2", "--out", "here", "--axis")
+    done = spbench(tmp_path, *asked, "space=64,128", torch=True)
+    assert done.code == 0, done.err
+    assert done.out.count("projected, not measured") == 2
+    assert spbench(tmp_path, *asked, "space=256", torch=True).code == 0
+    axes = list(read_runs(tmp_path / "here")["axes"])
+    assert axes == [f"time=8xspace={n}" for n in (64, 64, 128, 128, 256, 256)]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ((), "name a workload, a cluster and numbers of ranks"),
         (("dsp-720m", "--against"), "--against names workloads and clusters itself"),
         (("--against", "no.yaml"), "no.yaml: No such file or directory"),
+        (
+            ("dsp-720m", "--cluster", "hgx-h100", "--gpus", "8", "--axis", "space"),
+            "--axis space: write an axis and its lengths, as in space=1024,4096",
+        ),
         (("dsp-720m", "--cluster", "hgx-h10", "--gpus", "8"), "Did you mean 'hgx-h100'?"),
     ],
 )
