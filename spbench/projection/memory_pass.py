@@ -21,6 +21,7 @@ from spbench.comm.gradient_buckets import BUCKET_BYTES
 from spbench.model.transformer import Block
 from spbench.projection.prepared import prepared
 from spbench.projection.storage_log import Level, StorageLog, Stretch
+from spbench.projection.unsent import UnsentNccl, UnsentTransport
 from spbench.projection.work import Memory
 from spbench.strategies.base import Strategy
 from spbench.strategies.courses import courses
@@ -45,12 +46,13 @@ def memory(
     rank: int,
     weights: Sequence[nn.Parameter],
     launches: int,
+    transport: type[UnsentTransport] = UnsentNccl,
 ) -> Memory:
     """Peak bytes of a rank's step of so many ``launches``. ``weights``: those that it holds."""
     few = FewBlocks.of(workload, strategy, ranks)
     if launches < WHOLE_LAUNCHES and sum(each.nbytes for each in weights) < WHOLE_BYTES:
         few = FewBlocks(workload, few.periods, (0,) * len(few.periods))
-    stretches = _stretches(few.reduced, strategy, ranks, rank)
+    stretches = _stretches(few.reduced, strategy, ranks, rank, transport)
     peak = max(few.peaks(stretches), key=lambda level: level.total())
     kept = [_rounded(each.nbytes) for each in weights]
     optimizer = 0
@@ -136,12 +138,16 @@ def _added(name: object, stack: int, period: int) -> tuple[int, int]:
 
 
 def _stretches(
-    workload: Workload, strategy: Strategy, ranks: int, rank: int
+    workload: Workload,
+    strategy: Strategy,
+    ranks: int,
+    rank: int,
+    transport: type[UnsentTransport],
 ) -> dict[object, Stretch]:
     """Every stretch of a step that runs whole."""
     log = StorageLog()
     with log:
-        step, (inputs, cotangent) = prepared(workload, strategy, ranks, rank, log)
+        step, (inputs, cotangent) = prepared(workload, strategy, ranks, rank, log, transport)
         log.hold(step.model.parameters(), "parameters")
         log.hold([*step.model.buffers(), *inputs.tensors, cotangent], "activations")
         _mark(step, workload, log)

@@ -6,17 +6,22 @@ from typing import Any
 
 from spbench.comm.transport import Transports
 from spbench.projection.dataless import META
-from spbench.projection.unsent import Listener, UnsentTransport
+from spbench.projection.unsent import Listener, UnsentNccl, UnsentTransport
 from spbench.strategies.base import Strategy
 from spbench.worker.step import Step
 from spbench.workload.workload import Workload
 
 
 def prepared(
-    workload: Workload, strategy: Strategy, ranks: int, rank: int, listener: Listener
+    workload: Workload,
+    strategy: Strategy,
+    ranks: int,
+    rank: int,
+    listener: Listener,
+    transport: type[UnsentTransport] = UnsentNccl,
 ) -> tuple[Step, Any]:
-    """The step without an optimizer, and its inputs."""
-    strategy_own, gradients = (UnsentTransport(rank, ranks, listener) for _ in range(2))
+    """The step without an optimizer, and its inputs. ``transport``: how messages are packed."""
+    strategy_own, gradients = (transport(rank, ranks, listener) for _ in range(2))
     transports = Transports(strategy=strategy_own, gradients=gradients)
     plain = workload.model_copy(update={"optimizer": "none"})
     step = Step(plain, strategy, transports, META)

@@ -26,7 +26,7 @@ from spbench.projection.depths import Depths
 from spbench.projection.memory_pass import memory
 from spbench.projection.prepared import prepared
 from spbench.projection.recorder import Counted, Recorder, as_bytes
-from spbench.projection.unsent import UnsentTransport
+from spbench.projection.unsent import UnsentNccl, UnsentTransport
 from spbench.projection.work import Kernel, Message, Work
 from spbench.strategies.base import Strategy
 from spbench.text import counted as in_words
@@ -47,10 +47,12 @@ def work(
     rank: int | None = None,
     *,
     with_memory: bool = False,
+    transport: type[UnsentTransport] = UnsentNccl,
 ) -> Work:
     """Kernels and messages of a step of ``rank``; None: of the busiest.
 
-    ``with_memory``: its peak memory, too, by a pass of its own. Raises Failure where the strategy
+    ``with_memory``: its peak memory, too, by a pass of its own. ``transport``: whose packing of
+    messages is run. Raises Failure where the strategy
     cannot run the workload, and for a rank that does not exist.
     """
     unfit = strategy.misfit(workload) or strategy.why_not(workload, ranks)
@@ -59,7 +61,7 @@ def work(
     if rank is not None and not 0 <= rank < ranks:
         raise Failure(f"rank {rank} does not exist: {in_words(ranks, 'rank')} begin at 0")
     rank = busiest(workload, strategy, ranks) if rank is None else rank
-    total = _step(workload, strategy, ranks, rank)
+    total = _step(workload, strategy, ranks, rank, transport)
     weights = _weights(workload, strategy, ranks, rank)
     mesh, (own, *_) = Mesh.of(strategy.mesh(workload, ranks)), strategy.in_a_group(workload, ranks)
     if workload.mode == "train":
@@ -70,17 +72,23 @@ def work(
     )
     if not with_memory:
         return traced
-    held = memory(workload, strategy, ranks, rank, weights, traced.launches)
+    held = memory(workload, strategy, ranks, rank, weights, traced.launches, transport)
     return replace(traced, memory=held)
 
 
-def _step(workload: Workload, strategy: Strategy, ranks: int, rank: int) -> Counted:
+def _step(
+    workload: Workload,
+    strategy: Strategy,
+    ranks: int,
+    rank: int,
+    transport: type[UnsentTransport],
+) -> Counted:
     """Forward and backward without the sum of gradients, of the whole depth."""
     recorder = Recorder()
 
     def run(workload: Workload) -> Counted:
         with recorder:
-            step, given = prepared(workload, strategy, ranks, rank, recorder)
+            step, given = prepared(workload, strategy, ranks, rank, recorder, transport)
             with recorder.recording():
                 step(*given)
         return recorder.taken()
@@ -108,7 +116,7 @@ def _predicted(workload: Workload, strategy: Strategy, ranks: int, rank: int) ->
 def _weights(workload: Workload, strategy: Strategy, ranks: int, rank: int) -> list[nn.Parameter]:
     """The parameters of the whole model that a rank holds."""
     recorder = Recorder()
-    transport = UnsentTransport(rank, ranks, recorder)
+    transport = UnsentNccl(rank, ranks, recorder)
     with recorder, META:
         mesh = Mesh.of(strategy.mesh(workload, ranks))
         own, part, _ = strategy.in_a_group(workload, ranks)

@@ -1,20 +1,20 @@
-"""A rank's transport that sends nothing, and packs and unpacks as NCCL's does.
+"""A rank's transports that send nothing, and pack and unpack as NCCL's and gloo's do.
 
-It tells when each message is started and when it is waited for.
+They tell when each message is started and when it is waited for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import Protocol, final
+from typing import Protocol, Self, final
 
 import torch
 from torch import Tensor
 
-from spbench.comm.packing import Cut, Cuts, pack, unpacked
-from spbench.comm.transport import Handle, Transport
+from spbench.comm.packing import Cut, Cuts, Parts, copy_joined, incoming, outgoing, pack, unpacked
+from spbench.comm.transport import Handle, MessageTransport, Transport
 from spbench.workload.mesh import Groups
 from spbench.workload.traffic import Kind, Op, Phase
 
@@ -43,7 +43,6 @@ class _UnderWay:
         self._then()
 
 
-@final
 class UnsentTransport(Transport):
     """One rank of a group of any size, none of whose other ranks exist."""
 
@@ -60,14 +59,29 @@ class UnsentTransport(Transport):
         finally:
             self._listener.phase = before
 
-    def _part(self, groups: Groups) -> UnsentTransport:
+    def _part(self, groups: Groups) -> Self:
         (members,) = (group for group in groups if self.rank in group)
-        return UnsentTransport(members.index(self.rank), len(members), self._listener)
+        return type(self)(members.index(self.rank), len(members), self._listener)
 
     def _count(self, op: Op, sent: int | Fraction) -> None:
         super()._count(op, sent)
         self._kind: Kind = (self._whole._phase, op, self._axis)
         self._sent = Fraction(sent)
+
+    def _all_reduce(self, x: Tensor) -> Handle:
+        return self._start()
+
+    def _shift(self, received: Tensor, sent: Tensor) -> Handle:
+        return self._start()
+
+    def _start(self, then: Callable[[], object] = lambda: None) -> Handle:
+        message = self._listener.started(self._kind, self._sent)
+        return _UnderWay(lambda: self._listener.waited(message), then)
+
+
+@final
+class UnsentNccl(UnsentTransport):
+    """Packs as NCCL's: each collective takes a flat buffer."""
 
     def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
         pack(sent)
@@ -84,12 +98,18 @@ class UnsentTransport(Transport):
         parts = received.new_empty(self.size, *received.shape)
         return self._start(lambda: torch.sum(parts, 0, out=received))
 
-    def _all_reduce(self, x: Tensor) -> Handle:
-        return self._start()
 
-    def _shift(self, received: Tensor, sent: Tensor) -> Handle:
-        return self._start()
+@final
+class UnsentGloo(MessageTransport, UnsentTransport):
+    """Packs as gloo's: messages from rank to rank, which hold what they send until they end."""
 
-    def _start(self, then: Callable[[], object] = lambda: None) -> Handle:
-        message = self._listener.started(self._kind, self._sent)
-        return _UnderWay(lambda: self._listener.waited(message), then)
+    def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
+        messages: list[Tensor] = []
+        unpacks: list[Callable[[], object]] = []
+        for rank in {*range(self.size)} - {self.rank}:
+            messages += outgoing(sent[rank], run_dim)
+            arriving, unpack = incoming(received[rank], run_dim)
+            messages += arriving
+            unpacks.append(unpack)
+        copy_joined(received[self.rank], sent[self.rank], run_dim)
+        return self._start(lambda: [len(messages), *(unpack() for unpack in unpacks)])

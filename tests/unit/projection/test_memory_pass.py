@@ -11,7 +11,7 @@ from spbench.comm.transport import Transports
 from spbench.projection import memory_pass
 from spbench.projection.storage_log import StorageLog
 from spbench.projection.trace import work
-from spbench.projection.unsent import UnsentTransport
+from spbench.projection.unsent import UnsentNccl
 from spbench.projection.work import Memory
 from spbench.strategies.registry import load, places
 from spbench.worker import memory
@@ -30,7 +30,7 @@ def workload(**fields: Any) -> Workload:
 def real_peak(shape: Workload, strategy: str, ranks: int) -> int:
     """Peak of the storages of rank 0's step on a CPU, whose messages are packed and not sent."""
     unheard = StorageLog()
-    strategy_own, gradients = (UnsentTransport(0, ranks, unheard) for _ in range(2))
+    strategy_own, gradients = (UnsentNccl(0, ranks, unheard) for _ in range(2))
     transports = Transports(strategy=strategy_own, gradients=gradients)
     step = Step(shape, load(strategy), transports, torch.device("cpu"))
     inputs, cotangent = step.seeded_inputs()
