@@ -8,7 +8,7 @@ OTHER = "Other options"
 GROUPS = {
     "What": (
         *("strategies", "workload", "workloads", "gpus", "ranks", "meshes", "settings", "dtype"),
-        *("sweep", "small", "skip_invalid", "cluster", "baseline", "base_ref"),
+        *("sweep", "small", "skip_invalid", "cluster", "baseline", "base_ref", "lengths"),
         *("metrics", "reference", "against"),
     ),
     "How it is measured": (

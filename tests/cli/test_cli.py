@@ -190,6 +190,7 @@ FLAGS = {
     ],
     "project": [
         "--against",
+        "--axis",
         "--cluster",
         "--compiled",
         "--csv",
