@@ -132,11 +132,10 @@ def _gate_by_threads(
 def verify_all(checks: Sequence[GateCheck], group: Group, observer: Observer) -> Iterator[Checked]:
     """Every check in order, on all ranks together, as this rank saw it.
 
-    One device's answer is kept for the checks that follow on the same workload. Ranks take turns
-    with the silent step, which has no other rank to wait for.
+    One device's answer is kept for the checks that follow on the same workload.
     """
     reference: Reference | None = None
-    for turn, check in enumerate(checks):
+    for check in checks:
         strategy = in_mesh(check.strategy, check.mesh)
         declined = strategy.misfit(check.workload) or strategy.why_not(check.workload, group.size)
         if declined:
@@ -152,8 +151,7 @@ def verify_all(checks: Sequence[GateCheck], group: Group, observer: Observer) ->
                     workload, group.device, sharpness=check.sharpness, observer=observer
                 )
             ranks = group.transports, group.device
-            is_mine = turn % group.size == group.rank
-            result = run_gate(strategy, *ranks, reference, observer, with_silent=is_mine)
+            result = run_gate(strategy, *ranks, reference, observer, with_silent=True)
             silent = why_silent_differs(*group.largest(result.silent or (0.0, 0.0)))
         costly = why_not_cheapest(strategy, check.workload, group.size)
         wrong = result.why_wrong() or costly or silent
