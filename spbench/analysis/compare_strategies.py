@@ -28,6 +28,7 @@ from spbench.analysis.launches import (
     cause_of,
     why_incomplete,
 )
+from spbench.analysis.published_values import published_tokens_per_s
 from spbench.analysis.strategy_line import Line
 from spbench.results.record import Record
 from spbench.workload.traffic import PHASES
@@ -133,6 +134,7 @@ def _line(
         agreed_with=first.agreed_with,
         memory_limit_bytes=first.memory_limit_bytes,
         slower_share=first.slower_share,
+        published=published_tokens_per_s(first),
     )
 
 

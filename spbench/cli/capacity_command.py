@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -12,11 +13,13 @@ from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import choose_workload, rank_counts
 from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.launch.launcher import Deadlines
-from spbench.projection.capacity import BATCH
-from spbench.projection.capacity_table import as_data, show_capacities
-from spbench.report.live_line import loading_torch
+from spbench.projection.capacity_table import rows_of, show_capacities
+from spbench.report.live_line import loading_torch, watched
 from spbench.report.tables import print_json
+from spbench.results.capacities import BATCH, FILE, write_capacities
+from spbench.results.environment import cpu_name
 from spbench.sweep.devices import choose_device, visible_gpus, why_not_here
+from spbench.text import quoted
 from spbench.workload.case import MAX_RANKS, Device
 from spbench.workload.workload import Workload
 
@@ -60,6 +63,12 @@ def memory_size(text: str) -> float:
 @click.option(
     "--measure", is_flag=True, help="Let ranks of this machine try, in place of dry runs."
 )
+@click.option(
+    "--out",
+    type=options.PATH,
+    metavar="DIR",
+    help="Also keep the sizes as DIR/capacity.csv, for plot; DIR may hold some, or a run.",
+)
 @options.settings_option
 @options.deadline_options
 @options.device_option
@@ -72,6 +81,7 @@ def command(
     reserve: float,
     axes: Sequence[str],
     measure: bool,
+    out: Path | None,
     settings: Sequence[str],
     timeout: float,
     hang_after: float,
@@ -87,7 +97,7 @@ def command(
     work, names = choose_workload(workload, settings), options.strategies_of(strategies)
     counts, on = rank_counts(gpus), choose_device(device)
     grows = [BATCH, *(axes or [max(work.axes, key=lambda axis: work.axes[axis])])]
-    _refuse(work, grows, counts, on if measure else None)
+    _refuse(work, grows, counts, on if measure else None, out)
     budget = _budget(memory, on) * (1.0 if measure else 1.0 - reserve)
     with loading_torch():
         from spbench.projection import memory_question
@@ -95,11 +105,17 @@ def command(
     asked = memory_question.questions(work, names, counts, grows)
     if measure:
         deadlines = Deadlines(launch_s=timeout, hang_s=hang_after)
-        found = memory_question.tried(asked, budget, on, deadlines)
+        sizes = memory_question.tried(asked, budget, on, deadlines)
     else:
-        found = memory_question.foreseen(asked, budget)
+        sizes = memory_question.foreseen(asked, budget)
+    found = list(watched(sizes, [each.label for each in asked], "sizes"))
+    rows = rows_of(found, work, budget, _tried_on(on) if measure else None)
+    if out is not None:
+        write_capacities(rows, out)
+        drawn = quoted("spbench", "plot", out, "--kind", "capacity")
+        click.echo(f"sizes in {out / FILE}; see them with: {drawn}", err=True)
     if as_json:
-        print_json(as_data(found, budget, "measured" if measure else "exact"))
+        print_json(rows)
     else:
         left = f"by dry runs, {100 * reserve:g} % of its memory left free"
         show_capacities(found, budget, "as ranks of this machine tried" if measure else left)
@@ -107,9 +123,15 @@ def command(
 
 
 def _refuse(
-    work: Workload, grows: Sequence[str], counts: Sequence[int], tried_on: Device | None
+    work: Workload,
+    grows: Sequence[str],
+    counts: Sequence[int],
+    tried_on: Device | None,
+    out: Path | None,
 ) -> None:
-    """Raises Failure for an unknown axis, and for ranks that cannot be asked about."""
+    """Raises Failure for an unknown axis, ranks that cannot be asked about, and a bad --out."""
+    if out is not None and out.exists() and not out.is_dir():
+        raise Failure(f"--out {out} is a file; name a folder that may be new")
     for axis in grows[1:]:
         if axis not in work.axes:
             raise Failure(f"--axis {axis}: {work.name} has the axes {', '.join(work.axes)}")
@@ -118,6 +140,11 @@ def _refuse(
     for count in counts if tried_on else ():
         if tried_on and (why_not := why_not_here(count, tried_on)):
             raise Failure(f"--gpus {count}: {why_not}")
+
+
+def _tried_on(device: Device) -> str:
+    names = [str(gpu.get("name", "")) for gpu in visible_gpus()] if device == "cuda" else []
+    return ", ".join(dict.fromkeys(filter(None, names))) or cpu_name()
 
 
 def _budget(memory: float | None, device: Device) -> float:

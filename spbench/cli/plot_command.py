@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from spbench.cli import options
+from spbench.cli.drawing_options import drawing_options
 from spbench.cli.help_page import HelpPage
 from spbench.errors import UNFIT, Failure
-from spbench.report.tables import print_json
+from spbench.report.tables import print_paths
+from spbench.results.capacities import has_capacities
 from spbench.results.drawn_beside import drawn_beside
 from spbench.results.find_run import RESULTS, find_run, read_latest, reference_of, select_rows
 from spbench.results.run_json import folder_of_run
+
+if TYPE_CHECKING:
+    import pandas
+
+    from spbench.report.plots.plots import Page
+    from spbench.report.plots.points import Asked
+
+CAPACITY = ["capacity"]
 
 
 @click.command("plot", cls=HelpPage)
@@ -42,70 +54,105 @@ from spbench.results.run_json import folder_of_run
 @click.option(
     "--format", "formats", default="png,svg", show_default=True, help="Of png, svg and pdf."
 )
-@options.filter_options
-@click.option(
-    "--page", type=click.IntRange(min=1), default=1, help="Page of a figure of more than 12 panels."
-)
-@options.baselines_option
-@options.json_option
+@drawing_options
 def command(
     run: Path | None,
     out: Path | None,
     kinds: Sequence[str],
-    metric: str | None,
-    x: str | None,
-    facet: str | None,
     formats: str,
-    workloads: Sequence[str],
-    strategies: Sequence[str],
-    gpus: str | None,
     page: int,
     baselines: Path,
     as_json: bool,
+    metric: str | None,
+    x: str | None,
+    facet: str | None,
+    workloads: Sequence[str],
+    strategies: Sequence[str],
+    gpus: str | None,
 ) -> None:
     """Draw the figures of RUN: scaling or throughput, memory, bytes, compute, every iteration.
 
     RUN is a results directory, a CSV file, baseline:NAME, or by default the latest run.
     Prints the paths. A figure has at most 12 panels; choose others by page, workload, strategy
     or ranks, each repeated or with commas. Kinds: overview, scaling, throughput, ratios,
-    step_split, sent_bytes, memory, pareto, winners, launches. --metric, --x and --facet draw
-    curves of any figure.
+    step_split, sent_bytes, memory, pareto, winners, capacity, launches. --metric, --x and --facet
+    draw curves of any figure; capacity is of 'spbench capacity --out RUN'.
     """
-    path = find_run(run, baselines)
-    frame = select_rows(read_latest(path), workloads, strategies, [gpus] if gpus else [])
-    from spbench.analysis.compare_strategies import compare_strategies
-    from spbench.report.plots.figure import FORMATS, save_all
-    from spbench.report.plots.plots import page_of
+    from spbench.report.plots.figure import save_all
     from spbench.report.plots.points import Asked
 
-    home = folder_of_run(path)
-    folder = out or drawn_beside(path, "plots", baselines)
-    endings = _parts(formats)
-    if not endings or set(endings) - set(FORMATS):
-        raise Failure(f"--format {formats}: use {', '.join(FORMATS)}, or several with commas")
+    path, endings, wanted = find_run(run, baselines), _endings(formats), _parts(*kinds)
     given = {"metric": metric, "x": x, "facet": facet}
     chosen = {name: value for name, value in given.items() if value}
+    rows = workloads, strategies, [gpus] if gpus else []
     try:
-        figures = page_of(
-            compare_strategies(frame, reference_of(path, frame)),
-            frame,
-            home,
-            page,
-            _parts(*kinds),
-            Asked(**chosen) if chosen else None,
-        )
+        if not chosen and _has_capacities_alone(path, wanted):
+            figures = _of_capacities(path, rows, page)
+        else:
+            figures = _of_rows(path, rows, page, wanted, Asked(**chosen) if chosen else None)
     except ValueError as error:
         raise Failure(str(error)) from None
     for remark in figures.remarks:
         click.echo(remark, err=True)
+    folder = out or drawn_beside(path, "plots", baselines)
     try:
-        files = list(map(str, save_all(figures.sheets, folder, endings)))
+        files = save_all(figures.sheets, folder, endings)
     except OSError as error:
         raise Failure(f"cannot write to {folder}: {error.strerror}", UNFIT) from None
-    if as_json:
-        print_json(files)
-    else:
-        click.echo("\n".join(files))
+    print_paths(files, as_json=as_json)
+
+
+Rows = tuple[Sequence[str], Sequence[str], Sequence[str]]
+"""Workloads, strategies and ranks that are drawn; all where none is named."""
+
+
+def _has_capacities_alone(run: Path, wanted: Sequence[str]) -> bool:
+    """Whether nothing else is asked for, or nothing else is there. Raises Failure where
+    capacities are asked for and there are none."""
+    folder = folder_of_run(run)
+    if wanted == CAPACITY and not has_capacities(folder):
+        raise Failure(
+            f"{folder} holds no capacities; find them with: "
+            f"spbench capacity WORKLOAD --gpus 1,2,4,8 --out {folder}"
+        )
+    no_rows = folder.is_dir() and not (folder / "runs.csv").exists()
+    return wanted == CAPACITY or (has_capacities(folder) and no_rows and not wanted)
+
+
+def _of_rows(run: Path, rows: Rows, page: int, wanted: Sequence[str], asked: Asked | None) -> Page:
+    """The figures of launches, and of capacities beside them."""
+    from spbench.analysis.compare_strategies import compare_strategies
+    from spbench.report.plots.plots import page_of
+
+    frame = select_rows(read_latest(run), *rows)
+    lines = compare_strategies(frame, reference_of(run, frame))
+    capacities = None
+    with contextlib.suppress(Failure):
+        capacities = _capacities(run, rows)
+    return page_of(lines, frame, folder_of_run(run), page, wanted, asked, capacities)
+
+
+def _of_capacities(run: Path, rows: Rows, page: int) -> Page:
+    from spbench.report.plots.plots import capacity_page
+
+    return capacity_page(_capacities(run, rows), page)
+
+
+def _capacities(run: Path, rows: Rows) -> pandas.DataFrame:
+    """The chosen lines of capacity.csv. Raises Failure where there are none."""
+    from spbench.results.capacities import read_capacities
+
+    table = read_capacities(folder_of_run(run)).rename(columns={"ranks": "world_size"})
+    return select_rows(table, *rows).rename(columns={"world_size": "ranks"})
+
+
+def _endings(formats: str) -> list[str]:
+    from spbench.report.plots.figure import FORMATS
+
+    endings = _parts(formats)
+    if not endings or set(endings) - set(FORMATS):
+        raise Failure(f"--format {formats}: use {', '.join(FORMATS)}, or several with commas")
+    return endings
 
 
 def _parts(*texts: str) -> list[str]:

@@ -11,9 +11,10 @@ import click
 
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
+from spbench.cli.projection_options import link_rate_option, share_option
 from spbench.cli.selection import choose_workload, rank_counts, settings_of
 from spbench.errors import DONE, SOME_FAILED, Failure
-from spbench.report.live_line import loading_torch
+from spbench.report.live_line import DRY_RUNS, loading_torch, watched
 from spbench.report.projection_table import (
     print_csv,
     show_errors,
@@ -31,20 +32,6 @@ if TYPE_CHECKING:
 
 PACKAGED = "packaged"
 """Value of --against that stands for the packaged measurements."""
-
-share_option = click.option(
-    "--share",
-    type=options.PATH,
-    metavar="RUN",
-    help="A run of 'spbench run --share': what a rank computes is as measured there.",
-)
-
-
-link_rate_option = click.option(
-    "--link-rate",
-    metavar="RATE",
-    help="The cluster with its outermost links at another nominal rate, such as 200Mbit.",
-)
 
 
 @click.command("project", cls=HelpPage)
@@ -138,9 +125,11 @@ def command(
     on = cluster_at(cluster, link_rate)
     shares = read_shares(share, on)
     work_of = works(with_memory=True)
-    projected = [
+    cases = (
         case for size in sizes for case in project(size, on, names, ranks, mode, work_of, shares)
-    ]
+    )
+    each = [f"{name} on {count}" for _ in sizes for count in ranks for name in names]
+    projected = list(watched(cases, each, DRY_RUNS))
     if share is not None:
         asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
         click.echo(which_are_measured(projected, shares, asked), err=True)

@@ -9,11 +9,11 @@ import click
 
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
-from spbench.cli.project_command import link_rate_option, share_option
+from spbench.cli.projection_options import link_rate_option, share_option
 from spbench.cli.run_command import show_finished
 from spbench.cli.selection import choose_workload, rank_counts
 from spbench.errors import DONE, Failure
-from spbench.report.live_line import loading_torch
+from spbench.report.live_line import DRY_RUNS, loading_torch, watched
 from spbench.report.tables import print_json
 from spbench.sweep.devices import choose_device
 from spbench.workload.case import MAX_RANKS, Device
@@ -78,7 +78,8 @@ def command(
     target, mode = cluster_at(cluster, link_rate), Mode(compiled=compiled)
     shares, weighed = read_shares(share, target), candidates(names, work, counts)
     work_of = works(with_memory=True)
-    projected = list(project(work, target, weighed, [counts], mode, work_of, shares))
+    cases = project(work, target, weighed, [counts], mode, work_of, shares)
+    projected = list(watched(cases, weighed, DRY_RUNS))
     asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
     if share is not None:
         click.echo(which_are_measured(projected, shares, asked), err=True)

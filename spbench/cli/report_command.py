@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 
 from spbench.cli import options
+from spbench.cli.drawing_options import drawing_options
 from spbench.cli.help_page import HelpPage
 from spbench.errors import UNFIT, Failure
-from spbench.report.tables import print_json
+from spbench.report.tables import print_paths
 from spbench.results.drawn_beside import drawn_beside
 from spbench.results.find_run import RESULTS, find_run, read_latest, select_rows
 
@@ -26,12 +27,7 @@ ENDINGS = (".html", ".htm")
     help="The page.  [default: RUN/report.html; of a baseline "
     f"{RESULTS}/baseline-NAME/report.html]",
 )
-@options.filter_options
-@click.option(
-    "--page", type=click.IntRange(min=1), default=1, help="Page of a figure of more than 12 panels."
-)
-@options.baselines_option
-@options.json_option
+@drawing_options
 def command(
     run: Path | None,
     out: Path | None,
@@ -66,7 +62,4 @@ def command(
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise Failure(f"cannot write to {file}: {error.strerror}", UNFIT) from None
-    if as_json:
-        print_json([str(file)])
-    else:
-        click.echo(file)
+    print_paths([file], as_json=as_json)

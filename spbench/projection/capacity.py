@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-BATCH = "batch"
-"""What may grow beside an axis."""
 MOST = 2**24
 """Sizes beyond are not asked for: their indices would not fit into 32 bits."""
 FIRST_TRIES = 64

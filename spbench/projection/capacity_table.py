@@ -1,20 +1,47 @@
-"""Prints the largest batch and the longest axis that fit."""
+"""The largest batch and the longest axis that fit: as a table, and as lines of capacity.csv."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any
 
-from spbench.projection.capacity import BATCH, Capacity
+from spbench.projection.capacity import Capacity
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer
+from spbench.results.capacities import BATCH, COLUMNS
+from spbench.results.case_columns import columns_of_case
+from spbench.results.environment import git_state, package_version
 from spbench.text import counted
+from spbench.workload.case import Case
+from spbench.workload.workload import Workload
 
 
-def as_data(capacities: Sequence[Capacity], budget_bytes: float, kind: str) -> list[dict[str, Any]]:
-    """An object for each; ``kind`` is ``exact`` or ``measured``."""
-    return [{**asdict(each), "budget_bytes": budget_bytes, "kind": kind} for each in capacities]
+def rows_of(
+    capacities: Sequence[Capacity], workload: Workload, budget_bytes: float, tried_on: str | None
+) -> list[dict[str, Any]]:
+    """A line for each; ``tried_on``: the device of ranks that tried, None for dry runs."""
+    case = Case(workload=workload, strategy=capacities[0].strategy, ranks=1, device="cpu")
+    known = {
+        **columns_of_case(case),
+        "budget_bytes": round(budget_bytes),
+        "kind": "projected" if tried_on is None else "measured",
+        "gpu": tried_on or "",
+        "torch": package_version("torch"),
+        "git_commit": git_state().get("commit", ""),
+        "started_utc": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+    }
+    rows = [{**known, **asdict(each)} for each in capacities]
+    for row in rows:
+        if row["grows"] == BATCH:
+            row["batch"] = None
+        else:
+            row["axes"] = re.sub(
+                rf"(^|x){re.escape(row['grows'])}=\d+", "", row["axes"]
+            ).removeprefix("x")
+    return [{name: row[name] for name in COLUMNS} for row in rows]
 
 
 def show_capacities(capacities: Sequence[Capacity], budget_bytes: float, how: str) -> None:

@@ -5,7 +5,7 @@ A dry run answers for any number of ranks; ranks that try answer for this machin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -15,8 +15,9 @@ from typing import final
 from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines, Launcher, status_and_cause
 from spbench.launch.local import LocalLauncher, read_samples
-from spbench.projection.capacity import BATCH, Capacity, Peak, PeakOf, capacity_of
+from spbench.projection.capacity import Capacity, Peak, PeakOf, capacity_of
 from spbench.projection.trace import work
+from spbench.results.capacities import BATCH
 from spbench.results.temporary import temporary_folder
 from spbench.strategies.registry import load
 from spbench.sweep.devices import least_capability, visible_gpus
@@ -39,6 +40,11 @@ class MemoryQuestion:
     ranks: int
     grows: str
     """``batch``, or the name of an axis."""
+
+    @property
+    def label(self) -> str:
+        """Such as 'dsp on 8, space'."""
+        return f"{self.strategy} on {self.ranks}, {self.grows}"
 
     def grown(self, size: int) -> Workload:
         """The workload of this size. Raises Failure where there is none."""
@@ -117,20 +123,21 @@ def questions(
     ]
 
 
-def foreseen(asked: Sequence[MemoryQuestion], budget_bytes: float) -> list[Capacity]:
+def foreseen(asked: Sequence[MemoryQuestion], budget_bytes: float) -> Iterator[Capacity]:
     """Capacities by dry runs."""
-    return [_capacity(each, each.foreseen, budget_bytes) for each in asked]
+    return (_capacity(each, each.foreseen, budget_bytes) for each in asked)
 
 
 def tried(
     asked: Sequence[MemoryQuestion], budget_bytes: float, device: Device, deadlines: Deadlines
-) -> list[Capacity]:
+) -> Iterator[Capacity]:
     """Capacities by launches on this machine. Raises Failure where one fails otherwise."""
     with temporary_folder("spbench-capacity-") as folder:
         launcher = LocalLauncher(folder / "launcher.log")
         with closing(launcher):
             ranks = Trials(launcher=launcher, folder=folder, device=device, deadlines=deadlines)
-            return [_capacity(x, partial(ranks.tried, x), budget_bytes) for x in asked]
+            for each in asked:
+                yield _capacity(each, partial(ranks.tried, each), budget_bytes)
 
 
 def _capacity(asked: MemoryQuestion, peak_of: PeakOf, budget_bytes: float) -> Capacity:

@@ -57,6 +57,8 @@ class Projection:
             "kind": KIND,
             "cluster": self.cluster.name,
             "workload": self.workload.name,
+            "axes": "x".join(f"{name}={length}" for name, length in self.workload.axes.items()),
+            "batch": self.workload.batch,
             "strategy": self.strategy,
             "world_size": self.ranks,
             "status": "skipped" if self.cost is None else "ok",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import final
+from typing import TypeVar, final
 
 import click
 from rich.console import Console
@@ -17,10 +17,12 @@ from rich.text import Text
 
 from spbench.report import tables, units
 from spbench.results.heartbeat import find_heartbeats, read_heartbeat
+from spbench.text import counted
 from spbench.workload.case import Case
 from spbench.workload.predicted import Estimate
 
-LOADING = "loading torch"
+T = TypeVar("T")
+LOADING, DRY_RUNS = "loading torch", "dry runs"
 
 
 @final
@@ -113,6 +115,24 @@ def is_live(console: Console) -> bool:
 def stamped(text: str) -> str:
     """A line of a log: with the time."""
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {text}"
+
+
+def watched(items: Iterable[T], names: Sequence[str], what: str) -> Iterator[T]:
+    """Yields ``items``, which take a while, and says so on stderr: on a terminal which of
+    ``names``, one for each, is under way; elsewhere once how many there are."""
+    console = tables.console(sys.stderr)
+    if not is_live(console):
+        click.echo(stamped(f"{what}: {counted(len(names), 'case')}"), err=True)
+        yield from items
+        return
+    done = BarColumn(bar_width=24), TextColumn("{task.completed}/{task.total}")
+    columns = TextColumn("{task.description}"), *done, TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task, arriving = progress.add_task("", total=len(names)), iter(items)
+        for name in names:
+            progress.update(task, description=f"{what}: {name}")
+            yield next(arriving)
+            progress.advance(task)
 
 
 @contextmanager

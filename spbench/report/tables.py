@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, TextIO, final
 
 import click
@@ -125,6 +126,14 @@ def show_panels(out: Console, grids: Sequence[Grid], panels: Sequence[str]) -> S
 def print_json(data: object) -> None:
     """Prints data on stdout, with fractions of bytes rounded."""
     click.echo(json.dumps(data, indent=2, default=round))
+
+
+def print_paths(paths: Sequence[Path], *, as_json: bool) -> None:
+    """Prints the files that a command wrote."""
+    if as_json:
+        print_json([*map(str, paths)])
+    else:
+        click.echo("\n".join(map(str, paths)))
 
 
 def print_data(data: Sequence[Mapping[str, Any]], form: str) -> None:

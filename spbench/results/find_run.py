@@ -14,6 +14,7 @@ import click
 
 from spbench.errors import Failure, ResultsError
 from spbench.results.baselines import BASELINES, folder_of, names
+from spbench.results.capacities import has_capacities
 from spbench.results.lock import is_held
 from spbench.results.run_json import folder_of_run, read_run
 from spbench.text import did_you_mean, quoted
@@ -146,6 +147,8 @@ def read_latest(run: Path) -> pandas.DataFrame:
     try:
         frame = read_runs(run)
     except ResultsError as error:
+        if has_capacities(run):
+            raise Failure(f"{run} holds capacities alone; draw them: spbench plot {run}") from None
         raise Failure(str(error)) from None
     for remark in frame.attrs["remarks"]:
         click.echo(remark, err=True)

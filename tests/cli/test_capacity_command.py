@@ -12,6 +12,7 @@ from helpers.examples import ALL
 
 from spbench.errors import DONE, SOME_FAILED, USAGE
 from spbench.projection.trace import work
+from spbench.results.capacities import read_capacities
 from spbench.strategies.registry import load
 from spbench.workload.catalogue import find, with_settings
 
@@ -38,6 +39,30 @@ def test_the_largest_batch_fits_and_the_next_does_not(tmp_path: Path) -> None:
         grown = with_settings(find(SMALL[0]), ["depth=2", f"{key}={answer['largest']}"])
         memory = work(grown, load(answer["strategy"]), 2, with_memory=True).memory
         assert memory is not None and memory.peak == answer["peak_bytes"]
+
+
+def test_sizes_are_kept_and_drawn(tmp_path: Path) -> None:
+    """A folder keeps the sizes of several commands; plot draws them, also beside no launches."""
+    for count in ("1", "2"):
+        done = asked(tmp_path, "ulysses", "-g", count, "--memory", "400MiB", "--out", "sizes")
+        assert done.code == DONE, done.err
+        assert "spbench plot sizes --kind capacity" in done.err
+    kept = read_capacities(tmp_path / "sizes")
+    assert kept["ranks"].tolist() == [1, 1, 2, 2]
+    assert set(kept["kind"]) == {"projected"} and kept["batch"].isna().tolist() == [True, False] * 2
+    for flags in (("--kind", "capacity"), ("-g", "2")):
+        drawn = spbench(tmp_path, "plot", "sizes", "--format", "svg", *flags)
+        assert (drawn.code, drawn.out) == (DONE, "sizes/plots/capacity.svg\n"), drawn.err
+    for words, said in (
+        (("plot", "sizes", "--kind", "memory"), "holds capacities alone"),
+        (("plot", "sizes", "-s", "dsp"), "the run has no 'dsp'"),
+        (("plot", "sizes", "--page", "2"), "--page 2: the last page is 1"),
+        (("compare", "sizes"), "holds capacities alone"),
+    ):
+        refused = spbench(tmp_path, *words)
+        assert refused.code == USAGE and said in refused.err, refused.err
+    (tmp_path / "none").mkdir()
+    assert "holds no capacities" in spbench(tmp_path, "plot", "none", "--kind", "capacity").err
 
 
 def test_a_budget_that_holds_nothing_says_so(tmp_path: Path) -> None:

@@ -231,6 +231,7 @@ FLAGS = {
         "--json",
         "--measure",
         "--memory",
+        "--out",
         "--reserve",
         "--set",
         "--strategy",

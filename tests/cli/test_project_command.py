@@ -54,12 +54,23 @@ def test_rows_that_plot_and_compare_show(tmp_path: Path) -> None:
 
 
 def test_lengths_of_an_axis_are_rows_of_one_run(tmp_path: Path) -> None:
-    """A table for each length, and a map of winners; a further length is added to the rows."""
+    """A table for each length; a further length is added to the rows, and JSON and CSV name it."""
     asked = (*SMALL, "depth=1", "--gpus", "2", "--out", "here", "--axis")
     done = spbench(tmp_path, *asked, "space=64,128", torch=True)
     assert done.code == 0, done.err
     assert done.out.count("projected, not measured") == 2
     assert spbench(tmp_path, *asked, "space=256", torch=True).code == 0
+    words = (*SMALL, "depth=1", "--gpus", "2,32", "--axis", "space=64,128")
+    rows = json.loads(spbench(tmp_path, *words, "--json", torch=True).out)
+    printed = spbench(tmp_path, *words, "--csv", torch=True).out
+    for each in (rows, list(csv.DictReader(io.StringIO(printed)))):
+        known = [(row["axes"], row["strategy"], int(row["world_size"])) for row in each]
+        assert known == [
+            (f"time=8xspace={length}", name, count)
+            for length in (64, 128)
+            for count in (2, 32)
+            for name in ("dsp", "ulysses")
+        ]
     axes = list(read_runs(tmp_path / "here")["axes"])
     assert axes == [f"time=8xspace={n}" for n in (64, 64, 128, 128, 256, 256)]
 

@@ -13,10 +13,11 @@ from spbench.analysis.waiting import waiting
 from spbench.report.page.answer import answer_of
 from spbench.report.page.inline_svg import pictures_of
 from spbench.report.page.method import environment_of, method_of
-from spbench.report.page.page_tables import strategy_tables, trouble_table
+from spbench.report.page.page_tables import capacity_tables, strategy_tables, trouble_table
 from spbench.report.page.run_page import RunPage
 from spbench.report.plots.plots import page_of
 from spbench.report.waiting_sentences import waiting_sentences
+from spbench.results.capacities import read_capacities
 from spbench.results.find_run import RESULTS, not_there_yet, reference_of, way_on
 from spbench.results.link_report import reports_in
 from spbench.results.provenance import UNKNOWN, provenance
@@ -32,7 +33,8 @@ def page_of_run(run: Path, whole: pandas.DataFrame, frame: pandas.DataFrame, pag
     home = folder_of_run(run)
     cases, origin = cases_of(frame), provenance(run, frame)
     lines = compare_strategies(frame, reference_of(run, frame), cases=cases)
-    figures = page_of(lines, frame, home, page)
+    capacities = read_capacities(home)
+    figures = page_of(lines, frame, home, page, capacities=capacities)
     waits = waiting_sentences(waiting(cases, reports_in([RESULTS, home.parent])))
     remarks = list(whole.attrs.get("remarks", []))
     if missing := not_there_yet(run, whole):
@@ -45,7 +47,7 @@ def page_of_run(run: Path, whole: pandas.DataFrame, frame: pandas.DataFrame, pag
         workloads=frame["workload"].unique().tolist(),
         about=" · ".join(text for text in about if text != UNKNOWN),
         answer=answer_of(lines, waits, remarks),
-        tables=strategy_tables(lines),
+        tables=[*strategy_tables(lines), *capacity_tables(capacities)],
         pictures=pictures_of(figures.sheets),
         not_drawn=figures.remarks,
         trouble=trouble_table(cases),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import pandas
+
 from spbench.analysis.compare_strategies import Line
 from spbench.analysis.launches import CaseRows, Cases
 from spbench.report import units
@@ -24,6 +26,8 @@ MEANINGS = {
     "fwd MiB": "sent by the busiest rank in forward, counted",
     "bwd MiB": "sent in backward",
     "grad MiB": "sent in the sum of gradients",
+    "grows": "the batch, or the axis that grows until the next size does not fit",
+    "largest": "size that fits, as 'spbench capacity' found it",
     "gate error": "largest relative difference from one device's output or gradients",
 }
 """Heads of the strategies' table in words."""
@@ -88,6 +92,29 @@ def _strategy_table(name: str, title: str, lines: Sequence[Line]) -> PageTable:
         status="step ms",
         notes=mark_notes(lines),
     )
+
+
+def capacity_tables(capacities: pandas.DataFrame) -> list[PageTable]:
+    """The largest batches and the longest axes that fit; no table where none were asked for."""
+    if capacities.empty:
+        return []
+    heads = ["strategy", "workload", "ranks", "grows", "largest", "GiB", "within GiB", "how"]
+    sizes = {"GiB": "peak_bytes", "within GiB": "budget_bytes"}
+    rows = []
+    for _, line in capacities.iterrows():
+        cells = [line["strategy"], line["workload"], str(line["ranks"]), line["grows"]]
+        cells += [units.BLANK if pandas.isna(line["largest"]) else f"{line['largest']:,}"]
+        for name in sizes.values():
+            known = not pandas.isna(line[name])
+            cells.append(units.size_in("GiB", line[name]) if known else units.BLANK)
+        how = line["kind"] if line["kind"] == "projected" else f"tried on {line['gpu']}"
+        rows.append(Row(cells=[*cells, how], tag=_tag(line["kind"])))
+    title = "The largest batch and the longest axis that fit"
+    words = [0, 1, 3, 7]
+    table = PageTable(
+        name="table-capacity", title=title, heads=heads, words=words, rows=rows, status="largest"
+    )
+    return [table]
 
 
 def _look(status: str, *, is_noisy: bool) -> str:

@@ -19,6 +19,7 @@ from spbench.report.plots.panels import (
     step_split,
     throughput,
 )
+from spbench.report.plots.published_points import hollow_notes
 from spbench.text import counted
 
 DRAWINGS: dict[str, tuple[Callable[..., None], str]] = {
@@ -83,12 +84,14 @@ def _sheet(
     *,
     has_whiskers: bool,
 ) -> Sheet:
+    published = (line.published.source for line in lines if line.published)
+    notes = [whiskers(lines), *hollow_notes(published)]
     return Sheet(
         heading=heading,
         panels=panels,
         strategies=unique(line.strategy for line in lines),
         has_projected=any(line.kind == "projected" for line in lines),
-        caption=f"{about} · {whiskers(lines)}" if has_whiskers else about,
+        caption=" · ".join([about, *(notes * has_whiskers)]),
     )
 
 

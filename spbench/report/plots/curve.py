@@ -28,6 +28,16 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PublishedPoint:
+    """What a paper published at a place of a panel."""
+
+    x: float
+    y: float
+    look: LineLook
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class CurvePanel:
     """What a panel shows besides its curves."""
 
@@ -39,6 +49,9 @@ class CurvePanel:
     """The x axis is labelled at each x, as of ranks."""
     ideal: float | None = None
     """Power of x that an ideal strategy follows."""
+    published: Sequence[PublishedPoint] = ()
+    missing: str = ""
+    """What stands in place of curves where no case has a point, and why none has."""
 
     @property
     def is_projected(self) -> bool:

@@ -69,6 +69,7 @@ def label_ends(ax: Axes, curves: Sequence[Curve], row: float) -> None:
     for place, (_, last, curve) in zip(_apart([end[0] for end in ends], row), ends, strict=True):
         own = curve.look.colour
         style = {"arrowstyle": "-", "color": looks.lighter(own, 0.5), "lw": 0.7, "shrinkB": 2}
+        style["relpos"] = (0.0, 0.5)  # to where the name begins
         ax.annotate(
             curve.label if last else f"{curve.label} (none)",
             last or (1.0, place),

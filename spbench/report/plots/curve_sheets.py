@@ -21,6 +21,8 @@ from spbench.report.plots.curve import Curve, CurvePanel
 from spbench.report.plots.curves import draw_curves
 from spbench.report.plots.figure import Sheet
 from spbench.report.plots.points import AXIS, KINDS, MIB, Asked
+from spbench.report.plots.published_points import hollow_notes, published_points
+from spbench.text import counted
 
 PARETO = Asked(metric="tokens_per_s_per_rank", x="peak_allocated_bytes")
 MOST_LABELS = 14
@@ -64,6 +66,8 @@ def curve_panels(
             y=of.label_of(asked.metric),
             has_ticks_at_points=x in offered and rows[x].nunique() <= MOST_TICKS,
             ideal=ideals.get(asked.metric) if x == "ranks" and facet == "workload" else None,
+            published=list(published_points(rows, x, asked.metric)) if x in offered else [],
+            missing="" if any(curve.x for curve in curves) else _missing(rows, x, asked.metric),
         )
     return made
 
@@ -147,6 +151,14 @@ def _curves(rows: pandas.DataFrame, own: Sequence[str], x: str, metric: str) -> 
         )
 
 
+def _missing(rows: pandas.DataFrame, x: str, metric: str) -> str:
+    """What no case of a panel has, and how its cases ended."""
+    figures = [of.label_of(name) for name in (metric, x) if rows[name].isna().any()]
+    statuses = rows["status"].replace("ok", "not measured").value_counts(sort=False)
+    ended = ", ".join(f"{status} {count}" for status, count in statuses.items())
+    return f"no case has {' and '.join(figures)}\n{counted(len(rows), 'case')}: {ended}"
+
+
 def _words(row: pandas.Series[Any], columns: Sequence[str]) -> str:
     return ", ".join(filter(None, (of.words_of(column, row[column]) for column in columns)))
 
@@ -165,6 +177,7 @@ def curve_sheet(panels: Mapping[str, CurvePanel], about: str, heading: str) -> S
     )
     notes += ["circled: noisy launches"] * any(any(curve.noisy) for curve in curves)
     notes += ["cross: no figure, and why"] * any(curve.failed for curve in curves)
+    notes += hollow_notes(each.source for panel in panels.values() for each in panel.published)
     return Sheet(
         heading=heading,
         panels={

@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from spbench.report.plots import looks
 from spbench.report.plots.bars import short
-from spbench.report.plots.curve import Curve, CurvePanel
+from spbench.report.plots.curve import Curve, CurvePanel, PublishedPoint
 from spbench.report.plots.curve_edges import GAP, ROW, label_ends, mark_failed, rows_of_failed
 
 SMALL = 6.5
@@ -24,7 +24,8 @@ SMALL = 6.5
 def draw_curves(ax: Axes, panel: CurvePanel, *, has_labels: bool) -> None:
     """Curves of a panel; ``has_labels``: named at their ends, not in a legend."""
     every_x = sorted({x for c in panel.curves for x in (*c.x, *(at for at, _ in c.failed))})
-    every_y = [y for c in panel.curves for y in c.y]
+    every_x = sorted({*every_x, *(point.x for point in panel.published)})
+    every_y = [y for c in panel.curves for y in c.y] + [point.y for point in panel.published]
     is_log = _is_log(every_x) and all(y > 0 for y in every_y)
     if is_log:
         ax.set(xscale="log", yscale="log" if every_y else "linear")
@@ -32,6 +33,8 @@ def draw_curves(ax: Axes, panel: CurvePanel, *, has_labels: bool) -> None:
         ax.patch.set(hatch=looks.PROJECTED_HATCH, edgecolor="#EEEEEE", linewidth=0)
     for curve in panel.curves:
         _draw(ax, curve)
+    for point in panel.published:
+        _draw_published(ax, point)
     if panel.ideal is not None:
         _draw_ideal(ax, panel.curves, every_x, panel.ideal)
     rows = rows_of_failed(panel.curves, every_x)
@@ -41,6 +44,11 @@ def draw_curves(ax: Axes, panel: CurvePanel, *, has_labels: bool) -> None:
     _set_ticks(ax, every_x if panel.has_ticks_at_points else None, is_log=is_log)
     ax.grid(color="#E5E5E5", lw=0.5)
     ax.set(xlabel=panel.x, ylabel=panel.y)
+    if not every_y and panel.missing:
+        where: dict[str, Any] = {"transform": ax.transAxes, "ha": "center", "va": "center"}
+        if not every_x:
+            ax.set_xticks([])
+        ax.text(0.5, 0.62, panel.missing, size=8.5, color="#555555", **where)
     if has_labels:
         label_ends(ax, panel.curves, GAP / inches)
 
@@ -67,6 +75,13 @@ def _draw(ax: Axes, curve: Curve) -> None:
         ax.plot(*zip(*noisy, strict=True), "o", mfc="none", mec="black", mew=0.9, markersize=10)
     for x, y, text in zip(curve.x, curve.y, curve.texts, strict=False):
         _beside(ax, (x, y), text, (4, 3), "left")
+
+
+def _draw_published(ax: Axes, point: PublishedPoint) -> None:
+    """A hollow marker of the strategy, over its own points."""
+    own, form = point.look.colour, point.look.marker
+    look: dict[str, Any] = {"color": own, "marker": form, "mfc": "white", "markersize": 7}
+    ax.plot([point.x], [point.y], ls="none", mew=1.4, zorder=4, **look)
 
 
 def _beside(

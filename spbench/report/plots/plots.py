@@ -16,6 +16,7 @@ from typing import Any
 import pandas
 
 from spbench.analysis.strategy_line import Line
+from spbench.report.plots import kinds as kinds_of
 from spbench.report.plots.bar_sheets import (
     DRAWINGS,
     HAS,
@@ -25,6 +26,7 @@ from spbench.report.plots.bar_sheets import (
     ratio_sheet,
     unique,
 )
+from spbench.report.plots.capacity_plot import capacity_caption, capacity_panels, capacity_sheet
 from spbench.report.plots.curve_sheets import PARETO, curve_panels, curve_sheet
 from spbench.report.plots.figure import PANELS, Sheet
 from spbench.report.plots.iterations_plot import launch_sheet, measured_cases
@@ -33,22 +35,7 @@ from spbench.report.plots.points import Asked, label_of
 from spbench.report.plots.winners import winners_panels, winners_sheet
 from spbench.results.iterations import has_samples
 from spbench.results.run_json import read_run
-from spbench.text import did_you_mean
 
-KINDS = {
-    "overview": "step, bytes, throughput and memory of one workload on a page",
-    "scaling": "throughput over ranks with the ideal line, strong and weak",
-    "throughput": "tokens a second as bars",
-    "ratios": "how much longer than the reference, with intervals",
-    "step_split": "compute and exposed communication",
-    "sent_bytes": "bytes by phase against the formula",
-    "memory": "peak memory of a rank, against the limit",
-    "pareto": "throughput against memory",
-    "winners": "the fastest strategy by size and ranks",
-    "launches": "every iteration of every launch",
-}
-USUAL = ("memory", "sent_bytes", "step_split", "ratios", "launches")
-"""Figures that are drawn unasked, besides the overview of one panel, and throughput or scaling."""
 HEADING = "Throughput over ranks, and the ideal of the best (dotted)"
 PARETO_HEADING = "Throughput of a rank against its memory; numbers: ranks along the first line"
 Made = tuple[Mapping[str, Any], Callable[[Mapping[str, Any], str], Sheet]]
@@ -70,18 +57,23 @@ def page_of(
     number: int = 1,
     kinds: Sequence[str] = (),
     asked: Asked | None = None,
+    capacities: pandas.DataFrame | None = None,
 ) -> Page:
     """The figures of ``kinds``, or those that the run has most to say with.
+
+    ``capacities``: lines of capacity.csv that lie beside the run.
 
     Raises ValueError if it has fewer pages, and for a kind, metric, x or facet that is not known.
     """
     lines = _with_limits(lines, frame, run)
-    wanted = [_known(kind) for kind in kinds]
+    wanted = [kinds_of.known(kind) for kind in kinds]
     if asked is not None and not {"scaling"} & {*wanted}:
         if wanted:
             raise ValueError("--metric, --x and --facet are of the kind scaling")
         wanted = ["scaling"]
-    made = _made(lines, frame, wanted or _usual(lines), asked or Asked())
+    made = _made(lines, frame, wanted or kinds_of.usual(lines), asked or Asked())
+    if capacities is not None and len(capacities) and (not wanted or "capacity" in wanted):
+        made["capacity"] = _capacity(capacities)
     launches = measured_cases(frame if has_samples(run) else frame.head(0))
     if not wanted or "launches" in wanted:
         made["launches"] = dict.fromkeys(unique(launches["panel"])), None  # type: ignore[assignment]
@@ -107,23 +99,22 @@ def page_of(
     return Page(sheets={name + suffix: sheet for name, sheet in sheets.items()}, remarks=remarks)
 
 
-def _known(kind: str) -> str:
-    if kind in KINDS:
-        return kind
-    raise ValueError(
-        " ".join(filter(None, [f"--kind {kind}: no such figure.", did_you_mean(kind, [*KINDS])]))
-        + f"\n  There are {', '.join(KINDS)}."
-    )
+def capacity_page(capacities: pandas.DataFrame, number: int = 1) -> Page:
+    """The figure of a folder that has capacities alone. Raises ValueError as ``page_of`` does."""
+    panels, sheet_of = _capacity(capacities)
+    pages = math.ceil(len(panels) / PANELS)
+    if number > pages:
+        raise ValueError(f"--page {number}: the last page is {pages}")
+    shown = dict(list(panels.items())[PANELS * (number - 1) :][:PANELS])
+    name = "capacity" + (f"-page{number}" if number > 1 else "")
+    left_out = [_left_out({"capacity": (panels, sheet_of)}, number, pages)] if pages > 1 else []
+    return Page(sheets={name: sheet_of(shown, "")}, remarks=left_out)
 
 
-def _usual(lines: Sequence[Line]) -> list[str]:
-    """An overview where one panel is all; curves in place of bars where ranks grow."""
-    ranks: dict[str, set[int]] = {}
-    for line in lines:
-        ranks.setdefault(line.panel, set()).add(line.ranks)
-    first = ["overview"] * (len(ranks) == 1)
-    grows = any(len(counts) > 1 for counts in ranks.values())
-    return [*first, "scaling" if grows else "throughput", *USUAL]
+def _capacity(capacities: pandas.DataFrame) -> Made:
+    """The figure has a caption of its own."""
+    about = capacity_caption(capacities)
+    return capacity_panels(capacities), lambda panels, _: capacity_sheet(panels, about)
 
 
 def _made(

@@ -6,7 +6,6 @@ is asked for. Figures of different kinds, as measured and projected, never share
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pandas
 
 from spbench.analysis.comparable import SHAPE, in_panels
+from spbench.analysis.published_values import axes_of
 from spbench.analysis.strategy_line import Line
 from spbench.results.cell_values import column_types
 from spbench.text import counted, did_you_mean
@@ -30,6 +30,8 @@ MORE_IS_BETTER = (
     "mfu",
 )
 AXIS = "axes."
+FULL = ("effort", "full")
+"""What a title need not say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +74,7 @@ def points(
     shown = in_panels(frame)
     facts = shown.drop_duplicates("panel").set_index("panel")[["workload", *SHAPE, *KINDS]]
     table = pandas.DataFrame([_row(line) for line in lines]).join(facts, on="panel")
-    lengths = [dict(re.findall(r"([^=]+)=(\d+)(?:x|$)", axes)) for axes in table["axes"]]
+    lengths = list(map(axes_of, table["axes"]))
     axes = pandas.DataFrame(lengths, table.index).astype("Float64").add_prefix(AXIS)
     table = table.join(axes)
     table["tokens"] = axes.prod(axis=1) * table["batch"]
@@ -105,6 +107,8 @@ def _row(line: Line) -> dict[str, Any]:
         "compute_ms": line.compute_ms,
         "exposed_comm_ms": line.exposed_comm_ms,
         "peak_allocated_bytes": line.peak_allocated_bytes,
+        "published": line.published.value if line.published else None,
+        "published_by": line.published.source if line.published else "",
     }
     for name, phases in (("sent", line.sent_bytes), ("predicted", line.predicted_bytes)):
         known = [count for count in phases.values() if count is not None]
@@ -141,7 +145,7 @@ def _unknown(name: str, known: Sequence[str]) -> str:
 
 def words_of(column: str, value: Any) -> str:
     """A value of a column for a title or a label; blank where it says nothing."""
-    if pandas.isna(value) or value in ("", "none", "measured", "full"):
+    if pandas.isna(value) or value in ("", "none", "measured") or (column, value) == FULL:
         return ""
     number = f"{value:g}" if isinstance(value, float) else str(value)
     match column:

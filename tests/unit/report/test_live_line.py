@@ -10,7 +10,7 @@ import pytest
 from helpers.terminal import STYLED, Terminal
 
 from spbench.report import units
-from spbench.report.live_line import LiveLine, loading_torch
+from spbench.report.live_line import LiveLine, loading_torch, watched
 from spbench.report.progress import Screen
 from spbench.report.tables import console
 from spbench.results.heartbeat import Heartbeat, heartbeat_folder, heartbeat_path
@@ -24,6 +24,19 @@ OTHER = CASE.model_copy(update={"strategy": "rsa"})
 
 def estimated(seconds: float) -> Estimate:
     return Estimate(launch_s=seconds, rank_bytes=1.0)
+
+
+def test_what_takes_a_while_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line in a log; a bar with the name of what is under way on a terminal."""
+    assert list(watched(iter([1, 2]), ["dsp", "rsa"], "dry runs")) == [1, 2]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("Z dry runs: 2 cases")
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    assert list(watched(iter([1, 2]), ["dsp", "rsa"], "dry runs")) == [1, 2]
+    assert "dry runs: " in screen.getvalue() and "0/2" in screen.getvalue()
 
 
 def test_what_is_left_follows_the_pace() -> None:

@@ -11,7 +11,9 @@ from helpers.example_rows import lines_of, row
 from helpers.plotted_runs import TWENTY, projected_of, run_of
 
 from spbench.report.plots import looks, plots
+from spbench.report.plots.curve_sheets import PARETO, curve_panels
 from spbench.report.plots.figure import Sheet, save
+from spbench.report.plots.kinds import KINDS
 from spbench.report.plots.points import Asked
 from spbench.results.reading import frame_of
 from spbench.results.record import Record
@@ -38,7 +40,7 @@ def drawn(
 @pytest.mark.parametrize("name", RUNS)
 def test_every_kind_is_drawn(name: str, tmp_path: Path) -> None:
     """No run, however little of it succeeded, ends the drawing, nor makes matplotlib warn."""
-    kinds = [kind for kind in plots.KINDS if kind != "launches"]
+    kinds = [kind for kind in KINDS if kind not in ("capacity", "launches")]
     sheets = drawn(RUNS[name](), tmp_path, *kinds)
     assert {"overview", "scaling", "memory", "pareto", "winners"} <= set(sheets)
     for kind, sheet in sheets.items():
@@ -47,6 +49,18 @@ def test_every_kind_is_drawn(name: str, tmp_path: Path) -> None:
         is_mixed = name == "all" and kind not in ("overview", "sent_bytes")
         assert (looks.PROJECTED in text) == is_mixed, kind
         assert ("projected on hgx-h100: not measured" in sheet.caption) == is_mixed, kind
+
+
+@pytest.mark.parametrize(("name", "why"), [("failed", "crash 10"), ("blank", "not measured")])
+def test_a_figure_without_points_says_what_is_missing(name: str, why: str, tmp_path: Path) -> None:
+    sheet = drawn(RUNS[name](), tmp_path, "pareto")["pareto"]
+    (path,) = save(sheet, tmp_path / "pareto", ("svg",))
+    (panel,) = curve_panels(lines_of(RUNS[name]()), frame_of(RUNS[name]()), PARETO).values()
+    assert panel.missing.startswith(
+        "no case has tokens / s of a rank and MiB allocated at the peak of a rank\n"
+    )
+    assert why in panel.missing
+    assert path.exists()
 
 
 def test_work_that_grows_with_the_ranks_is_weak_scaling(tmp_path: Path) -> None:
@@ -88,6 +102,21 @@ def test_what_is_not_known_is_said(
     """With what works."""
     with pytest.raises(ValueError, match="^.*" + said.replace("?", "[?]")):
         drawn(run_of(("dsp",), (2,)), tmp_path, *kinds, asked=asked)
+
+
+def test_published_values_stand_beside_ours(tmp_path: Path) -> None:
+    """Hollow, where a paper measured the same case; not over a figure that it does not have."""
+    records = run_of(("dsp", "ulysses", "rsa"), (1, 2, 4), (1024,), batch=1, mode="train")
+    kinds = ("overview", "throughput", "scaling", "pareto")
+    sheets = drawn(records, tmp_path, *kinds)
+    said = {kind for kind, sheet in sheets.items() if "hollow: published (DSP, " in sheet.caption}
+    assert said == {"throughput", "scaling"} | {"overview"}
+    (panel,) = curve_panels(lines_of(records), frame_of(records), Asked(metric="step_ms")).values()
+    assert [(point.x, round(point.y)) for point in panel.published] == [
+        *((2, 1020), (2, 1449), (4, 641), (4, 1075)),
+    ]
+    for kind in said:
+        save(sheets[kind], tmp_path / kind, ("png",))
 
 
 def test_the_winner_is_told_apart_or_light(tmp_path: Path) -> None:

@@ -1,0 +1,113 @@
+"""The largest batch and the longest axis that fit, over ranks: a panel for each that grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas
+
+from spbench.analysis.published_values import axes_of, published_sizes
+from spbench.report import units
+from spbench.report.plots import looks
+from spbench.report.plots.curve import Curve, CurvePanel, PublishedPoint
+from spbench.report.plots.curve_sheets import curve_sheet
+from spbench.report.plots.figure import Sheet
+from spbench.report.plots.points import title_of
+from spbench.results.capacities import BATCH, QUESTION, SizedWork
+
+HEADING = "The largest batch and the longest axis that fit into a rank's memory"
+SHORT_COMMIT = 9
+
+
+def capacity_panels(table: pandas.DataFrame) -> dict[str, CurvePanel]:
+    """The panels of capacity.csv by their titles."""
+    panels = {}
+    for values, rows in table.groupby([*QUESTION], sort=False, dropna=False):
+        asked: dict[str, Any] = dict(zip(QUESTION, values, strict=True))
+        work = SizedWork(**asked)
+        panels[title(work)] = CurvePanel(
+            curves=[_curve(str(name), each) for name, each in rows.groupby("strategy", sort=False)],
+            x="ranks",
+            y="largest batch" if work.grows == BATCH else f"longest {work.grows}",
+            has_ticks_at_points=True,
+            ideal=1.0,
+            published=list(_published(work, rows)),
+        )
+    return panels
+
+
+def title(work: SizedWork) -> str:
+    """What grows of which workload, and what memory it has."""
+    unit = units.size_unit(work.budget_bytes)
+    lengths = [f"{axis} {length}" for axis, length in axes_of(work.axes).items()]
+    what = {
+        "workload": work.workload,
+        "axes": " x ".join(lengths),
+        "batch": "" if work.grows == BATCH else work.batch,
+        "dtype": work.dtype,
+        "mode": work.mode,
+        "checkpointing": work.checkpointing,
+        "optimizer": work.optimizer,
+        "guidance": work.guidance,
+    }
+    within = f"{units.size_in(unit, work.budget_bytes)} {unit} of a rank"
+    within += f", tried on {work.gpu}" * (work.kind == "measured")
+    grows = "largest batch" if work.grows == BATCH else f"longest {work.grows}"
+    return f"{grows}: {title_of(what)}, within {within}"
+
+
+def _curve(strategy: str, rows: pandas.DataFrame) -> Curve:
+    ordered = rows.sort_values("ranks")
+    fits = ordered["largest"].notna()
+    sizes = ordered["largest"][fits].astype(float).tolist()
+    return Curve(
+        label=strategy,
+        look=looks.line_look(strategy),
+        is_projected=ordered["kind"].iloc[0] == "projected",
+        x=ordered["ranks"][fits].astype(float).tolist(),
+        y=sizes,
+        low=[0.0] * len(sizes),
+        high=[0.0] * len(sizes),
+        noisy=[False] * len(sizes),
+        failed=[
+            (float(row["ranks"]), "cannot run" if pandas.isna(row["peak_bytes"]) else "too large")
+            for _, row in ordered[~fits].iterrows()
+        ],
+    )
+
+
+def _published(work: SizedWork, rows: pandas.DataFrame) -> Iterator[PublishedPoint]:
+    """The paper's sizes; where it has a ratio, times the size that its baseline has here."""
+    cases = zip(rows["strategy"], rows["ranks"], strict=True)
+    sizes = dict(zip(cases, rows["largest"], strict=True))
+    for (strategy, ranks), said in published_sizes(work).items():
+        base = sizes.get((said.over, said.over_ranks)) if said.over else 1
+        if (strategy, ranks) in sizes and base is not None and not pandas.isna(base):
+            times = f": ratio, times {said.over}'s size here" if said.over else ""
+            look = looks.line_look(strategy)
+            place = {"x": float(ranks), "y": float(said.value * base)}
+            yield PublishedPoint(**place, look=look, source=said.source + times)
+
+
+def capacity_sheet(panels: Mapping[str, CurvePanel], about: str) -> Sheet:
+    return curve_sheet(panels, about, HEADING)
+
+
+def capacity_caption(table: pandas.DataFrame) -> str:
+    """How the sizes were found, by which versions."""
+
+    def each(name: str) -> Sequence[str]:
+        return [value for value in table[name].unique() if value]
+
+    kinds = each("kind")
+    tried = [f"ranks that tried on {', '.join(each('gpu'))}"] * ("measured" in kinds)
+    how = ["dry runs"] * ("projected" in kinds) + tried
+    commits = [f"commit {', '.join(name[:SHORT_COMMIT] for name in each('git_commit'))}"]
+    parts = [
+        f"capacity, by {' and '.join(how)}",
+        f"torch {', '.join(each('torch'))}",
+        *commits[: len(each("git_commit"))],
+        "the next size does not fit, unless sizes end",
+    ]
+    return " · ".join(parts)

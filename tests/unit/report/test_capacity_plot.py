@@ -1,0 +1,93 @@
+"""The figure of capacities: of anything that capacity.csv may hold, and the paper's sizes in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.capacity_lines import capacities_of, capacity_line
+from helpers.plotted_runs import RANKS, TEN, TWENTY
+
+from spbench.report.plots import looks
+from spbench.report.plots.capacity_plot import capacity_panels
+from spbench.report.plots.figure import save
+from spbench.report.plots.plots import capacity_page
+
+P100 = {
+    "workload": "bert-base",
+    "axes": "sequence=512",
+    "dtype": "float32",
+    "checkpointing": "none",
+    "budget_bytes": 14_720_000_000,
+}
+
+
+def grown(strategies: tuple[str, ...], **more: Any) -> list[dict[str, Any]]:
+    """Sizes that grow with the ranks, less for each further strategy."""
+    return [
+        capacity_line(name, count, max(1, count * (24 - place)), **more)
+        for place, name in enumerate(strategies)
+        for count in RANKS
+    ]
+
+
+def mixed() -> list[dict[str, Any]]:
+    """A batch and an axis, by dry runs and by ranks, with what does not fit or cannot run."""
+    lines = grown(TEN) + grown(TEN, grows="space", axes="time=64", batch=1)
+    lines += grown(TEN[:2], kind="measured", gpu="H100")
+    lines[3]["largest"] = lines[17]["largest"] = lines[17]["peak_bytes"] = None
+    return lines
+
+
+FILES: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "mixed": mixed,
+    "one": lambda: [capacity_line("dsp", 2, 10)],
+    "twenty": lambda: grown(TWENTY),
+    "failed": lambda: [capacity_line(name, 2, None) for name in TEN],
+    "blank": lambda: [capacity_line(x, 2, None, peak_bytes=None, torch="", git_commit="")
+                      for x in ("dsp", "own")],
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", FILES)
+def test_any_capacities_are_drawn(name: str, tmp_path: Path) -> None:
+    """A panel for each question; dry runs are said to be projected."""
+    page = capacity_page(capacities_of(FILES[name](), tmp_path))
+    (sheet,) = page.sheets.values()
+    (path,) = save(sheet, tmp_path / "capacity", ("svg",))
+    assert looks.PROJECTED in path.read_text()
+    assert len(sheet.panels) == (3 if name == "mixed" else 1)
+    assert sheet.caption.startswith("capacity, by dry runs")
+    assert ("ranks that tried on H100" in sheet.caption) == (name == "mixed")
+
+
+def test_a_panel_names_what_grows_and_the_memory(tmp_path: Path) -> None:
+    panels = capacity_panels(capacities_of(mixed(), tmp_path))
+    assert list(panels)[:2] == [
+        "largest batch: dsp-720m (time 64 x space 4096, bfloat16, train, checkpointed), "
+        "within 68.5 GiB of a rank",
+        "longest space: dsp-720m (time 64, batch 1, bfloat16, train, checkpointed), "
+        "within 68.5 GiB of a rank",
+    ]
+    ulysses = next(iter(panels.values())).curves[1]
+    assert ulysses.x == [1, 2, 4, 8, 16] and ulysses.y[0] == 23
+    crosses = [each.failed for panel in panels.values() for each in panel.curves if each.failed]
+    assert crosses == [[(8.0, "too large")], [(4.0, "cannot run")]]
+
+
+def test_a_published_ratio_is_times_the_baseline_here(tmp_path: Path) -> None:
+    """Of memory like the paper's alone, and only where the baseline has a size."""
+    lines = [capacity_line("megatron-tp", 12, 100, **P100)]
+    lines += [capacity_line("rsa", count, 400, **P100) for count in (12, 64)]
+    (panel,) = capacity_panels(capacities_of(lines, tmp_path / "like")).values()
+    (point,) = panel.published
+    assert (point.x, point.y) == (64, 1370)
+    assert point.source.startswith("RSA, arXiv 2105.13120, on P100 of 16 GB: ratio, times")
+    larger = [{**line, "budget_bytes": 80 * 10**9} for line in lines]
+    (panel,) = capacity_panels(capacities_of(larger, tmp_path / "larger")).values()
+    assert panel.published == []
+    (panel,) = capacity_panels(capacities_of(lines[1:], tmp_path / "alone")).values()
+    assert panel.published == []
