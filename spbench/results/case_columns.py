@@ -6,12 +6,6 @@ from typing import Any
 
 from spbench.workload.case import Case
 
-SHAPE = ("axes", "batch", "dtype", "mode", "checkpointing", "optimizer", "guidance")
-FIELDS = ("strategy", "workload", *SHAPE, "device", "kind", "world_size", "sp_size")
-"""Columns that the key of a case fixes."""
-SIZES = ("tokens", "hidden", "heads")
-"""Further ones, which older rows do not have."""
-
 
 def columns_of_case(case: Case) -> dict[str, Any]:
     """The columns that are known before anything ran."""

@@ -25,9 +25,8 @@ the end; `schema_version`, now {version}, grows when a meaning changes (up to 3,
 median of the iterations).
 
 A row that contradicts itself is left out when it is read, and a sentence says so: its rates are
-those of `step_ms`, bytes sent are those predicted, `case` and `workload_key` have one set of
-fields, in run.json as well, and times are those of the launch's samples. A program that shortens
-figures to 15 digits or fewer does no harm.
+those of `step_ms`, bytes sent are those predicted, and errors are within `tolerance`. A program
+that shortens figures to four digits does no harm.
 
 {required}
 

@@ -1,149 +1,60 @@
-"""Rows of runs.csv that contradict themselves, run.json, the samples of their launch or other rows.
+"""Good rows of runs.csv with figures that contradict each other: such a row was changed after
+spbench wrote it, and none of its figures is used.
 
-A digit or a word of such a row was changed after spbench wrote it, and none of its figures is used.
+A row says most things more than once: a step's time is in its rates too, bytes are counted and
+predicted. A blank cell contradicts nothing.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
+import re
+from typing import Any
 
 import numpy as np
 import pandas
+from numpy.typing import NDArray
 
-from spbench.errors import or_none
-from spbench.results.agreement import TOLERANCE
-from spbench.results.case_columns import FIELDS, SIZES, columns_of_case
-from spbench.results.conditions import OTHERS_SHARE
-from spbench.results.iterations import (
-    LAUNCH,
-    has_samples,
-    read_samples,
-    steps_by_row,
-    steps_of_pass,
+from spbench.workload.traffic import PHASES
+
+EQUAL = (
+    ("step_ms * samples_per_s", "1e3 * batch"),
+    ("step_ms * tokens_per_s", "1e3 * batch * tokens"),
+    ("tokens_per_s", "tokens_per_s_per_rank * world_size"),
+    ("step_ms", "compute_ms + exposed_comm_ms"),
+    *((f"sent_bytes_{phase}", f"predicted_bytes_{phase}") for phase in PHASES),
+    ("world_size", "sp_size * dp_size"),
 )
-from spbench.results.row_relations import (
-    Reasons,
-    Wrong,
-    between_rows,
-    differ,
-    exceeds,
-    figures_of,
-    prepared,
-    relative_limit,
-    within_rows,
+"""Expressions that are equal in each good row."""
+AT_MOST = (
+    ("step_ms_p10", "step_ms"),
+    ("step_ms", "step_ms_p90"),
+    ("exposed_comm_ms_low", "step_ms - compute_ms"),
+    ("step_ms - compute_ms", "exposed_comm_ms_high"),
+    ("output_error", "tolerance"),
+    ("gradient_error", "tolerance"),
+    ("peak_allocated_bytes", "peak_reserved_bytes"),
+    ("steps_s", "launch_s"),
 )
-from spbench.results.run_json import case_of, read_run
-from spbench.results.step_time import outer_deciles, typical
-
-TIMES = ("step_ms", "step_ms_p10", "step_ms_p90", "compute_ms", "iterations")
-TRIMMED_MEAN = 4
-"""Version of rows from which on times are trimmed means; before they were medians."""
-OF_CASE = (*FIELDS, *SIZES, "workload_key")
-OF_SAMPLES = 1e-5
-"""Relative difference that rounding explains between a figure and samples, of six digits."""
-OTHERS, TENTHS = r"^others used ([\d.]+) of (\d+) core", 0.0501
-"""Cores of others and of the machine in ``noisy``, and how far the first is rounded."""
-MOST_LAUNCHES = 200
-"""Launches of a file whose samples are opened; those of more would take seconds."""
+"""The first is nowhere larger than the second."""
+ROUNDED = 2e-3
+"""Relative difference of times and rates that another program saved with four digits."""
 
 
-def contradictions(rows: pandas.DataFrame, why: Sequence[str], folder: Path) -> list[str]:
-    """Why each row cannot be believed; ``why`` has what is known already, blank for sound rows.
-
-    ``folder`` is that of run.json and samples. Only rows that no file contradicts are compared
-    with each other, so that a damaged row has no vote.
-    """
-    reasons = np.array(why, dtype=object)
-    rows = prepared(rows)
-    good = rows[rows["status"] == "ok"]
-    last = good.index[~good.duplicated(LAUNCH, keep="last")]
-    for witness in (
-        within_rows,
-        _against_limits,
-        lambda sound: _against_run_json(sound, folder),
-        lambda sound: _against_samples(sound, sound.index.isin(last), folder),
-        between_rows,
-    ):
-        is_sound = reasons == ""
-        sound = rows if is_sound.all() else rows[is_sound]
-        for reason, is_wrong in witness(sound) if len(sound) else ():
-            for row in sound.index[is_wrong]:
-                reasons[row] = reasons[row] or reason
-    return [*reasons]
-
-
-def _against_limits(rows: pandas.DataFrame) -> Reasons:
-    """Good rows that others' work, or a last step too far from the first, should have marked."""
-    names = ("repeat_error", "others_cores", "gpu_neighbours", "alloc_retries")
-    figures, limit = figures_of(rows, names), relative_limit(rows, ("others_cores",))
-    is_good, noisy = (rows["status"] == "ok").to_numpy(), rows["noisy"]
-    most = np.array([TOLERANCE.get(name, np.inf) for name in rows["dtype"].tolist()])
-    yield (
-        "repeat_error is too large for ok",
-        exceeds(figures["repeat_error"], most, limit) & is_good,
-    )
-    with np.errstate(invalid="ignore"):
-        is_known = (figures["gpu_neighbours"] > 0) | (figures["alloc_retries"] > 0)
-    places, texts = pandas.factorize(noisy)
-    said = pandas.Series(texts).str.extract(OTHERS).astype("float64").to_numpy()[places]
-    least = np.fmax(said[:, 0] - TENTHS, OTHERS_SHARE * said[:, 1])
-    is_other = exceeds(least, figures["others_cores"], limit)
-    is_other |= exceeds(figures["others_cores"], said[:, 0] + TENTHS, limit)
-    wrong = is_other | (is_known & (noisy == "").to_numpy())
-    yield "noisy contradicts others_cores, gpu_neighbours or alloc_retries", wrong & is_good
-
-
-def _against_run_json(rows: pandas.DataFrame, folder: Path) -> Reasons:
-    """Rows whose case has other fields in run.json, or another key there."""
-    entries = {entry["key"]: entry for entry in read_run(folder).get("cases", [])}
-    cases = {key: or_none(partial(case_of, entry)) for key, entry in entries.items()}
-    columns = {key: columns_of_case(case) for key, case in cases.items() if case}
-    sound = [of_case for key, of_case in columns.items() if of_case["case"] == key]
-    if not sound:
-        return
-    recorded = pandas.DataFrame(sound).set_index("case")
-    places = recorded.index.get_indexer(pandas.Index(rows["case"]))
-    for name in OF_CASE:
-        cells = rows[name].to_numpy(object, na_value="")
-        expected = recorded[name].to_numpy(object)[places]
-        yield f"{name} contradicts run.json", (places >= 0) & (cells != "") & (cells != expected)
-    wrong = ~rows["case"].isin(entries).to_numpy()
-    fields, known = (frame[[*FIELDS]] for frame in (rows[wrong], recorded))
-    wrong[wrong] = pandas.MultiIndex.from_frame(fields).isin(pandas.MultiIndex.from_frame(known))
-    yield "case contradicts run.json", wrong
-
-
-def _against_samples(rows: pandas.DataFrame, is_last: Wrong, folder: Path) -> Reasons:
-    """Last rows of a launch with other times than its iterations have."""
-    if is_last.sum() > MOST_LAUNCHES or not has_samples(folder):
-        return
-    samples = read_samples(folder, set(rows["case"]))
-    steps, silent = steps_by_row(rows, samples), steps_of_pass(rows, samples, "silent_ms")
-    times = [
-        _of_samples(
-            typical if version >= TRIMMED_MEAN else statistics.median,
-            steps.get(row, []),
-            silent.get(row, []),
-        )
-        for row, version in rows["schema_version"].items()
-    ]
-    of_samples = dict(zip(TIMES, np.array(times).T, strict=True))
-    figures = figures_of(rows, (*TIMES, "exposed_comm_ms"))
-    # Where nothing is sent, computation is the step and silent steps tell nothing more.
-    of_samples["compute_ms"][figures["exposed_comm_ms"] == 0] = math.nan
-    for name, expected in of_samples.items():
-        limit = 0.0 if name == "iterations" else np.fmax(relative_limit(rows), OF_SAMPLES)
-        wrong = differ(figures[name], expected, limit)
-        yield f"{name} contradicts the samples of its launch", wrong & is_last
-
-
-def _of_samples(
-    typical_of: Callable[[Sequence[float]], float], steps: Sequence[float], silent: Sequence[float]
-) -> list[float]:
-    """The figures in the order of ``TIMES``, not a number where there are no samples."""
-    of_steps = [typical_of(steps), *outer_deciles(steps)] if steps else [math.nan] * 3
-    return [*of_steps, typical_of(silent) if silent else math.nan, len(steps) or math.nan]
+def contradictions(rows: pandas.DataFrame) -> NDArray[Any]:
+    """Why each row cannot be believed; blank where it can."""
+    why = np.full(len(rows), "", dtype=object)
+    is_good = (rows["status"] == "ok").to_numpy()
+    for relations, is_equal in ((EQUAL, True), (AT_MOST, False)):
+        for left, right in relations:
+            *names, last = dict.fromkeys(re.findall(r"\b[a-z]\w+", f"{left} {right}"))
+            figures = {
+                name: rows[name].to_numpy("float64", na_value=np.nan) for name in (*names, last)
+            }
+            limit = 0.0 if (rows.dtypes[[*figures]] == "Int64").all() else ROUNDED
+            with np.errstate(all="ignore"):
+                # DataFrame.eval would take as long as all the rest.
+                one, other = (eval(side, {}, figures) for side in (left, right))
+                apart = np.abs(one - other) if is_equal else one - other
+                is_wrong = is_good & (apart > limit * np.fmax(np.abs(one), np.abs(other)))
+            why[is_wrong & (why == "")] = f"{', '.join(names)} and {last} contradict each other"
+    return why

@@ -108,32 +108,25 @@ def _cells_of(text: str) -> pandas.DataFrame:
 def steps_by_row(rows: pandas.DataFrame, samples: pandas.DataFrame) -> dict[Hashable, list[float]]:
     """Milliseconds of each iteration of a launch on its slowest rank, by the label of its row.
 
-    A launch that has no time, or lost samples of a rank, is left out. A share runs one rank.
+    A launch that has no time, or lost samples of a rank, is left out. A share runs one rank, and
+    silent steps alone.
     """
     is_share = rows["kind"] == "one_gpu_share"
-    measured = steps_of_pass(rows[~is_share], samples, "step_ms")
-    return measured | steps_of_pass(rows[is_share], samples, "silent_ms")
-
-
-def steps_of_pass(
-    rows: pandas.DataFrame, samples: pandas.DataFrame, column: str
-) -> dict[Hashable, list[float]]:
-    """Milliseconds as ``steps_by_row``, of one pass: ``step_ms`` timed, ``silent_ms`` silent."""
-    ranks = rows["world_size"].where(rows["kind"] != "one_gpu_share", 1)
-    time_ms = rows["step_ms" if column == "step_ms" else "compute_ms"]
-    return _steps(rows.assign(world_size=ranks, step_ms=time_ms), samples, column)
+    shares = rows[is_share].assign(world_size=1)
+    timed = _steps(rows[~is_share], samples, "step_ms", "step_ms")
+    return timed | _steps(shares, samples, "compute_ms", "silent_ms")
 
 
 def _steps(
-    rows: pandas.DataFrame, samples: pandas.DataFrame, column: str
+    rows: pandas.DataFrame, samples: pandas.DataFrame, figure: str, column: str
 ) -> dict[Hashable, list[float]]:
-    """Steps of the launches in which each iteration has the time of all ranks."""
-    if not (rows["step_ms"] > 0).any():
+    """Steps of the launches with a ``figure`` in which each iteration has the time of all ranks."""
+    if not (rows[figure] > 0).any():
         return {}
     of_ranks = samples.groupby([*LAUNCH, "iteration"])[column].agg(["max", "count"])
     of_launch = of_ranks[of_ranks["count"] > 0].groupby(level=LAUNCH)
     steps = of_launch.agg(ms=("max", list), least=("count", "min"), most=("count", "max"))
-    known = rows[[*LAUNCH, "world_size", "step_ms"]].join(steps, on=LAUNCH)
+    known = rows[[*LAUNCH, "world_size", figure]].join(steps, on=LAUNCH)
     ranks = known["world_size"]
-    is_whole = (known["least"] == ranks) & (known["most"] == ranks) & (known["step_ms"] > 0)
+    is_whole = (known["least"] == ranks) & (known["most"] == ranks) & (known[figure] > 0)
     return known.loc[is_whole.fillna(False).astype(bool), "ms"].to_dict()

@@ -17,8 +17,7 @@ from spbench.errors import ResultsError
 from spbench.results.cell_values import column_types, values_of
 from spbench.results.contradictions import contradictions
 from spbench.results.csv_lines import Lines, faults_of, lines_of, text_of
-from spbench.results.record import COLUMNS, Record
-from spbench.results.run_json import folder_of_run
+from spbench.results.record import COLUMNS, DEFAULTS, Record
 from spbench.text import counted
 
 OLDEST = {"schema_version": 1, "dp_size": 1}
@@ -51,7 +50,7 @@ def read_runs(path: str | Path) -> pandas.DataFrame:
         lines = lines_of(text_of(file.read_bytes()))
     except OSError as error:
         raise ResultsError(f"cannot read {file}: {error.strerror}") from None
-    every, left_out = _sound_rows(lines, folder_of_run(file))
+    every, left_out = _sound_rows(lines)
     frame = _without_repeats(every)
     faults = faults_of(lines.columns).values()
     remarks = [
@@ -80,13 +79,17 @@ def _as_column(name: str, values: Iterable[Any]) -> Any:
 
 
 def records_of(frame: pandas.DataFrame) -> list[Record]:
-    """The rows of a frame as records, None for what was not measured."""
-    columns: list[Any] = [frame[name] for name in COLUMNS]
-    cells = (column.to_numpy(object, na_value=None).tolist() for column in columns)
+    """The rows of a frame as records, None for what was not measured.
+
+    A column that is blank throughout, as most are, is left to the default of its field; and the
+    constructor of frozen data calls a function for each field: four times as long.
+    """
+    columns: dict[str, Any] = {name: frame[name] for name in COLUMNS}
+    cells = {name: x.to_numpy(object, na_value=None).tolist() for name, x in columns.items()}
+    filled = [name for name in COLUMNS if cells[name].count(DEFAULTS[name]) < len(frame)]
     records = [object.__new__(Record) for _ in range(len(frame))]
-    for record, row in zip(records, zip(*cells, strict=True), strict=True):
-        # The constructor of frozen data calls a function for each field: four times as long.
-        vars(record).update(zip(COLUMNS, row, strict=True))
+    for record, row in zip(records, zip(*map(cells.get, filled), strict=True), strict=True):
+        vars(record).update(zip(filled, row, strict=True))
     return records
 
 
@@ -112,9 +115,8 @@ def _effort(frame: pandas.DataFrame) -> pandas.Series[str]:
     return frame["effort"].where(frame["effort"] != "", "full")
 
 
-def _sound_rows(lines: Lines, folder: Path) -> tuple[pandas.DataFrame, dict[str, list[int]]]:
-    """The rows whose cells are all valid and contradict nothing, and the numbers of the other lines
-    by the reason.
+def _sound_rows(lines: Lines) -> tuple[pandas.DataFrame, dict[str, list[int]]]:
+    """The rows whose cells are valid and agree, and the numbers of the other lines by the reason.
 
     A text that a column has many times, as most have, is converted once.
     """
@@ -131,7 +133,7 @@ def _sound_rows(lines: Lines, folder: Path) -> tuple[pandas.DataFrame, dict[str,
         if any(faults):
             why = np.where(why == "", np.array(faults, dtype=object)[places], why)
     frame = _with_kinds(pandas.DataFrame(columns).fillna(OLDEST))
-    reasons = contradictions(frame, why.tolist(), folder)
+    reasons = np.where(why == "", contradictions(frame), why).tolist()
     left_out = {reason: list(numbers) for reason, numbers in lines.left_out.items()}
     for number, reason in zip(lines.rows, reasons, strict=True):
         if reason:

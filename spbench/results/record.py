@@ -181,6 +181,7 @@ class Record:
         return cls(**(columns_of_case(case) | more))
 
 
-COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Record))
-REQUIRED = tuple(field.name for field in fields(Record) if field.default is MISSING)
+DEFAULTS = {field.name: field.default for field in fields(Record)}
+COLUMNS: tuple[str, ...] = (*DEFAULTS,)
+REQUIRED = tuple(name for name, default in DEFAULTS.items() if default is MISSING)
 """Columns without which it is not known what case a row belongs to."""
