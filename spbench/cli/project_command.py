@@ -29,6 +29,7 @@ from spbench.text import quoted
 if TYPE_CHECKING:
     from spbench.projection.cost import Mode
     from spbench.projection.project import Projection
+    from spbench.workload.workload import Workload
 
 PACKAGED = "packaged"
 """Value of --against that stands for the packaged measurements."""
@@ -97,22 +98,14 @@ def command(
     a run of the machine that --cluster describes.
     """
     if against is not None:
-        place = None if against == PACKAGED else Path(against)
-        if place is not None and cluster and not (workload or out or share):
-            return _against_run(place, cluster, link_rate, as_json=as_json)
-        if workload or cluster or out or share:
-            raise Failure(
-                "--against names workloads and clusters itself; leave those, --out and --share. "
-                "Only a run's folder needs the --cluster that its machine was calibrated as"
-            )
-        return _against(place, as_json=as_json)
+        is_beside = bool(workload or out or share)
+        return _against(against, cluster, link_rate, is_beside=is_beside, as_json=as_json)
     if workload is None or cluster is None or gpus is None:
         raise Failure(
             "name a workload, a cluster and numbers of ranks, as in "
             "'spbench project dsp-720m --cluster hgx-h100 --gpus 8,16'; or give --against"
         )
     sizes = [choose_workload(workload, [*settings, *more]) for more in settings_of(lengths)]
-    chosen = sizes[0]
     ranks, names = rank_counts(gpus), options.strategies_of(strategies)
     with loading_torch():
         from spbench.projection.cost import Mode
@@ -134,18 +127,20 @@ def command(
         asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
         click.echo(which_are_measured(projected, shares, asked), err=True)
     if out is not None:
-        _write(projected, output_folder(out, chosen.name), mode)
-    rows = [each.data for each in projected]
-    if as_json:
-        print_json(rows)
-    elif as_csv:
-        print_csv(rows)
+        _write(projected, output_folder(out, sizes[0].name), mode)
+    if as_json or as_csv:
+        (print_json if as_json else print_csv)([each.data for each in projected])
     else:
-        for size in sizes:
-            axes = " x ".join(f"{axis} {length}" for axis, length in size.axes.items())
-            shown = [each.data for each in projected if each.workload == size]
-            show_projections(shown, f"projected, not measured: {size.name} ({axes}) on {on.name}")
-    return DONE if any(row["status"] == "ok" for row in rows) else SOME_FAILED
+        _show(projected, sizes, on.name)
+    return DONE if any(each.cost is not None for each in projected) else SOME_FAILED
+
+
+def _show(projected: Sequence[Projection], sizes: Sequence[Workload], cluster: str) -> None:
+    """Prints a table for each size."""
+    for size in sizes:
+        axes = " x ".join(f"{axis} {length}" for axis, length in size.axes.items())
+        shown = [each.data for each in projected if each.workload == size]
+        show_projections(shown, f"projected, not measured: {size.name} ({axes}) on {cluster}")
 
 
 def _write(projected: Sequence[Projection], folder: Path, mode: Mode) -> None:
@@ -156,11 +151,23 @@ def _write(projected: Sequence[Projection], folder: Path, mode: Mode) -> None:
     click.echo(f"rows in {folder}; see them with: {quoted('spbench', 'plot', folder)}", err=True)
 
 
-def _against(place: Path | None, *, as_json: bool) -> int:
-    """Prints published measurements beside the projection."""
+def _against(
+    place: str, cluster: str | None, link_rate: str | None, *, is_beside: bool, as_json: bool
+) -> int:
+    """Prints measurements beside their projection: published ones, or with a cluster a run's.
+
+    ``is_beside``: whether flags were given that choose what to project.
+    """
+    if place != PACKAGED and cluster and not is_beside:
+        return _against_run(Path(place), cluster, link_rate, as_json=as_json)
+    if cluster or is_beside:
+        raise Failure(
+            "--against names workloads and clusters itself; leave those, --out and --share. "
+            "Only a run's folder needs the --cluster that its machine was calibrated as"
+        )
     from spbench.projection.published import default_folder, read
 
-    points = read(place or default_folder())
+    points = read(default_folder() if place == PACKAGED else Path(place))
     with loading_torch():
         from spbench.projection.against import score
         from spbench.projection.project import works

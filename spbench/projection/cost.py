@@ -74,10 +74,28 @@ def cost(
     rates = DeviceRates(
         device=cluster.device, dtype=work.dtype, attention_kernel=mode.attention_kernel
     )
-    sums, messages = Sums(), []
-    device, mesh = cluster.device, Mesh((*mode.outer, *work.mesh))
+    sums = Sums()
+    backward_s = _add_kernels(sums, work, rates, mode)
+    messages, gradients_s = _add_messages(sums, work, cluster, rates, mode)
+    beyond = mode.beyond
+    if share is not None:
+        sums.measured(share)
+        beyond = AROUND_SHARE
+    sums.add(BEYOND, beyond.value, beyond)
+    step = Step(
+        sums=sums,
+        messages=messages,
+        gradients_s=min(gradients_s, backward_s),
+        is_gpu=cluster.device.kind == "gpu",
+    )
+    return step.cost(mode.repeats, mode.fixed_s, mode.fixed_spread)
+
+
+def _add_kernels(sums: Sums, work: Work, rates: DeviceRates, mode: Mode) -> float:
+    """Adds the device's and the host's time of all kernels; returns the seconds of backward's."""
+    device = rates.device
     launch = device.compiled_launch_us if mode.compiled else device.launch_us
-    backward = gradients = 0.0
+    backward_s = 0.0
     for kernel, times in work.kernels.items():
         one = rates.cost(kernel)
         faster = mode.products if kernel.kind == "gemm" else 1.0
@@ -85,10 +103,19 @@ def cost(
         passes = (FUSED_BYTES if fused else mode.merges) if kernel.kind == "elementwise" else 1.0
         seconds = one.seconds * times * passes / faster
         sums.add(kernel.kind, seconds, one.constant)
-        backward += seconds * (kernel.phase == "backward")
+        backward_s += seconds * (kernel.phase == "backward")
         launches = times * (FUSED_LAUNCHES if fused else 1.0)
         sums.add(HOST, launches * launch.value / 1e6, launch)
-    own = [name for name, _ in work.mesh]
+    return backward_s
+
+
+def _add_messages(
+    sums: Sums, work: Work, cluster: Cluster, rates: DeviceRates, mode: Mode
+) -> tuple[list[Hideable], float]:
+    """Adds the links' and the host's time of all messages; returns them with what can hide them,
+    and the seconds of the sums of gradients."""
+    mesh, own = Mesh((*mode.outer, *work.mesh)), [name for name, _ in work.mesh]
+    messages, gradients_s = [], 0.0
     for message, times in work.messages.items():
         sent = replace(message, sent_bytes=round(message.sent_bytes * mode.payload))
         priced = message_cost(sent, mesh, cluster, own)
@@ -101,19 +128,8 @@ def cost(
         hides = tuple((sums.add("", 0.0, each.constant), each.seconds) for each in behind)
         if message.op == "all_to_all" and not hides:
             hides = ((place, priced.seconds * mode.hidden_exchange),)
-        gradients += priced.seconds * times * (message.phase == "gradients")
+        gradients_s += priced.seconds * times * (message.phase == "gradients")
         messages.append(
             Hideable(term=term, place=place, seconds=priced.seconds, behind=hides, times=times)
         )
-    beyond = mode.beyond
-    if share is not None:
-        sums.measured(share)
-        beyond = AROUND_SHARE
-    sums.add(BEYOND, beyond.value, beyond)
-    step = Step(
-        sums=sums,
-        messages=messages,
-        gradients_s=min(gradients, backward),
-        is_gpu=device.kind == "gpu",
-    )
-    return step.cost(mode.repeats, mode.fixed_s, mode.fixed_spread)
+    return messages, gradients_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ from spbench.report.progress import in_a_line
 from spbench.results.lock import check_free
 from spbench.results.run_json import case_of, folder_of_run, read_run
 from spbench.sweep.devices import why_not_here
-from spbench.sweep.output_folder import output_folder
+from spbench.sweep.output_folder import as_in_run_json, output_folder
 from spbench.sweep.plan import declined
 from spbench.sweep.request import Request
 from spbench.text import counted, quoted
@@ -30,9 +31,18 @@ SETTINGS = TypeAdapter(dict[str, PositiveFloat | None])
 cannot tell as a number; or a peak that is not known."""
 
 
-def kept_settings(request: Request) -> dict[str, float | None]:
+def as_asked(
+    request: Request, cells: Sequence[Cell], folder: Path, placements: Sequence[str]
+) -> dict[str, Any]:
+    """What run.json keeps of the command; ``placements``: the nodes of each number of ranks."""
     limits = {name: s if s < math.inf else None for name, s in vars(request.deadlines).items()}
-    return {**limits, "peak_tflops": request.peak_tflops}
+    return {
+        "argv": sys.argv,
+        "reference": request.reference or read_run(folder).get("reference"),
+        "cases": [as_in_run_json(cell) for cell in cells],
+        "settings": {**limits, "peak_tflops": request.peak_tflops},
+        "several_nodes": bool(placements),
+    }
 
 
 def _with_settings(request: Request, kept: Any) -> Request:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,16 +22,15 @@ from spbench.launch.torchrun import JoinedLauncher, joined_ranks
 from spbench.report.progress import Screen
 from spbench.results.environment import environment, gpus
 from spbench.results.record import Record
-from spbench.results.run_json import read_run
 from spbench.results.store import Store
 from spbench.results.temporary import temporary_folder
 from spbench.sweep.devices import least_capability, visible_gpus
 from spbench.sweep.estimate import foreseen
 from spbench.sweep.noisy_rounds import noisy_rounds
-from spbench.sweep.output_folder import as_in_run_json, new_session
+from spbench.sweep.output_folder import new_session
 from spbench.sweep.plan import job_of, shared_environment
 from spbench.sweep.request import Request
-from spbench.sweep.resume import folder_for, kept_settings
+from spbench.sweep.resume import as_asked, folder_for
 from spbench.sweep.sweep import Sweep, run_all, still_to_do
 from spbench.workload.case import Cell
 
@@ -140,14 +138,11 @@ def _measure(
 ) -> Finished:
     began_s = time.monotonic()
     try:
-        facts = environment() | {"settings": kept_settings(request)}
+        facts = environment()
         done, _ = _rows(store.folder) if (store.folder / "runs.csv").exists() else ([], [])
         todo = still_to_do(cells, done)
         placements = _placements(request, cells, launcher)
-        facts["several_nodes"] = bool(placements)
-        reference = request.reference or read_run(store.folder).get("reference")
-        planned = [as_in_run_json(cell) for cell in cells]
-        store.write_run({"argv": sys.argv, "reference": reference, "cases": planned, **facts})
+        store.write_run(facts | as_asked(request, cells, store.folder, placements))
         hosts = launcher.hosts if isinstance(launcher, JoinedLauncher) else []
         nodes = len(set(hosts)) or request.nodes
         before = foreseen(todo, nodes, request.deadlines.launch_s)

@@ -6,13 +6,13 @@ input is a leaf whose gradient is wanted, as the output of a patch embedding wou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.fake import silent_transports
@@ -79,15 +79,19 @@ class Step:
         self.seed = seed
         load_weights(model, self.comm.rank, seed, sharpness)
         self.model = model.requires_grad_(self.train)
-        over = partial(summed_over, mesh=mesh, holds_whole=own.holds_whole)
-        weights = list(self.model.parameters())
         self.gradient_comm = Collectives(transports.gradients, mesh)
-        summed = sum(p.nbytes for p in weights if over(p))
-        each = min(summed // BUCKETS if several_buckets else BUCKET_BYTES, BUCKET_BYTES)
-        sums = GradientSum(weights, self.gradient_comm, each, over) if self.train else None
-        self.gradients = sums
+        over = partial(summed_over, mesh=mesh, holds_whole=own.holds_whole)
+        self.gradients = self._gradient_sum(over, several_buckets) if self.train else None
         with_optimizer = workload.optimizer == "adamw"
         self.optimizer = adamw(self.model.parameters()) if with_optimizer else None
+
+    def _gradient_sum(
+        self, over: Callable[[nn.Parameter], tuple[str, ...]], several_buckets: bool
+    ) -> GradientSum:
+        weights = list(self.model.parameters())
+        summed = sum(p.nbytes for p in weights if over(p))
+        each = min(summed // BUCKETS if several_buckets else BUCKET_BYTES, BUCKET_BYTES)
+        return GradientSum(weights, self.gradient_comm, each, over)
 
     @contextmanager
     def silenced(self) -> Iterator[None]:
