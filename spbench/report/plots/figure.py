@@ -25,8 +25,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from spbench.report.plots.legend import handles_of
-from spbench.report.plots.looks import LineLook
+from spbench.report.plots.looks import LineLook, handles_of
 from spbench.worker.parent_death import die_with_parent
 
 PANELS = 12

@@ -81,7 +81,7 @@ def times_by_panel(
             strategy=strategy,
             launches=list(these.values()),
             iterations_ms=[np.array(steps.get(row, [])) for row in these],
-            mean_ms=launches[panel, strategy].that_count().mean_ms,
+            mean_ms=launches[panel, strategy].that_count.mean_ms,
         )
         panels.setdefault(panel, []).append(times)
     return panels

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from matplotlib import colormaps
 from matplotlib.colors import to_hex, to_rgb
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 COLOURS = {
     "dsp": "#0072B2",
@@ -98,6 +101,23 @@ def projected_fill(strategy: str) -> dict[str, Any]:
     """The look of what was not measured: a light tone, hatched in the strategy's colour."""
     own = colour(strategy)
     return {"color": lighter(own), "hatch": PROJECTED_HATCH, "edgecolor": own, "linewidth": 0}
+
+
+def handles_of(
+    strategies: Sequence[str], lines: Mapping[str, LineLook], *, has_projected: bool
+) -> dict[str, Any]:
+    """What stands in the legend before each name."""
+    handles: dict[str, Any] = {}
+    for name in strategies:
+        look: dict[str, Any] = {"facecolor": colour(name), "hatch": hatch(name)}
+        handles[name] = Patch(linewidth=0, edgecolor="white", **look)
+    for name, line in lines.items():
+        own = {"color": line.colour, "marker": line.marker, "ls": line.dashes}
+        handles[name] = Line2D([], [], markersize=5, lw=1.3, **own)
+    if has_projected:
+        grey = {"facecolor": "#EEEEEE", "edgecolor": "#777777", "hatch": PROJECTED_HATCH}
+        handles[PROJECTED] = Patch(linewidth=0, **grey)  # type: ignore[arg-type]
+    return handles
 
 
 def lighter(shown: str, share: float = 0.35) -> tuple[float, ...]:

@@ -22,13 +22,6 @@ MIB = 2**20
 KINDS = ("kind", "device", "cluster", "effort")
 """Columns in which points of one panel agree, whatever it shows."""
 NO_FIGURES = ("schema_version", "batch", "world_size", "sp_size", "dp_size", "launch", "warmup")
-MORE_IS_BETTER = (
-    "tokens_per_s",
-    "tokens_per_s_per_rank",
-    "samples_per_s",
-    "tflops_per_rank",
-    "mfu",
-)
 AXIS = "axes."
 FULL = ("effort", "full")
 """What a title need not say."""
