@@ -82,7 +82,7 @@ def compare_side_by_side(
 ) -> Comparison | None:
     """Compares two cases of one run by all of their launches that count: their times' ratio. No
     verdict where one of these launches was noisy; None as above."""
-    old, new = before.that_count(), after.that_count()
+    old, new = before.that_count, after.that_count
     estimate = ratio(old.ms, new.ms, of_all=True)
     if estimate is None:
         return None
@@ -122,7 +122,7 @@ def _compared(before: Launches, after: Launches) -> tuple[Launches, Launches, st
     """
     shared = set(paired_rounds(before.ms, after.ms))
     if not shared:
-        old, new = before.that_count(), after.that_count()
+        old, new = before.that_count, after.that_count
         return old, new, old.first_noise or new.first_noise
     noisy = before.noise.keys() & shared, after.noise.keys() & shared
     quiet = shared - noisy[0] - noisy[1]

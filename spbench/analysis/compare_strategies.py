@@ -20,6 +20,7 @@ from spbench.analysis.case_figures import (
     wrong_besides_gate,
 )
 from spbench.analysis.compare import MARGIN, Comparison, compare_side_by_side
+from spbench.analysis.intervals import geometric_mean
 from spbench.analysis.launches import (
     NONE,
     CaseRows,
@@ -82,7 +83,7 @@ def _fastest(group: Mapping[str, CaseRows]) -> str:
     times = {
         name: (bool(launches.noise), launches.mean_ms)
         for name, case in group.items()
-        if (launches := case.launches.that_count()).mean_ms is not None
+        if (launches := case.launches.that_count).mean_ms is not None
     }
     return min(times, key=times.__getitem__, default="")
 
@@ -98,9 +99,6 @@ def _line(
     passed = "passed" if proved.tolerance is not None else "not run"
     step = projected_figure(good) or figure(_known(good, "step_ms"))
     compute_ms, exposed_ms = split_of(step.mean if step else None, good)
-    tokens_per_s, mfu, gb_per_s = (
-        figure(_known(good, name)) for name in ("tokens_per_s", "mfu", "exposed_gb_per_s")
-    )
     peaks = _known(good, "peak_allocated_bytes")
     return Line(
         workload=first.workload,
@@ -117,9 +115,7 @@ def _line(
         reference=reference,
         to_reference=to_reference,
         to_fastest=to_fastest,
-        tokens_per_s=tokens_per_s.mean if tokens_per_s else None,
-        mfu=mfu.mean if mfu else None,
-        exposed_gb_per_s=gb_per_s.mean if gb_per_s else None,
+        **{name: _mean(_known(good, name)) for name in ("tokens_per_s", "mfu", "exposed_gb_per_s")},
         compute_ms=compute_ms,
         exposed_comm_ms=exposed_ms,
         peak_allocated_bytes=statistics.median(peaks) if peaks else None,
@@ -143,6 +139,10 @@ def _scatter(records: Sequence[Record]) -> tuple[float, float] | None:
     if len(ends) != 1 or ends[0][0] is None or ends[0][1] is None:
         return None
     return ends[0][0], ends[0][1]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return geometric_mean(values) if values else None
 
 
 def _known(records: Sequence[Record], column: str) -> list[float]:

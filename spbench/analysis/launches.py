@@ -44,12 +44,12 @@ class Launches:
         }
         return Launches(**kept)
 
+    @cached_property
     def that_count(self) -> Launches:
         return self.only([name for name, counts in self.counting.items() if counts])
 
     @property
     def first_noise(self) -> str:
-        """What disturbed the first noisy launch; blank if none was."""
         return next(iter(self.noise.values()), "")
 
     @cached_property

@@ -136,10 +136,10 @@ def _calls(row: Record) -> Mapping[str, int]:
 def _to_one_rank(case: CaseRows, ones: Sequence[CaseRows]) -> Comparison | None:
     """The step time over that of the same strategy on one rank, else of the fastest there."""
     same = [one for one in ones if one.used[0].strategy == case.used[0].strategy]
-    timed = [one for one in same or ones if one.launches.that_count().mean_ms is not None]
+    timed = [one for one in same or ones if one.launches.that_count.mean_ms is not None]
     if not timed:
         return None
-    one = min(timed, key=lambda one: one.launches.that_count().mean_ms or 0.0)
+    one = min(timed, key=lambda one: one.launches.that_count.mean_ms or 0.0)
     return compare_side_by_side(_anywhere(one.launches), _anywhere(case.launches))
 
 

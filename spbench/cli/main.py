@@ -48,6 +48,8 @@ COMMANDS = {
 }
 
 
+GARBAGE = 20_000, 20, 20
+"""Objects that a command makes before it looks for garbage: reading 10,000 rows leaves none."""
 ONE_OF = {"--workload": "a run has one workload, and --sweep FILE several in one run"}
 """What would work where an option that takes one value is given several, by its flag."""
 
@@ -63,6 +65,7 @@ class Commands(click.Group):
             return None
         command: click.Command = import_module(f"spbench.cli.{cmd_name}_command").command
         gc.freeze()  # what was imported stays: looking for garbage there takes a tenth of a command
+        gc.set_threshold(*GARBAGE)
         command.short_help = COMMANDS[cmd_name]
         return command
 

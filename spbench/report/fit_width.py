@@ -77,6 +77,11 @@ class Grid:
         return list(zip(self.columns, *self.rows, strict=True))
 
 
+def width_of(text: str) -> int:
+    """Characters that a text takes in a terminal."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
 def line_width(widths: Sequence[int]) -> int:
     """Characters of a line of columns of these widths."""
     return sum(widths) + BETWEEN * len(widths) - 1
@@ -108,11 +113,11 @@ def left_out(names: Sequence[str]) -> str:
 
 
 def _widest_line(*texts: str) -> int:
-    return max(map(cell_len, "\n".join(texts).split("\n")))
+    return max(map(width_of, "\n".join(texts).split("\n")))
 
 
 def _longest_word(*texts: str) -> int:
-    return max(map(cell_len, " ".join(texts).split()), default=0)
+    return max(map(width_of, " ".join(texts).split()), default=0)
 
 
 def packed(texts: Iterable[Placed]) -> Text:

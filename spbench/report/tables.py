@@ -11,13 +11,20 @@ from typing import Any, Literal, TextIO, final
 
 import click
 from rich import box
-from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from spbench.report import units
-from spbench.report.fit_width import Grid, by_panel, fewer, fitting, left_out, line_width
+from spbench.report.fit_width import (
+    Grid,
+    by_panel,
+    fewer,
+    fitting,
+    left_out,
+    line_width,
+    width_of,
+)
 from spbench.results.sample import STATUSES, VerifyResult
 from spbench.text import counted
 
@@ -64,7 +71,15 @@ def room(out: Console) -> int:
 def say(out: Console, *sentences: str) -> None:
     """Prints sentences, in a terminal folded between words; at once, since rich is slow."""
     if sentences:
-        out.print(Text("\n".join(sentences)), soft_wrap=not out.is_terminal)
+        _print(out, Text("\n".join(sentences)), soft_wrap=False)
+
+
+def _print(out: Console, text: Text, *, soft_wrap: bool) -> None:
+    """Prints a text; where it goes to no terminal as it is, since rich takes ten times as long."""
+    if out.is_terminal:
+        out.print(text, soft_wrap=soft_wrap)
+    else:
+        out.file.write(f"{text.plain.expandtabs()}\n")
 
 
 def table(grid: Grid, title: str = "", widths: Sequence[int] | None = None) -> Table:
@@ -88,7 +103,7 @@ def _coloured(text: Text) -> Text:
 def show_table(out: Console, title: str, grid: Grid) -> None:
     """Prints a table, by itself where nothing breaks: rich is much slower."""
     widths = grid.whole
-    if title and cell_len(title) > room(out):
+    if title and width_of(title) > room(out):
         say(out, title)
         title = ""
     if line_width(widths) > room(out) or any("\n" in head for head in grid.columns):
@@ -103,7 +118,7 @@ def show_table(out: Console, title: str, grid: Grid) -> None:
         text.highlight_words([title] if title else [], "italic", case_sensitive=True)
         text.highlight_words([lines[0]], "bold")
         _coloured(text)
-    out.print(text, soft_wrap=True)
+    _print(out, text, soft_wrap=True)
 
 
 def show_fitting(out: Console, grids: Sequence[Grid]) -> None:
@@ -151,7 +166,7 @@ def _aligned(cells: Sequence[str], widths: Sequence[int], words: Collection[int]
     """Three spaces between columns; ``words`` to the left, figures to the right."""
     padded = []
     for i, (cell, width) in enumerate(zip(cells, widths, strict=True)):
-        blank = " " * (width - cell_len(cell))
+        blank = " " * (width - width_of(cell))
         padded.append(cell + blank if i in words else blank + cell)
     return f" {'   '.join(padded)} "
 
