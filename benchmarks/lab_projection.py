@@ -24,7 +24,6 @@ from spbench.results.run_json import read_run
 from spbench.workload.workload import Workload
 
 GAP = 1.15
-WORKS = works()
 
 
 def measured_ms(run: Path) -> dict[tuple[str, int], float]:
@@ -40,11 +39,12 @@ def main(cluster: Path, rated_runs: list[str]) -> None:
     errors, in_order, regrets = [], [], []
     for rate, run in (text.split("=") for text in rated_runs):
         at = relinked(load(cluster), link_rate(rate))
+        work_of = works(at)
         workload = Workload.model_validate(read_run(Path(run))["cases"][0]["workload"])
         every = measured_ms(Path(run))
         for ranks in sorted({count for _, count in every}):
             measured = {name: ms for (name, count), ms in every.items() if count == ranks}
-            cells = project(workload, at, list(measured), [ranks], Mode(), WORKS)
+            cells = project(workload, at, list(measured), [ranks], Mode(), work_of)
             projected = {x.strategy: 1e3 * x.cost.step_s for x in cells if x.cost is not None}
             for name, ms in measured.items():
                 errors.append(abs(projected[name] / ms - 1))

@@ -117,7 +117,7 @@ def command(
     mode = Mode(compiled=compiled, attention_kernel=kernel)
     on = cluster_at(cluster, link_rate)
     shares = read_shares(share, on)
-    work_of = works(with_memory=True)
+    work_of = works(on, with_memory=True)
     cases = (
         case for size in sizes for case in project(size, on, names, ranks, mode, work_of, shares)
     )

@@ -77,7 +77,7 @@ def command(
         raise Failure("--share measured kernels as they ran; leave out --compiled")
     target, mode = cluster_at(cluster, link_rate), Mode(compiled=compiled)
     shares, weighed = read_shares(share, target), candidates(names, work, counts)
-    work_of = works(with_memory=True)
+    work_of = works(target, with_memory=True)
     cases = project(work, target, weighed, [counts], mode, work_of, shares)
     projected = list(watched(cases, weighed, DRY_RUNS))
     asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]

@@ -20,7 +20,7 @@ from spbench.doctor.cgroup import allowed
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster as Node
 from spbench.launch.local import LocalLauncher, read_results
-from spbench.projection.calibration_fit import Timed, constant, device, with_launches
+from spbench.projection.calibration_fit import Timed, call, device, with_launches
 from spbench.projection.calibration_plan import plan
 from spbench.projection.constants import Constant
 from spbench.projection.hardware import Cluster, OnRanks
@@ -60,14 +60,11 @@ def calibrate(
     timed = dict(_launches(sorted(ranks), on, timeout_s, workloads, node))
     hardware, name_of_level = _hardware(on), "machine" if node is None else "network"
     kind = "gpu" if on == "cuda" else "cpu"
-    parts = [
-        OnRanks(
-            ranks=count,
-            device=with_launches(device(hardware, kind, _memory_gb(on, count), each), each),
-            levels=(level(name_of_level, each, timed.get(2), link),) if count > 1 else (),
-        )
-        for count, each in timed.items()
-    ]
+    parts = []
+    for count, each in timed.items():
+        own = with_launches(device(hardware, kind, _memory_gb(on, count), each), each)
+        levels = (level(name_of_level, each, timed.get(2), link),) if count > 1 else ()
+        parts.append(OnRanks(ranks=count, device=own, levels=levels, call_us=call(own, each)))
     *fewer, most = parts
     return Cluster(
         name=name,
@@ -76,7 +73,7 @@ def calibrate(
         levels=most.levels,
         on_ranks=tuple(fewer),
         link="network" if node else "nvlink" if on == "cuda" else "memory",
-        call_us=constant(1e6 * timed[most.ranks].launch_s),
+        call_us=call(most.device, timed[most.ranks]),
         sources={"calibrate": "median times of this machine"},
     )
 

@@ -21,7 +21,9 @@ from spbench.projection.hardware import (
 from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.timed_kernels import label_of, name_of, operations
 from spbench.projection.trace import work
-from spbench.results.link_report import LinkTimes
+from spbench.projection.unsent import UnsentGloo
+from spbench.projection.work import Work
+from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.strategies.registry import in_mesh
 from spbench.workload.fields import Dtype
 from spbench.workload.timed import TimedKernel
@@ -29,6 +31,9 @@ from spbench.workload.workload import DTYPE_BYTES
 
 WIDE = 4.0
 """The ratio of neighbouring sizes of a curve."""
+LEAST_MS = 1e-3
+COMPARABLE = 5.0
+"""The largest ratio of a transfer and a kernel that tell how much of one the other hides."""
 LEAST_SPREAD = 1.05
 """The smallest factor that is claimed of a constant: another hour of the same machine differs."""
 
@@ -42,24 +47,25 @@ class Timed:
     kernels_s: Sequence[float]
     sent_bytes: Sequence[float]
     transfers_s: Sequence[float]
+    hidden: Sequence[float | None]
+    """Part of what a kernel could hide of each transfer that was hidden; None: not timed."""
     steps_s: Sequence[float]
+    shares_s: Sequence[float]
     launch_s: float
 
     @classmethod
     def of(cls, plan: CalibrationPlan, by_rank: Sequence[LinkTimes]) -> Timed:
-        """All ranks' times: of kernels the mean over ranks, which compute side by side, of
-        transfers the slowest rank's median."""
-        kernels = zip(*(times.kernels_s for times in by_rank), strict=True)
+        """All ranks' times: the mean over ranks of kernels, which they compute side by side, and of
+        transfers beside kernels, which hold the wait for the slowest; of others the slowest's."""
         transfers = list(zip(*(times.timings for times in by_rank), strict=True))
         return cls(
             plan=plan,
-            kernels_s=[statistics.fmean(each) for each in kernels],
+            kernels_s=_means(times.kernels_s for times in by_rank),
             sent_bytes=[max(x.sent_bytes for x in each) for each in transfers],
-            transfers_s=[max(statistics.median(x.ms) for x in each) / 1e3 for each in transfers],
-            steps_s=[
-                statistics.fmean(each)
-                for each in zip(*(times.steps_s for times in by_rank), strict=True)
-            ],
+            transfers_s=[_transfer_s(each) for each in transfers],
+            hidden=[_hidden(each) for each in transfers],
+            steps_s=_means(times.steps_s for times in by_rank),
+            shares_s=_means(times.shares_s for times in by_rank),
             launch_s=max(times.launch_s or 0.0 for times in by_rank),
         )
 
@@ -104,14 +110,36 @@ def with_launches(found: Device, timed: Timed) -> Device:
     each of them. It holds Python, autograd and views."""
     if not timed.plan.steps:
         return found
-    beyond_us = []
-    for step, seconds in zip(timed.plan.steps, timed.steps_s, strict=True):
-        done = work(step.workload, in_mesh(step.strategy, step.mesh), 1)
-        rates = DeviceRates(device=found, dtype=done.dtype)
-        kernels_s = sum(n * rates.cost(kernel).seconds for kernel, n in done.kernels.items())
-        beyond_us.append(1e6 * max(seconds - kernels_s, 0.0) / done.launches)
+    beyond_us = [
+        1e6 * beyond_s / done.launches for done, beyond_s in _beyond(found, timed, timed.steps_s, 1)
+    ]
     launch = constant(statistics.median(beyond_us), spread=1.2)
     return found.model_copy(update={"launch_us": launch, "compiled_launch_us": launch})
+
+
+def call(found: Device, timed: Timed) -> Constant:
+    """The host's time of one collective beside its transfer: what small steps of a rank of many
+    take beyond kernels and launches, for each of its messages."""
+    beyond_us = [
+        1e6 * max(beyond_s - done.launches * found.launch_us.value / 1e6, 0.0) / calls
+        for done, beyond_s in _beyond(found, timed, timed.shares_s, timed.plan.ranks)
+        if (calls := sum(done.messages.values()))
+    ]
+    if not beyond_us:
+        return constant(1e6 * timed.launch_s)
+    return constant(statistics.median(beyond_us), spread=1.2)
+
+
+def _beyond(
+    found: Device, timed: Timed, seconds: Sequence[float], ranks: int
+) -> Iterable[tuple[Work, float]]:
+    """What each small step does on so many ranks, and its seconds beyond those of its kernels."""
+    for step, took_s in zip(timed.plan.steps, seconds, strict=True):
+        strategy = in_mesh(step.strategy, step.mesh)
+        done = work(step.workload, strategy, ranks, 0, transport=UnsentGloo)
+        rates = DeviceRates(device=found, dtype=done.dtype)
+        kernels_s = sum(n * rates.cost(kernel).seconds for kernel, n in done.kernels.items())
+        yield done, max(took_s - kernels_s, 0.0)
 
 
 def timed_us(timed: Timed) -> dict[Dtype, dict[str, float]]:
@@ -122,6 +150,29 @@ def timed_us(timed: Timed) -> dict[Dtype, dict[str, float]]:
         name = name_of(label_of(kernel), shape)
         known.setdefault(kernel.dtype, {})[name] = 1e6 * seconds
     return known
+
+
+def _means(by_rank: Iterable[Sequence[float]]) -> list[float]:
+    return [statistics.fmean(each) for each in zip(*by_rank, strict=True)]
+
+
+def _transfer_s(of_ranks: Sequence[LinkTiming]) -> float:
+    medians = [statistics.median(each.ms) for each in of_ranks]
+    beside = all(each.kernel_ms for each in of_ranks)
+    return max(statistics.fmean(medians) if beside else max(medians), LEAST_MS) / 1e3
+
+
+def _hidden(of_ranks: Sequence[LinkTiming]) -> float | None:
+    """None where the kernel or the transfer is too short to hide a part of the other."""
+    if not all(each.kernel_ms for each in of_ranks):
+        return None
+    sent, kernel, hidden = (
+        statistics.fmean(statistics.median(getattr(each, name)) for each in of_ranks)
+        for name in ("ms", "kernel_ms", "hidden_ms")
+    )
+    if not 1 / COMPARABLE <= sent / kernel <= COMPARABLE:
+        return None
+    return min(max(hidden / min(sent, kernel), 0.0), 1.0)
 
 
 def _attention(kernels: Sequence[tuple[TimedKernel, float]]) -> Iterable[AttentionRates]:

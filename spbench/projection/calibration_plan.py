@@ -34,6 +34,9 @@ MOST_FLOPS = 4e10
 """Larger kernels are left out on a CPU, where one would take a second."""
 PASSES = tuple(4**i for i in range(5, 13))
 """Elements of passes over memory: 1,024 to 16 Mi."""
+BETWEEN = TimedKernel(kind="gemm", shape=[1, 256, 512, 256], dtype="float32")
+"""What ranks of a CPU compute between two transfers: a millisecond or two. In a step, too, ranks do
+not arrive together, gloo's threads sleep until they are called, and the cores have other work."""
 SENT_BYTES = tuple(4**i for i in range(5, 13))
 """Bytes that a rank sends: 1 KiB to 16 MiB."""
 
@@ -65,7 +68,8 @@ def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> Calibrat
         for count in PASSES
     ]
     sizes = SENT_BYTES if ranks > 1 else ()
-    transfers = [_transfer(op, sent, ranks) for op in OPS for sent in sizes]
+    between = BETWEEN if on == "cpu" else None
+    transfers = [_transfer(op, sent, ranks, between) for op in OPS for sent in sizes]
     steps = [
         GateCheck(workload=small, strategy=name)
         for small in map(tiny, chosen)
@@ -147,7 +151,9 @@ def _are_alike(one: TimedKernel, other: TimedKernel) -> bool:
     )
 
 
-def _transfer(op: Op, sent_bytes: int, ranks: int) -> TimedTransfer:
+def _transfer(
+    op: Op, sent_bytes: int, ranks: int, between: TimedKernel | None = None
+) -> TimedTransfer:
     """A transfer of float32 in which each rank sends about so many bytes, ranks alike."""
     per_other = max(1, sent_bytes // 4 // (ranks - 1))
     elements = {
@@ -157,4 +163,5 @@ def _transfer(op: Op, sent_bytes: int, ranks: int) -> TimedTransfer:
         "all_reduce": max(1, sent_bytes // 4 * ranks // (2 * (ranks - 1))),
         "p2p": max(1, sent_bytes // 4),
     }[op]
-    return TimedTransfer(op=op, elements=[elements] * ranks, dtype="float32")
+    elements_of = [elements] * ranks
+    return TimedTransfer(op=op, elements=elements_of, dtype="float32", between=between)

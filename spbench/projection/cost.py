@@ -6,7 +6,8 @@
     step     max(compute + exposed, issue)    on a GPU; their sum on a CPU
 
 Overlap is bracketed: nothing is hidden, or all that kernels between start and wait can hide. The
-middle hides ``OVERLAP`` of that. The sum of gradients may hide behind backward.
+middle hides ``OVERLAP`` of that, or what was timed. The sum of gradients may hide behind backward,
+but for the bucket that leaves last, when backward is over.
 
 The interval is drawn: each constant varies by its own spread, all by ``UNSEEN``, with one seed.
 """
@@ -18,7 +19,7 @@ from typing import final
 
 from spbench.projection.constants import Constant
 from spbench.projection.hardware import Cluster
-from spbench.projection.interval import BEYOND, HOST, Cost, Hideable, Step, Sums
+from spbench.projection.interval import BEYOND, HOST, OVERLAP, Cost, Hideable, Step, Sums
 from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.message_cost import message_cost
 from spbench.projection.work import Work
@@ -113,9 +114,9 @@ def _add_messages(
     sums: Sums, work: Work, cluster: Cluster, rates: DeviceRates, mode: Mode
 ) -> tuple[list[Hideable], float]:
     """Adds the links' and the host's time of all messages; returns them with what can hide them,
-    and the seconds of the sums of gradients."""
+    and the seconds of the sums of gradients but for the last."""
     mesh, own = Mesh((*mode.outer, *work.mesh)), [name for name, _ in work.mesh]
-    messages, gradients_s = [], 0.0
+    messages, gradients_s, last_s = [], 0.0, 0.0
     for message, times in work.messages.items():
         sent = replace(message, sent_bytes=round(message.sent_bytes * mode.payload))
         priced = message_cost(sent, mesh, cluster, own)
@@ -128,8 +129,18 @@ def _add_messages(
         hides = tuple((sums.add("", 0.0, each.constant), each.seconds) for each in behind)
         if message.op == "all_to_all" and not hides:
             hides = ((place, priced.seconds * mode.hidden_exchange),)
-        gradients_s += priced.seconds * times * (message.phase == "gradients")
+        overlap = OVERLAP if priced.hidden is None else priced.hidden
+        if message.phase == "gradients":
+            last_s = priced.seconds * overlap / OVERLAP
+            gradients_s += times * last_s
         messages.append(
-            Hideable(term=term, place=place, seconds=priced.seconds, behind=hides, times=times)
+            Hideable(
+                term=term,
+                place=place,
+                seconds=priced.seconds,
+                behind=hides,
+                times=times,
+                overlap=overlap,
+            )
         )
-    return messages, gradients_s
+    return messages, gradients_s - last_s

@@ -83,6 +83,9 @@ class CollectiveRate(Frozen):
     """Time for each rank of the group beyond two."""
     gb_per_s: Curve
     """Achieved by one rank, of what it sends over this level; ``at``: MB that it sends in all."""
+    hidden: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Part that is hidden of what kernels behind a message could hide, as timed; None: the usual
+    one of GPUs."""
 
 
 @final
@@ -119,6 +122,8 @@ class OnRanks(Frozen):
     device: Device
     levels: Annotated[tuple[Level, ...], Field(strict=False)] = ()
     """None for a single rank."""
+    call_us: Constant | None = None
+    """None: the cluster's."""
 
 
 @final
@@ -135,7 +140,7 @@ class Cluster(Frozen):
     link: Literal["nvlink", "pcie", "network", "memory"]
     """What joins the devices of a node: groups of published measurements go by it."""
     call_us: Constant
-    """Host time of one collective, run by Python."""
+    """Host time of one collective, run by Python, beside the time of its transfer."""
     on_ranks: Annotated[tuple[OnRanks, ...], Field(strict=False)] = ()
     """What fewer ranks have of the machine, as timed: ranks that share cores get less each."""
     sources: dict[str, str] = Field(default_factory=dict)
@@ -161,7 +166,8 @@ class Cluster(Frozen):
             return self
         part = min(timed, key=lambda part: part.ranks)
         levels = part.levels or self.levels
-        return self.model_copy(update={"device": part.device, "levels": levels, "on_ranks": ()})
+        own = {"device": part.device, "levels": levels, "call_us": part.call_us or self.call_us}
+        return self.model_copy(update={**own, "on_ranks": ()})
 
     @property
     def most_ranks(self) -> int | None:

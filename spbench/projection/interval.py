@@ -91,6 +91,8 @@ class Hideable:
     behind: tuple[tuple[int, float], ...]
     """Seconds of the kernels behind one message, by the constant that bounds them."""
     times: int
+    overlap: float = OVERLAP
+    """Part that is hidden, in the middle, of what those kernels can hide."""
 
 
 @final
@@ -125,7 +127,8 @@ class Step:
         for each in self.messages:
             own = each.seconds * factors[:, each.place]
             can = sum((s * factors[:, at] for at, s in each.behind), np.zeros(len(factors)))
-            hidden[each.term] = hidden[each.term] + each.times * share * np.minimum(own, can)
+            part = np.minimum(share * (each.overlap / OVERLAP), 1.0)
+            hidden[each.term] = hidden[each.term] + each.times * part * np.minimum(own, can)
         return hidden
 
     def cost(self, repeats: float, fixed_s: float, fixed_spread: float) -> Cost:

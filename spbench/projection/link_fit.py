@@ -5,6 +5,7 @@ The smallest message gives the latency, and each larger one the rate of what is 
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
@@ -27,13 +28,17 @@ class TimedCollective:
 
     ranks: int
     points: Points
+    hidden: Sequence[float] = ()
+    """Parts of messages that a kernel hid, of what it could."""
 
 
 def timed_collective(timed: Timed, op: Op) -> TimedCollective:
     """All sizes of an operation in a calibration."""
     columns = zip(timed.plan.transfers, timed.sent_bytes, timed.transfers_s, strict=True)
     points = [(sent, seconds) for each, sent, seconds in columns if each.op == op]
-    return TimedCollective(ranks=timed.plan.ranks, points=points)
+    pairs = zip(timed.plan.transfers, timed.hidden, strict=True)
+    hidden = [part for each, part in pairs if each.op == op and part is not None]
+    return TimedCollective(ranks=timed.plan.ranks, points=points, hidden=hidden)
 
 
 def level(name: str, timed: Timed, fewest: Timed | None, nominal: Constant | None = None) -> Level:
@@ -61,7 +66,8 @@ def collective_rate(
     if hops_s >= latency_s - LEAST_S:
         hop, hops_s = None, 0.0
     latency = constant(1e6 * (latency_s - hops_s))
-    return CollectiveRate(latency_us=latency, hop_us=hop, gb_per_s=rates)
+    hidden = statistics.median(timed.hidden) if timed.hidden else None
+    return CollectiveRate(latency_us=latency, hop_us=hop, gb_per_s=rates, hidden=hidden)
 
 
 def _latency_and_rates(points: Points) -> tuple[float, Curve]:

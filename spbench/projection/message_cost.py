@@ -32,6 +32,8 @@ class MessageCost:
     seconds: float
     level: str
     constant: Sourced
+    hidden: float | None = None
+    """Part that kernels behind it hide of what they could, where that was timed."""
 
 
 def message_cost(message: Message, mesh: Mesh, cluster: Cluster, own: Sequence[str]) -> MessageCost:
@@ -58,7 +60,12 @@ def message_cost(message: Message, mesh: Mesh, cluster: Cluster, own: Sequence[s
         return MessageCost(seconds=0.0, level=outermost.name, constant=rates.latency_us)
     slowest = max(costs, key=lambda each: each.seconds)
     bound = slowest.constant if slowest.seconds > latency else rates.latency_us
-    return MessageCost(seconds=latency + slowest.seconds, level=slowest.level, constant=bound)
+    return MessageCost(
+        seconds=latency + slowest.seconds,
+        level=slowest.level,
+        constant=bound,
+        hidden=rates.hidden,
+    )
 
 
 def _at(level: Level, op: Op, sent: float, of_rank: float, of_block: float) -> list[MessageCost]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import Protocol, Self, final
+from typing import Literal, Protocol, Self, final
 
 import torch
 from torch import Tensor
@@ -113,3 +113,7 @@ class UnsentGloo(MessageTransport, UnsentTransport):
             unpacks.append(unpack)
         copy_joined(received[self.rank], sent[self.rank], run_dim)
         return self._start(lambda: [len(messages), *(unpack() for unpack in unpacks)])
+
+
+PACKING: dict[Literal["gpu", "cpu"], type[UnsentTransport]] = {"gpu": UnsentNccl, "cpu": UnsentGloo}
+"""By what computes: GPUs exchange by NCCL, CPUs by gloo."""

@@ -46,6 +46,10 @@ class LinkTiming(BaseModel, frozen=True):
     sent_bytes: float
     """Bytes that this rank sends each time, as counted in ``comm/``."""
     ms: list[float]
+    kernel_ms: list[float] = []
+    """Milliseconds of the kernel between transfers; none where they follow each other."""
+    hidden_ms: list[float] = []
+    """What of ``ms`` that kernel hides when it is called between start and wait."""
 
 
 class LinkTimes(BaseModel, frozen=True):
@@ -62,7 +66,9 @@ class LinkTimes(BaseModel, frozen=True):
     kernels_s: list[float] = []
     """Seconds of each kernel that was asked for: a median."""
     steps_s: list[float] = []
-    """Seconds of each small step that was asked for: a median."""
+    """Seconds of each small step that was asked for, done by one rank: a median."""
+    shares_s: list[float] = []
+    """Seconds of the same steps as one rank of all does them, without the time of messages."""
     launch_s: float | None = None
     """Seconds of the host for one call of a small kernel; None: no kernel was asked for."""
 

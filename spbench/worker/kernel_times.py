@@ -49,14 +49,20 @@ def time_kernels(
         return seconds, seconds_of(least, group, observer.times.now_s, waits=False)
 
 
-def time_steps(steps: Sequence[GateCheck], group: Group, observer: Observer) -> list[float]:
-    """Seconds of each small step, of which this rank does all: nothing is sent."""
-    return _medians([partial(_step, each, group) for each in steps], "step", group, observer)
+def time_steps(
+    steps: Sequence[GateCheck], group: Group, observer: Observer
+) -> tuple[list[float], list[float]]:
+    """Seconds of each small step of which this rank does all, and of those of which it does its
+    share, with messages that are packed and not sent."""
+    places = [(0, 1)] * len(steps) + [(group.rank, group.size)] * len(steps)
+    calls = [partial(_step, each, group, *at) for each, at in zip([*steps] * 2, places, strict=True)]
+    both = _medians(calls, "step", group, observer)
+    return both[: len(steps)], both[len(steps) :]
 
 
-def _step(asked: GateCheck, group: Group) -> Callable[[], object]:
+def _step(asked: GateCheck, group: Group, rank: int, ranks: int) -> Callable[[], object]:
     strategy = in_mesh(asked.strategy, asked.mesh)
-    step = Step(asked.workload, strategy, silent_transports(0, 1), group.device)
+    step = Step(asked.workload, strategy, silent_transports(rank, ranks), group.device)
     return partial(step, *step.seeded_inputs())
 
 

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from spbench.comm.group import Group
 from spbench.comm.packing import Cut
-from spbench.comm.transport import Transport
+from spbench.comm.transport import Handle, Transport
 from spbench.errors import or_none
 from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.worker.gpu_state import Gpu, nvlink_bytes_per_s
-from spbench.worker.kernel_times import time_kernels, time_steps
+from spbench.worker.kernel_times import prepared, time_kernels, time_steps
 from spbench.worker.machine_load import hardware
 from spbench.worker.observer import Observer
 from spbench.worker.timer import Stopwatch
@@ -32,6 +32,8 @@ CAP_S = 0.6
 """Seconds of one size, within which it is repeated."""
 LEAST, MOST = 3, 50
 """Repeats of one size; the least, even if they exceed the cap."""
+ROUNDS = 5
+"""Rounds of repeats with a kernel between; the median of them counts."""
 INTERFACE = "GLOO_SOCKET_IFNAME"
 INTERFACES = Path("/sys/class/net")
 
@@ -52,7 +54,7 @@ def time_alone(
     link, nominal = nominal_rate(group.device)
     gpu = Gpu(group.device) if group.device.type == "cuda" else None
     kernels_s, launch_s = time_kernels(kernels, group, observer)
-    steps_s = time_steps(steps, group, observer)
+    steps_s, shares_s = time_steps(steps, group, observer)
     return LinkTimes(
         rank=group.rank,
         host=socket.gethostname(),
@@ -63,6 +65,7 @@ def time_alone(
         timings=timings,
         kernels_s=kernels_s,
         steps_s=steps_s,
+        shares_s=shares_s,
         launch_s=launch_s,
     )
 
@@ -71,21 +74,61 @@ def timed(transfer: TimedTransfer, group: Group, watch: Stopwatch, most: int = M
     """Counted and warmed up first, then repeated as often as the cap allows, up to ``most``."""
     transports = group.transports
     transport = transports.gradients if transfer.gradients else transports.strategy
-    send = prepared(transfer, transport, group.device)
+    start = started(transfer, transport, group.device)
+
+    def send() -> None:
+        start().wait()
+
     transport.reset()
     watch.once(send)
     sent = float(sum(transport.sent.values()))
     (slowest_ms,) = group.largest(watch.once(send)[:1])
     repeats = min(most, max(LEAST, int(CAP_S * 1e3 / max(slowest_ms, 1e-3))))
-    times_ms, _ = watch.time(send, repeats)
+    if transfer.between is None:
+        times_ms, _ = watch.time(send, repeats)
+        timing = LinkTiming(sent_bytes=sent, ms=times_ms)
+    else:
+        kernel = prepared(transfer.between, group.device)
+        timing = LinkTiming(sent_bytes=sent, **_in_step(start, kernel, watch, repeats))
     transport.reset()
-    return LinkTiming(sent_bytes=sent, ms=times_ms)
+    return timing
 
 
-def prepared(
+def _in_step(
+    start: Callable[[], Handle], kernel: Callable[[], object], watch: Stopwatch, repeats: int
+) -> dict[str, list[float]]:
+    """What a transfer adds to a kernel before it, and what of that a kernel between its start and
+    the wait hides; each the mean of a few in a row, which ranks begin together."""
+    in_a_row = max(1, repeats // ROUNDS)
+
+    def alone() -> None:
+        for _ in range(in_a_row):
+            kernel()
+
+    def after() -> None:
+        for _ in range(in_a_row):
+            kernel()
+            start().wait()
+
+    def around() -> None:
+        for _ in range(in_a_row):
+            handle = start()
+            kernel()
+            handle.wait()
+
+    calls = (alone, after, around)
+    rounds = [[watch.once(call)[0] / in_a_row for call in calls] for _ in range(ROUNDS)]
+    return {
+        "kernel_ms": [kernel_ms for kernel_ms, _, _ in rounds],
+        "ms": [after_ms - kernel_ms for kernel_ms, after_ms, _ in rounds],
+        "hidden_ms": [after_ms - around_ms for _, after_ms, around_ms in rounds],
+    }
+
+
+def started(
     transfer: TimedTransfer, transport: Transport, device: torch.device
-) -> Callable[[], object]:
-    """The call that moves flat tensors of these sizes once, and waits for them."""
+) -> Callable[[], Handle]:
+    """The call that starts to move flat tensors of these sizes once."""
     rank, size, held = transport.rank, transport.size, transfer.elements
 
     def new(count: int) -> Tensor:
@@ -99,19 +142,19 @@ def prepared(
             leave = _to_each(held[rank], rank, size)
             come = [_to_each(held[other], other, size)[rank] for other in range(size)]
             sent, received = (cut(sizes) for sizes in (leave, come))
-            return lambda: transport.all_to_all([received], [sent]).wait()
+            return lambda: transport.all_to_all([received], [sent])
         case "all_gather":
             mine, parts = new(held[rank]), cut(held)
-            return lambda: transport.all_gather(parts, mine).wait()
+            return lambda: transport.all_gather(parts, mine)
         case "reduce_scatter":
             mine, parts = new(held[rank]), cut(held)
-            return lambda: transport.reduce_scatter(mine, parts).wait()
+            return lambda: transport.reduce_scatter(mine, parts)
         case "all_reduce":
             whole = new(held[0])
-            return lambda: transport.all_reduce(whole).wait()
+            return lambda: transport.all_reduce(whole)
         case "p2p":
             mine, next_block = new(held[rank]), new(held[rank - 1])
-            return lambda: transport.shift(next_block, mine).wait()
+            return lambda: transport.shift(next_block, mine)
 
 
 def _to_each(count: int, rank: int, size: int) -> list[int]:

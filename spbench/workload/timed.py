@@ -11,18 +11,6 @@ from spbench.workload.fields import Dtype
 from spbench.workload.traffic import Op
 
 
-class TimedTransfer(Frozen):
-    """A collective that ranks time by itself."""
-
-    op: Op
-    elements: list[NonNegativeInt]
-    """Numbers that each rank sends in an all-to-all, or holds of the whole; of an all-reduce the
-    length of the whole alone."""
-    dtype: str
-    gradients: bool = False
-    """Whether it uses the group of the sum of gradients, in place of the strategy's."""
-
-
 class TimedKernel(Frozen):
     """A product, an attention or a pass over memory that every rank times by itself."""
 
@@ -44,3 +32,17 @@ class TimedKernel(Frozen):
     one of itself alone."""
     named: dict[str, Any] = Field(default_factory=dict)
     """Its arguments by name, likewise."""
+
+
+class TimedTransfer(Frozen):
+    """A collective that ranks time by itself."""
+
+    op: Op
+    elements: list[NonNegativeInt]
+    """Numbers that each rank sends in an all-to-all, or holds of the whole; of an all-reduce the
+    length of the whole alone."""
+    dtype: str
+    gradients: bool = False
+    """Whether it uses the group of the sum of gradients, in place of the strategy's."""
+    between: TimedKernel | None = None
+    """What ranks compute before each transfer, as in a step; None: transfers follow each other."""

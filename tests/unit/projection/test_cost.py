@@ -80,15 +80,31 @@ def test_overlap_is_bracketed() -> None:
     assert step.full_overlap_s < step.step_s < step.no_overlap_s
 
 
-def test_gradients_hide_behind_backward() -> None:
-    """Their sum travels on a group of its own beside the rest of backward."""
-    summed = Message(op="all_reduce", phase="gradients", axis="all", sent_bytes=GB)
-    alone = cost(work(summed), H100)
-    behind = work(summed)
-    backward = replace(PASS, phase="backward")
-    hidden = cost(replace(behind, kernels={backward: 20}), H100)
-    assert alone.full_overlap_s == alone.no_overlap_s
-    assert hidden.full_overlap_s == pytest.approx(hidden.terms["elementwise"])
+def test_gradients_hide_behind_backward_but_for_the_last() -> None:
+    """Their sum travels on a group of its own beside the rest of backward; the last bucket leaves
+    when backward is over."""
+    first = Message(op="all_reduce", phase="gradients", axis="all", sent_bytes=GB)
+    last = replace(first, sent_bytes=GB // 4)
+    backward = {replace(PASS, phase="backward"): 20}
+    both, one = (
+        cost(replace(work(), kernels=kernels, messages=messages), H100)
+        for kernels, messages in ((backward, {first: 1, last: 1}), (backward, {last: 1}))
+    )
+    assert one.full_overlap_s == one.no_overlap_s
+    assert both.full_overlap_s == pytest.approx(one.full_overlap_s)
+    assert both.no_overlap_s > one.no_overlap_s
+
+
+def test_what_is_hidden_may_have_been_timed() -> None:
+    """On cores that compute and send, kernels hide less."""
+    level = H100.levels[0]
+    rate = level.collectives["all_to_all"].model_copy(update={"hidden": 0.2})
+    own = level.model_copy(update={"collectives": {**level.collectives, "all_to_all": rate}})
+    timed = H100.model_copy(update={"levels": (own, *H100.levels[1:])})
+    behind = replace(EXCHANGE, behind=(PASS,) * 20)
+    usual, less = (cost(work(behind, passes=20), on).terms for on in (H100, timed))
+    hidden = "all_to_all sequence hidden"
+    assert less[hidden] / usual[hidden] == pytest.approx(0.2 / OVERLAP)
 
 
 def test_an_interval_holds_its_time_repeats_and_widens_with_the_spread() -> None:

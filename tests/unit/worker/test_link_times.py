@@ -13,15 +13,16 @@ from helpers.thread_group import ThreadGroup
 
 from spbench.comm.group import ShareOfGroup
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
+from spbench.comm.transport import Several
 from spbench.doctor.link_rates import timed_transfer
 from spbench.results.link_report import LinkTimes
 from spbench.results.nvml import NVLINK, NvmlReport
 from spbench.strategies.registry import load, places
 from spbench.worker import gpu_state, link_times
-from spbench.worker.link_times import nominal_rate, time_alone
+from spbench.worker.link_times import ROUNDS, nominal_rate, time_alone
 from spbench.worker.observer import Observer, PhaseTimes
 from spbench.workload.catalogue import find
-from spbench.workload.timed import TimedTransfer
+from spbench.workload.timed import TimedKernel, TimedTransfer
 from spbench.workload.workload import DTYPE_BYTES
 
 CPU = torch.device("cpu")
@@ -72,20 +73,50 @@ def test_repeats_by_a_cap(monkeypatch: pytest.MonkeyPatch, step_ms: float, repea
     """0.6 s of each size, but three repeats at least and fifty at most; two warm up."""
     clock, sends = SimpleNamespace(now_s=0.0), []
 
-    def prepared(*_: object) -> Any:
-        def send() -> None:
+    def started(*_: object) -> Any:
+        def send() -> Several:
             sends.append(1)
             clock.now_s += step_ms / 1e3
+            return Several([])
 
         return send
 
-    monkeypatch.setattr(link_times, "prepared", prepared)
+    monkeypatch.setattr(link_times, "started", started)
     observer = Observer(times=PhaseTimes(now_s=lambda: clock.now_s))
     transfer = TimedTransfer(op="all_reduce", elements=[8], dtype="float32")
     times = time_alone([transfer], [], ShareOfGroup(CPU, 2), observer)
     (timing,) = times.timings
     assert timing.ms == pytest.approx([step_ms] * repeats)
     assert len(sends) == repeats + 2
+
+
+def test_a_transfer_beside_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it adds to the kernel before it, and what of that the kernel hides: here half."""
+    clock, sent = SimpleNamespace(now_s=0.0), SimpleNamespace(at_s=0.0)
+
+    def started(*_: object) -> Any:
+        def arrive() -> None:
+            hidden_s = min(clock.now_s - sent.at_s, 0.005)
+            clock.now_s += 0.01 - hidden_s
+
+        def start() -> Several:
+            sent.at_s = clock.now_s
+            return Several([], [arrive])
+
+        return start
+
+    def kernel() -> None:
+        clock.now_s += 0.02
+
+    monkeypatch.setattr(link_times, "started", started)
+    monkeypatch.setattr(link_times, "prepared", lambda *_: kernel)
+    between = TimedKernel(kind="elementwise", shape=[8], dtype="float32")
+    transfer = TimedTransfer(op="all_reduce", elements=[8], dtype="float32", between=between)
+    observer = Observer(times=PhaseTimes(now_s=lambda: clock.now_s))
+    (timing,) = time_alone([transfer], [], ShareOfGroup(CPU, 2), observer).timings
+    assert timing.kernel_ms == pytest.approx([20.0] * ROUNDS)
+    assert timing.ms == pytest.approx([10.0] * ROUNDS)
+    assert timing.hidden_ms == pytest.approx([5.0] * ROUNDS)
 
 
 @pytest.mark.parametrize(
