@@ -20,7 +20,7 @@ from spbench.doctor.cgroup import allowed
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster as Node
 from spbench.launch.local import LocalLauncher, read_results
-from spbench.projection.calibration_fit import Timed, call, device, with_launches
+from spbench.projection.calibration_fit import Timed, device, in_steps
 from spbench.projection.calibration_plan import plan
 from spbench.projection.constants import Constant
 from spbench.projection.hardware import Cluster, OnRanks
@@ -62,9 +62,9 @@ def calibrate(
     kind = "gpu" if on == "cuda" else "cpu"
     parts = []
     for count, each in timed.items():
-        own = with_launches(device(hardware, kind, _memory_gb(on, count), each), each)
+        own, call = in_steps(device(hardware, kind, _memory_gb(on, count), each), each)
         levels = (level(name_of_level, each, timed.get(2), link),) if count > 1 else ()
-        parts.append(OnRanks(ranks=count, device=own, levels=levels, call_us=call(own, each)))
+        parts.append(OnRanks(ranks=count, device=own, levels=levels, call_us=call))
     *fewer, most = parts
     return Cluster(
         name=name,
@@ -73,7 +73,7 @@ def calibrate(
         levels=most.levels,
         on_ranks=tuple(fewer),
         link="network" if node else "nvlink" if on == "cuda" else "memory",
-        call_us=call(most.device, timed[most.ranks]),
+        call_us=call,
         sources={"calibrate": "median times of this machine"},
     )
 

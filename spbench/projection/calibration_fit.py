@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
+from scipy.optimize import nnls
+
 from spbench.projection.calibration_plan import CalibrationPlan
 from spbench.projection.constants import Constant, Curve
 from spbench.projection.hardware import (
@@ -22,7 +25,6 @@ from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.timed_kernels import label_of, name_of, operations
 from spbench.projection.trace import work
 from spbench.projection.unsent import UnsentGloo
-from spbench.projection.work import Work
 from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.strategies.registry import in_mesh
 from spbench.workload.fields import Dtype
@@ -105,41 +107,26 @@ def device(name: str, kind: str, memory_gb: float, timed: Timed) -> Device:
     )
 
 
-def with_launches(found: Device, timed: Timed) -> Device:
-    """The device with the host's time of a launch: what small steps take beyond their kernels, for
-    each of them. It holds Python, autograd and views."""
+def in_steps(found: Device, timed: Timed) -> tuple[Device, Constant]:
+    """The device with what a kernel takes in a step over its time by itself, and the host's time of
+    a launch; and that of a collective beside its transfer. A launch holds Python, autograd and
+    views. Small steps of one rank, and of a rank of many, have the least squares of relative
+    errors with these three."""
     if not timed.plan.steps:
-        return found
-    beyond_us = [
-        1e6 * beyond_s / done.launches for done, beyond_s in _beyond(found, timed, timed.steps_s, 1)
-    ]
-    launch = constant(statistics.median(beyond_us), spread=1.2)
-    return found.model_copy(update={"launch_us": launch, "compiled_launch_us": launch})
-
-
-def call(found: Device, timed: Timed) -> Constant:
-    """The host's time of one collective beside its transfer: what small steps of a rank of many
-    take beyond kernels and launches, for each of its messages."""
-    beyond_us = [
-        1e6 * max(beyond_s - done.launches * found.launch_us.value / 1e6, 0.0) / calls
-        for done, beyond_s in _beyond(found, timed, timed.shares_s, timed.plan.ranks)
-        if (calls := sum(done.messages.values()))
-    ]
-    if not beyond_us:
-        return constant(1e6 * timed.launch_s)
-    return constant(statistics.median(beyond_us), spread=1.2)
-
-
-def _beyond(
-    found: Device, timed: Timed, seconds: Sequence[float], ranks: int
-) -> Iterable[tuple[Work, float]]:
-    """What each small step does on so many ranks, and its seconds beyond those of its kernels."""
-    for step, took_s in zip(timed.plan.steps, seconds, strict=True):
-        strategy = in_mesh(step.strategy, step.mesh)
-        done = work(step.workload, strategy, ranks, 0, transport=UnsentGloo)
-        rates = DeviceRates(device=found, dtype=done.dtype)
-        kernels_s = sum(n * rates.cost(kernel).seconds for kernel, n in done.kernels.items())
-        yield done, max(took_s - kernels_s, 0.0)
+        return found, constant(1e6 * timed.launch_s)
+    rows = []
+    for ranks, seconds in ((1, timed.steps_s), (timed.plan.ranks, timed.shares_s)):
+        for step, took_s in zip(timed.plan.steps, seconds, strict=True):
+            strategy = in_mesh(step.strategy, step.mesh)
+            done = work(step.workload, strategy, ranks, 0, transport=UnsentGloo)
+            rates = DeviceRates(device=found, dtype=done.dtype)
+            kernels_s = sum(n * rates.cost(kernel).seconds for kernel, n in done.kernels.items())
+            terms = kernels_s, done.launches, sum(done.messages.values())
+            rows.append([term / took_s for term in terms])
+    (in_step, launch_s, call_s), _ = nnls(np.array(rows), np.ones(len(rows)))
+    launch = constant(1e6 * launch_s, spread=1.2)
+    own = {"launch_us": launch, "compiled_launch_us": launch, "in_step": constant(in_step)}
+    return found.model_copy(update=own), constant(1e6 * call_s, spread=1.2)
 
 
 def timed_us(timed: Timed) -> dict[Dtype, dict[str, float]]:

@@ -49,7 +49,7 @@ class CalibrationPlan(Frozen):
     kernels: list[TimedKernel]
     transfers: list[TimedTransfer]
     steps: list[GateCheck] = Field(default_factory=list)
-    """Small steps of a rank by itself."""
+    """Small steps without messages."""
 
 
 def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> CalibrationPlan:
@@ -72,7 +72,7 @@ def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> Calibrat
     transfers = [_transfer(op, sent, ranks, between) for op in OPS for sent in sizes]
     steps = [
         GateCheck(workload=small, strategy=name)
-        for small in map(tiny, chosen)
+        for small in (*map(tiny, chosen), *map(shallow, chosen))
         for name in [*_able(small, ranks)][:1]  # launches cost the same under any
     ]
     return CalibrationPlan(

@@ -67,6 +67,8 @@ class Device(Frozen):
     """Least time of a kernel on the device."""
     timed_us: dict[Dtype, dict[TimedName, Positive]] = Field(default_factory=dict)
     """Single kernels, by type and name, in place of rates."""
+    in_step: Constant | None = None
+    """Time of such a kernel in a step over that by itself; None: the same."""
 
     @property
     def kernels(self) -> list[str]:

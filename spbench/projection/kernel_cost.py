@@ -55,6 +55,8 @@ class DeviceRates:
     def cost(self, kernel: Kernel) -> KernelCost:
         """Seconds of one kernel. Raises Failure where the device's file has no such rate."""
         if (seconds := self._timed.seconds_of(kernel)) is not None:
+            in_step = self.device.in_step
+            seconds *= in_step.value if in_step else 1.0
             return KernelCost(seconds=seconds, constant=self._alike)
         moved = self._moved(kernel)
         if kernel.kind == "elementwise":
