@@ -20,8 +20,9 @@ from spbench.doctor.cgroup import allowed
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster as Node
 from spbench.launch.local import LocalLauncher, read_results
-from spbench.projection.calibration_fit import Timed, device, in_steps
+from spbench.projection.calibration_fit import device, in_steps
 from spbench.projection.calibration_plan import plan
+from spbench.projection.calibration_times import Timed
 from spbench.projection.constants import Constant
 from spbench.projection.hardware import Cluster, OnRanks
 from spbench.projection.link_fit import level

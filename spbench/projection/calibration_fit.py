@@ -8,24 +8,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 from scipy.optimize import nnls
 
-from spbench.projection.calibration_plan import CalibrationPlan
+from spbench.projection.calibration_times import Timed
 from spbench.projection.constants import Constant, Curve
-from spbench.projection.hardware import (
-    AttentionRates,
-    Device,
-    Products,
-)
+from spbench.projection.device import AttentionRates, Device, Products
 from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.timed_kernels import label_of, name_of, operations
 from spbench.projection.trace import work
 from spbench.projection.unsent import UnsentGloo
-from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.strategies.registry import in_mesh
 from spbench.workload.fields import Dtype
 from spbench.workload.timed import TimedKernel
@@ -33,48 +26,8 @@ from spbench.workload.workload import DTYPE_BYTES
 
 WIDE = 4.0
 """The ratio of neighbouring sizes of a curve."""
-LEAST_MS = 1e-3
-COMPARABLE = 5.0
-"""The largest ratio of a transfer and a kernel that tell how much of one the other hides."""
 LEAST_SPREAD = 1.05
 """The smallest factor that is claimed of a constant: another hour of the same machine differs."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Timed:
-    """A plan and what the slowest rank took for each of its parts."""
-
-    plan: CalibrationPlan
-    kernels_s: Sequence[float]
-    sent_bytes: Sequence[float]
-    transfers_s: Sequence[float]
-    hidden: Sequence[float | None]
-    """Part of what a kernel could hide of each transfer that was hidden; None: not timed."""
-    steps_s: Sequence[float]
-    shares_s: Sequence[float]
-    launch_s: float
-
-    @classmethod
-    def of(cls, plan: CalibrationPlan, by_rank: Sequence[LinkTimes]) -> Timed:
-        """All ranks' times: the mean over ranks of kernels, which they compute side by side, and of
-        transfers beside kernels, which hold the wait for the slowest; of others the slowest's."""
-        transfers = list(zip(*(times.timings for times in by_rank), strict=True))
-        return cls(
-            plan=plan,
-            kernels_s=_means(times.kernels_s for times in by_rank),
-            sent_bytes=[max(x.sent_bytes for x in each) for each in transfers],
-            transfers_s=[_transfer_s(each) for each in transfers],
-            hidden=[_hidden(each) for each in transfers],
-            steps_s=_means(times.steps_s for times in by_rank),
-            shares_s=_means(times.shares_s for times in by_rank),
-            launch_s=max(times.launch_s or 0.0 for times in by_rank),
-        )
-
-    def kernels(self, kind: str) -> list[tuple[TimedKernel, float]]:
-        """Kernels of a kind, and their seconds."""
-        pairs = zip(self.plan.kernels, self.kernels_s, strict=True)
-        return [(kernel, seconds) for kernel, seconds in pairs if kernel.kind == kind]
 
 
 def device(name: str, kind: str, memory_gb: float, timed: Timed) -> Device:
@@ -137,29 +90,6 @@ def timed_us(timed: Timed) -> dict[Dtype, dict[str, float]]:
         name = name_of(label_of(kernel), shape)
         known.setdefault(kernel.dtype, {})[name] = 1e6 * seconds
     return known
-
-
-def _means(by_rank: Iterable[Sequence[float]]) -> list[float]:
-    return [statistics.fmean(each) for each in zip(*by_rank, strict=True)]
-
-
-def _transfer_s(of_ranks: Sequence[LinkTiming]) -> float:
-    medians = [statistics.median(each.ms) for each in of_ranks]
-    beside = all(each.kernel_ms for each in of_ranks)
-    return max(statistics.fmean(medians) if beside else max(medians), LEAST_MS) / 1e3
-
-
-def _hidden(of_ranks: Sequence[LinkTiming]) -> float | None:
-    """None where the kernel or the transfer is too short to hide a part of the other."""
-    if not all(each.kernel_ms for each in of_ranks):
-        return None
-    sent, kernel, hidden = (
-        statistics.fmean(statistics.median(getattr(each, name)) for each in of_ranks)
-        for name in ("ms", "kernel_ms", "hidden_ms")
-    )
-    if not 1 / COMPARABLE <= sent / kernel <= COMPARABLE:
-        return None
-    return min(max(hidden / min(sent, kernel), 0.0), 1.0)
 
 
 def _attention(kernels: Sequence[tuple[TimedKernel, float]]) -> Iterable[AttentionRates]:

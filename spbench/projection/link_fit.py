@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from spbench.projection.calibration_fit import Timed, constant, curve
+from spbench.projection.calibration_fit import constant, curve
+from spbench.projection.calibration_times import Timed
 from spbench.projection.constants import Constant, Curve
 from spbench.projection.hardware import CollectiveRate, Level
 from spbench.workload.traffic import OPS, Op

@@ -55,7 +55,9 @@ def time_steps(
     """Seconds of each small step of which this rank does all, and of those of which it does its
     share, with messages that are packed and not sent."""
     places = [(0, 1)] * len(steps) + [(group.rank, group.size)] * len(steps)
-    calls = [partial(_step, each, group, *at) for each, at in zip([*steps] * 2, places, strict=True)]
+    calls = [
+        partial(_step, each, group, *at) for each, at in zip([*steps] * 2, places, strict=True)
+    ]
     both = _medians(calls, "step", group, observer)
     return both[: len(steps)], both[len(steps) :]
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from spbench.projection.calibrate import write
-from spbench.projection.calibration_fit import Timed, constant, curve, device
+from spbench.projection.calibration_fit import constant, curve, device
 from spbench.projection.calibration_plan import CalibrationPlan, _transfer, distinct
+from spbench.projection.calibration_times import Timed
 from spbench.projection.hardware import Cluster, OnRanks, load
 from spbench.projection.link_fit import level
 from spbench.results.link_report import LinkTimes, LinkTiming

@@ -1,0 +1,76 @@
+"""What the ranks of a calibration timed, as one time for each part of the plan."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from spbench.projection.calibration_plan import CalibrationPlan
+from spbench.results.link_report import LinkTimes, LinkTiming
+from spbench.workload.timed import TimedKernel
+
+LEAST_MS = 1e-3
+COMPARABLE = 5.0
+"""The largest ratio of a transfer and a kernel that tell how much of one the other hides."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """A plan and what the slowest rank took for each of its parts."""
+
+    plan: CalibrationPlan
+    kernels_s: Sequence[float]
+    sent_bytes: Sequence[float]
+    transfers_s: Sequence[float]
+    hidden: Sequence[float | None]
+    """Part of what a kernel could hide of each transfer that was hidden; None: not timed."""
+    steps_s: Sequence[float]
+    shares_s: Sequence[float]
+    launch_s: float
+
+    @classmethod
+    def of(cls, plan: CalibrationPlan, by_rank: Sequence[LinkTimes]) -> Timed:
+        """All ranks' times: the mean over ranks of kernels, which they compute side by side, and of
+        transfers beside kernels, which hold the wait for the slowest; of others the slowest's."""
+        transfers = list(zip(*(times.timings for times in by_rank), strict=True))
+        return cls(
+            plan=plan,
+            kernels_s=_means(times.kernels_s for times in by_rank),
+            sent_bytes=[max(x.sent_bytes for x in each) for each in transfers],
+            transfers_s=[_transfer_s(each) for each in transfers],
+            hidden=[_hidden(each) for each in transfers],
+            steps_s=_means(times.steps_s for times in by_rank),
+            shares_s=_means(times.shares_s for times in by_rank),
+            launch_s=max(times.launch_s or 0.0 for times in by_rank),
+        )
+
+    def kernels(self, kind: str) -> list[tuple[TimedKernel, float]]:
+        """Kernels of a kind, and their seconds."""
+        pairs = zip(self.plan.kernels, self.kernels_s, strict=True)
+        return [(kernel, seconds) for kernel, seconds in pairs if kernel.kind == kind]
+
+
+def _means(by_rank: Iterable[Sequence[float]]) -> list[float]:
+    return [statistics.fmean(each) for each in zip(*by_rank, strict=True)]
+
+
+def _transfer_s(of_ranks: Sequence[LinkTiming]) -> float:
+    medians = [statistics.median(each.ms) for each in of_ranks]
+    beside = all(each.kernel_ms for each in of_ranks)
+    return max(statistics.fmean(medians) if beside else max(medians), LEAST_MS) / 1e3
+
+
+def _hidden(of_ranks: Sequence[LinkTiming]) -> float | None:
+    """None where the kernel or the transfer is too short to hide a part of the other."""
+    if not all(each.kernel_ms for each in of_ranks):
+        return None
+    sent, kernel, hidden = (
+        statistics.fmean(statistics.median(getattr(each, name)) for each in of_ranks)
+        for name in ("ms", "kernel_ms", "hidden_ms")
+    )
+    if not 1 / COMPARABLE <= sent / kernel <= COMPARABLE:
+        return None
+    return min(max(hidden / min(sent, kernel), 0.0), 1.0)
