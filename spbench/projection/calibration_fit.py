@@ -64,7 +64,7 @@ def in_steps(found: Device, timed: Timed) -> tuple[Device, Constant]:
     """The device with what a kernel takes in a step over its time by itself, and the host's time of
     a launch; and that of a collective beside its transfer. A launch holds Python, autograd and
     views. Small steps of one rank, and of a rank of many, have the least squares of relative
-    errors with these three."""
+    errors with these three; all ranks wait for the slowest of them."""
     if not timed.plan.steps:
         return found, constant(1e6 * timed.launch_s)
     rows = []
@@ -76,7 +76,8 @@ def in_steps(found: Device, timed: Timed) -> tuple[Device, Constant]:
             kernels_s = sum(n * rates.cost(kernel).seconds for kernel, n in done.kernels.items())
             terms = kernels_s, done.launches, sum(done.messages.values())
             rows.append([term / took_s for term in terms])
-    (in_step, launch_s, call_s), _ = nnls(np.array(rows), np.ones(len(rows)))
+    fitted, _ = nnls(np.array(rows), np.ones(len(rows)))
+    in_step, launch_s, call_s = fitted * timed.slowest
     launch = constant(1e6 * launch_s, spread=1.2)
     own = {"launch_us": launch, "compiled_launch_us": launch, "in_step": constant(in_step)}
     return found.model_copy(update=own), constant(1e6 * call_s, spread=1.2)

@@ -27,6 +27,9 @@ class Timed:
     transfers_s: Sequence[float]
     hidden: Sequence[float | None]
     """Part of what a kernel could hide of each transfer that was hidden; None: not timed."""
+    slowest: float = 1.0
+    """Time of the slowest rank over the mean, of kernels that ranks begin together: at the next
+    message all wait for it."""
     steps_s: Sequence[float]
     shares_s: Sequence[float]
     launch_s: float
@@ -42,6 +45,7 @@ class Timed:
             sent_bytes=[max(x.sent_bytes for x in each) for each in transfers],
             transfers_s=[_transfer_s(each) for each in transfers],
             hidden=[_hidden(each) for each in transfers],
+            slowest=_slowest(transfers),
             steps_s=_means(times.steps_s for times in by_rank),
             shares_s=_means(times.shares_s for times in by_rank),
             launch_s=max(times.launch_s or 0.0 for times in by_rank),
@@ -74,3 +78,14 @@ def _hidden(of_ranks: Sequence[LinkTiming]) -> float | None:
     if not 1 / COMPARABLE <= sent / kernel <= COMPARABLE:
         return None
     return min(max(hidden / min(sent, kernel), 0.0), 1.0)
+
+
+def _slowest(transfers: Iterable[Sequence[LinkTiming]]) -> float:
+    """The mean over all rounds of kernels between transfers."""
+    rounds = (
+        each
+        for of_ranks in transfers
+        for each in zip(*(x.kernel_ms for x in of_ranks), strict=True)
+    )
+    ratios = [max(each) / statistics.fmean(each) for each in rounds]
+    return statistics.fmean(ratios) if ratios else 1.0

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spbench.projection.calibrate import write
-from spbench.projection.calibration_fit import constant, curve, device
-from spbench.projection.calibration_plan import CalibrationPlan, _transfer, distinct
+from spbench.projection.calibration_fit import constant, curve, device, in_steps
+from spbench.projection.calibration_plan import CalibrationPlan, _transfer, distinct, plan
 from spbench.projection.calibration_times import Timed
-from spbench.projection.hardware import Cluster, OnRanks, load
+from spbench.projection.hardware import Cluster, OnRanks
+from spbench.projection.hardware import load as load_cluster
+from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.link_fit import level
+from spbench.projection.trace import work
+from spbench.projection.unsent import UnsentGloo
 from spbench.results.link_report import LinkTimes, LinkTiming
+from spbench.strategies.registry import load
+from spbench.workload.case import GateCheck
 from spbench.workload.timed import TimedKernel
 from spbench.workload.traffic import OPS
+from spbench.workload.workload import Workload
 
 GEMM_RATE, ATTENTION_RATE, MOVED_RATE = 2e9, 1e9, 4e9
 LATENCY_S, HOP_S, SENT_RATE = 1e-4, 5e-5, 1e9
+SMALL = {
+    "name": "small",
+    "axes": {"time": 8, "space": 64},
+    "hidden": 64,
+    "heads": 2,
+    "depth": 2,
+    "mode": "forward",
+    "block": [{"attention": "space"}, {"attention": "time"}, {"mlp": 4}],
+}
 
 
 def gemm(m: int) -> TimedKernel:
@@ -110,7 +127,7 @@ def test_planted_links_are_found(op: str) -> None:
 def test_a_file_holds_the_whole_cluster(tmp_path: Path) -> None:
     path = tmp_path / "clusters" / "here.yaml"
     write(cluster(), path)
-    assert load(path) == cluster()
+    assert load_cluster(path) == cluster()
 
 
 def test_a_curve_has_the_scatter_of_its_points_as_spread() -> None:
@@ -124,3 +141,26 @@ def test_a_curve_has_the_scatter_of_its_points_as_spread() -> None:
 def test_kernels_that_are_alike_are_timed_once() -> None:
     kernels = [gemm(100), gemm(120), gemm(200), attention(100), attention(100, masked=True)]
     assert distinct(kernels) == [gemm(100), gemm(200), *kernels[3:]]
+
+
+def test_what_a_step_adds_to_its_kernels_is_found() -> None:
+    """Small steps that take 1.1 times their kernels, 20 us a launch and 300 us a message."""
+    bare, found = planted(2), device("cores", "cpu", 8.0, planted(2))
+    steps = plan(2, "cpu", [Workload.model_validate(SMALL)]).steps
+    rates = DeviceRates(device=found, dtype="float32")
+
+    def took_s(step: GateCheck, ranks: int) -> float:
+        done = work(step.workload, load(step.strategy), ranks, 0, transport=UnsentGloo)
+        kernels_s = sum(n * rates.cost(kernel).seconds for kernel, n in done.kernels.items())
+        return 1.1 * kernels_s + 20e-6 * done.launches + 300e-6 * sum(done.messages.values())
+
+    timed = replace(
+        bare,
+        plan=bare.plan.model_copy(update={"steps": steps}),
+        steps_s=[took_s(step, 1) for step in steps],
+        shares_s=[took_s(step, 2) for step in steps],
+    )
+    own, call = in_steps(found, timed)
+    assert own.in_step is not None and own.in_step.value == pytest.approx(1.1, rel=1e-3)
+    assert own.launch_us.value == pytest.approx(20, rel=1e-3)
+    assert call.value == pytest.approx(300, rel=1e-3)
