@@ -8,7 +8,7 @@ of whole tensors on either side (``Cut``); each transport decides whether to pac
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,18 +32,18 @@ class Handle(Protocol):
 
 @final
 class Several:
-    """Transfers under way together, and what is left to do when all have arrived."""
+    """Transfers under way together, each let go when it is over, and what is then left to do."""
 
     def __init__(
         self, works: Sequence[Handle | None], then: Sequence[Callable[[], object]] = ()
     ) -> None:
-        self._works, self._then = works, then
+        self._works, self._then = deque(filter(None, works)), deque(then)
 
     def wait(self) -> None:
-        for work in filter(None, self._works):
-            work.wait()
-        for act in self._then:
-            act()
+        while self._works:
+            self._works.popleft().wait()
+        while self._then:
+            self._then.popleft()()
 
 
 DONE = Several([])
