@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend
 
 from spbench.errors import Failure
 from spbench.layers.watching import WatchingMode
+from spbench.workload.case import Device
 
 META = torch.device("meta")
 aten = torch.ops.aten
@@ -63,18 +64,21 @@ class Dataless(WatchingMode):
     """Runs operations on META. ``describe`` notes something of each new signature that is not a
     view: of its operation, its arguments and the tensors that it gives."""
 
-    def __init__(self, describe: Callable[[str, Sequence[Any], Sequence[Tensor]], Any]) -> None:
+    def __init__(
+        self, describe: Callable[[str, Sequence[Any], Sequence[Tensor]], Any], device: Device
+    ) -> None:
+        """``device``: whose kernels' results lie in memory as here."""
         super().__init__()
-        self._describe = describe
+        self._describe, self.device = describe, device
         self.known: dict[Signature, Known] = {}
         self._ways: dict[Any, Any] = {}
         self._left = MOST_OPERATIONS
 
-    def launched(self, known: Known) -> None:
-        """Called with each operation that is not a view."""
-
     def created(self, out: Any) -> None:
         """Called with what an operation returns in new memory."""
+
+    def launched(self, known: Known) -> None:
+        """Called with each operation that is not a view, when its results are there."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -95,11 +99,11 @@ class Dataless(WatchingMode):
         known = self.known.get(key)
         if known is None:
             known = self.known[key] = self._learnt(func, args, kwargs, way)
+        if way is NEW:
+            self.created(out := known.result())
+        else:
+            out = written(way, args, kwargs)
         self.launched(known)
-        if way is not NEW:
-            return written(way, args, kwargs)
-        out = known.result()
-        self.created(out)
         return out
 
     def _way(self, func: Any) -> Any:
@@ -113,7 +117,7 @@ class Dataless(WatchingMode):
         elif name in ATTENTION:
             outs = _attended(name, args[0])
         elif name in ATTENTION_BACKWARD:
-            outs = _gradients(name, args)
+            outs = _gradients(name, args, self.device)
         else:
             outs = func(*args, **kwargs)
         flat = list(outs) if isinstance(outs, (tuple, list)) else [outs]
@@ -162,7 +166,14 @@ def _attended(name: str, q: Tensor) -> tuple[Tensor, ...]:
     return torch.empty_like(q), lse.transpose(1, 2), *seeds
 
 
-def _gradients(name: str, args: Sequence[Any]) -> tuple[Tensor, ...]:
-    """dQ, dK and dV; of the memory-efficient kernel that of the bias, too."""
+def _gradients(name: str, args: Sequence[Any], device: Device) -> tuple[Tensor, ...]:
+    """dQ, dK and dV; of the memory-efficient kernel that of the bias, too.
+
+    In the memory order of what they are gradients of; a CPU's always as (b, S, Z, D).
+    """
     _, *given = args[: 5 if name.startswith(EFFICIENT) else 4]
+    if device == "cpu":
+        return tuple(
+            torch.empty_like(x.transpose(1, 2).contiguous()).transpose(1, 2) for x in given
+        )
     return tuple(map(torch.empty_like, given))

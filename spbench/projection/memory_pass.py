@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from spbench.comm.gradient_buckets import BUCKET_BYTES
 from spbench.model.transformer import Block
 from spbench.projection.prepared import prepared
-from spbench.projection.storage_log import Level, StorageLog, Stretch
-from spbench.projection.unsent import UnsentNccl, UnsentTransport
+from spbench.projection.storage_log import Level, StorageLog, Stretch, rounded
+from spbench.projection.unsent import UnsentTransport
 from spbench.projection.work import Memory
 from spbench.strategies.base import Strategy
 from spbench.strategies.courses import courses
-from spbench.worker.memory import ROUND_BYTES
 from spbench.worker.step import Step
+from spbench.workload.case import Device
 from spbench.workload.workload import Workload
 
 Way = Literal["forward", "backward"]
@@ -46,18 +46,19 @@ def memory(
     rank: int,
     weights: Sequence[nn.Parameter],
     launches: int,
-    transport: type[UnsentTransport] = UnsentNccl,
+    device: Device,
+    transport: type[UnsentTransport] | None = None,
 ) -> Memory:
     """Peak bytes of a rank's step of so many ``launches``. ``weights``: those that it holds."""
     few = FewBlocks.of(workload, strategy, ranks)
     if launches < WHOLE_LAUNCHES and sum(each.nbytes for each in weights) < WHOLE_BYTES:
         few = FewBlocks(workload, few.periods, (0,) * len(few.periods))
-    stretches = _stretches(few.reduced, strategy, ranks, rank, transport)
+    stretches = _stretches(few.reduced, strategy, ranks, rank, device, transport)
     peak = max(few.peaks(stretches), key=lambda level: level.total())
-    kept = [_rounded(each.nbytes) for each in weights]
+    kept = [rounded(each.nbytes) for each in weights]
     optimizer = 0
     if workload.optimizer == "adamw":
-        optimizer = MOMENTS * sum(kept) + len(kept) * _rounded(COUNT_BYTES)
+        optimizer = MOMENTS * sum(kept) + len(kept) * rounded(COUNT_BYTES)
     return Memory(
         parameters=sum(kept),
         gradients=peak["gradients"],
@@ -65,10 +66,6 @@ def memory(
         activations=peak["activations"],
         temporaries=peak["temporaries"],
     )
-
-
-def _rounded(size: int) -> int:
-    return -(-size // ROUND_BYTES) * ROUND_BYTES
 
 
 @final
@@ -142,10 +139,11 @@ def _stretches(
     strategy: Strategy,
     ranks: int,
     rank: int,
-    transport: type[UnsentTransport],
+    device: Device,
+    transport: type[UnsentTransport] | None,
 ) -> dict[object, Stretch]:
     """Every stretch of a step that runs whole."""
-    log = StorageLog()
+    log = StorageLog(device)
     with log:
         step, (inputs, cotangent) = prepared(workload, strategy, ranks, rank, log, transport)
         log.hold(step.model.parameters(), "parameters")

@@ -6,7 +6,7 @@ from typing import Any
 
 from spbench.comm.transport import Transports
 from spbench.projection.dataless import META
-from spbench.projection.unsent import Listener, UnsentNccl, UnsentTransport
+from spbench.projection.unsent import Listener, UnsentGloo, UnsentNccl, UnsentTransport
 from spbench.strategies.base import Strategy
 from spbench.worker.step import Step
 from spbench.workload.workload import Workload
@@ -18,9 +18,10 @@ def prepared(
     ranks: int,
     rank: int,
     listener: Listener,
-    transport: type[UnsentTransport] = UnsentNccl,
+    transport: type[UnsentTransport] | None = None,
 ) -> tuple[Step, Any]:
-    """The step without an optimizer, and its inputs. ``transport``: how messages are packed."""
+    """The step without an optimizer, and its inputs; messages are packed as its device does."""
+    transport = transport or (UnsentGloo if listener.device == "cpu" else UnsentNccl)
     strategy_own, gradients = (transport(rank, ranks, listener) for _ in range(2))
     transports = Transports(strategy=strategy_own, gradients=gradients)
     plain = workload.model_copy(update={"optimizer": "none"})

@@ -12,6 +12,7 @@ from typing import final
 from spbench.projection.dataless import Dataless, Known, Signature
 from spbench.projection.kernel_of import kernel_of
 from spbench.projection.work import Kernel, Message
+from spbench.workload.case import Device
 from spbench.workload.traffic import Kind, Phase
 
 
@@ -47,8 +48,8 @@ class Recorder(Dataless):
     Those of the sum of gradients are left out: what fills a bucket is not a matter of one layer.
     """
 
-    def __init__(self) -> None:
-        super().__init__(kernel_of)
+    def __init__(self, device: Device = "cuda") -> None:
+        super().__init__(kernel_of, device)
         self.phase: Phase = "forward"
         self._is_on = False
         self._kernels: dict[tuple[int, Phase], Kernel] = {}

@@ -1,7 +1,8 @@
 """The memory of a step on tensors without data: when storages appear and die, and what they are.
 
 Sizes are rounded up to 512 bytes, as the CUDA allocator rounds them. Torch's own kernels may need
-more for a moment than the tensors that they return; that is not seen.
+more for a moment than the tensors that they return: that is known of a CPU's attention
+(``workspace.py``), and not of a GPU's.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from typing import Any, Literal, final
 
 from torch import Tensor
 
-from spbench.projection.dataless import Dataless
+from spbench.projection.dataless import Dataless, Known
+from spbench.projection.workspace import workspace_bytes
 from spbench.worker.memory import ROUND_BYTES
+from spbench.workload.case import Device
 from spbench.workload.traffic import Kind, Phase
 
 Part = Literal["parameters", "gradients", "activations", "temporaries"]
@@ -49,8 +52,8 @@ class _Held:
 class StorageLog(Dataless):
     """Notes storages as they come and go, in stretches of the step that are named."""
 
-    def __init__(self) -> None:
-        super().__init__(lambda *_: None)
+    def __init__(self, device: Device = "cuda") -> None:
+        super().__init__(workspace_bytes if device == "cpu" else lambda *_: 0, device)
         self.phase: Phase = "forward"
         self.in_forward = False
         """Whether forward is running, or the recomputation of a block."""
@@ -102,12 +105,17 @@ class StorageLog(Dataless):
                 if each is not None:
                     self._see(each, "gradients" if self.phase == "gradients" else "temporaries")
 
+    def launched(self, known: Known) -> None:
+        if self._is_on and known.note:
+            inside = _Held(rounded(known.note), "temporaries")
+            self._events += [(inside, 1), (inside, -1)]
+
     def _see(self, tensor: Tensor, part: Part) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._alive:
             return
-        held = _Held(-(-storage.nbytes() // ROUND_BYTES) * ROUND_BYTES, part, self.in_forward)
+        held = _Held(rounded(storage.nbytes()), part, self.in_forward)
         self._alive[key] = held
         self._events.append((held, 1))
         weakref.finalize(storage, self._forget, key)
@@ -134,3 +142,8 @@ class StorageLog(Dataless):
             found[name] = Stretch(start, peak)
             name, start, peak, most = event, Level(now), Level(now), sum(now.values())
         return found
+
+
+def rounded(size: int) -> int:
+    """Bytes as the CUDA allocator gives them out."""
+    return -(-size // ROUND_BYTES) * ROUND_BYTES

@@ -30,6 +30,7 @@ from spbench.projection.unsent import UnsentNccl, UnsentTransport
 from spbench.projection.work import Kernel, Message, Work
 from spbench.strategies.base import Strategy
 from spbench.text import counted as in_words
+from spbench.workload.case import Device
 from spbench.workload.mesh import ALL, CFG, Mesh
 from spbench.workload.sent_counts import count
 from spbench.workload.traffic import Count, all_reduce_bytes
@@ -47,13 +48,14 @@ def work(
     rank: int | None = None,
     *,
     with_memory: bool = False,
-    transport: type[UnsentTransport] = UnsentNccl,
+    device: Device = "cuda",
+    transport: type[UnsentTransport] | None = None,
 ) -> Work:
     """Kernels and messages of a step of ``rank``; None: of the busiest.
 
-    ``with_memory``: its peak memory, too, by a pass of its own. ``transport``: whose packing of
-    messages is run. Raises Failure where the strategy
-    cannot run the workload, and for a rank that does not exist.
+    ``with_memory``: its peak memory, too, by a pass of its own. ``device``: whose kernels' layouts
+    of memory, and whose backend's packing of messages; ``transport``: another packing. Raises
+    Failure where the strategy cannot run the workload, and for a rank that does not exist.
     """
     unfit = strategy.misfit(workload) or strategy.why_not(workload, ranks)
     if unfit:
@@ -61,7 +63,7 @@ def work(
     if rank is not None and not 0 <= rank < ranks:
         raise Failure(f"rank {rank} does not exist: {in_words(ranks, 'rank')} begin at 0")
     rank = busiest(workload, strategy, ranks) if rank is None else rank
-    total = _step(workload, strategy, ranks, rank, transport)
+    total = _step(workload, strategy, ranks, rank, device, transport)
     weights = _weights(workload, strategy, ranks, rank)
     mesh, (own, *_) = Mesh.of(strategy.mesh(workload, ranks)), strategy.in_a_group(workload, ranks)
     if workload.mode == "train":
@@ -72,7 +74,7 @@ def work(
     )
     if not with_memory:
         return traced
-    held = memory(workload, strategy, ranks, rank, weights, traced.launches, transport)
+    held = memory(workload, strategy, ranks, rank, weights, traced.launches, device, transport)
     return replace(traced, memory=held)
 
 
@@ -81,10 +83,11 @@ def _step(
     strategy: Strategy,
     ranks: int,
     rank: int,
-    transport: type[UnsentTransport],
+    device: Device,
+    transport: type[UnsentTransport] | None,
 ) -> Counted:
     """Forward and backward without the sum of gradients, of the whole depth."""
-    recorder = Recorder()
+    recorder = Recorder(device)
 
     def run(workload: Workload) -> Counted:
         with recorder:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import Literal, Protocol, Self, final
+from typing import Literal, NamedTuple, Protocol, Self, final
 
 import torch
 from torch import Tensor
 
 from spbench.comm.packing import Cut, Cuts, Parts, copy_joined, incoming, outgoing, pack, unpacked
-from spbench.comm.transport import Handle, MessageTransport, Transport
+from spbench.comm.transport import Handle, MessageTransport, Several, Transport
+from spbench.workload.case import Device
 from spbench.workload.mesh import Groups
 from spbench.workload.traffic import Kind, Op, Phase
 
@@ -23,6 +24,7 @@ class Listener(Protocol):
     """Hears of phases and messages."""
 
     phase: Phase
+    device: Device
 
     def started(self, kind: Kind, sent: Fraction) -> object:
         """A message leaves; returns what stands for it."""
@@ -31,16 +33,11 @@ class Listener(Protocol):
         """The message that was started has arrived."""
 
 
-@final
-class _UnderWay:
-    """A message that its listener hears has arrived, once, and what is done with it then."""
+class _Message(NamedTuple):
+    """What is under way holds its tensors, as messages of NCCL and gloo do."""
 
-    def __init__(self, arrived: Callable[[], None], then: Callable[[], object]) -> None:
-        self._arrived, self._then = arrived, then
-
-    def wait(self) -> None:
-        self._arrived()
-        self._then()
+    wait: Callable[[], None]
+    tensors: Sequence[Tensor]
 
 
 class UnsentTransport(Transport):
@@ -69,14 +66,18 @@ class UnsentTransport(Transport):
         self._sent = Fraction(sent)
 
     def _all_reduce(self, x: Tensor) -> Handle:
-        return self._start()
+        return self._start([x])
 
     def _shift(self, received: Tensor, sent: Tensor) -> Handle:
-        return self._start()
+        return self._start([received, sent])
 
-    def _start(self, then: Callable[[], object] = lambda: None) -> Handle:
-        message = self._listener.started(self._kind, self._sent)
-        return _UnderWay(lambda: self._listener.waited(message), then)
+    def _start(
+        self, tensors: Sequence[Tensor], then: Sequence[Callable[[], object]] = ()
+    ) -> Handle:
+        """``then``: what is done when ``tensors`` have arrived, or left."""
+        started = self._listener.started(self._kind, self._sent)
+        message = _Message(lambda: self._listener.waited(started), tensors)
+        return Several([message], then)
 
 
 @final
@@ -84,24 +85,24 @@ class UnsentNccl(UnsentTransport):
     """Packs as NCCL's: each collective takes a flat buffer."""
 
     def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
-        pack(sent)
-        return self._start(unpacked(received, self.empty)[1])
+        flat, unpack = unpacked(received, self.empty)
+        return self._start([flat, pack(sent)], [unpack])
 
     def _all_gather(self, received: Cut, sent: Tensor) -> Handle:
-        sent.contiguous()
-        return self._start(unpacked([received], self.empty)[1])
+        flat, unpack = unpacked([received], self.empty)
+        return self._start([flat, sent.contiguous()], [unpack])
 
     def _reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
-        pack([sent])
+        flat = pack([sent])
         if sent.shard.is_even:
-            return self._start()
+            return self._start([received, flat])
         parts = received.new_empty(self.size, *received.shape)
-        return self._start(lambda: torch.sum(parts, 0, out=received))
+        return self._start([parts, flat], [lambda: torch.sum(parts, 0, out=received)])
 
 
 @final
 class UnsentGloo(MessageTransport, UnsentTransport):
-    """Packs as gloo's: messages from rank to rank, which hold what they send until they end."""
+    """Packs as gloo's: messages from rank to rank."""
 
     def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
         messages: list[Tensor] = []
@@ -112,7 +113,7 @@ class UnsentGloo(MessageTransport, UnsentTransport):
             messages += arriving
             unpacks.append(unpack)
         copy_joined(received[self.rank], sent[self.rank], run_dim)
-        return self._start(lambda: [len(messages), *(unpack() for unpack in unpacks)])
+        return self._start(messages, unpacks)
 
 
 PACKING: dict[Literal["gpu", "cpu"], type[UnsentTransport]] = {"gpu": UnsentNccl, "cpu": UnsentGloo}

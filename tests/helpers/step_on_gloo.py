@@ -1,16 +1,16 @@
-"""Steps of ranks that are real gloo processes, as torch's own instruments see them."""
+"""Steps of ranks that are real gloo processes, by torch's instruments, beside their dry runs."""
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from helpers.allocator_events import count_on_every_thread, growth
 from torch.utils._pytree import tree_leaves
 
 from spbench.comm.group import ProcessGroup
@@ -18,9 +18,10 @@ from spbench.comm.kv_store import MeetingFile
 from spbench.comm.transport import Transports
 from spbench.layers.watching import WatchingMode
 from spbench.projection.kernel_of import kernel_of
-from spbench.projection.work import Kernel
+from spbench.projection.trace import work
+from spbench.projection.work import Kernel, Message
+from spbench.strategies.base import Strategy
 from spbench.strategies.registry import in_mesh
-from spbench.worker.memory import measure
 from spbench.worker.optimizer import state_tensors
 from spbench.worker.step import Step
 from spbench.workload.mesh import CaseMesh
@@ -40,9 +41,7 @@ class Seen:
     sent: Count
     products: Products
     peak_bytes: int
-    """By the events of torch's allocator."""
-    tracked_bytes: int
-    """By the storages that operations return, as a run measures it."""
+    """By the events of torch's allocator, in which is what kernels take inside, too."""
 
 
 def products(kernels: Mapping[Kernel, int]) -> Products:
@@ -72,49 +71,74 @@ class Operations(WatchingMode):
         return out
 
 
-def allocated_peak(step: Any, *given: Any) -> int:
-    """Most bytes that torch's CPU allocator had given out in a step and not taken back."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        step(*given)
-    events = seen.profiler.kineto_results.events()
-    memory = [each for each in events if each.name() == "[memory]"]
-    now = most = 0
-    for event in sorted(memory, key=lambda event: event.start_ns()):
-        now += event.nbytes()
-        most = max(most, now)
-    return most
+def sent(messages: Mapping[Message, int]) -> Count:
+    """Bytes of a dry run's messages by phase, operation and axis."""
+    total: Count = {}
+    for message, times in messages.items():
+        kind = message.phase, message.op, message.axis
+        total[kind] = total.get(kind, Fraction(0)) + times * message.sent_bytes
+    return total
 
 
-def run_steps(rank: int, ranks: int, folder: str, cases: list[Case]) -> None:
-    """A step of each case on this rank; writes what was sent, computed and allocated."""
+def run_steps(rank: int, ranks: int, folder: str, cases: list[Case], bound: float) -> None:
+    """A step of each case on this rank, and its dry run; writes where these differ.
+
+    ``bound``: how far a peak may be off, as a fraction.
+    """
     torch.set_num_threads(1)
+    count_on_every_thread()
     place = Path(folder)
     meeting = MeetingFile(path=place / "meeting", rank=rank, ranks=ranks)
     group = ProcessGroup(torch.device("cpu"), 60.0, meeting=meeting)
     group.warm()
-    seen = [_seen(group, in_mesh(strategy, mesh), work) for strategy, mesh, work in cases]
-    (place / f"{rank}.pickle").write_bytes(pickle.dumps(seen))
+    seen = [_seen(group, in_mesh(name, mesh), workload) for name, mesh, workload in cases]
     group.close()
+    wrong = [
+        f"rank {rank} of {name} {mesh}, {shape.checkpointing}, {shape.optimizer}: {difference}\n"
+        for (name, mesh, shape), real in zip(cases, seen, strict=True)
+        for difference in _differences(real, in_mesh(name, mesh), shape, ranks, rank, bound)
+    ]
+    (place / f"{rank}.txt").write_text("".join(wrong))
 
 
-def _seen(group: ProcessGroup, strategy: Any, work: Workload) -> Seen:
+def _differences(
+    real: Seen, strategy: Strategy, workload: Workload, ranks: int, rank: int, bound: float
+) -> Iterator[str]:
+    dry = work(workload, strategy, ranks, rank, with_memory=True, device="cpu")
+    assert dry.memory is not None
+    if sent(dry.messages) != real.sent:
+        yield f"sends {sent(dry.messages)}, not {real.sent}"
+    told = products(dry.kernels)
+    if told != real.products:
+        yield f"computes {told - real.products}, not {real.products - told}"
+    ratio = dry.memory.peak / real.peak_bytes
+    if abs(ratio - 1) > bound:
+        yield f"its peak is {ratio:.4f} of the allocator's"
+
+
+def _seen(group: ProcessGroup, strategy: Strategy, workload: Workload) -> Seen:
     transports = group.transports
-    step = Step(work, strategy, transports, group.device)
+    step = Step(workload, strategy, transports, group.device)
     inputs, cotangent = step.seeded_inputs()
-    step(inputs, cotangent)  # the first makes the optimizer's state
-
-    def forget() -> list[torch.Tensor]:
+    transports.reset()
+    with Operations(transports) as operations:
+        step(inputs, cotangent)  # the first makes the optimizer's state
+    sent = transports.sent()
+    peaks = []
+    for _ in range(3 if sums_activations(sent) else 1):
         step.model.zero_grad(set_to_none=True)
         inputs.forget_gradients()
         kept = [*step.model.parameters(), *step.model.buffers(), *state_tensors(step.optimizer)]
-        return [*kept, *inputs.tensors, cotangent]
+        there = [*kept, *inputs.tensors, cotangent]
+        before = sum(each.untyped_storage().nbytes() for each in there)
+        peaks.append(before + growth(lambda: step(inputs, cotangent)))
+    return Seen(sent, products(operations.kernels), min(peaks))
 
-    forget()
-    transports.reset()
-    with Operations(transports) as operations:
-        step(inputs, cotangent)
-    sent = transports.sent()
-    there = sum(each.untyped_storage().nbytes() for each in forget())
-    peak = there + allocated_peak(step, inputs, cotangent)
-    tracked = measure(lambda: step(inputs, cotangent), forget(), group.device)
-    return Seen(sent, products(operations.kernels), peak, tracked["peak_allocated_bytes"])
+
+def sums_activations(sent: Count) -> bool:
+    """Whether an activation goes through an all-reduce, which gloo runs on a thread of its own.
+
+    That thread holds the tensor until it is scheduled again, however long after the sum is there:
+    the least of several peaks is that of a step whose threads had a core at once.
+    """
+    return any(op == "all_reduce" and phase != "gradients" for phase, op, _ in sent)

@@ -8,15 +8,16 @@ import pytest
 import torch
 
 from spbench.comm.transport import Transports
-from spbench.projection import memory_pass
+from spbench.projection import memory_pass, prepared, storage_log
 from spbench.projection.storage_log import StorageLog
 from spbench.projection.trace import work
-from spbench.projection.unsent import UnsentNccl
+from spbench.projection.unsent import UnsentGloo, UnsentNccl, UnsentTransport
 from spbench.projection.work import Memory
 from spbench.strategies.registry import load, places
 from spbench.worker import memory
 from spbench.worker.optimizer import state_tensors
 from spbench.worker.step import Step
+from spbench.workload.case import Device
 from spbench.workload.workload import Workload
 
 
@@ -27,10 +28,9 @@ def workload(**fields: Any) -> Workload:
     return Workload.model_validate(plain | more | fields)
 
 
-def real_peak(shape: Workload, strategy: str, ranks: int) -> int:
+def real_peak(shape: Workload, strategy: str, ranks: int, pack: type[UnsentTransport]) -> int:
     """Peak of the storages of rank 0's step on a CPU, whose messages are packed and not sent."""
-    unheard = StorageLog()
-    strategy_own, gradients = (UnsentNccl(0, ranks, unheard) for _ in range(2))
+    strategy_own, gradients = (pack(0, ranks, StorageLog()) for _ in range(2))
     transports = Transports(strategy=strategy_own, gradients=gradients)
     step = Step(shape, load(strategy), transports, torch.device("cpu"))
     inputs, cotangent = step.seeded_inputs()
@@ -44,18 +44,23 @@ def real_peak(shape: Workload, strategy: str, ranks: int) -> int:
     ]
 
 
-def dry(shape: Workload, strategy: str, ranks: int) -> Memory:
-    held = work(shape, load(strategy), ranks, 0, with_memory=True).memory
+def dry(shape: Workload, strategy: str, ranks: int, device: Device = "cuda") -> Memory:
+    held = work(shape, load(strategy), ranks, 0, with_memory=True, device=device).memory
     assert held is not None
     return held
 
 
 @pytest.mark.parametrize("strategy", places())
-def test_the_peak_is_a_real_steps(strategy: str) -> None:
-    """Plain, and with checkpointing and AdamW."""
+@pytest.mark.parametrize("pack", [UnsentGloo, UnsentNccl])
+def test_the_peak_is_a_real_steps(
+    pack: type[UnsentTransport], strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plain, and with checkpointing and AdamW; but for what kernels take inside."""
+    monkeypatch.setattr(storage_log, "workspace_bytes", lambda *_: 0)
+    monkeypatch.setattr(prepared, "UnsentGloo", pack)
     for fields in ({}, {"checkpointing": "full", "optimizer": "adamw"}):
         shape = workload(**fields)
-        assert dry(shape, strategy, 4).peak == real_peak(shape, strategy, 4)
+        assert dry(shape, strategy, 4, "cpu").peak == real_peak(shape, strategy, 4, pack)
 
 
 @pytest.mark.parametrize("fields", [{}, {"checkpointing": "full"}, {"mode": "forward"}])
