@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
-from helpers.browser import answer_of, axe
+from helpers.browser import answer_of, axe, started
 from helpers.varied_run import varied_run
 
 from spbench.report.page.of_run import page_of_run
@@ -95,6 +97,18 @@ def test_it_fits_the_window(page: Path, tmp_path: Path, width: int, scheme: str)
     assert found["smallest"] >= 12
     assert found["dark"] == (scheme == "dark")
     assert (found["paper"] == "rgb(253, 253, 251)") == (scheme == "light")
+
+
+def test_heads_are_repeated_in_print(page: Path, tmp_path: Path) -> None:
+    """A table of 50 rows has its heads on each of its pages."""
+    if shutil.which("pdftotext") is None:
+        pytest.skip("pdftotext is not installed")
+    printed = tmp_path / "page.pdf"
+    started(tmp_path, page, f"--print-to-pdf={printed}", "--no-pdf-header-footer")
+    words = ["pdftotext", "-layout", printed, "-"]
+    text = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+    sheets = [sheet for sheet in text.split("\f") if "exposed ms" in sheet]
+    assert len(sheets) > 1
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -108,7 +108,7 @@ def capacity_tables(capacities: pandas.DataFrame) -> list[PageTable]:
             known = not pandas.isna(line[name])
             cells.append(units.size_in("GiB", line[name]) if known else units.BLANK)
         how = line["kind"] if line["kind"] == "projected" else f"tried on {line['gpu']}"
-        rows.append(Row(cells=[*cells, how], tag=_tag(line["kind"])))
+        rows.append(Row(cells=[*cells, how]))
     title = "The largest batch and the longest axis that fit"
     words = [0, 1, 3, 7]
     table = PageTable(
