@@ -103,11 +103,13 @@ def capacity_caption(table: pandas.DataFrame) -> str:
     kinds = each("kind")
     tried = [f"ranks that tried on {', '.join(each('gpu'))}"] * ("measured" in kinds)
     how = ["dry runs"] * ("projected" in kinds) + tried
-    commits = [f"commit {', '.join(name[:SHORT_COMMIT] for name in each('git_commit'))}"]
+    made = {
+        "torch": ", ".join(each("torch")),
+        "commit": ", ".join(name[:SHORT_COMMIT] for name in each("git_commit")),
+    }
     parts = [
         f"capacity, by {' and '.join(how)}",
-        f"torch {', '.join(each('torch'))}",
-        *commits[: len(each("git_commit"))],
+        *(f"{name} {versions}" for name, versions in made.items() if versions),
         "the next size does not fit, unless sizes end",
     ]
     return " · ".join(parts)

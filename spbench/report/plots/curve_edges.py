@@ -57,6 +57,10 @@ def _aside(ax: Axes, x: float, height: float, text: str, *, is_left: bool) -> No
     )
 
 
+def name_at_end(curve: Curve) -> str:
+    return curve.label if curve.x else f"{curve.label} (none)"
+
+
 def label_ends(ax: Axes, curves: Sequence[Curve], row: float) -> None:
     """Each name at the right edge, at the height of its last point or as near as there is room."""
     to_axes = ax.transAxes.inverted()
@@ -71,7 +75,7 @@ def label_ends(ax: Axes, curves: Sequence[Curve], row: float) -> None:
         style = {"arrowstyle": "-", "color": looks.lighter(own, 0.5), "lw": 0.7, "shrinkB": 2}
         style["relpos"] = (0.0, 0.5)  # to where the name begins
         ax.annotate(
-            curve.label if last else f"{curve.label} (none)",
+            name_at_end(curve),
             last or (1.0, place),
             (1.03, place),
             xycoords="data" if last else "axes fraction",

@@ -18,6 +18,7 @@ from spbench.analysis.strategy_line import Line
 from spbench.report.plots import looks
 from spbench.report.plots import points as of
 from spbench.report.plots.curve import Curve, CurvePanel
+from spbench.report.plots.curve_edges import name_at_end
 from spbench.report.plots.curves import draw_curves
 from spbench.report.plots.figure import Sheet
 from spbench.report.plots.points import AXIS, KINDS, MIB, Asked
@@ -168,7 +169,7 @@ def curve_sheet(panels: Mapping[str, CurvePanel], about: str, heading: str) -> S
     curves = [curve for panel in panels.values() for curve in panel.curves]
     most = max(len(panel.curves) for panel in panels.values())
     has_labels = len(panels) <= WIDE and most <= MOST_LABELS
-    longest = max(len(curve.label) for curve in curves)
+    longest = max(len(name_at_end(curve)) for curve in curves)
     notes = ["bars: 95 % intervals, or ranges of fewer than three launches"] * any(
         any(curve.low) or any(curve.high) for curve in curves if not curve.is_projected
     )
