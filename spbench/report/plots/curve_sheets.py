@@ -7,8 +7,8 @@ whose tokens grow with the ranks, are weak scaling: it is seen in the rows, nobo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import pandas
@@ -34,13 +34,17 @@ WIDE = 4
 IDEAL = {"tokens_per_s": 1.0, "step_ms": -1.0, "tokens_per_s_per_rank": 0.0}
 """Power of the ranks that the metric of an ideal strategy follows at the same work."""
 WEAK_IDEAL = {**IDEAL, "step_ms": 0.0}
+Ideals = Mapping[str, float]
+OfPanel = tuple[pandas.DataFrame, list[str], Ideals]
+"""Rows of a panel, columns that tell its curves apart, and the ideal powers by metric."""
 CASE = ("workload", "batch", *SHAPE[2:], *KINDS)
 
 
 def curve_panels(
     lines: Sequence[Line], frame: pandas.DataFrame, asked: Asked
-) -> dict[str, CurvePanel]:
-    """The panels by their titles. Raises ValueError for a metric, x or facet that is not known."""
+) -> dict[str, Callable[[], CurvePanel]]:
+    """Functions that make the panels, by their titles: a page has few of them. Raises ValueError
+    for a metric, x or facet that is not known."""
     table = of.points(lines, frame, [asked.metric])
     axes = [name for name in map(str, table) if name.startswith(AXIS)]
     case = [CASE[0], *axes, *CASE[1:]]
@@ -58,10 +62,10 @@ def curve_panels(
     bound = {"tokens": [*axes, "batch", "tokens"]}.get(x, [x])
     moves = x if x in offered else "ranks"
     fixed = [name for name in (*case, "ranks") if name not in (*bound, moves)]
-    made = {}
-    for title, rows, own, ideals in _grouped(table, fixed, x, facet):
+
+    def panel(rows: pandas.DataFrame, own: Sequence[str], ideals: Ideals) -> CurvePanel:
         curves = list(_curves(rows, own, x, asked.metric))
-        made[title] = CurvePanel(
+        return CurvePanel(
             curves=curves,
             x=of.label_of(x),
             y=of.label_of(asked.metric),
@@ -70,13 +74,15 @@ def curve_panels(
             published=list(published_points(rows, x, asked.metric)) if x in offered else [],
             missing="" if any(curve.x for curve in curves) else _missing(rows, x, asked.metric),
         )
-    return made
+
+    grouped = _grouped(table, fixed, x, facet)
+    return {title: cache(partial(panel, *of_panel)) for title, of_panel in grouped}
 
 
 def _grouped(
     table: pandas.DataFrame, fixed: Sequence[str], x: str, facet: str
-) -> Iterator[tuple[str, pandas.DataFrame, list[str], Mapping[str, float]]]:
-    """Title, rows, columns that tell a panel's curves apart, and the ideal of each panel."""
+) -> Iterator[tuple[str, OfPanel]]:
+    """The title of each panel, and what it shows."""
     if facet != "workload":
         key = list(dict.fromkeys([facet, *KINDS]))
         yield from _panels(table, key, ["strategy", *fixed], "", IDEAL)
@@ -90,7 +96,7 @@ def _grouped(
         is_weak = (grown > 1).reindex(table.index, fill_value=False)
         strong = table[~is_alone] if (~is_alone).any() or is_weak.any() else table
         for panel, rows in strong.groupby("panel", sort=False):
-            yield f"same work: {panel}", rows, ["strategy"], IDEAL
+            yield f"same work: {panel}", (rows, ["strategy"], IDEAL)
         yield from _panels(
             weak[grown > 1],
             [key[0], "tokens_of_a_rank", *key[1:]],
@@ -105,11 +111,11 @@ def _panels(
     key: Sequence[str],
     own: Sequence[str],
     before: str,
-    ideals: Mapping[str, float],
-) -> Iterator[tuple[str, pandas.DataFrame, list[str], Mapping[str, float]]]:
+    ideals: Ideals,
+) -> Iterator[tuple[str, OfPanel]]:
     for values, rows in table.groupby(list(key), sort=False, dropna=False):
         title = of.title_of(dict(zip(key, values, strict=True)))
-        yield before + title, rows, [name for name in own if name not in key], ideals
+        yield before + title, (rows, [name for name in own if name not in key], ideals)
 
 
 def _curves(rows: pandas.DataFrame, own: Sequence[str], x: str, metric: str) -> Iterator[Curve]:

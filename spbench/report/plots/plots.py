@@ -135,7 +135,9 @@ def _made(
     def curves(asked: Asked, heading: str) -> Made:
         stepping = [line for line in lines if line.kind != "one_gpu_share"]
         panels = curve_panels(stepping, frame, asked) if stepping else {}
-        return panels, partial(curve_sheet, heading=heading)
+        return panels, lambda shown, about: curve_sheet(
+            {title: make() for title, make in shown.items()}, about, heading
+        )
 
     made: dict[str, Made] = {}
     for kind in kinds:

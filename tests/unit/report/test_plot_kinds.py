@@ -55,7 +55,8 @@ def test_every_kind_is_drawn(name: str, tmp_path: Path) -> None:
 def test_a_figure_without_points_says_what_is_missing(name: str, why: str, tmp_path: Path) -> None:
     sheet = drawn(RUNS[name](), tmp_path, "pareto")["pareto"]
     (path,) = save(sheet, tmp_path / "pareto", ("svg",))
-    (panel,) = curve_panels(lines_of(RUNS[name]()), frame_of(RUNS[name]()), PARETO).values()
+    (make,) = curve_panels(lines_of(RUNS[name]()), frame_of(RUNS[name]()), PARETO).values()
+    panel = make()
     assert panel.missing.startswith(
         "no case has tokens / s of a rank and MiB allocated at the peak of a rank\n"
     )
@@ -111,7 +112,8 @@ def test_published_values_stand_beside_ours(tmp_path: Path) -> None:
     sheets = drawn(records, tmp_path, *kinds)
     said = {kind for kind, sheet in sheets.items() if "hollow: published (DSP, " in sheet.caption}
     assert said == {"throughput", "scaling"} | {"overview"}
-    (panel,) = curve_panels(lines_of(records), frame_of(records), Asked(metric="step_ms")).values()
+    (make,) = curve_panels(lines_of(records), frame_of(records), Asked(metric="step_ms")).values()
+    panel = make()
     assert [(point.x, round(point.y)) for point in panel.published] == [
         *((2, 1020), (2, 1449), (4, 641), (4, 1075)),
     ]
