@@ -14,7 +14,7 @@ from helpers.variants import by_day, variants
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import Transports
 from spbench.launch.local import LocalLauncher
-from spbench.strategies.registry import load
+from spbench.strategies.registry import load, places
 from spbench.sweep.verification import checks_for, run_checks
 from spbench.worker.step import Step
 from spbench.workload.case import Job
@@ -39,8 +39,9 @@ ONE_BLOCK += ("projected", "wide-heads")
 """Shapes whose blocks a short run does not repeat: others, stacks among them, have several."""
 LONG_RANKS = [pytest.param(ranks, marks=pytest.mark.long) for ranks in (1, *ON_PROCESSES)]
 """Numbers of ranks on threads of a full run: others are proved by processes, or send nothing."""
-LOW_PRECISION = [pytest.param("float32", marks=pytest.mark.long), "bfloat16", "float16"]
-IN_LOW_PRECISION = {"bfloat16": ("axes-2d-uneven", "pair-bias"), "float16": ("axes-2d-uneven",)}
+LOW_PRECISION = [pytest.param(of, marks=pytest.mark.long) for of in ("float32", "float16")]
+LOW_PRECISION += ["bfloat16"]
+IN_LOW_PRECISION = {"bfloat16": ("axes-2d-uneven", "pair-bias")}
 """Shapes of a short run by dtype."""
 if ALL:
     every = (
@@ -63,12 +64,19 @@ def shallow(shape: Workload, *names: str) -> Workload:
     return with_settings(shape, ["depth=1"]) if is_one else shape
 
 
+def in_turn(strategy: str) -> list[Workload]:
+    """In a short run every other shape, so that half of the strategies are proved on each; every
+    fourth of a strategy with a flag."""
+    every = 4 if ":" in strategy else 2
+    at = list(places()).index(strategy.partition(":")[0])
+    return ON_THREADS if ALL else ON_THREADS[at % every :: every]
+
+
 @pytest.mark.parametrize("ranks", [*LONG_RANKS, 4])
 @pytest.mark.parametrize("strategy", variants())
 def test_equals_one_device_on_every_shape(strategy: str, ranks: int) -> None:
-    """In float64: output, all gradients below 1e-9, bytes exact; or declined in a sentence. A short
-    run tries a strategy with a flag on every other shape."""
-    for shape in ON_THREADS if ALL or ":" not in strategy else ON_THREADS[::2]:
+    """In float64: output, all gradients below 1e-9, bytes exact; or declined in a sentence."""
+    for shape in in_turn(strategy):
         work = with_settings(shallow(shape, *ONE_BLOCK), ["dtype=float64"])
         if why := load(strategy).why_not(work, ranks):
             assert len(why.split()) > 8, why
@@ -128,11 +136,14 @@ def test_pairs_fewer_than_ranks(strategy: str) -> None:
 @pytest.mark.parametrize("ranks", [*(pytest.param(n, marks=pytest.mark.long) for n in (2, 8)), 3])
 @pytest.mark.parametrize("strategy", by_day())
 def test_text_beside_uneven_axes(strategy: str, ranks: int) -> None:
-    """7 tokens of text on 8 ranks leave one with none; blocks are double, then single."""
+    """7 tokens of text on 8 ranks leave one with none; blocks are double, then single.
+    A short run tries one of two forms of each strategy."""
     more = (
         ["dtype=float64", "heads=8", "hidden=32", "axes={time: 9, space: 11}"] if ranks == 8 else []
     )
-    for checkpointing, norm in (("full", "layer"), ("none", "rms")):
+    forms = [("full", "layer"), ("none", "rms")]
+    at = list(places()).index(strategy.partition(":")[0])
+    for checkpointing, norm in forms if ALL else [forms[at % 2]]:
         settings = [f"checkpointing={checkpointing}", f"norm={norm}", *more]
         work = with_settings(find("streams", "verify"), settings)
         if not load(strategy).why_not(work, ranks):
@@ -171,11 +182,12 @@ def test_other_dtypes(strategy: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("ranks", ON_PROCESSES)
 def test_real_processes_over_gloo(ranks: int, warm_launcher: None, tmp_path: Path) -> None:
-    """Every strategy on every shape (a short run: on a few), in one launch per world size."""
+    """Every strategy on every shape (a short run: without flags, on a few), in one launch per world
+    size."""
     drawn = [shape for shape in SHAPES if ALL or shape.name in ON_PROCESSES[ranks]]
     assert ALL or len(drawn) == len(ON_PROCESSES[ranks])
     shapes = [with_settings(shape, ["dtype=float64"]) for shape in drawn]
-    checks = checks_for(variants(), shapes)
+    checks = checks_for(variants() if ALL else list(places()), shapes)
     job = Job(ranks=ranks, device="cpu", checks=checks, timeout_s=240.0)
     results = run_checks(job, LocalLauncher(tmp_path / "launcher.log"), tmp_path / "job")
     assert len(results) == len(checks)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from helpers.examples import examples
 from helpers.gate_on_threads import prove, why_wrong
-from helpers.variants import variants
+from helpers.variants import by_day
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -102,7 +102,7 @@ def workloads(draw: st.DrawFn) -> Workload | None:
         return None
 
 
-@pytest.mark.parametrize("strategy", variants())
+@pytest.mark.parametrize("strategy", by_day())
 @examples(40, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(work=workloads(), ranks=st.integers(2, 5), axis=st.sampled_from(["", *AXES]))
 def test_right_or_declined(strategy: str, work: Workload | None, ranks: int, axis: str) -> None:

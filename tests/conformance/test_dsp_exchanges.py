@@ -32,7 +32,9 @@ SHAPES = [work(JOINT), RECOMPUTED, MASKED, PROJECTED]
 RANKS = (2, 3, 4, 8)
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize(
+    "ranks", [*(pytest.param(n, marks=pytest.mark.long) for n in (2, 4)), 3, 8]
+)
 @pytest.mark.parametrize("across", ["auto", *EXCHANGES])
 def test_each_exchange_equals_one_device(across: str, ranks: int) -> None:
     """Output and all gradients below 1e-9, bytes by phase, operation and axis of the mesh; or a

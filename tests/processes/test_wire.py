@@ -119,7 +119,7 @@ def sent_over_counted(by_rank: list[Any]) -> float:
     return by_rank[0].sent_bytes / sum(one.counted_bytes for one in by_rank)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_what_is_counted_right_passes(ranks: int) -> None:
     """Each strategy, uneven shards included: all ranks' bytes, over all steps."""
     for strategy in BUILT_IN:

@@ -37,7 +37,9 @@ def drawn(
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.long) if n == "twenty" else n for n in RUNS]
+)
 def test_every_kind_is_drawn(name: str, tmp_path: Path) -> None:
     """No run, however little of it succeeded, ends the drawing, nor makes matplotlib warn."""
     kinds = [kind for kind in KINDS if kind not in ("capacity", "launches")]

@@ -53,7 +53,7 @@ def counts(strategy: str, axis: str, batch: int, *settings: str) -> tuple[int, i
     return forward, seen(strategy, axis, batch, "train", *settings).around.total() - forward
 
 
-@pytest.mark.parametrize("axis", ["time", "space"])
+@pytest.mark.parametrize("axis", ["time", pytest.param("space", marks=pytest.mark.long)])
 @pytest.mark.parametrize("strategy", LIMITS)
 def test_as_few_as_can_be(strategy: str, axis: str) -> None:
     """No more at batch 2 than at batch 1, whichever axis is sharded."""
