@@ -141,7 +141,7 @@ def of_heads(sublayer: Sublayer, work: Workload, axis: str, ranks: int) -> float
     return forward + backward + (forward if work.checkpointing == "full" else 0.0)
 
 
-@examples(STACKS, 16)
+@examples(STACKS)
 @given(stacks())
 def test_never_a_byte_more_than_brute_force(case: tuple[Workload, int]) -> None:
     """No layout that never shards the attended axis sends less."""
