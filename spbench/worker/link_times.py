@@ -33,7 +33,7 @@ CAP_S = 0.6
 LEAST, MOST = 3, 50
 """Repeats of one size; the least, even if they exceed the cap."""
 ROUNDS = 5
-"""Rounds of repeats with a kernel between; the median of them counts."""
+"""Rounds of repeats with a kernel between, at most; the median of them counts."""
 INTERFACE = "GLOO_SOCKET_IFNAME"
 INTERFACES = Path("/sys/class/net")
 
@@ -99,7 +99,8 @@ def _in_step(
 ) -> dict[str, list[float]]:
     """What a transfer adds to a kernel before it, and what of that a kernel between its start and
     the wait hides; each the mean of a few in a row, which ranks begin together."""
-    in_a_row = max(1, repeats // ROUNDS)
+    rounds = min(ROUNDS, repeats)
+    in_a_row = repeats // rounds
 
     def alone() -> None:
         for _ in range(in_a_row):
@@ -117,11 +118,11 @@ def _in_step(
             handle.wait()
 
     calls = (alone, after, around)
-    rounds = [[watch.once(call)[0] / in_a_row for call in calls] for _ in range(ROUNDS)]
+    taken = [[watch.once(call)[0] / in_a_row for call in calls] for _ in range(rounds)]
     return {
-        "kernel_ms": [kernel_ms for kernel_ms, _, _ in rounds],
-        "ms": [after_ms - kernel_ms for kernel_ms, after_ms, _ in rounds],
-        "hidden_ms": [after_ms - around_ms for _, after_ms, around_ms in rounds],
+        "kernel_ms": [kernel_ms for kernel_ms, _, _ in taken],
+        "ms": [after_ms - kernel_ms for kernel_ms, after_ms, _ in taken],
+        "hidden_ms": [after_ms - around_ms for _, after_ms, around_ms in taken],
     }
 
 
