@@ -18,7 +18,6 @@ from spbench.projection.device import AttentionRates, Device, Products
 from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.timed_kernels import label_of, name_of, operations
 from spbench.projection.trace import work
-from spbench.projection.unsent import UnsentGloo
 from spbench.strategies.registry import in_mesh
 from spbench.workload.fields import Dtype
 from spbench.workload.timed import TimedKernel
@@ -71,7 +70,7 @@ def in_steps(found: Device, timed: Timed) -> tuple[Device, Constant]:
     for ranks, seconds in ((1, timed.steps_s), (timed.plan.ranks, timed.shares_s)):
         for step, took_s in zip(timed.plan.steps, seconds, strict=True):
             strategy = in_mesh(step.strategy, step.mesh)
-            done = work(step.workload, strategy, ranks, 0, transport=UnsentGloo)
+            done = work(step.workload, strategy, ranks, 0, device="cpu")
             rates = DeviceRates(device=found, dtype=done.dtype)
             kernels_s = sum(n * rates.cost(kernel).seconds for kernel, n in done.kernels.items())
             terms = kernels_s, done.launches, sum(done.messages.values())

@@ -9,6 +9,7 @@ from pydantic import Field
 from spbench.projection.constants import Constant, Curve, Positive
 from spbench.projection.timed_kernels import TimedName
 from spbench.workload.block import Frozen, Name, Size
+from spbench.workload.case import Device as RunsOn
 from spbench.workload.fields import Dtype
 
 
@@ -59,6 +60,11 @@ class Device(Frozen):
     """Single kernels, by type and name, in place of rates."""
     in_step: Constant | None = None
     """Time of such a kernel in a step over that by itself; None: the same."""
+
+    @property
+    def runs_on(self) -> RunsOn:
+        """As torch names it."""
+        return "cuda" if self.kind == "gpu" else "cpu"
 
     @property
     def kernels(self) -> list[str]:

@@ -21,7 +21,6 @@ from spbench.comm.gradient_buckets import BUCKET_BYTES
 from spbench.model.transformer import Block
 from spbench.projection.prepared import prepared
 from spbench.projection.storage_log import Level, StorageLog, Stretch, rounded
-from spbench.projection.unsent import UnsentTransport
 from spbench.projection.work import Memory
 from spbench.strategies.base import Strategy
 from spbench.strategies.courses import courses
@@ -47,13 +46,12 @@ def memory(
     weights: Sequence[nn.Parameter],
     launches: int,
     device: Device,
-    transport: type[UnsentTransport] | None = None,
 ) -> Memory:
     """Peak bytes of a rank's step of so many ``launches``. ``weights``: those that it holds."""
     few = FewBlocks.of(workload, strategy, ranks)
     if launches < WHOLE_LAUNCHES and sum(each.nbytes for each in weights) < WHOLE_BYTES:
         few = FewBlocks(workload, few.periods, (0,) * len(few.periods))
-    stretches = _stretches(few.reduced, strategy, ranks, rank, device, transport)
+    stretches = _stretches(few.reduced, strategy, ranks, rank, device)
     peak = max(few.peaks(stretches), key=lambda level: level.total())
     kept = [rounded(each.nbytes) for each in weights]
     optimizer = 0
@@ -140,12 +138,11 @@ def _stretches(
     ranks: int,
     rank: int,
     device: Device,
-    transport: type[UnsentTransport] | None,
 ) -> dict[object, Stretch]:
     """Every stretch of a step that runs whole."""
     log = StorageLog(device)
     with log:
-        step, (inputs, cotangent) = prepared(workload, strategy, ranks, rank, log, transport)
+        step, (inputs, cotangent) = prepared(workload, strategy, ranks, rank, log)
         log.hold(step.model.parameters(), "parameters")
         log.hold([*step.model.buffers(), *inputs.tensors, cotangent], "activations")
         _mark(step, workload, log)

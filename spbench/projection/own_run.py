@@ -22,7 +22,6 @@ from spbench.projection.cost import Mode, cost
 from spbench.projection.hardware import Cluster
 from spbench.projection.interval import Cost
 from spbench.projection.trace import work
-from spbench.projection.unsent import PACKING
 from spbench.results.find_run import read_latest
 from spbench.results.run_json import case_of, folder_of_run, read_run
 from spbench.strategies.registry import in_mesh
@@ -106,9 +105,8 @@ def beside(cases: Iterable[Compared], cluster: Cluster) -> list[Compared]:
 def _projected(each: Compared, cluster: Cluster) -> Compared:
     case = each.case
     try:
-        packing = PACKING[cluster.device.kind]
         strategy = in_mesh(case.strategy, case.mesh)
-        done = work(case.workload, strategy, case.ranks, transport=packing)
+        done = work(case.workload, strategy, case.ranks, device=cluster.device.runs_on)
         return replace(each, projected=cost(done, cluster, Mode()))
     except Failure as failure:
         return replace(each, why_not=str(failure))

@@ -18,10 +18,9 @@ def prepared(
     ranks: int,
     rank: int,
     listener: Listener,
-    transport: type[UnsentTransport] | None = None,
 ) -> tuple[Step, Any]:
     """The step without an optimizer, and its inputs; messages are packed as its device does."""
-    transport = transport or (UnsentGloo if listener.device == "cpu" else UnsentNccl)
+    transport: type[UnsentTransport] = UnsentGloo if listener.device == "cpu" else UnsentNccl
     strategy_own, gradients = (transport(rank, ranks, listener) for _ in range(2))
     transports = Transports(strategy=strategy_own, gradients=gradients)
     plain = workload.model_copy(update={"optimizer": "none"})

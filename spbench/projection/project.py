@@ -15,7 +15,6 @@ from spbench.projection.hardware import Cluster
 from spbench.projection.interval import Cost
 from spbench.projection.shares import NONE, Shares
 from spbench.projection.trace import work
-from spbench.projection.unsent import PACKING, UnsentNccl
 from spbench.projection.work import Work
 from spbench.strategies.registry import load
 from spbench.text import quoted
@@ -87,14 +86,14 @@ class Projection:
 
 
 def works(on: Cluster | None = None, *, with_memory: bool = False) -> WorkOf:
-    """A function that dry-runs each strategy once for each workload and number of ranks; messages
-    are packed as ``on`` that cluster's devices, by default as on GPUs."""
-    packing = PACKING[on.device.kind] if on else UnsentNccl
+    """A function that dry-runs each strategy once for each workload and number of ranks, as ``on``
+    that cluster's devices, by default as on GPUs."""
+    device = on.device.runs_on if on else "cuda"
 
     @cache
     def known(workload: Workload, strategy: str, ranks: int) -> Work:
         own = load(strategy)
-        return work(workload, own, ranks, with_memory=with_memory, transport=packing)
+        return work(workload, own, ranks, with_memory=with_memory, device=device)
 
     return known
 

@@ -24,7 +24,7 @@ from spbench.workload.workload import DTYPE_BYTES, Workload
 def timed_calls(workload: Workload, strategy: Strategy, ranks: int) -> Iterator[TimedKernel]:
     """Each different call of a step of rank 0 that launches a kernel. Left out are those that take
     what no description holds, such as infinity."""
-    recorder = Recorder()
+    recorder = Recorder("cpu")
     with recorder:
         step, given = prepared(workload, strategy, ranks, 0, recorder)
         with recorder.recording():

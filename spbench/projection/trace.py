@@ -26,7 +26,7 @@ from spbench.projection.depths import Depths
 from spbench.projection.memory_pass import memory
 from spbench.projection.prepared import prepared
 from spbench.projection.recorder import Counted, Recorder, as_bytes
-from spbench.projection.unsent import UnsentNccl, UnsentTransport
+from spbench.projection.unsent import UnsentNccl
 from spbench.projection.work import Kernel, Message, Work
 from spbench.strategies.base import Strategy
 from spbench.text import counted as in_words
@@ -49,13 +49,12 @@ def work(
     *,
     with_memory: bool = False,
     device: Device = "cuda",
-    transport: type[UnsentTransport] | None = None,
 ) -> Work:
     """Kernels and messages of a step of ``rank``; None: of the busiest.
 
     ``with_memory``: its peak memory, too, by a pass of its own. ``device``: whose kernels' layouts
-    of memory, and whose backend's packing of messages; ``transport``: another packing. Raises
-    Failure where the strategy cannot run the workload, and for a rank that does not exist.
+    of memory, and whose backend's packing of messages. Raises Failure where the strategy cannot
+    run the workload, and for a rank that does not exist.
     """
     unfit = strategy.misfit(workload) or strategy.why_not(workload, ranks)
     if unfit:
@@ -63,7 +62,7 @@ def work(
     if rank is not None and not 0 <= rank < ranks:
         raise Failure(f"rank {rank} does not exist: {in_words(ranks, 'rank')} begin at 0")
     rank = busiest(workload, strategy, ranks) if rank is None else rank
-    total = _step(workload, strategy, ranks, rank, device, transport)
+    total = _step(workload, strategy, ranks, rank, device)
     weights = _weights(workload, strategy, ranks, rank)
     mesh, (own, *_) = Mesh.of(strategy.mesh(workload, ranks)), strategy.in_a_group(workload, ranks)
     if workload.mode == "train":
@@ -74,7 +73,7 @@ def work(
     )
     if not with_memory:
         return traced
-    held = memory(workload, strategy, ranks, rank, weights, traced.launches, device, transport)
+    held = memory(workload, strategy, ranks, rank, weights, traced.launches, device)
     return replace(traced, memory=held)
 
 
@@ -84,14 +83,13 @@ def _step(
     ranks: int,
     rank: int,
     device: Device,
-    transport: type[UnsentTransport] | None,
 ) -> Counted:
     """Forward and backward without the sum of gradients, of the whole depth."""
     recorder = Recorder(device)
 
     def run(workload: Workload) -> Counted:
         with recorder:
-            step, given = prepared(workload, strategy, ranks, rank, recorder, transport)
+            step, given = prepared(workload, strategy, ranks, rank, recorder)
             with recorder.recording():
                 step(*given)
         return recorder.taken()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import Literal, NamedTuple, Protocol, Self, final
+from typing import NamedTuple, Protocol, Self, final
 
 import torch
 from torch import Tensor
@@ -114,7 +114,3 @@ class UnsentGloo(MessageTransport, UnsentTransport):
             unpacks.append(unpack)
         copy_joined(received[self.rank], sent[self.rank], run_dim)
         return self._start(messages, unpacks)
-
-
-PACKING: dict[Literal["gpu", "cpu"], type[UnsentTransport]] = {"gpu": UnsentNccl, "cpu": UnsentGloo}
-"""By what computes: GPUs exchange by NCCL, CPUs by gloo."""

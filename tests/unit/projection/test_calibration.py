@@ -16,7 +16,6 @@ from spbench.projection.hardware import load as load_cluster
 from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.link_fit import level
 from spbench.projection.trace import work
-from spbench.projection.unsent import UnsentGloo
 from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.strategies.registry import load
 from spbench.workload.case import GateCheck
@@ -150,7 +149,7 @@ def test_what_a_step_adds_to_its_kernels_is_found() -> None:
     rates = DeviceRates(device=found, dtype="float32")
 
     def took_s(step: GateCheck, ranks: int) -> float:
-        done = work(step.workload, load(step.strategy), ranks, 0, transport=UnsentGloo)
+        done = work(step.workload, load(step.strategy), ranks, 0, device="cpu")
         kernels_s = sum(n * rates.cost(kernel).seconds for kernel, n in done.kernels.items())
         return 1.1 * kernels_s + 20e-6 * done.launches + 300e-6 * sum(done.messages.values())
 
