@@ -32,6 +32,7 @@ def capacity_panels(table: pandas.DataFrame) -> dict[str, CurvePanel]:
             y="largest batch" if work.grows == BATCH else f"longest {work.grows}",
             has_ticks_at_points=True,
             ideal=1.0,
+            ideal_name="as many times as ranks",
             published=list(_published(work, rows)),
         )
     return panels

@@ -49,6 +49,7 @@ class CurvePanel:
     """The x axis is labelled at each x, as of ranks."""
     ideal: float | None = None
     """Power of x that an ideal strategy follows."""
+    ideal_name: str = "ideal"
     published: Sequence[PublishedPoint] = ()
     missing: str = ""
     """What stands in place of curves where no case has a point, and why none has."""

@@ -36,7 +36,7 @@ def draw_curves(ax: Axes, panel: CurvePanel, *, has_labels: bool) -> None:
     for point in panel.published:
         _draw_published(ax, point)
     if panel.ideal is not None:
-        _draw_ideal(ax, panel.curves, every_x, panel.ideal)
+        _draw_ideal(ax, panel.curves, every_x, panel.ideal, panel.ideal_name)
     rows = rows_of_failed(panel.curves, every_x)
     inches = ax.bbox.height / ax.figure.dpi
     _set_limits(ax, every_x, every_y, (rows + 0.5) * ROW / inches if rows else 0.0)
@@ -90,7 +90,9 @@ def _beside(
     ax.annotate(text, place, away, textcoords="offset points", size=SMALL, color="#555555", ha=side)
 
 
-def _draw_ideal(ax: Axes, curves: Sequence[Curve], every_x: Sequence[float], power: float) -> None:
+def _draw_ideal(
+    ax: Axes, curves: Sequence[Curve], every_x: Sequence[float], power: float, name: str
+) -> None:
     """From the best strategy on the fewest ranks on, as that would go on without communication."""
     firsts = [(c.x[0], c.y[0]) for c in curves if c.x]
     if len(every_x) < 2 or not firsts:
@@ -104,7 +106,7 @@ def _draw_ideal(ax: Axes, curves: Sequence[Curve], every_x: Sequence[float], pow
     _beside(
         ax,
         (x[middle], y[middle]),
-        "ideal",
+        name,
         (-3, 3) if power >= 0 else (3, 3),
         "right" if power >= 0 else "left",
     )
