@@ -147,6 +147,8 @@ def test_never_a_byte_more_than_brute_force(case: tuple[Workload, int]) -> None:
     """No layout that never shards the attended axis sends less."""
     (work, ranks), dsp = case, DSP(across="ulysses")
     assume(dsp.why_not(work, ranks) is None)
+    # Where no single axis is long enough two are sharded at once, which brute force leaves out.
+    assume(all(allowed(sublayer, work, ranks) for sublayer in work.stack))
     layout = dsp.layout(work, ranks)
     least, every = brute_force(work, ranks)
     assert every[layout] <= least * (1 + 1e-12)
