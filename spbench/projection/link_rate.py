@@ -4,8 +4,9 @@ What a byte costs is its time on the wire and what the ends need for it. Only th
 
     1 / rate = 1 / nominal + rest        rest: sockets, copies, waits, as timed
 
-Where less than the wire's time was seen (a bucket lets a small message through at once), the rate
-changes in proportion. Latencies stay.
+Where less than the wire's time was seen, a bucket let the beginning of a small message through at
+once: the time that this saves stays on a slower wire, and on a faster one the rate changes in
+proportion. Latencies stay.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _relinked(name: str, levels: tuple[Level, ...], rate: Constant) -> tuple[Lev
 
 def _faster(curve: Curve, old: float, new: float) -> Curve:
     rates = (
-        timed * new / old if timed >= old else 1 / (1 / new + 1 / timed - 1 / old)
+        timed * new / old if timed >= old and new > old else 1 / (1 / new + 1 / timed - 1 / old)
         for timed in curve.values
     )
     return curve.model_copy(update={"values": tuple(rates)})
