@@ -19,9 +19,8 @@ from spbench.results.capacities import BATCH, SizedWork
 from spbench.results.record import Record
 from spbench.workload.config_names import configs
 
-STRATEGIES = ("dsp", "ulysses")
-"""Curves of DSP's figure, by our names: its Ulysses is not said to be one of our forms."""
-RSA, LENGTH = "rsa", "sequence"
+DSP_PAPER, RSA_PAPER = "dsp.yaml", "rsa.yaml"
+LENGTH = "sequence"
 
 
 @final
@@ -38,8 +37,8 @@ class Published:
 
 @lru_cache(maxsize=2)
 def paper(name: str) -> Mapping[str, Any]:
-    """The facts of the paper ``dsp`` or ``rsa``."""
-    text = (configs() / "published" / "papers" / f"{name}.yaml").read_text(encoding="utf-8")
+    """The facts of the file of a paper."""
+    text = (configs() / "published" / "papers" / name).read_text(encoding="utf-8")
     facts: dict[str, Any] = yaml.safe_load(text)
     return facts
 
@@ -50,15 +49,16 @@ def published_tokens_per_s(record: Record) -> Published | None:
     Samples a second were read off a figure; model and batch are not stated there, and are taken
     to be the smaller model and one sample.
     """
-    facts = paper("dsp")
+    facts = paper(DSP_PAPER)
     figure = facts["figure"]
     is_like_it = record.workload == figure["workload"] and record.mode == "train"
-    if not is_like_it or record.batch != 1 or record.strategy not in STRATEGIES:
+    if not is_like_it or record.batch != 1:
         return None
     axes = axes_of(record.axes)
     for point in figure["points"]:
         of_point = {"time": point["frames"], "space": figure["space"]}
-        if axes == of_point and record.world_size == point["ranks"]:
+        is_same = axes == of_point and record.world_size == point["ranks"]
+        if is_same and record.strategy in figure["strategies"]:
             value = point[record.strategy] * math.prod(axes.values())
             return Published(value=value, source=f"{facts['cite']}, on {figure['hardware']}")
     return None
@@ -67,20 +67,21 @@ def published_tokens_per_s(record: Record) -> Published | None:
 def published_sizes(work: SizedWork) -> Mapping[tuple[str, int], Published]:
     """Largest batches or lengths by strategy and ranks, for memory like the paper's; a ratio is to
     the size of ``over`` on ``over_ranks`` ranks."""
-    facts = paper("rsa")
+    facts = paper(RSA_PAPER)
     memory_gb = facts["setup"]["memory_gb"]
     if not 0.85e9 * memory_gb <= work.budget_bytes <= 2**30 * memory_gb:
         return {}
     source = f"{facts['cite']}, on P100 of {memory_gb} GB"
+    strategy, baseline = facts["setup"]["strategy"], facts["setup"]["over"]
     known: dict[tuple[str, int], Published] = {}
     for each in facts["ratios"]:
         fixed = each.get("batch", facts["setup"]["sequence"])
         if _is_same(work, each["workload"], each["grows"], fixed):
-            over = {"over": "megatron-tp", "over_ranks": each["over"]}
-            known[RSA, each["ranks"]] = Published(value=each["ratio"], source=source, **over)
+            over = {"over": baseline, "over_ranks": each["over"]}
+            known[strategy, each["ranks"]] = Published(value=each["ratio"], source=source, **over)
     alone = facts["linformer"]
     if _is_same(work, alone["workload"], LENGTH, alone["batch"]):
-        known[RSA, alone["ranks"]] = Published(value=alone["tokens"], source=source)
+        known[strategy, alone["ranks"]] = Published(value=alone["tokens"], source=source)
     return known
 
 

@@ -57,10 +57,10 @@ def test_without_kernels_nothing_is_timed() -> None:
     assert time_kernels([], ShareOfGroup(CPU, 2), Observer()) == ([], None)
 
 
-def test_a_small_step_has_a_time_on_each_rank_by_itself() -> None:
+def test_a_small_step_has_a_time_of_one_rank_and_of_a_rank_of_many() -> None:
     asked = GateCheck(workload=find("axes-2d", "verify"), strategy="ulysses")
-    (seconds,) = time_steps([asked], ShareOfGroup(CPU, 2), Observer())
-    assert seconds > 0
+    (alone_s,), (share_s,) = time_steps([asked], ShareOfGroup(CPU, 2), Observer())
+    assert alone_s > 0 and share_s > 0
 
 
 def test_each_kernel_and_a_launch_have_a_time() -> None:
