@@ -81,7 +81,7 @@ def largest(asked: Question) -> int:
     )
 
     def peak(size: int) -> Peak:
-        found = question.foreseen(size)
+        found = question.foreseen("cuda", size)
         if found.held_bytes is None:
             return found
         extra = EXTRAS[asked.without](question.grown(size)) if asked.without else 0.0

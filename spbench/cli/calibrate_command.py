@@ -77,9 +77,10 @@ def command(
 ) -> int:
     """Time kernels and collectives here, and write them down as the cluster NAME.
 
-    Products, attentions, passes over memory, launches, and each collective through the transports
-    that strategies use, by size, on each number of ranks: 'project' and 'recommend' then speak of
-    this machine. It takes about a minute, on an otherwise idle machine.
+    Products, attentions, passes over memory, launches, small steps, and each collective through
+    the transports that strategies use, by size, on each number of ranks: 'project' and 'recommend'
+    then speak of this machine. It takes about a minute for each number of ranks, longer over slow
+    links, on an otherwise idle machine.
 
     On several nodes, each of which runs this command, collectives go over their network.
     With --import nothing is timed: NAME is the cluster --onto with the links that logs of

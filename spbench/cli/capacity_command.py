@@ -16,7 +16,7 @@ from spbench.launch.launcher import Deadlines
 from spbench.projection.capacity_table import rows_of, show_capacities
 from spbench.report.live_line import loading_torch, watched
 from spbench.report.tables import print_json
-from spbench.results.capacities import BATCH, FILE, write_capacities
+from spbench.results.capacities import BATCH, FILE, read_capacities, write_capacities
 from spbench.results.environment import cpu_name
 from spbench.sweep.devices import choose_device, visible_gpus, why_not_here
 from spbench.text import quoted
@@ -107,18 +107,18 @@ def command(
         deadlines = Deadlines(launch_s=timeout, hang_s=hang_after)
         sizes = memory_question.tried(asked, budget, on, deadlines)
     else:
-        sizes = memory_question.foreseen(asked, budget)
+        sizes = memory_question.foreseen(asked, budget, "cpu" if device == "cpu" else "cuda")
     found = list(watched(sizes, [each.label for each in asked], "sizes"))
     rows = rows_of(found, work, budget, _tried_on(on) if measure else None)
-    if out is not None:
-        write_capacities(rows, out)
-        drawn = quoted("spbench", "plot", out, "--kind", "capacity")
-        click.echo(f"sizes in {out / FILE}; see them with: {drawn}", err=True)
     if as_json:
         print_json(rows)
     else:
         left = f"by dry runs, {100 * reserve:g} % of its memory left free"
         show_capacities(found, budget, "as ranks of this machine tried" if measure else left)
+    if out is not None:
+        write_capacities(rows, out)
+        drawn = quoted("spbench", "plot", out, "--kind", "capacity")
+        click.echo(f"sizes in {out / FILE}; see them with: {drawn}", err=True)
     return DONE if any(each.largest is not None for each in found) else SOME_FAILED
 
 
@@ -132,6 +132,8 @@ def _refuse(
     """Raises Failure for an unknown axis, ranks that cannot be asked about, and a bad --out."""
     if out is not None and out.exists() and not out.is_dir():
         raise Failure(f"--out {out} is a file; name a folder that may be new")
+    if out is not None:
+        read_capacities(out)  # a damaged file is told before hours of trials
     for axis in grows[1:]:
         if axis not in work.axes:
             raise Failure(f"--axis {axis}: {work.name} has the axes {', '.join(work.axes)}")

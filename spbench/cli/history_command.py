@@ -16,7 +16,8 @@ from spbench.cli.help_page import HelpPage
 from spbench.errors import UNFIT, Failure
 from spbench.report.history_table import show_histories
 from spbench.report.tables import print_json
-from spbench.results.find_run import RESULTS, select_rows
+from spbench.results.chosen_rows import select_rows
+from spbench.results.find_run import RESULTS
 from spbench.results.kept_history import kept_rows
 
 

@@ -175,7 +175,7 @@ filter_options = together(
     ),
     click.option("-g", "--gpus", metavar="N[,N...]", help="Only these numbers of ranks."),
 )
-"""Flags that choose rows of runs, as ``find_run.select_rows`` takes them."""
+"""Flags that choose rows of runs, as ``chosen_rows.select_rows`` takes them."""
 baselines_option = click.option(
     "--baselines",
     type=click.Path(path_type=Path, file_okay=False),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,13 +15,12 @@ from spbench.cli.help_page import HelpPage
 from spbench.errors import UNFIT, Failure
 from spbench.report.tables import print_paths
 from spbench.results.capacities import has_capacities
+from spbench.results.chosen_rows import Chosen, capacities_beside, chosen_capacities, select_rows
 from spbench.results.drawn_beside import drawn_beside
-from spbench.results.find_run import RESULTS, find_run, read_latest, reference_of, select_rows
+from spbench.results.find_run import RESULTS, RUNS, find_run, read_latest, reference_of
 from spbench.results.run_json import folder_of_run
 
 if TYPE_CHECKING:
-    import pandas
-
     from spbench.report.plots.plots import Page
     from spbench.report.plots.points import Asked
 
@@ -102,48 +101,39 @@ def command(
     print_paths(files, as_json=as_json)
 
 
-Rows = tuple[Sequence[str], Sequence[str], Sequence[str]]
-"""Workloads, strategies and ranks that are drawn; all where none is named."""
-
-
 def _has_capacities_alone(run: Path, wanted: Sequence[str]) -> bool:
     """Whether nothing else is asked for, or nothing else is there. Raises Failure where
     capacities are asked for and there are none."""
     folder = folder_of_run(run)
-    if wanted == CAPACITY and not has_capacities(folder):
+    if {*CAPACITY} & {*wanted} and not has_capacities(folder):
         raise Failure(
             f"{folder} holds no capacities; find them with: "
             f"spbench capacity WORKLOAD --gpus 1,2,4,8 --out {folder}"
         )
-    no_rows = folder.is_dir() and not (folder / "runs.csv").exists()
+    no_rows = folder.is_dir() and not (folder / RUNS).exists()
     return wanted == CAPACITY or (has_capacities(folder) and no_rows and not wanted)
 
 
-def _of_rows(run: Path, rows: Rows, page: int, wanted: Sequence[str], asked: Asked | None) -> Page:
+def _of_rows(
+    run: Path, rows: Chosen, page: int, wanted: Sequence[str], asked: Asked | None
+) -> Page:
     """The figures of launches, and of capacities beside them."""
     from spbench.analysis.compare_strategies import compare_strategies
     from spbench.report.plots.plots import page_of
 
     frame = select_rows(read_latest(run), *rows)
     lines = compare_strategies(frame, reference_of(run, frame))
-    capacities = None
-    with contextlib.suppress(Failure):
-        capacities = _capacities(run, rows)
-    return page_of(lines, frame, folder_of_run(run), page, wanted, asked, capacities)
+    capacities, unread = capacities_beside(run, rows)
+    if {*CAPACITY} & {*wanted}:
+        capacities = chosen_capacities(run, rows)
+    drawn = page_of(lines, frame, folder_of_run(run), page, wanted, asked, capacities)
+    return replace(drawn, remarks=[*drawn.remarks, *unread])
 
 
-def _of_capacities(run: Path, rows: Rows, page: int) -> Page:
+def _of_capacities(run: Path, rows: Chosen, page: int) -> Page:
     from spbench.report.plots.plots import capacity_page
 
-    return capacity_page(_capacities(run, rows), page)
-
-
-def _capacities(run: Path, rows: Rows) -> pandas.DataFrame:
-    """The chosen lines of capacity.csv. Raises Failure where there are none."""
-    from spbench.results.capacities import read_capacities
-
-    table = read_capacities(folder_of_run(run)).rename(columns={"ranks": "world_size"})
-    return select_rows(table, *rows).rename(columns={"world_size": "ranks"})
+    return capacity_page(chosen_capacities(run, rows), page)
 
 
 def _endings(formats: str) -> list[str]:

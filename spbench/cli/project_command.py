@@ -11,28 +11,21 @@ import click
 
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
+from spbench.cli.project_against import PACKAGED, print_against
 from spbench.cli.projection_options import link_rate_option, share_option
 from spbench.cli.selection import choose_workload, rank_counts, settings_of
 from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.report.live_line import DRY_RUNS, loading_torch, watched
-from spbench.report.projection_table import (
-    print_csv,
-    show_errors,
-    show_projections,
-    show_scores,
-)
+from spbench.report.projection_table import print_csv, show_projections
 from spbench.report.tables import print_json
-from spbench.results.find_run import find_run
 from spbench.sweep.output_folder import output_folder
 from spbench.text import quoted
 
 if TYPE_CHECKING:
     from spbench.projection.cost import Mode
+    from spbench.projection.hardware import Cluster
     from spbench.projection.project import Projection
     from spbench.workload.workload import Workload
-
-PACKAGED = "packaged"
-"""Value of --against that stands for the packaged measurements."""
 
 
 @click.command("project", cls=HelpPage)
@@ -99,7 +92,7 @@ def command(
     """
     if against is not None:
         is_beside = bool(workload or out or share)
-        return _against(against, cluster, link_rate, is_beside=is_beside, as_json=as_json)
+        return print_against(against, cluster, link_rate, is_beside=is_beside, as_json=as_json)
     if workload is None or cluster is None or gpus is None:
         raise Failure(
             "name a workload, a cluster and numbers of ranks, as in "
@@ -107,25 +100,14 @@ def command(
         )
     sizes = [choose_workload(workload, [*settings, *more]) for more in settings_of(lengths)]
     ranks, names = rank_counts(gpus), options.strategies_of(strategies)
+    if share is not None and (compiled or kernel):
+        raise Failure("--share measured kernels as they ran; leave out --compiled and --kernel")
     with loading_torch():
         from spbench.projection.cost import Mode
         from spbench.projection.link_rate import cluster_at
-        from spbench.projection.project import project, which_are_measured, works
-        from spbench.projection.shares import read_shares
-    if share is not None and (compiled or kernel):
-        raise Failure("--share measured kernels as they ran; leave out --compiled and --kernel")
-    mode = Mode(compiled=compiled, attention_kernel=kernel)
-    on = cluster_at(cluster, link_rate)
-    shares = read_shares(share, on)
-    work_of = works(on, with_memory=True)
-    cases = (
-        case for size in sizes for case in project(size, on, names, ranks, mode, work_of, shares)
-    )
-    each = [f"{name} on {count}" for _ in sizes for count in ranks for name in names]
-    projected = list(watched(cases, each, DRY_RUNS))
-    if share is not None:
-        asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
-        click.echo(which_are_measured(projected, shares, asked), err=True)
+    mode, on = Mode(compiled=compiled, attention_kernel=kernel), cluster_at(cluster, link_rate)
+    asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
+    projected = _projected(sizes, on, names, ranks, mode, share, asked)
     if out is not None:
         _write(projected, output_folder(out, sizes[0].name), mode)
     if as_json or as_csv:
@@ -133,6 +115,33 @@ def command(
     else:
         _show(projected, sizes, on.name)
     return DONE if any(each.cost is not None for each in projected) else SOME_FAILED
+
+
+def _projected(
+    sizes: Sequence[Workload],
+    cluster: Cluster,
+    strategies: Sequence[str],
+    ranks: Sequence[int],
+    mode: Mode,
+    share: Path | None,
+    asked: Sequence[str],
+) -> list[Projection]:
+    """Every case of every size; with a share it says on stderr whose computation is measured.
+    ``asked``: words that name the workload."""
+    from spbench.projection.project import project, which_are_measured, works
+    from spbench.projection.shares import read_shares
+
+    shares, work_of = read_shares(share, cluster), works(cluster, with_memory=True)
+    cases = (
+        case
+        for size in sizes
+        for case in project(size, cluster, strategies, ranks, mode, work_of, shares)
+    )
+    each = [f"{name} on {count}" for _ in sizes for count in ranks for name in strategies]
+    projected = list(watched(cases, each, DRY_RUNS))
+    if share is not None:
+        click.echo(which_are_measured(projected, shares, asked), err=True)
+    return projected
 
 
 def _show(projected: Sequence[Projection], sizes: Sequence[Workload], cluster: str) -> None:
@@ -149,48 +158,3 @@ def _write(projected: Sequence[Projection], folder: Path, mode: Mode) -> None:
 
     write_rows(projected, folder, mode, sys.argv)
     click.echo(f"rows in {folder}; see them with: {quoted('spbench', 'plot', folder)}", err=True)
-
-
-def _against(
-    place: str, cluster: str | None, link_rate: str | None, *, is_beside: bool, as_json: bool
-) -> int:
-    """Prints measurements beside their projection: published ones, or with a cluster a run's.
-
-    ``is_beside``: whether flags were given that choose what to project.
-    """
-    if place != PACKAGED and cluster and not is_beside:
-        return _against_run(Path(place), cluster, link_rate, as_json=as_json)
-    if cluster or is_beside:
-        raise Failure(
-            "--against names workloads and clusters itself; leave those, --out and --share. "
-            "Only a run's folder needs the --cluster that its machine was calibrated as"
-        )
-    from spbench.projection.published import default_folder, read
-
-    points = read(default_folder() if place == PACKAGED else Path(place))
-    with loading_torch():
-        from spbench.projection.against import score
-        from spbench.projection.project import works
-        from spbench.projection.score import summary
-    work_of = works()
-    groups = [score(point, work_of) for point in points]
-    total = summary(groups)
-    if as_json:
-        print_json({"groups": [group.data for group in groups], **total})
-    else:
-        show_scores([group.data for group in groups], total)
-    return DONE
-
-
-def _against_run(run: Path, cluster: str, link_rate: str | None, *, as_json: bool) -> int:
-    """Prints measured steps of a run beside their projection to the cluster."""
-    with loading_torch():
-        from spbench.projection.link_rate import cluster_at
-        from spbench.projection.own_run import beside, judged, measured
-    cases = beside(measured(find_run(run)), cluster_at(cluster, link_rate))
-    rows, total = [each.data for each in cases], judged(cases)
-    if as_json:
-        print_json({"cases": rows, **total})
-    else:
-        show_errors(rows, total)
-    return DONE

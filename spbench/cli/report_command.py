@@ -12,8 +12,9 @@ from spbench.cli.drawing_options import drawing_options
 from spbench.cli.help_page import HelpPage
 from spbench.errors import UNFIT, Failure
 from spbench.report.tables import print_paths
+from spbench.results.chosen_rows import capacities_beside, select_rows
 from spbench.results.drawn_beside import drawn_beside
-from spbench.results.find_run import RESULTS, find_run, read_latest, select_rows
+from spbench.results.find_run import RESULTS, find_run, read_latest
 
 ENDINGS = (".html", ".htm")
 
@@ -48,13 +49,16 @@ def command(
     if out is not None and out.suffix.lower() not in ENDINGS:
         raise Failure(f"--out {out}: the report is HTML; name a file that ends in {ENDINGS[0]}")
     whole = read_latest(path)
-    frame = select_rows(whole, workloads, strategies, [gpus] if gpus else [])
+    chosen = workloads, strategies, [gpus] if gpus else []
+    frame, (capacities, unread) = select_rows(whole, *chosen), capacities_beside(path, chosen)
     from spbench.report.page.of_run import page_of_run
     from spbench.report.page.run_page import html_of
 
+    for remark in unread:
+        click.echo(remark, err=True)
     file = out or drawn_beside(path, "report.html", baselines)
     try:
-        text = html_of(page_of_run(path, whole, frame, page))
+        text = html_of(page_of_run(path, whole, frame, capacities, page))
     except ValueError as error:
         raise Failure(str(error)) from None
     try:

@@ -20,7 +20,7 @@ from spbench.doctor.cgroup import allowed
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster as Node
 from spbench.launch.local import LocalLauncher, read_results
-from spbench.projection.calibration_fit import device, in_steps
+from spbench.projection.calibration_fit import constant, device, in_steps
 from spbench.projection.calibration_plan import plan
 from spbench.projection.calibration_times import Timed
 from spbench.projection.constants import Constant
@@ -74,7 +74,7 @@ def calibrate(
         levels=most.levels,
         on_ranks=tuple(fewer),
         link="network" if node else "nvlink" if on == "cuda" else "memory",
-        call_us=call,
+        call_us=most.call_us or constant(1e6 * timed[most.ranks].launch_s),
         sources={"calibrate": "median times of this machine"},
     )
 
@@ -106,7 +106,8 @@ def _launch(
 ) -> Timed:
     planned = plan(count, on, workloads)
     what = (
-        f"{counted(len(planned.kernels), 'kernel')}, {counted(len(planned.transfers), 'transfer')}"
+        f"{counted(len(planned.kernels), 'kernel')}, "
+        f"{counted(len(planned.transfers), 'transfer')}, {counted(len(planned.steps), 'step')}"
     )
     click.echo(f"{counted(count, 'rank')} time {what}", err=True)
     job = Job(

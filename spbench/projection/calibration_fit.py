@@ -10,12 +10,14 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from spbench.projection.calibration_times import Timed
 from spbench.projection.constants import Constant, Curve
 from spbench.projection.device import AttentionRates, Device, Products
 from spbench.projection.kernel_cost import DeviceRates
+from spbench.projection.message_cost import host_calls
 from spbench.projection.timed_kernels import label_of, name_of, operations
 from spbench.projection.trace import work
 from spbench.strategies.registry import in_mesh
@@ -73,13 +75,22 @@ def in_steps(found: Device, timed: Timed) -> tuple[Device, Constant]:
             done = work(step.workload, strategy, ranks, 0, device="cpu")
             rates = DeviceRates(device=found, dtype=done.dtype)
             kernels_s = sum(n * rates.cost(kernel).seconds for kernel, n in done.kernels.items())
-            terms = kernels_s, done.launches, sum(done.messages.values())
-            rows.append([term / took_s for term in terms])
-    fitted, _ = nnls(np.array(rows), np.ones(len(rows)))
-    in_step, launch_s, call_s = fitted * timed.slowest
+            calls = sum(host_calls(message.op) * n for message, n in done.messages.items())
+            rows.append([term / took_s for term in (kernels_s, done.launches, calls)])
+    in_step, launch_s, call_s = timed.slowest * _least_squares(np.array(rows))
     launch = constant(1e6 * launch_s, spread=1.2)
     own = {"launch_us": launch, "compiled_launch_us": launch, "in_step": constant(in_step)}
     return found.model_copy(update=own), constant(1e6 * call_s, spread=1.2)
+
+
+def _least_squares(terms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Factors at or above 0 whose sum of terms is nearest to 1 in each row. Where the first term's
+    would be 0, it is 1: rows cannot tell the terms apart, and kernels do take their time."""
+    fitted, _ = nnls(terms, np.ones(len(terms)))
+    if fitted[0]:
+        return fitted
+    rest, _ = nnls(terms[:, 1:], np.maximum(1 - terms[:, 0], 0))
+    return np.array([1.0, *rest])
 
 
 def timed_us(timed: Timed) -> dict[Dtype, dict[str, float]]:

@@ -31,7 +31,7 @@ ALIKE = 1.3
 TINY = 4
 """Positions along each axis of a step that is little but launches."""
 MOST_FLOPS = 4e10
-"""Larger kernels are left out on a CPU, where one would take a second."""
+"""Larger kernels and steps are left out on a CPU, where one would take a second."""
 PASSES = tuple(4**i for i in range(5, 13))
 """Elements of passes over memory: 1,024 to 16 Mi."""
 BETWEEN = TimedKernel(kind="gemm", shape=[1, 256, 512, 256], dtype="float32")
@@ -49,7 +49,7 @@ class CalibrationPlan(Frozen):
     kernels: list[TimedKernel]
     transfers: list[TimedTransfer]
     steps: list[GateCheck] = Field(default_factory=list)
-    """Small steps without messages."""
+    """Steps of a few positions and of one block, without messages."""
 
 
 def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> CalibrationPlan:
@@ -70,17 +70,22 @@ def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> Calibrat
     sizes = SENT_BYTES if ranks > 1 else ()
     between = BETWEEN if on == "cpu" else None
     transfers = [_transfer(op, sent, ranks, between) for op in OPS for sent in sizes]
-    steps = [
-        GateCheck(workload=small, strategy=name)
-        for small in (*map(tiny, chosen), *map(shallow, chosen))
-        for name in [*_able(small, ranks)][:1]  # launches cost the same under any
-    ]
     return CalibrationPlan(
         ranks=ranks,
         kernels=[*distinct(kernels), *passes],
         transfers=transfers,
-        steps=steps if on == "cpu" else [],
+        steps=list(_steps(chosen, ranks)) if on == "cpu" else [],
     )
+
+
+def _steps(workloads: Sequence[Workload], ranks: int) -> Iterable[GateCheck]:
+    """A step of each size under the first strategy that can run it, but for those that would take
+    seconds: every rank also does one all by itself."""
+    for small in (*map(tiny, workloads), *map(shallow, workloads)):
+        for name, strategy in [*_able(small, ranks).items()][:1]:
+            kernels = work(small, strategy, 1, 0, device="cpu").kernels
+            if sum(kernel.flops * times for kernel, times in kernels.items()) <= MOST_FLOPS:
+                yield GateCheck(workload=small, strategy=name)
 
 
 def _kernels(workload: Workload, ranks: int) -> Iterable[TimedKernel]:

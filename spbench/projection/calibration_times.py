@@ -19,7 +19,7 @@ COMPARABLE = 5.0
 @final
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """A plan and what the slowest rank took for each of its parts."""
+    """A plan, and one time of all ranks for each of its parts."""
 
     plan: CalibrationPlan
     kernels_s: Sequence[float]
@@ -36,8 +36,9 @@ class Timed:
 
     @classmethod
     def of(cls, plan: CalibrationPlan, by_rank: Sequence[LinkTimes]) -> Timed:
-        """All ranks' times: the mean over ranks of kernels, which they compute side by side, and of
-        transfers beside kernels, which hold the wait for the slowest; of others the slowest's."""
+        """All ranks' times: the mean over ranks of kernels and steps, which they compute side by
+        side; of transfers what they add to the slowest rank's kernel, or where they follow each
+        other the slowest rank's time."""
         transfers = list(zip(*(times.timings for times in by_rank), strict=True))
         return cls(
             plan=plan,
@@ -62,9 +63,19 @@ def _means(by_rank: Iterable[Sequence[float]]) -> list[float]:
 
 
 def _transfer_s(of_ranks: Sequence[LinkTiming]) -> float:
-    medians = [statistics.median(each.ms) for each in of_ranks]
-    beside = all(each.kernel_ms for each in of_ranks)
-    return max(statistics.fmean(medians) if beside else max(medians), LEAST_MS) / 1e3
+    if all(each.kernel_ms for each in of_ranks):
+        took_ms = statistics.median(_added_ms(of_ranks))
+    else:
+        took_ms = max(statistics.median(each.ms) for each in of_ranks)
+    return max(took_ms, LEAST_MS) / 1e3
+
+
+def _added_ms(of_ranks: Sequence[LinkTiming]) -> Iterable[float]:
+    """What a transfer adds to the slowest rank's kernel, round by round."""
+    kernels = list(zip(*(each.kernel_ms for each in of_ranks), strict=True))
+    added = zip(*(each.ms for each in of_ranks), strict=True)
+    for kernel_ms, ms in zip(kernels, added, strict=True):
+        yield statistics.fmean(kernel_ms) + statistics.fmean(ms) - max(kernel_ms)
 
 
 def _hidden(of_ranks: Sequence[LinkTiming]) -> float | None:
@@ -81,7 +92,8 @@ def _hidden(of_ranks: Sequence[LinkTiming]) -> float | None:
 
 
 def _slowest(transfers: Iterable[Sequence[LinkTiming]]) -> float:
-    """The mean over all rounds of kernels between transfers."""
+    """The slowest rank's time over the mean of the ranks', of kernels between transfers: the mean
+    over all rounds."""
     rounds = (
         each
         for of_ranks in transfers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -12,7 +11,7 @@ from spbench.projection.capacity import Capacity
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer
 from spbench.results.capacities import BATCH, COLUMNS
-from spbench.results.case_columns import columns_of_case
+from spbench.results.case_columns import axes_text, columns_of_case
 from spbench.results.environment import git_state, package_version
 from spbench.text import counted
 from spbench.workload.case import Case
@@ -38,9 +37,8 @@ def rows_of(
         if row["grows"] == BATCH:
             row["batch"] = None
         else:
-            row["axes"] = re.sub(
-                rf"(^|x){re.escape(row['grows'])}=\d+", "", row["axes"]
-            ).removeprefix("x")
+            fixed = {axis: n for axis, n in workload.axes.items() if axis != row["grows"]}
+            row["axes"] = axes_text(fixed)
     return [{name: row[name] for name in COLUMNS} for row in rows]
 
 

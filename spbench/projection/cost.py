@@ -21,7 +21,7 @@ from spbench.projection.constants import Constant
 from spbench.projection.hardware import Cluster
 from spbench.projection.interval import BEYOND, HOST, OVERLAP, Cost, Hideable, Step, Sums
 from spbench.projection.kernel_cost import DeviceRates
-from spbench.projection.message_cost import message_cost
+from spbench.projection.message_cost import host_calls, message_cost
 from spbench.projection.work import Work
 from spbench.workload.mesh import Mesh
 
@@ -33,8 +33,6 @@ AROUND_SHARE = Constant(
 FUSED_LAUNCHES, FUSED_BYTES = 0.35, 0.5
 """Left of elementwise launches and of the bytes that they move in a compiled model: kernels
 between two products become one, which reads its input and writes its result once."""
-SHIFT_CALLS = 2
-"""Host calls of a shift: a send and a receive."""
 
 
 @final
@@ -77,7 +75,7 @@ def cost(
     )
     sums = Sums()
     backward_s = _add_kernels(sums, work, rates, mode)
-    messages, gradients_s = _add_messages(sums, work, cluster, rates, mode)
+    messages = _add_messages(sums, work, cluster, rates, mode)
     beyond = mode.beyond
     if share is not None:
         sums.measured(share)
@@ -86,7 +84,7 @@ def cost(
     step = Step(
         sums=sums,
         messages=messages,
-        gradients_s=min(gradients_s, backward_s),
+        backward_s=backward_s,
         is_gpu=cluster.device.kind == "gpu",
     )
     return step.cost(mode.repeats, mode.fixed_s, mode.fixed_spread)
@@ -112,27 +110,22 @@ def _add_kernels(sums: Sums, work: Work, rates: DeviceRates, mode: Mode) -> floa
 
 def _add_messages(
     sums: Sums, work: Work, cluster: Cluster, rates: DeviceRates, mode: Mode
-) -> tuple[list[Hideable], float]:
-    """Adds the links' and the host's time of all messages; returns them with what can hide them,
-    and the seconds of the sums of gradients but for the last."""
+) -> list[Hideable]:
+    """Adds the links' and the host's time of all messages; returns them with what can hide them."""
     mesh, own = Mesh((*mode.outer, *work.mesh)), [name for name, _ in work.mesh]
-    messages, gradients_s, last_s = [], 0.0, 0.0
+    messages = []
     for message, times in work.messages.items():
         sent = replace(message, sent_bytes=round(message.sent_bytes * mode.payload))
         priced = message_cost(sent, mesh, cluster, own)
         term = f"{message.op} {message.axis}"
         place = sums.add(term, priced.seconds * times, priced.constant)
         calls = times * (mode.calls if message.op in ("all_to_all", "p2p") else 1.0)
-        calls *= SHIFT_CALLS if message.op == "p2p" else 1
+        calls *= host_calls(message.op)
         sums.add(HOST, calls * cluster.call_us.value / 1e6, cluster.call_us)
         behind = [rates.cost(kernel) for kernel in message.behind]
         hides = tuple((sums.add("", 0.0, each.constant), each.seconds) for each in behind)
         if message.op == "all_to_all" and not hides:
             hides = ((place, priced.seconds * mode.hidden_exchange),)
-        overlap = OVERLAP if priced.hidden is None else priced.hidden
-        if message.phase == "gradients":
-            last_s = priced.seconds * overlap / OVERLAP
-            gradients_s += times * last_s
         messages.append(
             Hideable(
                 term=term,
@@ -140,7 +133,8 @@ def _add_messages(
                 seconds=priced.seconds,
                 behind=hides,
                 times=times,
-                overlap=overlap,
+                overlap=OVERLAP if priced.hidden is None else priced.hidden,
+                behind_backward=message.phase == "gradients" and not message.is_last,
             )
         )
-    return messages, gradients_s - last_s
+    return messages

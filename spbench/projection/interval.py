@@ -93,6 +93,12 @@ class Hideable:
     times: int
     overlap: float = OVERLAP
     """Part that is hidden, in the middle, of what those kernels can hide."""
+    behind_backward: bool = False
+    """Whether the rest of backward may hide it: a sum of gradients that does not leave last."""
+
+    def part(self, share: Draws | float) -> Draws | float:
+        """What is hidden of what can be, where in the middle ``share`` is ``OVERLAP``."""
+        return np.minimum(share * (self.overlap / OVERLAP), 1.0)
 
 
 @final
@@ -102,8 +108,8 @@ class Step:
 
     sums: Sums
     messages: Sequence[Hideable]
-    gradients_s: float
-    """Seconds of the sum of gradients that backward can hide."""
+    backward_s: float
+    """Seconds of backward's kernels, which can hide sums of gradients."""
     is_gpu: bool
     """Whether the device computes behind the host's back."""
 
@@ -115,11 +121,20 @@ class Step:
         terms = {each.term for each in self.messages}
         sent = sum((sums.total(term, factors) for term in terms), none)
         hidden = sum(self.hidden(factors, share).values(), none)
-        exposed = np.maximum(sent - hidden - share * self.gradients_s, 0.0)
+        exposed = np.maximum(sent - hidden - self.behind_backward(share), 0.0)
         host = sums.total(HOST, factors)
         busy = compute + exposed
         step = np.maximum(busy, host) if self.is_gpu else busy + host
         return step * sums.total(BEYOND, factors)
+
+    def behind_backward(self, share: Draws | float) -> Draws | float:
+        """Seconds of sums of gradients that backward hides."""
+        sums = [each for each in self.messages if each.behind_backward]
+        whole_s = sum(each.seconds * each.times for each in sums)
+        if not whole_s:
+            return 0.0
+        can = min(1.0, self.backward_s / whole_s)
+        return sum((can * each.seconds * each.times * each.part(share) for each in sums), 0.0)
 
     def hidden(self, factors: Draws, share: Draws | float) -> dict[str, Draws]:
         """Seconds of each collective that kernels behind it hide."""
@@ -127,8 +142,7 @@ class Step:
         for each in self.messages:
             own = each.seconds * factors[:, each.place]
             can = sum((s * factors[:, at] for at, s in each.behind), np.zeros(len(factors)))
-            part = np.minimum(share * (each.overlap / OVERLAP), 1.0)
-            hidden[each.term] = hidden[each.term] + each.times * part * np.minimum(own, can)
+            hidden[each.term] += each.times * each.part(share) * np.minimum(own, can)
         return hidden
 
     def cost(self, repeats: float, fixed_s: float, fixed_spread: float) -> Cost:

@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from spbench.comm.gradient_buckets import BUCKET_BYTES
 from spbench.model.transformer import Block
 from spbench.projection.prepared import prepared
-from spbench.projection.storage_log import Level, StorageLog, Stretch, rounded
+from spbench.projection.storage_log import Level, StorageLog, Stretch
 from spbench.projection.work import Memory
 from spbench.strategies.base import Strategy
 from spbench.strategies.courses import courses
+from spbench.worker.memory import rounded
 from spbench.worker.step import Step
 from spbench.workload.case import Device
 from spbench.workload.workload import Workload

@@ -65,13 +65,14 @@ class MemoryQuestion:
         why_not = self.why_not(grown)
         return held_bytes(grown) if why_not is None else Peak(held_bytes=None, why_not=why_not)
 
-    def foreseen(self, size: int) -> Peak:
-        """By a dry run of the busiest rank."""
+    def foreseen(self, device: Device, size: int) -> Peak:
+        """By a dry run of the busiest rank on such a device."""
 
         def held(grown: Workload) -> Peak:
-            memory = work(grown, load(self.strategy), self.ranks, with_memory=True).memory
-            assert memory is not None
-            return Peak(held_bytes=memory.peak)
+            strategy = load(self.strategy)
+            done = work(grown, strategy, self.ranks, with_memory=True, device=device)
+            assert done.memory is not None
+            return Peak(held_bytes=done.memory.peak)
 
         return self.answer(size, held)
 
@@ -123,9 +124,11 @@ def questions(
     ]
 
 
-def foreseen(asked: Sequence[MemoryQuestion], budget_bytes: float) -> Iterator[Capacity]:
+def foreseen(
+    asked: Sequence[MemoryQuestion], budget_bytes: float, device: Device
+) -> Iterator[Capacity]:
     """Capacities by dry runs."""
-    return (_capacity(each, each.foreseen, budget_bytes) for each in asked)
+    return (_capacity(each, partial(each.foreseen, device), budget_bytes) for each in asked)
 
 
 def tried(

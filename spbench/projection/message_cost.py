@@ -36,6 +36,11 @@ class MessageCost:
     """Part that kernels behind it hide of what they could, where that was timed."""
 
 
+def host_calls(op: Op) -> int:
+    """Calls of the host for one collective: a shift is a send and a receive."""
+    return 2 if op == "p2p" else 1
+
+
 def message_cost(message: Message, mesh: Mesh, cluster: Cluster, own: Sequence[str]) -> MessageCost:
     """Seconds of one collective; over all axes of its strategy, ``own``, if it names none of them.
 

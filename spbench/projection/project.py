@@ -16,6 +16,7 @@ from spbench.projection.interval import Cost
 from spbench.projection.shares import NONE, Shares
 from spbench.projection.trace import work
 from spbench.projection.work import Work
+from spbench.results.case_columns import axes_text
 from spbench.strategies.registry import load
 from spbench.text import quoted
 from spbench.workload.workload import Workload
@@ -57,7 +58,7 @@ class Projection:
             "kind": KIND,
             "cluster": self.cluster.name,
             "workload": self.workload.name,
-            "axes": "x".join(f"{name}={length}" for name, length in self.workload.axes.items()),
+            "axes": axes_text(self.workload.axes),
             "batch": self.workload.batch,
             "strategy": self.strategy,
             "world_size": self.ranks,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from spbench.projection.dataless import Dataless, Known
 from spbench.projection.workspace import workspace_bytes
-from spbench.worker.memory import ROUND_BYTES
+from spbench.worker.memory import rounded
 from spbench.workload.case import Device
 from spbench.workload.traffic import Kind, Phase
 
@@ -142,8 +142,3 @@ class StorageLog(Dataless):
             found[name] = Stretch(start, peak)
             name, start, peak, most = event, Level(now), Level(now), sum(now.values())
         return found
-
-
-def rounded(size: int) -> int:
-    """Bytes as the CUDA allocator gives them out."""
-    return -(-size // ROUND_BYTES) * ROUND_BYTES

@@ -130,12 +130,24 @@ def _gradients(weights: list[nn.Parameter], mesh: Mesh, holds_whole: bool) -> Co
     """The copy that packs each bucket, and its sum over the ranks."""
     summed = Counted(Counter(), Counter())
     over = partial(summed_over, mesh=mesh, holds_whole=holds_whole)
-    for axes, parameters in fill_buckets(weights, over):
+    buckets = fill_buckets(weights, over)
+    # Backward reaches parameters in reverse; a bucket leaves after all that were opened before it.
+    reached = {parameter: place for place, parameter in enumerate(reversed(weights))}
+    last = max((reached[each] for bucket in buckets for each in bucket.parameters), default=0)
+    ready = 0
+    for axes, parameters in buckets:
+        ready = max(ready, *(reached[each] for each in parameters))
         size = sum(each.nbytes for each in parameters)
         summed.kernels[_pass(2 * size)] += 1
         if sent := all_reduce_bytes(size, mesh.only(*axes).size):
             total, axis = as_bytes(sent), ALL if axes == mesh.names else "+".join(axes)
-            message = Message(op="all_reduce", phase="gradients", axis=axis, sent_bytes=total)
+            message = Message(
+                op="all_reduce",
+                phase="gradients",
+                axis=axis,
+                sent_bytes=total,
+                is_last=ready == last,
+            )
             summed.messages[message] += 1
     return summed
 

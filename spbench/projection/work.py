@@ -52,6 +52,8 @@ class Message:
     behind: tuple[Kernel, ...] = ()
     """Kernels that are launched between its start and the wait for it: they may hide it. None for
     ``gradients``, which travel on a group of their own beside the rest of backward."""
+    is_last: bool = False
+    """Whether it is a sum of gradients that leaves when backward is over: nothing hides it."""
 
 
 @final

@@ -128,11 +128,11 @@ def watched(items: Iterable[T], names: Sequence[str], what: str) -> Iterator[T]:
     done = BarColumn(bar_width=24), TextColumn("{task.completed}/{task.total}")
     columns = TextColumn("{task.description}"), *done, TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True) as progress:
-        task, arriving = progress.add_task("", total=len(names)), iter(items)
-        for name in names:
-            progress.update(task, description=f"{what}: {name}")
-            yield next(arriving)
-            progress.advance(task)
+        task = progress.add_task(f"{what}: {names[0]}", total=len(names))
+        for number, item in enumerate(items, start=1):
+            name = names[min(number, len(names) - 1)]
+            progress.update(task, advance=1, description=f"{what}: {name}")
+            yield item
 
 
 @contextmanager

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from spbench.workload.case import Case
+
+
+def axes_text(axes: Mapping[str, int]) -> str:
+    """Lengths as a row has them: time=8xspace=512."""
+    return "x".join(f"{name}={length}" for name, length in axes.items())
 
 
 def columns_of_case(case: Case) -> dict[str, Any]:
@@ -17,7 +23,7 @@ def columns_of_case(case: Case) -> dict[str, Any]:
         "tokens": work.tokens,
         "hidden": work.hidden,
         "heads": work.heads,
-        "axes": "x".join(f"{name}={length}" for name, length in work.axes.items()),
+        "axes": axes_text(work.axes),
         "batch": work.batch,
         "dtype": work.dtype,
         "mode": work.mode,

@@ -6,7 +6,6 @@ Functions import what needs pandas: a run imports this file before its ranks sta
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,10 +22,9 @@ if TYPE_CHECKING:
     import pandas
 
 RESULTS = Path("results")
+RUNS = "runs.csv"
 SHOWN = 3
 """Runs that a message names."""
-MOST_OFFERED = 8
-"""Values of a column that a message names."""
 
 
 def find_run(named: Path | None, baselines: Path = BASELINES) -> Path:
@@ -147,54 +145,12 @@ def read_latest(run: Path) -> pandas.DataFrame:
     try:
         frame = read_runs(run)
     except ResultsError as error:
-        if has_capacities(run):
-            raise Failure(f"{run} holds capacities alone; draw them: spbench plot {run}") from None
+        if has_capacities(run) and not (run / RUNS).exists():
+            drawn = quoted("spbench", "plot", run)
+            raise Failure(f"{run} holds capacities alone; draw them: {drawn}") from None
         raise Failure(str(error)) from None
     for remark in frame.attrs["remarks"]:
         click.echo(remark, err=True)
     if frame.empty:
         raise Failure(f"{run} holds no rows to show{way_on(run)}")
     return latest(frame)
-
-
-def select_rows(
-    frame: pandas.DataFrame,
-    workloads: Sequence[str],
-    strategies: Sequence[str],
-    ranks: Sequence[str],
-) -> pandas.DataFrame:
-    """The rows that match all flags; no flags mean all rows. Raises Failure without such rows.
-
-    A workload's name also means its rows with settings, a strategy's those with options and those
-    in a mesh.
-    """
-    selected = frame
-    for flag, texts, column, behind in (
-        ("--workload", workloads, "workload", " "),
-        ("--strategy", strategies, "strategy", ": "),
-        ("--gpus", ranks, "world_size", ","),
-    ):
-        if texts:
-            offered = list(map(str, frame[column].unique()))
-            values = {name for text in texts for name in _named(flag, text, offered, behind)}
-            selected = selected[selected[column].astype(str).isin(values)]
-    if selected.empty:
-        raise Failure("no row of the run matches --workload, --strategy and --gpus together")
-    return selected
-
-
-def _named(flag: str, text: str, offered: Sequence[str], behind: str) -> list[str]:
-    """The values that ``text`` names; settings in a workload's name may hold commas."""
-    names = [text] if text in offered else [part.strip() for part in text.split(",")]
-    values: list[str] = []
-    for name in names:
-        starts = tuple(name + sign for sign in behind)
-        meant = [value for value in offered if value == name or value.startswith(starts)]
-        if not meant:
-            more = len(offered) - MOST_OFFERED
-            known = ", ".join(offered[:MOST_OFFERED]) + (f" and {more} more" if more > 0 else "")
-            hint = did_you_mean(name, offered)
-            problem = f"{flag} {text}: the run has no {name!r}. {hint}".rstrip()
-            raise Failure(f"{problem}\n  There are {known}.")
-        values += meant
-    return values

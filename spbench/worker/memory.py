@@ -23,6 +23,11 @@ from spbench.layers.watching import WatchingMode
 ROUND_BYTES = 512
 
 
+def rounded(size: int) -> int:
+    """Bytes as the CUDA allocator gives them out."""
+    return -(-size // ROUND_BYTES) * ROUND_BYTES
+
+
 @final
 class LiveStorages(WatchingMode):
     """Counts the bytes of storages that are alive, and keeps their peak."""
@@ -48,15 +53,15 @@ class LiveStorages(WatchingMode):
         key = storage._cdata
         if key in self._known:
             return
-        rounded = -(-storage.nbytes() // ROUND_BYTES) * ROUND_BYTES
+        size = rounded(storage.nbytes())
         self._known.add(key)
-        weakref.finalize(storage, self._forget, key, rounded)
-        self.live_bytes += rounded
+        weakref.finalize(storage, self._forget, key, size)
+        self.live_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
-    def _forget(self, key: int, rounded: int) -> None:
+    def _forget(self, key: int, size: int) -> None:
         self._known.discard(key)
-        self.live_bytes -= rounded
+        self.live_bytes -= size
 
 
 def is_out_of_memory(error: BaseException) -> bool:

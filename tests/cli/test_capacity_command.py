@@ -10,7 +10,7 @@ import pytest
 from helpers.command_line import Done, spbench
 from helpers.examples import ALL
 
-from spbench.errors import DONE, SOME_FAILED, USAGE
+from spbench.errors import DONE, SOME_FAILED, UNFIT, USAGE
 from spbench.projection.trace import work
 from spbench.results.capacities import read_capacities
 from spbench.strategies.registry import load
@@ -63,6 +63,14 @@ def test_sizes_are_kept_and_drawn(tmp_path: Path) -> None:
         assert refused.code == USAGE and said in refused.err, refused.err
     (tmp_path / "none").mkdir()
     assert "holds no capacities" in spbench(tmp_path, "plot", "none", "--kind", "capacity").err
+
+
+def test_a_damaged_file_is_told_before_anything_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "sizes").mkdir()
+    (tmp_path / "sizes" / "capacity.csv").write_text("nothing\n")
+    flags = ("-g", "2", "--memory", "400MiB", "--out", "sizes")
+    done = spbench(tmp_path, "capacity", "dsp-720m", "-s", "ulysses", *flags)
+    assert done.code == UNFIT and "capacity.csv has no column 'workload'" in done.err
 
 
 def test_a_budget_that_holds_nothing_says_so(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from helpers.varied_run import varied_run
 
 from spbench.report.page.of_run import page_of_run
 from spbench.report.page.run_page import html_of
+from spbench.results.capacities import read_capacities
 from spbench.results.reading import frame_of
 
 pytestmark = pytest.mark.long
+NONE = read_capacities(Path("nowhere"))
 SCHEMES = {"dark": "--blink-settings=preferredColorScheme=0",
            "light": "--blink-settings=preferredColorScheme=1"}  # fmt: skip
 SORTS = """
@@ -66,7 +68,7 @@ return { passes: found.passes.length, faults: found.violations.filter((one) =>
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     frame = frame_of(varied_run())
     file = tmp_path_factory.mktemp("browser") / "report.html"
-    file.write_text(html_of(page_of_run(Path("nowhere"), frame, frame, 1)), encoding="utf-8")
+    file.write_text(html_of(page_of_run(Path("nowhere"), frame, frame, NONE, 1)), encoding="utf-8")
     return file
 
 

@@ -17,7 +17,6 @@ from spbench.report.page.page_tables import capacity_tables, strategy_tables, tr
 from spbench.report.page.run_page import RunPage
 from spbench.report.plots.plots import page_of
 from spbench.report.waiting_sentences import waiting_sentences
-from spbench.results.capacities import read_capacities
 from spbench.results.find_run import RESULTS, not_there_yet, reference_of, way_on
 from spbench.results.link_report import reports_in
 from spbench.results.provenance import UNKNOWN, provenance
@@ -25,15 +24,21 @@ from spbench.results.run_json import folder_of_run, read_run
 from spbench.text import counted, quoted
 
 
-def page_of_run(run: Path, whole: pandas.DataFrame, frame: pandas.DataFrame, page: int) -> RunPage:
-    """The page of ``frame``, the chosen rows of the ``whole`` run, with this page of its figures.
+def page_of_run(
+    run: Path,
+    whole: pandas.DataFrame,
+    frame: pandas.DataFrame,
+    capacities: pandas.DataFrame,
+    page: int,
+) -> RunPage:
+    """The page of ``frame``, the chosen rows of the ``whole`` run, and of the chosen
+    ``capacities`` beside it, with this page of its figures.
 
     Raises ValueError if its figures have fewer pages.
     """
     home = folder_of_run(run)
     cases, origin = cases_of(frame), provenance(run, frame)
     lines = compare_strategies(frame, reference_of(run, frame), cases=cases)
-    capacities = read_capacities(home)
     figures = page_of(lines, frame, home, page, capacities=capacities)
     waits = waiting_sentences(waiting(cases, reports_in([RESULTS, home.parent])))
     remarks = list(whole.attrs.get("remarks", []))

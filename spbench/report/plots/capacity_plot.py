@@ -29,7 +29,7 @@ def capacity_panels(table: pandas.DataFrame) -> dict[str, CurvePanel]:
         panels[title(work)] = CurvePanel(
             curves=[_curve(str(name), each) for name, each in rows.groupby("strategy", sort=False)],
             x="ranks",
-            y="largest batch" if work.grows == BATCH else f"longest {work.grows}",
+            y=_grows(work),
             has_ticks_at_points=True,
             ideal=1.0,
             ideal_name="as many times as ranks",
@@ -54,8 +54,11 @@ def title(work: SizedWork) -> str:
     }
     within = f"{units.size_in(unit, work.budget_bytes)} {unit} of a rank"
     within += f", tried on {work.gpu}" * (work.kind == "measured")
-    grows = "largest batch" if work.grows == BATCH else f"longest {work.grows}"
-    return f"{grows}: {title_of(what)}, within {within}"
+    return f"{_grows(work)}: {title_of(what)}, within {within}"
+
+
+def _grows(work: SizedWork) -> str:
+    return "largest batch" if work.grows == BATCH else f"longest {work.grows}"
 
 
 def _curve(strategy: str, rows: pandas.DataFrame) -> Curve:

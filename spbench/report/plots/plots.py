@@ -79,15 +79,11 @@ def page_of(
         made["launches"] = dict.fromkeys(unique(launches["panel"])), None  # type: ignore[assignment]
     if not any(panels for panels, _ in made.values()):
         raise ValueError(f"the run has nothing to draw for {', '.join(wanted)}")
-    pages = max(math.ceil(len(panels) / PANELS) for panels, _ in made.values())
-    if number > pages:
-        raise ValueError(f"--page {number}: the last page is {pages}")
+    made, remarks = _paged(made, number)
     about, sheets = caption(frame), {}
     real = frame[frame["kind"] != "projected"]
     measured = caption(real) if len(real) else about
-    remarks = [_left_out(made, number, pages)] if pages > 1 else []
-    for name, (panels, sheet_of) in made.items():
-        shown = dict(list(panels.items())[PANELS * (number - 1) :][:PANELS])
+    for name, (shown, sheet_of) in made.items():
         if shown and name == "launches":
             rows = launches[launches["panel"].isin(shown)]
             sheets[name], lost = launch_sheet(rows, run, measured)
@@ -95,20 +91,32 @@ def page_of(
         elif shown:
             sheet = sheet_of(shown, about)
             sheets[name] = sheet if sheet.has_projected else sheet_of(shown, measured)
-    suffix = f"-page{number}" if number > 1 else ""
-    return Page(sheets={name + suffix: sheet for name, sheet in sheets.items()}, remarks=remarks)
+    return Page(sheets={_name(kind, number): x for kind, x in sheets.items()}, remarks=remarks)
 
 
 def capacity_page(capacities: pandas.DataFrame, number: int = 1) -> Page:
     """The figure of a folder that has capacities alone. Raises ValueError as ``page_of`` does."""
-    panels, sheet_of = _capacity(capacities)
-    pages = math.ceil(len(panels) / PANELS)
+    made, remarks = _paged({"capacity": _capacity(capacities)}, number)
+    shown, sheet_of = made["capacity"]
+    return Page(sheets={_name("capacity", number): sheet_of(shown, "")}, remarks=remarks)
+
+
+def _paged(made: Mapping[str, Made], number: int) -> tuple[dict[str, Made], list[str]]:
+    """The panels of a page, and how many there are on others. Raises ValueError if there are fewer
+    pages."""
+    pages = max(math.ceil(len(panels) / PANELS) for panels, _ in made.values())
     if number > pages:
         raise ValueError(f"--page {number}: the last page is {pages}")
-    shown = dict(list(panels.items())[PANELS * (number - 1) :][:PANELS])
-    name = "capacity" + (f"-page{number}" if number > 1 else "")
-    left_out = [_left_out({"capacity": (panels, sheet_of)}, number, pages)] if pages > 1 else []
-    return Page(sheets={name: sheet_of(shown, "")}, remarks=left_out)
+    shown: dict[str, Made] = {
+        kind: (dict(list(panels.items())[PANELS * (number - 1) :][:PANELS]), sheet_of)
+        for kind, (panels, sheet_of) in made.items()
+    }
+    return shown, [_left_out(made, number, pages)] if pages > 1 else []
+
+
+def _name(kind: str, number: int) -> str:
+    """The name of a figure's file."""
+    return f"{kind}-page{number}" if number > 1 else kind
 
 
 def _capacity(capacities: pandas.DataFrame) -> Made:

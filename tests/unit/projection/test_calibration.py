@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from spbench.projection.calibrate import write
-from spbench.projection.calibration_fit import constant, curve, device, in_steps
+from spbench.projection.calibration_fit import _least_squares, constant, curve, device, in_steps
 from spbench.projection.calibration_plan import CalibrationPlan, _transfer, distinct, plan
 from spbench.projection.calibration_times import Timed
 from spbench.projection.hardware import Cluster, OnRanks
@@ -163,3 +164,37 @@ def test_what_a_step_adds_to_its_kernels_is_found() -> None:
     assert own.in_step is not None and own.in_step.value == pytest.approx(1.1, rel=1e-3)
     assert own.launch_us.value == pytest.approx(20, rel=1e-3)
     assert call.value == pytest.approx(300, rel=1e-3)
+
+
+def test_steps_that_tell_nothing_of_kernels_leave_them_as_timed() -> None:
+    """Launches alone explain these steps best; kernels keep their time, and launches the rest."""
+    in_step, launch_s, call_s = _least_squares(np.array([[0.1, 100.0, 0.0], [0.4, 100.0, 0.0]]))
+    assert (in_step, call_s) == (1.0, 0.0)
+    assert launch_s == pytest.approx(0.0075)
+
+
+def test_a_transfer_is_what_it_adds_to_the_slowest_kernel() -> None:
+    """One rank's kernel takes 3 ms, the other's 1 ms; together with the transfer both take 4."""
+    transfer = _transfer("p2p", 4, 2, passing(8))
+    plan_of_one = CalibrationPlan(ranks=2, kernels=[], transfers=[transfer])
+    both = [
+        LinkTimes(
+            rank=rank,
+            host="here",
+            backend="gloo",
+            hardware="",
+            link="",
+            nominal_bytes_per_s=None,
+            timings=[LinkTiming(sent_bytes=4, kernel_ms=[alone], ms=[4 - alone], hidden_ms=[0.0])],
+        )
+        for rank, alone in enumerate((3.0, 1.0))
+    ]
+    timed = Timed.of(plan_of_one, both)
+    assert timed.transfers_s == pytest.approx([1e-3])
+    assert timed.slowest == pytest.approx(1.5)
+
+
+def test_a_step_that_would_take_seconds_is_not_timed() -> None:
+    large = Workload.model_validate(SMALL | {"axes": {"time": 64, "space": 16384}})
+    few, many = (plan(2, "cpu", [each]).steps for each in (Workload.model_validate(SMALL), large))
+    assert (len(few), len(many)) == (2, 1)

@@ -14,6 +14,7 @@ from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.message_cost import crossing, message_cost
 from spbench.projection.work import Kernel, Message, Work
 from spbench.workload.mesh import Mesh
+from spbench.workload.traffic import Op
 
 H100, L20 = find("hgx-h100"), find("l20-pcie")
 GB = 10**9
@@ -84,7 +85,7 @@ def test_gradients_hide_behind_backward_but_for_the_last() -> None:
     """Their sum travels on a group of its own beside the rest of backward; the last bucket leaves
     when backward is over."""
     first = Message(op="all_reduce", phase="gradients", axis="all", sent_bytes=GB)
-    last = replace(first, sent_bytes=GB // 4)
+    last = replace(first, sent_bytes=GB // 4, is_last=True)
     backward = {replace(PASS, phase="backward"): 20}
     both, one = (
         cost(replace(work(), kernels=kernels, messages=messages), H100)
@@ -95,12 +96,31 @@ def test_gradients_hide_behind_backward_but_for_the_last() -> None:
     assert both.no_overlap_s > one.no_overlap_s
 
 
+def hiding(op: Op, part: float) -> Cluster:
+    """A cluster where so much was seen hidden of what could be."""
+    level = H100.levels[0]
+    rate = level.collectives[op].model_copy(update={"hidden": part})
+    own = level.model_copy(update={"collectives": {**level.collectives, op: rate}})
+    return H100.model_copy(update={"levels": (own, *H100.levels[1:])})
+
+
+@pytest.mark.parametrize("part", [0.1, 0.9])
+@pytest.mark.parametrize("passes", [1, 1000])
+def test_a_timed_part_of_gradients_is_hidden(part: float, passes: int) -> None:
+    """Of what backward can hide of them, be it shorter or longer; never more than themselves."""
+    summed = Message(op="all_reduce", phase="gradients", axis="all", sent_bytes=10 * GB)
+    done = replace(work(summed), kernels={replace(PASS, phase="backward"): passes})
+    step = cost(done, hiding("all_reduce", part))
+    backward_s, whole_s = step.terms["elementwise"], step.no_overlap_s - step.terms["elementwise"]
+    can = min(backward_s, whole_s)
+    assert step.no_overlap_s - step.step_s == pytest.approx(part * can)
+    most = min(part / OVERLAP, 1.0)
+    assert step.no_overlap_s - step.full_overlap_s == pytest.approx(most * can)
+
+
 def test_what_is_hidden_may_have_been_timed() -> None:
     """On cores that compute and send, kernels hide less."""
-    level = H100.levels[0]
-    rate = level.collectives["all_to_all"].model_copy(update={"hidden": 0.2})
-    own = level.model_copy(update={"collectives": {**level.collectives, "all_to_all": rate}})
-    timed = H100.model_copy(update={"levels": (own, *H100.levels[1:])})
+    timed = hiding("all_to_all", 0.2)
     behind = replace(EXCHANGE, behind=(PASS,) * 20)
     usual, less = (cost(work(behind, passes=20), on).terms for on in (H100, timed))
     hidden = "all_to_all sequence hidden"

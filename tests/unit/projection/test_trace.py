@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
+from spbench.comm.gradient_buckets import fill_buckets
 from spbench.errors import Failure
 from spbench.projection import trace
 from spbench.projection.busiest import busiest
@@ -106,3 +108,12 @@ def test_any_rank_of_many() -> None:
     last, first = (work(wide, load("dsp"), 1000, rank) for rank in (999, None))
     assert last.mesh == first.mesh == (("sequence", 1000),)
     assert 0 < last.sent_bytes < first.sent_bytes
+
+
+def test_which_sum_of_gradients_leaves_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of buckets in the order of backward the one with the first layer's weights, once."""
+    monkeypatch.setattr(trace, "fill_buckets", partial(fill_buckets, bucket_bytes=2**14))
+    done = work(workload(mode="train"), load("dsp"), 4)
+    sums = {m: n for m, n in done.messages.items() if m.phase == "gradients"}
+    assert sum(sums.values()) > 2
+    assert sum(n for m, n in sums.items() if m.is_last) == 1

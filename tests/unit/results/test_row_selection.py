@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from spbench.errors import Failure
-from spbench.results.find_run import select_rows
+from spbench.results.chosen_rows import select_rows
 from spbench.results.reading import frame_of, records_of
 from spbench.results.record import Record
 from spbench.workload.case import Case
