@@ -16,8 +16,14 @@ from spbench.errors import UNFIT, Failure
 from spbench.report.tables import print_paths
 from spbench.results.capacities import has_capacities
 from spbench.results.chosen_rows import Chosen, capacities_beside, chosen_capacities, select_rows
-from spbench.results.drawn_beside import drawn_beside
-from spbench.results.find_run import RESULTS, RUNS, find_run, read_latest, reference_of
+from spbench.results.find_run import (
+    RESULTS,
+    RUNS,
+    drawn_beside,
+    find_run,
+    read_latest,
+    reference_of,
+)
 from spbench.results.run_json import folder_of_run
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from spbench.cli.help_page import HelpPage
 from spbench.errors import UNFIT, Failure
 from spbench.report.tables import print_paths
 from spbench.results.chosen_rows import capacities_beside, select_rows
-from spbench.results.drawn_beside import drawn_beside
-from spbench.results.find_run import RESULTS, find_run, read_latest
+from spbench.results.find_run import RESULTS, drawn_beside, find_run, read_latest
 
 ENDINGS = (".html", ".htm")
 

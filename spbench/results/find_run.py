@@ -122,6 +122,15 @@ def way_on(run: Path) -> str:
     return f"; resume with: {command}" if command else ""
 
 
+def drawn_beside(run: Path, name: str, baselines: Path) -> Path:
+    """The path of ``name`` in the folder of a run. Of a CSV file alone it begins with that file's
+    name; of a baseline, whose own folder is to be committed, it lies under results/."""
+    home = folder_of_run(run)
+    if home.resolve().parent == baselines.resolve():
+        return RESULTS / f"baseline-{home.name}" / name
+    return home / name if home.is_dir() else home.with_name(f"{home.stem}-{name}")
+
+
 def reference_of(run: Path, frame: pandas.DataFrame) -> str | None:
     """The strategy to compare the others with that the run's sweep names, if it has a row."""
     name = read_run(folder_of_run(run)).get("reference")

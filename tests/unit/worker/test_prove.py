@@ -214,9 +214,8 @@ def test_a_gathered_output_and_further_inputs() -> None:
         sp = SequenceGroup({1: 5}, transport)
         with LOCK:
             torch.manual_seed(0)
-            plain, x = Text(), torch.linspace(-1, 1, 40).view(2, 5, 4)
-        words = torch.tensor([[1, 2], [3, 3]])
-        model = Text(sp)
+            plain, model = Text(), Text(sp)
+        x, words = torch.linspace(-1, 1, 40).view(2, 5, 4), torch.tensor([[1, 2], [3, 3]])
         return spbench.prove(plain, model, x, words, group=sp)
 
     (proof, _) = run_rank_threads(2, rank_main)
@@ -291,7 +290,8 @@ def test_accumulated_gradients_and_repeated_forward_passes() -> None:
         with LOCK:
             torch.manual_seed(0)
             plain = video_transformer.VideoTransformer(**SIZES)
-        model, x = video_transformer_dsp.VideoTransformer(**SIZES, sp=sp), torch.ones(1, 7, 5, 3)
+            model = video_transformer_dsp.VideoTransformer(**SIZES, sp=sp)
+        x = torch.ones(1, 7, 5, 3)
         first = spbench.prove(plain, model, x, group=sp)
         model.zero_grad()
         for _ in range(2):
