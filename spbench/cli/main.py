@@ -49,7 +49,8 @@ COMMANDS = {
 
 
 GARBAGE = 20_000, 20, 20
-"""Objects that a command makes before it looks for garbage: reading 10,000 rows leaves none."""
+"""Objects that a command makes before Python looks for garbage, of each generation: 10,000 rows
+are many objects, all of them in use."""
 ONE_OF = {"--workload": "a run has one workload, and --sweep FILE several in one run"}
 """What would work where an option that takes one value is given several, by its flag."""
 

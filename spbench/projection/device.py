@@ -63,7 +63,7 @@ class Device(Frozen):
 
     @property
     def runs_on(self) -> RunsOn:
-        """As torch names it."""
+        """The kind of device as torch names it."""
         return "cuda" if self.kind == "gpu" else "cpu"
 
     @property

@@ -70,7 +70,7 @@ class OnRanks(Frozen):
     levels: Annotated[tuple[Level, ...], Field(strict=False)] = ()
     """None for a single rank."""
     call_us: Constant | None = None
-    """None: the cluster's."""
+    """As of the cluster, on so many ranks; None: the cluster's own."""
 
 
 @final

@@ -43,7 +43,7 @@ class MemoryQuestion:
 
     @property
     def label(self) -> str:
-        """Such as 'dsp on 8, space'."""
+        """The question as a line on the terminal has it, such as 'dsp on 8, space'."""
         return f"{self.strategy} on {self.ranks}, {self.grows}"
 
     def grown(self, size: int) -> Workload:
@@ -66,7 +66,7 @@ class MemoryQuestion:
         return held_bytes(grown) if why_not is None else Peak(held_bytes=None, why_not=why_not)
 
     def foreseen(self, device: Device, size: int) -> Peak:
-        """By a dry run of the busiest rank on such a device."""
+        """The peak at ``size`` by a dry run of the busiest rank on such a device."""
 
         def held(grown: Workload) -> Peak:
             strategy = load(self.strategy)

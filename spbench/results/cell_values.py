@@ -36,7 +36,7 @@ WHOLE = re.compile(r"([-+]?[0-9]{1,19})(?:\.0*)?")
 """A program that knows floats alone writes 123 as 123.0; a fraction is not a count."""
 NUMBER = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)")
 SIGNS = "0123456789.+-eE"
-"""What numbers are made of."""
+"""Characters that a number is made of."""
 DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+")
 NOT_MEASURED = re.compile(r"|[-+]?(nan|inf|infinity)", re.IGNORECASE)
 WORDS = {

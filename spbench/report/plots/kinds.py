@@ -25,7 +25,7 @@ USUAL = ("memory", "sent_bytes", "step_split", "ratios", "capacity", "launches")
 
 
 def known(kind: str) -> str:
-    """Raises ValueError for a kind that there is not."""
+    """The kind, if there is one of this name. Raises ValueError."""
     if kind in KINDS:
         return kind
     raise ValueError(
