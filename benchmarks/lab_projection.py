@@ -17,8 +17,8 @@ from pathlib import Path
 from spbench.analysis.intervals import geometric_mean
 from spbench.projection.cost import Mode
 from spbench.projection.hardware import load
-from spbench.projection.link_rate import link_rate, relinked
 from spbench.projection.project import project, works
+from spbench.projection.scaled import link_rate, relinked
 from spbench.results.reading import latest, read_runs, records_of
 from spbench.results.run_json import read_run
 from spbench.workload.workload import Workload

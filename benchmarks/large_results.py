@@ -28,7 +28,7 @@ from pathlib import Path
 from spbench.results.iterations import write_samples
 from spbench.results.record import COLUMNS, Record
 from spbench.results.sample import Sample
-from spbench.sweep.output_folder import as_in_run_json
+from spbench.sweep.run_folder import as_in_run_json
 from spbench.workload.case import Case, Cell
 from spbench.workload.catalogue import find
 

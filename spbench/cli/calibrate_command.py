@@ -100,7 +100,7 @@ def command(
     chosen = [choose_workload(each, []) for each in workloads]
     with loading_torch():
         from spbench.projection.calibrate import calibrate, write
-        from spbench.projection.link_rate import link_rate as rate_of
+        from spbench.projection.scaled import link_rate as rate_of
     link = None if link_rate is None else rate_of(link_rate)
     cluster = calibrate(name, ranks, on, timeout, chosen, node, link)
     if cluster is None:
@@ -121,7 +121,7 @@ def _imported(
     with loading_torch():
         from spbench.projection.calibrate import write
         from spbench.projection.hardware import find
-        from spbench.projection.imported_links import with_logs
+        from spbench.projection.link_fit import with_logs
     write(with_logs(name, find(onto), logs, level), path)
     return _kept(path)
 

@@ -29,8 +29,8 @@ from spbench.regression.measurement import Checked, CheckOptions
 from spbench.report.junit import junit
 from spbench.report.pull_request import block_of_changes
 from spbench.results.accepted import NAME, read_accepted
-from spbench.sweep.fault_check import planted_fault
 from spbench.text import did_you_mean, quoted
+from spbench.worker.fault_injection import planted_fault
 
 MOST_LAUNCHES = 100
 JUDGED = METRICS[1:]

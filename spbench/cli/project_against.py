@@ -48,8 +48,8 @@ def print_against(
 def _against_run(run: Path, cluster: str, link_rate: str | None, *, as_json: bool) -> int:
     """Prints measured steps of a run beside their projection to the cluster."""
     with loading_torch():
-        from spbench.projection.link_rate import cluster_at
         from spbench.projection.own_run import beside, judged, measured
+        from spbench.projection.scaled import cluster_at
     cases = beside(measured(find_run(run)), cluster_at(cluster, link_rate))
     rows, total = [each.data for each in cases], judged(cases)
     if as_json:

@@ -18,7 +18,7 @@ from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.report.live_line import DRY_RUNS, loading_torch, watched
 from spbench.report.projection_table import print_csv, show_projections
 from spbench.report.tables import print_json
-from spbench.sweep.output_folder import output_folder
+from spbench.sweep.run_folder import output_folder
 from spbench.text import quoted
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def command(
         raise Failure("--share measured kernels as they ran; leave out --compiled and --kernel")
     with loading_torch():
         from spbench.projection.cost import Mode
-        from spbench.projection.link_rate import cluster_at
+        from spbench.projection.scaled import cluster_at
     mode, on = Mode(compiled=compiled, attention_kernel=kernel), cluster_at(cluster, link_rate)
     asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
     projected = _projected(sizes, on, names, ranks, mode, share, asked)

@@ -69,9 +69,9 @@ def command(
         from spbench.projection import advice
         from spbench.projection.candidates import candidates
         from spbench.projection.cost import Mode
-        from spbench.projection.link_rate import cluster_at
         from spbench.projection.project import project, which_are_measured, works
         from spbench.projection.recommend import recommend
+        from spbench.projection.scaled import cluster_at
         from spbench.projection.shares import read_shares
     if share is not None and compiled:
         raise Failure("--share measured kernels as they ran; leave out --compiled")

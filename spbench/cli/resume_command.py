@@ -14,9 +14,9 @@ from spbench.cli.help_page import HelpPage
 from spbench.cli.run_command import show_finished
 from spbench.report.live_line import loading_torch
 from spbench.results.find_run import find_run
-from spbench.sweep.fault_check import announce_fault, planted_fault
-from spbench.sweep.resume import resumed
 from spbench.sweep.run import run as run_cells
+from spbench.sweep.run_folder import resumed
+from spbench.worker.fault_injection import announce_fault, planted_fault
 
 OWN = "[default: the run's]"
 

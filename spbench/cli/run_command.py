@@ -18,10 +18,10 @@ from spbench.report.live_line import loading_torch
 from spbench.report.tables import print_json
 from spbench.results.find_run import RESULTS, reference_of
 from spbench.sweep.estimate import foreseen
-from spbench.sweep.fault_check import announce_fault
 from spbench.sweep.plan import cells
-from spbench.sweep.resume import folder_for
 from spbench.sweep.run import Finished, run
+from spbench.sweep.run_folder import folder_for
+from spbench.worker.fault_injection import announce_fault
 from spbench.workload.case import Cell
 from spbench.workload.predicted import RankWork
 from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES

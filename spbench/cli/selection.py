@@ -16,9 +16,9 @@ from spbench.cli.cluster_options import cluster_of
 from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines
 from spbench.sweep.devices import choose_device, default_ranks, why_not_here
-from spbench.sweep.fault_check import planted_fault
 from spbench.sweep.plan import without_unfit
 from spbench.sweep.request import Request, every, from_sweep_file
+from spbench.worker.fault_injection import planted_fault
 from spbench.workload.case import QUICK, Device, MeasurementBudget
 from spbench.workload.catalogue import find, overridden, overrides_of, with_settings_in_name
 from spbench.workload.sweep_schema import LAUNCHES

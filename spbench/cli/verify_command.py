@@ -17,8 +17,8 @@ from spbench.report.tables import print_json, show_verdicts
 from spbench.results.sample import VerifyResult
 from spbench.strategies.registry import load
 from spbench.sweep.devices import choose_device
-from spbench.sweep.fault_check import refuse_fault
 from spbench.sweep.verification import checks_for, verify
+from spbench.worker.fault_injection import refuse_fault
 from spbench.workload.catalogue import SMALL, find, with_settings
 from spbench.workload.config_names import names
 from spbench.workload.mesh import CaseMesh

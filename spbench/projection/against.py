@@ -21,8 +21,7 @@ from spbench.projection.hardware import Cluster, find
 from spbench.projection.interval import Cost
 from spbench.projection.published import Point, PublishedCase, PublishedCell
 from spbench.projection.published_case import Counterpart, counterpart
-from spbench.projection.published_names import cluster_of
-from spbench.projection.published_time import published_seconds, steps_of
+from spbench.projection.published_terms import cluster_of, published_seconds, steps_of
 from spbench.projection.score import Group, Scored, ScoredCell
 from spbench.projection.work import Work
 from spbench.workload.workload import Workload

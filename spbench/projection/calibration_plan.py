@@ -10,7 +10,7 @@ from typing import final
 
 from pydantic import Field
 
-from spbench.projection.timed_calls import timed_calls
+from spbench.projection.recorder import timed_calls
 from spbench.projection.timed_kernels import label_of, operations
 from spbench.projection.trace import work
 from spbench.projection.work import Kernel

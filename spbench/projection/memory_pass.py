@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from spbench.comm.gradient_buckets import BUCKET_BYTES
 from spbench.model.transformer import Block
-from spbench.projection.prepared import prepared
 from spbench.projection.storage_log import Level, StorageLog, Stretch
+from spbench.projection.unsent import prepared
 from spbench.projection.work import Memory
 from spbench.strategies.base import Strategy
 from spbench.strategies.courses import courses

@@ -14,7 +14,7 @@ from typing import Any, final
 
 from spbench.errors import Failure
 from spbench.projection.published import Point, PublishedCase, PublishedCell
-from spbench.projection.published_names import cluster_of, model_of
+from spbench.projection.published_terms import cluster_of, model_of
 from spbench.strategies import names
 from spbench.strategies.names import ALONE, GATHERING, MERGING
 from spbench.workload.catalogue import find

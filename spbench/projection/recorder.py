@@ -1,19 +1,31 @@
-"""Kernels and messages of a step that runs on tensors without data."""
+"""Kernels and messages of a step that runs on tensors without data, and the calls that launch them.
+
+A dry run knows each call by its signature: shapes, strides and dtypes of tensors, and numbers. Made
+again with other tensors of that description, it is the same kernel on the same memory layout: a
+rank can time it.
+"""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import final
+from typing import Any, final
 
-from spbench.projection.dataless import Dataless, Known, Signature
+import torch
+
+from spbench.projection.dataless import META, Dataless, Known, Signature
 from spbench.projection.kernel_of import kernel_of
+from spbench.projection.unsent import prepared
 from spbench.projection.work import Kernel, Message
+from spbench.strategies.base import Strategy
 from spbench.workload.case import Device
+from spbench.workload.timed import TimedKernel
 from spbench.workload.traffic import Kind, Phase
+from spbench.workload.workload import DTYPE_BYTES, Workload
 
 
 @final
@@ -117,3 +129,54 @@ def _plus(one: Counter, other: Counter, times: int) -> Counter:  # type: ignore[
     for key, count in other.items():
         total[key] += times * count
     return Counter({key: count for key, count in total.items() if count})
+
+
+def timed_calls(workload: Workload, strategy: Strategy, ranks: int) -> Iterator[TimedKernel]:
+    """Each different call of a step of rank 0 that launches a kernel. Left out are those that take
+    what no description holds, such as infinity."""
+    recorder = Recorder("cpu")
+    with recorder:
+        step, given = prepared(workload, strategy, ranks, 0, recorder)
+        with recorder.recording():
+            step(*given)
+    for signature, kernel in recorder.calls():
+        timed = _timed(signature, kernel, workload)
+        if timed is not None:
+            yield timed
+
+
+def _timed(signature: Signature, kernel: Kernel, workload: Workload) -> TimedKernel | None:
+    operation, *given = signature
+    named = dict(each for each in given if _is_named(each))
+    given = [each for each in given if not _is_named(each)]
+    try:
+        arguments = [_plain(each) for each in given]
+        by_name = {name: _plain(value) for name, value in named.items() if value != META}
+        json.dumps([arguments, by_name], allow_nan=False)
+    except (TypeError, ValueError):
+        return None
+    passes = kernel.moved_bytes // (2 * DTYPE_BYTES[workload.dtype])
+    return TimedKernel(
+        kind=kernel.kind,
+        shape=list(kernel.shape) or [max(1, passes)],
+        dtype=workload.dtype,
+        is_masked=kernel.is_masked,
+        is_backward=kernel.is_backward,
+        name=kernel.name,
+        op=operation.__name__,
+        given=arguments,
+        named=by_name,
+    )
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple) and len(value) == 3 and isinstance(value[2], torch.dtype):
+        shape, stride, dtype = value
+        return {"shape": [*shape], "stride": [*stride], "dtype": str(dtype).removeprefix("torch.")}
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value

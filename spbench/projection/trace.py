@@ -20,16 +20,15 @@ from spbench.comm.gradient_buckets import fill_buckets
 from spbench.errors import Failure
 from spbench.layers.linear import summed_over
 from spbench.model.attention_alone import model_of
-from spbench.projection.busiest import busiest
 from spbench.projection.dataless import META
 from spbench.projection.depths import Depths
 from spbench.projection.memory_pass import memory
-from spbench.projection.prepared import prepared
 from spbench.projection.recorder import Counted, Recorder, as_bytes
-from spbench.projection.unsent import UnsentNccl
+from spbench.projection.unsent import UnsentNccl, prepared
 from spbench.projection.work import Kernel, Message, Work
 from spbench.strategies.base import Strategy
 from spbench.text import counted as in_words
+from spbench.workload.block import Attention, Sublayer
 from spbench.workload.case import Device
 from spbench.workload.mesh import ALL, CFG, Mesh
 from spbench.workload.sent_counts import count
@@ -162,3 +161,28 @@ def _optimizer(weights: list[nn.Parameter], workload: Workload) -> Counted:
 
 def _pass(moved: int) -> Kernel:
     return Kernel(kind="elementwise", phase="gradients", shape=(), flops=0, moved_bytes=moved)
+
+
+def busiest(workload: Workload, strategy: Strategy, ranks: int) -> int:
+    """The rank with the most positions over all sublayers, and scores of masked attentions; of
+    equals the first, which has the most heads where these do not divide."""
+    strategy, workload, ranks = strategy.in_a_group(workload, ranks)
+    axes = strategy.layout(workload, ranks)
+    loads = [0.0] * ranks
+    kinds = Counter(
+        (axis, _is_masked_along(axis, place.sublayer))
+        for place, axis in zip(workload.places, axes, strict=True)
+    )
+    for (axis, is_masked), times in kinds.items():
+        shares = [strategy.held(workload, axis, ranks)]
+        if is_masked:
+            shares.append(strategy.shard(workload, axis, ranks).scores)
+        for share in shares:
+            whole = sum(share)
+            for rank, part in enumerate(share):
+                loads[rank] += times * part / whole
+    return loads.index(max(loads))
+
+
+def _is_masked_along(axis: str, sublayer: Sublayer) -> bool:
+    return isinstance(sublayer, Attention) and sublayer.causal and axis in sublayer.attended

@@ -1,6 +1,7 @@
-"""A rank's transports that send nothing, and pack and unpack as NCCL's and gloo's do.
+"""A rank's step on tensors without data, over transports that send nothing.
 
-They tell when each message is started and when it is waited for.
+They pack and unpack as NCCL's and gloo's do, and tell when each message is started and when it is
+waited for.
 """
 
 from __future__ import annotations
@@ -8,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import NamedTuple, Protocol, Self, final
+from typing import Any, NamedTuple, Protocol, Self, final
 
 import torch
 from torch import Tensor
 
 from spbench.comm.packing import Cut, Cuts, Parts, copy_joined, incoming, outgoing, pack, unpacked
-from spbench.comm.transport import Handle, MessageTransport, Several, Transport
+from spbench.comm.transport import Handle, MessageTransport, Several, Transport, Transports
+from spbench.projection.dataless import META
+from spbench.strategies.base import Strategy
+from spbench.worker.step import Step
 from spbench.workload.case import Device
 from spbench.workload.mesh import Groups
 from spbench.workload.traffic import Kind, Op, Phase
+from spbench.workload.workload import Workload
 
 
 class Listener(Protocol):
@@ -114,3 +119,19 @@ class UnsentGloo(MessageTransport, UnsentTransport):
             unpacks.append(unpack)
         copy_joined(received[self.rank], sent[self.rank], run_dim)
         return self._start(messages, unpacks)
+
+
+def prepared(
+    workload: Workload,
+    strategy: Strategy,
+    ranks: int,
+    rank: int,
+    listener: Listener,
+) -> tuple[Step, Any]:
+    """The step without an optimizer, and its inputs; messages are packed as its device does."""
+    transport: type[UnsentTransport] = UnsentGloo if listener.device == "cpu" else UnsentNccl
+    strategy_own, gradients = (transport(rank, ranks, listener) for _ in range(2))
+    transports = Transports(strategy=strategy_own, gradients=gradients)
+    plain = workload.model_copy(update={"optimizer": "none"})
+    step = Step(plain, strategy, transports, META)
+    return step, step.seeded_inputs()

@@ -20,7 +20,7 @@ from spbench.regression.alternate import Runner
 from spbench.regression.turn_server import TurnServer
 from spbench.results.environment import environment
 from spbench.results.store import Store
-from spbench.sweep.output_folder import as_in_run_json, new_session
+from spbench.sweep.run_folder import as_in_run_json, new_session
 from spbench.sweep.sweep import Sweep
 from spbench.workload.case import COUNTED, Cell
 

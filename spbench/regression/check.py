@@ -24,13 +24,12 @@ from spbench.results.find_run import find_baseline, find_run, read_latest
 from spbench.results.run_json import case_of, read_run
 from spbench.strategies.registry import load, module_of
 from spbench.sweep.devices import choose_device, why_not_here
-from spbench.sweep.fault_check import announce_fault, planted_fault
-from spbench.sweep.output_folder import output_folder
 from spbench.sweep.plan import cells as cells_of
 from spbench.sweep.plan import in_rounds
 from spbench.sweep.request import Request, refusal
+from spbench.sweep.run_folder import output_folder
 from spbench.text import counted
-from spbench.worker.fault_injection import VARIABLE
+from spbench.worker.fault_injection import VARIABLE, announce_fault, planted_fault
 from spbench.workload.case import COUNTED, QUICK, Case, Cell, MeasurementBudget
 
 BASE_AND_HEAD_BUDGET = MeasurementBudget(silent=False, seconds=30.0, precision=0.005, max_warmup=6)

@@ -21,8 +21,7 @@ from spbench.text import counted
 from spbench.workload.case import Case, Cell
 from spbench.workload.catalogue import SMALL
 from spbench.workload.flops import step_flops
-from spbench.workload.memory_estimate import step_bytes
-from spbench.workload.predicted import Estimate, Prediction
+from spbench.workload.predicted import Estimate, Prediction, step_bytes
 
 LOAD_S, START_S = 5.0, 1.5
 """Loading torch, once; and starting and ending the ranks of a launch."""

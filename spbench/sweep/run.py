@@ -26,11 +26,9 @@ from spbench.results.store import Store
 from spbench.results.temporary import temporary_folder
 from spbench.sweep.devices import least_capability, visible_gpus
 from spbench.sweep.estimate import foreseen
-from spbench.sweep.noisy_rounds import noisy_rounds
-from spbench.sweep.output_folder import new_session
-from spbench.sweep.plan import job_of, shared_environment
+from spbench.sweep.plan import job_of, noisy_rounds, shared_environment
 from spbench.sweep.request import Request
-from spbench.sweep.resume import as_asked, folder_for
+from spbench.sweep.run_folder import as_asked, folder_for, new_session
 from spbench.sweep.sweep import Sweep, run_all, still_to_do
 from spbench.workload.case import Cell
 

@@ -19,9 +19,9 @@ from spbench.results.sample import Sample
 from spbench.results.store import Store
 from spbench.sweep.devices import known_peak, least_capability
 from spbench.sweep.first_launch import compare_with_first
-from spbench.sweep.output_folder import launch_folder
 from spbench.sweep.plan import job_of
 from spbench.sweep.row import columns_of, seconds_by_phase
+from spbench.sweep.run_folder import launch_folder
 from spbench.text import counted
 from spbench.workload.case import Case, Cell
 

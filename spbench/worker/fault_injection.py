@@ -6,8 +6,8 @@
 
 Step 0 is the gate's, 1 and 2 those of the memory pass, then come warm-up and timed steps; the last
 one looks once more at the numbers.
-Faults prove that spbench notices what it promises to notice. This file does not load torch, so
-that the command line can refuse a fault that it does not understand before anything starts.
+Faults prove that spbench notices what it promises to notice. One that is not valid, or hits no rank
+that is timed, would prove nothing, unnoticed: it is refused before anything starts, without torch.
 """
 
 from __future__ import annotations
@@ -17,9 +17,14 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar, final
+
+import click
+
+from spbench.errors import Failure
+from spbench.workload.case import Case, Cell
 
 VARIABLE = "SPBENCH_FAULT"
 SLOW = "slow"
@@ -141,3 +146,45 @@ class Fault:
 
 def _bad(text: str, why: str) -> ValueError:
     return ValueError(f"{VARIABLE}={text!r} {why}; {WORKS} would work")
+
+
+def planted_fault() -> Fault | None:
+    """The fault that the environment asks for. Raises Failure if it is not valid."""
+    try:
+        return Fault.of(os.environ)
+    except ValueError as error:
+        raise Failure(str(error)) from None
+
+
+def check_hits(fault: Fault, cases: Sequence[Case]) -> None:
+    """Raises Failure for a fault in a rank, or in a step, that none of these cases has."""
+    planted = f"{VARIABLE}={fault.text!r}"
+    if not cases:
+        raise Failure(f"{planted}: no case can run, so it hits nobody; leave it out")
+    # A share is rank 0 alone, whatever group it claims.
+    most = max(1 if case.kind == "one_gpu_share" else case.ranks for case in cases)
+    if fault.rank >= most:
+        others = "rank0" if most == 1 else f"rank0 to rank{most - 1}"
+        why = f"names rank {fault.rank}, which no case has; {others} would work"
+        raise Failure(f"{planted} {why}")
+    steps = max(case.budget.max_steps for case in cases)
+    if fault.place.startswith("step") and int(fault.place[4:]) >= steps:
+        why = f"names {fault.place}, and no case has more than {steps} steps"
+        raise Failure(f"{planted} {why}; step0 to step{steps - 1} can be named")
+
+
+def announce_fault(fault: Fault | None, cells: Iterable[Cell]) -> None:
+    """Says on stderr which fault is planted. Raises Failure if no cell that can run has it."""
+    if fault is not None:
+        check_hits(fault, [cell.case for cell in cells if cell.why_not is None])
+        click.echo(f"{VARIABLE}={fault.text}: a fault is planted, and rows say so", err=True)
+
+
+def refuse_fault() -> None:
+    """Raises Failure for any fault, in a command that measures nothing."""
+    fault = planted_fault()
+    if fault is not None:
+        raise Failure(
+            f"{VARIABLE}={fault.text!r} is planted in what run and check measure, and verify "
+            f"measures nothing; leave it out, or use run ({WORKS})"
+        )

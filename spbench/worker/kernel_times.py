@@ -2,14 +2,19 @@
 
 All ranks compute the same at the same time, as in a step: ranks on one CPU share its cores and its
 memory. Kernels are those that strategies call. Small steps tell what a step takes beside them.
+
+An operation of a step is called again and again on tensors of its own: on several copies in turn,
+which together exceed a core's caches, and what a call returns stays until its copy comes again. In
+a step, too, an operation reads what others wrote meanwhile, and writes to new memory.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +24,6 @@ from spbench.comm.group import Group
 from spbench.layers.kernels import kernel as attention
 from spbench.strategies.registry import in_mesh
 from spbench.worker.observer import Observer
-from spbench.worker.repeated_call import repeated_call
 from spbench.worker.step import Step
 from spbench.workload.case import GateCheck
 from spbench.workload.timed import TimedKernel
@@ -73,23 +77,16 @@ def _medians(
 ) -> list[float]:
     """Seconds of each call, which is prepared anew in each round."""
     rounds: list[list[float]] = [[] for _ in calls]
-    with flushed_denormals():
+    torch.set_flush_denormal(True)  # what shrinks in place ends at 0, not among slower numbers
+    try:
         for _ in range(ROUNDS):
             for number, prepare in enumerate(calls, start=1):
                 with observer.phase(f"{what} {number} of {len(calls)}"):
                     took_s = seconds_of(prepare(), group, observer.times.now_s)
                 rounds[number - 1].append(took_s)
-    return [statistics.median(took_s) for took_s in rounds]
-
-
-@contextmanager
-def flushed_denormals() -> Iterator[None]:
-    """Inside, what shrinks in place ends at 0, and not among numbers that take a CPU longer."""
-    torch.set_flush_denormal(True)
-    try:
-        yield
     finally:
         torch.set_flush_denormal(False)
+    return [statistics.median(took_s) for took_s in rounds]
 
 
 def seconds_of(
@@ -148,3 +145,56 @@ def _attention(kernel: TimedKernel, device: torch.device) -> Callable[[], object
 
 def _random(kernel: TimedKernel, device: torch.device, *shape: int) -> Tensor:
     return torch.randn(shape, dtype=getattr(torch, kernel.dtype), device=device)
+
+
+COLD_BYTES = 4 * 2**20
+"""Bytes of all copies together, at least: more than the second cache of a core."""
+MOST_COPIES = 32
+
+
+def repeated_call(kernel: TimedKernel, device: torch.device) -> Callable[[], object]:
+    """The call of ``kernel.op``. Raises AttributeError where torch has none."""
+    name, _, overload = kernel.op.partition(".")
+    operation = getattr(getattr(torch.ops.aten, name), overload)
+    first = _made(kernel.given, device)
+    copies = min(MOST_COPIES, max(1, COLD_BYTES // max(1, _bytes(first))))
+    given = [first, *(_made(kernel.given, device) for _ in range(copies - 1))]
+    named = {key: _made(value, device) for key, value in kernel.named.items()}
+    if "device" in {each.name for each in operation._schema.arguments}:
+        named["device"] = device
+    kept: list[object] = [None] * copies
+    turn = 0
+
+    def call() -> None:
+        nonlocal turn
+        turn = (turn + 1) % copies
+        kept[turn] = operation(*given[turn], **named)
+
+    return call
+
+
+def _made(value: Any, device: torch.device) -> Any:
+    """The value, with tensors for their descriptions."""
+    if isinstance(value, list):
+        return [_made(each, device) for each in value]
+    if not isinstance(value, dict):
+        return value
+    dtype = getattr(torch, value["dtype"])
+    return _tensor(value["shape"], value["stride"], dtype, device) if "shape" in value else dtype
+
+
+def _tensor(
+    shape: list[int], stride: list[int], dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Random numbers, of integers zeros, which are indices of everything."""
+    if not dtype.is_floating_point:
+        return torch.empty_strided(shape, stride, dtype=dtype, device=device).zero_()
+    held = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True) if n)
+    return torch.randn(held, dtype=dtype, device=device).as_strided(shape, stride)
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, Tensor):
+        lengths = (n for n, step in zip(value.shape, value.stride(), strict=True) if step)
+        return math.prod(lengths) * value.element_size()
+    return sum(map(_bytes, value)) if isinstance(value, list) else 0

@@ -31,9 +31,9 @@ from spbench.results.sample import CHECKED, Checked, sample_path
 from spbench.results.store import Store
 from spbench.strategies.registry import expand_names, load
 from spbench.sweep import devices, verification
-from spbench.sweep.output_folder import output_folder
 from spbench.sweep.plan import cells, without_unfit
 from spbench.sweep.request import Request, every, from_sweep_file
+from spbench.sweep.run_folder import output_folder
 from spbench.workload.case import Job
 from spbench.workload.config_names import names
 

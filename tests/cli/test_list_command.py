@@ -13,7 +13,7 @@ from spbench.cli import list_command
 from spbench.report import tables
 from spbench.results.store import Store
 from spbench.strategies.registry import expand_names
-from spbench.sweep.output_folder import as_in_run_json
+from spbench.sweep.run_folder import as_in_run_json
 from spbench.text import counted
 from spbench.workload.case import Case, Cell
 from spbench.workload.catalogue import find

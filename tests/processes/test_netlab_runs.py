@@ -12,7 +12,7 @@ import pytest
 from helpers.spbench_process import PATHS, ROOT, SMALL, finish, rows_of, start
 
 from spbench.projection.hardware import load
-from spbench.projection.link_rate import link_rate, relinked
+from spbench.projection.scaled import link_rate, relinked
 
 NETLAB = ROOT / "scripts" / "netlab.sh"
 MANY = (*SMALL, "-s", "dsp", "--launches", "60", "--hang-after", "8", "--out", "here")

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 
 from spbench.analysis.compare import MARGIN
 from spbench.analysis.strategy_line import Line
+from spbench.report.plots.curve import hollow_notes
 from spbench.report.plots.figure import Sheet
 from spbench.report.plots.panels import (
     label,
@@ -19,7 +20,6 @@ from spbench.report.plots.panels import (
     step_split,
     throughput,
 )
-from spbench.report.plots.published_points import hollow_notes
 from spbench.text import counted
 
 DRAWINGS: dict[str, tuple[Callable[..., None], str]] = {

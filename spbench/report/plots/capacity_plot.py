@@ -11,7 +11,7 @@ from spbench.analysis.published_values import axes_of, published_sizes
 from spbench.report import units
 from spbench.report.plots import looks
 from spbench.report.plots.curve import Curve, CurvePanel, PublishedPoint
-from spbench.report.plots.curve_sheets import curve_sheet
+from spbench.report.plots.curves import curve_sheet
 from spbench.report.plots.figure import Sheet
 from spbench.report.plots.points import title_of
 from spbench.results.capacities import BATCH, QUESTION, SizedWork

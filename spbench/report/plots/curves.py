@@ -1,12 +1,13 @@
 """Curves: a line with markers for each strategy, its interval, and what did not finish.
 
 Scaling is the throughput over ranks; throughput against memory has a figure for its x, too, and
-names the ranks at each point.
+names the ranks at each point. A sheet has a panel for each group of curves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,25 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from spbench.report.plots import looks
 from spbench.report.plots.bars import short
-from spbench.report.plots.curve import Curve, CurvePanel, PublishedPoint
-from spbench.report.plots.curve_edges import GAP, ROW, label_ends, mark_failed, rows_of_failed
+from spbench.report.plots.curve import (
+    GAP,
+    ROW,
+    Curve,
+    CurvePanel,
+    hollow_notes,
+    label_ends,
+    mark_failed,
+    mark_published,
+    name_at_end,
+    rows_of_failed,
+)
+from spbench.report.plots.figure import Sheet
 
 SMALL = 6.5
+MOST_LABELS = 14
+"""Curves that are named at their ends; more have a legend."""
+WIDE = 4
+"""Panels that have room for labels at their right."""
 
 
 def draw_curves(ax: Axes, panel: CurvePanel, *, has_labels: bool) -> None:
@@ -34,7 +50,7 @@ def draw_curves(ax: Axes, panel: CurvePanel, *, has_labels: bool) -> None:
     for curve in panel.curves:
         _draw(ax, curve)
     for point in panel.published:
-        _draw_published(ax, point)
+        mark_published(ax, point)
     if panel.ideal is not None:
         _draw_ideal(ax, panel.curves, every_x, panel.ideal, panel.ideal_name)
     rows = rows_of_failed(panel.curves, every_x)
@@ -75,13 +91,6 @@ def _draw(ax: Axes, curve: Curve) -> None:
         ax.plot(*zip(*noisy, strict=True), "o", mfc="none", mec="black", mew=0.9, markersize=10)
     for x, y, text in zip(curve.x, curve.y, curve.texts, strict=False):
         _beside(ax, (x, y), text, (4, 3), "left")
-
-
-def _draw_published(ax: Axes, point: PublishedPoint) -> None:
-    """A hollow marker of the strategy, over its own points."""
-    own, form = point.look.colour, point.look.marker
-    look: dict[str, Any] = {"color": own, "marker": form, "mfc": "white", "markersize": 7}
-    ax.plot([point.x], [point.y], ls="none", mew=1.4, zorder=4, **look)
 
 
 def _beside(
@@ -156,3 +165,32 @@ def _set_ticks(ax: Axes, at: Sequence[float] | None, *, is_log: bool) -> None:
         )
     else:
         ax.xaxis.set_major_locator(MaxNLocator(6))
+
+
+def curve_sheet(panels: Mapping[str, CurvePanel], about: str, heading: str) -> Sheet:
+    """Panels of curves, named at their ends where there is room, else by a legend."""
+    curves = [curve for panel in panels.values() for curve in panel.curves]
+    most = max(len(panel.curves) for panel in panels.values())
+    has_labels = len(panels) <= WIDE and most <= MOST_LABELS
+    longest = max(len(name_at_end(curve)) for curve in curves)
+    notes = ["bars: 95 % intervals, or ranges of fewer than three launches"] * any(
+        any(curve.low) or any(curve.high) for curve in curves if not curve.is_projected
+    )
+    notes += ["of projected steps 90 % intervals"] * any(
+        any(curve.low) for curve in curves if curve.is_projected
+    )
+    notes += ["circled: noisy launches"] * any(any(curve.noisy) for curve in curves)
+    notes += ["cross: no figure, and why"] * any(curve.failed for curve in curves)
+    notes += hollow_notes(each.source for panel in panels.values() for each in panel.published)
+    return Sheet(
+        heading=heading,
+        panels={
+            title: partial(draw_curves, panel=panel, has_labels=has_labels)
+            for title, panel in panels.items()
+        },
+        caption=" · ".join([about, *notes]),
+        lines={} if has_labels else {curve.label: curve.look for curve in curves},
+        has_projected=any(panel.is_projected for panel in panels.values()),
+        rows=most + 8 if has_labels else 0,
+        end_width=0.35 + 0.062 * longest if has_labels else 0.15,
+    )

@@ -27,7 +27,8 @@ from spbench.report.plots.bar_sheets import (
     unique,
 )
 from spbench.report.plots.capacity_plot import capacity_caption, capacity_panels, capacity_sheet
-from spbench.report.plots.curve_sheets import PARETO, curve_panels, curve_sheet
+from spbench.report.plots.curve_panels import PARETO, curve_panels
+from spbench.report.plots.curves import curve_sheet
 from spbench.report.plots.figure import PANELS, Sheet
 from spbench.report.plots.iterations_plot import launch_sheet, measured_cases
 from spbench.report.plots.panels import compared
@@ -126,10 +127,7 @@ def _capacity(capacities: pandas.DataFrame) -> Made:
 
 
 def _made(
-    lines: Sequence[Line],
-    frame: pandas.DataFrame,
-    kinds: Sequence[str],
-    asked: Asked,
+    lines: Sequence[Line], frame: pandas.DataFrame, kinds: Sequence[str], asked: Asked
 ) -> dict[str, Made]:
     """What each figure draws, but for launches."""
 

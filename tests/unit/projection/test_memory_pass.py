@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spbench.comm.transport import Transports
-from spbench.projection import memory_pass, prepared, storage_log
+from spbench.projection import memory_pass, storage_log, unsent
 from spbench.projection.storage_log import StorageLog
 from spbench.projection.trace import work
 from spbench.projection.unsent import UnsentGloo, UnsentNccl, UnsentTransport
@@ -57,7 +57,7 @@ def test_the_peak_is_a_real_steps(
 ) -> None:
     """Plain, and with checkpointing and AdamW; but for what kernels take inside."""
     monkeypatch.setattr(storage_log, "workspace_bytes", lambda *_: 0)
-    monkeypatch.setattr(prepared, "UnsentGloo", pack)
+    monkeypatch.setattr(unsent, "UnsentGloo", pack)
     for fields in ({}, {"checkpointing": "full", "optimizer": "adamw"}):
         shape = workload(**fields)
         assert dry(shape, strategy, 4, "cpu").peak == real_peak(shape, strategy, 4, pack)

@@ -9,7 +9,7 @@ import pytest
 
 from spbench.errors import Failure
 from spbench.projection.hardware import find
-from spbench.projection.imported_links import with_logs
+from spbench.projection.link_fit import with_logs
 from spbench.projection.nccl_tests import read_log
 
 HEAD = """# nThread 1 nGpus 1 minBytes 1024 maxBytes 1073741824 step: 32(factor) warmup iters: 5

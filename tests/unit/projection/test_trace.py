@@ -10,9 +10,8 @@ import pytest
 from spbench.comm.gradient_buckets import fill_buckets
 from spbench.errors import Failure
 from spbench.projection import trace
-from spbench.projection.busiest import busiest
 from spbench.projection.depths import Depths
-from spbench.projection.trace import work
+from spbench.projection.trace import busiest, work
 from spbench.strategies.registry import load
 from spbench.workload.workload import Workload
 

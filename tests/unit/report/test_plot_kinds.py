@@ -11,7 +11,7 @@ from helpers.example_rows import lines_of, row
 from helpers.plotted_runs import TWENTY, projected_of, run_of
 
 from spbench.report.plots import looks, plots
-from spbench.report.plots.curve_sheets import PARETO, curve_panels
+from spbench.report.plots.curve_panels import PARETO, curve_panels
 from spbench.report.plots.figure import Sheet, save
 from spbench.report.plots.kinds import KINDS
 from spbench.report.plots.points import Asked

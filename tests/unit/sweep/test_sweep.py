@@ -23,9 +23,9 @@ from spbench.results.record import Record
 from spbench.results.sample import Sample, sample_path
 from spbench.results.store import Store
 from spbench.sweep import plan
-from spbench.sweep.output_folder import launch_folder, new_folder
 from spbench.sweep.plan import job_of, turned
 from spbench.sweep.request import Request, every
+from spbench.sweep.run_folder import launch_folder, new_folder
 from spbench.sweep.sweep import still_to_do
 from spbench.workload.case import QUICK, Cell, Combination, Job, MeasurementBudget
 from spbench.workload.catalogue import find

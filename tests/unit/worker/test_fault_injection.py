@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from spbench.errors import USAGE, Failure
-from spbench.sweep.fault_check import check_hits
-from spbench.worker.fault_injection import VARIABLE, Fault
+from spbench.worker.fault_injection import VARIABLE, Fault, check_hits
 from spbench.workload.case import COUNTED, Case, Kind
 from spbench.workload.catalogue import find
 

@@ -10,7 +10,7 @@ import torch
 from helpers.allocator_events import allocations
 
 from spbench.projection.dataless import CPU_FLASH
-from spbench.projection.workspace import workspace_bytes
+from spbench.projection.storage_log import workspace_bytes
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pytest
 from spbench.errors import Failure
 from spbench.projection.constants import Curve
 from spbench.projection.hardware import Cluster, find
-from spbench.projection.link_rate import link_rate, relinked
+from spbench.projection.scaled import link_rate, relinked
 
 CLUSTER = find("hgx-h100")
 TIMED = (0.02, 0.0125, 0.05)

@@ -22,7 +22,7 @@ from spbench.sweep import run as running
 from spbench.sweep.estimate import Foreseen
 from spbench.sweep.plan import cells
 from spbench.sweep.request import Request, every
-from spbench.sweep.resume import resumed
+from spbench.sweep.run_folder import resumed
 from spbench.sweep.sweep import still_to_do
 from spbench.workload.case import QUICK, Cell, Job
 from spbench.workload.catalogue import find
@@ -190,7 +190,7 @@ def test_a_run_that_cannot_go_on_here(
     """As on a machine with fewer GPUs: exit 2 with the case and what would work."""
     folder = stopped(tmp_path / "mine", launcher)
     why = "this machine has 1 GPUs; use 1 to 1"
-    monkeypatch.setattr("spbench.sweep.resume.why_not_here", lambda *_, **__: why)
+    monkeypatch.setattr("spbench.sweep.run_folder.why_not_here", lambda *_, **__: why)
     with pytest.raises(Failure, match=f"mine cannot go on here: dsp on 2: {why}$") as refused:
         resumed(folder)
     assert refused.value.code == USAGE

@@ -17,20 +17,16 @@ from spbench.analysis.comparable import SHAPE
 from spbench.analysis.strategy_line import Line
 from spbench.report.plots import looks
 from spbench.report.plots import points as of
-from spbench.report.plots.curve import Curve, CurvePanel
-from spbench.report.plots.curve_edges import name_at_end
-from spbench.report.plots.curves import draw_curves
-from spbench.report.plots.figure import Sheet
+from spbench.report.plots.curve import (
+    Curve,
+    CurvePanel,
+    published_points,
+)
 from spbench.report.plots.points import AXIS, KINDS, MIB, Asked
-from spbench.report.plots.published_points import hollow_notes, published_points
 from spbench.text import counted
 
 PARETO = Asked(metric="tokens_per_s_per_rank", x="peak_allocated_bytes")
-MOST_LABELS = 14
-"""Curves that are named at their ends; more have a legend."""
 MOST_TICKS = 7
-WIDE = 4
-"""Panels that have room for labels at their right."""
 IDEAL = {"tokens_per_s": 1.0, "step_ms": -1.0, "tokens_per_s_per_rank": 0.0}
 """Power of the ranks that the metric of an ideal strategy follows at the same work."""
 WEAK_IDEAL = {**IDEAL, "step_ms": 0.0}
@@ -168,32 +164,3 @@ def _missing(rows: pandas.DataFrame, x: str, metric: str) -> str:
 
 def _words(row: pandas.Series[Any], columns: Sequence[str]) -> str:
     return ", ".join(filter(None, (of.words_of(column, row[column]) for column in columns)))
-
-
-def curve_sheet(panels: Mapping[str, CurvePanel], about: str, heading: str) -> Sheet:
-    """Panels of curves, named at their ends where there is room, else by a legend."""
-    curves = [curve for panel in panels.values() for curve in panel.curves]
-    most = max(len(panel.curves) for panel in panels.values())
-    has_labels = len(panels) <= WIDE and most <= MOST_LABELS
-    longest = max(len(name_at_end(curve)) for curve in curves)
-    notes = ["bars: 95 % intervals, or ranges of fewer than three launches"] * any(
-        any(curve.low) or any(curve.high) for curve in curves if not curve.is_projected
-    )
-    notes += ["of projected steps 90 % intervals"] * any(
-        any(curve.low) for curve in curves if curve.is_projected
-    )
-    notes += ["circled: noisy launches"] * any(any(curve.noisy) for curve in curves)
-    notes += ["cross: no figure, and why"] * any(curve.failed for curve in curves)
-    notes += hollow_notes(each.source for panel in panels.values() for each in panel.published)
-    return Sheet(
-        heading=heading,
-        panels={
-            title: partial(draw_curves, panel=panel, has_labels=has_labels)
-            for title, panel in panels.items()
-        },
-        caption=" · ".join([about, *notes]),
-        lines={} if has_labels else {curve.label: curve.look for curve in curves},
-        has_projected=any(panel.is_projected for panel in panels.values()),
-        rows=most + 8 if has_labels else 0,
-        end_width=0.35 + 0.062 * longest if has_labels else 0.15,
-    )
