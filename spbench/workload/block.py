@@ -40,7 +40,9 @@ Activation = Literal["gelu", "swiglu"]
 class Frozen(BaseModel):
     """Immutable data without unknown keys and without silent coercion of strings to numbers."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, populate_by_name=True, defer_build=True
+    )
 
 
 def _axes(value: Any) -> Any:
