@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from spbench.errors import Failure
 from spbench.projection.constants import Constant
-from spbench.projection.cost import UNSEEN, Mode, cost
+from spbench.projection.cost import Mode, cost
 from spbench.projection.hardware import Cluster, find
 from spbench.projection.interval import Cost
 from spbench.projection.published import Point, PublishedCase, PublishedCell
@@ -158,7 +158,7 @@ def _projected(
         hidden_exchange=found.hidden_exchange,
         calls=1.0 if found.packed else APART,
         merges=MERGES if point.op == "attention" and found.merges else 1.0,
-        beyond=ENGINE if point.op == "model" else UNSEEN,
+        beyond=ENGINE if point.op == "model" else None,
     )
     return cost(work, cluster, mode)
 

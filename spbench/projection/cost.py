@@ -9,7 +9,7 @@ Overlap is bracketed: nothing is hidden, or all that kernels between start and w
 middle hides ``OVERLAP`` of that, or what was timed. The sum of gradients may hide behind backward,
 but for the bucket that leaves last, when backward is over.
 
-The interval is drawn: each constant varies by its own spread, all by ``UNSEEN``, with one seed.
+The interval is drawn: each constant varies by its own spread, all by what is unseen, with one seed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ from spbench.projection.work import Work
 from spbench.workload.mesh import Mesh
 
 UNSEEN = Constant(value=1.0, source="clocks, allocator, other libraries", kind="model", spread=1.2)
+UNSEEN_ON_CPU = Constant(
+    value=1.0, source="equal steps minutes apart, docs/cost-model.md", kind="measured", spread=1.35
+)
+"""On a CPU other work of its host comes to what no term holds."""
 AROUND_SHARE = Constant(
     value=1.0, source="ranks wait for the slowest of them", kind="model", spread=1.05
 )
@@ -57,8 +61,8 @@ class Mode:
     """Collectives in place of one exchange or shift: queries, keys and values may go apart."""
     merges: float = 1.0
     """Bytes of elementwise kernels over those of the work."""
-    beyond: Constant = UNSEEN
-    """The step over the sum of its terms."""
+    beyond: Constant | None = None
+    """The step over the sum of its terms; by default what is unseen on such a device."""
     hidden_exchange: float = 0.0
     """Share of an all-to-all that other kernels can hide, where its strategy hides none."""
 
@@ -76,7 +80,8 @@ def cost(
     sums = Sums()
     backward_s = _add_kernels(sums, work, rates, mode)
     messages = _add_messages(sums, work, cluster, rates, mode)
-    beyond = mode.beyond
+    is_gpu = cluster.device.kind == "gpu"
+    beyond = mode.beyond or (UNSEEN if is_gpu else UNSEEN_ON_CPU)
     if share is not None:
         sums.measured(share)
         beyond = AROUND_SHARE
@@ -85,7 +90,7 @@ def cost(
         sums=sums,
         messages=messages,
         backward_s=backward_s,
-        is_gpu=cluster.device.kind == "gpu",
+        is_gpu=is_gpu,
     )
     return step.cost(mode.repeats, mode.fixed_s, mode.fixed_spread)
 

@@ -124,16 +124,30 @@ def _figures(cases: Sequence[Compared]) -> dict[str, Any]:
     known = [each for each in cases if each.projected is not None]
     errors = [abs(each.error) for each in known]
     in_order = [*_in_order(known)]
+    of_ratios = _errors_of_ratios(known)
     return {
         "cases_judged": len(cases),
         "noisy": sum(each.is_noisy for each in cases),
         "median_error": median(errors) if errors else None,
         "worst_error": max(errors, default=None),
         "bias": median(each.error for each in known) if known else None,
+        "median_error_of_ratios": median(of_ratios) if of_ratios else None,
+        "worst_error_of_ratios": max(of_ratios, default=None),
         "coverage": mean(each.is_within for each in known) if known else None,
         "pairs_apart": len(in_order),
         "pairs_in_order": mean(in_order) if in_order else None,
     }
+
+
+def _errors_of_ratios(cases: Sequence[Compared]) -> list[float]:
+    """Errors of each step over the mean of strategies that do the same work on as many ranks: what
+    all of them were off by, as where the machine is slower by now, drops out."""
+    errors = []
+    for _, same in groupby(cases, key=lambda each: _place(each.case)[:2]):
+        factors = [1 + each.error for each in same]
+        if len(factors) > 1:
+            errors += [abs(one / geometric_mean(factors) - 1) for one in factors]
+    return errors
 
 
 def _in_order(cases: Sequence[Compared]) -> Iterable[bool]:

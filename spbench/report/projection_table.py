@@ -160,9 +160,15 @@ def _errors(part: Row) -> str:
         else "none"
     )
     cases = counted(part["cases_judged"], "case")
+    of_ratios = (
+        f"of ratios between strategies {_share(part['median_error_of_ratios'])}, worst "
+        f"{_share(part['worst_error_of_ratios'])}; "
+        if part["worst_error_of_ratios"] is not None
+        else ""
+    )
     return (
-        f"median error {_share(part['median_error'])}, worst {_share(part['worst_error'])}, "
-        f"{_share(part['coverage'])} of {cases} within the interval; "
+        f"median error {_share(part['median_error'])}, worst {_share(part['worst_error'])}; "
+        f"{of_ratios}{_share(part['coverage'])} of {cases} within the interval; "
         f"pairs 15 % apart that are in order: {pairs}"
     )
 

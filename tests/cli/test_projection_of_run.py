@@ -74,6 +74,24 @@ def test_pairs_that_are_close_are_not_judged(tmp_path: Path) -> None:
     assert (total["pairs_apart"], total["pairs_in_order"]) == (2, 0.0)
 
 
+def test_what_all_strategies_are_off_by_is_no_error_of_their_ratios(tmp_path: Path) -> None:
+    from spbench.projection.hardware import find as cluster
+
+    projected = beside(measured(kept(tmp_path / "run")), cluster("l20-pcie"))
+    off_by = (1.5, 1.5, 1.5 * 1.331)
+    scaled = [
+        replace(each, measured_s=each.projected.step_s * factor)
+        for each, factor in zip(projected, off_by, strict=True)
+        if each.projected is not None
+    ]
+    total = judged(scaled)
+    assert total["bias"] == pytest.approx(1 / 1.5 - 1)
+    assert total["median_error_of_ratios"] == pytest.approx(0.1)
+    assert total["worst_error_of_ratios"] == pytest.approx(1 - 1 / 1.21)
+    alone = judged(scaled[:1])
+    assert alone["worst_error_of_ratios"] is None
+
+
 def test_a_run_that_describes_no_cases_is_refused(tmp_path: Path) -> None:
     kept(tmp_path / "run", described=False)
     done = spbench(tmp_path, "project", "--against", "run", "--cluster", "l20-pcie", torch=True)

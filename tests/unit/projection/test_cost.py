@@ -70,6 +70,15 @@ def test_many_small_kernels_are_bound_by_launches() -> None:
     assert on_cpu.step_s == pytest.approx(eager.step_s + eager.terms["elementwise"])
 
 
+def test_on_a_cpu_other_work_of_its_host_comes_to_the_interval() -> None:
+    device = H100.device.model_copy(update={"kind": "cpu"})
+    steps = [
+        cost(work(passes=9), each) for each in (H100, H100.model_copy(update={"device": device}))
+    ]
+    on_gpu, on_cpu = (step.high_s / step.low_s for step in steps)
+    assert on_cpu > 1.1 * on_gpu
+
+
 def test_overlap_is_bracketed() -> None:
     """Kernels behind a message hide it by a share; the middle lies between none and all."""
     behind = replace(EXCHANGE, behind=(PASS,) * 2)
