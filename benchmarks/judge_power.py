@@ -22,7 +22,7 @@ from spbench.analysis.findings import Finding, Margins
 from spbench.analysis.intervals import LEAST_LAUNCHES, quantile
 from spbench.analysis.launches import Launches
 from spbench.regression.measurement import in_stages
-from spbench.results.step_time import typical
+from spbench.worker.sampling import typical
 
 BETWEEN, WITHIN, ITERATIONS = 0.005, 0.01, 50
 CHECK = Margins(time=0.03)

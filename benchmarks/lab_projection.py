@@ -16,7 +16,7 @@ from pathlib import Path
 
 from spbench.analysis.intervals import geometric_mean
 from spbench.projection.cost import Mode
-from spbench.projection.hardware import load
+from spbench.projection.hardware import find
 from spbench.projection.project import project, works
 from spbench.projection.scaled import link_rate, relinked
 from spbench.results.reading import latest, read_runs, records_of
@@ -38,7 +38,7 @@ def measured_ms(run: Path) -> dict[tuple[str, int], float]:
 def main(cluster: Path, rated_runs: list[str]) -> None:
     errors, in_order, regrets = [], [], []
     for rate, run in (text.split("=") for text in rated_runs):
-        at = relinked(load(cluster), link_rate(rate))
+        at = relinked(find(str(cluster)), link_rate(rate))
         work_of = works(at)
         workload = Workload.model_validate(read_run(Path(run))["cases"][0]["workload"])
         every = measured_ms(Path(run))

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from spbench.comm.sequence_group import SequenceGroup
     from spbench.results.iterations import read_samples
     from spbench.results.reading import read_runs
-    from spbench.worker.proof import Proof, ProofError
-    from spbench.worker.prove import prove
+    from spbench.worker.module_step import ProofError
+    from spbench.worker.prove import Proof, prove
 
 __all__ = [
     "Proof",
@@ -26,8 +26,8 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 HOMES = {
-    "Proof": "spbench.worker.proof",
-    "ProofError": "spbench.worker.proof",
+    "Proof": "spbench.worker.prove",
+    "ProofError": "spbench.worker.module_step",
     "SequenceGroup": "spbench.comm.sequence_group",
     "prove": "spbench.worker.prove",
     "read_runs": "spbench.results.reading",

@@ -17,8 +17,7 @@ from spbench.analysis.comparable import HARDWARE
 from spbench.analysis.compare import MARGIN, Comparison, compare_side_by_side
 from spbench.analysis.launches import CaseRows, Cases, Launches
 from spbench.results.link_report import LinkReport
-from spbench.results.record import Record
-from spbench.results.step_time import MUCH
+from spbench.results.record import MUCH, Record
 from spbench.workload.traffic import OPS
 
 BOUND = 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -9,12 +10,18 @@ import pandas
 
 from spbench.analysis.compare_strategies import compare_strategies
 from spbench.analysis.intervals import LEAST_LAUNCHES
-from spbench.analysis.power import hardest_case, quiet_launches
+from spbench.analysis.power import (
+    MOST_OF_CHECK,
+    DetectableSlowdown,
+    hardest_case,
+    quiet_launches,
+)
+from spbench.analysis.verdict import MAX_SLOWDOWN
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
 from spbench.errors import UNFIT, Failure, ResultsError
+from spbench.report import units
 from spbench.report.fit_width import Grid, fewer
-from spbench.report.slowdown_sentences import slowdown_in_words
 from spbench.report.strategy_table import show_comparison
 from spbench.report.tables import console, print_json, show_fitting
 from spbench.results.baselines import folder_of, keep, names
@@ -31,6 +38,8 @@ from spbench.text import counted
 
 SPARE = ("torch", "commit", "gpu", "started", "launches", "run")
 """Columns of the list that are left out, in this order, where not all fit."""
+WORTH_MORE = 0.8
+"""More launches are advised where they lower the detectable slowdown to this share of it."""
 
 
 @click.group("baseline")
@@ -76,7 +85,7 @@ def set_command(name: str, run: Path | None, force: bool, replace: bool, baselin
             f"time takes {LEAST_LAUNCHES} or more ('spbench run --launches 5').",
             err=True,
         )
-    for sentence in slowdown_in_words(hardest_case(frame)):
+    for sentence in _in_words(hardest_case(frame)):
         click.echo(sentence)
 
 
@@ -103,6 +112,29 @@ def _remedy(run: Path, frame: pandas.DataFrame) -> str:
     """How to make the run fit for a baseline."""
     again = command_again(run) if not_there_yet(run, frame) else ""
     return f"Measure what is missing ({again}), or all anew" if again else "Measure it anew"
+
+
+def _in_words(slowdown: DetectableSlowdown | None) -> Iterator[str]:
+    """The slowdown that a check detects in the noisiest case, and with more launches."""
+    if slowdown is None:
+        return
+    hard = slowdown.record
+    share = "" if hard.kind == "measured" else ", one GPU's share"
+    yield (
+        f"Time is hardest to judge of {hard.strategy} on {counted(hard.world_size, 'rank')} "
+        f"({hard.workload}{share}): its {slowdown.launches} launches have a standard deviation of "
+        f"{units.percent(slowdown.spread)}."
+    )
+    yield (
+        f"Where the machine stays as it was, a check finds a slowdown of about "
+        f"{units.percent(slowdown.slowdown)} there (--max-slowdown {MAX_SLOWDOWN:.0%}, up to "
+        f"{MOST_OF_CHECK} launches)."
+    )
+    if slowdown.with_more < WORTH_MORE * slowdown.slowdown:
+        yield (
+            f"With {MOST_OF_CHECK} such launches in the baseline, too, it would find about "
+            f"{units.percent(slowdown.with_more)}: the same run with --launches {MOST_OF_CHECK}."
+        )
 
 
 @command.command("list", cls=HelpPage)

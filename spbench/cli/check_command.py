@@ -13,6 +13,7 @@ from spbench.analysis.findings import METRICS, Margins, Metric
 from spbench.analysis.verdict import LAUNCHES, MAX_SLOWDOWN
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
+from spbench.cli.option_types import Count
 from spbench.cli.selection import (
     SELECTING,
     refuse_flags,
@@ -24,9 +25,8 @@ from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines
 from spbench.regression.accepting import apply_accepted
 from spbench.regression.check import against_baseline, against_commit, against_run
-from spbench.regression.check_report import Export, check_writable, report
+from spbench.regression.check_report import Export, check_writable, junit, report
 from spbench.regression.measurement import Checked, CheckOptions
-from spbench.report.junit import junit
 from spbench.report.pull_request import block_of_changes
 from spbench.results.accepted import NAME, read_accepted
 from spbench.text import did_you_mean, quoted
@@ -56,7 +56,7 @@ def _export_option(flag: str, kind: str) -> Callable[[options.F], options.F]:
 )
 @click.option(
     "--launches",
-    type=options.Count(1, MOST_LAUNCHES),
+    type=Count(1, MOST_LAUNCHES),
     default=LAUNCHES,
     help="Launches of each case, whatever --sweep says; up to four times as many in doubt.",
 )

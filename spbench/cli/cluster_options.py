@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import click
 
 from spbench.cli import options
+from spbench.cli.option_types import Count
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import PORT, Cluster
 from spbench.launch.interfaces import is_here, resolves
@@ -19,12 +20,12 @@ EXAMPLE = "--nnodes 2 --rdzv-endpoint HOST:29400, with --node-rank 0 on HOST and
 nodes_options = options.together(
     click.option(
         "--nnodes",
-        type=options.Count(1, 1024),
+        type=Count(1, 1024),
         help="Number of machines, each of which runs this command.  [default: 1, or srun's]",
     ),
     click.option(
         "--node-rank",
-        type=options.Count(0, 1023),
+        type=Count(0, 1023),
         help="Number of this machine; 0 writes the results.  [default: srun's]",
     ),
     click.option(

@@ -11,6 +11,7 @@ import click
 from spbench.cli import options
 from spbench.cli.cluster_options import cluster_of, nodes_options
 from spbench.cli.help_page import HelpPage
+from spbench.cli.option_types import Count
 from spbench.cli.selection import (
     CLUSTER,
     DEFAULT_WORKLOAD,
@@ -39,7 +40,7 @@ OF_LINKS = ("workload", "settings", "strategies", *CLUSTER)
 @click.option(
     "-g",
     "--gpus",
-    type=options.Count(1, MAX_PROCESSES),
+    type=Count(1, MAX_PROCESSES),
     metavar="N",
     help="Ranks that try every collective.  [default: one per GPU; on a CPU 2 to 8, by cores]",
 )

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from spbench.cli import options
-from spbench.cli.drawing_options import drawing_options
 from spbench.cli.help_page import HelpPage
 from spbench.errors import UNFIT, Failure
 from spbench.report.tables import print_paths
@@ -59,7 +58,7 @@ CAPACITY = ["capacity"]
 @click.option(
     "--format", "formats", default="png,svg", show_default=True, help="Of png, svg and pdf."
 )
-@drawing_options
+@options.drawing_options
 def command(
     run: Path | None,
     out: Path | None,

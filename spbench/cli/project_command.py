@@ -12,7 +12,6 @@ import click
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
 from spbench.cli.project_against import PACKAGED, print_against
-from spbench.cli.projection_options import link_rate_option, share_option
 from spbench.cli.selection import choose_workload, rank_counts, settings_of
 from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.report.live_line import DRY_RUNS, loading_torch, watched
@@ -42,8 +41,8 @@ if TYPE_CHECKING:
     metavar="NAME=N[,N...]",
     help="Lengths of an axis, one after another, such as space=1024,4096.",
 )
-@share_option
-@link_rate_option
+@options.share_option
+@options.link_rate_option
 @click.option("--compiled", is_flag=True, help="Elementwise kernels fused, launches cheaper.")
 @click.option(
     "--kernel",

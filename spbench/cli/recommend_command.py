@@ -9,7 +9,6 @@ import click
 
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
-from spbench.cli.projection_options import link_rate_option, share_option
 from spbench.cli.run_command import show_finished
 from spbench.cli.selection import choose_workload, rank_counts
 from spbench.errors import DONE, Failure
@@ -34,8 +33,8 @@ RIVALS = 4
 )
 @click.option("-g", "--gpus", default="8", metavar="N", help="Number of ranks.")
 @options.strategy_option
-@share_option
-@link_rate_option
+@options.share_option
+@options.link_rate_option
 @click.option("--compiled", is_flag=True, help="As under torch.compile, elementwise work fused.")
 @click.option(
     "--measure", is_flag=True, help="Then measure those not told apart here, and say who wins."

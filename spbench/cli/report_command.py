@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from spbench.cli import options
-from spbench.cli.drawing_options import drawing_options
 from spbench.cli.help_page import HelpPage
 from spbench.errors import UNFIT, Failure
 from spbench.report.tables import print_paths
@@ -27,7 +26,7 @@ ENDINGS = (".html", ".htm")
     help="The page.  [default: RUN/report.html; of a baseline "
     f"{RESULTS}/baseline-NAME/report.html]",
 )
-@drawing_options
+@options.drawing_options
 def command(
     run: Path | None,
     out: Path | None,

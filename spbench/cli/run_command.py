@@ -11,6 +11,7 @@ import click
 from spbench.cli import options
 from spbench.cli.cluster_options import nodes_options
 from spbench.cli.help_page import HelpPage
+from spbench.cli.option_types import Count, Positive, duration
 from spbench.cli.selection import request_of, selection_options
 from spbench.errors import DONE, SOME_FAILED
 from spbench.report.dry_run import show_plan
@@ -31,24 +32,24 @@ from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 @selection_options
 @click.option(
     "--launches",
-    type=options.Count(1, MAX_LAUNCHES),
+    type=Count(1, MAX_LAUNCHES),
     help=f"Launches of each case.  [default: {LAUNCHES}, or what --sweep says; 1 with --quick]",
 )
 @click.option("--quick", is_flag=True, help="One launch of few iterations, for a first look.")
 @options.deadline_options
 @click.option(
     "--max-time",
-    type=options.duration,
+    type=duration,
     metavar="TIME",
     help="Deadline of all launches together; what is left can be resumed.  [default: no limit]",
 )
 @nodes_options
 @options.device_option
 @click.option("--share", is_flag=True, help="Measure rank 0's share alone; nothing is sent.")
-@click.option("--peak-tflops", type=options.Positive(), help="Peak Tflop/s of a device, for MFU.")
+@click.option("--peak-tflops", type=Positive(), help="Peak Tflop/s of a device, for MFU.")
 @click.option(
     "--seed",
-    type=options.Count(0, 2**31),
+    type=Count(0, 2**31),
     default=0,
     help="Seed of weights, inputs and the order of launches.",
 )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from spbench.errors import or_none
@@ -51,24 +50,21 @@ def _folders(root: Path, controllers: str, path: str) -> Iterator[Path]:
 
 def _memory(folder: Path) -> list[int]:
     """Limits in bytes; version 2 writes "max" for no limit."""
-    files = (folder / "memory.max", folder / "memory.limit_in_bytes")
-    limits = [or_none(partial(_number, file)) for file in files]
-    return [limit for limit in limits if limit is not None and limit < NO_LIMIT_BYTES]
+    limits = [*_numbers(folder / "memory.max"), *_numbers(folder / "memory.limit_in_bytes")]
+    return [limit for limit in limits if limit < NO_LIMIT_BYTES]
 
 
 def _cores(folder: Path) -> list[float]:
-    """Limits in cores: microseconds of processor time in a period, over its microseconds."""
-    quota, _, period = (or_none(lambda: _read(folder / "cpu.max")) or "").partition(" ")
-    if not quota:
-        quota = or_none(lambda: _read(folder / "cpu.cfs_quota_us")) or ""
-        period = or_none(lambda: _read(folder / "cpu.cfs_period_us")) or ""
-    cores = or_none(lambda: int(quota) / int(period))
-    return [cores] if cores is not None and cores > 0 else []
+    """Limits in cores: microseconds of processor time in a period, over its microseconds. Without
+    a limit version 2 writes "max", and version 1 -1."""
+    of_v1 = (folder / f"cpu.cfs_{name}_us" for name in ("quota", "period"))
+    quota_and_period = _numbers(folder / "cpu.max") or [n for x in of_v1 for n in _numbers(x)]
+    if len(quota_and_period) < 2 or 0 in quota_and_period:
+        return []
+    return [quota_and_period[0] / quota_and_period[1]]
 
 
-def _number(file: Path) -> int:
-    return int(_read(file))
-
-
-def _read(file: Path) -> str:
-    return file.read_text(encoding="ascii").strip()
+def _numbers(file: Path) -> list[int]:
+    """The whole numbers in a file, without other words; none where it cannot be read."""
+    words = (or_none(lambda: file.read_text(encoding="ascii")) or "").split()
+    return [int(word) for word in words if word.isdecimal()]

@@ -141,7 +141,7 @@ def _memory_gb(on: Device, count: int) -> float:
 
 
 def write(cluster: Cluster, path: Path) -> None:
-    """Writes the file of a cluster, so that ``hardware.load`` reads the same."""
+    """Writes the file of a cluster, so that ``hardware.find`` reads the same."""
     data: dict[str, Any] = cluster.model_dump(mode="json", exclude_defaults=True)
     text = yaml.safe_dump({"version": 1, **data}, sort_keys=False, width=100)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from scipy.optimize import nnls
 
 from spbench.projection.calibration_times import Timed
 from spbench.projection.constants import Constant, Curve
-from spbench.projection.device import AttentionRates, Device, Products
+from spbench.projection.hardware import AttentionRates, Device, Products
 from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.message_cost import host_calls
 from spbench.projection.timed_kernels import label_of, name_of, operations

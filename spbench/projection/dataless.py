@@ -9,7 +9,8 @@ Private parts of torch: names of attention's operations, and the dispatch mode o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -20,6 +21,7 @@ from torch.nn.attention import SDPBackend
 from spbench.errors import Failure
 from spbench.layers.watching import WatchingMode
 from spbench.workload.case import Device
+from spbench.workload.traffic import Phase
 
 META = torch.device("meta")
 aten = torch.ops.aten
@@ -73,6 +75,17 @@ class Dataless(WatchingMode):
         self.known: dict[Signature, Known] = {}
         self._ways: dict[Any, Any] = {}
         self._left = MOST_OPERATIONS
+        self.phase: Phase = "forward"
+        self._is_on = False
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Inside, what runs is noted."""
+        self._is_on = True
+        try:
+            yield
+        finally:
+            self._is_on = False
 
     def created(self, out: Any) -> None:
         """Called with what an operation returns in new memory."""

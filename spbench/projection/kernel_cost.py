@@ -20,7 +20,7 @@ from typing import final
 
 from spbench.errors import Failure
 from spbench.projection.constants import Constant, Sourced
-from spbench.projection.device import AttentionRates, Device
+from spbench.projection.hardware import AttentionRates, Device
 from spbench.projection.timed_kernels import TimedKernels
 from spbench.projection.work import Kernel
 

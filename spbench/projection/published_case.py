@@ -56,8 +56,6 @@ class Counterpart:
     """Bytes of a message over those in the workload's type."""
     products: float
     """Rate of products over that in the workload's type."""
-    replicas: int
-    """Data-parallel replicas, each with the workload's batch."""
 
 
 def counterpart(point: Point, cell: PublishedCell, case: PublishedCase) -> Counterpart:
@@ -96,7 +94,6 @@ def counterpart(point: Point, cell: PublishedCell, case: PublishedCase) -> Count
         hidden_exchange=0.5 if case.options.get("async") else 0.0,
         payload=0.625 if case.options.get("fp8") is True else 1.0,
         products=FASTER_PRODUCTS["linear"] if low else FASTER_PRODUCTS.get(dtype, 1.0),
-        replicas=beside.get("dp", 1),
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, final
@@ -62,21 +61,10 @@ class Recorder(Dataless):
 
     def __init__(self, device: Device = "cuda") -> None:
         super().__init__(kernel_of, device)
-        self.phase: Phase = "forward"
-        self._is_on = False
         self._kernels: dict[tuple[int, Phase], Kernel] = {}
         self._launches: Counter[tuple[int, Phase]] = Counter()
         self._messages: Counter[Message] = Counter()
         self._flying: list[_UnderWay] = []
-
-    @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Inside, what runs is counted."""
-        self._is_on = True
-        try:
-            yield
-        finally:
-            self._is_on = False
 
     def taken(self) -> Counted:
         """What was counted since the last call."""

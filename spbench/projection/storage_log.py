@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, final
@@ -26,7 +25,7 @@ from torch import Tensor
 from spbench.projection.dataless import CPU_FLASH, Dataless, Known
 from spbench.worker.memory import rounded
 from spbench.workload.case import Device
-from spbench.workload.traffic import Kind, Phase
+from spbench.workload.traffic import Kind
 
 Part = Literal["parameters", "gradients", "activations", "temporaries"]
 Level = Counter[Part]
@@ -59,10 +58,8 @@ class StorageLog(Dataless):
 
     def __init__(self, device: Device = "cuda") -> None:
         super().__init__(workspace_bytes if device == "cpu" else lambda *_: 0, device)
-        self.phase: Phase = "forward"
         self.in_forward = False
         """Whether forward is running, or the recomputation of a block."""
-        self._is_on = False
         self._alive: dict[int, _Held] = {}
         self._events: list[tuple[_Held, int] | object] = []
         """A storage and 1 or -1, or the name of the stretch that begins."""
@@ -77,15 +74,6 @@ class StorageLog(Dataless):
         """Tensors that are there before the step begins, and outlive it."""
         for tensor in tensors:
             self._see(tensor, part)
-
-    @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Inside, what runs is noted."""
-        self._is_on = True
-        try:
-            yield
-        finally:
-            self._is_on = False
 
     def begin(self, name: object) -> None:
         """A stretch begins."""

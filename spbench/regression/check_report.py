@@ -1,4 +1,6 @@
-"""Reports the verdict of a check: on stdout, in files, and as an exit code."""
+"""The verdict of a check: on stdout, in files, as JUnit's XML for continuous integration, and as an
+exit code.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,16 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import click
 
-from spbench.analysis.verdict import Judgement
+from spbench.analysis.verdict import Graded, Judgement
 from spbench.errors import CANNOT_JUDGE, DONE, REGRESSION, UNFIT, Failure
 from spbench.regression.measurement import Checked
 from spbench.report import tables
-from spbench.report.run_table import acceptance_sentences, headline, show_findings
+from spbench.report.run_table import acceptance_sentences, explained, headline, show_findings
+from spbench.text import counted
 
 Export = Callable[[Checked, str, str], str]
 """The content of a file, made of a check, what head was checked against, and the headline."""
@@ -68,3 +72,47 @@ def _as_data(judgement: Judgement, summary: str, code: int) -> dict[str, object]
     ]
     remarks = [*judgement.remarks]
     return {"summary": summary, "exit_code": code, "findings": findings, "remarks": remarks}
+
+
+def junit(judgement: Judgement, against: str, headline: str, *, strict: bool) -> str:
+    """A test for each metric of each case; see ``_kind`` for those that do not pass. Where the
+    check cannot judge and no test is red, one more test, of all cases, is an error."""
+    tests = [_test(graded) for graded in judgement.graded]
+    is_red = any(kind in ("failure", "error") for _, _, kind, _ in tests)
+    if not is_red and not judgement.is_decided(strict=strict):
+        tests.append(("spbench check", "all cases", "error", headline))
+    kinds = [kind for _, _, kind, _ in tests]
+    name = _printable(f"spbench check against {against}: {headline}")
+    suite = ET.Element("testsuite", name=name, tests=str(len(tests)))
+    for kind, name in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
+        suite.set(name, str(kinds.count(kind)))
+    for panel, title, kind, why in tests:
+        test = ET.SubElement(suite, "testcase", classname=_printable(panel))
+        test.set("name", _printable(title))
+        if kind:
+            ET.SubElement(test, kind, message=_printable(why))
+    ET.indent(suite)
+    return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _test(graded: Graded) -> tuple[str, str, str, str]:
+    """Panel, title, kind and message of a test."""
+    finding = graded.finding
+    title = f"{finding.strategy} on {counted(finding.ranks, 'rank')}, {finding.metric}"
+    why = explained(finding) or f"{finding.metric} {finding.verdict}"
+    why += f"; accepted: {graded.note}" if graded.grade == "accepted" else ""
+    return finding.panel, title, _kind(graded), why
+
+
+def _kind(graded: Graded) -> str:
+    """What is inconclusive or accepted is skipped; what cannot be compared is an error."""
+    if graded.grade in ("pass", "fail"):
+        return "failure" if graded.grade == "fail" else ""
+    if graded.grade == "accepted":
+        return "skipped"
+    return "error" if graded.finding.verdict in ("missing", "not comparable") else "skipped"
+
+
+def _printable(text: str) -> str:
+    """XML holds no control characters, however they are escaped."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)

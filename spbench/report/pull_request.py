@@ -13,7 +13,6 @@ from spbench.analysis.compare_strategies import Line
 from spbench.analysis.findings import METRICS, Finding, Margins, Metric
 from spbench.analysis.verdict import Judgement
 from spbench.report import markdown
-from spbench.report.change_table import change_tables, count_line, tables_by_panel
 from spbench.report.fit_width import Grid
 from spbench.report.run_table import acceptance_sentences, listed_changes, sentences
 from spbench.report.strategy_table import (
@@ -75,7 +74,12 @@ def changes_part(judgement: Judgement) -> list[list[str]]:
     shown = [change for change in changes if change.verdict not in UNCHANGED]
     hidden = [change for change in changes if change.verdict in UNCHANGED]
     remarks = markdown.bullets(_remarks(shown))
-    return [[count_line(changes)], *change_tables(shown), remarks, _folded(hidden)]
+    return [
+        [markdown.count_line(changes)],
+        *markdown.change_tables(shown),
+        remarks,
+        _folded(hidden),
+    ]
 
 
 def block_of_run(title: str, lines: Sequence[Line], run: Provenance) -> str:
@@ -102,7 +106,9 @@ def strategies_part(lines: Sequence[Line]) -> list[list[str]]:
     cells = [[COLUMNS[name](line) for name in ALONE] for line in lines]
     for line, row in zip(lines, cells, strict=True):
         row[2] = row[2] if line.status == "ok" else line.status
-    tables = tables_by_panel(Grid(columns=ALONE, rows=cells), [line.panel for line in lines])
+    tables = markdown.tables_by_panel(
+        Grid(columns=ALONE, rows=cells), [line.panel for line in lines]
+    )
     remarks = [*ranking_sentences(lines), *failures(lines), *gate_sentences(lines)]
     remarks += mark_notes(lines)
     return [*tables, markdown.bullets(remarks), [FIGURES]]
@@ -126,7 +132,7 @@ def _folded(changes: Sequence[CaseChange]) -> list[str]:
     """The cases without a change, out of the way."""
     if not changes:
         return []
-    lines = markdown.document(change_tables(changes)).splitlines()
+    lines = markdown.document(markdown.change_tables(changes)).splitlines()
     return markdown.folded(f"{counted(len(changes), 'case')} without a change", lines)
 
 

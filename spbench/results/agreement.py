@@ -18,7 +18,8 @@ from dataclasses import dataclass
 Fingerprint = dict[str, list[float]]
 """By name of a tensor: its elements, its squared norm, its projections."""
 
-TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 0.25, "float16": 0.1}
+FIXED_TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
+TOLERANCE = FIXED_TOLERANCE | {"bfloat16": 0.25, "float16": 0.1}
 """Relative difference up to which two steps of a dtype are the same."""
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 

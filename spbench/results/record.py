@@ -15,11 +15,13 @@ from spbench.results.variables import compared
 from spbench.workload.case import Case
 
 SCHEMA_VERSION = 4
+MUCH = 0.1
+"""Share of a step below which waiting is not worth a warning or a rate, and may be noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A launch, measured or failed. ``columns.py`` says what each field means."""
+    """A launch, measured or failed. ``docs/columns.md`` says what each field means."""
 
     schema_version: int = SCHEMA_VERSION
     run_id: str

@@ -8,11 +8,11 @@ from typing import Any
 from spbench.launch.cluster import placement_of
 from spbench.launch.launcher import LaunchResult
 from spbench.results.conditions import as_columns
+from spbench.results.record import MUCH
 from spbench.results.sample import RowStatus, Sample
-from spbench.results.step_time import MUCH, outer_deciles, typical
 from spbench.results.variables import column_of
 from spbench.sweep.row_counts import counted_columns
-from spbench.worker.sampling import slowest, uncertainty_ms
+from spbench.worker.sampling import outer_deciles, slowest, typical, uncertainty_ms
 from spbench.workload.case import Case
 from spbench.workload.flops import step_flops
 from spbench.workload.traffic import OPS, PHASES

@@ -16,14 +16,17 @@ import torch
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
-from spbench.results.agreement import Difference
-from spbench.worker.reference import Named
-from spbench.worker.seeded_run import UPDATED
-from spbench.worker.tensor_error import relative_error, root_mean_square
+from spbench.results.agreement import FIXED_TOLERANCE, Difference
 from spbench.workload.sharding import Shards
 
-FIXED_TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
 OWN_ERROR_FACTOR = 4.0
+UPDATES = 2
+"""Two updates are compared: the second has other gradients, and moments that the first one left."""
+UPDATED = f"after {UPDATES} updates"
+
+Named = dict[str, Tensor]
+"""The output, and behind it the input's gradient and every weight's, by name; with an optimizer
+also the weights that two of its updates give."""
 
 
 @final
@@ -88,3 +91,24 @@ def _rounding(exact: Named, dtype: str) -> float:
         return 0.0
     lost = torch.finfo(exact["output"].dtype).eps / FIXED_TOLERANCE[dtype]
     return 10 * lost * statistics.median(sizes)
+
+
+def relative_error(got: Tensor, wanted: Tensor, whole: Tensor, floor: float = 0.0) -> float:
+    """Root mean square of got - wanted, over that of the whole tensor that ``wanted`` is of.
+
+    Shapes that differ are infinitely wrong, and so is anything but zero where all is zero,
+    or, with a ``floor``, what is not small beside that.
+    """
+    if got.shape != wanted.shape:
+        return math.inf
+    precise = torch.promote_types(wanted.dtype, torch.float32)
+    difference = root_mean_square(got.to(precise) - wanted.to(precise))
+    size = max(floor, root_mean_square(whole.to(precise)))
+    if difference == 0.0:
+        return 0.0
+    return difference / size if size else math.inf
+
+
+def root_mean_square(x: Tensor) -> float:
+    norm: float = torch.linalg.vector_norm(x).item()
+    return norm / max(1, x.numel()) ** 0.5

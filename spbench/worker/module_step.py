@@ -12,14 +12,24 @@ from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.transport import Transport, Transports
-from spbench.worker.proof import ProofError
-from spbench.worker.reference import Named
+from spbench.results.agreement import Difference
+from spbench.worker.comparison import Named
 from spbench.worker.witness import Witness
 from spbench.workload.sharding import Shard, shard_sizes
 from spbench.workload.traffic import Count
 
 WHOLE, NEITHER = -1, -2
 """How an output is cut, where it is not along a dim."""
+
+
+@final
+class ProofError(AssertionError):
+    """A parallel module differs from one device; raised on every rank, with the same tensor."""
+
+    def __init__(self, message: str, differences: Sequence[Difference] = ()) -> None:
+        super().__init__(message)
+        self.differences = tuple(differences)
+        """How far each tensor is off; none where the outputs have other shapes."""
 
 
 @final

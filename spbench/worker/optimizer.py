@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from spbench.worker.tensor_error import root_mean_square
+from spbench.worker.comparison import root_mean_square
 
 LEARNING_RATE = 1e-2
 """Learning rate of the gate: large beside the weights' rounding, small beside the weights."""

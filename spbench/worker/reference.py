@@ -17,11 +17,11 @@ from typing import final
 
 import psutil
 import torch
-from torch import Tensor
 
 from spbench.comm.fake import silent_transports
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.strategies.base import Layout, Strategy
+from spbench.worker.comparison import Named
 from spbench.worker.observer import Observer
 from spbench.worker.seeded_run import run_seeded, updated_weights
 from spbench.worker.step import Step
@@ -42,10 +42,6 @@ LIVE_ACTIVATIONS = 16
 """Most activations that autograd keeps of one sublayer; scores come on top."""
 FINER = {"bfloat16": "float32", "float16": "float32"}
 FINER_WHERE_SHARP = FINER | {"float32": "float64"}
-
-Named = dict[str, Tensor]
-"""The output, and behind it the input's gradient and every weight's, by name; with an optimizer
-also the weights that two of its updates give."""
 
 
 @dataclass(frozen=True, kw_only=True)

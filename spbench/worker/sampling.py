@@ -9,7 +9,8 @@ rank's, so all of them stop after the same block. Which cap ended it is part of 
 A launch that stops by precision may still be off by more than that. Its iterations are correlated
 and it looks again and again until they agree, so its interval is too narrow: with noise of 2 %
 that is AR(1) with 0.8, four in ten of launches with steps of 50 ms are off by more than 1 %.
-That is why launches, not iterations, are the replicates of every verdict.
+That is why launches, not iterations, are the replicates of every verdict. What a launch counts as
+is made of its iterations by ``typical``.
 """
 
 from __future__ import annotations
@@ -116,3 +117,29 @@ def slowest(times: Sequence[list[float] | None]) -> list[float]:
     """Each iteration takes as long as its slowest rank."""
     present = [of_rank for of_rank in times if of_rank]
     return [max(ranks) for ranks in zip(*present, strict=True)] if present else []
+
+
+TRIMMED = 10
+"""One part in so many is left out at each end of a launch's times."""
+
+
+def typical(times: Sequence[float]) -> float:
+    """The step time of a launch (docs/decisions/0022): the mean of its iterations without the
+    fastest and the slowest tenth; of three and more without at least one.
+
+    However long a single hiccup is, it does not count; and on shared cores this scatters less than
+    a median, since it goes by nearly all of the times (Tukey and McLaughlin 1963). Raises
+    ValueError where there are none.
+    """
+    if not times:
+        raise ValueError("no times, so no typical time")
+    ordered = sorted(times)
+    out = max(1, len(ordered) // TRIMMED) if len(ordered) >= 3 else 0
+    middle = ordered[out : len(ordered) - out]
+    return math.fsum(middle) / len(middle)
+
+
+def outer_deciles(times: Sequence[float]) -> tuple[float, float]:
+    """The tenth and the ninetieth percentile."""
+    deciles = statistics.quantiles(times, n=10, method="inclusive") if len(times) > 1 else times
+    return deciles[0], deciles[-1]

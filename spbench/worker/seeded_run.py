@@ -7,13 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from spbench.worker.comparison import UPDATED, UPDATES
 from spbench.worker.observer import Observer
 from spbench.worker.optimizer import take_updates, typical_size
 from spbench.worker.step import Step
-
-UPDATES = 2
-"""Two: the second has other gradients, and moments that the first one left."""
-UPDATED = f"after {UPDATES} updates"
 
 
 def run_seeded(step: Step, rounded_to: torch.dtype, observer: Observer) -> dict[str, Tensor]:

@@ -27,13 +27,11 @@ from torch import Tensor
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.model.inputs import Inputs
 from spbench.results.agreement import TOLERANCE, Difference, Fingerprint, farthest, noise_floor
-from spbench.worker.comparison import OWN_ERROR_FACTOR
+from spbench.worker.comparison import OWN_ERROR_FACTOR, UPDATED, relative_error
 from spbench.worker.fingerprint import fingerprint
 from spbench.worker.observer import Observer
 from spbench.worker.reference import Reference
-from spbench.worker.seeded_run import UPDATED
 from spbench.worker.step import Step
-from spbench.worker.tensor_error import relative_error
 from spbench.worker.witness import Witness, why_silent_differs
 
 ESTIMATE = 2.0

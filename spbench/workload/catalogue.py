@@ -28,6 +28,7 @@ from spbench.workload.yaml_lines import (
     short,
 )
 
+SWEEP = "'spbench run --sweep'"
 SMALL = "-small"
 """Ending of the name of a workload's small form."""
 OWN_COLUMNS: tuple[str, ...] = ("name", "source", "axes", "batch", "guidance", "dtype")
@@ -45,9 +46,9 @@ def path_of(name_or_file: str, kind: str, folder: Path | None = None) -> Path:
     if name_or_file.endswith((".yaml", ".yml")) or "/" in name_or_file:
         return (folder or Path()) / name_or_file
     if name_or_file not in names(kind):
-        what, other = ("sweep", "workload") if kind == "sweeps" else ("workload", "sweep")
-        if name_or_file in names(f"{other}s"):
-            use = {"sweep": "'spbench run --sweep'", "workload": "--workload"}[other]
+        what = {"sweeps": "sweep", "clusters": "cluster"}.get(kind, "workload")
+        other, use = ("workload", "--workload") if kind == "sweeps" else ("sweep", SWEEP)
+        if what != "cluster" and name_or_file in names(f"{other}s"):
             raise WorkloadError(f"{name_or_file!r} is a {other}; use {use}")
         hint = suggestion(name_or_file, names(kind))
         raise WorkloadError(f"unknown {what} {short(name_or_file)}. {hint}")
@@ -66,7 +67,7 @@ def load_text(text: str, where: str) -> Workload:
 
 def _loaded(data: YamlData) -> Workload:
     if data.value.keys() & {"workloads", "include"} and not data.value.keys() & {"block", "axes"}:
-        raise data.error((), "this is a sweep; use 'spbench run --sweep'")
+        raise data.error((), f"this is a sweep; use {SWEEP}")
     return validated(Workload, data, PARTS)
 
 

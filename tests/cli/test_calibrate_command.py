@@ -8,7 +8,7 @@ import pytest
 from helpers.command_line import spbench
 
 from spbench.errors import DONE, USAGE
-from spbench.projection.hardware import load
+from spbench.projection.hardware import find
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_two_ranks_write_a_cluster(tmp_path: Path) -> None:
     words = ("calibrate", "mine", "-g", "1,2", "-w", "dsp-720m-small", "--device", "cpu")
     done = spbench(tmp_path, *words, torch=True)
     assert done.code == DONE, done.err
-    cluster = load(tmp_path / "results" / "clusters" / "mine.yaml")
+    cluster = find(str(tmp_path / "results" / "clusters" / "mine.yaml"))
     assert [part.ranks for part in cluster.on_ranks] == [1]
     assert cluster.device.kind == "cpu"
     assert "float32" in cluster.device.products.tflops

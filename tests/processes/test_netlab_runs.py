@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from helpers.spbench_process import PATHS, ROOT, SMALL, finish, rows_of, start
 
-from spbench.projection.hardware import load
+from spbench.projection.hardware import find
 from spbench.projection.scaled import link_rate, relinked
 
 NETLAB = ROOT / "scripts" / "netlab.sh"
@@ -81,7 +81,7 @@ def test_a_network_is_timed_and_projected_to_another_rate(tmp_path: Path) -> Non
     calibrate = (*SPBENCH[:-1], "calibrate", "lab", *NODES, *words)
     done = lab(tmp_path, "--rate", "100mbit", "--", *calibrate)
     assert done.returncode == 0, done.stderr
-    timed = load(tmp_path / "results" / "clusters" / "lab.yaml")
+    timed = find(str(tmp_path / "results" / "clusters" / "lab.yaml"))
     assert timed.levels[0].nominal_gb_per_s == nominal
     for cluster, rate in ((timed, nominal), (relinked(timed, slow := link_rate("50Mbit")), slow)):
         for op, each in cluster.levels[0].collectives.items():

@@ -1,11 +1,29 @@
-"""The kinds of figures, and which of them a run has most to say with."""
+"""The kinds of figures: which a run has most to say with, and the sheets of those that are bars.
+
+Bars and ratios have a sheet for a kind, and the overview has several kinds on one page.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
+import pandas
+from matplotlib.axes import Axes
+
+from spbench.analysis.compare import MARGIN
 from spbench.analysis.strategy_line import Line
-from spbench.text import did_you_mean
+from spbench.report.plots.curve import hollow_notes
+from spbench.report.plots.figure import Sheet
+from spbench.report.plots.panels import (
+    label,
+    memory,
+    ratios,
+    sent_bytes,
+    step_split,
+    throughput,
+)
+from spbench.text import counted, did_you_mean
 
 KINDS = {
     "overview": "step, bytes, throughput and memory of one workload on a page",
@@ -42,3 +60,140 @@ def usual(lines: Sequence[Line]) -> list[str]:
     first = ["overview"] * (len(ranks) == 1)
     grows = any(len(counts) > 1 for counts in ranks.values())
     return [*first, "scaling" if grows else "throughput", *USUAL]
+
+
+DRAWINGS: dict[str, tuple[Callable[..., None], str]] = {
+    "throughput": (throughput, "Throughput"),
+    "memory": (memory, "Peak memory of a rank"),
+    "sent_bytes": (
+        sent_bytes,
+        "Sent by one rank in a step: forward, backward, gradients (dark to light); "
+        "predicted (lines)",
+    ),
+    "step_split": (
+        step_split,
+        "Compute (solid), exposed communication (hatched), the whole step (line)",
+    ),
+}
+"""Functions that draw the cases of a panel into axes, and the headings of their figures."""
+HAS: dict[str, tuple[str, ...]] = {
+    "throughput": ("measured", "projected"),
+    "memory": ("measured", "one_gpu_share", "projected"),
+    "sent_bytes": ("measured",),
+    "step_split": ("measured", "one_gpu_share", "projected"),
+}
+"""Kinds that a figure is drawn of: a share of one GPU has no step and sends nothing."""
+OVERVIEW = ("step_split", "sent_bytes", "throughput", "memory")
+SHARE_BACKEND = "fake"
+SHORT_COMMIT = 9
+
+
+def unique(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
+def bar_sheet(panels: Mapping[str, Sequence[Line]], about: str, name: str) -> Sheet:
+    """One figure of ``DRAWINGS``."""
+    drawing, heading = DRAWINGS[name]
+    return _sheet(
+        [line for lines in panels.values() for line in lines],
+        {title: partial(drawing, lines=lines) for title, lines in panels.items()},
+        heading,
+        about,
+        has_whiskers=name == "throughput",
+    )
+
+
+def overview_sheet(panels: Mapping[str, Sequence[Line]], about: str) -> Sheet:
+    """Every figure of the first panel that has a time."""
+    timed = (x for x in panels.items() if any(line.time_ms for line in x[1]))
+    title, lines = next(timed, next(iter(panels.items())))
+    drawn = {
+        DRAWINGS[name][1]: partial(DRAWINGS[name][0], lines=lines)
+        for name in OVERVIEW
+        if lines[0].kind in HAS[name]
+    }
+    return _sheet(lines, drawn, title, about, has_whiskers=True)
+
+
+def _sheet(
+    lines: Sequence[Line],
+    panels: Mapping[str, Callable[[Axes], None]],
+    heading: str,
+    about: str,
+    *,
+    has_whiskers: bool,
+) -> Sheet:
+    published = (line.published.source for line in lines if line.published)
+    notes = [whiskers(lines), *hollow_notes(published)]
+    return Sheet(
+        heading=heading,
+        panels=panels,
+        strategies=unique(line.strategy for line in lines),
+        has_projected=any(line.kind == "projected" for line in lines),
+        caption=" · ".join([about, *(notes * has_whiskers)]),
+    )
+
+
+def ratio_sheet(panels: Mapping[str, Sequence[Line]], about: str) -> Sheet:
+    """The forest plot of lines that have a ratio."""
+    lines = [line for lines in panels.values() for line in lines]
+    are_open = all(not line.to_reference or line.to_reference.low is None for line in lines)
+    spread = "" if are_open else " · lines: 95 % intervals"
+    return Sheet(
+        heading=f"Against {lines[0].reference}: {_kind_of_ratios(lines)}",
+        panels={title: partial(ratios, lines=lines) for title, lines in panels.items()},
+        caption=f"{about}{spread} · band: within {MARGIN:.0%}; hollow: no significant difference",
+        has_projected=any(line.kind == "projected" for line in lines),
+        label_width=0.3 + 0.066 * max(len(label(line)) for line in lines),
+        rows=max(map(len, panels.values())) + 1,
+    )
+
+
+def _kind_of_ratios(lines: Sequence[Line]) -> str:
+    """Times of launches that ran in one round have a ratio of their own."""
+    if all(line.kind == "projected" for line in lines):
+        return "ratios of projected steps"
+    paired = {line.to_reference.paired for line in lines if line.to_reference is not None}
+    if paired == {True}:
+        return "ratios of the launches of each round"
+    return "ratios of mean step times" if paired == {False} else "ratios of rounds, or of means"
+
+
+def whiskers(lines: Sequence[Line]) -> str:
+    """Meaning of the whiskers, which cases of one launch lack."""
+    projected = ["of projected steps 90 % intervals"] * any(x.kind == "projected" for x in lines)
+    if max((line.launches for line in lines), default=0) < 2:
+        return "".join(f"whiskers: {each}" for each in projected) or (
+            "one launch: no confidence interval"
+        )
+    measured = "95 % intervals of the launches; of two launches their range"
+    return "; ".join([f"whiskers: {measured}", *projected])
+
+
+def caption(frame: pandas.DataFrame) -> str:
+    """Run, device, torch, dtype and commit of what is drawn, whether it was quick or noisy, and
+    what of it was not measured."""
+    is_projected = frame["kind"] == "projected"
+    real, projected = frame[~is_projected], frame[is_projected]
+
+    def each(name: str, rows: pandas.DataFrame = frame) -> str:
+        return ", ".join(value for value in rows[name].unique() if value)
+
+    backend = each("backend").replace(SHARE_BACKEND, "nothing sent")
+    machine = [each("gpu", real) or each("device", real), backend, f"torch {each('torch')}"]
+    noisy = int((frame["noisy"] != "").sum())
+    commits = unique(commit[:SHORT_COMMIT] for commit in frame["git_commit"] if commit)
+    made = [f"commit {', '.join(commits)}"] if commits else []
+    doubts = [f"projected on {each('cluster', projected)}: not measured"] * bool(len(projected))
+    doubts += [f"{noisy} of {counted(len(frame), 'launch')} noisy"] if noisy else []
+    doubts += ["quick"] if (frame["effort"] == "quick").any() else []
+    parts = [
+        f"run {frame.iloc[0]['run_id']}",
+        *machine,
+        each("dtype"),
+        each("mode"),
+        *made,
+        *doubts,
+    ]
+    return " · ".join(filter(None, parts))

@@ -16,21 +16,22 @@ from typing import Any
 import pandas
 
 from spbench.analysis.strategy_line import Line
-from spbench.report.plots import kinds as kinds_of
-from spbench.report.plots.bar_sheets import (
-    DRAWINGS,
-    HAS,
-    bar_sheet,
-    caption,
-    overview_sheet,
-    ratio_sheet,
-    unique,
-)
 from spbench.report.plots.capacity_plot import capacity_caption, capacity_panels, capacity_sheet
 from spbench.report.plots.curve_panels import PARETO, curve_panels
 from spbench.report.plots.curves import curve_sheet
 from spbench.report.plots.figure import PANELS, Sheet
 from spbench.report.plots.iterations_plot import launch_sheet, measured_cases
+from spbench.report.plots.kinds import (
+    DRAWINGS,
+    HAS,
+    bar_sheet,
+    caption,
+    known,
+    overview_sheet,
+    ratio_sheet,
+    unique,
+    usual,
+)
 from spbench.report.plots.panels import compared
 from spbench.report.plots.points import Asked, label_of
 from spbench.report.plots.winners import winners_panels, winners_sheet
@@ -67,12 +68,12 @@ def page_of(
     Raises ValueError if it has fewer pages, and for a kind, metric, x or facet that is not known.
     """
     lines = _with_limits(lines, frame, run)
-    wanted = [kinds_of.known(kind) for kind in kinds]
+    wanted = [known(kind) for kind in kinds]
     if asked is not None and not {"scaling"} & {*wanted}:
         if wanted:
             raise ValueError("--metric, --x and --facet are of the kind scaling")
         wanted = ["scaling"]
-    made = _made(lines, frame, wanted or kinds_of.usual(lines), asked or Asked())
+    made = _made(lines, frame, wanted or usual(lines), asked or Asked())
     if capacities is not None and len(capacities) and (not wanted or "capacity" in wanted):
         made["capacity"] = _capacity(capacities)
     launches = measured_cases(frame if has_samples(run) else frame.head(0))

@@ -13,7 +13,7 @@ from spbench.projection.calibration_fit import _least_squares, constant, curve, 
 from spbench.projection.calibration_plan import CalibrationPlan, _transfer, distinct, plan
 from spbench.projection.calibration_times import Timed
 from spbench.projection.hardware import Cluster, OnRanks
-from spbench.projection.hardware import load as load_cluster
+from spbench.projection.hardware import find as find_cluster
 from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.link_fit import level
 from spbench.projection.trace import work
@@ -127,7 +127,7 @@ def test_planted_links_are_found(op: str) -> None:
 def test_a_file_holds_the_whole_cluster(tmp_path: Path) -> None:
     path = tmp_path / "clusters" / "here.yaml"
     write(cluster(), path)
-    assert load_cluster(path) == cluster()
+    assert find_cluster(str(path)) == cluster()
 
 
 def test_a_curve_has_the_scatter_of_its_points_as_spread() -> None:

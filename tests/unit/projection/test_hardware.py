@@ -11,8 +11,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from spbench.projection.constants import Constant, Curve, Sourced, interpolated
-from spbench.projection.hardware import Cluster, find, load, names
-from spbench.workload.config_names import configs
+from spbench.projection.hardware import Cluster, find
+from spbench.workload.config_names import configs, names
 from spbench.workload.yaml_lines import WorkloadError
 
 TEXT = (configs() / "clusters" / "dgx-a100.yaml").read_text()
@@ -33,7 +33,7 @@ def constants(value: Any) -> Iterator[Sourced]:
             yield from constants(each)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", names("clusters"))
 def test_every_packaged_cluster_names_its_sources(name: str) -> None:
     """Each constant's source is a key of the file's sources, or a sentence."""
     cluster = find(name)
@@ -66,7 +66,7 @@ def test_a_wrong_cluster_is_refused_with_its_line(
     assert was in TEXT
     path.write_text(TEXT.replace(was, now, 1))
     with pytest.raises(WorkloadError) as refusal:
-        load(path)
+        find(str(path))
     assert message in str(refusal.value)
     assert str(refusal.value).startswith(f"{path}:")
 
@@ -111,7 +111,7 @@ def test_a_machine_that_ranks_share_is_as_timed_with_as_many(tmp_path: Path) -> 
     part = f"  - ranks: 2\n{part}"
     path = tmp_path / "shared.yaml"
     path.write_text(f"{text.rstrip()}\non_ranks:\n{part}", encoding="utf-8")
-    cluster = load(path)
+    cluster = find(str(path))
     (shared,) = cluster.on_ranks
     assert shared.device != cluster.device
     for ranks in (1, 2):

@@ -20,7 +20,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import Rectangle
 
 from spbench.analysis.compare_strategies import Line
-from spbench.report.plots import bar_sheets, panels, plots
+from spbench.report.plots import kinds, panels, plots
 from spbench.report.plots import looks as look
 from spbench.report.plots.figure import STYLE, Sheet, save_all
 from spbench.report.plots.figure import draw as draw_sheet
@@ -59,7 +59,7 @@ RUN = [
 ]
 
 Drawing = Callable[[Axes, Sequence[Line]], None]
-DRAWINGS: list[Drawing] = [drawing for drawing, _ in bar_sheets.DRAWINGS.values()]
+DRAWINGS: list[Drawing] = [drawing for drawing, _ in kinds.DRAWINGS.values()]
 
 
 def draw(records: list[Record], folder: Path, page: int = 1) -> list[Path]:
@@ -239,17 +239,15 @@ def test_bars_do_not_cover_each_other(ax: Axes) -> None:
 
 def test_the_caption_says_where_figures_come_from() -> None:
     """The caption has run, device, torch, dtype, and the meaning of the whiskers."""
-    text = bar_sheets.caption(frame_of(RUN))
+    text = kinds.caption(frame_of(RUN))
     for word in ("run a run", "cpu", "torch 9.9", "float32", "train"):
         assert word in text
-    assert "Some GPU" in bar_sheets.caption(frame_of([replace(RUN[0], gpu="Some GPU")]))
+    assert "Some GPU" in kinds.caption(frame_of([replace(RUN[0], gpu="Some GPU")]))
     doubtful = frame_of([replace(RUN[0], noisy="others", effort="quick"), RUN[0]])
-    assert "1 of 2 launches noisy · quick" in bar_sheets.caption(doubtful)
+    assert "1 of 2 launches noisy · quick" in kinds.caption(doubtful)
     mixed = lines_of([*RUN, *(measured("ulysses", 5.0, launch=n) for n in range(3))])
-    assert "95 % intervals of the launches; of two launches their range" in bar_sheets.whiskers(
-        mixed
-    )
-    assert bar_sheets.whiskers(lines_of(RUN[:1])) == "one launch: no confidence interval"
+    assert "95 % intervals of the launches; of two launches their range" in kinds.whiskers(mixed)
+    assert kinds.whiskers(lines_of(RUN[:1])) == "one launch: no confidence interval"
 
 
 def test_whiskers_are_named_where_they_are_drawn(tmp_path: Path) -> None:

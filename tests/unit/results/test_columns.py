@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from spbench.results.column_meanings import MEANINGS
-from spbench.results.columns import page, unit
 from spbench.results.record import COLUMNS
 
-DOCS = Path(__file__).parents[3] / "docs" / "columns.md"
+ROOT = Path(__file__).parents[3]
 
 
-def test_every_column_has_a_meaning() -> None:
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script that makes the page."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    return import_module("columns_page")
+
+
+def test_every_column_has_a_meaning(script: Any) -> None:
     """In the order of the file, a sentence each."""
-    assert tuple(MEANINGS) == COLUMNS
-    assert all(meaning.endswith(".") and "|" not in meaning for meaning in MEANINGS.values())
+    assert tuple(script.MEANINGS) == COLUMNS
+    for meaning in script.MEANINGS.values():
+        assert meaning.endswith(".") and "|" not in meaning
 
 
-def test_the_page_is_generated() -> None:
-    """Make it anew with: python -m spbench.results.columns > docs/columns.md"""
-    assert DOCS.read_text(encoding="utf-8") == page()
+def test_the_page_is_generated(script: Any) -> None:
+    """Make it anew with: python scripts/columns_page.py > docs/columns.md"""
+    assert (ROOT / "docs" / "columns.md").read_text(encoding="utf-8") == script.page()
 
 
 @pytest.mark.parametrize(
@@ -35,6 +43,6 @@ def test_the_page_is_generated() -> None:
         ("device", ""),
     ],
 )
-def test_units_come_from_the_names(column: str, expected: str) -> None:
+def test_units_come_from_the_names(script: Any, column: str, expected: str) -> None:
     """Rates are told by the whole name."""
-    assert unit(column) == expected
+    assert script.unit(column) == expected

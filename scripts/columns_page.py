@@ -1,4 +1,4 @@
-"""The page on the columns of runs.csv: ``python -m spbench.results.columns`` prints it."""
+"""The page on the columns of runs.csv: ``python scripts/columns_page.py`` prints it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import re
 import textwrap
 from typing import Final
 
+from column_meanings import MEANINGS
+
 from spbench.results.cell_values import column_types
-from spbench.results.column_meanings import MEANINGS
 from spbench.results.record import COLUMNS, REQUIRED, SCHEMA_VERSION
 
 UNIT = re.compile(r"_(ms|bytes|mhz|w|c)(?=_|$)|(?<!per)_(s)$")
