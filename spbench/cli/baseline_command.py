@@ -33,6 +33,7 @@ from spbench.results.find_run import (
     read_latest,
     reference_of,
 )
+from spbench.results.provenance import distinct
 from spbench.results.reading import latest, read_runs, records_of
 from spbench.text import counted
 
@@ -168,13 +169,13 @@ def _summary(name: str, frame: pandas.DataFrame) -> dict[str, object]:
         "launches": int(launches.min()) if len(launches) else 0,
         "gpu": _each(frame, "gpu"),
         "torch": _each(frame, "torch"),
-        "commit": ", ".join(commit[:9] for commit in _each(frame, "git_commit").split(", ")),
+        "commit": ", ".join(commit[:9] for commit in distinct(frame, "git_commit")),
         "started": min(frame["started_utc"], default=""),
     }
 
 
 def _each(frame: pandas.DataFrame, column: str) -> str:
-    return ", ".join(value for value in frame[column].unique() if value)
+    return ", ".join(distinct(frame, column))
 
 
 @command.command("show", cls=HelpPage, short_help="Show the figures of a baseline.")

@@ -56,8 +56,6 @@ SPARE = {
     "runs": ("other", "workloads"),
 }
 """Columns that are left out, in this order, where not all fit."""
-MINUTES = len("2026-11-23T12:00")
-"""Characters of a time in a table, of which --json has the seconds, too."""
 LUXURY = 2
 """How many of these go before a row may take several lines, and before heads are short."""
 
@@ -113,7 +111,7 @@ def _shown(column: str, value: Any) -> str:
     if column == "tokens":
         return f"{value:,}"
     if column == "started":
-        return value[:MINUTES].replace("T", " ")
+        return units.minute(value)
     return units.count_of(value) if column in ("parameters", "step_flops") else str(value)
 
 

@@ -16,7 +16,6 @@ HEADS = (
 )
 SPARE = ("runs", "95 %", "sent MiB", "peak MiB", "launches", "since (UTC)")
 """Columns that are left out, in this order, where not all fit."""
-MINUTES = len("2026-11-23T12:00")
 DRIFT = (
     "Runs of different hours may differ by the machine's drift alone: confirm a first bad commit "
     "with 'spbench check --base-ref', which measures both in turn."
@@ -66,7 +65,7 @@ def _cells(point: Point) -> list[str]:
     verdicts += [f"{f.metric} {f.verdict}" for f in other]
     return [
         point.commit,
-        point.since[:MINUTES].replace("T", " "),
+        units.minute(point.since),
         str(point.launches),
         units.milliseconds(step.mean if step else None),
         interval or units.BLANK,

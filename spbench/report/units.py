@@ -78,6 +78,11 @@ def seconds(value: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
+def minute(utc: str) -> str:
+    """2026-11-23 12:00 of a time as results keep it."""
+    return utc[: len("2026-11-23T12:00")].replace("T", " ")
+
+
 def roughly(value_s: float) -> str:
     """A time of which no more than two digits are known: 45 s, 12 min, 3.5 h, 2 d."""
     for size_s, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):

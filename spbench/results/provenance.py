@@ -38,10 +38,10 @@ def provenance(run: Path, frame: pandas.DataFrame) -> Provenance:
     """The origin of the rows of ``run``, as its columns and its run.json say."""
     about = read_run(folder_of_run(run))
     ran = frame[~frame["status"].isin(["skipped", "interrupted"])]
-    facts = {name: _each(ran, name) for name in FACTS}
+    facts = {name: " and ".join(distinct(ran, name)) for name in FACTS}
     libraries = (f"{name} {facts[name]}" for name in ("torch", "cuda", "nccl") if facts[name])
     return Provenance(
-        run=_each(frame, "run_id") or str(run),
+        run=" and ".join(distinct(frame, "run_id")) or str(run),
         commit=_commit(frame, about),
         machine=facts["hardware"] or facts["gpu"] or str(about.get("cpu", UNKNOWN)),
         libraries=", ".join([*libraries, facts["backend"]]) or UNKNOWN,
@@ -62,13 +62,14 @@ def differences(base: Provenance, head: Provenance) -> list[str]:
     ]
 
 
-def _each(frame: pandas.DataFrame, column: str) -> str:
-    return " and ".join(value for value in frame[column].unique() if value)
+def distinct(frame: pandas.DataFrame, column: str) -> list[str]:
+    """The texts of a column, each once, without blanks."""
+    return [value for value in frame[column].unique() if value]
 
 
 def _commit(frame: pandas.DataFrame, about: Mapping[str, Any]) -> str:
     """Commits of the rows, and whether the work tree differed from the last of them."""
-    commits = [commit for commit in frame["git_commit"].unique() if commit]
+    commits = distinct(frame, "git_commit")
     git = about.get("git")
     is_dirty = isinstance(git, dict) and bool(git.get("dirty"))
     changed = ", with uncommitted changes" if is_dirty else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas
@@ -13,11 +13,12 @@ from spbench.report.plots import looks
 from spbench.report.plots.curve import Curve, CurvePanel, PublishedPoint
 from spbench.report.plots.curves import curve_sheet
 from spbench.report.plots.figure import Sheet
+from spbench.report.plots.kinds import SHORT_COMMIT
 from spbench.report.plots.points import title_of
 from spbench.results.capacities import BATCH, QUESTION, SizedWork
+from spbench.results.provenance import distinct
 
 HEADING = "The largest batch and the longest axis that fit into a rank's memory"
-SHORT_COMMIT = 9
 
 
 def capacity_panels(table: pandas.DataFrame) -> dict[str, CurvePanel]:
@@ -100,16 +101,12 @@ def capacity_sheet(panels: Mapping[str, CurvePanel], about: str) -> Sheet:
 
 def capacity_caption(table: pandas.DataFrame) -> str:
     """How the sizes were found, by which versions."""
-
-    def each(name: str) -> Sequence[str]:
-        return [value for value in table[name].unique() if value]
-
-    kinds = each("kind")
-    tried = [f"ranks that tried on {', '.join(each('gpu'))}"] * ("measured" in kinds)
+    kinds = distinct(table, "kind")
+    tried = [f"ranks that tried on {', '.join(distinct(table, 'gpu'))}"] * ("measured" in kinds)
     how = ["dry runs"] * ("projected" in kinds) + tried
     made = {
-        "torch": ", ".join(each("torch")),
-        "commit": ", ".join(name[:SHORT_COMMIT] for name in each("git_commit")),
+        "torch": ", ".join(distinct(table, "torch")),
+        "commit": ", ".join(name[:SHORT_COMMIT] for name in distinct(table, "git_commit")),
     }
     parts = [
         f"capacity, by {' and '.join(how)}",

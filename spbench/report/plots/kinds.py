@@ -23,6 +23,7 @@ from spbench.report.plots.panels import (
     step_split,
     throughput,
 )
+from spbench.results.provenance import distinct
 from spbench.text import counted, did_you_mean
 
 KINDS = {
@@ -178,12 +179,12 @@ def caption(frame: pandas.DataFrame) -> str:
     real, projected = frame[~is_projected], frame[is_projected]
 
     def each(name: str, rows: pandas.DataFrame = frame) -> str:
-        return ", ".join(value for value in rows[name].unique() if value)
+        return ", ".join(distinct(rows, name))
 
     backend = each("backend").replace(SHARE_BACKEND, "nothing sent")
     machine = [each("gpu", real) or each("device", real), backend, f"torch {each('torch')}"]
     noisy = int((frame["noisy"] != "").sum())
-    commits = unique(commit[:SHORT_COMMIT] for commit in frame["git_commit"] if commit)
+    commits = unique(commit[:SHORT_COMMIT] for commit in distinct(frame, "git_commit"))
     made = [f"commit {', '.join(commits)}"] if commits else []
     doubts = [f"projected on {each('cluster', projected)}: not measured"] * bool(len(projected))
     doubts += [f"{noisy} of {counted(len(frame), 'launch')} noisy"] if noisy else []
