@@ -24,7 +24,7 @@ from spbench.analysis.intervals import LEAST_LAUNCHES
 from spbench.analysis.power import quiet_launches
 from spbench.analysis.verdict import SHARES, Graded, Judgement, is_timed, judged
 from spbench.launch.launcher import Deadlines
-from spbench.regression.alternate import Runner, run_alternately
+from spbench.regression.base_and_head import Runner, run_alternately
 from spbench.report.progress import Screen
 from spbench.results.find_run import samples_of_turns
 from spbench.results.provenance import Provenance, provenance

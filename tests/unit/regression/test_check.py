@@ -17,7 +17,7 @@ from spbench.analysis.compare import Comparison
 from spbench.analysis.findings import METRICS, Finding, Margins, Metric
 from spbench.analysis.verdict import ALPHA, SHARES, Judgement
 from spbench.launch.launcher import Deadlines
-from spbench.regression.alternate import Runner, run_alternately
+from spbench.regression.base_and_head import Runner, run_alternately
 from spbench.regression.check import BASE_AND_HEAD_BUDGET, budgeted
 from spbench.regression.checkout import CheckoutError, checked_out, work_tree
 from spbench.regression.measurement import CheckOptions, LiveMeasurement, in_stages

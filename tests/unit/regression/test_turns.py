@@ -16,8 +16,8 @@ from spbench.doctor.cgroup import Allowed
 from spbench.launch.launcher import Deadlines
 from spbench.launch.local import LocalLauncher
 from spbench.launch.turn_seat import Seat
-from spbench.regression import alternate
-from spbench.regression.alternate import Runner, run_alternately
+from spbench.regression import base_and_head
+from spbench.regression.base_and_head import Runner, run_alternately
 from spbench.regression.turn_server import TurnServer
 from spbench.results.record import Record
 from spbench.results.store import Store
@@ -266,7 +266,7 @@ def test_without_memory_for_two_they_follow_each_other(
 ) -> None:
     """The first launch does not wait for the second, and each round says so."""
     log: list[str] = []
-    monkeypatch.setattr(alternate, "has_memory_for_another", lambda: False)
+    monkeypatch.setattr(base_and_head, "has_memory_for_another", lambda: False)
     ran = order_of(server, log, {"A": True, "B": True}, short_of_memory=True)
     assert ran == ["AA", "BB", "BB", "AA"]
     assert log == [
@@ -286,15 +286,15 @@ def test_whether_there_is_memory_for_two(
     ours = SimpleNamespace(children=lambda recursive: [SimpleNamespace(pid=1)] * 2)
     monkeypatch.setattr(psutil, "Process", lambda: ours)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
-    monkeypatch.setattr(alternate, "_peak_bytes", lambda pid: 10 * pid)
-    monkeypatch.setattr(alternate, "allowed", lambda: Allowed(memory_bytes=limit))
-    assert alternate.has_memory_for_another() == fits
+    monkeypatch.setattr(base_and_head, "_peak_bytes", lambda pid: 10 * pid)
+    monkeypatch.setattr(base_and_head, "allowed", lambda: Allowed(memory_bytes=limit))
+    assert base_and_head.has_memory_for_another() == fits
 
 
 def test_the_peak_of_a_process() -> None:
     """The peak of a process that has ended is 0."""
-    assert alternate._peak_bytes(os.getpid()) >= psutil.Process().memory_info().rss // 2
-    assert alternate._peak_bytes(2**31 - 1) == 0
+    assert base_and_head._peak_bytes(os.getpid()) >= psutil.Process().memory_info().rss // 2
+    assert base_and_head._peak_bytes(2**31 - 1) == 0
 
 
 @pytest.mark.long
@@ -304,7 +304,7 @@ def test_real_launches_take_turns(
 ) -> None:
     """The second launch starts while the first waits. If the first hangs in its turn, the second
     still runs its steps, and the row of the first names the rank that hung."""
-    monkeypatch.setattr(alternate, "has_memory_for_another", lambda: True)
+    monkeypatch.setattr(base_and_head, "has_memory_for_another", lambda: True)
     seen: list[tuple[str, bool]] = []
 
     class Noted(Sweep):
