@@ -12,8 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.composer import Composer
 
 from spbench.errors import Failure
+
+try:  # libyaml's takes a seventh of the time
+    from yaml import CSafeLoader as Parser
+except ImportError:
+    from yaml import SafeLoader as Parser  # type: ignore[assignment]
 
 MAX_BYTES = 100_000
 MAX_DEPTH = 20  # the parser's time grows with the square of the nesting
@@ -90,11 +96,12 @@ def parse(text: str, where: str) -> YamlData:
     """Any data in a text."""
     lines: dict[KeyPath, int] = {}
     try:
-        node = _Loader(text, where).get_single_node()
+        node = _Loader(text, where).root()
         value = None if node is None else _value(node, where, lines, ())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
+        last = text.rstrip().count("\n")  # a mark may lie behind the end
+        line = min(mark.line, last) + 1 if mark else 1
         raise WorkloadError(f"{where}:{line}: not YAML: {error.problem}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
@@ -104,15 +111,19 @@ def parse(text: str, where: str) -> YamlData:
     return YamlData(value=value, where=where, lines=lines)
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses aliases and deep nesting while it reads."""
+class _Loader(Parser, Composer):
+    """Refuses aliases and deep nesting while it reads; libyaml's own composer could not."""
 
     def __init__(self, text: str, where: str) -> None:
         super().__init__(text)
+        Composer.__init__(self)
         self.where, self.depth = where, 0
 
+    def root(self) -> yaml.Node | None:
+        return Composer.get_single_node(self)
+
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event = self.peek_event()
+        event: Any = self.peek_event()
         place = f"{self.where}:{event.start_mark.line + 1}"
         if isinstance(event, yaml.AliasEvent):
             raise WorkloadError(f"{place}: aliases (*{event.anchor}) are not allowed")
