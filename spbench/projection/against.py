@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from pydantic import ValidationError
@@ -105,6 +106,9 @@ def _relative(cell: PublishedCell, cases: Sequence[Scored]) -> list[Scored]:
     return relative
 
 
+_cluster = cache(find)  # hundreds of published cases name a dozen
+
+
 def _scored(point: Point, cell: PublishedCell, case: PublishedCase, work_of: WorkOf) -> Scored:
     facts = point.workload | cell.set
     try:
@@ -112,7 +116,7 @@ def _scored(point: Point, cell: PublishedCell, case: PublishedCase, work_of: Wor
         if not point.complete:
             raise Failure("the point is incomplete")
         found = counterpart(point, cell, case)
-        cluster = find(found.cluster)
+        cluster = _cluster(found.cluster)
         projected = _projected(point, facts, found, cluster, work_of)
     except ValidationError as error:
         message = error.errors()[0]["msg"].removeprefix("Value error, ")
