@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,9 +21,9 @@ from spbench.comm.packing import Cut
 from spbench.comm.transport import Handle, Transport
 from spbench.errors import or_none
 from spbench.results.link_report import LinkTimes, LinkTiming
-from spbench.worker.gpu_state import Gpu, nvlink_bytes_per_s
+from spbench.results.nvml import NVLINK, open_nvml, read_nvml
 from spbench.worker.kernel_times import prepared, time_kernels, time_steps
-from spbench.worker.machine_load import hardware
+from spbench.worker.machine_load import Gpu, hardware
 from spbench.worker.observer import Observer
 from spbench.worker.timer import Stopwatch
 from spbench.workload.case import GateCheck
@@ -177,3 +179,20 @@ def nominal_rate(device: torch.device) -> tuple[str, float | None]:
         return name, None
     megabits = or_none(lambda: int((folder / "speed").read_text(encoding="ascii")))
     return name, megabits * 1e6 / 8 if megabits is not None and megabits > 0 else None
+
+
+def nvlink_bytes_per_s(device: torch.device) -> float | None:
+    """The nominal rate of the GPU's active NVLinks together, one way; None without NVLink between
+    all GPUs of the machine, or where NVML does not tell."""
+    return or_none(partial(_nvlink_bytes_per_s, open_nvml(), device))
+
+
+def _nvlink_bytes_per_s(nvml: Any, device: torch.device) -> float | None:
+    paths = read_nvml(nvml).paths.values()
+    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    links = range(nvml.NVML_NVLINK_MAX_LINKS)
+    active = sum(or_none(partial(nvml.nvmlDeviceGetNvLinkState, handle, i)) == 1 for i in links)
+    (speed,) = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
+    rate = active * int(speed.value.uiVal) * 1e6  # megabytes, whatever its name says
+    return rate if rate and speed.nvmlReturn == 0 and set(paths) == {NVLINK} else None

@@ -1,27 +1,89 @@
 """The machine during the timed pass: its load, other processes' work, the state of the GPU.
 
-No question to the machine may stop a run: what it does not answer stays blank.
+No question to the machine may stop a run: what it does not answer stays blank. NVML is asked about
+this rank's GPU between blocks, since an idle GPU shows another state:
+
+    open, look    timed ▪▪▪ look  silent ▪▪▪ look  timed ▪▪▪ look  silent ▪▪▪ look ...  state
+
+Behind silent blocks only the clock counts: they keep the GPU busier than steps that wait for links,
+so its power cap may lower the clock further, and computation takes longer there.
+NVML starts and finds the GPU before anything is timed, and is asked off the clock.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import psutil
 import torch
 
 from spbench.comm.group import Group
 from spbench.errors import or_none
-from spbench.results.conditions import Conditions
+from spbench.results.conditions import THROTTLED, Conditions
 from spbench.results.environment import cpu_name
-from spbench.worker.gpu_state import Gpu
+from spbench.results.nvml import Device, open_nvml
 from spbench.worker.memory import alloc_retries
+
+WORST = {"clock_mhz": min, "power_w": max, "temperature_c": max, "processes": max}
+"""NVML's answers by name, and how those of several looks become one."""
+
+
+@final
+class Gpu:
+    """One GPU, and the looks at it so far.
+
+    What NVML does not answer stays blank. Under MIG that is all but ``gpu``: CUDA gives the
+    identity of a slice, which NVML does not know; its answers would be about all slices together.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        """Opens NVML and takes the first look, which makes the later ones quick."""
+        self._uuid = or_none(lambda: f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+        self._nvml = open_nvml()
+        handle = or_none(lambda: self._nvml.nvmlDeviceGetHandleByUUID(self._uuid))
+        self._gpu = Device(self._nvml, handle) if handle is not None else None
+        self.power_limit_w = self._gpu.power_limit_w if self._gpu else None
+        # Before the first look the GPU may have been idle: only its processes count.
+        self._looks = [{"processes": self._answers().get("processes")}]
+        self._silent_looks: list[dict[str, Any]] = []
+
+    def look(self, is_silent: bool = False) -> None:
+        """Right after the steps of a block, before the GPU waits for anything."""
+        (self._silent_looks if is_silent else self._looks).append(self._answers())
+
+    def state(self) -> dict[str, Any]:
+        """The fields of Conditions, the worst of all looks; NVML is closed."""
+        if self._nvml is not None:
+            or_none(self._nvml.nvmlShutdown)
+        state: dict[str, Any] = {"gpu": self._uuid or ""}
+        for name, worst in WORST.items():
+            if values := self._values(name):
+                state[f"gpu_{name}"] = worst(values)
+        for name, looks in (("timed", self._looks), ("silent", self._silent_looks)):
+            clocks = [mhz for look in looks if (mhz := look.get("clock_mhz")) is not None]
+            if clocks:
+                state[f"{name}_clock_mhz"] = statistics.median(clocks)
+        if every := self._values("throttle_bits"):
+            state["gpu_throttle"] = [
+                name for bit, name in THROTTLED.items() if any(bits & bit for bits in every)
+            ]
+        return state
+
+    def _values(self, name: str) -> list[Any]:
+        return [look[name] for look in self._looks if look.get(name) is not None]
+
+    def _answers(self) -> dict[str, Any]:
+        if self._gpu is None:
+            return {}
+        return {name: getattr(self._gpu, name) for name in (*WORST, "throttle_bits")}
+
 
 BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
 """Fields of psutil's cpu_times in which a core works; guests are part of user."""

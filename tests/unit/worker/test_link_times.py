@@ -18,7 +18,7 @@ from spbench.doctor.link_rates import timed_transfer
 from spbench.results.link_report import LinkTimes
 from spbench.results.nvml import NVLINK, NvmlReport
 from spbench.strategies.registry import load, places
-from spbench.worker import gpu_state, link_times
+from spbench.worker import link_times
 from spbench.worker.link_times import ROUNDS, nominal_rate, time_alone
 from spbench.worker.observer import Observer, PhaseTimes
 from spbench.workload.catalogue import find
@@ -181,8 +181,8 @@ def test_the_nominal_rate_of_nvlink(
     monkeypatch: pytest.MonkeyPatch, known: Any, path: str, bytes_per_s: float | None
 ) -> None:
     """All active links together; unknown where a pair has another path, or NVML fails."""
-    monkeypatch.setattr(gpu_state, "open_nvml", lambda: known)
-    monkeypatch.setattr(gpu_state, "read_nvml", lambda _: NvmlReport(paths={(0, 1): path}))
+    monkeypatch.setattr(link_times, "open_nvml", lambda: known)
+    monkeypatch.setattr(link_times, "read_nvml", lambda _: NvmlReport(paths={(0, 1): path}))
     gpu = SimpleNamespace(uuid="1abc")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
     assert nominal_rate(torch.device("cuda", 0)) == ("NVLink", bytes_per_s)

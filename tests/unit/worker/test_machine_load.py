@@ -18,8 +18,7 @@ import torch
 from spbench.comm.group import ShareOfGroup
 from spbench.results.conditions import Conditions, as_columns
 from spbench.worker import machine_load
-from spbench.worker.gpu_state import Gpu
-from spbench.worker.machine_load import Machine, hardware
+from spbench.worker.machine_load import Gpu, Machine, hardware
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 QUIET: dict[str, Any] = {"host": "a", "cores": 8, "wall_s": 10.0, "busy_s": 20.0, "cpu_s": 10.0}
