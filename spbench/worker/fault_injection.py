@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar, final
 
-import click
-
 from spbench.errors import Failure
 from spbench.workload.case import Case, Cell
 
@@ -176,6 +174,8 @@ def check_hits(fault: Fault, cases: Sequence[Case]) -> None:
 def announce_fault(fault: Fault | None, cells: Iterable[Cell]) -> None:
     """Says on stderr which fault is planted. Raises Failure if no cell that can run has it."""
     if fault is not None:
+        import click  # which no rank needs
+
         check_hits(fault, [cell.case for cell in cells if cell.why_not is None])
         click.echo(f"{VARIABLE}={fault.text}: a fault is planted, and rows say so", err=True)
 
