@@ -40,21 +40,33 @@ ROUNDED = 2e-3
 """Relative difference of times and rates that another program saved with four digits."""
 
 
+RELATIONS = tuple(
+    (tuple(dict.fromkeys(re.findall(r"\b[a-z]\w+", f"{left} {right}"))), left, right, is_equal)
+    for relations, is_equal in ((EQUAL, True), (AT_MOST, False))
+    for left, right in relations
+)
+"""The names in each relation, its two sides, and whether they are equal."""
+
+
 def contradictions(rows: pandas.DataFrame) -> NDArray[Any]:
     """Why each row cannot be believed; blank where it can."""
     why = np.full(len(rows), "", dtype=object)
     is_good = (rows["status"] == "ok").to_numpy()
-    for relations, is_equal in ((EQUAL, True), (AT_MOST, False)):
-        for left, right in relations:
-            *names, last = dict.fromkeys(re.findall(r"\b[a-z]\w+", f"{left} {right}"))
-            figures = {
-                name: rows[name].to_numpy("float64", na_value=np.nan) for name in (*names, last)
-            }
-            limit = 0.0 if (rows.dtypes[[*figures]] == "Int64").all() else ROUNDED
-            with np.errstate(all="ignore"):
-                # DataFrame.eval would take as long as all the rest.
-                one, other = (eval(side, {}, figures) for side in (left, right))
-                apart = np.abs(one - other) if is_equal else one - other
-                is_wrong = is_good & (apart > limit * np.fmax(np.abs(one), np.abs(other)))
-            why[is_wrong & (why == "")] = f"{', '.join(names)} and {last} contradict each other"
+    if not is_good.any():
+        return why
+    figures = {
+        name: rows[name] for name in dict.fromkeys(n for names, *_ in RELATIONS for n in names)
+    }
+    counts = {name for name, column in figures.items() if column.dtype == "Int64"}
+    numbers = {
+        name: column.to_numpy("float64", na_value=np.nan) for name, column in figures.items()
+    }
+    for (*names, last), left, right, is_equal in RELATIONS:
+        limit = 0.0 if counts.issuperset((*names, last)) else ROUNDED
+        with np.errstate(all="ignore"):
+            # DataFrame.eval would take as long as all the rest.
+            one, other = (eval(side, {}, numbers) for side in (left, right))
+            apart = np.abs(one - other) if is_equal else one - other
+            is_wrong = is_good & (apart > limit * np.fmax(np.abs(one), np.abs(other)))
+        why[is_wrong & (why == "")] = f"{', '.join(names)} and {last} contradict each other"
     return why

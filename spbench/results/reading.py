@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pandas
 
 from spbench.errors import ResultsError
-from spbench.results.cell_values import column_types, values_of
+from spbench.results.cell_values import are_distinct, as_column, values_of
 from spbench.results.contradictions import contradictions
 from spbench.results.csv_lines import Lines, faults_of, lines_of, text_of
 from spbench.results.record import COLUMNS, DEFAULTS, Record
@@ -22,7 +22,6 @@ from spbench.text import counted
 
 OLDEST = {"schema_version": 1, "dp_size": 1}
 """Values of rows that were written before there were these columns."""
-DTYPES: Final[dict[type, str]] = {int: "Int64", float: "float64", str: "str"}
 SHARE_BACKEND = "fake"
 """Backend of a share of one GPU, which sends nothing."""
 MOST_SHOWN = 3
@@ -67,15 +66,10 @@ def frame_of(records: Iterable[Record]) -> pandas.DataFrame:
     """The frame that ``read_runs`` would return for these records."""
     records = list(records)
     frame = pandas.DataFrame(
-        {name: _as_column(name, (getattr(record, name) for record in records)) for name in COLUMNS}
+        {name: as_column(name, (getattr(record, name) for record in records)) for name in COLUMNS}
     )
     frame.attrs |= {"left_out": {}, "remarks": []}
     return frame
-
-
-def _as_column(name: str, values: Iterable[Any]) -> Any:
-    """Values of one column, None for what was not measured, in its dtype."""
-    return pandas.Series([*values], dtype=DTYPES[column_types()[name]]).array
 
 
 def records_of(frame: pandas.DataFrame) -> list[Record]:
@@ -84,7 +78,8 @@ def records_of(frame: pandas.DataFrame) -> list[Record]:
     A column that is blank throughout, as most are, is left to the default of its field; and the
     constructor of frozen data calls a function for each field: four times as long.
     """
-    columns: dict[str, Any] = {name: frame[name] for name in COLUMNS}
+    bare = pandas.DataFrame(frame)  # what a frame says beside its cells is copied with each column
+    columns: dict[str, Any] = {name: bare[name] for name in COLUMNS}
     cells = {name: x.to_numpy(object, na_value=None).tolist() for name, x in columns.items()}
     filled = [name for name in COLUMNS if cells[name].count(DEFAULTS[name]) < len(frame)]
     records = [object.__new__(Record) for _ in range(len(frame))]
@@ -100,6 +95,8 @@ def latest(frame: pandas.DataFrame) -> pandas.DataFrame:
     row that was not interrupted. So quick launches never hide a full run.
     """
     effort, case = _effort(frame), frame["case"]
+    if effort.nunique() == 1 and are_distinct(case, frame["launch"]):
+        return frame.reset_index(drop=True)
     of_case = effort.where(frame["status"] != "interrupted").groupby(case).last()
     of_case = of_case.fillna(effort.groupby(case).first())
     of_case[case[(frame["status"] == "ok") & (effort == "full")].unique()] = "full"
@@ -127,23 +124,29 @@ def _sound_rows(lines: Lines) -> tuple[pandas.DataFrame, dict[str, list[int]]]:
     for name in COLUMNS:
         is_known = lines.columns.count(name) == 1
         texts = cells[:, lines.columns.index(name)] if is_known else np.full_like(why, "")
-        places, distinct = pandas.factorize(texts)
+        places, distinct = (
+            pandas.factorize(texts) if texts.any() else (np.zeros(len(why), int), [""])
+        )
         values, faults = values_of(name, distinct)
-        columns[name] = _as_column(name, values).take(places)
+        values = [OLDEST.get(name) if value is None else value for value in values]
+        columns[name] = as_column(name, values).take(places)
         if any(faults):
             why = np.where(why == "", np.array(faults, dtype=object)[places], why)
-    frame = _with_kinds(pandas.DataFrame(columns).fillna(OLDEST))
+    frame = _with_kinds(pandas.DataFrame(columns))
     reasons = np.where(why == "", contradictions(frame), why).tolist()
     left_out = {reason: list(numbers) for reason, numbers in lines.left_out.items()}
     for number, reason in zip(lines.rows, reasons, strict=True):
         if reason:
             left_out.setdefault(reason, []).append(number)
-    is_sound = [not reason for reason in reasons]
-    return frame.loc[is_sound].reset_index(drop=True), left_out
+    if any(reasons):
+        frame = frame.loc[[not reason for reason in reasons]].reset_index(drop=True)
+    return frame, left_out
 
 
 def _with_kinds(frame: pandas.DataFrame) -> pandas.DataFrame:
     """The rows with a kind: older files have none, and name the backend of a share."""
+    if (frame["kind"] != "").all():
+        return frame
     is_share = frame["backend"] == SHARE_BACKEND
     older = pandas.Series("measured", frame.index).mask(is_share, "one_gpu_share")
     return frame.assign(kind=frame["kind"].mask(frame["kind"] == "", older))
@@ -151,7 +154,10 @@ def _with_kinds(frame: pandas.DataFrame) -> pandas.DataFrame:
 
 def _without_repeats(frame: pandas.DataFrame) -> pandas.DataFrame:
     """The rows without those that are exactly as a row above them."""
-    alike = frame.duplicated(["run_id", "case", "launch", "started_utc"], keep=False)
+    names = ["run_id", "case", "launch", "started_utc"]
+    if are_distinct(*(frame[name] for name in names)):
+        return frame
+    alike = frame.duplicated(names, keep=False)
     repeats = frame[alike].duplicated()
     return frame.drop(index=repeats.index[repeats]).reset_index(drop=True)
 
@@ -177,6 +183,8 @@ def _superseded_remark(path: Path, frame: pandas.DataFrame) -> Iterable[str]:
     """How many good rows are followed by another invocation's, as where files were joined."""
     good = frame[frame["status"] == "ok"]
     keys = [good["case"], good["launch"], _effort(good)]
+    if are_distinct(*keys):
+        return
     if count := int((good["round"].groupby(keys).transform("last") != good["round"]).sum()):
         yield (
             f"{counted(count, 'row')} of {path} {'has' if count == 1 else 'have'} the case and "
