@@ -28,6 +28,7 @@ THREE_AXES = {
     "block": [{"attention": axis} for axis in ("time", "height", "width")],
     "depth": 9,
 }
+FIELDS: list[dict[str, Any]] = [{}, {"checkpointing": "full"}]
 STACKS = {
     "stacks": [
         {"depth": 6, "block": [{"attention": "space"}, {"mlp": 2}]},
@@ -36,8 +37,14 @@ STACKS = {
 }
 
 
-@pytest.mark.parametrize("fields", [{}, {"checkpointing": "full"}, THREE_AXES, STACKS])
-@pytest.mark.parametrize("strategy", ["dsp", "ring"])
+@pytest.mark.parametrize(
+    ("strategy", "fields"),
+    [
+        *(("dsp", each) for each in (*FIELDS, THREE_AXES, STACKS)),
+        *(("ring", each) for each in FIELDS),
+        *(pytest.param("ring", each, marks=pytest.mark.long) for each in (THREE_AXES, STACKS)),
+    ],
+)
 def test_few_blocks_tell_what_all_do(
     strategy: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
