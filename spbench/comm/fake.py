@@ -19,8 +19,9 @@ from typing import final
 import torch
 from torch import Tensor
 
+from spbench.comm.nccl_gloo import MessageTransport
 from spbench.comm.packing import Cut, Cuts, Parts, copy_joined, incoming, outgoing, pack, unpacked
-from spbench.comm.transport import DONE, Handle, MessageTransport, Transports
+from spbench.comm.transport import DONE, Handle, Transports
 from spbench.results.heartbeat import Heartbeat
 from spbench.workload.mesh import Groups
 

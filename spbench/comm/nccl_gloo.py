@@ -4,11 +4,13 @@ No other file calls torch.distributed's collectives. Each moves the bytes that i
 no more. NCCL is given flat buffers. gloo is given sends and receives, straight from and into the
 tensors where their parts are long enough: its own all-to-all needs packing, its reduce-scatter is
 an all-reduce inside and moves twice the bytes, its all-gather is slow and refuses uneven shards
-(figures: docs/decisions/0004).
+(figures: docs/decisions/0004). So gloo's collectives are all made of one exchange of messages; what
+stands in for gloo makes them in the same way.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Self, final
@@ -21,6 +23,7 @@ from spbench.comm.packing import (
     Cut,
     Cuts,
     Parts,
+    by_rank,
     copy_joined,
     incoming,
     outgoing,
@@ -28,7 +31,7 @@ from spbench.comm.packing import (
     splits,
     unpacked,
 )
-from spbench.comm.transport import Handle, MessageTransport, Several, Transport
+from spbench.comm.transport import Handle, Several, Transport
 from spbench.results.heartbeat import Heartbeat
 from spbench.workload.mesh import Groups
 
@@ -38,6 +41,8 @@ _older_gather = getattr(dist, "all_gather_into_tensor", None)
 _older_scatter = getattr(dist, "reduce_scatter_tensor", None)
 _all_gather_single: Any = getattr(dist, "all_gather_single", _older_gather)
 _reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", _older_scatter)
+MOST_ADDED = 4
+"""Tensors of 32 bits that are added one to another; more are summed in one operation."""
 
 
 def available_backends() -> list[str]:
@@ -118,6 +123,46 @@ class NcclTransport(ProcessGroupTransport):
             parts.view(-1), flat, None, sizes, group=self.group, async_op=True
         )
         return Several([work], [lambda: torch.sum(parts, 0, out=received)])
+
+
+class MessageTransport(Transport):
+    """Makes an all-to-all, a gather and a reduce-scatter of one exchange of messages."""
+
+    @abstractmethod
+    def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
+        """``sent[r]`` goes to rank r; ``received[r]`` comes from it.
+
+        ``run_dim``: parts are cut and joined along this dim on one side, along dim 0 on the other.
+        """
+
+    def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
+        run_dim = max(received[0].dim, sent[0].dim)
+        return self._exchange(by_rank(received), by_rank(sent), run_dim)
+
+    def _all_gather(self, received: Cut, sent: Tensor) -> Handle:
+        """Sends the same part to each rank."""
+        return self._exchange(by_rank([received]), [[sent.contiguous()]] * self.size, 0)
+
+    def _reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
+        """Each rank gets the others' parts and adds them to its own, which is not moved."""
+        own, others = sent.part(self.rank), received.new_empty(self.size - 1, *received.shape)
+        leaving: list[Parts] = by_rank([sent])
+        arriving: list[Parts] = [[part] for part in others]
+        leaving[self.rank] = []
+        arriving.insert(self.rank, [])
+        handle = self._exchange(arriving, leaving, 0)
+        return Several([handle], [lambda: _sum([own, *others], received)])
+
+
+def _sum(parts: Sequence[Tensor], into: Tensor) -> None:
+    """Their sum, rounded once; two passes over a tensor fewer than torch's sum over a dim."""
+    wide = into.element_size() >= 4
+    if len(parts) > 2 and not (wide and len(parts) <= MOST_ADDED):
+        torch.sum(torch.stack(list(parts)), 0, out=into)
+        return
+    torch.add(parts[0], parts[1], out=into)
+    for part in parts[2:]:
+        into.add_(part)
 
 
 @final

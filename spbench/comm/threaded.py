@@ -16,8 +16,9 @@ from typing import TypeVar, final
 import torch
 from torch import Tensor
 
+from spbench.comm.nccl_gloo import MessageTransport
 from spbench.comm.packing import Parts, copy_joined
-from spbench.comm.transport import DONE, Handle, MessageTransport
+from spbench.comm.transport import DONE, Handle
 from spbench.workload.mesh import Groups, Members
 
 T = TypeVar("T")

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol, Self, final
 
-import torch
 from torch import Tensor
 
-from spbench.comm.packing import Cut, Cuts, Parts, by_rank
+from spbench.comm.packing import Cut, Cuts
 from spbench.results.heartbeat import Heartbeat
 from spbench.workload.mesh import ALL, Groups
 from spbench.workload.traffic import Count, Kind, Op, Phase, all_reduce_bytes
@@ -151,31 +150,6 @@ class Transport(ABC):
 
     @abstractmethod
     def _shift(self, received: Tensor, sent: Tensor) -> Handle: ...
-
-
-class MessageTransport(Transport):
-    """Makes collectives of messages from rank to rank: one way of moving serves three of them."""
-
-    @abstractmethod
-    def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
-        """``sent[r]`` goes to rank r; ``received[r]`` comes from it.
-
-        ``run_dim``: parts are cut and joined along this dim on one side, along dim 0 on the other.
-        """
-
-    def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
-        run_dim = max(received[0].dim, sent[0].dim)
-        return self._exchange(by_rank(received), by_rank(sent), run_dim)
-
-    def _all_gather(self, received: Cut, sent: Tensor) -> Handle:
-        """Sends the same part to each rank."""
-        return self._exchange(by_rank([received]), [[sent.contiguous()]] * self.size, 0)
-
-    def _reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
-        """Each rank gets every rank's part and sums them up, rounding once."""
-        parts = received.new_empty(self.size, *received.shape)
-        handle = self._exchange([[part] for part in parts], by_rank([sent]), 0)
-        return Several([handle], [lambda: torch.sum(parts, 0, out=received)])
 
 
 @dataclass(frozen=True, kw_only=True)

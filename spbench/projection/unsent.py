@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, Protocol, Self, final
 import torch
 from torch import Tensor
 
+from spbench.comm.nccl_gloo import MessageTransport
 from spbench.comm.packing import Cut, Cuts, Parts, copy_joined, incoming, outgoing, pack, unpacked
-from spbench.comm.transport import Handle, MessageTransport, Several, Transport, Transports
+from spbench.comm.transport import Handle, Several, Transport, Transports
 from spbench.projection.dataless import META
 from spbench.strategies.base import Strategy
 from spbench.worker.step import Step
