@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from spbench.workload.sharding import runs_of, shard_sizes
@@ -12,6 +13,10 @@ from spbench.workload.sharding import runs_of, shard_sizes
 PARTS, LEAST_ELEMENTS = 8, 2**20
 """Parts of a row of scores whose gradients are computed one after another, unless that makes them
 smaller than this: a processor's cache holds a part, and memory for a whole row costs more time."""
+
+SMALL = range(150, 400)
+"""Multiplications of two matrices that torch does number by number on a CPU, since they are fewer
+than 400, in up to four times the time of its library with zeros enough to make them 400."""
 
 
 def summed_products(
@@ -24,12 +29,24 @@ def summed_products(
     (_, left, right), *more = products
     shape = [len(left), left.shape[1], right.shape[2]]
     if not more and shape[dim] == length:
-        return left @ right
+        return _product(left, right, dim)
     shape[dim] = length
     total = left.new_zeros(shape, dtype=torch.promote_types(left.dtype, torch.float32))
     for place, left, right in products:
         add_product_(total.narrow(dim, place.start, place.stop - place.start), left, right)
     return total.to(right.dtype)
+
+
+def _product(left: Tensor, right: Tensor, dim: int) -> Tensor:
+    """(b, m, k) times (b, k, n); small ones with zeros: rows that are left out again, or, where
+    ``dim`` is 2 and the result is to lie without gaps, more to sum over."""
+    (_, m, k), n = left.shape, right.shape[2]
+    if m * k * n not in SMALL or left.element_size() < 4:
+        return left @ right
+    if dim == 1:
+        return (F.pad(left, (0, 0, 0, -(-SMALL.stop // (k * n)) - m)) @ right)[:, :m]
+    zeros = (0, 0, 0, -(-SMALL.stop // (m * n)) - k)
+    return F.pad(left.mT, zeros).mT @ F.pad(right, zeros)
 
 
 def add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
