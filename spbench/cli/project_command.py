@@ -128,16 +128,19 @@ def _projected(
     """Every case of every size; with a share it says on stderr whose computation is measured.
     ``asked``: words that name the workload."""
     from spbench.projection.project import project, which_are_measured, works
+    from spbench.projection.rank_work import forked
     from spbench.projection.shares import read_shares
 
-    shares, work_of = read_shares(share, cluster), works(cluster, with_memory=True)
-    cases = (
-        case
-        for size in sizes
-        for case in project(size, cluster, strategies, ranks, mode, work_of, shares)
-    )
-    each = [f"{name} on {count}" for _ in sizes for count in ranks for name in strategies]
-    projected = list(watched(cases, each, DRY_RUNS))
+    shares = read_shares(share, cluster)
+    questions = [(size, name, count) for size in sizes for count in ranks for name in strategies]
+    with forked(works(cluster, with_memory=True), questions) as work_of:
+        cases = (
+            case
+            for size in sizes
+            for case in project(size, cluster, strategies, ranks, mode, work_of, shares)
+        )
+        each = [f"{name} on {count}" for _, name, count in questions]
+        projected = list(watched(cases, each, DRY_RUNS))
     if share is not None:
         click.echo(which_are_measured(projected, shares, asked), err=True)
     return projected

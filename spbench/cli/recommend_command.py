@@ -69,6 +69,7 @@ def command(
         from spbench.projection.candidates import candidates
         from spbench.projection.cost import Mode
         from spbench.projection.project import project, which_are_measured, works
+        from spbench.projection.rank_work import forked
         from spbench.projection.recommend import recommend
         from spbench.projection.scaled import cluster_at
         from spbench.projection.shares import read_shares
@@ -76,9 +77,10 @@ def command(
         raise Failure("--share measured kernels as they ran; leave out --compiled")
     target, mode = cluster_at(cluster, link_rate), Mode(compiled=compiled)
     shares, weighed = read_shares(share, target), candidates(names, work, counts)
-    work_of = works(target, with_memory=True)
-    cases = project(work, target, weighed, [counts], mode, work_of, shares)
-    projected = list(watched(cases, weighed, DRY_RUNS))
+    questions = [(work, each, counts) for each in weighed]
+    with forked(works(target, with_memory=True), questions) as work_of:
+        cases = project(work, target, weighed, [counts], mode, work_of, shares)
+        projected = list(watched(cases, weighed, DRY_RUNS))
     asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
     if share is not None:
         click.echo(which_are_measured(projected, shares, asked), err=True)

@@ -147,6 +147,8 @@ def seeded_part(
         sizes[each.dim] = each.sizes[rank]
     sizes.insert(0, sizes.pop(outermost))
     part = torch.empty(sizes, device=device, dtype=dtype).movedim(0, outermost)
+    if part.is_meta:  # there is nothing to fill
+        return part
     filled, most = 0, -(-shape[1] // PIECES)
     for first in range(0, shape[1], most):
         piece = (shape[0], min(most, shape[1] - first), *shape[2:])

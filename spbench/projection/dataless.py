@@ -41,7 +41,7 @@ Metadata = tuple[Sequence[int], Sequence[int], torch.dtype]
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Known:
     """What an operation gives for one signature, and what is noted of it."""
 
@@ -67,25 +67,30 @@ class Dataless(WatchingMode):
     view: of its operation, its arguments and the tensors that it gives."""
 
     def __init__(
-        self, describe: Callable[[str, Sequence[Any], Sequence[Tensor]], Any], device: Device
+        self,
+        describe: Callable[[str, Sequence[Any], Sequence[Tensor]], Any],
+        device: Device,
+        known: dict[Signature, Known] | None = None,
     ) -> None:
-        """``device``: whose kernels' results lie in memory as here."""
+        """``device``: whose kernels' results lie in memory as here. ``known``: what such runs on
+        the same device have learnt, and learn."""
         super().__init__()
         self._describe, self.device = describe, device
-        self.known: dict[Signature, Known] = {}
+        self.known = {} if known is None else known
         self._ways: dict[Any, Any] = {}
         self._left = MOST_OPERATIONS
         self.phase: Phase = "forward"
-        self._is_on = False
+        self.is_on = False
+        """Whether what runs is counted."""
 
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Inside, what runs is noted."""
-        self._is_on = True
+        self.is_on = True
         try:
             yield
         finally:
-            self._is_on = False
+            self.is_on = False
 
     def created(self, out: Any) -> None:
         """Called with what an operation returns in new memory."""

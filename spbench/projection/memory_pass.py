@@ -12,21 +12,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, final
+from typing import Literal, final
 
-from torch import Tensor, nn
+from torch import nn
 
 from spbench.comm.gradient_buckets import BUCKET_BYTES
-from spbench.model.transformer import Block
-from spbench.projection.storage_log import Level, StorageLog, Stretch
-from spbench.projection.unsent import prepared
+from spbench.projection.depths import DryRun, DryStep
+from spbench.projection.storage_log import Level, Stretch
 from spbench.projection.work import Memory
 from spbench.strategies.base import Strategy
 from spbench.strategies.courses import courses
 from spbench.worker.memory import rounded
-from spbench.worker.step import Step
-from spbench.workload.case import Device
 from spbench.workload.workload import Workload
 
 Way = Literal["forward", "backward"]
@@ -39,21 +35,45 @@ WHOLE_BYTES, WHOLE_LAUNCHES = 200 * BUCKET_BYTES, 10_000
 make over half a percent, and a step takes about a second."""
 
 
-def memory(
+def runs_whole(base: DryStep, growth: float) -> bool:
+    """Whether all blocks run of a step that is ``growth`` times as deep as the base, at most."""
+    launches = base.counted.kernels.total() + len(base.weights)
+    return _runs_whole(round(growth * launches) + 1, growth * _bytes(base.weights))
+
+
+def _runs_whole(launches: int, weights_bytes: float) -> bool:
+    return launches < WHOLE_LAUNCHES and weights_bytes < WHOLE_BYTES
+
+
+def _bytes(weights: Sequence[nn.Parameter]) -> int:
+    return sum(each.nbytes for each in weights)
+
+
+def memory(workload: Workload, whole: DryStep) -> Memory:
+    """Peak bytes of a rank's step, from one of all blocks."""
+    peak = max((each.peak for each in whole.stretches.values()), key=lambda level: level.total())
+    return _held(workload, peak, whole.weights)
+
+
+def memory_of_few(
     workload: Workload,
     strategy: Strategy,
     ranks: int,
-    rank: int,
     weights: Sequence[nn.Parameter],
     launches: int,
-    device: Device,
+    run: DryRun,
 ) -> Memory:
     """Peak bytes of a rank's step of so many ``launches``. ``weights``: those that it holds."""
     few = FewBlocks.of(workload, strategy, ranks)
-    if launches < WHOLE_LAUNCHES and sum(each.nbytes for each in weights) < WHOLE_BYTES:
+    if _runs_whole(launches, _bytes(weights)):
         few = FewBlocks(workload, few.periods, (0,) * len(few.periods))
-    stretches = _stretches(few.reduced, strategy, ranks, rank, device)
-    peak = max(few.peaks(stretches), key=lambda level: level.total())
+    peak = max(
+        few.peaks(run(few.reduced, with_memory=True).stretches), key=lambda level: level.total()
+    )
+    return _held(workload, peak, weights)
+
+
+def _held(workload: Workload, peak: Level, weights: Sequence[nn.Parameter]) -> Memory:
     kept = [rounded(each.nbytes) for each in weights]
     optimizer = 0
     if workload.optimizer == "adamw":
@@ -131,56 +151,3 @@ def _added(name: object, stack: int, period: int) -> tuple[int, int]:
         case "between":
             return 1, 0
     return 0, 0
-
-
-def _stretches(
-    workload: Workload,
-    strategy: Strategy,
-    ranks: int,
-    rank: int,
-    device: Device,
-) -> dict[object, Stretch]:
-    """Every stretch of a step that runs whole."""
-    log = StorageLog(device)
-    with log:
-        step, (inputs, cotangent) = prepared(workload, strategy, ranks, rank, log)
-        log.hold(step.model.parameters(), "parameters")
-        log.hold([*step.model.buffers(), *inputs.tensors, cotangent], "activations")
-        _mark(step, workload, log)
-        with log.recording():
-            log.in_forward = step.train
-            step(inputs, cotangent)
-            log.settle([x.grad for x in step.model.parameters()])
-            log.settle([x.grad for x in inputs.leaves])
-    return log.stretches()
-
-
-def _mark(step: Step, workload: Workload, log: StorageLog) -> None:
-    """Has the log told where stretches begin."""
-    places = [(s, i) for s, part in enumerate(workload.parts) for i in range(part.depth)]
-    blocks = [each for each in step.model.modules() if isinstance(each, Block)]
-    for place, block in zip(places, blocks, strict=False):
-        block.register_forward_pre_hook(partial(_enters, log, place))
-        block.register_forward_hook(partial(_leaves, log, place), always_call=True)
-    step.model.register_forward_hook(partial(_ends, log))
-
-
-def _enters(log: StorageLog, place: tuple[int, int], *_: Any) -> None:
-    if log.phase == "forward":
-        log.begin(("forward", *place))
-    else:
-        log.in_forward = True  # again, under checkpointing
-
-
-def _leaves(log: StorageLog, place: tuple[int, int], _: Any, __: Any, out: Any) -> None:
-    if log.phase != "forward":
-        log.forward_ends()
-        return
-    x = out[0] if out is not None else None
-    if isinstance(x, Tensor) and x.requires_grad:
-        x.register_hook(lambda _: log.begin(("backward", *place)))
-
-
-def _ends(log: StorageLog, *_: Any) -> None:
-    log.forward_ends()
-    log.begin("between")

@@ -11,6 +11,7 @@ from spbench.errors import Failure
 from spbench.projection.against import WorkOf
 from spbench.projection.constants import Constant
 from spbench.projection.cost import Mode, cost
+from spbench.projection.dataless import Known, Signature
 from spbench.projection.hardware import Cluster
 from spbench.projection.interval import Cost
 from spbench.projection.shares import NONE, Shares
@@ -21,6 +22,8 @@ from spbench.strategies.registry import load
 from spbench.text import quoted
 from spbench.workload.workload import Workload
 
+MOST_KNOWN = 50_000
+"""Calls of torch's operations that dry runs keep, of about 2 KB each."""
 KIND: Final = "projected"
 """The column ``kind`` of every row: nothing was measured."""
 
@@ -90,13 +93,16 @@ def works(on: Cluster | None = None, *, with_memory: bool = False) -> WorkOf:
     """A function that dry-runs each strategy once for each workload and number of ranks, as ``on``
     that cluster's devices, by default as on GPUs."""
     device = on.device.runs_on if on else "cuda"
+    known: dict[Signature, Known] = {}
 
     @cache
-    def known(workload: Workload, strategy: str, ranks: int) -> Work:
+    def work_of(workload: Workload, strategy: str, ranks: int) -> Work:
+        if len(known) > MOST_KNOWN:
+            known.clear()
         own = load(strategy)
-        return work(workload, own, ranks, with_memory=with_memory, device=device)
+        return work(workload, own, ranks, with_memory=with_memory, device=device, known=known)
 
-    return known
+    return work_of
 
 
 def project(

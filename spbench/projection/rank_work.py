@@ -1,16 +1,33 @@
-"""The work of cases that have not run, as plain data for a dry run's table."""
+"""Dry runs of many cases: on all cores, and as plain data for a table of what would run.
+
+On all cores each forked process does every n-th case. One that dies leaves its cases to this one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
+from multiprocessing.connection import Connection, wait
+from typing import final
 
-from spbench.projection.dataless import TooManyOperationsError
+import torch
+
+from spbench.errors import Failure, or_none
+from spbench.projection.against import WorkOf
+from spbench.projection.dataless import META, TooManyOperationsError
 from spbench.projection.trace import work
+from spbench.projection.work import Work
 from spbench.strategies.registry import in_mesh
 from spbench.text import counted
+from spbench.worker.parent_death import die_with_parent
 from spbench.workload.case import Case, Cell
 from spbench.workload.predicted import RankWork
+from spbench.workload.workload import Workload
 
 MOST_CASES = 24
 """Cases whose work a dry run counts: each takes about a second."""
@@ -42,3 +59,78 @@ def _rank_work(case: Case) -> RankWork:
         kernels=done.launches,
         peak_bytes=asdict(done.memory),
     )
+
+
+MOST_PROCESSES = 8
+"""Each has about 200 MB of its own."""
+Question = tuple[Workload, str, int]
+
+
+@contextmanager
+def forked(work_of: WorkOf, questions: Sequence[Question]) -> Iterator[WorkOf]:
+    """``work_of``, with the answers to these questions worked out on all cores from now on."""
+    cores = or_none(lambda: len(os.sched_getaffinity(0))) or 1
+    count = min(cores, MOST_PROCESSES, len(questions))
+    if count < 2 or sys.platform != "linux":
+        yield work_of
+        return
+    torch.cat([torch.empty(1, device=META)])  # loads torch's compiler, once for all
+    context, own = multiprocessing.get_context("fork"), os.getpid()
+    pipes = [context.Pipe(duplex=False) for _ in range(count)]
+    processes = [
+        context.Process(target=_answer, args=(end, work_of, questions[i::count], own), daemon=True)
+        for i, (_, end) in enumerate(pipes)
+    ]
+    try:
+        for process, (_, end) in zip(processes, pipes, strict=True):
+            process.start()
+            end.close()
+        yield _Answers(work_of, [begin for begin, _ in pipes])
+    finally:
+        for process in processes:
+            if process.pid is not None:
+                process.kill()
+                process.join()
+
+
+@final
+class _Answers:
+    """What the processes have answered so far."""
+
+    def __init__(self, work_of: WorkOf, pipes: list[Connection]) -> None:
+        self._work_of, self._open = work_of, pipes
+        self._answers: dict[Question, Work | Failure] = {}
+
+    def __call__(self, workload: Workload, strategy: str, ranks: int) -> Work:
+        asked = workload, strategy, ranks
+        while asked not in self._answers and self._open:
+            for pipe in wait(self._open):
+                assert isinstance(pipe, Connection)
+                self._hear(pipe)
+        answer = self._answers.get(asked)
+        if isinstance(answer, Failure):
+            raise answer
+        return answer or self._work_of(workload, strategy, ranks)
+
+    def _hear(self, pipe: Connection) -> None:
+        try:
+            question, answer = pipe.recv()
+        except (EOFError, OSError):
+            self._open.remove(pipe)
+        else:
+            self._answers[question] = answer
+
+
+def _answer(pipe: Connection, work_of: WorkOf, questions: Sequence[Question], parent: int) -> None:
+    """One process: answers in turn, and ends at once at what it does not foresee."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it, too, and ends this one
+        die_with_parent(parent)
+        for question in questions:
+            try:
+                answer: Work | Failure = work_of(*question)
+            except Failure as failure:
+                answer = failure
+            pipe.send((question, answer))
+    finally:
+        os._exit(0)

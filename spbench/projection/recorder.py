@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
+from torch import Tensor
 
 from spbench.projection.dataless import META, Dataless, Known, Signature
 from spbench.projection.kernel_of import kernel_of
+from spbench.projection.storage_log import StorageLog, workspace_bytes
 from spbench.projection.unsent import prepared
-from spbench.projection.work import Kernel, Message
+from spbench.projection.work import Counted, Kernel, Message, as_bytes
 from spbench.strategies.base import Strategy
 from spbench.workload.case import Device
 from spbench.workload.timed import TimedKernel
@@ -27,19 +29,11 @@ from spbench.workload.traffic import Kind, Phase
 from spbench.workload.workload import DTYPE_BYTES, Workload
 
 
-@final
-@dataclass(frozen=True)
-class Counted:
-    """Kernels and messages of one or more steps, and how often each occurs."""
+class Note(NamedTuple):
+    """What is noted of an operation: its kernel, and bytes that it takes for a moment."""
 
-    kernels: Counter[Kernel]
-    messages: Counter[Message]
-
-    def plus(self, other: Counted, times: int = 1) -> Counted:
-        """This and ``times`` the other, which may be negative; nothing occurs 0 times."""
-        return Counted(
-            _plus(self.kernels, other.kernels, times), _plus(self.messages, other.messages, times)
-        )
+    kernel: Kernel | None
+    inside_bytes: int
 
 
 @final
@@ -59,10 +53,14 @@ class Recorder(Dataless):
     Those of the sum of gradients are left out: what fills a bucket is not a matter of one layer.
     """
 
-    def __init__(self, device: Device = "cuda") -> None:
-        super().__init__(kernel_of, device)
-        self._kernels: dict[tuple[int, Phase], Kernel] = {}
-        self._launches: Counter[tuple[int, Phase]] = Counter()
+    def __init__(
+        self, device: Device = "cuda", known: dict[Signature, Known] | None = None
+    ) -> None:
+        super().__init__(_noted_on_cpu if device == "cpu" else _noted, device, known)
+        self.storages: StorageLog | None = None
+        """Is told of what appears in memory."""
+        self._kernels: dict[tuple[Known, Phase], Kernel] = {}
+        self._launches: Counter[tuple[Known, Phase]] = Counter()
         self._messages: Counter[Message] = Counter()
         self._flying: list[_UnderWay] = []
 
@@ -77,22 +75,30 @@ class Recorder(Dataless):
 
     def calls(self) -> list[tuple[Signature, Kernel]]:
         """The different calls since ``taken`` that launched a kernel, and that kernel."""
-        ran = {key for key, _ in self._launches}
-        return [(key, known.note) for key, known in self.known.items() if id(known) in ran]
+        ran = {known for known, _ in self._launches}
+        return [(key, known.note.kernel) for key, known in self.known.items() if known in ran]
+
+    def created(self, out: Any) -> None:
+        if self.storages is not None:
+            self.storages.created(out)
 
     def launched(self, known: Known) -> None:
-        if not self._is_on or known.note is None or self.phase == "gradients":
+        if not self.is_on:
             return
-        key = id(known), self.phase
+        if self.storages is not None and known.note.inside_bytes:
+            self.storages.inside(known.note.inside_bytes)
+        if known.note.kernel is None or self.phase == "gradients":
+            return
+        key = known, self.phase
         if key not in self._kernels:
-            self._kernels[key] = replace(known.note, phase=self.phase)
+            self._kernels[key] = replace(known.note.kernel, phase=self.phase)
         self._launches[key] += 1
         for message in self._flying:
             message.behind.append(self._kernels[key])
 
     def started(self, kind: Kind, sent: Fraction) -> _UnderWay:
         message = _UnderWay(kind, sent)
-        if self._is_on and sent and self.phase != "gradients":
+        if self.is_on and sent and self.phase != "gradients":
             self._flying.append(message)
         return message
 
@@ -107,16 +113,12 @@ class Recorder(Dataless):
         self._messages[made] += 1
 
 
-def as_bytes(sent: Fraction) -> int | Fraction:
-    """A whole number where it is."""
-    return sent.numerator if sent.denominator == 1 else sent
+def _noted(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Note:
+    return Note(kernel_of(name, args, outs), 0)
 
 
-def _plus(one: Counter, other: Counter, times: int) -> Counter:  # type: ignore[type-arg]
-    total = Counter(one)
-    for key, count in other.items():
-        total[key] += times * count
-    return Counter({key: count for key, count in total.items() if count})
+def _noted_on_cpu(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Note:
+    return Note(kernel_of(name, args, outs), workspace_bytes(name, args, outs))
 
 
 def timed_calls(workload: Workload, strategy: Strategy, ranks: int) -> Iterator[TimedKernel]:

@@ -17,15 +17,13 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+from functools import partial
 from typing import Any, Literal, final
 
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
-from spbench.projection.dataless import CPU_FLASH, Dataless, Known
+from spbench.projection.dataless import CPU_FLASH, Dataless
 from spbench.worker.memory import rounded
-from spbench.workload.case import Device
-from spbench.workload.traffic import Kind
 
 Part = Literal["parameters", "gradients", "activations", "temporaries"]
 Level = Counter[Part]
@@ -53,22 +51,18 @@ class _Held:
 
 
 @final
-class StorageLog(Dataless):
+class StorageLog:
     """Notes storages as they come and go, in stretches of the step that are named."""
 
-    def __init__(self, device: Device = "cuda") -> None:
-        super().__init__(workspace_bytes if device == "cpu" else lambda *_: 0, device)
+    def __init__(self, run: Dataless) -> None:
+        """``run``: where the operations of the step run."""
+        self.run = run
         self.in_forward = False
         """Whether forward is running, or the recomputation of a block."""
         self._alive: dict[int, _Held] = {}
+        self._watched: dict[int, weakref.ref[UntypedStorage]] = {}
         self._events: list[tuple[_Held, int] | object] = []
         """A storage and 1 or -1, or the name of the stretch that begins."""
-
-    def started(self, kind: Kind, sent: Fraction) -> None:
-        """Messages have no memory but what is packed."""
-
-    def waited(self, message: object) -> None:
-        """Messages have no memory but what is packed."""
 
     def hold(self, tensors: Iterable[Tensor], part: Part) -> None:
         """Tensors that are there before the step begins, and outlive it."""
@@ -93,15 +87,16 @@ class StorageLog(Dataless):
                 self._alive[each.untyped_storage()._cdata].part = "gradients"
 
     def created(self, out: Any) -> None:
-        if self._is_on:
+        """An operation has returned new tensors."""
+        if self.run.is_on:
             for each in out if isinstance(out, tuple) else (out,):
                 if each is not None:
-                    self._see(each, "gradients" if self.phase == "gradients" else "temporaries")
+                    self._see(each, "gradients" if self.run.phase == "gradients" else "temporaries")
 
-    def launched(self, known: Known) -> None:
-        if self._is_on and known.note:
-            inside = _Held(rounded(known.note), "temporaries")
-            self._events += [(inside, 1), (inside, -1)]
+    def inside(self, size: int) -> None:
+        """An operation took so much while it ran."""
+        inside = _Held(rounded(size), "temporaries")
+        self._events += [(inside, 1), (inside, -1)]
 
     def _see(self, tensor: Tensor, part: Part) -> None:
         storage = tensor.untyped_storage()
@@ -111,11 +106,12 @@ class StorageLog(Dataless):
         held = _Held(rounded(storage.nbytes()), part, self.in_forward)
         self._alive[key] = held
         self._events.append((held, 1))
-        weakref.finalize(storage, self._forget, key)
+        self._watched[key] = weakref.ref(storage, partial(self._forget, key))
 
-    def _forget(self, key: int) -> None:
+    def _forget(self, key: int, _: object) -> None:
         held = self._alive.pop(key)
-        if self._is_on and self.phase == "gradients":
+        del self._watched[key]
+        if self.run.is_on and self.run.phase == "gradients":
             held.part = "gradients"  # it was packed into a bucket
         self._events.append((held, -1))
 
@@ -124,16 +120,17 @@ class StorageLog(Dataless):
         found: dict[object, Stretch] = {}
         now: Level = Counter()
         name: object = None
-        start, peak, most = Level(now), Level(now), 0
+        start, peak, most, total = Level(now), Level(now), 0, 0
         for event in [*self._events, None]:
             if isinstance(event, tuple) and isinstance(event[0], _Held):
                 held, sign = event
                 now[held.part] += sign * held.size
-                if (total := sum(now.values())) > most:
+                total += sign * held.size
+                if total > most:
                     peak, most = Level(now), total
                 continue
             found[name] = Stretch(start, peak)
-            name, start, peak, most = event, Level(now), Level(now), sum(now.values())
+            name, start, peak, most = event, Level(now), Level(now), total
         return found
 
 

@@ -20,12 +20,12 @@ from spbench.comm.gradient_buckets import fill_buckets
 from spbench.errors import Failure
 from spbench.layers.linear import summed_over
 from spbench.model.attention_alone import model_of
-from spbench.projection.dataless import META
-from spbench.projection.depths import Depths
-from spbench.projection.memory_pass import memory
-from spbench.projection.recorder import Counted, Recorder, as_bytes
-from spbench.projection.unsent import UnsentNccl, prepared
-from spbench.projection.work import Kernel, Message, Work
+from spbench.projection.dataless import META, Known, Signature
+from spbench.projection.depths import Depths, DryRun, DryStep
+from spbench.projection.memory_pass import memory, memory_of_few, runs_whole
+from spbench.projection.recorder import Recorder
+from spbench.projection.unsent import UnsentNccl
+from spbench.projection.work import Counted, Kernel, Message, Work, as_bytes
 from spbench.strategies.base import Strategy
 from spbench.text import counted as in_words
 from spbench.workload.block import Attention, Sublayer
@@ -48,12 +48,13 @@ def work(
     *,
     with_memory: bool = False,
     device: Device = "cuda",
+    known: dict[Signature, Known] | None = None,
 ) -> Work:
     """Kernels and messages of a step of ``rank``; None: of the busiest.
 
-    ``with_memory``: its peak memory, too, by a pass of its own. ``device``: whose kernels' layouts
-    of memory, and whose backend's packing of messages. Raises Failure where the strategy cannot
-    run the workload, and for a rank that does not exist.
+    ``with_memory``: its peak memory, too. ``device``: whose kernels' layouts of memory, and whose
+    backend's packing of messages. ``known``: what dry runs as on that device share. Raises Failure
+    where the strategy cannot run the workload, and for a rank that does not exist.
     """
     unfit = strategy.misfit(workload) or strategy.why_not(workload, ranks)
     if unfit:
@@ -61,43 +62,48 @@ def work(
     if rank is not None and not 0 <= rank < ranks:
         raise Failure(f"rank {rank} does not exist: {in_words(ranks, 'rank')} begin at 0")
     rank = busiest(workload, strategy, ranks) if rank is None else rank
-    total = _step(workload, strategy, ranks, rank, device)
+    run = DryRun(strategy, ranks, rank, device, {} if known is None else known)
+    few = Depths.of(workload, strategy.layout(workload, ranks))
+    base = run(few.base_workload, with_memory=with_memory and few.growth == 1)
+    if with_memory and runs_whole(base, few.growth):
+        whole = base if few.growth == 1 else run(workload, with_memory=True)
+        traced = _traced(workload, strategy, ranks, whole.counted, whole.weights)
+        return replace(traced, memory=memory(workload, whole))
+    total = _extrapolated(few, base, run)
+    if total is None or _sent(total) != _predicted(workload, strategy, ranks, rank):
+        total = run(workload).counted
     weights = _weights(workload, strategy, ranks, rank)
+    traced = _traced(workload, strategy, ranks, total, weights)
+    if not with_memory:
+        return traced
+    held = memory_of_few(workload, strategy, ranks, weights, traced.launches, run)
+    return replace(traced, memory=held)
+
+
+def _traced(
+    workload: Workload,
+    strategy: Strategy,
+    ranks: int,
+    total: Counted,
+    weights: list[nn.Parameter],
+) -> Work:
+    """All that a step launches and sends, its sums of gradients and its optimizer's update too."""
     mesh, (own, *_) = Mesh.of(strategy.mesh(workload, ranks)), strategy.in_a_group(workload, ranks)
     if workload.mode == "train":
         total = total.plus(_gradients(weights, mesh, own.holds_whole))
         total = total.plus(_optimizer(weights, workload))
-    traced = Work(
+    return Work(
         mesh=mesh.axes, dtype=workload.dtype, kernels=total.kernels, messages=total.messages
     )
-    if not with_memory:
-        return traced
-    held = memory(workload, strategy, ranks, rank, weights, traced.launches, device)
-    return replace(traced, memory=held)
 
 
-def _step(
-    workload: Workload,
-    strategy: Strategy,
-    ranks: int,
-    rank: int,
-    device: Device,
-) -> Counted:
-    """Forward and backward without the sum of gradients, of the whole depth."""
-    recorder = Recorder(device)
-
-    def run(workload: Workload) -> Counted:
-        with recorder:
-            step, given = prepared(workload, strategy, ranks, rank, recorder)
-            with recorder.recording():
-                step(*given)
-        return recorder.taken()
-
-    few = Depths.of(workload, strategy.layout(workload, ranks))
-    total = few.extrapolated({depths: run(few.workload(depths)) for depths in few.runs})
-    if total is None or _sent(total) != _predicted(workload, strategy, ranks, rank):
-        return run(workload)
-    return total
+def _extrapolated(few: Depths, base: DryStep, run: DryRun) -> Counted | None:
+    """Forward and backward of the whole depth from few depths; None: it does not follow."""
+    counted = {few.base: base.counted}
+    for depths in few.runs:
+        if depths != few.base:
+            counted[depths] = run(few.workload(depths)).counted
+    return few.extrapolated(counted)
 
 
 def _sent(total: Counted) -> Count:

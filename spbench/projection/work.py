@@ -6,6 +6,7 @@ it a time on a cluster. Neither knows the other.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -98,3 +99,30 @@ class Work:
     @property
     def sent_bytes(self) -> int:
         return round(sum(each.sent_bytes * n for each, n in self.messages.items()))
+
+
+@final
+@dataclass(frozen=True)
+class Counted:
+    """Kernels and messages of one or more steps, and how often each occurs."""
+
+    kernels: Counter[Kernel]
+    messages: Counter[Message]
+
+    def plus(self, other: Counted, times: int = 1) -> Counted:
+        """This and ``times`` the other, which may be negative; nothing occurs 0 times."""
+        return Counted(
+            _plus(self.kernels, other.kernels, times), _plus(self.messages, other.messages, times)
+        )
+
+
+def _plus(one: Counter, other: Counter, times: int) -> Counter:  # type: ignore[type-arg]
+    total = Counter(one)
+    for key, count in other.items():
+        total[key] += times * count
+    return Counter({key: count for key, count in total.items() if count})
+
+
+def as_bytes(sent: Fraction) -> int | Fraction:
+    """A whole number where it is."""
+    return sent.numerator if sent.denominator == 1 else sent

@@ -136,7 +136,7 @@ def _set_limits(ax: Axes, every_x: Sequence[float], every_y: Sequence[float], be
     if ax.get_yscale() == "log":
         ax.set_ylim(low * (low / high) ** (below / (1 - below)), high)
     else:
-        low = min(0.0, low)
+        low, high = min(0.0, low), max(high, 1.06 * max(every_y, default=0.0))
         ax.set_ylim(low - (high - low) * below / (1 - below), high)
     if len(every_x) > 1 and ax.get_xscale() == "log":
         room = (every_x[-1] / every_x[0]) ** 0.06

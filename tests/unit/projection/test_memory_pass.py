@@ -9,8 +9,8 @@ import torch
 from helpers.examples import ALL
 
 from spbench.comm.transport import Transports
-from spbench.projection import memory_pass, storage_log, unsent
-from spbench.projection.storage_log import StorageLog
+from spbench.projection import memory_pass, recorder, unsent
+from spbench.projection.recorder import Recorder
 from spbench.projection.trace import work
 from spbench.projection.unsent import UnsentGloo, UnsentNccl, UnsentTransport
 from spbench.projection.work import Memory
@@ -31,7 +31,7 @@ def workload(**fields: Any) -> Workload:
 
 def real_peak(shape: Workload, strategy: str, ranks: int, pack: type[UnsentTransport]) -> int:
     """Peak of the storages of rank 0's step on a CPU, whose messages are packed and not sent."""
-    strategy_own, gradients = (pack(0, ranks, StorageLog()) for _ in range(2))
+    strategy_own, gradients = (pack(0, ranks, Recorder()) for _ in range(2))
     transports = Transports(strategy=strategy_own, gradients=gradients)
     step = Step(shape, load(strategy), transports, torch.device("cpu"))
     inputs, cotangent = step.seeded_inputs()
@@ -58,7 +58,7 @@ def test_the_peak_is_a_real_steps(
 ) -> None:
     """Plain, and with checkpointing and AdamW; but for what kernels take inside. In a short run
     each strategy has one of the two with gloo's packing, the other with NCCL's."""
-    monkeypatch.setattr(storage_log, "workspace_bytes", lambda *_: 0)
+    monkeypatch.setattr(recorder, "workspace_bytes", lambda *_: 0)
     monkeypatch.setattr(unsent, "UnsentGloo", pack)
     forms: list[dict[str, Any]] = [{}, {"checkpointing": "full", "optimizer": "adamw"}]
     turn = ([*places()].index(strategy) + (pack is UnsentNccl)) % 2

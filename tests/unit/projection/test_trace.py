@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from spbench.comm.gradient_buckets import fill_buckets
 from spbench.errors import Failure
 from spbench.projection import trace
-from spbench.projection.depths import Depths
+from spbench.projection.depths import Depths, DryRun
 from spbench.projection.trace import busiest, work
 from spbench.strategies.registry import load
 from spbench.workload.workload import Workload
@@ -59,16 +60,26 @@ def test_few_blocks_tell_what_all_do(
 def test_what_is_not_affine_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the predicted bytes of the whole depth are others, all blocks run."""
     depths = []
-    prepared = trace.prepared
+    run = DryRun.__call__
 
-    def noted(shape: Workload, *more: Any) -> Any:
+    def noted(self: DryRun, shape: Workload, **more: Any) -> Any:
         depths.append(shape.blocks)
-        return prepared(shape, *more)
+        return run(self, shape, **more)
 
-    monkeypatch.setattr(trace, "prepared", noted)
+    monkeypatch.setattr(DryRun, "__call__", noted)
     monkeypatch.setattr(trace, "_predicted", lambda *_: {})
     work(workload(), load("dsp"), 4)
     assert depths == [1, 2, 3, 7]
+
+
+@pytest.mark.parametrize("strategy", ["dsp", "ring"])
+def test_one_pass_counts_kernels_and_memory(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all blocks run anyway, for their memory, their kernels are those of few blocks."""
+    deep = workload(optimizer="adamw")
+    both = work(deep, load(strategy), 4, with_memory=True)
+    assert both == replace(work(deep, load(strategy), 4), memory=both.memory)
+    monkeypatch.setattr(trace, "runs_whole", lambda *_: False)
+    assert work(deep, load(strategy), 4, with_memory=True) == both
 
 
 def test_kernels_behind_a_message() -> None:
