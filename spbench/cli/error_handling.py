@@ -12,6 +12,7 @@ import os
 import select
 import sys
 import tempfile
+import textwrap
 import traceback
 from typing import Any
 
@@ -97,7 +98,18 @@ def reader_is_gone() -> bool:
 
 def _say(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):
-        click.echo(text, err=True)
+        is_terminal = sys.stderr.isatty() and os.get_terminal_size(sys.stderr.fileno()).columns
+        click.echo(between_words(text, is_terminal) if is_terminal else text, err=True)
+
+
+def between_words(text: str, width: int) -> str:
+    """The text with its lines broken between words, each further line indented as its first."""
+    wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    broken: list[str] = []
+    for line in text.splitlines():
+        wrapper.subsequent_indent = " " * (len(line) - len(line.lstrip()))
+        broken += wrapper.wrap(line) or [""]
+    return "\n".join(broken)
 
 
 def _say_usage(error: click.ClickException) -> None:

@@ -18,6 +18,7 @@ from helpers.in_process import inside
 
 from spbench.cli.error_handling import (
     OF_THE_MACHINE,
+    between_words,
     drop_unwritten,
     open_streams,
     reader_is_gone,
@@ -114,6 +115,15 @@ def test_streams_that_were_closed_swallow_what_is_printed(monkeypatch: pytest.Mo
     sys.stdout.close()
     print("süß \ud800", file=sys.stderr, flush=True)
     assert raw.getvalue() == b"s\\xfc\\xdf \\ud800\n"
+
+
+def test_messages_are_broken_between_words() -> None:
+    """A path stays whole, though it is too long; a hint keeps its indentation."""
+    text = "Error: it cannot be used\n  'spbench baseline set b80' makes /a/very/long-path/of-a/run"
+    assert between_words(text, 22).splitlines() == [
+        *("Error: it cannot be", "used", "  'spbench baseline", "  set b80' makes"),
+        "  /a/very/long-path/of-a/run",
+    ]
 
 
 DROPPED = """
