@@ -1,12 +1,19 @@
-"""A dry run's table has the work of a few cases, and says of which it has none."""
+"""Dry runs of many cases: on all cores, and for a table that says of which it has none."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+
 import pytest
 
+from spbench.errors import Failure
 from spbench.projection import dataless, rank_work
-from spbench.projection.rank_work import rank_works
+from spbench.projection.against import WorkOf
+from spbench.projection.rank_work import Question, forked, rank_works
+from spbench.projection.work import Work
 from spbench.workload.case import Case, Cell
+from spbench.workload.catalogue import find
 from spbench.workload.workload import Workload
 
 
@@ -41,3 +48,37 @@ def test_a_step_of_too_many_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     known, (sentence,) = rank_works([cell("ring", 32), cell("dsp", 4)])
     assert len(known) == 1
     assert sentence.startswith("ring on 32 ranks is not counted: a dry run of more than 1,000")
+
+
+def answers(work_of: WorkOf, questions: list[Question]) -> list[str]:
+    """Each answer, or the sentence of its refusal."""
+    said = []
+    for question in questions:
+        try:
+            said.append(work_of(*question).dtype)
+        except Failure as failure:
+            said.append(str(failure))
+    return said
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_cases_are_shared_among_cores(dies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes answer, refusals too; of one that dies this one answers the rest."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    here = os.getpid()
+
+    def work_of(workload: Workload, strategy: str, ranks: int) -> Work:
+        if dies and os.getpid() != here and strategy == "rsa":
+            os._exit(9)
+        if strategy == "ring":
+            raise Failure(f"not on {ranks}")
+        where = "here" if os.getpid() == here else "elsewhere"
+        return Work(mesh=(), dtype=where, kernels={}, messages={})
+
+    shape = find("axes-2d", "verify")
+    questions = [(shape, name, 4) for name in ("dsp", "rsa", "ring", "ulysses")]
+    with forked(work_of, questions) as ask:
+        said = answers(ask, [*questions, (shape, "dsp", 8)])
+    left = ["here"] * 2 if dies else ["elsewhere"] * 2
+    assert said == ["elsewhere", left[0], "not on 4", left[1], "here"]
+    assert multiprocessing.active_children() == []
