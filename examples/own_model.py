@@ -6,6 +6,9 @@
 lines each. No length divides by two.
 """
 
+import os
+import sys
+
 import torch
 import torch.distributed as dist
 import video_transformer
@@ -32,4 +35,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if "RANK" not in os.environ:
+        sys.exit("start it with: torchrun --nproc-per-node 2 examples/own_model.py")
     main()

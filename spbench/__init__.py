@@ -1,6 +1,7 @@
 """spbench compares sequence-parallel strategies: proved equal, counted, timed with spread.
 
-``read_runs`` and ``read_samples`` give a results directory to a notebook, as DataFrames.
+``read_runs`` and ``read_samples`` give a results directory to a notebook, as DataFrames, and
+``plot`` draws it.
 ``SequenceGroup`` makes a model of your own parallel, and ``prove`` compares it with one device;
 it returns a ``Proof`` or raises ``ProofError``.
 """
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spbench.comm.sequence_group import SequenceGroup
+    from spbench.report.notebook_plot import plot
     from spbench.results.iterations import read_samples
     from spbench.results.reading import read_runs
     from spbench.worker.module_step import ProofError
@@ -20,6 +22,7 @@ __all__ = [
     "ProofError",
     "SequenceGroup",
     "__version__",
+    "plot",
     "prove",
     "read_runs",
     "read_samples",
@@ -29,6 +32,7 @@ HOMES = {
     "Proof": "spbench.worker.prove",
     "ProofError": "spbench.worker.module_step",
     "SequenceGroup": "spbench.comm.sequence_group",
+    "plot": "spbench.report.notebook_plot",
     "prove": "spbench.worker.prove",
     "read_runs": "spbench.results.reading",
     "read_samples": "spbench.results.iterations",

@@ -113,7 +113,7 @@ class DryStep:
     counted: Counted
     weights: list[nn.Parameter]
     stretches: Mapping[object, Stretch]
-    """Of its memory; none, if nobody asked for it."""
+    """Stretches of its memory; none, if nobody asked for them."""
 
 
 @final

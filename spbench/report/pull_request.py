@@ -53,6 +53,9 @@ def block_of_changes(
 ) -> str:
     """Head against base; ``metrics`` are those that were judged, with these ``margins``."""
     base, head = sides
+    base_name, head_name = f"base: {base.run}", f"head: {head.run}"
+    if base.run == head.run:  # a check has measured both in one
+        base_name, head_name = "base", "head"
     left, known = _not_judged(case_changes(judgement), metrics), acceptance_sentences(judgement)
     return markdown.document(
         [
@@ -60,7 +63,7 @@ def block_of_changes(
             markdown.warning(_environment_sentences(judgement, base, head)),
             *changes_part(judgement),
             ["**Accepted**", "", *markdown.bullets(known)] if known else [],
-            _origins({f"base: {base.run}": base, f"head: {head.run}": head}),
+            _origins({base_name: base, head_name: head}),
             [LEGEND.format(time=percent(margins.time), memory=percent(margins.memory)) + FIGURES],
             ["**Not judged**", "", *markdown.bullets(left)] if left else [],
             _again(commands),

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from helpers.example_rows import lines_of, row
+from helpers.kept_runs import kept, side
 from helpers.plotted_runs import TWENTY, projected_of, run_of
 
+import spbench
 from spbench.report.plots import looks, plots
 from spbench.report.plots.curve_panels import PARETO, curve_panels
 from spbench.report.plots.figure import Sheet, save
@@ -141,3 +143,18 @@ def test_options_of_a_strategy_have_looks_of_their_own() -> None:
     assert len({looks.colour(name) for name in names}) == 1
     assert len({looks.hatch(name) for name in names}) == 4
     assert len({str(looks.dashes(name)) for name in names}) == 4
+
+
+def test_a_notebook_gets_the_figure_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run's folder, or of rows that were chosen from one; by kind, or of any figure."""
+    frame = frame_of(run_of(("dsp", "rsa"), (2, 4)))
+    titles = [ax.get_title("left").replace("\n", " ") for ax in spbench.plot(frame, "memory").axes]
+    assert titles == ["dsp-720m (time 64 x space 4096, batch 1, bfloat16, train)"]
+    few = frame[frame["strategy"] == "dsp"]
+    assert spbench.plot(few, metric="step_ms").axes[0].get_ylabel() == "step, ms"
+    monkeypatch.chdir(tmp_path)
+    kept("run", side("run"), side("run", 1.1, "rsa"))
+    spbench.plot("results/run").savefig(tmp_path / "first.png")
+    assert (tmp_path / "first.png").stat().st_size > 10_000
+    with pytest.raises(ValueError, match="Did you mean 'memory'"):
+        spbench.plot(frame, "memry")

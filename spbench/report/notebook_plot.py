@@ -1,0 +1,52 @@
+"""``spbench.plot``: one figure of a run, or of rows that a notebook has chosen."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import matplotlib as mpl
+import pandas
+from matplotlib.figure import Figure
+
+from spbench.analysis.compare_strategies import compare_strategies
+from spbench.report.plots.figure import STYLE, draw
+from spbench.report.plots.plots import page_of
+from spbench.report.plots.points import Asked
+from spbench.results.find_run import find_run, reference_of
+from spbench.results.reading import latest, read_runs
+from spbench.results.run_json import folder_of_run
+
+NOWHERE = Path(os.devnull, "no run")
+"""In place of the folder of rows that come without one."""
+
+
+def plot(
+    run: str | Path | pandas.DataFrame,
+    kind: str = "",
+    *,
+    metric: str = "",
+    x: str = "",
+    facet: str = "",
+) -> Figure:
+    """The figure that ``spbench plot --kind KIND`` writes, as matplotlib's own: to be shown in a
+    notebook, or written with ``savefig``.
+
+    ``run``: a results directory, a CSV file, ``baseline:NAME``, or rows of ``read_runs``, which
+    have no iterations. ``kind``: by default the one that the run has most to say with; with
+    ``metric``, ``x`` or ``facet`` curves of any figure. Raises ValueError for a kind, metric, x or
+    facet that is not known, and Failure for a run that is not there.
+    """
+    if isinstance(run, pandas.DataFrame):
+        path, frame = NOWHERE, latest(run)
+    else:
+        path = find_run(Path(run))
+        frame = latest(read_runs(path))
+    chosen = {
+        name: value for name, value in (("metric", metric), ("x", x), ("facet", facet)) if value
+    }
+    lines = compare_strategies(frame, reference_of(path, frame))
+    kinds, asked = [kind] if kind else [], Asked(**chosen) if chosen else None
+    page = page_of(lines, frame, folder_of_run(path), 1, kinds, asked)
+    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
+        return draw(next(iter(page.sheets.values())))
