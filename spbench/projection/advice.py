@@ -36,6 +36,8 @@ def show_advice(
     tables.say(out, answer(advice, workload, ranks, cluster))
     rows = [_row(each, advice.best) for each in (advice.best, *advice.others)]
     tables.show_fitting(out, fewer(Grid(columns=COLUMNS, rows=rows[:SHOWN]), SPARE))
+    if len(rows) > SHOWN:
+        tables.say(out, f"{counted(len(rows) - SHOWN, 'slower one')} left out: --json has all")
     tables.say(out, *remarks(advice, ranks, cluster, asked))
 
 
