@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TypeVar, final
 
 import torch
@@ -98,6 +99,7 @@ def run_rank_threads(size: int, rank_main: Callable[[ThreadTransport], T]) -> li
 
     The first failure is raised, after every thread has ended.
     """
+    _make_operators()
     meeting = ThreadRendezvous(size)
 
     def run(rank: int) -> T:
@@ -113,3 +115,15 @@ def run_rank_threads(size: int, rank_main: Callable[[ThreadTransport], T]) -> li
     for error in sorted(errors, key=lambda e: isinstance(e, threading.BrokenBarrierError)):
         raise error
     return [future.result() for future in futures]
+
+
+@cache
+def _make_operators() -> None:
+    """Makes the Python objects of torch's operators, as it does itself at their first use below a
+    TorchDispatchMode. Where threads come to that use at once, torch (2.13) frees an object that it
+    has kept, and the process crashes at the next use."""
+    for full_name in torch._C._dispatch_get_all_op_names():
+        space, _, name = full_name.partition("::")
+        packet, _, overload = name.partition(".")
+        if space == "aten":
+            getattr(getattr(torch.ops.aten, packet), overload or "default")
