@@ -98,8 +98,11 @@ def reader_is_gone() -> bool:
 
 def _say(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):
-        is_terminal = sys.stderr.isatty() and os.get_terminal_size(sys.stderr.fileno()).columns
-        click.echo(between_words(text, is_terminal) if is_terminal else text, err=True)
+        width = 0
+        if sys.stderr.isatty():
+            with contextlib.suppress(OSError):  # a terminal that does not say how wide it is
+                width = os.get_terminal_size(sys.stderr.fileno()).columns
+        click.echo(between_words(text, width) if width else text, err=True)
 
 
 def between_words(text: str, width: int) -> str:

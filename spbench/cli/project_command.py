@@ -132,7 +132,8 @@ def _projected(
     from spbench.projection.shares import read_shares
 
     shares = read_shares(share, cluster)
-    questions = [(size, name, count) for size in sizes for count in ranks for name in strategies]
+    fitting = [count for count in ranks if count <= (cluster.most_ranks or count)]
+    questions = [(size, name, count) for size in sizes for count in fitting for name in strategies]
     with forked(works(cluster, with_memory=True), questions) as work_of:
         cases = (
             case

@@ -144,21 +144,31 @@ class MessageTransport(Transport):
         return self._exchange(by_rank([received]), [[sent.contiguous()]] * self.size, 0)
 
     def _reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
-        """Each rank gets the others' parts and adds them to its own, which is not moved."""
-        own, others = sent.part(self.rank), received.new_empty(self.size - 1, *received.shape)
-        leaving: list[Parts] = by_rank([sent])
-        arriving: list[Parts] = [[part] for part in others]
+        """Each rank gets the others' parts. Few are added to its own, which is not moved."""
+        own, leaving = sent.part(self.rank), by_rank([sent])
         leaving[self.rank] = []
-        arriving.insert(self.rank, [])
-        handle = self._exchange(arriving, leaving, 0)
-        return Several([handle], [lambda: _sum([own, *others], received)])
+        are_added = self.size <= (MOST_ADDED if received.element_size() >= 4 else 2)
+        parts = received.new_empty(self.size - are_added, *received.shape)
+        arriving: list[Parts] = [[part] for part in parts]
+        if are_added:
+            arriving.insert(self.rank, [])
+        else:
+            arriving[self.rank] = []
+            parts[self.rank].copy_(own)
+
+        def add() -> None:
+            if are_added:
+                _add([own, *parts], received)
+            else:
+                torch.sum(parts, 0, out=received)
+
+        return Several([self._exchange(arriving, leaving, 0)], [add])
 
 
-def _sum(parts: Sequence[Tensor], into: Tensor) -> None:
-    """Their sum, rounded once; two passes over a tensor fewer than torch's sum over a dim."""
-    wide = into.element_size() >= 4
-    if len(parts) > 2 and not (wide and len(parts) <= MOST_ADDED):
-        torch.sum(torch.stack(list(parts)), 0, out=into)
+def _add(parts: Sequence[Tensor], into: Tensor) -> None:
+    """Their sum, which takes two passes fewer over a tensor than torch's sum over a dim."""
+    if len(parts) == 1:
+        into.copy_(parts[0])
         return
     torch.add(parts[0], parts[1], out=into)
     for part in parts[2:]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from typing import TypeVar, final
 
@@ -126,4 +127,5 @@ def _make_operators() -> None:
         space, _, name = full_name.partition("::")
         packet, _, overload = name.partition(".")
         if space == "aten":
-            getattr(getattr(torch.ops.aten, packet), overload or "default")
+            with suppress(AttributeError):  # a name without a schema
+                getattr(getattr(torch.ops.aten, packet), overload or "default")

@@ -161,4 +161,4 @@ def _in_order(cases: Sequence[Compared]) -> Iterable[bool]:
 
 
 def _place(case: Case) -> tuple[str, int, str]:
-    return case.workload.name, case.ranks, case.name
+    return f"{case.workload.name} {case.workload_key}", case.ranks, case.name

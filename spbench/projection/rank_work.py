@@ -76,16 +76,16 @@ def forked(work_of: WorkOf, questions: Sequence[Question]) -> Iterator[WorkOf]:
         return
     torch.cat([torch.empty(1, device=META)])  # loads torch's compiler, once for all
     context, own = multiprocessing.get_context("fork"), os.getpid()
-    pipes = [context.Pipe(duplex=False) for _ in range(count)]
-    processes = [
-        context.Process(target=_answer, args=(end, work_of, questions[i::count], own), daemon=True)
-        for i, (_, end) in enumerate(pipes)
-    ]
+    pipes, processes = [], []
     try:
-        for process, (_, end) in zip(processes, pipes, strict=True):
-            process.start()
+        for i in range(count):
+            begin, end = context.Pipe(duplex=False)  # no other process has the end of this one
+            given = end, work_of, questions[i::count], own
+            processes.append(context.Process(target=_answer, args=given, daemon=True))
+            processes[-1].start()
             end.close()
-        yield _Answers(work_of, [begin for begin, _ in pipes])
+            pipes.append(begin)
+        yield _Answers(work_of, pipes)
     finally:
         for process in processes:
             if process.pid is not None:

@@ -103,11 +103,11 @@ def parse(text: str, where: str) -> YamlData:
         last = text.rstrip().count("\n")  # a mark may lie behind the end
         line = min(mark.line, last) + 1 if mark else 1
         raise WorkloadError(f"{where}:{line}: not YAML: {error.problem}") from None
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise WorkloadError(
-            f"{where}:{line}: not YAML: character U+{error.character:04X} is not allowed"
-        ) from None
+    except (yaml.reader.ReaderError, UnicodeEncodeError):
+        odd = yaml.reader.Reader.NON_PRINTABLE.search(text)
+        line = text.count("\n", 0, odd.start() if odd else 0) + 1
+        what = f"character U+{ord(odd[0]):04X}" if odd else "a character"
+        raise WorkloadError(f"{where}:{line}: not YAML: {what} is not allowed") from None
     return YamlData(value=value, where=where, lines=lines)
 
 

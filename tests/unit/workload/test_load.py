@@ -101,6 +101,7 @@ def test_the_way_a_file_is_saved_does_not_matter(tmp_path: Path, content: bytes)
         (changed("made-up", "!!python/name:os.system"), 2, "not YAML"),
         (changed("made-up", "''"), 2, "name is ''"),
         (changed("made-up", "\0"), 2, "character U+0000 is not allowed"),
+        (changed("made-up", "éöü\0"), 2, "character U+0000 is not allowed"),
         (changed("made-up", '"a\\e[31mb"'), 2, "'a\\x1b[31mb' has characters that do not print"),
         (changed("made-up", '"a\\nb"'), 2, "'a\\nb' has characters that do not print"),
         (changed("space: 12", '"spa\\tce": 12'), 4, "'spa\\tce' has characters that do not"),
@@ -329,6 +330,7 @@ def test_settings_replace_fields(settings: list[str], expected: dict[str, object
         ("block=[{mlp: 65}]", "at most 64"),
         ("block=[{atention: time}]", "Did you mean 'attention'?"),
         ("block=[", "not YAML"),
+        ("name=\udcff", "not YAML: character U+DCFF is not allowed"),
         ("block=[*a]", "aliases"),
     ],
 )
