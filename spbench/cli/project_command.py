@@ -132,15 +132,15 @@ def _projected(
     from spbench.projection.shares import read_shares
 
     shares = read_shares(share, cluster)
-    fitting = [count for count in ranks if count <= (cluster.most_ranks or count)]
-    questions = [(size, name, count) for size in sizes for count in fitting for name in strategies]
-    with forked(works(cluster, with_memory=True), questions) as work_of:
+    every = [(size, name, count) for size in sizes for count in ranks for name in strategies]
+    fitting = [case for case in every if case[2] <= (cluster.most_ranks or case[2])]
+    with forked(works(cluster, with_memory=True), fitting) as work_of:
         cases = (
             case
             for size in sizes
             for case in project(size, cluster, strategies, ranks, mode, work_of, shares)
         )
-        each = [f"{name} on {count}" for _, name, count in questions]
+        each = [f"{name} on {count}" for _, name, count in every]
         projected = list(watched(cases, each, DRY_RUNS))
     if share is not None:
         click.echo(which_are_measured(projected, shares, asked), err=True)

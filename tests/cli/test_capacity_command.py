@@ -16,7 +16,8 @@ from spbench.results.capacities import read_capacities
 from spbench.strategies.registry import load
 from spbench.workload.catalogue import find, with_settings
 
-SMALL = ("dsp-720m-small", "--set", "depth=1")
+DEPTH = "depth=2" if ALL else "depth=1"
+SMALL = ("dsp-720m-small", "--set", DEPTH)
 LEAST = ("--set", "mode=forward")
 """The least work of a try, where it does not matter what fits."""
 
@@ -38,7 +39,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(tmp_path: Path) -> None:
         assert answer["budget_bytes"] == pytest.approx(budget)
         assert answer["peak_bytes"] <= budget < answer["next_bytes"]
         key = "batch" if answer["grows"] == "batch" else "axes.space"
-        grown = with_settings(find(SMALL[0]), ["depth=1", f"{key}={answer['largest']}"])
+        grown = with_settings(find(SMALL[0]), [DEPTH, f"{key}={answer['largest']}"])
         memory = work(grown, load(answer["strategy"]), 2, with_memory=True).memory
         assert memory is not None and memory.peak == answer["peak_bytes"]
 

@@ -20,6 +20,7 @@ def test_cases_have_an_interval_or_a_reason(tmp_path: Path) -> None:
     """Every row says projected; the cluster's limit is a row with a reason."""
     done = spbench(tmp_path, *CASES, "--json", torch=True)
     assert done.code == 0, done.err
+    assert "dry runs: 4 cases" in done.err
     rows = json.loads(done.out)
     assert {row["kind"] for row in rows} == {"projected"}
     ok = [row for row in rows if row["status"] == "ok"]
