@@ -52,7 +52,8 @@ selection_options = options.together(
         "--sweep",
         metavar="NAME|FILE",
         shell_complete=completion.sweeps,
-        help="A sweep file that lists the cells, in place of -s, -w and --set; -g picks ranks.",
+        help="A sweep file that lists the cells, in place of -s, -w, --set, --dtype and --mesh; "
+        "-g picks ranks.",
     ),
     click.option("--small", is_flag=True, help="With --sweep: small forms of its workloads."),
     click.option(
