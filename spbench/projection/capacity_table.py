@@ -26,7 +26,7 @@ def rows_of(
     known = {
         **columns_of_case(case),
         "budget_bytes": round(budget_bytes),
-        "kind": "projected" if tried_on is None else "measured",
+        "kind": "dry_run" if tried_on is None else "measured",
         "gpu": tried_on or "",
         "torch": package_version("torch"),
         "git_commit": git_state().get("commit", ""),

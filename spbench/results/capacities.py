@@ -40,7 +40,7 @@ class SizedWork:
     """``batch``, or the name of an axis."""
     budget_bytes: int
     kind: str
-    """``projected``: by dry runs; ``measured``: by ranks that tried."""
+    """``dry_run``: by dry runs; ``measured``: by ranks that tried."""
     gpu: str
     """What ranks tried on; blank of dry runs."""
 

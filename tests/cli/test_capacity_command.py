@@ -53,7 +53,7 @@ def test_sizes_are_kept_and_drawn(tmp_path: Path) -> None:
         assert "spbench plot sizes --kind capacity" in done.err
     kept = read_capacities(tmp_path / "sizes")
     assert kept["ranks"].tolist() == [1, 1, 2, 2]
-    assert set(kept["kind"]) == {"projected"} and kept["batch"].isna().tolist() == [True, False] * 2
+    assert set(kept["kind"]) == {"dry_run"} and kept["batch"].isna().tolist() == [True, False] * 2
     for flags in (("--kind", "capacity"), ("-g", "2")):
         drawn = spbench(tmp_path, "plot", "sizes", "--format", "svg", *flags)
         assert (drawn.code, drawn.out) == (DONE, "sizes/plots/capacity.svg\n"), drawn.err

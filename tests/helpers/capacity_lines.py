@@ -22,7 +22,7 @@ def capacity_line(strategy: str, ranks: int, largest: int | None, **more: Any) -
         "guidance": "",
         "grows": "batch",
         "budget_bytes": 73_600_000_000,
-        "kind": "projected",
+        "kind": "dry_run",
         "gpu": "",
         "strategy": strategy,
         "ranks": ranks,

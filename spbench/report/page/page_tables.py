@@ -107,7 +107,7 @@ def capacity_tables(capacities: pandas.DataFrame) -> list[PageTable]:
         for name in sizes.values():
             known = not pandas.isna(line[name])
             cells.append(units.size_in("GiB", line[name]) if known else units.BLANK)
-        how = line["kind"] if line["kind"] == "projected" else f"tried on {line['gpu']}"
+        how = "dry run" if line["kind"] == "dry_run" else f"tried on {line['gpu']}"
         rows.append(Row(cells=[*cells, how]))
     title = "The largest batch and the longest axis that fit"
     words = [0, 1, 3, 7]

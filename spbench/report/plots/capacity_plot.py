@@ -69,7 +69,7 @@ def _curve(strategy: str, rows: pandas.DataFrame) -> Curve:
     return Curve(
         label=strategy,
         look=looks.line_look(strategy),
-        is_projected=ordered["kind"].iloc[0] == "projected",
+        is_projected=ordered["kind"].iloc[0] == "dry_run",
         x=ordered["ranks"][fits].astype(float).tolist(),
         y=sizes,
         low=[0.0] * len(sizes),
@@ -103,7 +103,7 @@ def capacity_caption(table: pandas.DataFrame) -> str:
     """How the sizes were found, by which versions."""
     kinds = distinct(table, "kind")
     tried = [f"ranks that tried on {', '.join(distinct(table, 'gpu'))}"] * ("measured" in kinds)
-    how = ["dry runs"] * ("projected" in kinds) + tried
+    how = ["dry runs"] * ("dry_run" in kinds) + tried
     made = {
         "torch": ", ".join(distinct(table, "torch")),
         "commit": ", ".join(name[:SHORT_COMMIT] for name in distinct(table, "git_commit")),

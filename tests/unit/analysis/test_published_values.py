@@ -59,7 +59,7 @@ def test_sizes_are_of_the_same_question() -> None:
             "guidance": "",
             "grows": "sequence",
             "budget_bytes": 14_720_000_000,
-            "kind": "projected",
+            "kind": "dry_run",
             "gpu": "",
         }
         found = published_sizes(SizedWork(**{**known, **other}))
