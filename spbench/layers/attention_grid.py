@@ -36,7 +36,7 @@ class AttentionGrid:
         mesh = Mesh.of({"rows": self.in_column.size, "columns": self.in_row.size})
         row, column = (mesh.members(comm.rank, axis) for axis in ("columns", "rows"))
         self.queries, self.keys = positions.among(row), positions.among(column)
-        """Those of the row and of the column, in rank order."""
+        """Positions of the row's queries and of the column's keys, in rank order."""
         self.causal = causal
         self.tiles = list(tiles(self.queries, self.keys, causal))
 

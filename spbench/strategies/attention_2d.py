@@ -1,7 +1,8 @@
 """Attention2D (Elango, 2025, arXiv 2503.15758): queries along rows of ranks, keys along columns.
 
-Of R rows and C columns of ranks each gathers its row's queries and its column's keys and values,
-and attends with those to these; a rank's queries get a part from each column, which it merges.
+Ranks stand in R rows and C columns. Each gathers its row's queries and its column's keys and
+values, computes the attention of those queries over those keys, and returns to each rank of the row
+the partial result for that rank's queries; each rank merges its C parts by log-sum-exp.
 
     q      (B, S/N, Z, D)  --gather in the row-->       (B, S/R, Z, D)     (C - 1) M / N sent
     k, v   (B, S/N, Z, D)  --gather in the column-->    (B, S/C, Z, D)   2 (R - 1) K / N

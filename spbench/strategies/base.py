@@ -5,7 +5,7 @@ settled, mesh      itself, with its choices written out; its groups of ranks, by
 layout, choices    which axis is sharded while each sublayer runs, and among which it chose
 shard, text_shard  which positions of that axis, and which text tokens, each rank holds
 notes              what it does on a workload beyond its usual idea
-sublayer_traffic   what one sublayer sends, by the papers' formulas; hops: what a switch does
+sublayer_traffic   what one sublayer sends: papers' formulas less a rank's own part; hops: a switch
 linear_in, _out    make the projections into a sublayer and out of it; inside: the cut between them
 attend             attention along axes that may be sharded
 """
@@ -59,7 +59,7 @@ class Strategy(ABC):
         """Why it cannot run on ``ranks``, with values that would work; or None."""
 
     def settled(self, workload: Workload, ranks: int) -> Strategy:
-        """Itself, with what it chooses among by the workload's bytes as plain options."""
+        """The strategy with each option that it chooses by the workload's bytes written out."""
         return self
 
     def in_a_group(self, workload: Workload, ranks: int) -> tuple[Strategy, Workload, int]:

@@ -10,7 +10,7 @@ attends along the sharded axis, one all-to-all moves the sharding elsewhere.
 
 So there is no communication code here: this file is a planner, and the model switches
 wherever the layout changes. Two axes may be sharded at once (``two_axes.py``). Attention over
-all axes joined leaves none: among others another strategy attends there, at its true cost.
+all axes joined leaves none to shard: another strategy attends in that sublayer, at its true cost.
 """
 
 from __future__ import annotations

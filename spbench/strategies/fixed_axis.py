@@ -28,7 +28,7 @@ AUTO = "auto"
 @final
 @dataclass(frozen=True)
 class Known:
-    """A workload as the key of what is worked out once."""
+    """A workload as a hashable key, for results that are cached."""
 
     text: str
     workload: Workload = field(compare=False)
@@ -102,7 +102,7 @@ def padding_in_words(workload: Workload, ranks: int, pads: bool) -> str:
 
 @lru_cache(maxsize=100)
 def _cheapest_axis(strategy: FixedAxis, known: Known, ranks: int) -> str:
-    """Worked out once: it takes as long as all else that is planned of a step."""
+    """The axis of fewest bytes, cached: to find it takes as long as all other planning."""
     workload = known.workload
 
     places = Counter(workload.places)

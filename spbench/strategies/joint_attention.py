@@ -25,8 +25,8 @@ def joint_alone(workload: Workload) -> Workload | None:
 
 
 def fitting(across: str, joint: Workload, ranks: int, inner: int) -> list[str]:
-    """Those of ``across``, which may be ``auto``, that can attend among switches; where ranks have
-    ``inner`` groups already, of one group."""
+    """Names among ``across`` (all for ``auto``) of strategies that can attend between switches; in
+    groups of ``inner`` > 1 ranks only strategies without groups of their own."""
     fit = [name for name in _names(across) if _why_not(name, joint, ranks) is None]
     return [name for name in fit if inner == 1 or len(exchange(name).mesh(joint, ranks)) == 1]
 

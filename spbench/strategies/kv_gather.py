@@ -1,7 +1,7 @@
 """K/V gather: every rank gathers all keys and values, and attends with its own queries.
 
-So shares Llama 3 the sequence (Grattafiori et al., 2024, section 3.3.2): queries of grouped heads
-outnumber the keys, and stay. One axis stays sharded; attention along any other is local.
+Llama 3 shares the sequence this way (Grattafiori et al., 2024, section 3.3.2): queries of grouped
+heads outnumber the keys, and stay. One axis stays sharded; attention along any other is local.
 
     k, v   (B, T/N, S, Zkv, D)  --all-gather-->  (B, T, S, Zkv, D)        2 f K sent
     out    (B, T/N, S, Z, D)     attention of the queries at hand to all keys

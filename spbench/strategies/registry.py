@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from spbench.workload.mesh import CaseMesh
 
 ACROSS = ("ring", "kv-gather", "attention-2d")
-"""Those that may attend across groups of ranks that share heads."""
+"""Names of strategies that may attend across groups of ranks that share heads."""
 EXCHANGES = ("ulysses", *ACROSS, "usp")
-"""Those that may attend to all axes joined, and across groups of ranks that cut weights."""
+"""Names of strategies that may attend to all axes joined, or across groups that cut weights."""
 
 
 class UnknownStrategyError(Failure, ValueError):

@@ -41,7 +41,7 @@ from spbench.workload.workload import DTYPE_BYTES, Workload
 @final
 @dataclass(frozen=True, kw_only=True)
 class Ring(FixedAxis):
-    """With ``half_gradients`` those of 16 bits travel in 16 bits, and are rounded at each hop."""
+    """With ``half_gradients`` gradients of 16-bit keys travel in 16 bits, rounded at each hop."""
 
     zigzag: ClassVar[bool] = True
     half_gradients: bool = False

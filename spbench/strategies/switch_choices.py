@@ -54,7 +54,7 @@ def choices(
 
 
 def fitting_settings(given: Settings, workload: Workload, ranks: int) -> Iterator[Settings]:
-    """All that leave each sublayer a choice; without groups alone, where that is enough."""
+    """Settings that leave each sublayer an axis to shard; only those without groups if any does."""
     joint = joint_alone(workload)
     if joint and len(joint.kinds) == len(workload.attentions):
         return

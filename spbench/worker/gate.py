@@ -12,8 +12,8 @@ strategy may be at most four times as far from it as one device's is. In float32
 of scores float64 is what both are compared with, and 1e-4 holds if it is more. An absolute
 tolerance, or a loose one, would let pass what others have shipped.
 
-What is wrong by less than 16 bits round is seen in the float32 twin: the same step from the same
-rounded weights and inputs in float32, held to 1e-4.
+What is wrong by less than 16 bits round is seen in the float32 copy of the step: from the same
+rounded weights and inputs, computed in float32, held to 1e-4.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class GateResult:
     sent: Count
     predicted: Count
     twin: GateResult | None = None
-    """The float32 twin of a workload in 16 bits."""
+    """The result of the step in float32, where the workload is in 16 bits."""
     silent: tuple[float, float] | None = None
     """Bytes that a silent step writes beyond a real one, and bytes that it does not send."""
 
@@ -91,7 +91,7 @@ class GateResult:
                 wrong, right = float(sent), float(predicted)
                 return f"{op} sent {wrong:.0f} bytes in {where}, predicted {right:.0f}"
         twin = self.twin and self.twin.why_wrong()
-        return f"in the float32 twin of the case {twin}" if twin else None
+        return f"in the float32 copy of the step {twin}" if twin else None
 
 
 def run_gate(

@@ -122,11 +122,11 @@ def test_accumulated_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught("rsa:shard-axis=space", 2, work)
 
 
-TWIN = "in the float32 twin of the case "
+TWIN = "in the float32 copy of the step "
 
 
 def test_a_position_zeroed_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One position of many is less than 16 bits round; the float32 twin shows it."""
+    """One position of many is less than 16 bits round; the float32 copy of the step shows it."""
 
     def wrong(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
         kept = torch.ones(q.shape[1:3], dtype=q.dtype)
