@@ -34,7 +34,7 @@ class Line:
     """Whether noisy launches count, since too few were quiet: the times are unreliable."""
     step_ms: Figure | None
     only_launch_ms: tuple[float, float] | None
-    """Tenth and ninetieth percentile of the steps, where there is one launch: their scatter is no
+    """Tenth and ninetieth percentile of the steps, where there is one launch: their spread is no
     interval."""
     reference: str
     """The strategy that speed-ups are relative to."""

@@ -130,7 +130,7 @@ def constant(value: float, spread: float | None = None) -> Constant:
 
 
 def curve(points: Iterable[tuple[float, float]]) -> Curve:
-    """Mean rates over sizes a factor WIDE apart, with the scatter of single points as spread."""
+    """Mean rates over sizes a factor WIDE apart; their spread is that of single points."""
     known = sorted(points)
     bins: dict[int, list[tuple[float, float]]] = {}
     for at, value in known:

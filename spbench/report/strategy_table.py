@@ -11,7 +11,7 @@ from spbench.report.fit_width import Grid, left_out
 from spbench.text import counted
 
 NOISY = "~"
-STEPS = "#"  # marks the scatter of the steps of a single launch
+STEPS = "#"  # marks the spread of the steps of a single launch
 STEPS_NOTE = f"{STEPS} one launch: tenth to ninetieth percentile of its steps, no interval"
 NOISY_NOTE = f"{NOISY} too few launches were undisturbed: the time is unreliable, and no evidence"
 PROJECTED_NOTE = "^ projected, not measured: 90 % interval of the cost model"
@@ -24,7 +24,7 @@ def step_cell(line: Line) -> str:
 
 
 def interval_cell(line: Line) -> str:
-    """The 95 % interval of the step; a star marks a range of two launches, a sharp the scatter of
+    """The 95 % interval of the step; a star marks a range of two launches, a sharp the spread of
     the steps of a single one, a hat what is projected."""
     step, is_projected = line.step_ms, line.kind == "projected"
     if line.only_launch_ms is not None and step is not None:
