@@ -24,7 +24,7 @@ COLUMNS = (
     *("strategy", "ranks", "launches", "sharded axes", "fwd MiB", "bwd MiB", "grad MiB"),
     *("memory MiB", "a launch"),
 )
-SPARE = ("sharded axes", "grad MiB", "bwd MiB", "launches", "a launch", "memory MiB")
+SPARE = ("sharded axes", "grad MiB", "bwd MiB", "launches", "a launch", "memory MiB", "fwd MiB")
 """Columns left out where not all fit, in this order."""
 PARTS = ("parameters", "gradients", "optimizer", "activations", "temporaries")
 WORK_COLUMNS = ("strategy", "ranks", "GEMM Tflop", "attention Tflop", "kernels", "peak MiB", *PARTS)
