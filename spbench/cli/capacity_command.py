@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,12 +17,21 @@ from spbench.launch.launcher import Deadlines
 from spbench.projection.capacity_table import rows_of, show_capacities
 from spbench.report.live_line import loading_torch, watched
 from spbench.report.tables import print_json
-from spbench.results.capacities import BATCH, FILE, read_capacities, write_capacities
+from spbench.results.capacities import (
+    BATCH,
+    FILE,
+    has_capacities,
+    read_capacities,
+    write_capacities,
+)
 from spbench.results.environment import cpu_name
 from spbench.sweep.devices import choose_device, visible_gpus, why_not_here
 from spbench.text import quoted
 from spbench.workload.case import MAX_RANKS, Device
 from spbench.workload.workload import Workload
+
+if TYPE_CHECKING:
+    from spbench.projection.capacity import Capacity
 
 SIZES = {"": 1, "M": 10**6, "G": 10**9, "T": 10**12, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
@@ -92,7 +102,7 @@ def command(
 
     By dry runs of the strategies' own code, at any number of ranks: peaks of tensors, exactly, to
     which --reserve adds what no tensor holds. With --measure ranks of this machine try.
-    An axis grows in steps of the number of ranks.
+    An axis grows in steps of the number of ranks. Answers are kept as they come.
     """
     work, names = choose_workload(workload, settings), options.strategies_of(strategies)
     counts, on = rank_counts(gpus), choose_device(device)
@@ -108,17 +118,25 @@ def command(
         sizes = memory_question.tried(asked, budget, on, deadlines)
     else:
         sizes = memory_question.foreseen(asked, budget, "cpu" if device == "cpu" else "cuda")
-    found = list(watched(sizes, [each.label for each in asked], "sizes"))
-    rows = rows_of(found, work, budget, _tried_on(on) if measure else None)
-    if as_json:
-        print_json(rows)
-    else:
-        left = f"by dry runs, {100 * reserve:g} % of its memory left free"
-        show_capacities(found, budget, "as ranks of this machine tried" if measure else left)
-    if out is not None:
-        write_capacities(rows, out)
-        drawn = quoted("spbench", "plot", out, "--kind", "capacity")
-        click.echo(f"sizes in {out / FILE}; see them with: {drawn}", err=True)
+    tried_on = _tried_on(on) if measure else None
+    left = f"by dry runs, {100 * reserve:g} % of its memory left free"
+    how = "as ranks of this machine tried" if measure else left
+    found: list[Capacity] = []
+    rows: list[dict[str, Any]] = []
+    try:
+        for each in watched(sizes, [each.label for each in asked], "sizes"):
+            found.append(each)
+            rows += rows_of([each], work, budget, tried_on)
+            if out is not None:
+                write_capacities(rows[-1:], out)
+    finally:  # hours of trials may come before one that fails
+        if as_json:
+            print_json(rows)
+        elif found:
+            show_capacities(found, budget, how)
+        if found and out is not None and has_capacities(out):
+            drawn = quoted("spbench", "plot", out, "--kind", "capacity")
+            click.echo(f"sizes in {out / FILE}; see them with: {drawn}", err=True)
     return DONE if any(each.largest is not None for each in found) else SOME_FAILED
 
 

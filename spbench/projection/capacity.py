@@ -26,6 +26,10 @@ class Peak:
 
     held_bytes: int | None
     why_not: str = ""
+    is_starved: bool = False
+    """Whether it ran out of memory, so that its bytes are not known."""
+    is_end: bool = False
+    """Whether no larger size can run either."""
 
 
 @final
@@ -44,7 +48,7 @@ class Capacity:
     next_bytes: int | None
     """At the next size, which does not fit; None where sizes end before memory does."""
     why_not: str = ""
-    """Why it is no larger: blank where memory is the limit."""
+    """Why it is no larger: blank where the next size, or the smallest, does not fit."""
     tries: int = 0
     """Sizes that were asked for."""
 
@@ -83,8 +87,9 @@ class _Search:
         """The largest size that fits, its peak, and why it is no larger where memory is not why."""
         low = self._first()
         if low is None:
-            smallest = self.tried[self._step]
-            return None, smallest, smallest.why_not
+            last = self.tried[max(self.tried)]
+            why = last if last.is_end else self.tried[self._step]
+            return None, last, "" if last.is_starved else why.why_not
         if not self._fits(low):
             return None, self.tried[low], ""
         high = self._above(low)
@@ -95,9 +100,14 @@ class _Search:
         return low, self.tried[low], self.tried[high].why_not
 
     def _first(self) -> int | None:
-        """The smallest size that can run; None where none of the first can."""
-        sizes = (self._step * n for n in range(1, FIRST_TRIES + 1))
-        return next((size for size in sizes if self._try(size).held_bytes is not None), None)
+        """The smallest size that can run; None where none of the first can, or memory ends."""
+        for n in range(1, FIRST_TRIES + 1):
+            peak = self._try(self._step * n)
+            if peak.held_bytes is not None:
+                return self._step * n
+            if peak.is_starved or peak.is_end:
+                return None
+        return None
 
     def _above(self, low: int) -> int:
         """A size that does not fit, or that cannot run."""

@@ -16,6 +16,7 @@ from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines, Launcher, status_and_cause
 from spbench.launch.local import LocalLauncher, read_samples
 from spbench.projection.capacity import Capacity, Peak, PeakOf, capacity_of
+from spbench.projection.dataless import TooManyOperationsError
 from spbench.projection.trace import work
 from spbench.results.capacities import BATCH
 from spbench.results.temporary import temporary_folder
@@ -70,7 +71,10 @@ class MemoryQuestion:
 
         def held(grown: Workload) -> Peak:
             strategy = load(self.strategy)
-            done = work(grown, strategy, self.ranks, with_memory=True, device=device)
+            try:
+                done = work(grown, strategy, self.ranks, with_memory=True, device=device)
+            except TooManyOperationsError as error:  # no fewer for a larger size
+                return Peak(held_bytes=None, why_not=str(error), is_end=True)
             assert done.memory is not None
             return Peak(held_bytes=done.memory.peak)
 
@@ -105,7 +109,7 @@ class Trials:
         samples = read_samples(job, folder)
         status, cause = status_and_cause(launched, samples, job)
         if status in STARVED:
-            return Peak(held_bytes=None, why_not=OUT_OF_MEMORY)
+            return Peak(held_bytes=None, why_not=OUT_OF_MEMORY, is_starved=True)
         if status != "ok":
             where = f"{question.strategy} on {question.ranks} ranks, {question.grows} {size}"
             raise Failure(f"{where}: {status}: {cause}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -10,7 +11,10 @@ import pytest
 from helpers.command_line import Done, spbench
 from helpers.examples import ALL
 
-from spbench.errors import DONE, SOME_FAILED, UNFIT, USAGE
+from spbench.errors import DONE, SOME_FAILED, UNFIT, USAGE, Failure
+from spbench.projection import memory_question
+from spbench.projection.capacity import Capacity
+from spbench.projection.memory_question import MemoryQuestion
 from spbench.projection.trace import work
 from spbench.results.capacities import read_capacities
 from spbench.strategies.registry import load
@@ -81,6 +85,22 @@ def test_a_budget_that_holds_nothing_says_so(tmp_path: Path) -> None:
     done = asked(tmp_path, "dsp", "-g", "2", "--memory", "1MiB")
     assert done.code == SOME_FAILED
     assert "batch 1 does not fit" in done.out
+
+
+def test_answers_before_a_failure_are_shown_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answers(asked: Sequence[MemoryQuestion], *_: object) -> Iterator[Capacity]:
+        place = {"strategy": "ulysses", "ranks": asked[0].ranks, "grows": asked[0].grows}
+        yield Capacity(**place, largest=3, peak_bytes=5, next_bytes=None)  # type: ignore[arg-type]
+        raise Failure("hang: nothing moved")
+
+    monkeypatch.setattr(memory_question, "tried", answers)
+    words = ("-g", "2", "--memory", "1GB", "--measure", "--device", "cpu", "--out", "sizes")
+    done = asked(tmp_path, "ulysses", *words)
+    assert done.code == USAGE and "hang: nothing moved" in done.err
+    assert "ulysses" in done.out
+    assert read_capacities(tmp_path / "sizes")["largest"].tolist() == [3]
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def _curve(strategy: str, rows: pandas.DataFrame) -> Curve:
         high=[0.0] * len(sizes),
         noisy=[False] * len(sizes),
         failed=[
-            (float(row["ranks"]), "cannot run" if pandas.isna(row["peak_bytes"]) else "too large")
+            (float(row["ranks"]), "cannot run" if row["why_not"] else "too large")
             for _, row in ordered[~fits].iterrows()
         ],
     )

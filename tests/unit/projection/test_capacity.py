@@ -74,6 +74,18 @@ def test_what_can_never_run_says_why() -> None:
     assert (capacity.largest, capacity.peak_bytes, capacity.why_not) == (None, None, "7 heads")
 
 
+def test_memory_that_ends_before_a_size_runs_ends_the_search() -> None:
+    """Sizes that cannot be cut may come before one for which memory is too small."""
+    tried: list[int] = []
+
+    def peak_of(size: int) -> Peak:
+        tried.append(size)
+        return Peak(held_bytes=None, why_not="why", is_starved=size == 3)
+
+    capacity = capacity_of(peak_of, 1e6, strategy="dsp", ranks=4, grows="batch", step=1)
+    assert (capacity.largest, capacity.why_not, tried) == (None, "", [1, 2, 3])
+
+
 @pytest.mark.parametrize("step", [1, 48])
 def test_what_needs_no_memory_ends_where_sizes_end(step: int) -> None:
     capacity, asked = found(lambda _: 5.0, 1e6, step)

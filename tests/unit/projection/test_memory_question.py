@@ -8,6 +8,7 @@ import pytest
 
 from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines, LaunchResult
+from spbench.projection import dataless, memory_question
 from spbench.projection.capacity import Peak
 from spbench.projection.memory_question import OUT_OF_MEMORY, MemoryQuestion, Trials
 from spbench.results.sample import RowStatus, Sample, sample_path, write_atomically
@@ -44,6 +45,9 @@ class Launcher:
         self.status = status
         self.jobs: list[Job] = []
 
+    def close(self) -> None:
+        """Nothing is left running."""
+
     def run(self, job: Job, folder: Path) -> LaunchResult:
         self.jobs.append(job)
         folder.mkdir(parents=True)
@@ -57,7 +61,10 @@ class Launcher:
 
 @pytest.mark.parametrize(
     ("status", "peak"),
-    [("ok", Peak(held_bytes=101)), ("oom", Peak(held_bytes=None, why_not=OUT_OF_MEMORY))],
+    [
+        ("ok", Peak(held_bytes=101)),
+        ("oom", Peak(held_bytes=None, why_not=OUT_OF_MEMORY, is_starved=True)),
+    ],
 )
 def test_a_try_gives_the_busiest_ranks_peak_or_is_out_of_memory(
     tmp_path: Path, status: RowStatus, peak: Peak
@@ -67,6 +74,23 @@ def test_a_try_gives_the_busiest_ranks_peak_or_is_out_of_memory(
     assert trials.tried(asked("batch"), 3) == peak
     (job,) = launcher.jobs
     assert job.case is not None and job.case.workload.batch == 3
+
+
+def test_ranks_that_cannot_hold_the_smallest_size_try_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = Launcher("oom")
+    monkeypatch.setattr(memory_question, "LocalLauncher", lambda _: launcher)
+    (capacity,) = memory_question.tried([asked("batch")], 1e9, "cpu", Deadlines())
+    assert (capacity.largest, capacity.why_not, capacity.tries) == (None, "", 1)
+    assert len(launcher.jobs) == 1
+
+
+def test_a_dry_run_of_too_many_operations_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataless, "MOST_OPERATIONS", 10)
+    (capacity,) = memory_question.foreseen([asked("batch")], 1e9, "cpu")
+    assert (capacity.largest, capacity.tries) == (None, 1)
+    assert "a dry run of more than 10 operations" in capacity.why_not
 
 
 def test_a_try_that_fails_otherwise_is_an_error(tmp_path: Path) -> None:
