@@ -16,7 +16,7 @@ from spbench.errors import Failure
 from spbench.projection.calibration_fit import constant, curve
 from spbench.projection.calibration_times import Timed
 from spbench.projection.constants import Constant, Curve
-from spbench.projection.hardware import Cluster, CollectiveRate, Level
+from spbench.projection.hardware import Cluster, CollectiveRate, Level, OnRanks
 from spbench.projection.message_cost import crossing
 from spbench.projection.nccl_tests import Log, read_log
 from spbench.text import counted
@@ -105,6 +105,7 @@ def with_logs(name: str, onto: Cluster, files: Sequence[Path], level: str | None
             )
         by_op.setdefault(log.op, []).append(log)
     changed = _changed(onto.levels[at], by_op, block)
+    fewer = tuple(_with_level(part, changed.name, by_op, block) for part in onto.on_ranks)
     what = "; ".join(
         f"{log.op}: {counted(log.ranks, 'rank')} on {counted(log.hosts, 'host')}, {log.path.name}"
         for log in logs
@@ -114,6 +115,7 @@ def with_logs(name: str, onto: Cluster, files: Sequence[Path], level: str | None
         "name": name,
         "source": f"{onto.name}, level {changed.name} by nccl-tests",
         "levels": levels,
+        "on_ranks": fewer,
         "sources": onto.sources | {SOURCE: f"nccl-tests ({what})"},
     }
     return Cluster.model_validate(data)
@@ -132,6 +134,13 @@ def _place(onto: Cluster, logs: Sequence[Log], level: str | None) -> int:
             "second with --onto the first one's file"
         )
     return places.pop()
+
+
+def _with_level(part: OnRanks, name: str, by_op: Mapping[Op, Sequence[Log]], block: int) -> OnRanks:
+    """What fewer ranks have, with the logs at its level of that name: they were timed as well, and
+    would else hide what was imported."""
+    levels = (_changed(each, by_op, block) if each.name == name else each for each in part.levels)
+    return part.model_copy(update={"levels": tuple(levels)})
 
 
 def _changed(old: Level, by_op: Mapping[Op, Sequence[Log]], block: int) -> Level:

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from spbench.errors import Failure
 from spbench.projection.constants import Constant, Curve
-from spbench.projection.hardware import Cluster, CollectiveRate, Level, find
+from spbench.projection.hardware import Cluster, CollectiveRate, Device, Level, OnRanks, find
 from spbench.projection.timed_kernels import is_computed
 
 WHATS: Mapping[str, str] = {
@@ -28,25 +28,31 @@ WHATS: Mapping[str, str] = {
     "launch": "the host's time of a launch",
 }
 """Kinds of constants, and their names in a sentence."""
+Part = TypeVar("Part", Cluster, OnRanks)
 
 
 def scaled(cluster: Cluster, what: str, factor: float) -> Cluster:
-    """The cluster with all constants of a kind multiplied by ``factor``."""
+    """The cluster with all constants of a kind multiplied by ``factor``, those of fewer ranks
+    too."""
+    parts = tuple(_part(part, what, factor) for part in cluster.on_ranks)
+    return _part(cluster, what, factor).model_copy(update={"on_ranks": parts})
+
+
+def _part(part: Part, what: str, factor: float) -> Part:
+    """What so many ranks have, with the constants of a kind multiplied."""
     match what:
         case "rate" | "latency":
-            levels = tuple(_level(level, what, factor) for level in cluster.levels)
-            return cluster.model_copy(update={"levels": levels})
+            levels = tuple(_level(level, what, factor) for level in part.levels)
+            return part.model_copy(update={"levels": levels})
         case "compute":
-            return cluster.model_copy(update={"device": _faster(cluster, factor)})
+            return part.model_copy(update={"device": _faster(part.device, factor)})
         case "launch":
-            device = cluster.device
+            device = part.device
             names = ("launch_us", "compiled_launch_us")
             fields = {name: _times(getattr(device, name), factor) for name in names}
-            update = {
-                "device": device.model_copy(update=fields),
-                "call_us": _times(cluster.call_us, factor),
-            }
-            return cluster.model_copy(update=update)
+            call = None if part.call_us is None else _times(part.call_us, factor)
+            update = {"device": device.model_copy(update=fields), "call_us": call}
+            return part.model_copy(update=update)
     raise ValueError(f"{what!r} is not one of {', '.join(WHATS)}")
 
 
@@ -65,8 +71,7 @@ def _collective(each: CollectiveRate, what: str, factor: float) -> CollectiveRat
     return each.model_copy(update={"latency_us": _times(each.latency_us, factor), "hop_us": hop})
 
 
-def _faster(cluster: Cluster, factor: float) -> Any:
-    device = cluster.device
+def _faster(device: Device, factor: float) -> Device:
     rates = {dtype: _times(each, factor) for dtype, each in device.products.tflops.items()}
     products = device.products.model_copy(update={"tflops": rates})
     attention = tuple(

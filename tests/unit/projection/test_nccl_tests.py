@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spbench.errors import Failure
-from spbench.projection.hardware import find
+from spbench.projection.hardware import OnRanks, find
 from spbench.projection.link_fit import with_logs
 from spbench.projection.nccl_tests import read_log
 
@@ -85,6 +85,20 @@ def test_links_of_one_host_are_the_innermost_level(tmp_path: Path) -> None:
     assert made.levels[1] == onto.levels[1]
     assert made.device == onto.device
     assert "alltoall_perf.8.log" in made.sources["calibrate"]
+
+
+def test_logs_go_before_what_calibration_timed_with_fewer_ranks(tmp_path: Path) -> None:
+    """Fewer ranks keep their device, and the operations that have no log."""
+    plain = find("hgx-h100")
+    own = OnRanks(ranks=4, device=plain.device, levels=plain.levels[:1])
+    alone = OnRanks(ranks=1, device=plain.device)
+    onto = plain.model_copy(update={"on_ranks": (alone, own)})
+    made = with_logs("ours", onto, [log(tmp_path, "alltoall")], None)
+    (level,) = made.used_by(4).levels
+    assert level.collectives["all_to_all"] == made.levels[0].collectives["all_to_all"]
+    assert level.collectives["all_to_all"] != plain.levels[0].collectives["all_to_all"]
+    assert level.collectives["all_gather"] == plain.levels[0].collectives["all_gather"]
+    assert made.on_ranks[0] == alone
 
 
 def test_links_of_several_hosts_are_the_outermost_level(tmp_path: Path) -> None:

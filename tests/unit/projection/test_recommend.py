@@ -11,6 +11,7 @@ from spbench.errors import Failure
 from spbench.projection.advice import answer, as_data, remarks
 from spbench.projection.candidates import candidates, variants
 from spbench.projection.cost import Mode, cost
+from spbench.projection.hardware import Cluster, OnRanks
 from spbench.projection.hardware import find as find_cluster
 from spbench.projection.project import Projection
 from spbench.projection.recommend import Recommendation, recommend
@@ -49,23 +50,27 @@ def done(gflops: float, sent: Mapping[Op, int], held_gb: float = 1.0) -> Work:
     )
 
 
-def advised(works: Mapping[str, Work], why_nots: Mapping[str, str] | None = None) -> Recommendation:
+def advised(
+    works: Mapping[str, Work],
+    why_nots: Mapping[str, str] | None = None,
+    cluster: Cluster = CLUSTER,
+) -> Recommendation:
     projected = [
         Projection(
             workload=WORKLOAD,
-            cluster=CLUSTER,
+            cluster=cluster,
             strategy=name,
             ranks=8,
             work=work,
-            cost=cost(work, CLUSTER),
+            cost=cost(work, cluster),
         )
         for name, work in works.items()
     ]
     projected += [
-        Projection(workload=WORKLOAD, cluster=CLUSTER, strategy=name, ranks=8, why_not=why)
+        Projection(workload=WORKLOAD, cluster=cluster, strategy=name, ranks=8, why_not=why)
         for name, why in (why_nots or {}).items()
     ]
-    return recommend(projected, CLUSTER, Mode())
+    return recommend(projected, cluster, Mode())
 
 
 SENDS_MUCH = done(1e4, {"all_gather": 10**9})
@@ -114,6 +119,15 @@ def test_the_answer_flips_where_it_says() -> None:
         assert min(before, key=lambda name: before[name]) == advice.best.strategy
 
 
+def test_the_answer_flips_alike_where_fewer_ranks_were_timed() -> None:
+    """A machine that was calibrated with 8 and 16 ranks has constants of its own for 8."""
+    own = OnRanks(ranks=8, device=CLUSTER.device, levels=CLUSTER.levels, call_us=CLUSTER.call_us)
+    calibrated = CLUSTER.model_copy(update={"on_ranks": (own,)})
+    works = {"sends": SENDS_MUCH, "computes": COMPUTES_MUCH}
+    plain, of_fewer = (advised(works, cluster=each).flips for each in (CLUSTER, calibrated))
+    assert of_fewer == plain != []
+
+
 def test_what_does_not_fit_is_named_and_not_recommended() -> None:
     advice = advised({"large": done(1e4, {}, held_gb=79), "small": done(1e5, {}, held_gb=9)})
     assert advice.best.strategy == "small"
@@ -140,9 +154,12 @@ def test_data_is_finite_and_complete() -> None:
 
 
 @pytest.mark.parametrize("what", WHATS)
-def test_a_scaled_cluster_differs_in_one_kind_of_constant(what: str) -> None:
+@pytest.mark.parametrize("has_parts", [False, True])
+def test_a_scaled_cluster_differs_in_one_kind_of_constant(what: str, has_parts: bool) -> None:
     work = done(1e4, {"all_to_all": 10**8})
-    plain, more = (cost(work, scaled(CLUSTER, what, factor)).terms for factor in (1.0, 2.0))
+    own = OnRanks(ranks=8, device=CLUSTER.device, levels=CLUSTER.levels)
+    cluster = CLUSTER.model_copy(update={"on_ranks": (own,)}) if has_parts else CLUSTER
+    plain, more = (cost(work, scaled(cluster, what, factor)).terms for factor in (1.0, 2.0))
     changed = {name for name in plain if not math.isclose(plain[name], more[name])}
     expected = {
         "rate": {"all_to_all sequence exposed"},
