@@ -14,6 +14,7 @@ The interval is drawn: each constant varies by its own spread, all by what is un
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -78,7 +79,7 @@ def cost(
         device=cluster.device, dtype=work.dtype, attention_kernel=mode.attention_kernel
     )
     sums = Sums()
-    backward_s = _add_kernels(sums, work, rates, mode)
+    backward = _add_kernels(sums, work, rates, mode)
     messages = _add_messages(sums, work, cluster, rates, mode)
     is_gpu = cluster.device.kind == "gpu"
     beyond = mode.beyond or (UNSEEN if is_gpu else UNSEEN_ON_CPU)
@@ -89,28 +90,30 @@ def cost(
     step = Step(
         sums=sums,
         messages=messages,
-        backward_s=backward_s,
+        backward=backward,
         is_gpu=is_gpu,
     )
     return step.cost(mode.repeats, mode.fixed_s, mode.fixed_spread)
 
 
-def _add_kernels(sums: Sums, work: Work, rates: DeviceRates, mode: Mode) -> float:
-    """Adds the device's and the host's time of all kernels; returns the seconds of backward's."""
+def _add_kernels(sums: Sums, work: Work, rates: DeviceRates, mode: Mode) -> dict[int, float]:
+    """Adds the device's and the host's time of all kernels; returns the seconds of backward's by
+    the constant that bounds them."""
     device = rates.device
     launch = device.compiled_launch_us if mode.compiled else device.launch_us
-    backward_s = 0.0
+    backward: dict[int, float] = defaultdict(float)
     for kernel, times in work.kernels.items():
         one = rates.cost(kernel)
         faster = mode.products if kernel.kind == "gemm" else 1.0
         fused = mode.compiled and kernel.kind == "elementwise"
         passes = (FUSED_BYTES if fused else mode.merges) if kernel.kind == "elementwise" else 1.0
         seconds = one.seconds * times * passes / faster
-        sums.add(kernel.kind, seconds, one.constant)
-        backward_s += seconds * (kernel.phase == "backward")
+        place = sums.add(kernel.kind, seconds, one.constant)
+        if kernel.phase == "backward":
+            backward[place] += seconds
         launches = times * (FUSED_LAUNCHES if fused else 1.0)
         sums.add(HOST, launches * launch.value / 1e6, launch)
-    return backward_s
+    return backward
 
 
 def _add_messages(

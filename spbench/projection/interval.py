@@ -7,7 +7,7 @@ term holds. Overlap varies around its middle. The seed is fixed, so that a proje
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import final
@@ -76,8 +76,7 @@ class Sums:
 
     def total(self, term: str, factors: Draws) -> Draws:
         """The term's seconds for each draw of factors (draws, constants)."""
-        zero: Draws = np.zeros(len(factors))
-        return sum((s * factors[:, at] for at, s in self.parts[term].items()), zero)
+        return _drawn_sum(self.parts.get(term, {}).items(), factors)
 
 
 @final
@@ -108,8 +107,9 @@ class Step:
 
     sums: Sums
     messages: Sequence[Hideable]
-    backward_s: float
-    """Seconds of backward's kernels, which can hide sums of gradients."""
+    backward: Mapping[int, float]
+    """Seconds of backward's kernels, which can hide sums of gradients, by the constant that bounds
+    them."""
     is_gpu: bool
     """Whether the device computes behind the host's back."""
 
@@ -118,30 +118,24 @@ class Step:
         sums = self.sums
         none = np.zeros(len(factors))
         compute = sum((sums.total(kind, factors) for kind in COMPUTE), none)
-        terms = {each.term for each in self.messages}
-        sent = sum((sums.total(term, factors) for term in terms), none)
-        hidden = sum(self.hidden(factors, share).values(), none)
-        exposed = np.maximum(sent - hidden - self.behind_backward(share), 0.0)
+        hidden = self.hidden(factors, share)
+        exposed = (np.maximum(sums.total(term, factors) - s, 0.0) for term, s in hidden.items())
+        busy = sum(exposed, compute)
         host = sums.total(HOST, factors)
-        busy = compute + exposed
         step = np.maximum(busy, host) if self.is_gpu else busy + host
         return step * sums.total(BEYOND, factors)
 
-    def behind_backward(self, share: Draws | float) -> Draws | float:
-        """Seconds of sums of gradients that backward hides."""
-        sums = [each for each in self.messages if each.behind_backward]
-        whole_s = sum(each.seconds * each.times for each in sums)
-        if not whole_s:
-            return 0.0
-        can = min(1.0, self.backward_s / whole_s)
-        return sum((can * each.seconds * each.times * each.part(share) for each in sums), 0.0)
-
     def hidden(self, factors: Draws, share: Draws | float) -> dict[str, Draws]:
-        """Seconds of each collective that kernels behind it hide."""
+        """Seconds of each collective that are hidden: by kernels behind it, or as a sum of
+        gradients by the rest of backward, which all such sums share."""
         hidden = {each.term: np.zeros(len(factors)) for each in self.messages}
+        sums = [each for each in self.messages if each.behind_backward]
+        whole = _drawn_sum([(each.place, each.seconds * each.times) for each in sums], factors)
+        backward = _drawn_sum(self.backward.items(), factors)
+        of_sums = backward / np.maximum(whole, backward) if self.backward else 0.0
         for each in self.messages:
             own = each.seconds * factors[:, each.place]
-            can = sum((s * factors[:, at] for at, s in each.behind), np.zeros(len(factors)))
+            can = of_sums * own if each.behind_backward else _drawn_sum(each.behind, factors)
             hidden[each.term] += each.times * each.part(share) * np.minimum(own, can)
         return hidden
 
@@ -179,6 +173,12 @@ class Step:
             terms[f"{term} exposed"] = (whole - inside) * repeats
             terms[f"{term} hidden"] = inside * repeats
         return terms
+
+
+def _drawn_sum(parts: Iterable[tuple[int, float]], factors: Draws) -> Draws:
+    """The sum of seconds, each bounded by the constant of its place, for each draw of factors."""
+    zero: Draws = np.zeros(len(factors))
+    return sum((seconds * factors[:, at] for at, seconds in parts), zero)
 
 
 @lru_cache(maxsize=10_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from spbench.errors import Failure
@@ -125,6 +126,49 @@ def test_a_timed_part_of_gradients_is_hidden(part: float, passes: int) -> None:
     assert step.no_overlap_s - step.step_s == pytest.approx(part * can)
     most = min(part / OVERLAP, 1.0)
     assert step.no_overlap_s - step.full_overlap_s == pytest.approx(most * can)
+
+
+SUMMED = Message(op="all_reduce", phase="gradients", axis="all", sent_bytes=GB)
+BACKWARD = replace(PASS, phase="backward")
+
+
+def trained(passes: int, *messages: Message) -> Work:
+    """So many passes of backward, and messages."""
+    return replace(work(*messages), kernels={BACKWARD: passes} if passes else {})
+
+
+def test_hidden_gradients_pay_for_no_other_message() -> None:
+    """Where a draw has them sent in less than the usual time, less is hidden: no step is shorter
+    for what it sends besides."""
+    on = hiding("all_reduce", 1.0)
+    exchange, both = (cost(trained(100, *sent), on) for sent in ((EXCHANGE,), (EXCHANGE, SUMMED)))
+    more = (both.draws - exchange.draws) / exchange.draws
+    assert more.min() > -1e-9
+    assert more.max() > 1e-3
+
+
+@pytest.mark.parametrize("passes", [3, 100])
+def test_backward_hides_as_much_of_gradients_as_a_draw_has_of_both(passes: int) -> None:
+    """All that can be hidden is, in the half of the draws above the middle: all gradients behind
+    a long backward, however slow the links, and all of a short one, however slow its kernels."""
+    on, sent = hiding("all_reduce", 1.0), replace(SUMMED, sent_bytes=10 * GB if passes == 3 else GB)
+    both = cost(trained(passes, sent), on).draws
+    longer = cost(trained(0, sent) if passes == 3 else trained(passes), on).draws
+    assert np.mean(np.isclose(both, longer)) == pytest.approx(0.5, abs=0.04)
+
+
+@pytest.mark.parametrize("kind", ["gpu", "cpu"])
+def test_terms_add_up_to_the_step(kind: str) -> None:
+    """A GPU computes while its host launches; gradients that are hidden are not called exposed."""
+    on = H100.model_copy(update={"device": H100.device.model_copy(update={"kind": kind})})
+    behind = replace(EXCHANGE, op="p2p", behind=(PASS,) * 2)
+    step = cost(trained(20, EXCHANGE, behind, SUMMED, replace(SUMMED, is_last=True)), on)
+    terms = dict(step.terms)
+    host_s = terms.pop("launches")
+    busy_s = sum(seconds for name, seconds in terms.items() if not name.endswith(" hidden"))
+    assert step.step_s == pytest.approx(max(busy_s, host_s) if kind == "gpu" else busy_s + host_s)
+    assert step.terms["all_reduce all hidden"] > 0
+    assert "share" not in step.terms
 
 
 def test_what_is_hidden_may_have_been_timed() -> None:
