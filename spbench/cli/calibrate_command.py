@@ -31,7 +31,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
     "workloads",
     multiple=True,
     metavar="NAME|FILE",
-    help="Workloads whose shapes are timed, repeated.  [default: a few of the catalogue]",
+    help="Workloads whose shapes are timed, repeated.  [default: a few small ones of the "
+    "catalogue in float32, on GPUs also in full size in bfloat16]",
 )
 @click.option(
     "-o", "--out", type=options.PATH, help="File to write.  [default: in results/clusters]"
@@ -79,8 +80,8 @@ def command(
 
     Products, attentions, passes over memory, launches, small steps, and each collective through
     the transports that strategies use, by size, on each number of ranks: 'project' and 'recommend'
-    then speak of this machine. It takes about a minute for each number of ranks, longer over slow
-    links, on an otherwise idle machine.
+    then speak of this machine. It takes one to two minutes for each number of ranks, longer over
+    slow links, on an otherwise idle machine.
 
     On several nodes, each of which runs this command, collectives go over their network.
     With --import nothing is timed: NAME is the cluster --onto with the links that logs of

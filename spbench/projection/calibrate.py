@@ -21,7 +21,7 @@ from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster as Node
 from spbench.launch.local import LocalLauncher, read_results
 from spbench.projection.calibration_fit import constant, device, in_steps
-from spbench.projection.calibration_plan import plan
+from spbench.projection.calibration_plan import CalibrationPlan, plan
 from spbench.projection.calibration_times import Timed
 from spbench.projection.constants import Constant
 from spbench.projection.hardware import Cluster, OnRanks
@@ -58,7 +58,8 @@ def calibrate(
     if node is not None and not node.is_head:
         follow(node)
         return None
-    timed = dict(_launches(sorted(ranks), on, timeout_s, workloads, node))
+    plans = [plan(count, on, workloads) for count in sorted(ranks)]
+    timed = dict(_launches(plans, on, timeout_s, node))
     hardware, name_of_level = _hardware(on), "machine" if node is None else "network"
     kind = "gpu" if on == "cuda" else "cpu"
     parts = []
@@ -80,38 +81,28 @@ def calibrate(
 
 
 def _launches(
-    ranks: Sequence[int],
-    on: Device,
-    timeout_s: float,
-    workloads: Sequence[Workload],
-    node: Node | None,
+    plans: Sequence[CalibrationPlan], on: Device, timeout_s: float, node: Node | None
 ) -> list[tuple[int, Timed]]:
     with temporary_folder("spbench-calibrate-") as folder:
         launcher = LocalLauncher(folder / "launcher.log", cluster=node)
         with closing(launcher):
-            launcher.meet(max(ranks), on_gpus=on == "cuda")
+            launcher.meet(max(each.ranks for each in plans), on_gpus=on == "cuda")
             return [
-                (count, _launch(count, on, timeout_s, workloads, launcher, folder / f"{count}"))
-                for count in ranks
+                (each.ranks, _launch(each, on, timeout_s, launcher, folder / f"{each.ranks}"))
+                for each in plans
             ]
 
 
 def _launch(
-    count: int,
-    on: Device,
-    timeout_s: float,
-    workloads: Sequence[Workload],
-    launcher: LocalLauncher,
-    folder: Path,
+    planned: CalibrationPlan, on: Device, timeout_s: float, launcher: LocalLauncher, folder: Path
 ) -> Timed:
-    planned = plan(count, on, workloads)
     what = (
         f"{counted(len(planned.kernels), 'kernel')}, "
         f"{counted(len(planned.transfers), 'transfer')}, {counted(len(planned.steps), 'step')}"
     )
-    click.echo(f"{counted(count, 'rank')} time {what}", err=True)
+    click.echo(f"{counted(planned.ranks, 'rank')} time {what}", err=True)
     job = Job(
-        ranks=count,
+        ranks=planned.ranks,
         device=on,
         kernels=planned.kernels,
         transfers=planned.transfers,

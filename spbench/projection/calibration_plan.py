@@ -10,8 +10,9 @@ from typing import final
 
 from pydantic import Field
 
+from spbench.errors import Failure
 from spbench.projection.recorder import timed_calls
-from spbench.projection.timed_kernels import label_of, operations
+from spbench.projection.timed_kernels import distinct, label_of, operations
 from spbench.projection.trace import work
 from spbench.projection.work import Kernel
 from spbench.strategies.base import Strategy
@@ -22,16 +23,17 @@ from spbench.workload.catalogue import find
 from spbench.workload.fields import Dtype
 from spbench.workload.timed import TimedKernel, TimedTransfer
 from spbench.workload.traffic import OPS, Op
-from spbench.workload.workload import Workload
+from spbench.workload.workload import DTYPE_BYTES, Workload
 
 WORKLOADS = ("dsp-720m-small", "wan-2.1-1.3b-small", "llama3-8b-small")
-"""What shapes are taken from: two axes, one long one with text, and one with a mask."""
-ALIKE = 1.3
-"""The largest ratio of operations, and of each length, of kernels that are timed as one."""
+"""What shapes are taken from: two axes, one long one with text, and one with a mask. GPUs time
+them in their full size, too, which is in bfloat16."""
 TINY = 4
 """Positions along each axis of a step that is little but launches."""
-MOST_FLOPS = 4e10
-"""Larger kernels and steps are left out on a CPU, where one would take a second."""
+MOST_FLOPS: dict[Device, float] = {"cpu": 4e10, "cuda": 4e14}
+"""Larger kernels and steps are left out: one would take a second."""
+MOST_BYTES: dict[Device, int] = {"cpu": 2**28, "cuda": 2**33}
+"""What a kernel reads and writes, at most; larger ones go at the rate of the largest."""
 PASSES = tuple(4**i for i in range(5, 13))
 """Elements of passes over memory: 1,024 to 16 Mi."""
 BETWEEN = TimedKernel(kind="gemm", shape=[1, 256, 512, 256], dtype="float32")
@@ -57,10 +59,19 @@ def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> Calibrat
 
     On a CPU all calls of a step are timed, and small steps. On a GPU, which computes behind the
     back of the host that calls, only products, attentions and passes have times of their own.
+    Raises Failure where no product or no attention would be timed.
     """
-    chosen = list(workloads) or [find(name) for name in WORKLOADS]
+    full = [name.removesuffix("-small") for name in WORKLOADS] if on == "cuda" else []
+    chosen = list(workloads) or [find(name) for name in (*WORKLOADS, *full)]
     found = _calls if on == "cpu" else _kernels
     kernels = [kernel for each in chosen for kernel in found(each, ranks)]
+    for kind, what in (("gemm", "product"), ("attention", "attention")):
+        if not any(kernel.kind == kind for kernel in kernels):
+            names = ", ".join(each.name for each in chosen)
+            raise Failure(
+                f"{names} on {ranks} ranks: no {what} can be timed, as no strategy can run it or "
+                f"each would take seconds or too much memory; add -w {WORKLOADS[0]}"
+            )
     dtypes = list(dict.fromkeys(each.dtype for each in chosen))
     passes = [
         TimedKernel(kind="elementwise", shape=[count], dtype=dtype)
@@ -84,7 +95,7 @@ def _steps(workloads: Sequence[Workload], ranks: int) -> Iterable[GateCheck]:
     for small in (*map(tiny, workloads), *map(shallow, workloads)):
         for name, strategy in [*_able(small, ranks).items()][:1]:
             kernels = work(small, strategy, 1, 0, device="cpu").kernels
-            if sum(kernel.flops * times for kernel, times in kernels.items()) <= MOST_FLOPS:
+            if sum(kernel.flops * times for kernel, times in kernels.items()) <= MOST_FLOPS["cpu"]:
                 yield GateCheck(workload=small, strategy=name)
 
 
@@ -94,18 +105,35 @@ def _kernels(workload: Workload, ranks: int) -> Iterable[TimedKernel]:
     for keeps_scores in (False, True):
         for strategy in [each for each in able if each.keeps_scores == keeps_scores][:1]:
             for kernel in work(workload, strategy, ranks).kernels:
-                if kernel.kind != "elementwise" and kernel.flops <= MOST_FLOPS:
+                fits = kernel.moved_bytes <= MOST_BYTES["cuda"]
+                if kernel.kind != "elementwise" and fits and kernel.flops <= MOST_FLOPS["cuda"]:
                     yield timed(kernel, workload.dtype)
 
 
 def _calls(workload: Workload, ranks: int) -> Iterable[TimedKernel]:
-    """All calls of every strategy that can run, of one block, and of tiny ones."""
-    for each in (shallow(workload), tiny(workload)):
-        for strategy in _able(each, ranks).values():
-            for call in timed_calls(each, strategy, ranks):
-                is_pass = call.kind == "elementwise"
-                if is_pass or operations(label_of(call), (*call.shape,)) <= MOST_FLOPS:
-                    yield call
+    """All calls of every strategy that can run, of one block, and of tiny ones; where some are too
+    large, also those of axes halved until none is."""
+    least, part = tiny(workload), shallow(workload)
+    calls = _every_call(part, ranks)
+    yield from filter(_is_small, [*calls, *_every_call(least, ranks)])
+    while not all(map(_is_small, calls)) and part.tokens > least.tokens:
+        axes = {axis: max(-(-n // 2), least.axes[axis]) for axis, n in part.axes.items()}
+        part = part.model_copy(update={"axes": axes, "batch": 1})
+        calls = _every_call(part, ranks)
+        if all(map(_is_small, calls)):
+            yield from calls
+
+
+def _every_call(workload: Workload, ranks: int) -> list[TimedKernel]:
+    strategies = _able(workload, ranks).values()
+    return [call for each in strategies for call in timed_calls(workload, each, ranks)]
+
+
+def _is_small(call: TimedKernel) -> bool:
+    """Whether a CPU is done with it in much less than a second."""
+    if call.kind == "elementwise":
+        return 2 * call.shape[0] * DTYPE_BYTES[call.dtype] <= MOST_BYTES["cpu"]
+    return operations(label_of(call), (*call.shape,)) <= MOST_FLOPS["cpu"]
 
 
 def _able(workload: Workload, ranks: int) -> dict[str, Strategy]:
@@ -137,22 +165,6 @@ def timed(kernel: Kernel, dtype: Dtype) -> TimedKernel:
         dtype=dtype,
         is_masked=kernel.is_masked,
         is_backward=kernel.is_backward,
-    )
-
-
-def distinct(kernels: Iterable[TimedKernel]) -> list[TimedKernel]:
-    """One of each group of kernels that are alike, the first."""
-    kept: list[TimedKernel] = []
-    for kernel in kernels:
-        if not any(_are_alike(kernel, other) for other in kept):
-            kept.append(kernel)
-    return kept
-
-
-def _are_alike(one: TimedKernel, other: TimedKernel) -> bool:
-    same = ("kind", "dtype", "is_masked", "is_backward", "name")
-    return all(getattr(one, name) == getattr(other, name) for name in same) and all(
-        max(a, b) <= ALIKE * min(a, b) for a, b in zip(one.shape, other.shape, strict=True)
     )
 
 

@@ -10,7 +10,7 @@ kernel takes as long as the smallest, and a larger one goes at the rate of the l
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, final
@@ -29,6 +29,8 @@ NEAR = 0.15
 """Distance, in powers of 2 of a length, below which two kernels are one."""
 INDEPENDENT = 0.25
 """What a power of 2 of products or heads side by side counts, beside one of a length."""
+ALIKE = 1.3
+"""The largest ratio of operations, and of each length, of kernels that are timed as one."""
 PASS = "pass"
 """A pass over memory that only reads and writes."""
 Shape = tuple[int, ...]
@@ -141,3 +143,19 @@ def on_line(known: Mapping[int, float], size: int) -> float:
     if size > at[-1]:
         return known[at[-1]] * size / at[-1]
     return interpolated(at, [known[each] for each in at], size)
+
+
+def distinct(kernels: Iterable[TimedKernel]) -> list[TimedKernel]:
+    """One of each group of kernels that are alike, the first."""
+    kept: list[TimedKernel] = []
+    for kernel in kernels:
+        if not any(_are_alike(kernel, other) for other in kept):
+            kept.append(kernel)
+    return kept
+
+
+def _are_alike(one: TimedKernel, other: TimedKernel) -> bool:
+    same = ("kind", "dtype", "is_masked", "is_backward", "name")
+    return all(getattr(one, name) == getattr(other, name) for name in same) and all(
+        max(a, b) <= ALIKE * min(a, b) for a, b in zip(one.shape, other.shape, strict=True)
+    )

@@ -8,18 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spbench.projection.calibrate import write
+from spbench.errors import Failure
+from spbench.projection import calibration_plan
+from spbench.projection.calibrate import calibrate, write
 from spbench.projection.calibration_fit import _least_squares, constant, curve, device, in_steps
-from spbench.projection.calibration_plan import CalibrationPlan, _transfer, distinct, plan
+from spbench.projection.calibration_plan import CalibrationPlan, _transfer, plan
 from spbench.projection.calibration_times import Timed
 from spbench.projection.hardware import Cluster, OnRanks
 from spbench.projection.hardware import find as find_cluster
 from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.link_fit import level
+from spbench.projection.timed_kernels import distinct, label_of, operations
 from spbench.projection.trace import work
 from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.strategies.registry import load
 from spbench.workload.case import GateCheck
+from spbench.workload.catalogue import find
 from spbench.workload.timed import TimedKernel
 from spbench.workload.traffic import OPS
 from spbench.workload.workload import Workload
@@ -198,3 +202,34 @@ def test_a_step_that_would_take_seconds_is_not_timed() -> None:
     large = Workload.model_validate(SMALL | {"axes": {"time": 64, "space": 16384}})
     few, many = (plan(2, "cpu", [each]).steps for each in (Workload.model_validate(SMALL), large))
     assert (len(few), len(many)) == (2, 1)
+
+
+def test_a_gpu_times_the_large_kernels_of_a_workload() -> None:
+    """Attentions of 4e13 operations take a tenth of a second there; what exceeds memory is not
+    timed, here products of scores of 107 GiB."""
+    kernels = plan(8, "cuda", [find("wan-2.1-14b")]).kernels
+    largest = max(operations(label_of(k), (*k.shape,)) for k in kernels if k.kind == "attention")
+    assert largest > 1e13
+    products = [k.shape for k in kernels if k.kind == "gemm"]
+    assert max(batch * (m * k + k * n + m * n) for batch, m, n, k in products) <= 2**32
+
+
+def test_gpus_time_bfloat16_by_default() -> None:
+    """Most models are in bfloat16, and full size is what a GPU computes."""
+    kernels = plan(2, "cuda").kernels
+    for kind in ("gemm", "attention", "elementwise"):
+        assert {k.dtype for k in kernels if k.kind == kind} == {"float32", "bfloat16"}
+
+
+def test_a_plan_without_attention_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster without a rate of attention cannot be written, however long it was timed."""
+    monkeypatch.setitem(calibration_plan.MOST_FLOPS, "cuda", 1e6)
+    monkeypatch.setattr("spbench.projection.calibrate.LocalLauncher", None)  # none is started
+    with pytest.raises(Failure, match="dsp-720m on 8 ranks: no product can be timed"):
+        calibrate("x", [8], "cuda", 1, [find("dsp-720m")])
+
+
+def test_passes_over_gigabytes_are_not_timed_on_a_cpu() -> None:
+    """Of a workload in full size those of shorter axes stand for them, not only tiny ones."""
+    passes = [k for k in plan(2, "cpu", [find("dsp-720m")]).kernels if k.name == "gelu"]
+    assert 2**24 < 4 * max(k.shape[0] for k in passes) <= 2**28
