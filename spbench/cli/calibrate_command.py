@@ -90,6 +90,8 @@ def command(
     if not NAME.fullmatch(name):
         raise Failure(f"{name!r} is not a name of a cluster; use letters, digits, '.', '_' and '-'")
     path = out or FOLDER / f"{name}.yaml"
+    if why_not := _why_not_writable(path):
+        raise Failure(f"--out {path}{why_not}")
     if logs or onto or level:
         return _imported(name, logs, onto, level, path)
     on = choose_device(device)
@@ -125,6 +127,17 @@ def _imported(
         from spbench.projection.link_fit import with_logs
     write(with_logs(name, find(onto), logs, level), path)
     return _kept(path)
+
+
+def _why_not_writable(path: Path) -> str | None:
+    """Why a cluster cannot be written there, as the end of a sentence."""
+    if path.suffix not in (".yaml", ".yml"):
+        return f" is not the name of a YAML file; write {path}.yaml"
+    if path.is_dir():
+        return " is a folder; name a file in it"
+    there = next(each for each in path.absolute().parents if each.exists())
+    is_open = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    return None if is_open else f": nothing can be written in {there}; name another folder"
 
 
 def _kept(path: Path) -> int:

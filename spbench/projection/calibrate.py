@@ -24,7 +24,7 @@ from spbench.projection.calibration_fit import constant, device, in_steps
 from spbench.projection.calibration_plan import CalibrationPlan, plan
 from spbench.projection.calibration_times import Timed
 from spbench.projection.constants import Constant
-from spbench.projection.hardware import Cluster, OnRanks
+from spbench.projection.hardware import Cluster, OnRanks, find
 from spbench.projection.link_fit import level
 from spbench.results.environment import package_version
 from spbench.results.link_report import LinkTimes
@@ -132,8 +132,9 @@ def _memory_gb(on: Device, count: int) -> float:
 
 
 def write(cluster: Cluster, path: Path) -> None:
-    """Writes the file of a cluster, so that ``hardware.find`` reads the same."""
+    """Writes the file of a cluster, and reads it back. Raises WorkloadError where that fails."""
     data: dict[str, Any] = cluster.model_dump(mode="json", exclude_defaults=True)
     text = yaml.safe_dump({"version": 1, **data}, sort_keys=False, width=100)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text)
+    find(str(path.absolute()))

@@ -99,7 +99,7 @@ def timed_us(timed: Timed) -> dict[Dtype, dict[str, float]]:
     for kernel, seconds in zip(timed.plan.kernels, timed.kernels_s, strict=True):
         shape = (_moved(kernel),) if kernel.kind == "elementwise" else (*kernel.shape,)
         name = name_of(label_of(kernel), shape)
-        known.setdefault(kernel.dtype, {})[name] = 1e6 * seconds
+        known.setdefault(kernel.dtype, {})[name] = rounded(1e6 * seconds)
     return known
 
 
@@ -125,8 +125,14 @@ def _attention(kernels: Sequence[tuple[TimedKernel, float]]) -> Iterable[Attenti
 
 def constant(value: float, spread: float | None = None) -> Constant:
     """A measured constant."""
-    factor = LEAST_SPREAD if spread is None else spread
-    return Constant(value=max(value, 1e-6), source="calibrate", kind="measured", spread=factor)
+    factor = LEAST_SPREAD if spread is None else rounded(spread)
+    known = rounded(max(value, 1e-6))
+    return Constant(value=known, source="calibrate", kind="measured", spread=factor)
+
+
+def rounded(value: float) -> float:
+    """With five digits, more than any measurement has."""
+    return float(f"{value:.5g}")
 
 
 def curve(points: Iterable[tuple[float, float]]) -> Curve:
@@ -139,9 +145,9 @@ def curve(points: Iterable[tuple[float, float]]) -> Curve:
         [statistics.geometric_mean(each) for each in zip(*of_bin, strict=True)]
         for _, of_bin in sorted(bins.items())
     ]
-    sizes, rates = (tuple(each) for each in zip(*means, strict=True))
+    sizes, rates = (tuple(map(rounded, each)) for each in zip(*means, strict=True))
     made = Curve(at=sizes, values=rates, source="calibrate", kind="measured")
-    return made.model_copy(update={"spread": _scatter(made, known)})
+    return made.model_copy(update={"spread": rounded(_scatter(made, known))})
 
 
 def _scatter(made: Callable[[float], float], points: Sequence[tuple[float, float]]) -> float:

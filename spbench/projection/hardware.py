@@ -21,6 +21,8 @@ from spbench.workload.traffic import OPS, Op
 from spbench.workload.validation_errors import MisfitError, validated
 from spbench.workload.yaml_lines import read_mapping
 
+MOST_BYTES = 4_000_000  # of a file: each number of ranks that was timed takes some 30 KB
+
 
 @final
 class Products(Frozen):
@@ -156,12 +158,11 @@ class Cluster(Frozen):
     @model_validator(mode="after")
     def _levels_rise(self) -> Self:
         for before, after in pairwise(self.levels):
-            outer = after.ranks
-            if before.ranks is None or (outer is not None and outer % before.ranks):
+            outer, inner = after.ranks, before.ranks
+            if inner is None or (outer is not None and outer % inner):
                 raise MisfitError(
-                    f"level {after.name!r} joins {outer or 'any number of'} ranks, {before.name!r}"
-                    f" {before.ranks or 'any number'}; each level joins whole blocks of the one"
-                    " before",
+                    f"level {after.name!r} joins {outer or 'any number of'} ranks, {before.name!r} "
+                    f"{inner or 'any number'}; each level joins whole blocks of the one before",
                     ("levels",),
                 )
         return self
@@ -172,21 +173,20 @@ class Cluster(Frozen):
         if not timed:
             return self
         part = min(timed, key=lambda part: part.ranks)
-        levels = part.levels or self.levels
-        own = {"device": part.device, "levels": levels, "call_us": part.call_us or self.call_us}
-        return self.model_copy(update={**own, "on_ranks": ()})
+        own = {"levels": part.levels or self.levels, "call_us": part.call_us or self.call_us}
+        return self.model_copy(update={**own, "device": part.device, "on_ranks": ()})
 
     @property
     def most_ranks(self) -> int | None:
-        """Ranks that all levels join; None: any number."""
-        return self.levels[-1].ranks
+        """Ranks that all levels, or as many nodes, join; None: any number."""
+        *inner, last = self.levels
+        return last.ranks or (inner and self.nodes * (inner[-1].ranks or 0)) or None
 
 
 def find(name_or_file: str) -> Cluster:
-    """A packaged cluster by name, or the cluster of a file. Raises WorkloadError with the line of
-    what is wrong."""
-    data = read_mapping(path_of(name_or_file, "clusters"), "a cluster")
-    return validated(Cluster, data, PARTS)
+    """A packaged cluster by name, or that of a file. Raises WorkloadError with the wrong line."""
+    path = path_of(name_or_file, "clusters")
+    return validated(Cluster, read_mapping(path, "a cluster", MOST_BYTES), PARTS)
 
 
 PARTS: dict[str, type[Frozen]] = {

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, final
 
 from spbench.errors import Failure
-from spbench.projection.calibration_fit import constant, curve
+from spbench.projection.calibration_fit import constant, curve, rounded
 from spbench.projection.calibration_times import Timed
 from spbench.projection.constants import Constant, Curve
 from spbench.projection.hardware import Cluster, CollectiveRate, Level, OnRanks
@@ -73,7 +73,7 @@ def collective_rate(
     if hops_s >= latency_s - LEAST_S:
         hop, hops_s = None, 0.0
     latency = constant(1e6 * (latency_s - hops_s))
-    hidden = statistics.median(timed.hidden) if timed.hidden else None
+    hidden = rounded(statistics.median(timed.hidden)) if timed.hidden else None
     return CollectiveRate(latency_us=latency, hop_us=hop, gb_per_s=rates, hidden=hidden)
 
 

@@ -18,11 +18,16 @@ from spbench.projection.hardware import find
         (("here", "-g", "1"), "a single rank has no links; give 1,2 or more"),
         (("here", "-g", "1,x"), "is not a number of ranks"),
         (("here", "-w", "dsp-720"), "unknown workload 'dsp-720'"),
+        (("here", "-o", "mine"), "--out mine is not the name of a YAML file; write mine.yaml"),
+        (("here", "-o", "taken.yaml"), "--out taken.yaml is a folder; name a file in it"),
+        (("here", "-o", "file/mine.yaml"), "file; name another folder"),
         (("here", "--import", "a.log"), "give both --import FILE and --onto"),
         (("here", "--import", "a.log", "--onto", "hgx-h100"), "cannot read a.log"),
     ],
 )
 def test_what_cannot_be_timed_is_refused(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    (tmp_path / "taken.yaml").mkdir()
+    (tmp_path / "file").touch()
     done = spbench(tmp_path, "calibrate", *words, "--device", "cpu", torch=True)
     assert done.code == USAGE
     assert said in done.err

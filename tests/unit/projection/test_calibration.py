@@ -134,6 +134,24 @@ def test_a_file_holds_the_whole_cluster(tmp_path: Path) -> None:
     assert find_cluster(str(path)) == cluster()
 
 
+def test_the_file_of_many_numbers_of_ranks_is_read(tmp_path: Path) -> None:
+    """Each has hundreds of kernels of its own; eight of them exceed what a workload may have."""
+    whole = cluster()
+    times = {"float32": {f"gemm 1x{n}x64x64": 1.25 * n for n in range(1, 600)}}
+    device = whole.device.model_copy(update={"timed_us": times})
+    parts = tuple(OnRanks(ranks=n, device=device, levels=whole.levels) for n in range(1, 9))
+    path = tmp_path / "here.yaml"
+    write(whole.model_copy(update={"on_ranks": parts}), path)
+    assert path.stat().st_size > 100_000
+    assert find_cluster(str(path)).on_ranks == parts
+
+
+def test_what_is_written_has_five_digits() -> None:
+    """A file is read by people, and no measurement has more."""
+    assert constant(1 / 3).value == 0.33333
+    assert curve([(10 / 3, 2e5 / 3)]).values == (66667.0,)
+
+
 def test_a_curve_has_the_scatter_of_its_points_as_spread() -> None:
     smooth = curve((4.0**i, 2.0) for i in range(5))
     rough = curve((4.0**i, 2.0 * f) for i in range(5) for f in (0.5, 2.0))
