@@ -29,13 +29,24 @@ WIDE = 4.0
 """The ratio of neighbouring sizes of a curve."""
 LEAST_SPREAD = 1.05
 """The smallest factor that is claimed of a constant: another hour of the same machine differs."""
+UNTOLD = 3.0
+"""The factor of a constant that small steps do not tell apart from another."""
+HOST_BOUND = 0.5
+"""Kernels' part of a step's time below which a GPU waits for its host."""
+GUESSED = tuple(
+    Constant(value=us, source="as of hosts of hgx-h100, not timed", kind="inferred", spread=spread)
+    for us, spread in ((30.0, 2.0), (6.0, 2.0), (120.0, 3.0))
+)
+"""Microseconds of a GPU's launch, of a compiled model's, and of a collective's call, until small
+steps tell."""
 
 
 def device(name: str, kind: str, memory_gb: float, timed: Timed) -> Device:
     """What a rank has of a machine, while as many ranks as in the plan compute."""
     products = timed.kernels("gemm")
     passes = [(k, s) for k, s in timed.kernels("elementwise") if not k.name]
-    launch = constant(1e6 * timed.launch_s)
+    bare = constant(1e6 * timed.launch_s, UNTOLD)
+    launch, compiled, _ = GUESSED if kind == "gpu" else (bare, bare, bare)
     return Device.model_validate(
         {
             "name": name,
@@ -54,7 +65,7 @@ def device(name: str, kind: str, memory_gb: float, timed: Timed) -> Device:
             ),
             "attention": tuple(_attention(timed.kernels("attention"))),
             "launch_us": launch,
-            "compiled_launch_us": launch,
+            "compiled_launch_us": compiled,
             "kernel_us": constant(1e6 * min(s for _, s in passes)),
             "timed_us": timed_us(timed) if kind == "cpu" else {},
         }
@@ -65,22 +76,46 @@ def in_steps(found: Device, timed: Timed) -> tuple[Device, Constant]:
     """The device with what a kernel takes in a step over its time by itself, and the host's time of
     a launch; and that of a collective beside its transfer. A launch holds Python, autograd and
     views. Small steps of one rank, and of a rank of many, have the least squares of relative
-    errors with these three; all ranks wait for the slowest of them."""
-    if not timed.plan.steps:
-        return found, constant(1e6 * timed.launch_s)
+    errors with these three; all ranks wait for the slowest of them. On a GPU those steps count in
+    which kernels are too short for the host to wait, and so tell nothing of kernels."""
+    rows, is_gpu = _terms(found, timed), found.kind == "gpu"
+    if is_gpu:
+        rows = rows[rows[:, 0] < HOST_BOUND] * [0, 1, 1]
+    if not len(rows):
+        return (found, GUESSED[-1]) if is_gpu else (found, found.launch_us)
+    in_step, launch_s, call_s = _least_squares(rows)
+    spreads = (1.5, 2.0) if is_gpu else (1.2, 1.2)
+    if not (launch_s and call_s):
+        in_step, together_s = _least_squares(np.column_stack([rows[:, 0], rows[:, 1:].sum(axis=1)]))
+        spreads = (spreads[0] if launch_s and not rows[:, 2].any() else UNTOLD, UNTOLD)
+        launch_s = call_s = together_s or timed.launch_s
+    launch, call = (
+        constant(1e6 * timed.slowest * seconds, spread)
+        for seconds, spread in zip((launch_s, call_s), spreads, strict=True)
+    )
+    own = {"launch_us": launch, "compiled_launch_us": launch}
+    if is_gpu:
+        part = GUESSED[1].value / GUESSED[0].value
+        compiled = {"value": rounded(launch.value * part), "kind": "inferred", "spread": UNTOLD}
+        own["compiled_launch_us"] = launch.model_copy(update=compiled)
+    else:
+        own["in_step"] = constant(timed.slowest * in_step)
+    return found.model_copy(update=own), call
+
+
+def _terms(found: Device, timed: Timed) -> NDArray[np.float64]:
+    """For each small step, of one rank and of a rank of many: seconds of its kernels, launches, and
+    calls of collectives, each over the seconds that it took."""
     rows = []
     for ranks, seconds in ((1, timed.steps_s), (timed.plan.ranks, timed.shares_s)):
         for step, took_s in zip(timed.plan.steps, seconds, strict=True):
             strategy = in_mesh(step.strategy, step.mesh)
-            done = work(step.workload, strategy, ranks, 0, device="cpu")
+            done = work(step.workload, strategy, ranks, 0, device=found.runs_on)
             rates = DeviceRates(device=found, dtype=done.dtype)
             kernels_s = sum(n * rates.cost(kernel).seconds for kernel, n in done.kernels.items())
             calls = sum(host_calls(message.op) * n for message, n in done.messages.items())
             rows.append([term / took_s for term in (kernels_s, done.launches, calls)])
-    in_step, launch_s, call_s = timed.slowest * _least_squares(np.array(rows))
-    launch = constant(1e6 * launch_s, spread=1.2)
-    own = {"launch_us": launch, "compiled_launch_us": launch, "in_step": constant(in_step)}
-    return found.model_copy(update=own), constant(1e6 * call_s, spread=1.2)
+    return np.array(rows).reshape(-1, 3)
 
 
 def _least_squares(terms: NDArray[np.float64]) -> NDArray[np.float64]:

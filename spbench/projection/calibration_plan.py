@@ -57,8 +57,9 @@ class CalibrationPlan(Frozen):
 def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> CalibrationPlan:
     """The plan for ``ranks``: of these workloads, by default of a few of the catalogue.
 
-    On a CPU all calls of a step are timed, and small steps. On a GPU, which computes behind the
-    back of the host that calls, only products, attentions and passes have times of their own.
+    On a CPU all calls of a step are timed. On a GPU, which computes behind the back of the host
+    that calls, only products, attentions and passes have times of their own. Small steps tell the
+    host's time: on a GPU the smallest do.
     Raises Failure where no product or no attention would be timed.
     """
     full = [name.removesuffix("-small") for name in WORKLOADS] if on == "cuda" else []
@@ -85,17 +86,18 @@ def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> Calibrat
         ranks=ranks,
         kernels=[*distinct(kernels), *passes],
         transfers=transfers,
-        steps=list(_steps(chosen, ranks)) if on == "cpu" else [],
+        steps=list(_steps(chosen, ranks, on)),
     )
 
 
-def _steps(workloads: Sequence[Workload], ranks: int) -> Iterable[GateCheck]:
+def _steps(workloads: Sequence[Workload], ranks: int, on: Device) -> Iterable[GateCheck]:
     """A step of each size under the first strategy that can run it, but for those that would take
     seconds: every rank also does one all by itself."""
-    for small in (*map(tiny, workloads), *map(shallow, workloads)):
+    tinies = [tiny(each, ranks) for each in workloads]
+    for small in (*tinies, *(map(shallow, workloads) if on == "cpu" else ())):
         for name, strategy in [*_able(small, ranks).items()][:1]:
-            kernels = work(small, strategy, 1, 0, device="cpu").kernels
-            if sum(kernel.flops * times for kernel, times in kernels.items()) <= MOST_FLOPS["cpu"]:
+            kernels = work(small, strategy, 1, 0, device=on).kernels
+            if sum(kernel.flops * times for kernel, times in kernels.items()) <= MOST_FLOPS[on]:
                 yield GateCheck(workload=small, strategy=name)
 
 
@@ -113,7 +115,7 @@ def _kernels(workload: Workload, ranks: int) -> Iterable[TimedKernel]:
 def _calls(workload: Workload, ranks: int) -> Iterable[TimedKernel]:
     """All calls of every strategy that can run, of one block, and of tiny ones; where some are too
     large, also those of axes halved until none is."""
-    least, part = tiny(workload), shallow(workload)
+    least, part = tiny(workload, ranks), shallow(workload)
     calls = _every_call(part, ranks)
     yield from filter(_is_small, [*calls, *_every_call(least, ranks)])
     while not all(map(_is_small, calls)) and part.tokens > least.tokens:
@@ -151,9 +153,9 @@ def shallow(workload: Workload) -> Workload:
     return workload.with_parts([part.model_copy(update={"depth": 1}) for part in workload.parts])
 
 
-def tiny(workload: Workload) -> Workload:
-    """Leaves so few positions that a step of it is little but launches."""
-    axes = {axis: min(length, TINY) for axis, length in workload.axes.items()}
+def tiny(workload: Workload, ranks: int) -> Workload:
+    """Leaves so few positions, but one for each rank, that a step of it is little but launches."""
+    axes = {axis: min(length, max(TINY, ranks)) for axis, length in workload.axes.items()}
     return shallow(workload).model_copy(update={"axes": axes, "batch": 1})
 
 

@@ -14,7 +14,8 @@ from spbench.projection.calibrate import calibrate, write
 from spbench.projection.calibration_fit import _least_squares, constant, curve, device, in_steps
 from spbench.projection.calibration_plan import CalibrationPlan, _transfer, plan
 from spbench.projection.calibration_times import Timed
-from spbench.projection.hardware import Cluster, OnRanks
+from spbench.projection.constants import Constant
+from spbench.projection.hardware import Cluster, Device, OnRanks
 from spbench.projection.hardware import find as find_cluster
 from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.link_fit import level
@@ -165,16 +166,22 @@ def test_kernels_that_are_alike_are_timed_once() -> None:
     assert distinct(kernels) == [gemm(100), gemm(200), *kernels[3:]]
 
 
-def test_what_a_step_adds_to_its_kernels_is_found() -> None:
-    """Small steps that take 1.1 times their kernels, 20 us a launch and 300 us a message."""
-    bare, found = planted(2), device("cores", "cpu", 8.0, planted(2))
-    steps = plan(2, "cpu", [Workload.model_validate(SMALL)]).steps
+def stepped(
+    kind: str, in_step: float, call_s: float, faster: float = 1.0
+) -> tuple[Device, Constant]:
+    """What is found of small steps on two ranks in which a launch takes 20 us; kernels take
+    ``in_step`` of their time, on a GPU beside the host's."""
+    bare = planted(2)
+    bare = replace(bare, kernels_s=[each / faster for each in bare.kernels_s])
+    found = device("any", kind, 8.0, bare)
+    steps = plan(2, found.runs_on, [Workload.model_validate(SMALL)]).steps
     rates = DeviceRates(device=found, dtype="float32")
 
     def took_s(step: GateCheck, ranks: int) -> float:
-        done = work(step.workload, load(step.strategy), ranks, 0, device="cpu")
+        done = work(step.workload, load(step.strategy), ranks, 0, device=found.runs_on)
         kernels_s = sum(n * rates.cost(kernel).seconds for kernel, n in done.kernels.items())
-        return 1.1 * kernels_s + 20e-6 * done.launches + 300e-6 * sum(done.messages.values())
+        host_s = 20e-6 * done.launches + call_s * sum(done.messages.values())
+        return max(kernels_s, host_s) if kind == "gpu" else in_step * kernels_s + host_s
 
     timed = replace(
         bare,
@@ -182,7 +189,35 @@ def test_what_a_step_adds_to_its_kernels_is_found() -> None:
         steps_s=[took_s(step, 1) for step in steps],
         shares_s=[took_s(step, 2) for step in steps],
     )
-    own, call = in_steps(found, timed)
+    return in_steps(found, timed)
+
+
+def test_the_host_s_time_of_a_gpu_is_that_of_steps_it_waits_for() -> None:
+    """A bare copy has neither Python's nor autograd's time; a compiled launch is a guess."""
+    own, call = stepped("gpu", 1.0, 300e-6, faster=1e4)
+    assert (own.launch_us.value, call.value) == pytest.approx((20, 300), rel=1e-3)
+    assert own.compiled_launch_us.value == pytest.approx(4, rel=1e-3)
+    assert min(own.launch_us.factor, own.compiled_launch_us.factor, call.factor) >= 1.5
+    assert own.in_step is None
+
+
+def test_a_gpu_whose_small_steps_wait_for_kernels_has_the_usual_host() -> None:
+    """Such steps tell nothing of the host; what is not timed is wide."""
+    own, call = stepped("gpu", 1.0, 300e-6, faster=1e-2)
+    assert (own.launch_us.value, own.compiled_launch_us.value, call.value) == (30, 6, 120)
+    assert min(own.launch_us.factor, own.compiled_launch_us.factor, call.factor) >= 2
+
+
+def test_calls_that_least_squares_find_free_take_what_launches_take() -> None:
+    """A zero is not written as a measured millionth of a microsecond."""
+    own, call = stepped("cpu", 1.1, -30e-6)
+    assert call.value == own.launch_us.value > 1
+    assert min(call.factor, own.launch_us.factor) >= 3
+
+
+def test_what_a_step_adds_to_its_kernels_is_found() -> None:
+    """Small steps that take 1.1 times their kernels, 20 us a launch and 300 us a message."""
+    own, call = stepped("cpu", 1.1, 300e-6)
     assert own.in_step is not None and own.in_step.value == pytest.approx(1.1, rel=1e-3)
     assert own.launch_us.value == pytest.approx(20, rel=1e-3)
     assert call.value == pytest.approx(300, rel=1e-3)
