@@ -111,13 +111,13 @@ class DeviceRates:
         near = min(tables, key=lambda each: abs(each.head_dim - size))
         if kernel.is_masked and near.masked is not None:
             tflops *= near.masked.value / (1 + DIAGONAL / keys)
-        tflops *= self._slower()
+        tflops *= self._slower(near.dtype)
         seconds = max(kernel.flops / (tflops * 1e12), self._least)
         return KernelCost(seconds=seconds, constant=near.tflops)
 
-    def _slower(self) -> float:
+    def _slower(self, known: str) -> float:
         """The rate of products in this type over that in the type of the table."""
-        known, rates = self.device.attention[0].dtype, self.device.products.tflops
+        rates = self.device.products.tflops
         if self.dtype == known or {self.dtype, known} <= set(HALF):
             return 1.0
         if not {self.dtype, known} <= set(rates):
@@ -127,7 +127,8 @@ class DeviceRates:
         return rates[self.dtype](1e3) / rates[known](1e3)  # type: ignore[index]
 
     def _tables(self, *, is_backward: bool) -> list[AttentionRates]:
-        """The tables of the chosen kernel, by rising head size."""
+        """The tables of the chosen kernel, by rising head size: in this type, else in one that is
+        as fast, else in the first that the file has."""
         name = self.attention_kernel or self.device.kernels[0]
         if name not in self.device.kernels:
             raise Failure(
@@ -141,7 +142,10 @@ class DeviceRates:
         ]
         if not tables:
             raise Failure(f"{self.device.name}: no rate of {name!r} in backward")
-        return sorted(tables, key=lambda each: each.head_dim)
+        of_type = {each.dtype for each in tables}
+        as_fast = HALF if self.dtype in HALF else ()
+        dtype = next((x for x in (self.dtype, *as_fast) if x in of_type), tables[0].dtype)
+        return sorted((x for x in tables if x.dtype == dtype), key=lambda each: each.head_dim)
 
 
 def _by_head_size(tables: list[AttentionRates], keys: int, size: int) -> float:

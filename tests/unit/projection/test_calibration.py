@@ -129,6 +129,26 @@ def test_planted_links_are_found(op: str) -> None:
     assert rate.gb_per_s(4.0) == pytest.approx(SENT_RATE / 1e9, rel=0.01)
 
 
+def test_attention_in_two_types_has_the_rates_of_each() -> None:
+    """Two workloads of one head size, in float32 and four times as fast in bfloat16."""
+    found = cluster().device
+    (slow,) = found.attention
+    fast_rates = slow.tflops.model_copy(update={"values": tuple(4 * x for x in slow.tflops.values)})
+    fast = slow.model_copy(update={"dtype": "bfloat16", "tflops": fast_rates})
+    both = found.model_copy(update={"attention": (fast, slow)})
+    (kernel,) = (
+        each
+        for each in work(Workload.model_validate(SMALL), load("dsp"), 2).kernels
+        if each.kind == "attention" and each.shape[4] == 64
+    )
+    took_s = {
+        dtype: DeviceRates(device=both, dtype=dtype).cost(kernel).seconds
+        for dtype in ("float32", "bfloat16", "float16")
+    }
+    assert took_s["float32"] == pytest.approx(kernel.flops / ATTENTION_RATE)
+    assert took_s["bfloat16"] == took_s["float16"] == pytest.approx(took_s["float32"] / 4)
+
+
 def test_a_file_holds_the_whole_cluster(tmp_path: Path) -> None:
     path = tmp_path / "clusters" / "here.yaml"
     write(cluster(), path)
