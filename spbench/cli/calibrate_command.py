@@ -90,12 +90,12 @@ def command(
     if not NAME.fullmatch(name):
         raise Failure(f"{name!r} is not a name of a cluster; use letters, digits, '.', '_' and '-'")
     path = out or FOLDER / f"{name}.yaml"
-    if why_not := _why_not_writable(path):
-        raise Failure(f"--out {path}{why_not}")
     if logs or onto or level:
         return _imported(name, logs, onto, level, path)
     on = choose_device(device)
     node = cluster_of(nnodes, node_rank, rdzv_endpoint, join_timeout, os.environ)
+    if node is None or node.is_head:
+        _check_writable(path)
     nodes = node.nodes if node else 1
     ranks = parse_ranks(gpus or _all_ranks(nodes * default_ranks(on)), on, nodes=nodes)
     if max(ranks) == 1:
@@ -121,6 +121,7 @@ def _imported(
             "a log of nccl-tests has no times of kernels: give both --import FILE and --onto, a "
             "cluster of the catalogue such as hgx-h100, or a file that calibrate wrote"
         )
+    _check_writable(path)
     with loading_torch():
         from spbench.projection.calibrate import write
         from spbench.projection.hardware import find
@@ -129,15 +130,15 @@ def _imported(
     return _kept(path)
 
 
-def _why_not_writable(path: Path) -> str | None:
-    """Why a cluster cannot be written there, as the end of a sentence."""
+def _check_writable(path: Path) -> None:
+    """Raises Failure where a cluster cannot be written there, or not be named by its path."""
     if path.suffix not in (".yaml", ".yml"):
-        return f" is not the name of a YAML file; write {path}.yaml"
+        raise Failure(f"--out {path} is not the name of a YAML file; write {path}.yaml")
     if path.is_dir():
-        return " is a folder; name a file in it"
+        raise Failure(f"--out {path} is a folder; name a file in it")
     there = next(each for each in path.absolute().parents if each.exists())
-    is_open = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
-    return None if is_open else f": nothing can be written in {there}; name another folder"
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise Failure(f"--out {path}: nothing can be written in {there}; name another folder")
 
 
 def _kept(path: Path) -> int:

@@ -61,16 +61,18 @@ def calibrate(
     plans = [plan(count, on, workloads) for count in sorted(ranks)]
     timed = dict(_launches(plans, on, timeout_s, node))
     hardware, name_of_level = _hardware(on), "machine" if node is None else "network"
+    nodes = 1 if node is None else node.nodes
     kind = "gpu" if on == "cuda" else "cpu"
     parts = []
     for count, each in timed.items():
-        own, call = in_steps(device(hardware, kind, _memory_gb(on, count), each), each)
+        own, call = in_steps(device(hardware, kind, _memory_gb(on, -(-count // nodes)), each), each)
         levels = (level(name_of_level, each, timed.get(2), link),) if count > 1 else ()
         parts.append(OnRanks(ranks=count, device=own, levels=levels, call_us=call))
     *fewer, most = parts
     return Cluster(
         name=name,
         source=f"spbench calibrate on {hardware}, torch {package_version('torch')}",
+        nodes=0 if node is None else nodes,
         device=most.device,
         levels=most.levels,
         on_ranks=tuple(fewer),
@@ -123,12 +125,13 @@ def _hardware(on: Device) -> str:
     return counted(len(os.sched_getaffinity(0)), "CPU core")
 
 
-def _memory_gb(on: Device, count: int) -> float:
+def _memory_gb(on: Device, ranks: int) -> float:
+    """What one of so many ranks of a node has."""
     gpus = visible_gpus()
     if on == "cuda" and gpus and gpus[0].get("memory_bytes"):
         return float(gpus[0]["memory_bytes"]) / GB
     total = psutil.virtual_memory().total
-    return min(total, allowed().memory_bytes or total) / count / GB
+    return min(total, allowed().memory_bytes or total) / ranks / GB
 
 
 def write(cluster: Cluster, path: Path) -> None:

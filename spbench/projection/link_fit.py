@@ -18,7 +18,7 @@ from spbench.projection.calibration_times import Timed
 from spbench.projection.constants import Constant, Curve
 from spbench.projection.hardware import Cluster, CollectiveRate, Level, OnRanks
 from spbench.projection.message_cost import crossing
-from spbench.projection.nccl_tests import Log, read_log
+from spbench.projection.nccl_tests import NAMES, Log, read_log
 from spbench.text import counted
 from spbench.workload.traffic import OPS, Op
 
@@ -55,7 +55,8 @@ def level(name: str, timed: Timed, fewest: Timed | None, nominal: Constant | Non
     for op in OPS:
         few = None if fewest is None or op == "p2p" else timed_collective(fewest, op)
         rates[op] = collective_rate(timed_collective(timed, op), few)
-    return Level(name=name, collectives=rates, nominal_gb_per_s=nominal)
+    ranks = timed.plan.ranks
+    return Level(name=name, ranks=ranks, collectives=rates, nominal_gb_per_s=nominal)
 
 
 def collective_rate(
@@ -90,8 +91,9 @@ SOURCE = "calibrate"
 def with_logs(name: str, onto: Cluster, files: Sequence[Path], level: str | None) -> Cluster:
     """``onto`` under another name, with the rates and latencies of logs at one of its levels.
 
-    Logs of one host are of the innermost level, those of several of the outermost, unless
-    ``level`` names it. Raises Failure for logs that do not go together.
+    Logs of one host are of the innermost level, those of several of the outermost, or of a new one
+    around it if they have more ranks, unless ``level`` names it. Raises Failure for logs that do
+    not go together.
     """
     logs = [read_log(path) for path in files]
     at = _place(onto, logs, level)
@@ -104,7 +106,8 @@ def with_logs(name: str, onto: Cluster, files: Sequence[Path], level: str | None
                 f"joins; name that with --level"
             )
         by_op.setdefault(log.op, []).append(log)
-    changed = _changed(onto.levels[at], by_op, block)
+    is_new = at == len(onto.levels)
+    changed = _new(onto, by_op, block) if is_new else _changed(onto.levels[at], by_op, block)
     fewer = tuple(_with_level(part, changed.name, by_op, block) for part in onto.on_ranks)
     what = "; ".join(
         f"{log.op}: {counted(log.ranks, 'rank')} on {counted(log.hosts, 'host')}, {log.path.name}"
@@ -133,7 +136,24 @@ def _place(onto: Cluster, logs: Sequence[Log], level: str | None) -> int:
             "some logs are of one host and some of several; import one level after the other, the "
             "second with --onto the first one's file"
         )
-    return places.pop()
+    (at,) = places
+    joined = onto.levels[at].ranks if at == len(names) - 1 else None
+    return len(names) if joined and max(log.ranks for log in logs) > joined else at
+
+
+def _new(onto: Cluster, by_op: Mapping[Op, Sequence[Log]], block: int) -> Level:
+    """A network that joins any number of blocks. Raises Failure where an operation has no log, and
+    for hosts that are not such blocks."""
+    lacking = [name for name, op in NAMES.items() if op not in by_op]
+    other = [log for logs in by_op.values() for log in logs if log.ranks != log.hosts * block]
+    if lacking or other:
+        why = f"a log of {', '.join(lacking)}, too" if lacking else f"logs of {block} ranks a host"
+        raise Failure(f"{onto.name} joins {block} ranks; a network around them takes {why}")
+    rates = {}
+    for op, logs in by_op.items():
+        fewest, most = (_timed(logs, logs[n].ranks, block) for n in (0, -1))
+        rates[op] = collective_rate(most, fewest)
+    return Level(name="network", collectives=rates)
 
 
 def _with_level(part: OnRanks, name: str, by_op: Mapping[Op, Sequence[Log]], block: int) -> OnRanks:

@@ -41,13 +41,25 @@ def host_calls(op: Op) -> int:
     return 2 if op == "p2p" else 1
 
 
+def why_not_on(cluster: Cluster, ranks: int) -> str | None:
+    """Why a cluster is too small for so many ranks, and what would work; None if it is not."""
+    most = cluster.most_ranks
+    if most is None or ranks <= most:
+        return None
+    return (
+        f"{cluster.name} has {most} ranks, not {ranks}; give --gpus up to {most}, or calibrate "
+        f"more: 'spbench calibrate -g {ranks}', on several nodes with --nnodes and --link-rate, or "
+        f"with --import and --onto logs of the network between them"
+    )
+
+
 def message_cost(message: Message, mesh: Mesh, cluster: Cluster, own: Sequence[str]) -> MessageCost:
     """Seconds of one collective; over all axes of its strategy, ``own``, if it names none of them.
 
     Raises Failure where the cluster has too few ranks.
     """
-    if cluster.most_ranks is not None and mesh.size > cluster.most_ranks:
-        raise Failure(f"{cluster.name} has {cluster.most_ranks} ranks, not {mesh.size}")
+    if unfit := why_not_on(cluster, mesh.size):
+        raise Failure(unfit)
     groups = mesh.groups(*([message.axis] if message.axis in own else own))
     sent, costs, block, outermost = float(message.sent_bytes), [], 1, cluster.levels[0]
     for level in cluster.levels:

@@ -14,6 +14,7 @@ from spbench.projection.cost import Mode, cost
 from spbench.projection.dataless import Known, Signature
 from spbench.projection.hardware import Cluster
 from spbench.projection.interval import Cost
+from spbench.projection.message_cost import why_not_on
 from spbench.projection.shares import NONE, Shares
 from spbench.projection.trace import work
 from spbench.projection.work import Work
@@ -152,10 +153,8 @@ def _projection(
 ) -> Projection:
     case = {"workload": workload, "cluster": cluster, "strategy": strategy, "ranks": ranks}
     try:
-        if cluster.most_ranks is not None and ranks > cluster.most_ranks:
-            raise Failure(
-                f"{cluster.name} has {cluster.most_ranks} ranks; give --gpus up to that number"
-            )
+        if unfit := why_not_on(cluster, ranks):
+            raise Failure(unfit)
         done = work_of(workload, strategy, ranks)
         took = cost(done, cluster, mode, share)
         return Projection(**case, work=done, cost=took, share=share)  # type: ignore[arg-type]

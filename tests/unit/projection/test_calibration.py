@@ -9,16 +9,19 @@ import numpy as np
 import pytest
 
 from spbench.errors import Failure
+from spbench.launch.cluster import Cluster as Node
 from spbench.projection import calibration_plan
 from spbench.projection.calibrate import calibrate, write
 from spbench.projection.calibration_fit import _least_squares, constant, curve, device, in_steps
 from spbench.projection.calibration_plan import CalibrationPlan, _transfer, plan
 from spbench.projection.calibration_times import Timed
 from spbench.projection.constants import Constant
+from spbench.projection.cost import Mode
 from spbench.projection.hardware import Cluster, Device, OnRanks
 from spbench.projection.hardware import find as find_cluster
 from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.link_fit import level
+from spbench.projection.project import project, works
 from spbench.projection.timed_kernels import distinct, label_of, operations
 from spbench.projection.trace import work
 from spbench.results.link_report import LinkTimes, LinkTiming
@@ -165,6 +168,44 @@ def test_the_file_of_many_numbers_of_ranks_is_read(tmp_path: Path) -> None:
     write(whole.model_copy(update={"on_ranks": parts}), path)
     assert path.stat().st_size > 100_000
     assert find_cluster(str(path)).on_ranks == parts
+
+
+def test_more_ranks_than_were_timed_are_refused() -> None:
+    """Nothing is known of what joins them; the sentence says what would tell."""
+    here = cluster()
+    assert [here.used_by(ranks).levels[0].ranks for ranks in (2, 3, 4)] == [2, 4, 4]
+    work_of = works(here)
+    small = Workload.model_validate(SMALL)
+    *timed, beyond = project(small, here, ["dsp"], [2, 4, 8], Mode(), work_of)
+    assert all(each.cost is not None for each in timed)
+    assert "here has 4 ranks, not 8; give --gpus up to 4" in beyond.why_not
+    for words in ("spbench calibrate -g 8", "--nnodes and --link-rate", "--import and --onto"):
+        assert words in beyond.why_not
+
+
+def test_nodes_join_as_many_ranks_as_their_links_do() -> None:
+    """As many as a file says, where the network joins any number."""
+    onto = find_cluster("hgx-h100")
+    assert onto.most_ranks is None
+    assert onto.model_copy(update={"nodes": 4}).most_ranks == 32
+
+
+def test_ranks_of_several_nodes_have_the_memory_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four ranks on two nodes have half a node's memory each."""
+    times = {2: planted(2), 4: planted(4)}
+    monkeypatch.setattr("spbench.projection.calibrate._launches", lambda *_: times.items())
+    monkeypatch.setattr("spbench.projection.calibrate.described", lambda node, *_: node)
+    monkeypatch.setattr("spbench.projection.calibrate._memory_gb", lambda _, ranks: 16.0 / ranks)
+    two = Node(nodes=2, node=0, head="here", port=1)
+    small = [find("dsp-720m-small")]
+    for node, nodes, memory_gb in ((None, 0, (8.0, 4.0)), (two, 2, (16.0, 8.0))):
+        made = calibrate("x", [2, 4], "cpu", 1, small, node)
+        assert made is not None
+        parts = (*made.on_ranks, made)
+        assert tuple(each.device.memory_gb.value for each in parts) == memory_gb
+        assert (made.nodes, made.most_ranks) == (nodes, 4)
 
 
 def test_what_is_written_has_five_digits() -> None:

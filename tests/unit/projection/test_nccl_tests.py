@@ -114,6 +114,24 @@ def test_links_of_several_hosts_are_the_outermost_level(tmp_path: Path) -> None:
     assert network.shared_gb_per_s.value == pytest.approx(8 * BUSBW * 8 / 15, rel=0.01)
 
 
+def test_a_network_joins_nodes_that_were_calibrated_alone(tmp_path: Path) -> None:
+    """A node of 8 ranks gets a level around it by logs of two such nodes, one of each operation."""
+    onto = find("hgx-h100")
+    node = onto.model_copy(update={"levels": onto.levels[:1], "name": "here"})
+    tests = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv")
+    files = [log(tmp_path, test, ranks=16, hosts=2) for test in tests]
+    made = with_logs("ours", node, files, None)
+    assert (node.most_ranks, made.most_ranks) == (8, None)
+    assert made.levels[0] == node.levels[0]
+    rates = made.levels[1].collectives
+    assert rates["all_to_all"].gb_per_s(500.0) == pytest.approx(BUSBW * 8 / 15, rel=0.01)
+    with pytest.raises(Failure, match=r"takes a log of reduce_scatter, alltoall, sendrecv, too"):
+        with_logs("ours", node, files[:2], None)
+    small = [log(tmp_path, test, ranks=16, hosts=4) for test in tests]
+    with pytest.raises(Failure, match=r"here joins 8 ranks; a network .* logs of 8 ranks a host"):
+        with_logs("ours", node, small, None)
+
+
 def test_two_numbers_of_ranks_give_the_time_of_a_further_one(tmp_path: Path) -> None:
     files = [log(tmp_path, "all_gather", ranks=ranks) for ranks in (2, 8)]
     rate = with_logs("ours", find("hgx-h100"), files, None).levels[0].collectives["all_gather"]
