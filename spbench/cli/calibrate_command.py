@@ -50,7 +50,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
     "--level",
     metavar="NAME",
     help="With --import: its level of links.  [default: the innermost for logs of one host, the "
-    "outermost for those of several]",
+    "outermost for those of several, or a new one around it if they have more ranks]",
 )
 @options.duration_option("--timeout", "300", "Deadline of each number of ranks: 90, 90s, 30m.")
 @click.option(
