@@ -106,7 +106,8 @@ def command(
         from spbench.projection.scaled import cluster_at
     mode, on = Mode(compiled=compiled, attention_kernel=kernel), cluster_at(cluster, link_rate)
     asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
-    projected = _projected(sizes, on, names, ranks, mode, share, asked)
+    axis = "" if lengths is None else lengths.partition("=")[0].strip()
+    projected = _projected(sizes, on, names, ranks, mode, share, asked, axis)
     if out is not None:
         _write(projected, output_folder(out, sizes[0].name), mode)
     if as_json or as_csv:
@@ -124,9 +125,10 @@ def _projected(
     mode: Mode,
     share: Path | None,
     asked: Sequence[str],
+    axis: str,
 ) -> list[Projection]:
     """Every case of every size; with a share it says on stderr whose computation is measured.
-    ``asked``: words that name the workload."""
+    ``asked``: words that name the workload; ``axis``: the one whose lengths differ, if any."""
     from spbench.projection.project import project, which_are_measured, works
     from spbench.projection.rank_work import forked
     from spbench.projection.shares import read_shares
@@ -143,7 +145,7 @@ def _projected(
         each = [f"{name} on {count}" for _, name, count in every]
         projected = list(watched(cases, each, DRY_RUNS))
     if share is not None:
-        click.echo(which_are_measured(projected, shares, asked), err=True)
+        click.echo(which_are_measured(projected, shares, asked, axis), err=True)
     return projected
 
 

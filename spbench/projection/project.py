@@ -124,22 +124,34 @@ def project(
 
 
 def which_are_measured(
-    projected: Sequence[Projection], shares: Shares, asked: Sequence[str]
+    projected: Sequence[Projection], shares: Shares, asked: Sequence[str], axis: str = ""
 ) -> str:
     """A sentence on whose computation is a measured share, and on what would measure the others';
-    ``asked``: words that name the workload. Raises Failure if there is none."""
+    ``asked``: words that name the workload; ``axis``: one whose lengths differ. Raises Failure if
+    there is none."""
     runs = [each for each in projected if each.cost is not None]
     without = [each for each in runs if each.share is None]
     if not without:
         return f"computation as measured on {shares.hardware} ({shares.run})"
-    names = ",".join(dict.fromkeys(each.strategy for each in without))
-    ranks = ",".join(dict.fromkeys(str(each.ranks) for each in without))
-    words = [*asked, "-s", names, "-g", ranks, "--device", shares.device]
-    command = quoted("spbench", "run", "--share", *words)
-    what = f"{names} on {ranks} ranks"
+    names, ranks = _names_and_ranks(without)
+    what, commands = f"{names} on {ranks} ranks", []
+    for size in dict.fromkeys(each.workload for each in without):
+        own = [each for each in without if each.workload == size]
+        words = [*asked, *(["--set", f"axes.{axis}={size.axes[axis]}"] if axis else [])]
+        for flag, value in zip(("-s", "-g"), _names_and_ranks(own), strict=True):
+            words += [flag, value]
+        words += ["--out", shares.folder, "--add"] if axis else []
+        commands.append(quoted("spbench", "run", "--share", *words, "--device", shares.device))
+    command = " && ".join(commands)
     if len(without) == len(runs):
         raise Failure(f"--share {shares.run} has no share of {what}; this makes one: {command}")
     return f"computation as measured ({shares.run}); no share of {what}, measure with: {command}"
+
+
+def _names_and_ranks(cases: Sequence[Projection]) -> tuple[str, str]:
+    """As flags of ``run`` have them."""
+    names, ranks = ([each.strategy for each in cases], [str(each.ranks) for each in cases])
+    return ",".join(dict.fromkeys(names)), ",".join(dict.fromkeys(ranks))
 
 
 def _projection(

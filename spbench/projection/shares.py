@@ -19,6 +19,7 @@ from spbench.projection.hardware import Cluster
 from spbench.results.find_run import find_run, read_latest
 from spbench.results.reading import records_of
 from spbench.results.record import Record
+from spbench.results.run_json import folder_of_run
 from spbench.workload.case import Case
 from spbench.workload.workload import Workload
 
@@ -34,6 +35,8 @@ class Shares:
     """Seconds of the shares of a run, by case."""
 
     run: str = ""
+    folder: str = ""
+    """Where more launches of the run would be kept."""
     device: str = ""
     hardware: str = ""
     seconds: Mapping[Key, Constant] = field(default_factory=dict)
@@ -53,7 +56,8 @@ def read_shares(run: Path | None, cluster: Cluster) -> Shares:
     if run is None:
         return NONE
     device = "cuda" if cluster.device.kind == "gpu" else "cpu"
-    rows = read_latest(find_run(run))
+    place = find_run(run)
+    rows = read_latest(place)
     rows = rows[(rows["kind"] == "one_gpu_share") & (rows["status"] == "ok")]
     rows = rows[rows["compute_ms"].notna() & (rows["mesh"] == "")]
     fit = rows[rows["device"] == device]
@@ -68,7 +72,8 @@ def read_shares(run: Path | None, cluster: Cluster) -> Shares:
         launches.setdefault((row.workload_key, row.strategy, row.world_size), []).append(row)
     seconds = {key: _constant(of_case, run) for key, of_case in launches.items()}
     hardware = ", ".join(dict.fromkeys(filter(None, fit["hardware"])))
-    return Shares(run=str(run), device=device, hardware=hardware, seconds=seconds)
+    known = {"run": str(run), "folder": str(folder_of_run(place))}
+    return Shares(**known, device=device, hardware=hardware, seconds=seconds)
 
 
 def _constant(launches: Sequence[Record], run: Path) -> Constant:

@@ -15,7 +15,8 @@ from spbench.projection.shares import Shares, read_shares
 from spbench.results.record import Record
 from spbench.results.store import Store
 from spbench.workload.case import Case, Device
-from spbench.workload.catalogue import find
+from spbench.workload.catalogue import find, with_settings
+from spbench.workload.workload import Workload
 
 CLUSTER = find_cluster("l20-pcie")
 WORKLOAD = find("dsp-720m-small").model_copy(update={"depth": 1})
@@ -35,8 +36,10 @@ def run(folder: Path, device: Device = "cuda", noisy_ms: float | None = None) ->
     return folder
 
 
-def projected(shares: Shares, strategies: str = "dsp") -> list[Projection]:
-    return list(project(WORKLOAD, CLUSTER, strategies.split(), [4], Mode(), works(), shares))
+def projected(
+    shares: Shares, strategies: str = "dsp", workload: Workload = WORKLOAD
+) -> list[Projection]:
+    return list(project(workload, CLUSTER, strategies.split(), [4], Mode(), works(), shares))
 
 
 def test_quiet_launches_are_the_computation_of_their_case(tmp_path: Path) -> None:
@@ -84,6 +87,18 @@ def test_what_has_no_share_is_named_with_what_measures_it(tmp_path: Path) -> Non
     assert "computation as measured" in which_are_measured(some[:1], shares, asked)
     with pytest.raises(Failure, match=command):
         which_are_measured(some[1:], shares, asked)
+
+
+def test_each_length_without_a_share_has_a_command_of_its_own(tmp_path: Path) -> None:
+    shares = read_shares(run(tmp_path), CLUSTER)
+    longer = [with_settings(WORKLOAD, [f"axes.space={length}"]) for length in (48, 96)]
+    cases = projected(shares, "dsp")
+    for each in longer:
+        cases += projected(shares, "dsp", each)
+    said = which_are_measured(cases, shares, ["-w", WORKLOAD.name], "space")
+    lengths = [words.split(" -s ")[0] for words in said.split(" --set ")[1:]]
+    assert lengths == ["axes.space=48", "axes.space=96"]
+    assert said.count("spbench run --share") == said.count(f"--out {tmp_path} --add") == 2
 
 
 def test_a_share_of_another_kind_of_device_is_refused(tmp_path: Path) -> None:
