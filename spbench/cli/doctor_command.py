@@ -25,7 +25,7 @@ from spbench.errors import DONE, UNFIT, Failure
 from spbench.launch.torchrun import joined_ranks
 from spbench.report.doctor_table import show_diagnoses, show_links
 from spbench.report.tables import print_json
-from spbench.results.environment import visible
+from spbench.results.environment import VISIBLE, visible
 from spbench.results.find_run import RESULTS
 from spbench.results.link_report import keep
 from spbench.results.nvml import GpuState, NvmlReport, read_nvml
@@ -133,7 +133,7 @@ def _driver_and_gpus(gpus: int | None, device: DeviceChoice) -> tuple[NvmlReport
     import pynvml
 
     driver = read_nvml(pynvml)
-    usable = visible(driver.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    usable = visible(driver.gpus, os.environ.get(VISIBLE))
     if gpus is not None and device != "cpu" and 0 < len(usable) < gpus:
         raise Failure(
             f"--gpus {gpus}: this machine has {counted(len(usable), 'GPU')}; "

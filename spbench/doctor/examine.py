@@ -18,7 +18,7 @@ from spbench.doctor.diagnosis import DeviceChoice, Diagnosis, skipped
 from spbench.doctor.rank_collectives import try_sizes
 from spbench.doctor.torch_probe import TorchFacts, probe
 from spbench.errors import or_none
-from spbench.results.environment import package_version
+from spbench.results.environment import VISIBLE, package_version
 from spbench.results.nvml import GpuState, NvmlReport
 from spbench.workload.case import Device
 
@@ -53,7 +53,7 @@ def examine(
     if isinstance(loaded, TorchFacts):
         diagnoses.append(software.backend(loaded, device))
     if choice != "cpu":
-        diagnoses.append(gpus.present(driver, usable, choice, environ.get("CUDA_VISIBLE_DEVICES")))
+        diagnoses.append(gpus.present(driver, usable, choice, environ.get(VISIBLE)))
         diagnoses += _check_gpus(choice, driver, usable, loaded) if usable else []
     diagnoses += _check_machine(environ, ranks, device)
     return diagnoses + _try_ranks(timeout_s, diagnoses, ranks, device)

@@ -10,10 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Self, final
 
-from spbench.results.environment import gpu_memory
+from spbench.results.environment import VISIBLE, gpu_memory
 from spbench.workload.case import Case
 
-SHOWN = "CUDA_VISIBLE_DEVICES"
 TOLERANCE_BYTES = 256 * 2**20
 """How much a desktop or another tenant may take meanwhile."""
 WAIT_S = 60.0
@@ -34,7 +33,7 @@ class GpuMemory:
     def of(cls, cases: Iterable[Case]) -> Self | None:
         """None for cases that run on CPUs alone."""
         on_gpus = any(case.device == "cuda" for case in cases)
-        return cls(partial(gpu_memory, os.environ.get(SHOWN))) if on_gpus else None
+        return cls(partial(gpu_memory, os.environ.get(VISIBLE))) if on_gpus else None
 
     def launch_ended(self, *, ok: bool) -> None:
         """Not ``ok``: its ranks may have been killed."""

@@ -19,6 +19,7 @@ from spbench.errors import or_none
 from spbench.results.nvml import Device, GpuState, devices, open_nvml, read_nvml
 from spbench.results.variables import variables
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 NUMA_NODES = Path("/sys/devices/system/node")
 PACKAGES = ("spbench", "torch", "numpy", "pandas", "matplotlib", "pydantic")
 

@@ -14,10 +14,11 @@ import psutil
 from spbench.doctor.cgroup import allowed
 from spbench.errors import Failure
 from spbench.launch.torchrun import joined_ranks
+from spbench.results.environment import VISIBLE, visible
 from spbench.results.environment import gpus as gpus_here
+from spbench.results.nvml import GpuState
 from spbench.workload.case import MAX_RANKS, Device
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 MAX_PROCESSES = 1024
 PROBE = 512
 """Rows of the square matrices whose product times a core."""
@@ -77,13 +78,12 @@ def why_not_here(ranks: int, device: Device, *, share: bool = False, nodes: int 
 
 
 def visible_gpus() -> list[dict[str, Any]]:
-    """The GPUs that CUDA would let a process that is started here see."""
-    shown = os.environ.get(VISIBLE)
+    """The GPUs that CUDA would let a process that is started here see, in its order; of a slice
+    of one only the name is known."""
     here = gpus_here()
-    if shown is None:
-        return here
-    names = [name for name in shown.split(",") if name.strip() not in ("", "-1")]
-    return here[: len(names)]
+    states = [GpuState(index=i, uuid=str(gpu.get("uuid", ""))) for i, gpu in enumerate(here)]
+    left = visible(states, os.environ.get(VISIBLE))
+    return [here[gpu.index] if gpu.index >= 0 else {"name": gpu.name} for gpu in left]
 
 
 def least_capability(gpus: Sequence[Mapping[str, Any]]) -> tuple[int, int]:

@@ -160,7 +160,7 @@ def _measure(
                 session=new_session(),
                 deadlines=request.deadlines,
                 git_commit=facts["git"].get("commit", ""),
-                gpus=facts["gpus"],
+                gpus=visible_gpus(),
                 peak_tflops=request.peak_tflops,
                 began_s=began_s,
             )

@@ -999,6 +999,26 @@ def test_only_visible_gpus_count(
     assert devices.choose_device("cpu") == "cpu"
 
 
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        ("1", ["B"]),
+        ("1,0", ["B", "A"]),
+        ("GPU-b", ["B"]),
+        ("0,7,1", ["A"]),
+        ("MIG-1", ["MIG slice"]),
+    ],
+)
+def test_visible_gpus_are_those_that_are_named(
+    monkeypatch: pytest.MonkeyPatch, visible: str, names: list[str]
+) -> None:
+    """Their facts, in the order of the variable; a name without a GPU ends it, as for CUDA."""
+    facts = [{"name": "A", "uuid": "GPU-a"}, {"name": "B", "uuid": "GPU-b"}]
+    monkeypatch.setattr(devices, "gpus_here", lambda: facts)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [gpu["name"] for gpu in devices.visible_gpus()] == names
+
+
 def test_more_ranks_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused with what would work; a share of a larger group needs one GPU alone."""
     with_gpus(monkeypatch, 2)
