@@ -65,7 +65,9 @@ def recommend(projected: Sequence[Projection], cluster: Cluster, mode: Mode) -> 
     fit = sorted((x for x in runs if (x.peak_bytes or 0) <= room), key=_seconds)
     cannot = [each for each in projected if each.cost is None]
     if not fit:
-        why = "; ".join(f"{x.strategy}: {x.why_not}" for x in cannot[:3])
+        is_one = len(cannot) > len({x.why_not for x in cannot}) == 1
+        every = [x.why_not if is_one else f"{x.strategy}: {x.why_not}" for x in cannot]
+        why = "; ".join(every[: 1 if is_one else 3])
         needs = min((x.peak_bytes or 0 for x in runs), default=0) / 1e9
         raise Failure(
             f"no strategy fits {cluster.name}: the least needs {needs:.3g} GB of "

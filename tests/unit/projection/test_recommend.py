@@ -186,3 +186,11 @@ def test_each_size_of_groups_is_weighed() -> None:
 def _runs(name: str) -> bool:
     strategy, workload = load(name), find("flux.1-dev")
     return not (strategy.misfit(workload) or strategy.why_not(workload, 8))
+
+
+def test_what_keeps_every_strategy_from_running_is_said_once() -> None:
+    """As where a cluster has too few ranks for any of them."""
+    with pytest.raises(Failure, match=r"^no strategy can run: here has 4 ranks$"):
+        advised({}, {"dsp": "here has 4 ranks", "rsa": "here has 4 ranks"})
+    with pytest.raises(Failure, match=r"^no strategy can run: dsp: 3 heads; rsa: 2 rows$"):
+        advised({}, {"dsp": "3 heads", "rsa": "2 rows"})
