@@ -84,7 +84,7 @@ def in_steps(found: Device, timed: Timed) -> tuple[Device, Constant]:
     if not len(rows):
         return (found, GUESSED[-1]) if is_gpu else (found, found.launch_us)
     in_step, launch_s, call_s = _least_squares(rows)
-    spreads = (1.5, 2.0) if is_gpu else (1.2, 1.2)
+    spreads = (1.5, 2.0) if is_gpu else (1.2, 1.2) if len(rows) > 2 else (UNTOLD, UNTOLD)
     if not (launch_s and call_s):
         in_step, together_s = _least_squares(np.column_stack([rows[:, 0], rows[:, 1:].sum(axis=1)]))
         spreads = (spreads[0] if launch_s and not rows[:, 2].any() else UNTOLD, UNTOLD)

@@ -228,14 +228,14 @@ def test_kernels_that_are_alike_are_timed_once() -> None:
 
 
 def stepped(
-    kind: str, in_step: float, call_s: float, faster: float = 1.0
+    kind: str, in_step: float, call_s: float, faster: float = 1.0, most: int = 2
 ) -> tuple[Device, Constant]:
     """What is found of small steps on two ranks in which a launch takes 20 us; kernels take
     ``in_step`` of their time, on a GPU beside the host's."""
     bare = planted(2)
     bare = replace(bare, kernels_s=[each / faster for each in bare.kernels_s])
     found = device("any", kind, 8.0, bare)
-    steps = plan(2, found.runs_on, [Workload.model_validate(SMALL)]).steps
+    steps = plan(2, found.runs_on, [Workload.model_validate(SMALL)]).steps[:most]
     rates = DeviceRates(device=found, dtype="float32")
 
     def took_s(step: GateCheck, ranks: int) -> float:
@@ -267,6 +267,12 @@ def test_a_gpu_whose_small_steps_wait_for_kernels_has_the_usual_host() -> None:
     own, call = stepped("gpu", 1.0, 300e-6, faster=1e-2)
     assert (own.launch_us.value, own.compiled_launch_us.value, call.value) == (30, 6, 120)
     assert min(own.launch_us.factor, own.compiled_launch_us.factor, call.factor) >= 2
+
+
+def test_one_small_step_does_not_tell_three_times() -> None:
+    """As of a workload whose other step would take seconds: any split explains it."""
+    own, call = stepped("cpu", 1.1, 300e-6, most=1)
+    assert min(call.factor, own.launch_us.factor) >= 3
 
 
 def test_calls_that_least_squares_find_free_take_what_launches_take() -> None:
