@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
+
+from spbench.cli.selection import refuse_flags
 from spbench.errors import DONE, Failure
 from spbench.report.live_line import loading_torch
 from spbench.report.projection_table import show_errors, show_scores
@@ -13,6 +16,9 @@ from spbench.results.find_run import find_run
 PACKAGED = "packaged"
 """Value of --against that stands for the packaged measurements."""
 
+OF_PROJECTION = ("strategies", "gpus", "settings", "lengths", "compiled", "kernel", "as_csv")
+"""Parameters of ``project`` that choose and print cases, which measurements do themselves."""
+
 
 def print_against(
     place: str, cluster: str | None, link_rate: str | None, *, is_beside: bool, as_json: bool
@@ -21,6 +27,8 @@ def print_against(
 
     ``is_beside``: whether flags were given that choose what to project.
     """
+    context, why = click.get_current_context(), "which says what is projected; leave it out"
+    refuse_flags(context, OF_PROJECTION, f"cannot be given with --against, {why}")
     if place != PACKAGED and cluster and not is_beside:
         return _against_run(Path(place), cluster, link_rate, as_json=as_json)
     if cluster or is_beside:
@@ -28,6 +36,9 @@ def print_against(
             "--against names workloads and clusters itself; leave those, --out and --share. "
             "Only a run's folder needs the --cluster that its machine was calibrated as"
         )
+    refuse_flags(
+        context, ("link_rate",), "cannot be given with published measurements; leave it out"
+    )
     from spbench.projection.published import default_folder, read
 
     points = read(default_folder() if place == PACKAGED else Path(place))

@@ -110,7 +110,7 @@ _cluster = cache(find)  # hundreds of published cases name a dozen
 
 
 def _scored(point: Point, cell: PublishedCell, case: PublishedCase, work_of: WorkOf) -> Scored:
-    facts = point.workload | cell.set
+    facts, seconds = point.workload | cell.set, math.nan
     try:
         seconds = published_seconds(point, facts, cell, case)
         if not point.complete:
@@ -120,11 +120,9 @@ def _scored(point: Point, cell: PublishedCell, case: PublishedCase, work_of: Wor
         projected = _projected(point, facts, found, cluster, work_of)
     except ValidationError as error:
         message = error.errors()[0]["msg"].removeprefix("Value error, ")
-        return Scored(label=case.label, published_s=math.nan, projected=None, why_not=message)
+        return Scored(label=case.label, published_s=seconds, projected=None, why_not=message)
     except Failure as failure:
-        return Scored(
-            label=case.label, published_s=case.value, projected=None, why_not=str(failure)
-        )
+        return Scored(label=case.label, published_s=seconds, projected=None, why_not=str(failure))
     return Scored(
         label=case.label,
         published_s=seconds,

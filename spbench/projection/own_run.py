@@ -98,15 +98,25 @@ def measured(run: Path) -> list[Compared]:
 
 
 def beside(cases: Iterable[Compared], cluster: Cluster) -> list[Compared]:
-    """The cases with their projection to ``cluster``, or why there is none."""
-    return [*map(partial(_projected, cluster=cluster), cases)]
+    """The cases with their projection to ``cluster``, or why there is none. Raises Failure where
+    all were measured on devices of another kind."""
+    every, kind = [*cases], cluster.device.runs_on
+    others = {each.case.device for each in every}
+    if kind not in others:
+        raise Failure(
+            f"the run was measured on {', '.join(others)}, and {cluster.name} describes "
+            f"{kind}; name the cluster that its machine was calibrated as"
+        )
+    return [*map(partial(_projected, cluster=cluster), every)]
 
 
 def _projected(each: Compared, cluster: Cluster) -> Compared:
-    case = each.case
+    case, kind = each.case, cluster.device.runs_on
     try:
+        if case.device != kind:
+            raise Failure(f"measured on {case.device}, and {cluster.name} describes {kind}")
         strategy = in_mesh(case.strategy, case.mesh)
-        done = work(case.workload, strategy, case.ranks, device=cluster.device.runs_on)
+        done = work(case.workload, strategy, case.ranks, device=kind)
         return replace(each, projected=cost(done, cluster, Mode()))
     except Failure as failure:
         return replace(each, why_not=str(failure))
@@ -127,6 +137,7 @@ def _figures(cases: Sequence[Compared]) -> dict[str, Any]:
     of_ratios = _errors_of_ratios(known)
     return {
         "cases_judged": len(cases),
+        "cases_modelled": len(known),
         "noisy": sum(each.is_noisy for each in cases),
         "median_error": median(errors) if errors else None,
         "worst_error": max(errors, default=None),

@@ -52,7 +52,8 @@ def rank_works(cells: Sequence[Cell]) -> tuple[dict[str, RankWork], list[str]]:
 
 
 def _rank_work(case: Case) -> RankWork:
-    done = work(case.workload, in_mesh(case.strategy, case.mesh), case.ranks, with_memory=True)
+    strategy = in_mesh(case.strategy, case.mesh)
+    done = work(case.workload, strategy, case.ranks, with_memory=True, device=case.device)
     assert done.memory is not None
     return RankWork(
         flops={"gemm": done.flops("gemm"), "attention": done.flops("attention")},

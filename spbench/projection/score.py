@@ -1,8 +1,8 @@
 """Scores of projections against published measurements: errors, intervals, the cost of choosing.
 
 The regret of a cell is the published time of the case that the projection finds fastest, over
-the published best, less 1. A cell competes if two cases or more were measured. What is not
-modelled is shown with its reason, and counts as outside of every interval.
+the published best of those that are modelled, less 1. A cell competes if two cases or more were
+measured. What is not modelled is shown with its reason, and counts as outside of every interval.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Scored:
 
     label: str
     published_s: float
-    """Seconds of what the metric covers; of a ratio, times the reference's."""
+    """Seconds of what the metric covers; of a ratio, times the reference's; nan: not known."""
     projected: Cost | None
     why_not: str = ""
     low_s: float = math.nan
@@ -62,10 +62,10 @@ class ScoredCell:
     @property
     def regret(self) -> float | None:
         """None where no choice is to be made, or too little is modelled to make it."""
-        known = sum(each.projected is not None for each in self.cases)
-        if not self.competes or known < 2 or self.chosen is None:
+        known = [each for each in self.cases if each.projected is not None]
+        if not self.competes or len(known) < 2 or self.chosen is None:
             return None
-        return self.chosen.published_s / min(each.published_s for each in self.cases) - 1
+        return self.chosen.published_s / min(each.published_s for each in known) - 1
 
 
 @final

@@ -159,7 +159,8 @@ def _errors(part: Row) -> str:
         if part["pairs_apart"]
         else "none"
     )
-    cases = counted(part["cases_judged"], "case")
+    modelled, judged = part["cases_modelled"], counted(part["cases_judged"], "case")
+    cases = judged if modelled == part["cases_judged"] else f"{modelled} modelled of {judged}"
     of_ratios = (
         f"of ratios between strategies {_share(part['median_error_of_ratios'])}, worst "
         f"{_share(part['worst_error_of_ratios'])}; "

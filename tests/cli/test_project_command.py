@@ -81,6 +81,14 @@ def test_lengths_of_an_axis_are_rows_of_one_run(tmp_path: Path) -> None:
     [
         ((), "name a workload, a cluster and numbers of ranks"),
         (("dsp-720m", "--against"), "--against names workloads and clusters itself"),
+        (("--against", "-s", "dsp"), "--strategy cannot be given with --against"),
+        (("--against", "-g", "8"), "--gpus cannot be given with --against"),
+        (("--against", "--set", "batch=2"), "--set cannot be given with --against"),
+        (("--against", "--axis", "space=8"), "--axis cannot be given with --against"),
+        (("--against", "--compiled"), "--compiled cannot be given with --against"),
+        (("--against", "--kernel", "flash"), "--kernel cannot be given with --against"),
+        (("--against", "--csv"), "--csv cannot be given with --against"),
+        (("--against", "--link-rate", "node=1"), "--link-rate cannot be given with published"),
         (("--against", "no.yaml"), "no.yaml: No such file or directory"),
         (
             ("dsp-720m", "--cluster", "hgx-h100", "--gpus", "8", "--axis", "space"),

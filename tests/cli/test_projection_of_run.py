@@ -9,19 +9,22 @@ from pathlib import Path
 import pytest
 from helpers.command_line import spbench
 
+from spbench.errors import USAGE
+from spbench.projection.hardware import find as find_cluster
 from spbench.projection.own_run import Compared, beside, judged, measured
+from spbench.report import projection_table
 from spbench.results.record import Record
 from spbench.results.store import Store
-from spbench.workload.case import Case
+from spbench.workload.case import Case, Device
 from spbench.workload.catalogue import find, with_settings
 
 WORKLOAD = with_settings(find("dsp-720m-small"), ["depth=1"])
 STRATEGIES = ("dsp", "ulysses", "kv-gather")
 
 
-def kept(folder: Path, *, described: bool = True) -> Path:
+def kept(folder: Path, *, described: bool = True, device: Device = "cuda") -> Path:
     """A run with a noisy and two quiet launches of three strategies on two ranks."""
-    cases = [Case(workload=WORKLOAD, strategy=name, ranks=2, device="cpu") for name in STRATEGIES]
+    cases = [Case(workload=WORKLOAD, strategy=name, ranks=2, device=device) for name in STRATEGIES]
     with Store(folder) as store:
         entries = [
             {"key": each.key, "why_not": None, **each.model_dump(mode="json", by_alias=True)}
@@ -60,11 +63,27 @@ def test_each_case_is_beside_its_projection(tmp_path: Path) -> None:
     assert "pairs 15 % apart that are in order" in shown.out
 
 
+def test_a_run_on_another_kind_of_device_is_refused(tmp_path: Path) -> None:
+    kept(tmp_path / "run", device="cpu")
+    done = spbench(tmp_path, "project", "--against", "run", "--cluster", "l20-pcie", torch=True)
+    assert done.code == USAGE
+    assert "the run was measured on cpu, and l20-pcie describes cuda" in done.err
+
+
+def test_coverage_is_of_the_cases_that_are_modelled(tmp_path: Path) -> None:
+    """A case on a CPU among those on GPUs is not modelled, and the sentence counts it apart."""
+    found = measured(kept(tmp_path / "run"))
+    on_cpu = found[0].case.model_copy(update={"device": "cpu"})
+    cases = beside([replace(found[0], case=on_cpu), *found[1:]], find_cluster("l20-pcie"))
+    assert cases[0].why_not == "measured on cpu, and l20-pcie describes cuda"
+    total = judged(cases)
+    assert (total["cases_judged"], total["cases_modelled"]) == (3, 2)
+    assert "of 2 modelled of 3 cases within" in projection_table._errors(total)
+
+
 def test_pairs_that_are_close_are_not_judged(tmp_path: Path) -> None:
     """From 100, 110 and 200 ms two pairs are apart, of which the reverse order has none right."""
-    from spbench.projection.hardware import find as cluster
-
-    projected = beside(measured(kept(tmp_path / "run")), cluster("l20-pcie"))
+    projected = beside(measured(kept(tmp_path / "run")), find_cluster("l20-pcie"))
     projected.sort(key=lambda each: each.projected.step_s if each.projected else 0.0)
     times_s = (0.2, 0.11, 0.1)
     reversed_order: list[Compared] = [
@@ -75,9 +94,7 @@ def test_pairs_that_are_close_are_not_judged(tmp_path: Path) -> None:
 
 
 def test_what_all_strategies_are_off_by_is_no_error_of_their_ratios(tmp_path: Path) -> None:
-    from spbench.projection.hardware import find as cluster
-
-    projected = beside(measured(kept(tmp_path / "run")), cluster("l20-pcie"))
+    projected = beside(measured(kept(tmp_path / "run")), find_cluster("l20-pcie"))
     off_by = (1.5, 1.5, 1.5 * 1.331)
     scaled = [
         replace(each, measured_s=each.projected.step_s * factor)

@@ -64,6 +64,14 @@ def test_regret_is_what_the_choice_costs(tmp_path: Path) -> None:
     assert summary([group])["mean_regret_pcie"] is None
 
 
+def test_what_is_not_modelled_keeps_its_seconds_and_sets_no_best(tmp_path: Path) -> None:
+    """Its 11 ms are 0.011 s; were they 1 ms, a choice could not have found them."""
+    group = score(point(tmp_path), by_hand)
+    assert group.cases[2].published_s == pytest.approx(0.011)
+    (cell,) = score(point(tmp_path, **{"value: 11.0": "value: 1.0"}), by_hand).cells
+    assert cell.regret == pytest.approx(0.2)
+
+
 def test_what_is_not_modelled_counts_as_outside(tmp_path: Path) -> None:
     """An unknown option is shown with its reason, and lowers coverage."""
     group = score(point(tmp_path), by_hand)

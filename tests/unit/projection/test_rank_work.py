@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from spbench.errors import Failure
 from spbench.projection import dataless, rank_work
 from spbench.projection.against import WorkOf
 from spbench.projection.rank_work import Question, forked, rank_works
+from spbench.projection.trace import work
 from spbench.projection.work import Work
 from spbench.workload.case import Case, Cell
 from spbench.workload.catalogue import find
@@ -33,6 +35,19 @@ def test_each_case_that_can_run_is_counted_once() -> None:
     assert done.flops["gemm"] > done.flops["attention"] > 0
     assert done.peak_bytes["activations"] > 0
     assert sentences == []
+
+
+def test_a_case_is_counted_as_on_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def noted(*given: Any, **how: Any) -> Work:
+        asked.append(how["device"])
+        return work(*given, **how)
+
+    monkeypatch.setattr(rank_work, "work", noted)
+    on_gpu = cell("dsp", 4).case.model_copy(update={"device": "cuda"})
+    rank_works([cell("dsp", 4), Cell(case=on_gpu, why_not=None)])
+    assert asked == ["cpu", "cuda"]
 
 
 def test_many_cases_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
