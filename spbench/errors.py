@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 DONE = 0
@@ -38,7 +39,16 @@ class ResultsError(Failure):
 
 
 class CannotWriteError(ResultsError):
-    """A results directory cannot be written to; the message says why."""
+    """A file or a folder cannot be written to; the message says why."""
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Names the file or folder that a disk refuses inside: OSError becomes CannotWriteError."""
+    try:
+        yield
+    except OSError as error:
+        raise CannotWriteError(f"cannot write to {place}: {error.strerror or error}") from None
 
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from spbench.analysis.findings import Margins
 from spbench.analysis.history import Series, histories
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
-from spbench.errors import UNFIT, Failure
+from spbench.errors import Failure, writing
 from spbench.report.history_table import show_histories
 from spbench.report.tables import print_json
 from spbench.results.chosen_rows import select_rows
@@ -66,8 +66,6 @@ def _drawn(series: Sequence[Series], folder: Path) -> list[Path]:
     sheet = history_sheet(series)
     if not sheet.panels:
         return []
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         return save(sheet, folder / "history")
-    except OSError as error:
-        raise Failure(f"cannot write to {folder}: {error.strerror}", UNFIT) from None

@@ -11,7 +11,7 @@ import click
 
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
-from spbench.errors import UNFIT, Failure
+from spbench.errors import Failure, writing
 from spbench.report.tables import print_paths
 from spbench.results.capacities import has_capacities
 from spbench.results.chosen_rows import Chosen, capacities_beside, chosen_capacities, select_rows
@@ -99,10 +99,8 @@ def command(
     for remark in figures.remarks:
         click.echo(remark, err=True)
     folder = out or drawn_beside(path, "plots", baselines)
-    try:
+    with writing(folder):
         files = save_all(figures.sheets, folder, endings)
-    except OSError as error:
-        raise Failure(f"cannot write to {folder}: {error.strerror}", UNFIT) from None
     print_paths(files, as_json=as_json)
 
 

@@ -9,7 +9,7 @@ import click
 
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
-from spbench.errors import UNFIT, Failure
+from spbench.errors import Failure, writing
 from spbench.report.tables import print_paths
 from spbench.results.chosen_rows import capacities_beside, select_rows
 from spbench.results.find_run import RESULTS, drawn_beside, find_run, read_latest
@@ -59,9 +59,7 @@ def command(
         text = html_of(page_of_run(path, whole, frame, capacities, page))
     except ValueError as error:
         raise Failure(str(error)) from None
-    try:
+    with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Failure(f"cannot write to {file}: {error.strerror}", UNFIT) from None
     print_paths([file], as_json=as_json)

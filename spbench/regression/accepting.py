@@ -15,7 +15,7 @@ from pathlib import Path
 from spbench.analysis.compare import Comparison
 from spbench.analysis.findings import Finding, Margins, Metric
 from spbench.analysis.verdict import Graded, Judgement
-from spbench.errors import UNFIT, Failure, or_none
+from spbench.errors import or_none, writing
 from spbench.regression.measurement import Checked
 from spbench.results.accepted import NAME, Accepted, accepted_in, read_accepted, write_accepted
 from spbench.results.environment import git_output
@@ -44,10 +44,8 @@ def apply_accepted(
     commit, date = checked.origins()[1].commit, f"{datetime.now(UTC):%Y-%m-%d}"
     more = {"baseline": baseline, "run": run, "commit": commit, "date": date, "reason": reason}
     new = [entry_of(finding, margins.memory, **more) for finding in failing]
-    try:
+    with writing(folder / NAME):
         write_accepted(folder, [*every, *new])
-    except OSError as error:
-        raise Failure(f"cannot write to {folder / NAME}: {error.strerror}", UNFIT) from None
     return replace(checked, judgement=with_accepted(judgement, [*entries, *new]))
 
 

@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 import click
 
 from spbench.analysis.verdict import Graded, Judgement
-from spbench.errors import CANNOT_JUDGE, DONE, REGRESSION, UNFIT, Failure
+from spbench.errors import CANNOT_JUDGE, DONE, REGRESSION, UNFIT, Failure, writing
 from spbench.regression.measurement import Checked
 from spbench.report import tables
 from spbench.report.run_table import acceptance_sentences, explained, headline, show_findings
@@ -41,10 +41,8 @@ def report(
         show_findings(judgement.findings, against, "now")
         tables.say(tables.console(), *acceptance_sentences(judgement), summary)
     for file, export in exports.items():
-        try:
+        with writing(file):
             file.write_text(export(checked, against, summary), encoding="utf-8")
-        except OSError as error:
-            raise Failure(f"cannot write to {file}: {error.strerror}", UNFIT) from None
     return code
 
 
@@ -56,10 +54,8 @@ def exit_code(judgement: Judgement, *, strict: bool) -> int:
 
 def check_writable(file: Path) -> None:
     """Raises Failure before an hour is spent on a result that cannot be written."""
-    try:
+    with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Failure(f"cannot write to {file}: {error.strerror}", UNFIT) from None
     if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
         raise Failure(f"cannot write to {file}", UNFIT)
 

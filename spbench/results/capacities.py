@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from spbench.errors import CannotWriteError, ResultsError
+from spbench.errors import ResultsError, writing
 
 if TYPE_CHECKING:
     import pandas
@@ -89,9 +89,7 @@ def write_capacities(rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
     every = pandas.concat([before, added]) if len(before) else added
     every = every.drop_duplicates([*CASE], keep="last")
     beside = folder / f".{FILE}.new"
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         every.to_csv(beside, index=False)
         beside.replace(folder / FILE)
-    except OSError as error:
-        raise CannotWriteError(f"cannot write to {folder}: {error.strerror}") from None

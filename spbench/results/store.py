@@ -11,15 +11,15 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
 from filelock import BaseFileLock
 
-from spbench.errors import CannotWriteError
+from spbench.errors import CannotWriteError, writing
 from spbench.results.csv_lines import ready_for_rows, text_of
 from spbench.results.lock import LOCK, taken
 from spbench.results.record import COLUMNS, Record
@@ -36,7 +36,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with _named(folder):
+        with writing(folder):
             if not str(_real(folder)).isprintable():
                 raise CannotWriteError(f"cannot write to {str(folder)!a}: not a name that prints")
             folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ class Store:
 
     def check_room(self) -> None:
         """Raises CannotWriteError, before a launch, if its row could not be written."""
-        with _named(self.folder):
+        with writing(self.folder):
             self._check_exists()
             disk = shutil.disk_usage(self.folder)
             if not os.access(self.folder, os.W_OK):
@@ -74,14 +74,14 @@ class Store:
         """Writes every iteration of every rank, then the row. Raises CannotWriteError."""
         from spbench.results.iterations import write_samples  # and pandas: not before ranks start
 
-        with _named(self.folder):
+        with writing(self.folder):
             self._check_exists()
             write_samples(self.folder, record, samples)
             self._add([record])
 
     def copy(self, records: Iterable[Record]) -> None:
         """Writes rows of launches that were measured elsewhere. Raises CannotWriteError."""
-        with _named(self.folder):
+        with writing(self.folder):
             self._check_exists()
             self._add(records)
 
@@ -116,7 +116,7 @@ class Store:
         Raises CannotWriteError for a file that spbench did not write.
         """
         path = self.folder / "runs.csv"
-        with _named(self.folder):
+        with writing(self.folder):
             if not path.exists():
                 return
             text = text_of(path.read_bytes())
@@ -138,17 +138,8 @@ class Store:
         cases = merged_cases(earlier.get("cases", []), facts.get("cases", []))
         merged = {**facts, "history": history} | ({"cases": cases} if cases else {})
         text = without_passwords(json.dumps(merged, indent=2)) + "\n"
-        with _named(self.folder):
+        with writing(self.folder):
             write_atomically(path, text)
-
-
-@contextmanager
-def _named(folder: Path) -> Iterator[None]:
-    """Names the folder where a disk is full or read-only: OSError becomes CannotWriteError."""
-    try:
-        yield
-    except OSError as error:
-        raise CannotWriteError(f"cannot write to {folder}: {error.strerror or error}") from None
 
 
 def _real(folder: Path) -> Path:
