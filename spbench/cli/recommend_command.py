@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
-from spbench.cli.run_command import show_finished
+from spbench.cli.run_command import exit_code, show_finished
 from spbench.cli.selection import choose_workload, rank_counts
 from spbench.errors import DONE, Failure
 from spbench.report.live_line import DRY_RUNS, loading_torch, watched
 from spbench.report.tables import print_json
-from spbench.sweep.devices import choose_device
+from spbench.sweep.devices import choose_device, why_not_here
 from spbench.workload.case import MAX_RANKS, Device
 from spbench.workload.workload import Workload
+
+if TYPE_CHECKING:
+    from spbench.sweep.run import Finished
 
 RIVALS = 4
 """Strategies that are measured at most."""
@@ -66,7 +71,7 @@ def command(
     on = choose_device(device)
     with loading_torch():
         from spbench.projection import advice
-        from spbench.projection.candidates import candidates
+        from spbench.projection.candidates import candidates, refuse_to_measure
         from spbench.projection.cost import Mode
         from spbench.projection.project import project, which_are_measured, works
         from spbench.projection.rank_work import forked
@@ -76,6 +81,10 @@ def command(
     if share is not None and compiled:
         raise Failure("--share measured kernels as they ran; leave out --compiled")
     target, mode = cluster_at(cluster, link_rate), Mode(compiled=compiled)
+    if measure:
+        refuse_to_measure(counts, target, compiled=compiled)
+        if why_not := why_not_here(counts, on):
+            raise Failure(f"--measure --gpus {counts}: {why_not}")
     shares, weighed = read_shares(share, target), candidates(names, work, counts)
     questions = [(work, each, counts) for each in weighed]
     with forked(works(target, with_memory=True), questions) as work_of:
@@ -86,11 +95,15 @@ def command(
         click.echo(which_are_measured(projected, shares, asked), err=True)
         projected = [each for each in projected if each.share or each.cost is None]
     found = recommend(projected, target, mode)
-    if as_json:
-        print_json(advice.as_data(found, work.name, counts, target))
-    else:
-        advice.show_advice(found, work.name, counts, target, asked)
-    return _measured(work, advice.rivals(found, RIVALS), counts, on) if measure else DONE
+    if not as_json:
+        named = None if compiled else asked
+        advice.show_advice(found, work.name, counts, target, named)
+    finished = _measured(work, advice.rivals(found, RIVALS), counts, on) if measure else None
+    if not as_json:
+        return show_finished(finished, as_json=False)
+    rows = {"measured": [asdict(record) for record in finished.records]} if finished else {}
+    print_json(advice.as_data(found, work.name, counts, target) | rows)
+    return exit_code(finished) if finished else DONE
 
 
 def _asked(
@@ -103,17 +116,13 @@ def _asked(
     return choose_workload(name, settings), options.strategies_of(strategies), counts[0]
 
 
-def _measured(work: Workload, names: Sequence[str], ranks: int, on: Device) -> int:
-    """Measures the strategies here, and shows them side by side."""
+def _measured(work: Workload, names: Sequence[str], ranks: int, on: Device) -> Finished | None:
+    """Measures the strategies here."""
     from spbench.sweep.plan import cells
     from spbench.sweep.request import Request, every
     from spbench.sweep.run import run
     from spbench.workload.sweep_schema import LAUNCHES
 
-    request = Request(
-        title=work.name,
-        combinations=every(work, names, [ranks]),
-        device=on,
-        launches=LAUNCHES,
-    )
-    return show_finished(run(request, cells(request)), as_json=False)
+    what = {"title": work.name, "combinations": every(work, names, [ranks])}
+    request = Request(**what, device=on, launches=LAUNCHES)  # type: ignore[arg-type]
+    return run(request, cells(request))

@@ -91,6 +91,11 @@ def show_finished(finished: Finished | None, *, as_json: bool) -> int:
     if finished is None:
         return DONE
     _show(finished, as_json=as_json)
+    return exit_code(finished)
+
+
+def exit_code(finished: Finished) -> int:
+    """Whether all that was asked for is done; says so where nothing was measured."""
     if {record.status for record in finished.records} == {"skipped"}:
         click.echo(
             "nothing was measured: every case was left out; "

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from spbench.analysis.strategy_line import SURE
+from spbench.projection.candidates import what_would_decide
 from spbench.projection.hardware import Cluster
 from spbench.projection.interval import Cost
 from spbench.projection.project import Projection
@@ -21,16 +22,14 @@ SPARE = ("launches ms", "GiB", "exposed ms")
 """Columns left out where not all fit, in this order."""
 SHOWN = 10
 """Rows of the table."""
-LAUNCHES = 5
-"""Launches of each strategy in the command that would decide."""
 
 
 def show_advice(
-    advice: Recommendation, workload: str, ranks: int, cluster: Cluster, asked: Sequence[str]
+    advice: Recommendation, workload: str, ranks: int, cluster: Cluster, asked: Sequence[str] | None
 ) -> None:
     """Prints the answer, the fastest strategies, and what the answer hinges on.
 
-    ``asked``: the words that name the workload and its settings to ``spbench run``.
+    ``asked``: the words that name the workload to ``spbench run``; None: the models are compiled.
     """
     out = tables.console()
     tables.say(out, answer(advice, workload, ranks, cluster))
@@ -47,7 +46,10 @@ def answer(advice: Recommendation, workload: str, ranks: int, cluster: Cluster) 
     where = f"{workload} on {counted(ranks, 'rank')} of {cluster.name}"
     took = f"{units.milliseconds(1e3 * best.step_s)} ms a step, projected"
     if not advice.others:
-        return f"{advice.best.strategy} is the only strategy that can run {where}: {took}"
+        names = [advice.best.strategy, *advice.same.get(advice.best.strategy, [])]
+        only = "is the only strategy" if len(names) == 1 else "do the same work, the only ones"
+        within = ", and fits into its memory" if advice.too_large else ""
+        return f"{_listed(names)} {only} that can run {where}{within}: {took}"
     interval = f"{advice.ratio_low:.2f} to {advice.ratio_high:.2f}"
     return (
         f"{advice.best.strategy} is the fastest for {where}: {took}; "
@@ -57,7 +59,7 @@ def answer(advice: Recommendation, workload: str, ranks: int, cluster: Cluster) 
 
 
 def remarks(
-    advice: Recommendation, ranks: int, cluster: Cluster, asked: Sequence[str]
+    advice: Recommendation, ranks: int, cluster: Cluster, asked: Sequence[str] | None
 ) -> Iterator[str]:
     """What is not told apart, where the answer flips, and what would decide."""
     if advice.alike:
@@ -67,18 +69,24 @@ def remarks(
         )
     for flip in advice.flips:
         yield f"{flip.strategy} would be the fastest at {flip.factor:.2g}x {WHATS[flip.what]}"
+    for kept, same in advice.same.items():
+        yield f"{_listed([kept, *same])} do the same work, which counts once"
     for each in advice.too_large:
+        is_faster = _cost(each).step_s < _cost(advice.best).step_s
         yield (
-            f"{each.strategy} would be faster, and does not fit: it holds "
+            f"{each.strategy} {'would be faster, and ' * is_faster}does not fit: it holds "
             f"{units.size('GiB', each.peak_bytes or 0)} a rank"
         )
     for each in advice.cannot:
         yield f"{each.strategy} cannot run: {each.why_not}"
     if advice.alike:
-        names = ",".join([advice.best.strategy, *advice.alike[:2]])
-        device = ["--device", "cpu"] if cluster.device.kind == "cpu" else []
-        words = ["spbench", "run", *asked, "-s", names, "-g", str(ranks), *device]
-        yield f"what would decide, on {cluster.name}: {shlex.join(words)} --launches {LAUNCHES}"
+        names = [advice.best.strategy, *advice.alike[:2]]
+        yield what_would_decide(names, ranks, cluster, asked)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """a, b and c."""
+    return " and ".join([", ".join(names[:-1])] * (len(names) > 1) + [names[-1]])
 
 
 def as_data(advice: Recommendation, workload: str, ranks: int, cluster: Cluster) -> dict[str, Any]:
@@ -95,11 +103,9 @@ def as_data(advice: Recommendation, workload: str, ranks: int, cluster: Cluster)
         "ratio_low": advice.ratio_low,
         "ratio_high": advice.ratio_high,
         "alike": list(advice.alike),
-        "flips": [
-            {"what": each.what, "factor": each.factor, "strategy": each.strategy}
-            for each in advice.flips
-        ],
+        "flips": [asdict(each) for each in advice.flips],
         "projected": [_data(each) for each in (advice.best, *advice.others)],
+        "same_work": {kept: list(same) for kept, same in advice.same.items()},
         "too_large": [_data(each) for each in advice.too_large],
         "cannot": {each.strategy: each.why_not for each in advice.cannot},
     }
@@ -107,14 +113,9 @@ def as_data(advice: Recommendation, workload: str, ranks: int, cluster: Cluster)
 
 def _data(each: Projection) -> dict[str, Any]:
     cost = _cost(each)
-    return {
-        "strategy": each.strategy,
-        "step_s": cost.step_s,
-        "low_s": cost.low_s,
-        "high_s": cost.high_s,
-        "terms_s": dict(cost.terms),
-        "peak_bytes": each.peak_bytes,
-    }
+    times = {name: getattr(cost, name) for name in ("step_s", "low_s", "high_s")}
+    more = {"terms_s": dict(cost.terms), "peak_bytes": each.peak_bytes}
+    return {"strategy": each.strategy, **times, **more}
 
 
 def _row(each: Projection, best: Projection) -> list[str]:

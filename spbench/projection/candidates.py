@@ -1,7 +1,10 @@
-"""Which strategies, with which options, are weighed for some ranks.
+"""Which strategies, with which options, are weighed for some ranks, and which run would decide
+between those that are not told apart.
 
 Each strategy as it is, and where it has groups of ranks of a size that one may choose, with each
 size that divides the ranks, and with each strategy that may attend across them.
+
+Several nodes each run the command that decides: ranks of one machine would meet over its memory.
 """
 
 from __future__ import annotations
@@ -11,8 +14,17 @@ from dataclasses import Field, fields
 from typing import Any
 
 from spbench.errors import Failure
+from spbench.launch.cluster import PORT
+from spbench.projection.hardware import Cluster
 from spbench.strategies.registry import ACROSS, load
+from spbench.text import counted, quoted
 from spbench.workload.workload import Workload
+
+LAUNCHES = 5
+"""Launches of each strategy in the command that would decide."""
+AS_WRITTEN = "'spbench run' measures models as they are written, and --compiled is of compiled ones"
+NODE, NETWORK = "node", "network"
+"""Names of levels that join a node's devices, and nodes."""
 
 
 def candidates(names: Sequence[str], workload: Workload, ranks: int) -> list[str]:
@@ -53,3 +65,45 @@ def _takes_sizes(name: str, option: Field[Any], workload: Workload, size: int) -
         return load(f"{name}:{_written(option)}={size}").misfit(workload) is None
     except Failure:
         return False
+
+
+def nodes(cluster: Cluster, ranks: int) -> int | None:
+    """Nodes that so many ranks take; None: several, and the cluster does not say how many."""
+    if ranks == 1:
+        return 1
+    if cluster.link == NETWORK:
+        return min(cluster.nodes, ranks) or None
+    inside = next((level.ranks for level in cluster.levels if level.name == NODE), None)
+    for inner, outer in zip(cluster.levels, cluster.levels[1:], strict=False):
+        if outer.name == NETWORK or outer.ranks is None:
+            inside = inside or inner.ranks
+    return -(-ranks // inside) if inside else 1
+
+
+def what_would_decide(
+    names: Sequence[str], ranks: int, cluster: Cluster, asked: Sequence[str] | None
+) -> str:
+    """The command, where what the reader has to fill in is in capitals; or why there is none.
+    ``asked``: words that name the workload; None: compiled models."""
+    if asked is None:
+        return f"nothing here would decide: {AS_WRITTEN}"
+    device = ["--device", "cpu"] if cluster.device.kind == "cpu" else []
+    words: list[object] = [*asked, "-s", ",".join(names), "-g", ranks, *device]
+    where, count = cluster.name, nodes(cluster, ranks)
+    if count != 1:
+        where = f"each node of {where}"
+        words += ["--nnodes", count or "N", "--node-rank", "I", "--rdzv-endpoint", f"HOST:{PORT}"]
+    command = quoted("spbench", "run", *words, "--launches", LAUNCHES)
+    return f"what would decide, on {where}: {command}"
+
+
+def refuse_to_measure(ranks: int, cluster: Cluster, *, compiled: bool) -> None:
+    """Raises Failure where ranks of this machine alone would not decide."""
+    if compiled:
+        raise Failure(f"--measure does not decide: {AS_WRITTEN}; leave out one of them")
+    if (count := nodes(cluster, ranks)) != 1:
+        raise Failure(
+            f"--measure starts ranks on this machine alone, and {counted(ranks, 'rank')} of "
+            f"{cluster.name} are on {counted(count, 'node') if count else 'several nodes'}; leave "
+            f"it out, and run what the answer ends with on each of them"
+        )

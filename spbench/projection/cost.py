@@ -9,7 +9,8 @@ Overlap is bracketed: nothing is hidden, or all that kernels between start and w
 middle hides ``OVERLAP`` of that, or what was timed. The sum of gradients may hide behind backward,
 but for the bucket that leaves last, when backward is over.
 
-The interval is drawn: each constant varies by its own spread, all by what is unseen, with one seed.
+The interval is drawn: each constant varies by its own spread, all by what is unseen, and each
+strategy by what its own launches are off by, with one seed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ UNSEEN_ON_CPU = Constant(
     value=1.0, source="equal steps minutes apart, docs/cost-model.md", kind="measured", spread=1.35
 )
 """On a CPU other work of its host comes to what no term holds."""
+OWN = Constant(
+    value=1.0, source="launches of equal work differ, docs/cost-model.md", kind="model", spread=1.03
+)
+OWN_ON_CPU = OWN.model_copy(update={"spread": 1.18})
+"""What the launches of one strategy are off by and those of another are not: all else that no term
+holds is the same for all, and drops out of their ratio. On a CPU from the errors of ratios."""
 AROUND_SHARE = Constant(
     value=1.0, source="ranks wait for the slowest of them", kind="model", spread=1.05
 )
@@ -69,31 +76,39 @@ class Mode:
 
 
 def cost(
-    work: Work, cluster: Cluster, mode: Mode | None = None, share: Constant | None = None
+    work: Work,
+    cluster: Cluster,
+    mode: Mode | None = None,
+    share: Constant | None = None,
+    launches_of: str = "",
 ) -> Cost:
     """The time of a step on a cluster; ``share``: measured seconds of a rank without its messages,
-    in place of modelled ones. Raises Failure where the cluster's file lacks a rate."""
+    in place of modelled ones; ``launches_of``: whose launches are apart from those of others.
+    Raises Failure where the cluster's file lacks a rate."""
     mode = mode or Mode()
+    step = _step(work, cluster, mode, share, launches_of)
+    return step.cost(mode.repeats, mode.fixed_s, mode.fixed_spread)
+
+
+def middle_s(work: Work, cluster: Cluster, mode: Mode, share: Constant | None = None) -> float:
+    """The time of ``cost`` alone, without draws, which take most of its time."""
+    return _step(work, cluster, mode, share).middle_s(OVERLAP, mode.repeats, mode.fixed_s)
+
+
+def _step(work: Work, cluster: Cluster, mode: Mode, share: Constant | None, of: str = "") -> Step:
     cluster = cluster.used_by(Mesh(work.mesh).size)
-    rates = DeviceRates(
-        device=cluster.device, dtype=work.dtype, attention_kernel=mode.attention_kernel
-    )
-    sums = Sums()
+    device, is_gpu, sums = cluster.device, cluster.device.kind == "gpu", Sums()
+    rates = DeviceRates(device=device, dtype=work.dtype, attention_kernel=mode.attention_kernel)
     backward = _add_kernels(sums, work, rates, mode)
     messages = _add_messages(sums, work, cluster, rates, mode)
-    is_gpu = cluster.device.kind == "gpu"
-    beyond = mode.beyond or (UNSEEN if is_gpu else UNSEEN_ON_CPU)
+    unseen, own = (UNSEEN, OWN) if is_gpu else (UNSEEN_ON_CPU, OWN_ON_CPU)
+    beyond = mode.beyond or unseen
     if share is not None:
         sums.measured(share)
-        beyond = AROUND_SHARE
+        beyond, own = AROUND_SHARE, OWN.model_copy(update={"spread": 1.0})
     sums.add(BEYOND, beyond.value, beyond)
-    step = Step(
-        sums=sums,
-        messages=messages,
-        backward=backward,
-        is_gpu=is_gpu,
-    )
-    return step.cost(mode.repeats, mode.fixed_s, mode.fixed_spread)
+    at = sums.add("", 0.0, own.model_copy(update={"source": f"{of}: {own.source}"}))
+    return Step(sums=sums, messages=messages, backward=backward, own=at, is_gpu=is_gpu)
 
 
 def _add_kernels(sums: Sums, work: Work, rates: DeviceRates, mode: Mode) -> dict[int, float]:

@@ -48,7 +48,8 @@ class Cost:
     """Seconds of products, attention, elementwise, launches (host), or of the measured ``share`` in
     their place; of each collective by axis, exposed and hidden."""
     draws: Draws = field(repr=False, compare=False)
-    """Seconds of each draw; in the same draw a constant is off by the same in every cost."""
+    """Seconds of each draw; in the same draw a constant is off by the same in every cost, but for
+    what the launches of one strategy alone are off by."""
 
 
 @final
@@ -110,6 +111,8 @@ class Step:
     backward: Mapping[int, float]
     """Seconds of backward's kernels, which can hide sums of gradients, by the constant that bounds
     them."""
+    own: int
+    """Place of what this strategy's launches alone are off by."""
     is_gpu: bool
     """Whether the device computes behind the host's back."""
 
@@ -123,7 +126,7 @@ class Step:
         busy = sum(exposed, compute)
         host = sums.total(HOST, factors)
         step = np.maximum(busy, host) if self.is_gpu else busy + host
-        return step * sums.total(BEYOND, factors)
+        return step * sums.total(BEYOND, factors) * factors[:, self.own]
 
     def hidden(self, factors: Draws, share: Draws | float) -> dict[str, Draws]:
         """Seconds of each collective that are hidden: by kernels behind it, or as a sum of
@@ -147,22 +150,24 @@ class Step:
         beside = np.exp(random.standard_normal(DRAWS) * np.log(fixed_spread) / 1.96)
         every = self.seconds(drawn, shares) * repeats + fixed_s * beside
         low, high = np.percentile(every, [LOW, HIGH])
-        middle = np.ones((1, drawn.shape[1]))
-        none, full, step = (
-            float(self.seconds(middle, share)[0]) * repeats + fixed_s
-            for share in (0.0, 1.0, OVERLAP)
-        )
+        none, full, step = (self.middle_s(share, repeats, fixed_s) for share in (0.0, 1.0, OVERLAP))
         return Cost(
             step_s=step,
             low_s=float(low),
             high_s=float(high),
             no_overlap_s=none,
             full_overlap_s=full,
-            terms=self._terms(middle, repeats) | ({"fixed": fixed_s} if fixed_s else {}),
+            terms=self._terms(repeats) | ({"fixed": fixed_s} if fixed_s else {}),
             draws=every,
         )
 
-    def _terms(self, middle: Draws, repeats: float) -> dict[str, float]:
+    def middle_s(self, share: float, repeats: float, fixed_s: float) -> float:
+        """Seconds where no constant is off, with this share of overlap."""
+        middle = np.ones((1, len(self.sums.constants)))
+        return float(self.seconds(middle, share)[0]) * repeats + fixed_s
+
+    def _terms(self, repeats: float) -> dict[str, float]:
+        middle = np.ones((1, len(self.sums.constants)))
         terms = {
             kind: float(self.sums.total(kind, middle)[0]) * repeats
             for kind in (*COMPUTE, HOST)

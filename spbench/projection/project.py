@@ -168,7 +168,7 @@ def _projection(
         if unfit := why_not_on(cluster, ranks):
             raise Failure(unfit)
         done = work_of(workload, strategy, ranks)
-        took = cost(done, cluster, mode, share)
+        took = cost(done, cluster, mode, share, launches_of=strategy)
         return Projection(**case, work=done, cost=took, share=share)  # type: ignore[arg-type]
     except Failure as failure:
         return Projection(**case, why_not=str(failure))  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ fewer than ``SURE`` of the draws is not told apart from the fastest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -14,15 +14,13 @@ import numpy as np
 
 from spbench.analysis.strategy_line import SURE, USABLE
 from spbench.errors import Failure
-from spbench.projection.cost import Mode, cost
+from spbench.projection.cost import Mode, middle_s
 from spbench.projection.hardware import Cluster
 from spbench.projection.project import Projection
 from spbench.projection.scaled import WHATS, scaled
 
-FACTORS = tuple(2 ** (n / 2) for n in range(-12, 13))
-"""By how much a constant may differ, when a flip is looked for: from 1/64 to 64."""
-RIVALS = 5
-"""The fastest, among which a flip is looked for."""
+MOST_STEPS = 12
+"""Steps of the square root of 2, up and down, in which a flip is looked for: from 1/64 to 64."""
 
 
 @final
@@ -54,15 +52,17 @@ class Recommendation:
     sure: float
     """Share of draws in which the best is the fastest."""
     flips: Sequence[Flip]
+    same: Mapping[str, Sequence[str]]
+    """By the strategy that is kept, others that do the same work: they count once."""
     too_large: Sequence[Projection]
-    """Strategies that would be faster, and do not fit into memory."""
+    """Strategies that do not fit into memory, the fastest first."""
 
 
 def recommend(projected: Sequence[Projection], cluster: Cluster, mode: Mode) -> Recommendation:
     """The fastest of those that fit into a device's memory. Raises Failure where none does."""
-    runs = _different([each for each in projected if each.cost is not None])
+    runs = sorted((each for each in projected if each.cost is not None), key=_seconds)
     room = USABLE * min((each.limit_bytes for each in runs), default=0.0)
-    fit = sorted((x for x in runs if (x.peak_bytes or 0) <= room), key=_seconds)
+    fit, same = _different([x for x in runs if (x.peak_bytes or 0) <= room])
     cannot = [each for each in projected if each.cost is None]
     if not fit:
         is_one = len(cannot) > len({x.why_not for x in cannot}) == 1
@@ -87,28 +87,35 @@ def recommend(projected: Sequence[Projection], cluster: Cluster, mode: Mode) -> 
         ratio_low=ratio[1],
         ratio_high=ratio[2],
         sure=wins,
-        flips=flips(fit[:RIVALS], cluster, mode),
-        too_large=[x for x in runs if x not in fit and _seconds(x) < _seconds(best)],
+        flips=flips(fit, cluster, mode),
+        same=same,
+        too_large=[x for x in runs if (x.peak_bytes or 0) > room],
     )
 
 
-def _different(runs: Sequence[Projection]) -> list[Projection]:
-    """Without those whose kernels and messages are all another's: options that mean the same."""
+def _different(
+    runs: Sequence[Projection],
+) -> tuple[list[Projection], Mapping[str, Sequence[str]]]:
+    """Without those whose kernels and messages are all another's, as of options that mean the same;
+    and the names of these by the other's."""
     kept: list[Projection] = []
+    same: dict[str, list[str]] = {}
     for each in runs:
-        if not any(_does_the_same(each, other) for other in kept):
+        other = next((other for other in kept if _does_the_same(each, other)), None)
+        if other is None:
             kept.append(each)
-    return kept
+        else:
+            same.setdefault(other.strategy, []).append(each.strategy)
+    return kept, same
 
 
 def _does_the_same(one: Projection, other: Projection) -> bool:
-    assert one.work is not None and other.work is not None
-    kinds = [
-        {(m.op, m.phase, m.sent_bytes, m.behind): n for m, n in x.work.messages.items()}
-        for x in (one, other)
-        if x.work is not None
+    works = [each.work for each in (one, other) if each.work is not None]
+    sent = [
+        {(m.op, m.phase, m.sent_bytes, m.behind): n for m, n in work.messages.items()}
+        for work in works
     ]
-    return one.work.kernels == other.work.kernels and kinds[0] == kinds[1]
+    return works[0].kernels == works[1].kernels and sent[0] == sent[1]
 
 
 def _seconds(each: Projection) -> float:
@@ -129,55 +136,29 @@ def _ratio(best: Projection, other: Projection) -> tuple[float, float, float]:
 
 
 def flips(rivals: Sequence[Projection], cluster: Cluster, mode: Mode) -> list[Flip]:
-    """For each kind of constant the nearest factor, up and down, at which another rival wins."""
-    found = []
+    """For each kind of constant the nearest factor, up and down, at which another rival wins; to
+    a few percent."""
+    found, best = [], rivals[0].strategy
     for what in WHATS:
-        up = [factor for factor in FACTORS if factor > 1]
-        down = [factor for factor in reversed(FACTORS) if factor < 1]
-        for factors in (down, up):
-            flip = _first_flip(what, factors, rivals, cluster, mode)
-            if flip is not None:
-                found.append(flip)
+        for step in (2**-0.5, 2**0.5):
+            factors = (step**n for n in range(1, MOST_STEPS + 1))
+            wins = ((f, _winner(rivals, what, f, cluster, mode)) for f in factors)
+            far, winner = next((pair for pair in wins if pair[1] != best), (1.0, best))
+            near = far / step
+            for _ in range(4 if winner != best else 0):
+                middle = (near * far) ** 0.5
+                other = _winner(rivals, what, middle, cluster, mode)
+                near, far, winner = (
+                    (middle, far, winner) if other == best else (near, middle, other)
+                )
+            if winner != best:
+                found.append(Flip(what=what, factor=far, strategy=winner))
     return found
 
 
-def _first_flip(
-    what: str,
-    factors: Sequence[float],
-    rivals: Sequence[Projection],
-    cluster: Cluster,
-    mode: Mode,
-) -> Flip | None:
-    before = 1.0
-    for factor in factors:
-        winner = _winner(rivals, scaled(cluster, what, factor), mode)
-        if winner != rivals[0].strategy:
-            return _narrowed(what, before, factor, rivals, cluster, mode)
-        before = factor
-    return None
-
-
-def _narrowed(
-    what: str,
-    near: float,
-    far: float,
-    rivals: Sequence[Projection],
-    cluster: Cluster,
-    mode: Mode,
-) -> Flip:
-    """The factor between the two, to a few percent."""
-    winner = ""
-    for _ in range(4):
-        middle = (near * far) ** 0.5
-        winner = _winner(rivals, scaled(cluster, what, middle), mode)
-        near, far = (middle, far) if winner == rivals[0].strategy else (near, middle)
-    return Flip(what=what, factor=far, strategy=_winner(rivals, scaled(cluster, what, far), mode))
-
-
-def _winner(rivals: Sequence[Projection], cluster: Cluster, mode: Mode) -> str:
-    times = {
-        each.strategy: cost(each.work, cluster, mode, each.share).step_s
-        for each in rivals
-        if each.work
-    }
-    return min(times, key=lambda name: times[name])
+def _winner(
+    rivals: Sequence[Projection], what: str, factor: float, cluster: Cluster, mode: Mode
+) -> str:
+    on = scaled(cluster, what, factor)
+    runs = [each for each in rivals if each.work]
+    return min(runs, key=lambda each: middle_s(each.work, on, mode, each.share)).strategy  # type: ignore[arg-type]

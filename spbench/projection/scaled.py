@@ -112,14 +112,22 @@ def cluster_at(name_or_file: str, rate: str | None) -> Cluster:
 
 
 def relinked(cluster: Cluster, rate: Constant) -> Cluster:
-    """The cluster with its outermost links at another nominal rate. Raises Failure where its file
-    does not say at which rate they were timed."""
+    """The cluster with its outermost links at another nominal rate, which its name tells. Raises
+    Failure where its file does not say at which rate they were timed."""
     parts = tuple(
         part.model_copy(update={"levels": _relinked(cluster.name, part.levels, rate)})
         for part in cluster.on_ranks
     )
     levels = _relinked(cluster.name, cluster.levels, rate)
-    return cluster.model_copy(update={"levels": levels, "on_ranks": parts})
+    name = f"{cluster.name} at {_bits(rate.value)}"
+    return cluster.model_copy(update={"name": name, "levels": levels, "on_ranks": parts})
+
+
+def _bits(gb_per_s: float) -> str:
+    """A rate as users write it: 200Mbit. One rate has one text, however it was written."""
+    bits = float(f"{8e9 * gb_per_s:.6g}")
+    unit = max(BITS, key=lambda unit: BITS[unit] if BITS[unit] <= bits else 0.0)
+    return f"{bits / BITS[unit]:g}{unit.upper() if unit != 'k' else unit}bit"
 
 
 def _relinked(name: str, levels: tuple[Level, ...], rate: Constant) -> tuple[Level, ...]:

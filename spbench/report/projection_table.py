@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spbench.analysis.strategy_line import USABLE
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer
 from spbench.text import counted
@@ -64,7 +65,7 @@ def _memory(row: Row) -> str:
     limit = f"{row['memory_limit_bytes'] / 1e9:.0f}"
     if row["peak_bytes"] is None:
         return f"?/{limit}"
-    full = " too large" if row["peak_bytes"] > row["memory_limit_bytes"] else ""
+    full = " too large" if row["peak_bytes"] > USABLE * row["memory_limit_bytes"] else ""
     return f"{row['peak_bytes'] / 1e9:.1f}/{limit}{full}"
 
 

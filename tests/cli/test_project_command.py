@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from helpers.command_line import spbench
 
+from spbench.projection.calibrate import write
+from spbench.projection.hardware import find
+from spbench.projection.scaled import link_rate
 from spbench.results.reading import latest, read_runs
 
 SMALL = ("project", "dsp-720m-small", "--cluster", "l20-pcie", "-s", "dsp,ulysses", "--set")
@@ -75,6 +78,21 @@ def test_lengths_of_an_axis_are_rows_of_one_run(tmp_path: Path) -> None:
         ]
     axes = list(read_runs(tmp_path / "here")["axes"])
     assert axes == [f"time=8xspace={n}" for n in (64, 64, 128, 128, 256, 256)]
+
+
+def test_rows_of_two_rates_of_links_stay_apart(tmp_path: Path) -> None:
+    plain = find("hgx-h100")
+    network = plain.levels[-1].model_copy(update={"nominal_gb_per_s": link_rate("400Gbit")})
+    levels = (*plain.levels[:-1], network)
+    write(plain.model_copy(update={"name": "lab", "levels": levels}), tmp_path / "lab.yaml")
+    words = ("project", "dsp-720m-small", "--cluster", "lab.yaml", "-s", "dsp", "--gpus", "2")
+    for rate in ("100Gbit", "25Gbit"):
+        made = (*words, "--out", "here", "--link-rate", rate)
+        done = spbench(tmp_path, *made, torch=True)
+        assert done.code == 0, done.err
+        assert f"on lab at {rate}" in done.out
+    frame = latest(read_runs(tmp_path / "here"))
+    assert sorted(frame["cluster"]) == ["lab at 100Gbit", "lab at 25Gbit"]
 
 
 @pytest.mark.parametrize(

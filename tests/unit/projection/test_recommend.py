@@ -54,6 +54,8 @@ def advised(
     works: Mapping[str, Work],
     why_nots: Mapping[str, str] | None = None,
     cluster: Cluster = CLUSTER,
+    *,
+    launches_differ: bool = False,
 ) -> Recommendation:
     projected = [
         Projection(
@@ -62,7 +64,7 @@ def advised(
             strategy=name,
             ranks=8,
             work=work,
-            cost=cost(work, cluster),
+            cost=cost(work, cluster, launches_of=name if launches_differ else ""),
         )
         for name, work in works.items()
     ]
@@ -93,6 +95,30 @@ def test_a_rate_that_all_share_is_off_for_all_alike() -> None:
     assert (advice.sure, advice.alike) == (1.0, [])
 
 
+ON_CPU = CLUSTER.model_copy(
+    update={"device": CLUSTER.device.model_copy(update={"kind": "cpu"}), "link": "memory"}
+)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "gflops", "is_apart"),
+    [
+        (CLUSTER, 1.01e5, False),
+        (CLUSTER, 1.05e5, True),
+        (ON_CPU, 1.05e5, False),
+        (ON_CPU, 1.2e5, True),
+    ],
+)
+def test_launches_of_equal_work_differ(cluster: Cluster, gflops: float, is_apart: bool) -> None:
+    """On a CPU by far more: what does nearly the same is not told apart there."""
+    works = {"a": done(1e5, {}), "b": done(gflops, {})}
+    advice = advised(works, cluster=cluster, launches_differ=True)
+    assert (advice.alike == []) == is_apart
+    assert 0.5 < advice.sure < 1
+    assert advice.ratio_low is not None and advice.ratio is not None
+    assert advice.ratio_low < advice.ratio < (advice.ratio_high or 0.0)
+
+
 def test_what_hinges_on_an_unsure_rate_is_not_told_apart() -> None:
     advice = advised({"sends": SENDS_MUCH, "computes": COMPUTES_MUCH})
     assert len(advice.alike) == 1
@@ -119,6 +145,13 @@ def test_the_answer_flips_where_it_says() -> None:
         assert min(before, key=lambda name: before[name]) == advice.best.strategy
 
 
+def test_a_flip_to_the_slowest_is_found() -> None:
+    works = {f"sends {n}": done(1e4 + n, {"all_gather": 10**9 + n}) for n in range(7)}
+    advice = advised(works | {"computes": done(2e4, {"all_gather": 10**7})})
+    assert advice.others[-1].strategy == "computes"
+    assert "computes" in {each.strategy for each in advice.flips}
+
+
 def test_the_answer_flips_alike_where_fewer_ranks_were_timed() -> None:
     """A machine that was calibrated with 8 and 16 ranks has constants of its own for 8."""
     own = OnRanks(ranks=8, device=CLUSTER.device, levels=CLUSTER.levels, call_us=CLUSTER.call_us)
@@ -136,6 +169,21 @@ def test_what_does_not_fit_is_named_and_not_recommended() -> None:
         advised({"large": done(1e4, {}, held_gb=79)})
 
 
+def test_all_that_do_not_fit_are_named() -> None:
+    """The slower ones too, so that the only one left is not called the only one that can run."""
+    held = {"large": done(2e5, {}, held_gb=79), "larger": done(3e5, {}, held_gb=90)}
+    advice = advised(held | {"small": done(1e5, {}, held_gb=9)})
+    assert [each.strategy for each in advice.too_large] == ["large", "larger"]
+    assert "small is the only strategy that can run w on 8 ranks of hgx-h100, and fits" in answer(
+        advice, "w", 8, CLUSTER
+    )
+    said = [line for line in remarks(advice, 8, CLUSTER, []) if "does not fit" in line]
+    assert said == [
+        "large does not fit: it holds 73.6 GiB a rank",
+        "larger does not fit: it holds 83.8 GiB a rank",
+    ]
+
+
 def test_without_any_that_can_run_it_says_why() -> None:
     with pytest.raises(Failure, match="d: 7 heads"):
         advised({}, {"d": "7 heads"})
@@ -144,6 +192,15 @@ def test_without_any_that_can_run_it_says_why() -> None:
 def test_options_that_do_the_same_are_weighed_once() -> None:
     advice = advised({"a": SENDS_MUCH, "b": SENDS_MUCH})
     assert advice.others == []
+    assert "a and b do the same work, the only ones that can run" in answer(advice, "w", 8, CLUSTER)
+    assert "a and b do the same work, which counts once" in list(remarks(advice, 8, CLUSTER, []))
+    assert as_data(advice, "w", 8, CLUSTER)["same_work"] == {"a": ["b"]}
+
+
+def test_of_equal_work_that_which_fits_is_kept() -> None:
+    advice = advised({"large": done(1e5, {}, held_gb=79), "small": done(1e5, {}, held_gb=9)})
+    assert advice.best.strategy == "small"
+    assert [each.strategy for each in advice.too_large] == ["large"]
 
 
 def test_data_is_finite_and_complete() -> None:

@@ -41,6 +41,22 @@ def test_only_time_on_the_wire_changes(rate: str) -> None:
     assert made.levels[:-1] == CLUSTER.levels[:-1]
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("50Mbit", "50Mbit"),
+        ("0.05 Gbit/s", "50Mbit"),
+        ("200 mbit", "200Mbit"),
+        ("2.5Gbit", "2.5Gbit"),
+        ("9600bit", "9.6kbit"),
+        ("0.5bit", "0.5bit"),
+    ],
+)
+def test_the_name_tells_the_rate(text: str, name: str) -> None:
+    """Rows and titles of two rates differ, and those of one rate are alike."""
+    assert relinked(timed_at("200Mbit"), link_rate(text)).name == f"{CLUSTER.name} at {name}"
+
+
 def test_what_is_not_a_rate_or_has_none_is_refused() -> None:
     for text in ("200", "0Mbit", "fast", "-1Gbit"):
         with pytest.raises(Failure, match="write 200Mbit"):

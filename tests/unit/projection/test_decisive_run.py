@@ -1,0 +1,61 @@
+"""The run that would decide: its nodes, and where this machine alone cannot."""
+
+from __future__ import annotations
+
+import pytest
+
+from spbench.errors import Failure
+from spbench.projection.candidates import nodes, refuse_to_measure, what_would_decide
+from spbench.projection.hardware import Cluster, find
+
+H100, L20 = find("hgx-h100"), find("l20-pcie")
+LAB = H100.model_copy(update={"name": "lab", "link": "network", "levels": H100.levels[1:]})
+HERE = H100.model_copy(update={"name": "here", "link": "memory", "levels": H100.levels[1:]})
+
+
+def decides(cluster: Cluster, ranks: int) -> str:
+    return what_would_decide(["a", "b"], ranks, cluster, ["-w", "w"])
+
+
+@pytest.mark.parametrize(
+    ("cluster", "ranks", "count"),
+    [
+        (H100, 8, 1),
+        (H100, 9, 2),
+        (H100, 32, 4),
+        (L20, 8, 1),  # two sockets of one node
+        (LAB, 1, 1),
+        (LAB, 4, None),
+        (LAB.model_copy(update={"nodes": 2}), 4, 2),
+        (HERE, 4, 1),
+    ],
+)
+def test_ranks_take_so_many_nodes(cluster: Cluster, ranks: int, count: int | None) -> None:
+    assert nodes(cluster, ranks) == count
+
+
+def test_on_several_nodes_each_runs_the_command() -> None:
+    flags = "--node-rank I --rdzv-endpoint HOST:29400 --launches 5"
+    assert decides(H100, 8) == (
+        "what would decide, on hgx-h100: spbench run -w w -s a,b -g 8 --launches 5"
+    )
+    assert decides(H100, 32) == (
+        f"what would decide, on each node of hgx-h100: "
+        f"spbench run -w w -s a,b -g 32 --nnodes 4 {flags}"
+    )
+    assert f"-g 4 --nnodes N {flags}" in decides(LAB, 4)
+
+
+def test_no_run_decides_between_compiled_models() -> None:
+    said = what_would_decide(["a", "b"], 8, H100, None)
+    assert said.startswith("nothing here would decide: 'spbench run'")
+    with pytest.raises(Failure, match="--compiled is of compiled ones; leave out one of them"):
+        refuse_to_measure(8, H100, compiled=True)
+
+
+def test_this_machine_alone_does_not_decide_for_several() -> None:
+    refuse_to_measure(8, H100, compiled=False)
+    with pytest.raises(Failure, match="32 ranks of hgx-h100 are on 4 nodes; leave it out"):
+        refuse_to_measure(32, H100, compiled=False)
+    with pytest.raises(Failure, match="4 ranks of lab are on several nodes"):
+        refuse_to_measure(4, LAB, compiled=False)
