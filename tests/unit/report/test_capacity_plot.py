@@ -38,6 +38,7 @@ def mixed() -> list[dict[str, Any]]:
     lines = grown(TEN) + grown(TEN, grows="space", axes="time=64", batch=1)
     lines += grown(TEN[:2], kind="measured", gpu="H100")
     lines[3]["largest"] = lines[17]["largest"] = lines[17]["peak_bytes"] = None
+    lines[17]["why_not"] = "more ranks than heads"
     return lines
 
 
