@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from spbench.layers.watching import WatchingMode
@@ -39,11 +40,12 @@ class Seen(WatchingMode):
         return outs
 
 
-def test_calls_launch_the_kernels_that_they_were_taken_from() -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_calls_launch_the_kernels_that_they_were_taken_from(dtype: str) -> None:
     """Of a strategy with an attention kernel, and of one with products and softmax."""
-    names = set()
+    names, workload = set(), with_settings(WORKLOAD, [f"dtype={dtype}"])
     for strategy in ("ulysses", "rsa"):
-        for call in timed_calls(WORKLOAD, load(strategy), 2):
+        for call in timed_calls(workload, load(strategy), 2):
             again = TimedKernel.model_validate_json(call.model_dump_json())
             assert again == call
             make = repeated_call(again, CPU)
