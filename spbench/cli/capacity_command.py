@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -116,28 +116,31 @@ def command(
     if measure:
         deadlines = Deadlines(launch_s=timeout, hang_s=hang_after)
         sizes = memory_question.tried(asked, budget, on, deadlines)
+        tried_on, how = _tried_on(on), "as ranks of this machine tried"
     else:
         sizes = memory_question.foreseen(asked, budget, "cpu" if device == "cpu" else "cuda")
-    tried_on = _tried_on(on) if measure else None
-    left = f"by dry runs, {100 * reserve:g} % of its memory left free"
-    how = "as ranks of this machine tried" if measure else left
+        tried_on, how = None, f"by dry runs, {100 * reserve:g} % of its memory left free"
     found: list[Capacity] = []
-    rows: list[dict[str, Any]] = []
     try:
         for each in watched(sizes, [each.label for each in asked], "sizes"):
             found.append(each)
-            rows += rows_of([each], work, budget, tried_on)
             if out is not None:
-                write_capacities(rows[-1:], out)
+                write_capacities(rows_of([each], work, budget, tried_on), out)
     finally:  # hours of trials may come before one that fails
         if as_json:
-            print_json(rows)
+            print_json(rows_of(found, work, budget, tried_on))
         elif found:
             show_capacities(found, budget, how)
-        if found and out is not None and has_capacities(out):
-            drawn = quoted("spbench", "plot", out, "--kind", "capacity")
-            click.echo(f"sizes in {out / FILE}; see them with: {drawn}", err=True)
+        if out is not None:
+            _say_where(out)
     return DONE if any(each.largest is not None for each in found) else SOME_FAILED
+
+
+def _say_where(out: Path) -> None:
+    """Says on stderr where the sizes are, if any are there, and what draws them."""
+    if has_capacities(out):
+        drawn = quoted("spbench", "plot", out, "--kind", "capacity")
+        click.echo(f"sizes in {out / FILE}; see them with: {drawn}", err=True)
 
 
 def _refuse(

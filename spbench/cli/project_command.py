@@ -107,7 +107,7 @@ def command(
     mode, on = Mode(compiled=compiled, attention_kernel=kernel), cluster_at(cluster, link_rate)
     asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
     axis = "" if lengths is None else lengths.partition("=")[0].strip()
-    projected = _projected(sizes, on, names, ranks, mode, share, asked, axis)
+    projected = project_all(sizes, on, names, ranks, mode, share, asked, axis)
     if out is not None:
         _write(projected, output_folder(out, sizes[0].name), mode)
     if as_json or as_csv:
@@ -117,7 +117,7 @@ def command(
     return DONE if any(each.cost is not None for each in projected) else SOME_FAILED
 
 
-def _projected(
+def project_all(
     sizes: Sequence[Workload],
     cluster: Cluster,
     strategies: Sequence[str],
@@ -125,7 +125,7 @@ def _projected(
     mode: Mode,
     share: Path | None,
     asked: Sequence[str],
-    axis: str,
+    axis: str = "",
 ) -> list[Projection]:
     """Every case of every size; with a share it says on stderr whose computation is measured.
     ``asked``: words that name the workload; ``axis``: the one whose lengths differ, if any."""

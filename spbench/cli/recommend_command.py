@@ -11,10 +11,11 @@ import click
 
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
+from spbench.cli.project_command import project_all
 from spbench.cli.run_command import exit_code, show_finished
 from spbench.cli.selection import choose_workload, rank_counts
 from spbench.errors import DONE, Failure
-from spbench.report.live_line import DRY_RUNS, loading_torch, watched
+from spbench.report.live_line import loading_torch
 from spbench.report.tables import print_json
 from spbench.sweep.devices import choose_device, why_not_here
 from spbench.workload.case import MAX_RANKS, Device
@@ -73,11 +74,8 @@ def command(
         from spbench.projection import advice
         from spbench.projection.candidates import candidates, refuse_to_measure
         from spbench.projection.cost import Mode
-        from spbench.projection.project import project, which_are_measured, works
-        from spbench.projection.rank_work import forked
         from spbench.projection.recommend import recommend
         from spbench.projection.scaled import cluster_at
-        from spbench.projection.shares import read_shares
     if share is not None and compiled:
         raise Failure("--share measured kernels as they ran; leave out --compiled")
     target, mode = cluster_at(cluster, link_rate), Mode(compiled=compiled)
@@ -85,14 +83,10 @@ def command(
         refuse_to_measure(counts, target, compiled=compiled)
         if why_not := why_not_here(counts, on):
             raise Failure(f"--measure --gpus {counts}: {why_not}")
-    shares, weighed = read_shares(share, target), candidates(names, work, counts)
-    questions = [(work, each, counts) for each in weighed]
-    with forked(works(target, with_memory=True), questions) as work_of:
-        cases = project(work, target, weighed, [counts], mode, work_of, shares)
-        projected = list(watched(cases, weighed, DRY_RUNS))
     asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
+    weighed = candidates(names, work, counts)
+    projected = project_all([work], target, weighed, [counts], mode, share, asked)
     if share is not None:
-        click.echo(which_are_measured(projected, shares, asked), err=True)
         projected = [each for each in projected if each.share or each.cost is None]
     found = recommend(projected, target, mode)
     if not as_json:
