@@ -136,29 +136,37 @@ def _ratio(best: Projection, other: Projection) -> tuple[float, float, float]:
 
 
 def flips(rivals: Sequence[Projection], cluster: Cluster, mode: Mode) -> list[Flip]:
-    """For each kind of constant the nearest factor, up and down, at which another rival wins; to
-    a few percent."""
-    found, best = [], rivals[0].strategy
-    for what in WHATS:
-        for step in (2**-0.5, 2**0.5):
-            factors = (step**n for n in range(1, MOST_STEPS + 1))
-            wins = ((f, _winner(rivals, what, f, cluster, mode)) for f in factors)
-            far, winner = next((pair for pair in wins if pair[1] != best), (1.0, best))
-            near = far / step
-            for _ in range(4 if winner != best else 0):
-                middle = (near * far) ** 0.5
-                other = _winner(rivals, what, middle, cluster, mode)
-                near, far, winner = (
-                    (middle, far, winner) if other == best else (near, middle, other)
-                )
-            if winner != best:
-                found.append(Flip(what=what, factor=far, strategy=winner))
-    return found
+    """For each kind of constant the nearest factor, up and down, at which another rival wins."""
+    every = (
+        _flip(rivals, what, step, cluster, mode) for what in WHATS for step in (2**-0.5, 2**0.5)
+    )
+    return [each for each in every if each is not None]
 
 
-def _winner(
-    rivals: Sequence[Projection], what: str, factor: float, cluster: Cluster, mode: Mode
-) -> str:
-    on = scaled(cluster, what, factor)
-    runs = [each for each in rivals if each.work]
-    return min(runs, key=lambda each: middle_s(each.work, on, mode, each.share)).strategy  # type: ignore[arg-type]
+def _flip(
+    rivals: Sequence[Projection], what: str, step: float, cluster: Cluster, mode: Mode
+) -> Flip | None:
+    """The factor at which another than the first wins: looked for in steps, then to a few percent;
+    None where it is out of reach."""
+    runs = [(each, each.work) for each in rivals if each.work is not None]
+
+    def winner(factor: float) -> str:
+        on = scaled(cluster, what, factor)
+        took_s = {each.strategy: middle_s(work, on, mode, each.share) for each, work in runs}
+        return min(took_s, key=lambda name: took_s[name])
+
+    best = rivals[0].strategy
+    for n in range(1, MOST_STEPS + 1):
+        far = step**n
+        if (other := winner(far)) != best:
+            break
+    else:
+        return None
+    near = far / step
+    for _ in range(4):
+        middle = (near * far) ** 0.5
+        if (wins := winner(middle)) == best:
+            near = middle
+        else:
+            far, other = middle, wins
+    return Flip(what=what, factor=far, strategy=other)
