@@ -30,8 +30,11 @@ def test_cases_have_an_interval_or_a_reason(tmp_path: Path) -> None:
     assert [(row["strategy"], row["world_size"]) for row in ok] == [("dsp", 4), ("ulysses", 4)]
     assert all(row["step_ms_low"] < row["step_ms"] < row["step_ms_high"] for row in ok)
     reasons = {row["reason"] for row in rows if row["status"] == "skipped"}
-    (reason,) = reasons
-    assert reason.startswith("l20-pcie has 8 ranks, not 32; give --gpus up to 8, or calibrate more")
+    assert reasons == {
+        "l20-pcie has 8 ranks, not 32; give --gpus up to 8, or calibrate more: 'spbench calibrate "
+        "-g 32', on several nodes with --nnodes and --link-rate, or with --import and --onto logs "
+        "of the network between them"
+    }
     printed = spbench(tmp_path, *CASES, "--csv", torch=True).out
     assert [row["kind"] for row in csv.DictReader(io.StringIO(printed))] == ["projected"] * 4
 
