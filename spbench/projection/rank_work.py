@@ -1,6 +1,6 @@
 """Dry runs of many cases: on all cores, and as plain data for a table of what would run.
 
-On all cores each forked process does every n-th case. One that dies leaves its cases to this one.
+On all cores each forked process takes the next case. One that dies leaves its case to this one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from multiprocessing.connection import Connection, wait
+from multiprocessing.sharedctypes import Synchronized
 from typing import final
 
 import torch
@@ -25,7 +26,7 @@ from spbench.projection.work import Work
 from spbench.strategies.registry import in_mesh
 from spbench.text import counted
 from spbench.worker.parent_death import die_with_parent
-from spbench.workload.case import Case, Cell
+from spbench.workload.case import Cell
 from spbench.workload.predicted import RankWork
 from spbench.workload.workload import Workload
 
@@ -41,19 +42,25 @@ def rank_works(cells: Sequence[Cell]) -> tuple[dict[str, RankWork], list[str]]:
             f"operations and peak memory by part are counted for up to {MOST_CASES} cases, not for "
             f"{len(cases):,}: ask for fewer strategies, ranks or workloads"
         ]
+    questions = [(case.workload, key, case.ranks) for key, case in cases.items()]
+
+    def work_of(workload: Workload, key: str, ranks: int) -> Work:
+        strategy, device = in_mesh(cases[key].strategy, cases[key].mesh), cases[key].device
+        return work(workload, strategy, ranks, with_memory=True, device=device)
+
     known, sentences = {}, []
-    for key, case in cases.items():
-        try:
-            known[key] = _rank_work(case)
-        except TooManyOperationsError as error:
-            ranks = counted(case.ranks, "rank")
-            sentences.append(f"{case.strategy} on {ranks} is not counted: {error}")
+    with forked(work_of, questions) as answers:
+        for question in questions:
+            case = cases[question[1]]
+            try:
+                known[case.key] = _rank_work(answers(*question))
+            except TooManyOperationsError as error:
+                ranks = counted(case.ranks, "rank")
+                sentences.append(f"{case.strategy} on {ranks} is not counted: {error}")
     return known, sentences
 
 
-def _rank_work(case: Case) -> RankWork:
-    strategy = in_mesh(case.strategy, case.mesh)
-    done = work(case.workload, strategy, case.ranks, with_memory=True, device=case.device)
+def _rank_work(done: Work) -> RankWork:
     assert done.memory is not None
     return RankWork(
         flops={"gemm": done.flops("gemm"), "attention": done.flops("attention")},
@@ -77,11 +84,12 @@ def forked(work_of: WorkOf, questions: Sequence[Question]) -> Iterator[WorkOf]:
         return
     torch.cat([torch.empty(1, device=META)])  # loads torch's compiler, once for all
     context, own = multiprocessing.get_context("fork"), os.getpid()
+    taken = context.Value("i", 0)
     pipes, processes = [], []
     try:
-        for i in range(count):
+        for _ in range(count):
             begin, end = context.Pipe(duplex=False)  # no other process has the end of this one
-            given = end, work_of, questions[i::count], own
+            given = end, work_of, questions, taken, own
             processes.append(context.Process(target=_answer, args=given, daemon=True))
             processes[-1].start()
             end.close()
@@ -122,12 +130,19 @@ class _Answers:
             self._answers[question] = answer
 
 
-def _answer(pipe: Connection, work_of: WorkOf, questions: Sequence[Question], parent: int) -> None:
-    """One process: answers in turn, and ends at once at what it does not foresee."""
+def _answer(
+    pipe: Connection,
+    work_of: WorkOf,
+    questions: Sequence[Question],
+    taken: Synchronized[int],
+    parent: int,
+) -> None:
+    """One process: answers one question after another, and ends at what it does not foresee."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it, too, and ends this one
         die_with_parent(parent)
-        for question in questions:
+        while (place := _next(taken)) < len(questions):
+            question = questions[place]
             try:
                 answer: Work | Failure = work_of(*question)
             except Failure as failure:
@@ -135,3 +150,14 @@ def _answer(pipe: Connection, work_of: WorkOf, questions: Sequence[Question], pa
             pipe.send((question, answer))
     finally:
         os._exit(0)
+
+
+def _next(taken: Synchronized[int]) -> int:
+    """Takes a question. Raises TimeoutError where a process died while it took one."""
+    if not taken.get_lock().acquire(timeout=10.0):
+        raise TimeoutError
+    try:
+        taken.value += 1
+        return taken.value - 1
+    finally:
+        taken.get_lock().release()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from spbench.projection import rank_work
-from spbench.workload.case import Case
 from spbench.workload.predicted import RankWork
 
 PARTS = ("parameters", "gradients", "optimizer", "activations", "temporaries")
@@ -16,9 +17,11 @@ def work_is_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells are planned, listed and refused as ever; tests/unit/projection/test_rank_work.py proves
     the figures."""
 
-    def of_case(case: Case) -> RankWork:
-        flops = {"gemm": 10**9 * case.ranks, "attention": 10**8}
-        peak_bytes = {part: 2**20 * size for size, part in enumerate(PARTS, case.ranks)}
+    def made_up(ranks: int) -> RankWork:
+        flops = {"gemm": 10**9 * ranks, "attention": 10**8}
+        peak_bytes = {part: 2**20 * size for size, part in enumerate(PARTS, ranks)}
         return RankWork(flops=flops, kernels=1234, peak_bytes=peak_bytes)
 
-    monkeypatch.setattr(rank_work, "_rank_work", of_case)
+    monkeypatch.setattr(rank_work, "forked", lambda work_of, _: nullcontext(work_of))
+    monkeypatch.setattr(rank_work, "work", lambda _, __, ranks, **how: ranks)
+    monkeypatch.setattr(rank_work, "_rank_work", made_up)
