@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from multiprocessing.connection import Connection, wait
 from multiprocessing.sharedctypes import Synchronized
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 
@@ -72,6 +72,7 @@ def _rank_work(done: Work) -> RankWork:
 MOST_PROCESSES = 8
 """Each has about 200 MB of its own."""
 Question = tuple[Workload, str, int]
+Next: TypeAlias = "Synchronized[int]"  # place of the next question
 
 
 @contextmanager
@@ -84,12 +85,12 @@ def forked(work_of: WorkOf, questions: Sequence[Question]) -> Iterator[WorkOf]:
         return
     torch.cat([torch.empty(1, device=META)])  # loads torch's compiler, once for all
     context, own = multiprocessing.get_context("fork"), os.getpid()
-    taken = context.Value("i", 0)
+    next_ = context.Value("i", 0)
     pipes, processes = [], []
     try:
         for _ in range(count):
             begin, end = context.Pipe(duplex=False)  # no other process has the end of this one
-            given = end, work_of, questions, taken, own
+            given = end, work_of, questions, next_, own
             processes.append(context.Process(target=_answer, args=given, daemon=True))
             processes[-1].start()
             end.close()
@@ -131,33 +132,23 @@ class _Answers:
 
 
 def _answer(
-    pipe: Connection,
-    work_of: WorkOf,
-    questions: Sequence[Question],
-    taken: Synchronized[int],
-    parent: int,
+    pipe: Connection, work_of: WorkOf, questions: Sequence[Question], next_: Next, parent: int
 ) -> None:
     """One process: answers one question after another, and ends at what it does not foresee."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it, too, and ends this one
         die_with_parent(parent)
-        while (place := _next(taken)) < len(questions):
-            question = questions[place]
+        while (place := _taken(next_)) < len(questions):
             try:
-                answer: Work | Failure = work_of(*question)
+                answer: Work | Failure = work_of(*questions[place])
             except Failure as failure:
                 answer = failure
-            pipe.send((question, answer))
+            pipe.send((questions[place], answer))
     finally:
         os._exit(0)
 
 
-def _next(taken: Synchronized[int]) -> int:
-    """Takes a question. Raises TimeoutError where a process died while it took one."""
-    if not taken.get_lock().acquire(timeout=10.0):
-        raise TimeoutError
-    try:
-        taken.value += 1
-        return taken.value - 1
-    finally:
-        taken.get_lock().release()
+def _taken(next_: Next) -> int:
+    with next_.get_lock():
+        next_.value += 1
+        return next_.value - 1

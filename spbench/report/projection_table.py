@@ -50,7 +50,7 @@ def _cells(row: Row) -> list[str]:
         str(row["world_size"]),
         units.milliseconds(row["step_ms"]),
         _range(row["step_ms_low"], row["step_ms_high"]),
-        f"{_short(row['step_ms_without_overlap'])}/{_short(row['step_ms_full_overlap'])}",
+        "/".join(units.milliseconds(row[f"step_ms_{x}_overlap"]) for x in ("without", "full")),
         units.milliseconds(sum(terms.get(name, 0.0) for name in TERMS)),
         units.milliseconds(terms["launches"]),
         units.milliseconds(exposed),
@@ -70,11 +70,7 @@ def _memory(row: Row) -> str:
 
 
 def _range(low: float, high: float) -> str:
-    return f"{_short(low)}..{_short(high)}"
-
-
-def _short(ms: float) -> str:
-    return units.milliseconds(ms)
+    return f"{units.milliseconds(low)}..{units.milliseconds(high)}"
 
 
 def print_csv(rows: Sequence[Row]) -> None:
@@ -133,8 +129,8 @@ def show_errors(rows: Sequence[Row], summary: Row) -> None:
             row["workload"],
             str(row["world_size"]),
             row["strategy"] + " ~" * row["noisy"],
-            _short(row["measured_ms"]),
-            _short(row["projected_ms"]),
+            units.milliseconds(row["measured_ms"]),
+            units.milliseconds(row["projected_ms"]),
             _range(row["low_ms"], row["high_ms"]),
             f"{100 * row['error']:+.0f} %",
         ]
