@@ -12,7 +12,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 # Bytecode is kept: tests start dozens of Pythons, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: bench test test-all check docs clean
+.PHONY: bench test test-all check check-format check-types check-imports check-house docs clean
 
 bench: $(READY)
 	$(BIN)/spbench run --quick >/dev/null
@@ -29,11 +29,20 @@ test-all: $(READY)
 	TEST_ALL=1 $(BIN)/pytest -n $(WORKERS) $(BY_FILE) -m "not serial and not long"
 	TEST_ALL=1 $(BIN)/pytest -m "serial or long"
 
-check: $(READY)
+# With -j2 the checks run beside each other, and each one's output stays together with -O.
+check: check-format check-types check-imports check-house
+
+check-format: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+check-types: $(READY)
 	$(BIN)/mypy
+
+check-imports: $(READY)
 	$(BIN)/lint-imports
+
+check-house: $(READY)
 	$(BIN)/pytest tests/house
 
 # The documentation as a site, in site/; python -m http.server -d site shows it, its search too.
@@ -43,8 +52,7 @@ docs: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --quiet torch
-	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --quiet --editable '.[dev]'
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --quiet torch --editable '.[dev]'
 	touch $@
 
 clean:
