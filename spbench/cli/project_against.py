@@ -50,9 +50,9 @@ def print_against(
     groups = [score(point, work_of) for point in points]
     total = summary(groups)
     if as_json:
-        print_json({"groups": [group.data for group in groups], **total})
+        print_json({"groups": groups, **total})
     else:
-        show_scores([group.data for group in groups], total)
+        show_scores(groups, total)
     return DONE
 
 

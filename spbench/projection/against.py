@@ -8,10 +8,10 @@ keys and values that go apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, final
 
 from pydantic import ValidationError
 
@@ -23,7 +23,7 @@ from spbench.projection.interval import Cost
 from spbench.projection.published import Point, PublishedCase, PublishedCell
 from spbench.projection.published_case import Counterpart, counterpart
 from spbench.projection.published_terms import cluster_of, published_seconds, steps_of
-from spbench.projection.score import Group, Scored, ScoredCell
+from spbench.projection.score import Group, ScoredCase, ScoredCell, scored, scored_cell
 from spbench.projection.work import Work
 from spbench.workload.workload import Workload
 
@@ -54,83 +54,83 @@ shift of keys and values."""
 
 def score(point: Point, work_of: WorkOf) -> Group:
     """A point beside its projection; one that is incomplete is shown, not projected."""
-    cells = tuple(_scored_cell(point, cell, work_of) for cell in point.cells)
+    cells = [_scored_cell(point, cell, work_of) for cell in point.cells]
     link = "nvlink" if point.hardware.link in ("nvlink", "nvl72") else point.hardware.link
     try:
         name = cluster_of(point.hardware)
     except Failure:
         name = ""
-    return Group(
-        name=point.id,
-        link=link,
-        cluster=name,
-        complete=point.complete,
-        cells=cells,
-        caution=point.caution,
-    )
+    about = {"group": point.id, "link": link, "cluster": name, "complete": point.complete}
+    return scored(about | {"caution": point.caution}, cells)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """One published case and its cost here, or why there is none."""
+
+    label: str
+    published_s: float | None
+    projected: Cost | None = None
+    why_not: str = ""
 
 
 def _scored_cell(point: Point, cell: PublishedCell, work_of: WorkOf) -> ScoredCell:
     what = ", ".join(f"{key} {_brief(value)}" for key, value in cell.set.items())
-    cases = [_scored(point, cell, case, work_of) for case in cell.cases]
+    found = [_beside(point, cell, case, work_of) for case in cell.cases]
+    reference = None
     if point.metric.name == "ratio":
-        cases = _relative(cell, cases)
-    return ScoredCell(what=what, ranks=cell.ranks, cases=tuple(cases))
+        of_reference = (b.projected for b, c in zip(found, cell.cases, strict=True) if c.value == 1)
+        reference = next(of_reference, None)
+        if reference is None:
+            why = "the reference of these ratios is not modelled"
+            found = [replace(x, projected=None, why_not=x.why_not or why) for x in found]
+    return scored_cell(what, cell.ranks, [_case(each, reference) for each in found])
 
 
 def _brief(value: Any) -> str:
     return " x ".join(map(str, value.values())) if isinstance(value, Mapping) else str(value)
 
 
-def _relative(cell: PublishedCell, cases: Sequence[Scored]) -> list[Scored]:
-    """Ratios of projected times to the reference's, whose value is 1."""
-    at = next((i for i, case in enumerate(cell.cases) if case.value == 1), None)
-    if at is None or (reference := cases[at].projected) is None:
-        why = "the reference of these ratios is not modelled"
-        return [replace(case, projected=None, why_not=case.why_not or why) for case in cases]
-    relative = []
-    for case in cases:
-        if case.projected is not None:
-            ratio = case.projected_s / reference.step_s
-            wide = math.hypot(
-                math.log(case.projected.high_s / case.projected.low_s) / 4,
-                math.log(reference.high_s / reference.low_s) / 4,
-            )
-            case = replace(  # noqa: PLW2901
-                case,
-                projected_s=ratio,
-                low_s=ratio / math.exp(2 * wide),
-                high_s=ratio * math.exp(2 * wide),
-            )
-        relative.append(case)
-    return relative
+def _case(each: Beside, reference: Cost | None) -> ScoredCase:
+    """With projected seconds, or their ratio to a ``reference`` where ratios were published."""
+    step, published_s, times = each.projected, each.published_s, None
+    if step is not None:
+        times = step.step_s, step.low_s, step.high_s
+    if step is not None and reference is not None:
+        ratio = step.step_s / reference.step_s
+        own, other = (math.log(cost.high_s / cost.low_s) / 4 for cost in (step, reference))
+        wide = math.exp(2 * math.hypot(own, other))
+        times = ratio, ratio / wide, ratio * wide
+    projected_s, low_s, high_s = times or (None, None, None)
+    return {
+        "case": each.label,
+        "published_s": published_s,
+        "projected_s": projected_s,
+        "low_s": low_s,
+        "high_s": high_s,
+        "within": bool(published_s and times and times[1] <= published_s <= times[2]),
+        "why_not": each.why_not,
+    }
 
 
 _cluster = cache(find)  # hundreds of published cases name a dozen
 
 
-def _scored(point: Point, cell: PublishedCell, case: PublishedCase, work_of: WorkOf) -> Scored:
-    facts, seconds = point.workload | cell.set, math.nan
+def _beside(point: Point, cell: PublishedCell, case: PublishedCase, work_of: WorkOf) -> Beside:
+    facts, seconds = point.workload | cell.set, None
     try:
         seconds = published_seconds(point, facts, cell, case)
         if not point.complete:
             raise Failure("the point is incomplete")
         found = counterpart(point, cell, case)
-        cluster = _cluster(found.cluster)
-        projected = _projected(point, facts, found, cluster, work_of)
+        projected = _projected(point, facts, found, _cluster(found.cluster), work_of)
+        return Beside(label=case.label, published_s=seconds, projected=projected)
     except ValidationError as error:
-        message = error.errors()[0]["msg"].removeprefix("Value error, ")
-        return Scored(label=case.label, published_s=seconds, projected=None, why_not=message)
+        why = error.errors()[0]["msg"].removeprefix("Value error, ")
     except Failure as failure:
-        return Scored(label=case.label, published_s=seconds, projected=None, why_not=str(failure))
-    return Scored(
-        label=case.label,
-        published_s=seconds,
-        projected=projected,
-        low_s=projected.low_s,
-        high_s=projected.high_s,
-        projected_s=projected.step_s,
-    )
+        why = str(failure)
+    return Beside(label=case.label, published_s=seconds, why_not=why)
 
 
 def _projected(
