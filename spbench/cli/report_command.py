@@ -49,14 +49,13 @@ def command(
     whole = read_latest(path)
     chosen = workloads, strategies, [gpus] if gpus else []
     frame, (capacities, unread) = select_rows(whole, *chosen), capacities_beside(path, chosen)
-    from spbench.report.page.of_run import page_of_run
-    from spbench.report.page.run_page import html_of
+    from spbench.report.page.run_page import html_of_run
 
     for remark in unread:
         click.echo(remark, err=True)
     file = out or drawn_beside(path, "report.html", baselines)
     try:
-        text = html_of(page_of_run(path, whole, frame, capacities, page))
+        text = html_of_run(path, whole, frame, capacities, page)
     except ValueError as error:
         raise Failure(str(error)) from None
     with writing(file):

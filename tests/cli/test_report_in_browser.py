@@ -11,8 +11,7 @@ import pytest
 from helpers.browser import answer_of, axe, started
 from helpers.varied_run import varied_run
 
-from spbench.report.page.of_run import page_of_run
-from spbench.report.page.run_page import html_of
+from spbench.report.page.run_page import html_of_run
 from spbench.results.capacities import read_capacities
 from spbench.results.reading import frame_of
 
@@ -68,7 +67,7 @@ return { passes: found.passes.length, faults: found.violations.filter((one) =>
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     frame = frame_of(varied_run())
     file = tmp_path_factory.mktemp("browser") / "report.html"
-    file.write_text(html_of(page_of_run(Path("nowhere"), frame, frame, NONE, 1)), encoding="utf-8")
+    file.write_text(html_of_run(Path("nowhere"), frame, frame, NONE, 1), encoding="utf-8")
     return file
 
 

@@ -5,10 +5,11 @@ The sentences are those of ``compare``, in the order in which a reader wants the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from spbench.analysis.compare_strategies import Line
+from spbench.report.page.method import Facts
 from spbench.report.strategy_table import failures, gate_sentences, ranking_sentences
 from spbench.text import counted
 
@@ -17,57 +18,27 @@ FIRST = 6
 the tables."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """Who is fastest, on all numbers of ranks of which the same is true."""
-
-    lead: str
-    figures: Sequence[tuple[str, str]]
-    """By how much, for each of these numbers of ranks."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ranking:
-    """Who is fastest in one panel."""
-
-    panel: str
-    verdicts: Sequence[Verdict]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """All that is said before the first table."""
-
-    rankings: Sequence[Ranking]
-    waits: Sequence[str]
-    """What strategies wait for."""
-    failed: Sequence[str]
-    more_failed: int
-    """Failures that are not named."""
-    cautions: Sequence[str]
-    """What a reader of the figures must know: rows left out, launches not measured, noise."""
-    more_cautions: int
-    """Doubtful cases that are not named."""
-
-
-def answer_of(lines: Sequence[Line], waits: Sequence[str], remarks: Iterable[str]) -> Answer:
+def answer_of(
+    lines: Sequence[Line], waits: Sequence[str], remarks: Iterable[str]
+) -> Mapping[str, Any]:
+    """All that is said before the first table: who is fastest in each panel, what strategies
+    wait for, failures, and what a reader of the figures must know."""
     failed = failures([line for line in lines if line.status != "ok"])
     doubts = failures([line for line in lines if line.status == "ok"])
-    return Answer(
-        rankings=[
-            Ranking(panel=panel, verdicts=_verdicts([x for x in lines if x.panel == panel]))
-            for panel in dict.fromkeys(line.panel for line in lines)
-        ],
-        waits=waits,
-        failed=failed[:FIRST],
-        more_failed=len(failed[FIRST:]),
-        cautions=[*remarks, *gate_sentences(lines), *doubts[:FIRST]],
-        more_cautions=len(doubts[FIRST:]),
-    )
+    panels = dict.fromkeys(line.panel for line in lines)
+    return {
+        "rankings": {p: _verdicts([line for line in lines if line.panel == p]) for p in panels},
+        "waits": waits,
+        "failed": failed[:FIRST],
+        "more_failed": len(failed[FIRST:]),
+        "cautions": [*remarks, *gate_sentences(lines), *doubts[:FIRST]],
+        "more_cautions": len(doubts[FIRST:]),
+    }
 
 
-def _verdicts(lines: Sequence[Line]) -> list[Verdict]:
-    """The sentences of a panel's ranking, those together that begin alike."""
+def _verdicts(lines: Sequence[Line]) -> Mapping[str, Facts]:
+    """The sentences of a panel's ranking, those together that begin alike: by how much, for each
+    of their numbers of ranks."""
     alike: dict[str, dict[int, str]] = {}
     for ranks in dict.fromkeys(line.ranks for line in lines):
         timed = [x for x in lines if x.ranks == ranks and x.time_ms is not None]
@@ -77,14 +48,13 @@ def _verdicts(lines: Sequence[Line]) -> list[Verdict]:
             said = sentence.removeprefix(f"On {counted(ranks, 'rank')} ")
             lead, _, figures = said.partition(": " if ": " in said.partition("; ")[0] else "; ")
             alike.setdefault(lead, {})[ranks] = figures
-    verdicts = [
-        Verdict(
-            lead=f"On {_listed(list(by_ranks))} {lead}",
-            figures=[(counted(ranks, "rank"), text) for ranks, text in by_ranks.items() if text],
-        )
+    verdicts = {
+        f"On {_listed(list(by_ranks))} {lead}": [
+            (counted(ranks, "rank"), text) for ranks, text in by_ranks.items() if text
+        ]
         for lead, by_ranks in alike.items()
-    ]
-    return verdicts or [Verdict(lead="Nothing was timed", figures=[])]
+    }
+    return verdicts or {"Nothing was timed": []}
 
 
 def _listed(ranks: Sequence[int]) -> str:

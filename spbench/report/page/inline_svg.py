@@ -8,7 +8,8 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import matplotlib as mpl
 
@@ -22,25 +23,13 @@ OF_A_FILE = re.compile(r"\A.*?(?=<svg)|<defs>\s*<style.*?</style>\s*</defs>", re
 NAMES = re.compile(r'(\sid="|href="#|url\(#)')
 
 
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """A figure of the page."""
-
-    name: str
-    heading: str
-    caption: str
-    svg: str
-    width: float
-    """Its width in points, at which its text has the size that it is drawn for."""
-    alt: str
-    """What it shows, for who cannot see it."""
-
-
-def pictures_of(sheets: Mapping[str, Sheet]) -> list[Picture]:
+def pictures_of(sheets: Mapping[str, Sheet]) -> list[Mapping[str, Any]]:
+    """The figures of the page, and in words what each shows, for who cannot see it. Widths are in
+    points, at which texts have the size that they are drawn for."""
     return [_picture(name, sheet) for name, sheet in sheets.items()]
 
 
-def _picture(name: str, sheet: Sheet) -> Picture:
+def _picture(name: str, sheet: Sheet) -> Mapping[str, Any]:
     """The sheet without its heading and caption, drawn in memory."""
     file = io.StringIO()
     with mpl.rc_context(STYLE | IN_PAGE):  # type: ignore[arg-type]
@@ -48,11 +37,11 @@ def _picture(name: str, sheet: Sheet) -> Picture:
         figure.savefig(file, format="svg", transparent=True, metadata=NO_METADATA)
     panels = "; ".join(" ".join(title.split()) for title in sheet.panels)
     strategies = f" of {', '.join(sheet.strategies)}" if sheet.strategies else ""
-    return Picture(
-        name=name,
-        heading=sheet.heading,
-        caption=sheet.caption,
-        svg=NAMES.sub(rf"\g<1>{name}-", OF_A_FILE.sub("", file.getvalue())),
-        width=72 * figure.get_figwidth(),
-        alt=f"{sheet.heading}{strategies}: {panels}. The tables have the figures.",
-    )
+    return {
+        "name": name,
+        "heading": sheet.heading,
+        "caption": sheet.caption,
+        "svg": NAMES.sub(rf"\g<1>{name}-", OF_A_FILE.sub("", file.getvalue())),
+        "width": 72 * figure.get_figwidth(),
+        "alt": f"{sheet.heading}{strategies}: {panels}. The tables have the figures.",
+    }

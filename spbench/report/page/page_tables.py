@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pandas
 
@@ -33,8 +33,13 @@ MEANINGS = {
 """Heads of the strategies' table in words."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
+PageTable = dict[str, Any]
+"""A table that can be sorted and filtered: its ``name``, for links, and ``title``, its ``heads``,
+which of these are of ``words``, its ``rows``, of which head the cells have the ``status`` of what
+failed or is noisy, and ``notes``: what the marks beside figures mean."""
+
+
+class Row(NamedTuple):
     """Cells, a word on what they are, and how they are set."""
 
     cells: Sequence[str]
@@ -42,23 +47,6 @@ class Row:
     """``failed`` or ``doubtful``; blank as other rows."""
     tag: str = ""
     """What the figures are where they were not measured, as projected."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PageTable:
-    """A table that can be sorted and filtered."""
-
-    name: str
-    """Its place in the page, for links."""
-    title: str
-    heads: Sequence[str]
-    words: Sequence[int]
-    """Columns of words; the others hold figures."""
-    rows: Sequence[Row]
-    status: str
-    """Head of the column that says what failed or is noisy."""
-    notes: Sequence[str] = ()
-    """What the marks beside figures mean."""
 
 
 def strategy_tables(lines: Sequence[Line]) -> list[PageTable]:
@@ -80,18 +68,19 @@ def _strategy_table(name: str, title: str, lines: Sequence[Line]) -> PageTable:
         if set(cells) == {units.BLANK}
     ]
     grid = whole.without(*blank)
-    return PageTable(
-        name=name,
-        title=title,
-        heads=grid.columns,
-        words=[*grid.words],
-        rows=[
-            Row(cells=cells, look=_look(line.status, is_noisy=line.is_noisy), tag=_tag(line.kind))
-            for line, cells in zip(lines, grid.rows, strict=True)
-        ],
-        status="step ms",
-        notes=mark_notes(lines),
-    )
+    rows = [
+        Row(cells, _look(line.status, is_noisy=line.is_noisy), _tag(line.kind))
+        for line, cells in zip(lines, grid.rows, strict=True)
+    ]
+    return {
+        "name": name,
+        "title": title,
+        "heads": grid.columns,
+        "words": [*grid.words],
+        "rows": rows,
+        "status": "step ms",
+        "notes": mark_notes(lines),
+    }
 
 
 def capacity_tables(capacities: pandas.DataFrame) -> list[PageTable]:
@@ -108,12 +97,16 @@ def capacity_tables(capacities: pandas.DataFrame) -> list[PageTable]:
             known = not pandas.isna(line[name])
             cells.append(units.size_in("GiB", line[name]) if known else units.BLANK)
         how = "dry run" if line["kind"] == "dry_run" else f"tried on {line['gpu']}"
-        rows.append(Row(cells=[*cells, how]))
-    title = "The largest batch and the longest axis that fit"
-    words = [0, 1, 3, 7]
-    table = PageTable(
-        name="table-capacity", title=title, heads=heads, words=words, rows=rows, status="largest"
-    )
+        rows.append(Row([*cells, how]))
+    table = {
+        "name": "table-capacity",
+        "title": "The largest batch and the longest axis that fit",
+        "heads": heads,
+        "words": [0, 1, 3, 7],
+        "rows": rows,
+        "status": "largest",
+        "notes": [],
+    }
     return [table]
 
 
@@ -133,16 +126,17 @@ def trouble_table(cases: Cases) -> PageTable:
     heads = ["workload", "strategy", "ranks", "what", "launches", "why", "log"]
     rows = [row for case in sorted(cases) for row in _troubles(cases[case])]
     if len({row.cells[0] for row in rows}) == 1:
-        heads, rows = heads[1:], [Row(cells=row.cells[1:], look=row.look) for row in rows]
+        heads, rows = heads[1:], [Row(row.cells[1:], row.look) for row in rows]
     figures = ("ranks", "launches")
-    return PageTable(
-        name="table-trouble",
-        title="Failed, skipped and noisy cases",
-        heads=heads,
-        words=[i for i, head in enumerate(heads) if head not in figures],
-        rows=rows,
-        status="what",
-    )
+    return {
+        "name": "table-trouble",
+        "title": "Failed, skipped and noisy cases",
+        "heads": heads,
+        "words": [i for i, head in enumerate(heads) if head not in figures],
+        "rows": rows,
+        "status": "what",
+        "notes": [],
+    }
 
 
 def _troubles(case: CaseRows) -> Iterable[Row]:
@@ -158,4 +152,4 @@ def _troubles(case: CaseRows) -> Iterable[Row]:
         launches = f"{len(records)} of {len(case.every)}"
         logs = ", ".join(dict.fromkeys(record.log for record in records if record.log))
         cells = [*known, launches, why or units.BLANK, logs or units.BLANK]
-        yield Row(cells=cells, look=_look(last.status, is_noisy=True))
+        yield Row(cells, _look(last.status, is_noisy=True))

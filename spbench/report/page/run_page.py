@@ -1,4 +1,4 @@
-"""A run as one page: the answer in words, tables, figures, how it was measured, and where.
+"""From the rows of a run to one page: answer, tables, figures, how it was measured, and where.
 
 The page needs nothing but itself: style, script and figures stand in it. All text is escaped where
 it is set, so that a reason may hold any characters.
@@ -6,59 +6,85 @@ it is set, so that a reason may hold any characters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pandas
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from spbench.report.page.answer import Answer
-from spbench.report.page.inline_svg import Picture
-from spbench.report.page.method import Facts
-from spbench.report.page.page_tables import MEANINGS, PageTable
+from spbench import __version__
+from spbench.analysis.compare_strategies import compare_strategies
+from spbench.analysis.launches import cases_of
+from spbench.analysis.waiting import waiting
+from spbench.report.page.answer import answer_of
+from spbench.report.page.inline_svg import pictures_of
+from spbench.report.page.method import environment_of, method_of
+from spbench.report.page.page_tables import (
+    MEANINGS,
+    capacity_tables,
+    strategy_tables,
+    trouble_table,
+)
+from spbench.report.plots.plots import page_of
+from spbench.report.waiting_sentences import waiting_sentences
+from spbench.results.find_run import RESULTS, not_there_yet, reference_of, way_on
+from spbench.results.link_report import reports_in
+from spbench.results.provenance import UNKNOWN, provenance
+from spbench.results.run_json import folder_of_run, read_run
+from spbench.text import counted, quoted
 
 TEMPLATES = Path(__file__).parent
 MOST_NAMES = 3
 """Workloads that a title names."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunPage:
-    """All that the page shows."""
+def html_of_run(
+    run: Path,
+    whole: pandas.DataFrame,
+    frame: pandas.DataFrame,
+    capacities: pandas.DataFrame,
+    page: int,
+) -> str:
+    """The page of ``frame``, the chosen rows of the ``whole`` run, and of the chosen
+    ``capacities`` beside it, with this page of its figures.
 
-    run: str
-    workloads: Sequence[str]
-    about: str
-    """Machine, libraries and launches in one line."""
-    answer: Answer
-    tables: Sequence[PageTable]
-    pictures: Sequence[Picture]
-    not_drawn: Sequence[str]
-    """Sentences on figures that are not drawn."""
-    trouble: PageTable
-    method: Facts
-    environment: Facts
-    again: str
-    """The command that repeats the run; blank where it is not known."""
-    commit: str
-    others: Sequence[str]
-    """Commands that show more of the run."""
-    version: str
+    Raises ValueError if its figures have fewer pages.
+    """
+    home = folder_of_run(run)
+    cases, origin = cases_of(frame), provenance(run, frame)
+    lines = compare_strategies(frame, reference_of(run, frame), cases=cases)
+    figures = page_of(lines, frame, home, page, capacities=capacities)
+    waits = waiting_sentences(waiting(cases, reports_in([RESULTS, home.parent])))
+    remarks = list(whole.attrs.get("remarks", []))
+    if missing := not_there_yet(run, whole):
+        remarks.append(f"{counted(missing, 'launch')} not measured yet{way_on(run)}")
+    if chosen := len(whole) - len(frame):
+        remarks.append(f"{counted(chosen, 'launch')} of the run left out, as was chosen")
+    names = frame["workload"].unique().tolist()
+    about = (origin.machine, origin.libraries, f"launches: {origin.launches}", origin.started)
+    tables = [*strategy_tables(lines), *capacity_tables(capacities)]
+    heads = {head for table in tables for head in table["heads"]}
+    return _rendered(
+        run=origin.run,
+        title=", ".join(names) if len(names) <= MOST_NAMES else f"{len(names)} workloads",
+        about=" · ".join(text for text in about if text != UNKNOWN),
+        answer=answer_of(lines, waits, remarks),
+        tables=tables,
+        meanings=[(head, meaning) for head, meaning in MEANINGS.items() if head in heads],
+        pictures=pictures_of(figures.sheets),
+        not_drawn=figures.remarks,
+        trouble=trouble_table(cases),
+        method=method_of(frame, origin),
+        environment=environment_of(frame, origin, read_run(home)),
+        again=origin.command,
+        commit=origin.commit if origin.commit != UNKNOWN else "",
+        others=[quoted("spbench", name, run) for name in ("compare", "plot", "report")],
+        version=__version__,
+    )
 
-    @property
-    def title(self) -> str:
-        names = self.workloads
-        return ", ".join(names) if len(names) <= MOST_NAMES else f"{len(names)} workloads"
 
-    @property
-    def meanings(self) -> Facts:
-        """Heads of the tables in words."""
-        heads = {head for table in self.tables for head in table.heads}
-        return [(head, meaning) for head, meaning in MEANINGS.items() if head in heads]
-
-
-def html_of(page: RunPage) -> str:
-    """The whole page."""
+def _rendered(**parts: Any) -> str:
+    """The template with its parts; one that is missing is an error."""
     setting = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -66,4 +92,4 @@ def html_of(page: RunPage) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return setting.get_template("page.html").render(page=page)
+    return setting.get_template("page.html").render(parts)

@@ -15,8 +15,7 @@ from helpers.example_rows import lines_of, row, with_samples
 from helpers.varied_run import HOSTILE, blank, projected, timed, varied_run
 
 import spbench
-from spbench.report.page.of_run import page_of_run
-from spbench.report.page.run_page import html_of
+from spbench.report.page.run_page import html_of_run
 from spbench.report.strategy_table import failures
 from spbench.results.capacities import read_capacities
 from spbench.results.reading import frame_of
@@ -63,7 +62,7 @@ class Page(HTMLParser):
 
 def page_of(records: Sequence[Record], folder: Path = Path("nowhere")) -> tuple[str, Page]:
     frame = frame_of(records)
-    html = html_of(page_of_run(folder, frame, frame, NONE, 1))
+    html = html_of_run(folder, frame, frame, NONE, 1)
     return html, Page(html)
 
 
@@ -164,7 +163,7 @@ def test_damaged_rows_are_told(tmp_path: Path) -> None:
     frame.attrs["remarks"] = ["1 row of a run is left out: <torn>"]
     assert (
         "1 row of a run is left out: <torn>"
-        in Page(html_of(page_of_run(tmp_path, frame, frame, NONE, 1))).text
+        in Page(html_of_run(tmp_path, frame, frame, NONE, 1)).text
     )
 
 
