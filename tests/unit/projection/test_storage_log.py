@@ -22,6 +22,15 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def without_onednn() -> Iterator[None]:
+    """On a CPU that multiplies bfloat16 itself oneDNN's products have small rooms of their own."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    yield
+    torch._C._set_mkldnn_enabled(before)
+
+
 def taken(name: str, *given: Any) -> int:
     """Bytes that an operation of torch takes and gives back."""
     kept = []
