@@ -10,13 +10,7 @@ from dataclasses import replace
 
 import pandas
 
-from spbench.analysis.comparable import (
-    LIBRARIES,
-    between_kinds,
-    in_panels,
-    matched,
-    mismatch,
-)
+from spbench.analysis.comparable import LIBRARIES, between_kinds, in_panels, matched, mismatch
 from spbench.analysis.compare import compare_times
 from spbench.analysis.culprit import culprit_of
 from spbench.analysis.findings import (

@@ -64,9 +64,9 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
+        gc.set_threshold(*GARBAGE)
         command: click.Command = import_module(f"spbench.cli.{cmd_name}_command").command
         gc.freeze()  # what was imported stays: looking for garbage there takes a tenth of a command
-        gc.set_threshold(*GARBAGE)
         command.short_help = COMMANDS[cmd_name]
         return command
 

@@ -7,6 +7,7 @@ answer, then cannot take ``spbench doctor`` down with it. Only the child imports
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -119,4 +120,6 @@ def _trouble(torch: Any, index: int) -> str:
 
 
 if __name__ == "__main__":
+    gc.disable()
     print(torch_facts(sys.argv[1]).model_dump_json())
+    gc.freeze()

@@ -17,7 +17,6 @@ With CLUSTER, a JSON text, this is one node of several: ``coordinator.py`` is no
 from __future__ import annotations
 
 import gc
-import importlib
 import multiprocessing
 import os
 import shutil
@@ -37,6 +36,7 @@ from spbench.worker.parent_death import die_with_parent
 def main() -> None:
     parent, *cluster_and_folder = sys.argv[1:]
     die_with_parent(int(parent))
+    gc.disable()  # until torch is there: Python would look for garbage in what is being imported
     signal.signal(signal.SIGTERM, _leave)
     mark(Path(util.get_temp_dir()))
     from torch.distributed.elastic.multiprocessing import SignalException
@@ -91,20 +91,17 @@ def _run_node(cluster_json: str, folder: str) -> None:
         )
 
 
-FIRST_BACKWARD = "torch.fx.experimental.symbolic_shapes"
-"""What torch imports at the first backward pass: imported before, it is there for all ranks."""
-
-
 def fork_server() -> None:
     """Starts the fork server. What this process has imported by then, its ranks need not import.
 
     The text of the command with which Python would start it is run in the fork instead, so that
     the server is Python's own in each version.
     """
+    import torch.fx.experimental.symbolic_shapes  # noqa: F401 - by the first backward pass
+
     multiprocessing.set_forkserver_preload(["spbench.launch.preload"])
-    importlib.import_module(FIRST_BACKWARD)
-    gc.collect()
     gc.freeze()  # pages of what was imported stay shared, and no rank looks for garbage in it
+    gc.enable()
     resource_tracker.ensure_running()  # a process of its own, which the server needs
     in_process_of_its_own, util.spawnv_passfds = util.spawnv_passfds, _fork
     try:
