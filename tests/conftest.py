@@ -6,6 +6,7 @@ loads neither them nor torch.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import signal
 from importlib import import_module
@@ -17,6 +18,9 @@ import pytest
 # to hanging up; what they start would be so too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# What is imported stays: garbage is looked for neither meanwhile nor in it, nor in all at the end.
+gc.disable()
+atexit.register(gc.freeze)
 WAITING = "tests/processes"
 """Here tests wait for processes most of their time; serial tests are here alone."""
 LONGEST = (
@@ -55,6 +59,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Garbage is looked for a thirtieth as often, and not in what was imported."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(20_000, 20, 20)
