@@ -1,10 +1,11 @@
 """Which few depths of each stack tell what a step of the whole depth does, and how a step runs.
 
-A base, then each stack deeper by a period of its layout, which tells what a period adds, then all
-stacks deeper by two: that what a period adds is always the same is checked there.
+Few blocks run, of which two periods of a layout are like all that are left out: what these add is
+known from the stretches of the step in which they run. That every period adds the same is checked
+there, and that nothing else grows with depth in a step of a base, which is less deep.
 
-A stretch of a step's memory begins as forward enters a block, as forward is over, and as backward
-enters a block.
+A stretch of a step begins as forward enters a block, as forward is over, and as backward enters a
+block.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import product
 from typing import Any, Self, final
 
 from torch import Tensor, nn
@@ -21,7 +23,7 @@ from spbench.projection.dataless import Known, Signature
 from spbench.projection.recorder import Recorder
 from spbench.projection.storage_log import StorageLog, Stretch
 from spbench.projection.unsent import prepared
-from spbench.projection.work import Counted
+from spbench.projection.work import Counted, summed
 from spbench.strategies.base import Layout, Strategy
 from spbench.strategies.courses import courses
 from spbench.worker.step import Step
@@ -34,75 +36,68 @@ BASE = 1
 
 @final
 @dataclass(frozen=True)
-class Depths:
-    """Few depths of a workload's stacks, one for each stack."""
+class FewBlocks:
+    """A workload, and how often each period of its blocks is left out, stack by stack."""
 
     whole: Workload
     periods: tuple[int, ...]
     """Blocks after which the layout of each stack repeats."""
+    left_out: tuple[int, ...]
+    """Periods of each stack that do not run."""
 
     @classmethod
     def of(cls, workload: Workload, layout: Layout) -> Self:
-        return cls(workload, tuple(course.period for course in courses(layout, workload)))
-
-    @cached_property
-    def base(self) -> tuple[int, ...]:
-        """The depth of each stack that runs; its own where three depths would not save any."""
-        return tuple(
-            part.depth if part.depth <= BASE + 2 * period else _base(part.depth, period)
-            for part, period in zip(self.whole.parts, self.periods, strict=True)
-        )
+        """The first block of each stack, two periods, the last, and what is no whole period."""
+        periods = tuple(course.period for course in courses(layout, workload))
+        pairs = zip(workload.parts, periods, strict=True)
+        left = tuple(max(0, part.depth - 2 - 2 * period) // period for part, period in pairs)
+        return cls(workload, periods, left)
 
     @property
-    def base_workload(self) -> Workload:
-        """The workload at the base; itself, if that is its own depth."""
-        return self.workload(self.base) if self.growth > 1 else self.whole
+    def reduced(self) -> Workload:
+        """The workload without the blocks that are left out."""
+        return self._without(self.left_out)
+
+    @property
+    def base(self) -> Workload:
+        """The least blocks of each stack that is cut short."""
+        return self._without(self._above_base)
 
     @property
     def growth(self) -> float:
         """How many times as deep as the base the whole is, of the stack that grows the most."""
-        return max(
-            part.depth / base for part, base in zip(self.whole.parts, self.base, strict=True)
-        )
-
-    @cached_property
-    def _steps(self) -> dict[tuple[int, ...], int]:
-        """The deeper depths, and how often what each adds occurs."""
-        steps = {}
-        for i, (part, period) in enumerate(zip(self.whole.parts, self.periods, strict=True)):
-            if part.depth > self.base[i]:
-                deeper = (*self.base[:i], self.base[i] + period, *self.base[i + 1 :])
-                steps[deeper] = (part.depth - self.base[i]) // period
-        return steps
+        parts = zip(self.whole.parts, self.base.parts, strict=True)
+        return max(part.depth / base.depth for part, base in parts)
 
     @property
-    def _check(self) -> tuple[int, ...]:
-        parts = zip(self.whole.parts, self.base, self.periods, strict=True)
-        return tuple(base + 2 * period * (part.depth > base) for part, base, period in parts)
+    def _above_base(self) -> tuple[int, ...]:
+        """Periods of each stack that the base does without."""
+        parts = zip(self.whole.parts, self.periods, self.left_out, strict=True)
+        return tuple((part.depth - BASE) // period * (left > 0) for part, period, left in parts)
 
-    @property
-    def runs(self) -> list[tuple[int, ...]]:
-        """All depths that are to run."""
-        return list(dict.fromkeys([self.base, *self._steps, self._check]))
-
-    def workload(self, depths: tuple[int, ...]) -> Workload:
-        """The workload at these depths."""
-        parts = zip(self.whole.parts, depths, strict=True)
+    def _without(self, periods: tuple[int, ...]) -> Workload:
+        parts = zip(self.whole.parts, self.periods, periods, strict=True)
         return self.whole.with_parts(
-            [part.model_copy(update={"depth": depth}) for part, depth in parts]
+            [part.model_copy(update={"depth": part.depth - n * each}) for part, n, each in parts]
         )
 
-    def extrapolated(self, counted: Mapping[tuple[int, ...], Counted]) -> Counted | None:
-        """What the whole depth counts, from each of ``runs``; None: it is not affine."""
-        base = total = checked = counted[self.base]
-        for depths, times in self._steps.items():
-            added = counted[depths].plus(base, -1)
-            total, checked = total.plus(added, times), checked.plus(added, 2)
-        return total if checked == counted[self._check] else None
+    def extrapolated(self, base: DryStep, few: DryStep) -> Counted | None:
+        """What the whole depth counts, from ``base`` and ``reduced``; None: it is not affine."""
+        total, checked = few.counted, base.counted
+        for stack, (period, left) in enumerate(zip(self.periods, self.left_out, strict=True)):
+            if left:
+                added, again = (_added(few, stack, start, period) for start in (1, 1 + period))
+                if added != again:
+                    return None
+                total = total.plus(added, left)
+                checked = checked.plus(added, self._above_base[stack] - left)
+        return total if checked == few.counted else None
 
 
-def _base(depth: int, period: int) -> int:
-    return BASE + (depth - BASE) % period
+def _added(step: DryStep, stack: int, start: int, period: int) -> Counted:
+    """What forward and backward of a period of blocks counts."""
+    names = product(("forward", "backward"), [stack], range(start, start + period))
+    return summed(step.parts[name] for name in names if name in step.parts)
 
 
 @final
@@ -110,10 +105,15 @@ def _base(depth: int, period: int) -> int:
 class DryStep:
     """A step that has run on tensors without data."""
 
-    counted: Counted
+    parts: Mapping[object, Counted]
+    """What each of its stretches counts."""
     weights: list[nn.Parameter]
     stretches: Mapping[object, Stretch]
     """Stretches of its memory; none, if nobody asked for them."""
+
+    @cached_property
+    def counted(self) -> Counted:
+        return summed(self.parts.values())
 
 
 @final
@@ -135,48 +135,48 @@ class DryRun:
         with recorder:
             step, given = prepared(workload, self.strategy, self.ranks, self.rank, recorder)
             inputs, cotangent = given
+            _mark(step, workload, recorder)
             if log is not None:
                 log.hold(step.model.parameters(), "parameters")
                 log.hold([*step.model.buffers(), *inputs.tensors, cotangent], "activations")
-                _mark(step, workload, log)
+                log.in_forward = step.train
             with recorder.recording():
                 step(inputs, cotangent)
                 if log is not None:
                     log.settle([x.grad for x in [*step.model.parameters(), *inputs.leaves]])
         return DryStep(
-            counted=recorder.taken(),
+            parts=recorder.counted(),
             weights=list(step.model.parameters()),
             stretches={} if log is None else log.stretches(),
         )
 
 
-def _mark(step: Step, workload: Workload, log: StorageLog) -> None:
-    """Has the log told where stretches begin."""
-    log.in_forward = step.train
+def _mark(step: Step, workload: Workload, recorder: Recorder) -> None:
+    """Has ``recorder`` told where stretches begin."""
     places = [(s, i) for s, part in enumerate(workload.parts) for i in range(part.depth)]
     blocks = [each for each in step.model.modules() if isinstance(each, Block)]
     for place, block in zip(places, blocks, strict=False):
-        block.register_forward_pre_hook(partial(_enters, log, place))
-        block.register_forward_hook(partial(_leaves, log, place), always_call=True)
-    step.model.register_forward_hook(partial(_ends, log))
+        block.register_forward_pre_hook(partial(_enters, recorder, place))
+        block.register_forward_hook(partial(_leaves, recorder, place), always_call=True)
+    step.model.register_forward_hook(partial(_ends, recorder))
 
 
-def _enters(log: StorageLog, place: tuple[int, int], *_: Any) -> None:
-    if log.run.phase == "forward":
-        log.begin(("forward", *place))
-    else:
-        log.in_forward = True  # again, under checkpointing
+def _enters(recorder: Recorder, place: tuple[int, int], *_: Any) -> None:
+    if recorder.phase == "forward":
+        recorder.begin(("forward", *place))
+    elif recorder.storages is not None:
+        recorder.storages.in_forward = True  # again, under checkpointing
 
 
-def _leaves(log: StorageLog, place: tuple[int, int], _: Any, __: Any, out: Any) -> None:
-    if log.run.phase != "forward":
-        log.forward_ends()
+def _leaves(recorder: Recorder, place: tuple[int, int], _: Any, __: Any, out: Any) -> None:
+    if recorder.phase != "forward":
+        recorder.forward_ends()
         return
     x = out[0] if out is not None else None
     if isinstance(x, Tensor) and x.requires_grad:
-        x.register_hook(lambda _: log.begin(("backward", *place)))
+        x.register_hook(lambda _: recorder.begin(("backward", *place)))
 
 
-def _ends(log: StorageLog, *_: Any) -> None:
-    log.forward_ends()
-    log.begin("between")
+def _ends(recorder: Recorder, *_: Any) -> None:
+    recorder.forward_ends()
+    recorder.begin("between")

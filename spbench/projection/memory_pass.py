@@ -11,17 +11,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal
 
 from torch import nn
 
 from spbench.comm.gradient_buckets import BUCKET_BYTES
-from spbench.projection.depths import DryRun, DryStep
+from spbench.projection.depths import DryStep, FewBlocks
 from spbench.projection.storage_log import Level, Stretch
 from spbench.projection.work import Memory
-from spbench.strategies.base import Strategy
-from spbench.strategies.courses import courses
 from spbench.worker.memory import rounded
 from spbench.workload.workload import Workload
 
@@ -35,42 +32,16 @@ WHOLE_BYTES, WHOLE_LAUNCHES = 200 * BUCKET_BYTES, 10_000
 make over half a percent, and a step takes about a second."""
 
 
-def runs_whole(base: DryStep, growth: float) -> bool:
-    """Whether all blocks run of a step that is ``growth`` times as deep as the base, at most."""
-    launches = base.counted.kernels.total() + len(base.weights)
-    return _runs_whole(round(growth * launches) + 1, growth * _bytes(base.weights))
-
-
-def _runs_whole(launches: int, weights_bytes: float) -> bool:
-    return launches < WHOLE_LAUNCHES and weights_bytes < WHOLE_BYTES
-
-
-def _bytes(weights: Sequence[nn.Parameter]) -> int:
-    return sum(each.nbytes for each in weights)
+def runs_whole(launches: float, weights: Sequence[nn.Parameter], growth: float = 1) -> bool:
+    """Whether all blocks run of a step of ``growth`` times these launches and weights."""
+    size = sum(each.nbytes for each in weights)
+    return growth * launches < WHOLE_LAUNCHES and growth * size < WHOLE_BYTES
 
 
 def memory(workload: Workload, whole: DryStep) -> Memory:
     """Peak bytes of a rank's step, from one of all blocks."""
     peak = max((each.peak for each in whole.stretches.values()), key=lambda level: level.total())
     return _held(workload, peak, whole.weights)
-
-
-def memory_of_few(
-    workload: Workload,
-    strategy: Strategy,
-    ranks: int,
-    weights: Sequence[nn.Parameter],
-    launches: int,
-    run: DryRun,
-) -> Memory:
-    """Peak bytes of a rank's step of so many ``launches``. ``weights``: those that it holds."""
-    few = FewBlocks.of(workload, strategy, ranks)
-    if _runs_whole(launches, _bytes(weights)):
-        few = FewBlocks(workload, few.periods, (0,) * len(few.periods))
-    peak = max(
-        few.peaks(run(few.reduced, with_memory=True).stretches), key=lambda level: level.total()
-    )
-    return _held(workload, peak, weights)
 
 
 def _held(workload: Workload, peak: Level, weights: Sequence[nn.Parameter]) -> Memory:
@@ -87,56 +58,39 @@ def _held(workload: Workload, peak: Level, weights: Sequence[nn.Parameter]) -> M
     )
 
 
-@final
-@dataclass(frozen=True)
-class FewBlocks:
-    """A workload, its form with few blocks, and the periods of blocks that this leaves out."""
+def memory_of_few(few: FewBlocks, step: DryStep, weights: Sequence[nn.Parameter]) -> Memory:
+    """Peak bytes of the whole depth, whose ``weights`` a rank holds, from a ``step`` of few."""
+    peak = max(_peaks(few, step.stretches), key=lambda level: level.total())
+    return _held(few.whole, peak, weights)
 
-    reduced: Workload
-    periods: tuple[int, ...]
-    """Blocks after which the layout of each stack repeats."""
-    left_out: tuple[int, ...]
-    """Periods of each stack that do not run."""
 
-    @classmethod
-    def of(cls, workload: Workload, strategy: Strategy, ranks: int) -> FewBlocks:
-        """The first block of each stack, two periods, the last, and what is no whole period."""
-        layout = strategy.layout(workload, ranks)
-        periods = tuple(course.period for course in courses(layout, workload))
-        pairs = list(zip(workload.parts, periods, strict=True))
-        left = tuple(max(0, part.depth - 2 - 2 * period) // period for part, period in pairs)
-        parts = [
-            part.model_copy(update={"depth": part.depth - period * times})
-            for (part, period), times in zip(pairs, left, strict=True)
-        ]
-        return cls(workload.with_parts(parts), periods, left)
+def _peaks(few: FewBlocks, stretches: Mapping[object, Stretch]) -> Iterator[Level]:
+    """What is alive at the peak of each stretch of the whole depth, but weights."""
+    grown = [_grown(few, stretches, stack) for stack in range(len(few.periods))]
+    for name, stretch in stretches.items():
+        level = Level(stretch.peak)
+        for stack, (kept, summed) in enumerate(grown):
+            added = _added(name, stack, few.periods[stack])
+            for part, size in ((kept, added[0]), (summed, added[1])):
+                for each in part:
+                    level[each] += few.left_out[stack] * size * part[each]
+        del level["parameters"]
+        yield level
 
-    def peaks(self, stretches: Mapping[object, Stretch]) -> Iterator[Level]:
-        """What is alive at the peak of each stretch of the whole depth, but weights."""
-        grown = [self._grown(stretches, stack) for stack in range(len(self.periods))]
-        for name, stretch in stretches.items():
-            level = Level(stretch.peak)
-            for stack, (kept, summed) in enumerate(grown):
-                added = _added(name, stack, self.periods[stack])
-                for part, size in ((kept, added[0]), (summed, added[1])):
-                    for each in part:
-                        level[each] += self.left_out[stack] * size * part[each]
-            del level["parameters"]
-            yield level
 
-    def _grown(self, stretches: Mapping[object, Stretch], stack: int) -> tuple[Level, Level]:
-        """What forward and backward of a period add to what is alive."""
-        if not self.left_out[stack]:
-            return Counter(), Counter()
-        period = self.periods[stack]
+def _grown(few: FewBlocks, stretches: Mapping[object, Stretch], stack: int) -> tuple[Level, Level]:
+    """What forward and backward of a period add to what is alive."""
+    if not few.left_out[stack]:
+        return Counter(), Counter()
+    period = few.periods[stack]
 
-        def between(way: Way, before: int, after: int) -> Level:
-            first, then = (stretches.get((way, stack, i)) for i in (before, after))
-            grown = Level(then.start if then else {})
-            grown.subtract(first.start if first else {})
-            return grown
+    def between(way: Way, before: int, after: int) -> Level:
+        first, then = (stretches.get((way, stack, i)) for i in (before, after))
+        grown = Level(then.start if then else {})
+        grown.subtract(first.start if first else {})
+        return grown
 
-        return between("forward", 1, 1 + period), between("backward", 2 * period, period)
+    return between("forward", 1, 1 + period), between("backward", 2 * period, period)
 
 
 def _added(name: object, stack: int, period: int) -> tuple[int, int]:

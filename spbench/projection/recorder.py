@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -36,6 +36,10 @@ class Note(NamedTuple):
     inside_bytes: int
 
 
+Launch: TypeAlias = tuple[Known, Phase]
+"""A call that launches a kernel."""
+
+
 @final
 @dataclass(eq=False)
 class _UnderWay:
@@ -43,7 +47,16 @@ class _UnderWay:
 
     kind: Kind
     sent: Fraction
-    behind: list[Kernel] = field(default_factory=list)
+    behind: list[Launch] = field(default_factory=list)
+
+
+@final
+@dataclass(eq=False)
+class _Tally:
+    """What a stretch of a step counts."""
+
+    launches: Counter[Launch] = field(default_factory=Counter)
+    messages: Counter[tuple[Kind, Fraction, tuple[Launch, ...]]] = field(default_factory=Counter)
 
 
 @final
@@ -59,23 +72,41 @@ class Recorder(Dataless):
         super().__init__(_noted_on_cpu if device == "cpu" else _noted, device, known)
         self.storages: StorageLog | None = None
         """Is told of what appears in memory."""
-        self._kernels: dict[tuple[Known, Phase], Kernel] = {}
-        self._launches: Counter[tuple[Known, Phase]] = Counter()
-        self._messages: Counter[Message] = Counter()
+        self._kernels: dict[Launch, Kernel] = {}
+        self._stretches: dict[object, _Tally] = {}
         self._flying: list[_UnderWay] = []
+        self.begin(None)
 
-    def taken(self) -> Counted:
-        """What was counted since the last call."""
+    def begin(self, stretch: object) -> None:
+        """A stretch of the step begins."""
+        self._tally = self._stretches.setdefault(stretch, _Tally())
+        if self.storages is not None:
+            self.storages.begin(stretch)
+
+    def counted(self) -> dict[object, Counted]:
+        """What was counted, by stretches."""
+        return {name: self._of(tally) for name, tally in self._stretches.items()}
+
+    def _of(self, tally: _Tally) -> Counted:
         kernels: Counter[Kernel] = Counter()
-        for key, times in self._launches.items():
+        for key, times in tally.launches.items():
             kernels[self._kernels[key]] += times
-        counted = Counted(kernels, self._messages)
-        self._launches, self._messages = Counter(), Counter()
-        return counted
+        messages: Counter[Message] = Counter()
+        for (kind, sent, keys), times in tally.messages.items():
+            (phase, op, axis), behind = kind, tuple(self._kernels[key] for key in keys)
+            sent_bytes = as_bytes(sent)
+            made = Message(op=op, phase=phase, axis=axis, sent_bytes=sent_bytes, behind=behind)
+            messages[made] += times
+        return Counted(kernels, messages)
+
+    def forward_ends(self) -> None:
+        """Forward, or the recomputation of a block, is over."""
+        if self.storages is not None:
+            self.storages.forward_ends()
 
     def calls(self) -> list[tuple[Signature, Kernel]]:
-        """The different calls since ``taken`` that launched a kernel, and that kernel."""
-        ran = {known for known, _ in self._launches}
+        """The different calls that launched a kernel, and that kernel."""
+        ran = {known for known, _ in self._kernels}
         return [(key, known.note.kernel) for key, known in self.known.items() if known in ran]
 
     def created(self, out: Any) -> None:
@@ -92,9 +123,9 @@ class Recorder(Dataless):
         key = known, self.phase
         if key not in self._kernels:
             self._kernels[key] = replace(known.note.kernel, phase=self.phase)
-        self._launches[key] += 1
+        self._tally.launches[key] += 1
         for message in self._flying:
-            message.behind.append(self._kernels[key])
+            message.behind.append(key)
 
     def started(self, kind: Kind, sent: Fraction) -> _UnderWay:
         message = _UnderWay(kind, sent)
@@ -107,10 +138,7 @@ class Recorder(Dataless):
             return
         assert isinstance(message, _UnderWay)
         self._flying.remove(message)
-        phase, op, axis = message.kind
-        behind, sent = tuple(message.behind), as_bytes(message.sent)
-        made = Message(op=op, phase=phase, axis=axis, sent_bytes=sent, behind=behind)
-        self._messages[made] += 1
+        self._tally.messages[message.kind, message.sent, tuple(message.behind)] += 1
 
 
 def _noted(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Note:

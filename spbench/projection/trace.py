@@ -21,7 +21,7 @@ from spbench.errors import Failure
 from spbench.layers.linear import summed_over
 from spbench.model.attention_alone import model_of
 from spbench.projection.dataless import META, Known, Signature
-from spbench.projection.depths import Depths, DryRun, DryStep
+from spbench.projection.depths import DryRun, FewBlocks
 from spbench.projection.memory_pass import memory, memory_of_few, runs_whole
 from spbench.projection.recorder import Recorder
 from spbench.projection.unsent import UnsentNccl
@@ -63,21 +63,24 @@ def work(
         raise Failure(f"rank {rank} does not exist: {in_words(ranks, 'rank')} begin at 0")
     rank = busiest(workload, strategy, ranks) if rank is None else rank
     run = DryRun(strategy, ranks, rank, device, {} if known is None else known)
-    few = Depths.of(workload, strategy.layout(workload, ranks))
-    base = run(few.base_workload, with_memory=with_memory and few.growth == 1)
-    if with_memory and runs_whole(base, few.growth):
+    few = FewBlocks.of(workload, strategy.layout(workload, ranks))
+    base = run(few.base, with_memory=with_memory and few.growth == 1)
+    launches = base.counted.kernels.total() + len(base.weights) + 1
+    if few.growth == 1 or (with_memory and runs_whole(launches, base.weights, few.growth)):
         whole = base if few.growth == 1 else run(workload, with_memory=True)
         traced = _traced(workload, strategy, ranks, whole.counted, whole.weights)
-        return replace(traced, memory=memory(workload, whole))
-    total = _extrapolated(few, base, run)
+        return replace(traced, memory=memory(workload, whole) if with_memory else None)
+    step = run(few.reduced, with_memory=with_memory)
+    total = few.extrapolated(base, step)
     if total is None or _sent(total) != _predicted(workload, strategy, ranks, rank):
         total = run(workload).counted
     weights = _weights(workload, strategy, ranks, rank)
     traced = _traced(workload, strategy, ranks, total, weights)
     if not with_memory:
         return traced
-    held = memory_of_few(workload, strategy, ranks, weights, traced.launches, run)
-    return replace(traced, memory=held)
+    if runs_whole(traced.launches, weights):
+        return replace(traced, memory=memory(workload, run(workload, with_memory=True)))
+    return replace(traced, memory=memory_of_few(few, step, weights))
 
 
 def _traced(
@@ -95,15 +98,6 @@ def _traced(
     return Work(
         mesh=mesh.axes, dtype=workload.dtype, kernels=total.kernels, messages=total.messages
     )
-
-
-def _extrapolated(few: Depths, base: DryStep, run: DryRun) -> Counted | None:
-    """Forward and backward of the whole depth from few depths; None: it does not follow."""
-    counted = {few.base: base.counted}
-    for depths in few.runs:
-        if depths != few.base:
-            counted[depths] = run(few.workload(depths)).counted
-    return few.extrapolated(counted)
 
 
 def _sent(total: Counted) -> Count:

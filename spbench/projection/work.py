@@ -7,9 +7,10 @@ it a time on a cluster. Neither knows the other.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from typing import Literal, final
 
 from spbench.workload.traffic import Op, Phase
@@ -114,6 +115,11 @@ class Counted:
         return Counted(
             _plus(self.kernels, other.kernels, times), _plus(self.messages, other.messages, times)
         )
+
+
+def summed(parts: Iterable[Counted]) -> Counted:
+    """All of them together."""
+    return reduce(Counted.plus, parts, Counted(Counter(), Counter()))
 
 
 def _plus(one: Counter, other: Counter, times: int) -> Counter:  # type: ignore[type-arg]

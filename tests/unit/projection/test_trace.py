@@ -11,7 +11,7 @@ import pytest
 from spbench.comm.gradient_buckets import fill_buckets
 from spbench.errors import Failure
 from spbench.projection import trace
-from spbench.projection.depths import Depths, DryRun
+from spbench.projection.depths import DryRun, FewBlocks
 from spbench.projection.trace import busiest, work
 from spbench.strategies.registry import load
 from spbench.workload.workload import Workload
@@ -52,8 +52,8 @@ def test_few_blocks_tell_what_all_do(
     """Kernels and messages of the whole depth, extrapolated, are those of all blocks."""
     deep = workload(**fields)
     few = work(deep, load(strategy), 4)
-    assert max(map(sum, Depths.of(deep, load(strategy).layout(deep, 4)).runs)) < deep.blocks
-    monkeypatch.setattr(Depths, "extrapolated", lambda *_: None)
+    assert FewBlocks.of(deep, load(strategy).layout(deep, 4)).reduced.blocks < deep.blocks
+    monkeypatch.setattr(FewBlocks, "extrapolated", lambda *_: None)
     assert work(deep, load(strategy), 4) == few
 
 
@@ -69,7 +69,7 @@ def test_what_is_not_affine_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DryRun, "__call__", noted)
     monkeypatch.setattr(trace, "_predicted", lambda *_: {})
     work(workload(), load("dsp"), 4)
-    assert depths == [1, 2, 3, 7]
+    assert depths == [1, 4, 7]
 
 
 @pytest.mark.parametrize("strategy", ["dsp", "ring"])
