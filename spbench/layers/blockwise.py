@@ -47,7 +47,7 @@ def merge(total: Part | None, part: Part, row: int = 0) -> Part:
     if total is None:
         return part
     total = Part(total.out.to(total.lse.dtype), total.lse)
-    out, lse = total.out[:, :, row:], total.lse[:, :, row:]
+    out, lse = from_row(total.out, row), from_row(total.lse, row)
     gap = part.lse - lse
     out.lerp_(part.out.to(out.dtype), gap.sigmoid()[..., None])
     torch.logaddexp(lse, part.lse, out=lse)
@@ -67,8 +67,13 @@ def added(total: Tensor | None, part: Tensor, row: int) -> Tensor:
     if total is None:
         return part
     total = total.to(torch.promote_types(total.dtype, torch.float32))
-    total[:, :, row:].add_(part)
+    from_row(total, row).add_(part)
     return total
+
+
+def from_row(x: Tensor, row: int) -> Tensor:
+    """The rows of (b, Z, S, ...) from ``row`` on; of all no view, which takes a host its time."""
+    return x[:, :, row:] if row else x
 
 
 def _in_chunks(

@@ -55,13 +55,20 @@ def unpack(packed: Tensor) -> Sequence[Tensor]:
     return packed.permute(1, 2, 3, 0, 4).unbind()
 
 
+def first(packed: Tensor, count: int) -> Tensor:
+    """The first of packed keys and values; of all no view, which takes a host its time."""
+    return packed[:count] if count < len(packed) else packed
+
+
 def summed(sums: Tensor, gradients: Sequence[Tensor]) -> Tensor:
     """Packed ``sums`` with the gradients of the first of these k and v, in new memory."""
     if not gradients:
         return sums
     total, count = torch.empty_like(sums), gradients[0].shape[2]
-    total[count:] = sums[count:]
-    for out, old, new in zip(*map(unpack, (total[:count], sums[:count])), gradients, strict=True):
+    if count < len(sums):
+        total[count:] = sums[count:]
+    into, olds = (unpack(first(x, count)) for x in (total, sums))
+    for out, old, new in zip(into, olds, gradients, strict=True):
         torch.add(old, new, out=out)
     return total
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
@@ -23,8 +22,7 @@ class LseKernel(NamedTuple):
 
     forward: Callable[..., Tensors]
     backward: Callable[..., Tensors]
-    takes_groups: bool
-    """Whether k and v may have fewer heads than q."""
+    takes_groups: bool  # whether k and v may have fewer heads than q
 
 
 def with_lse(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensors:
@@ -55,6 +53,8 @@ def _served(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[LseKernel, T
 
 @torch.enable_grad()
 def _kernel(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> LseKernel:
+    if q.is_meta:
+        return KERNELS[SDPBackend.FLASH_ATTENTION]  # one operation, as in dataless_attention.py
     if q.is_cuda and q.shape[-1] % 8:
         return PLAIN  # scaled_dot_product_attention would pad
     how = {"is_causal": causal, "enable_gqa": q.shape[1] != k.shape[1]}
@@ -95,7 +95,7 @@ def _efficient(causal: bool, *qkv: Tensor) -> Tensors:
 
 def _efficient_backward(causal: bool, *given: Tensor) -> Tensors:
     grad, q, k, v, out, lse = given
-    lse = F.pad(lse, (0, -lse.shape[-1] % 32), value=torch.inf)  # as its forward leaves them
+    lse = torch.nn.functional.pad(lse, (0, -lse.shape[-1] % 32), value=torch.inf)  # as in forward
     more = None, out, lse, *_seeds(q), 0.0, [True, True, True, False], causal
     return aten._scaled_dot_product_efficient_attention_backward(grad, q, k, v, *more)[:3]
 

@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 from spbench.comm.collectives import Collectives
 from spbench.layers import blockwise
 from spbench.layers.attention import Folding, Scores, attend_whole
-from spbench.layers.blockwise import Part
+from spbench.layers.blockwise import Part, from_row
 from spbench.layers.key_blocks import by_position, by_rank, folded_shard, pack, put, unpack
 from spbench.layers.linformer import attend_projected, projected_traffic
 from spbench.layers.memory_order import put_outermost
@@ -101,7 +101,7 @@ class _Gathered(torch.autograd.Function):
         total: Part | None = None
         gathered = cache(comm.start_all_gather(mine, keys).wait)
         for row, _, block, causal in seen(mine, gathered, keys, comm.rank, scores.causal):
-            part = blockwise.attend_block(queries[:, :, row:], *unpack(block), causal=causal)
+            part = blockwise.attend_block(from_row(queries, row), *unpack(block), causal=causal)
             total = blockwise.merge(total, part, row)
         assert total is not None, "a rank sees its own keys"
         out = put_outermost(folding.unfold(total.out), shard.dim, q.dtype)
@@ -119,9 +119,9 @@ class _Gathered(torch.autograd.Function):
         shape = keys.length, *mine.shape[1:]
         d_whole = mine.new_zeros(shape) if masked else mine.new_empty(shape)
         for row, runs, block, causal in seen(mine, gathered, keys, comm.rank, masked):
-            d_out, queries, *whole = (x[:, :, row:] for x in rows)
-            given = d_out, queries, *unpack(block), Part(*whole)
-            d, *d_keys = blockwise.block_gradients(*given, causal=causal)
+            d_out, queries, *whole = (from_row(x, row) for x in rows)
+            tiles: Any = d_out, queries, *unpack(block), Part(*whole)
+            d, *d_keys = blockwise.block_gradients(*tiles, causal=causal)
             d_q = blockwise.added(d_q, d, row)
             put(d_keys, d_whole, runs)
         ordered = by_rank(d_whole, keys) if masked else d_whole

@@ -26,8 +26,8 @@ from spbench.comm.collectives import Collectives, Pending
 from spbench.comm.transport import DONE
 from spbench.layers import blockwise
 from spbench.layers.attention import Folding, Scores
-from spbench.layers.blockwise import Part
-from spbench.layers.key_blocks import folded_shard, pack, summed, tile, unpack
+from spbench.layers.blockwise import Part, from_row
+from spbench.layers.key_blocks import first, folded_shard, pack, summed, tile, unpack
 from spbench.layers.linformer import attend_projected, projected_traffic
 from spbench.layers.memory_order import put_outermost
 from spbench.strategies.fixed_axis import FixedAxis
@@ -94,7 +94,7 @@ class _Ring(torch.autograd.Function):
         for owner, block in around(mine, keys, comm):
             row, count, causal = tile(keys, comm.rank, owner, scores.causal)
             if count:
-                given = queries[:, :, row:], *unpack(block[:count])
+                given = from_row(queries, row), *unpack(first(block, count))
                 part = blockwise.attend_block(*given, causal=causal)
                 total = blockwise.merge(total, part, row)
         assert total is not None, "a rank sees its own keys"
@@ -116,9 +116,9 @@ class _Ring(torch.autograd.Function):
             row, count, causal = tile(keys, comm.rank, owner, masked)
             d_keys: Sequence[Tensor] = ()
             if count:
-                d_out, queries, *whole = (x[:, :, row:] for x in rows)
-                given = d_out, queries, *unpack(block[:count]), Part(*whole)
-                d, *d_keys = blockwise.block_gradients(*given, causal=causal)
+                d_out, queries, *whole = (from_row(x, row) for x in rows)
+                tiles: Any = d_out, queries, *unpack(first(block, count)), Part(*whole)
+                d, *d_keys = blockwise.block_gradients(*tiles, causal=causal)
                 d_q = blockwise.added(d_q, d, row)
             if owner == comm.rank:
                 own = d_keys  # the sum of the others' comes home last
