@@ -129,7 +129,7 @@ class Transport(ABC):
         if sent:
             whole = self._whole
             kind = (whole._phase, op, self._axis)
-            whole.sent[kind] = whole.sent.get(kind, Fraction(0)) + sent
+            whole.sent[kind] = whole.sent.get(kind, 0) + sent
             whole.calls[kind] = whole.calls.get(kind, 0) + 1
 
     @abstractmethod
@@ -166,7 +166,7 @@ class Transports:
     def sent(self) -> Count:
         """Bytes sent since the last reset, of both."""
         one, other = self.strategy.sent, self.gradients.sent
-        return {key: one.get(key, Fraction(0)) + other.get(key, 0) for key in {**one, **other}}
+        return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
 
     def calls(self) -> dict[Kind, int]:
         """Collectives since the last reset that sent something, of both."""

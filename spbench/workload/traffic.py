@@ -34,7 +34,7 @@ Kind = tuple[Phase, Op, str]
 
 Stream = tuple[int, Sizes]
 """Bytes of a whole tensor, and the positions of it that each rank holds."""
-Count = dict[Kind, Fraction]
+Count = dict[Kind, int | Fraction]
 """Bytes sent by one rank in one step."""
 OPS: tuple[Op, ...] = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "p2p")
 PHASES: tuple[Phase, ...] = ("forward", "backward", "gradients")
