@@ -9,14 +9,15 @@ Private parts of torch: names of attention's operations, and the dispatch mode o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import gc
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend
 
 from spbench.errors import Failure
 from spbench.layers.watching import WatchingMode
@@ -34,7 +35,7 @@ ATTENTION = {CPU_FLASH: 4, EFFICIENT: 6}
 ATTENTION_BACKWARD = {f"{CPU_FLASH}_backward": 7, f"{EFFICIENT}_backward": 11}
 """Their backwards of (gradient, q, k, v, ...), likewise."""
 MOST_OPERATIONS = 1_000_000
-"""Operations of a pass, views included; a ring of 1,024 ranks has about half as many."""
+"""Operations of a pass, views included; a ring of 1,024 ranks has about 150,000 of them."""
 Signature = tuple[Any, ...]
 Metadata = tuple[Sequence[int], Sequence[int], torch.dtype]
 """Shape, strides and dtype of a tensor."""
@@ -58,26 +59,25 @@ class Known:
         return made[0] if self.is_single else tuple(made)
 
 
+def load_compiler() -> None:
+    """Has torch load its compiler, once in a process, as its first operation on META does: that
+    leaves garbage that would hold tensors of a step."""
+    torch.cat([torch.empty(1, device=META)])
+
+
 class TooManyOperationsError(Failure):
     """A step that would take minutes to run through."""
 
 
 class Dataless(WatchingMode):
-    """Runs operations on META. ``describe`` notes something of each new signature that is not a
-    view: of its operation, its arguments and the tensors that it gives."""
+    """Runs operations on META."""
 
-    def __init__(
-        self,
-        describe: Callable[[str, Sequence[Any], Sequence[Tensor]], Any],
-        device: Device,
-        known: dict[Signature, Known] | None = None,
-    ) -> None:
+    def __init__(self, device: Device, known: dict[Signature, Known] | None = None) -> None:
         """``device``: whose kernels' results lie in memory as here. ``known``: what such runs on
         the same device have learnt, and learn."""
         super().__init__()
-        self._describe, self.device = describe, device
+        self.device = device
         self.known = {} if known is None else known
-        self._ways: dict[Any, Any] = {}
         self._left = MOST_OPERATIONS
         self.phase: Phase = "forward"
         self.is_on = False
@@ -85,12 +85,19 @@ class Dataless(WatchingMode):
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Inside, what runs is noted."""
+        """Inside, what runs is noted, and no garbage is looked for, which would be in all notes."""
+        collects = gc.isenabled()
+        gc.disable()
         self.is_on = True
         try:
             yield
         finally:
             self.is_on = False
+            if collects:
+                gc.enable()
+
+    def noted(self, name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Any:
+        """What is noted of a new signature that is not a view, with the tensors that it gives."""
 
     def created(self, out: Any) -> None:
         """Called with what an operation returns in new memory."""
@@ -108,11 +115,9 @@ class Dataless(WatchingMode):
                 "rank of a ring, and of uneven shards; use fewer ranks"
             )
         kwargs = kwargs or {}
-        way = self._ways.get(func) or self._way(func)
+        way = _way_of(func)
         if way is VIEW:
             return func(*args, **kwargs)
-        if way is CHOICE:
-            return SDPBackend.FLASH_ATTENTION.value
         key = (func, *map(_signature, args), *[(k, _signature(v)) for k, v in kwargs.items()])
         known = self.known.get(key)
         if known is None:
@@ -123,10 +128,6 @@ class Dataless(WatchingMode):
             out = written(way, args, kwargs)
         self.launched(known)
         return out
-
-    def _way(self, func: Any) -> Any:
-        way = self._ways[func] = _way_of(func)
-        return way
 
     def _learnt(self, func: Any, args: Any, kwargs: dict[str, Any], way: Any) -> Known:
         name = func.__name__.partition(".")[0]
@@ -142,20 +143,19 @@ class Dataless(WatchingMode):
                 rows = args[0] if args[2] is None else args[2]
                 outs = (outs[0], *(x.to(rows.dtype) for x in outs[1:]))
         flat = list(outs) if isinstance(outs, (tuple, list)) else [outs]
-        note = self._describe(name, [*args, *kwargs.values()], [x for x in flat if x is not None])
+        note = self.noted(name, [*args, *kwargs.values()], [x for x in flat if x is not None])
         metadata = [None if x is None else _signature(x) for x in flat]
         return Known(note, metadata, is_single=flat[0] is outs)
 
 
-VIEW, NEW, CHOICE = "view", "new", "choice"
+VIEW, NEW = "view", "new"
 
 
+@cache
 def _way_of(func: Any) -> Any:
-    """How a call is answered: VIEW, NEW, CHOICE, or the argument that is written to, by place and
+    """How a call is answered: VIEW, NEW, or the argument that is written to, by place and
     name."""
     schema = func._schema
-    if schema.name == "aten::_fused_sdp_choice":
-        return CHOICE
     if schema.name in SHARE_MEMORY or not any("Tensor" in str(x.type) for x in schema.returns):
         return VIEW
     places = [i for i, x in enumerate(schema.arguments) if x.alias_info and x.alias_info.is_write]

@@ -11,7 +11,7 @@ block.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 from typing import Any, Self, final
@@ -19,7 +19,7 @@ from typing import Any, Self, final
 from torch import Tensor, nn
 
 from spbench.model.transformer import Block
-from spbench.projection.dataless import Known, Signature
+from spbench.projection.dataless import Known, Signature, load_compiler
 from spbench.projection.recorder import Recorder
 from spbench.projection.storage_log import StorageLog, Stretch
 from spbench.projection.unsent import prepared
@@ -52,6 +52,11 @@ class FewBlocks:
         pairs = zip(workload.parts, periods, strict=True)
         left = tuple(max(0, part.depth - 2 - 2 * period) // period for part, period in pairs)
         return cls(workload, periods, left)
+
+    @property
+    def all(self) -> Self:
+        """All blocks, none of which is left out."""
+        return replace(self, left_out=(0,) * len(self.periods))
 
     @property
     def reduced(self) -> Workload:
@@ -132,6 +137,7 @@ class DryRun:
         """Forward and backward of all blocks, without what fills and sums buckets."""
         recorder = Recorder(self.device, self.known)
         recorder.storages = log = StorageLog(recorder) if with_memory else None
+        load_compiler()
         with recorder:
             step, given = prepared(workload, self.strategy, self.ranks, self.rank, recorder)
             inputs, cotangent = given

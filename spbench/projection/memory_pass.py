@@ -20,7 +20,6 @@ from spbench.projection.depths import DryStep, FewBlocks
 from spbench.projection.storage_log import Level, Stretch
 from spbench.projection.work import Memory
 from spbench.worker.memory import rounded
-from spbench.workload.workload import Workload
 
 Way = Literal["forward", "backward"]
 MOMENTS, COUNT_BYTES = 2, 4
@@ -38,16 +37,12 @@ def runs_whole(launches: float, weights: Sequence[nn.Parameter], growth: float =
     return growth * launches < WHOLE_LAUNCHES and growth * size < WHOLE_BYTES
 
 
-def memory(workload: Workload, whole: DryStep) -> Memory:
-    """Peak bytes of a rank's step, from one of all blocks."""
-    peak = max((each.peak for each in whole.stretches.values()), key=lambda level: level.total())
-    return _held(workload, peak, whole.weights)
-
-
-def _held(workload: Workload, peak: Level, weights: Sequence[nn.Parameter]) -> Memory:
+def memory(few: FewBlocks, step: DryStep, weights: Sequence[nn.Parameter]) -> Memory:
+    """Peak bytes of the whole depth, whose ``weights`` a rank holds, from a ``step`` of few."""
+    peak = max(_peaks(few, step.stretches), key=lambda level: level.total())
     kept = [rounded(each.nbytes) for each in weights]
     optimizer = 0
-    if workload.optimizer == "adamw":
+    if few.whole.optimizer == "adamw":
         optimizer = MOMENTS * sum(kept) + len(kept) * rounded(COUNT_BYTES)
     return Memory(
         parameters=sum(kept),
@@ -56,12 +51,6 @@ def _held(workload: Workload, peak: Level, weights: Sequence[nn.Parameter]) -> M
         activations=peak["activations"],
         temporaries=peak["temporaries"],
     )
-
-
-def memory_of_few(few: FewBlocks, step: DryStep, weights: Sequence[nn.Parameter]) -> Memory:
-    """Peak bytes of the whole depth, whose ``weights`` a rank holds, from a ``step`` of few."""
-    peak = max(_peaks(few, step.stretches), key=lambda level: level.total())
-    return _held(few.whole, peak, weights)
 
 
 def _peaks(few: FewBlocks, stretches: Mapping[object, Stretch]) -> Iterator[Level]:

@@ -16,11 +16,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.sharedctypes import Synchronized
 from typing import TypeAlias, final
 
-import torch
-
 from spbench.errors import Failure, or_none
 from spbench.projection.against import WorkOf
-from spbench.projection.dataless import META, TooManyOperationsError
+from spbench.projection.dataless import TooManyOperationsError, load_compiler
 from spbench.projection.trace import work
 from spbench.projection.work import Work
 from spbench.strategies.registry import in_mesh
@@ -83,7 +81,7 @@ def forked(work_of: WorkOf, questions: Sequence[Question]) -> Iterator[WorkOf]:
     if count < 2 or sys.platform != "linux":
         yield work_of
         return
-    torch.cat([torch.empty(1, device=META)])  # loads torch's compiler, once for all
+    load_compiler()
     context, own = multiprocessing.get_context("fork"), os.getpid()
     next_ = context.Value("i", 0)
     pipes, processes = [], []

@@ -38,6 +38,8 @@ class Note(NamedTuple):
 
 Launch: TypeAlias = tuple[Known, Phase]
 """A call that launches a kernel."""
+Sending: TypeAlias = tuple[Kind, int | Fraction, tuple[Launch, ...]]
+"""A message: its kind, the bytes of this rank, and what is launched behind it."""
 
 
 @final
@@ -46,7 +48,7 @@ class _UnderWay:
     """A message that was started and is not waited for."""
 
     kind: Kind
-    sent: Fraction
+    sent: int | Fraction
     behind: list[Launch] = field(default_factory=list)
 
 
@@ -56,7 +58,7 @@ class _Tally:
     """What a stretch of a step counts."""
 
     launches: Counter[Launch] = field(default_factory=Counter)
-    messages: Counter[tuple[Kind, Fraction, tuple[Launch, ...]]] = field(default_factory=Counter)
+    messages: Counter[Sending] = field(default_factory=Counter)
 
 
 @final
@@ -69,7 +71,7 @@ class Recorder(Dataless):
     def __init__(
         self, device: Device = "cuda", known: dict[Signature, Known] | None = None
     ) -> None:
-        super().__init__(_noted_on_cpu if device == "cpu" else _noted, device, known)
+        super().__init__(device, known)
         self.storages: StorageLog | None = None
         """Is told of what appears in memory."""
         self._kernels: dict[Launch, Kernel] = {}
@@ -109,6 +111,10 @@ class Recorder(Dataless):
         ran = {known for known, _ in self._kernels}
         return [(key, known.note.kernel) for key, known in self.known.items() if known in ran]
 
+    def noted(self, name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Note:
+        inside = workspace_bytes(name, args) if self.device == "cpu" else 0
+        return Note(kernel_of(name, args, outs), inside)
+
     def created(self, out: Any) -> None:
         if self.storages is not None:
             self.storages.created(out)
@@ -127,7 +133,7 @@ class Recorder(Dataless):
         for message in self._flying:
             message.behind.append(key)
 
-    def started(self, kind: Kind, sent: Fraction) -> _UnderWay:
+    def started(self, kind: Kind, sent: int | Fraction) -> _UnderWay:
         message = _UnderWay(kind, sent)
         if self.is_on and sent and self.phase != "gradients":
             self._flying.append(message)
@@ -139,14 +145,6 @@ class Recorder(Dataless):
         assert isinstance(message, _UnderWay)
         self._flying.remove(message)
         self._tally.messages[message.kind, message.sent, tuple(message.behind)] += 1
-
-
-def _noted(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Note:
-    return Note(kernel_of(name, args, outs), 0)
-
-
-def _noted_on_cpu(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Note:
-    return Note(kernel_of(name, args, outs), workspace_bytes(name, args, outs))
 
 
 def timed_calls(workload: Workload, strategy: Strategy, ranks: int) -> Iterator[TimedKernel]:

@@ -40,7 +40,7 @@ class Stretch:
 
 
 @final
-@dataclass
+@dataclass(eq=False, slots=True)
 class _Held:
     """A storage that was alive."""
 
@@ -48,6 +48,7 @@ class _Held:
     part: Part
     in_forward: bool = False
     """Whether forward made it, or its recomputation: what outlives that is an activation."""
+    watch: weakref.ref[UntypedStorage] | None = None
 
 
 @final
@@ -60,9 +61,8 @@ class StorageLog:
         self.in_forward = False
         """Whether forward is running, or the recomputation of a block."""
         self._alive: dict[int, _Held] = {}
-        self._watched: dict[int, weakref.ref[UntypedStorage]] = {}
-        self._events: list[tuple[_Held, int] | object] = []
-        """A storage and 1 or -1, or the name of the stretch that begins."""
+        self._events: list[object] = []
+        """A storage that appears or dies, or the name of the stretch that begins."""
 
     def hold(self, tensors: Iterable[Tensor], part: Part) -> None:
         """Tensors that are there before the step begins, and outlive it."""
@@ -96,38 +96,44 @@ class StorageLog:
     def inside(self, size: int) -> None:
         """An operation took so much while it ran."""
         inside = _Held(rounded(size), "temporaries")
-        self._events += [(inside, 1), (inside, -1)]
+        self._events += [inside, inside]
 
     def _see(self, tensor: Tensor, part: Part) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._alive:
             return
-        held = _Held(rounded(storage.nbytes()), part, self.in_forward)
+        watch = weakref.ref(storage, partial(self._forget, key))
+        held = _Held(rounded(storage.nbytes()), part, self.in_forward, watch)
         self._alive[key] = held
-        self._events.append((held, 1))
-        self._watched[key] = weakref.ref(storage, partial(self._forget, key))
+        self._events.append(held)
 
     def _forget(self, key: int, _: object) -> None:
         held = self._alive.pop(key)
-        del self._watched[key]
+        held.watch = None
         if self.run.is_on and self.run.phase == "gradients":
             held.part = "gradients"  # it was packed into a bucket
-        self._events.append((held, -1))
+        self._events.append(held)
 
     def stretches(self) -> dict[object, Stretch]:
         """Every stretch by its name, from what parts storages turned out to be."""
         found: dict[object, Stretch] = {}
+        alive: set[_Held] = set()
         now: Level = Counter()
         name: object = None
         start, peak, most, total = Level(now), Level(now), 0, 0
         for event in [*self._events, None]:
-            if isinstance(event, tuple) and isinstance(event[0], _Held):
-                held, sign = event
-                now[held.part] += sign * held.size
-                total += sign * held.size
-                if total > most:
-                    peak, most = Level(now), total
+            if isinstance(event, _Held) and event not in alive:
+                alive.add(event)
+                now[event.part] += event.size
+                total += event.size
+                continue
+            if total > most:  # as nothing more is added
+                peak, most = Level(now), total
+            if isinstance(event, _Held):
+                alive.remove(event)
+                now[event.part] -= event.size
+                total -= event.size
                 continue
             found[name] = Stretch(start, peak)
             name, start, peak, most = event, Level(now), Level(now), total
@@ -139,7 +145,7 @@ QUERY_BLOCKS = ((768, 256), (192, 64), (0, 32))
 """Queries from which on, and how many of them make a block."""
 
 
-def workspace_bytes(name: str, args: Sequence[Any], _: Sequence[Tensor]) -> int:
+def workspace_bytes(name: str, args: Sequence[Any]) -> int:
     """Bytes for a moment of an operation of this name; 0 of one that needs none."""
     if name == CPU_FLASH:
         return _forward(*args[:2])

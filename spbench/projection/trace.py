@@ -21,8 +21,8 @@ from spbench.errors import Failure
 from spbench.layers.linear import summed_over
 from spbench.model.attention_alone import model_of
 from spbench.projection.dataless import META, Known, Signature
-from spbench.projection.depths import DryRun, FewBlocks
-from spbench.projection.memory_pass import memory, memory_of_few, runs_whole
+from spbench.projection.depths import DryRun, DryStep, FewBlocks
+from spbench.projection.memory_pass import memory, runs_whole
 from spbench.projection.recorder import Recorder
 from spbench.projection.unsent import UnsentNccl
 from spbench.projection.work import Counted, Kernel, Message, Work, as_bytes
@@ -67,20 +67,25 @@ def work(
     base = run(few.base, with_memory=with_memory and few.growth == 1)
     launches = base.counted.kernels.total() + len(base.weights) + 1
     if few.growth == 1 or (with_memory and runs_whole(launches, base.weights, few.growth)):
-        whole = base if few.growth == 1 else run(workload, with_memory=True)
-        traced = _traced(workload, strategy, ranks, whole.counted, whole.weights)
-        return replace(traced, memory=memory(workload, whole) if with_memory else None)
-    step = run(few.reduced, with_memory=with_memory)
-    total = few.extrapolated(base, step)
-    if total is None or _sent(total) != _predicted(workload, strategy, ranks, rank):
-        total = run(workload).counted
-    weights = _weights(workload, strategy, ranks, rank)
+        few, step = few.all, base if few.growth == 1 else run(workload, with_memory=True)
+        weights, total = step.weights, step.counted
+    else:
+        step, weights = run(few.reduced, with_memory=with_memory), _weights(workload, run)
+        total = _extrapolated(few, base, step, run)
     traced = _traced(workload, strategy, ranks, total, weights)
     if not with_memory:
         return traced
-    if runs_whole(traced.launches, weights):
-        return replace(traced, memory=memory(workload, run(workload, with_memory=True)))
-    return replace(traced, memory=memory_of_few(few, step, weights))
+    if few != few.all and runs_whole(traced.launches, weights):
+        few, step = few.all, run(workload, with_memory=True)
+    return replace(traced, memory=memory(few, step, weights))
+
+
+def _extrapolated(few: FewBlocks, base: DryStep, step: DryStep, run: DryRun) -> Counted:
+    """Forward and backward of the whole depth; all blocks run where it does not follow."""
+    total = few.extrapolated(base, step)
+    if total is None or _sent(total) != _predicted(few.whole, run.strategy, run.ranks, run.rank):
+        total = run(few.whole).counted
+    return total
 
 
 def _traced(
@@ -113,13 +118,13 @@ def _predicted(workload: Workload, strategy: Strategy, ranks: int, rank: int) ->
     return count([each for each in traffic if each.phase != "gradients"], rank)
 
 
-def _weights(workload: Workload, strategy: Strategy, ranks: int, rank: int) -> list[nn.Parameter]:
+def _weights(workload: Workload, of: DryRun) -> list[nn.Parameter]:
     """The parameters of the whole model that a rank holds."""
     recorder = Recorder()
-    transport = UnsentNccl(rank, ranks, recorder)
+    transport = UnsentNccl(of.rank, of.ranks, recorder)
     with recorder, META:
-        mesh = Mesh.of(strategy.mesh(workload, ranks))
-        own, part, _ = strategy.in_a_group(workload, ranks)
+        mesh = Mesh.of(of.strategy.mesh(workload, of.ranks))
+        own, part, _ = of.strategy.in_a_group(workload, of.ranks)
         comm = Collectives(transport, mesh).along(*mesh.without(CFG))
         model = model_of(part, own, comm).to(getattr(torch, workload.dtype))
     return list(model.parameters())

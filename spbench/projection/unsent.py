@@ -32,7 +32,7 @@ class Listener(Protocol):
     phase: Phase
     device: Device
 
-    def started(self, kind: Kind, sent: Fraction) -> object:
+    def started(self, kind: Kind, sent: int | Fraction) -> object:
         """A message leaves; returns what stands for it."""
 
     def waited(self, message: object) -> None:
@@ -69,7 +69,7 @@ class UnsentTransport(Transport):
     def _count(self, op: Op, sent: int | Fraction) -> None:
         super()._count(op, sent)
         self._kind: Kind = (self._whole._phase, op, self._axis)
-        self._sent = Fraction(sent)
+        self._sent = sent
 
     def _all_reduce(self, x: Tensor) -> Handle:
         return self._start([x])

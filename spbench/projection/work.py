@@ -129,6 +129,6 @@ def _plus(one: Counter, other: Counter, times: int) -> Counter:  # type: ignore[
     return Counter({key: count for key, count in total.items() if count})
 
 
-def as_bytes(sent: Fraction) -> int | Fraction:
+def as_bytes(sent: int | Fraction) -> int | Fraction:
     """A whole number where it is."""
     return sent.numerator if sent.denominator == 1 else sent

@@ -46,9 +46,9 @@ def test_forward_and_backward(queries: int, keys: int, dtype: torch.dtype) -> No
     k = torch.randn(2, keys, 3, 16, dtype=dtype).transpose(1, 2)
     flash = getattr(torch.ops.aten, CPU_FLASH)
     out, lse = flash(q, k, k)
-    assert workspace_bytes(CPU_FLASH, [q, k, k], []) == taken(CPU_FLASH, q, k, k)
+    assert workspace_bytes(CPU_FLASH, [q, k, k]) == taken(CPU_FLASH, q, k, k)
     backward = f"{CPU_FLASH}_backward"
     for each in (grad, grad.contiguous()):
         given = each, q, k, k, out, lse
-        told = workspace_bytes(backward, given, [])
+        told = workspace_bytes(backward, given)
         assert told == taken(backward, *given, 0.0, False)

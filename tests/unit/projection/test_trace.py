@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 from spbench.comm.gradient_buckets import fill_buckets
 from spbench.errors import Failure
 from spbench.projection import trace
-from spbench.projection.depths import DryRun, FewBlocks
+from spbench.projection.depths import DryRun, DryStep, FewBlocks
 from spbench.projection.trace import busiest, work
+from spbench.projection.work import Counted, Kernel
 from spbench.strategies.registry import load
 from spbench.workload.workload import Workload
 
@@ -70,6 +72,33 @@ def test_what_is_not_affine_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace, "_predicted", lambda *_: {})
     work(workload(), load("dsp"), 4)
     assert depths == [1, 4, 7]
+
+
+def counted(launches: int) -> Counted:
+    kernel = Kernel(kind="elementwise", phase="forward", shape=(), flops=0, moved_bytes=1)
+    return Counted(Counter({kernel: launches}), Counter())
+
+
+@pytest.mark.parametrize(
+    ("of_blocks", "beside", "expected"),
+    [
+        ((5, 3, 3, 4), (2, 2), 2 + 5 + 3 * 8 + 4),
+        ((5, 3, 4, 4), (2, 2), None),
+        ((5, 3, 3, 4), (2, 9), None),
+    ],
+    ids=["affine", "blocks-differ", "more-beside-blocks"],
+)
+def test_what_blocks_add_is_checked(
+    of_blocks: tuple[int, ...], beside: tuple[int, int], expected: int | None
+) -> None:
+    """Ten blocks of which four run: the middle two are alike, and nothing else grows."""
+    few = FewBlocks(workload(depth=10), (1,), (6,))
+    parts = {("forward", 0, i): counted(n) for i, n in enumerate(of_blocks)}
+    step = DryStep(parts={None: counted(beside[1]), **parts}, weights=[], stretches={})
+    alone = beside[0] + of_blocks[0] + of_blocks[3] - 3
+    base = DryStep(parts={None: counted(alone)}, weights=[], stretches={})
+    total = few.extrapolated(base, step)
+    assert (total and total.kernels.total()) == expected
 
 
 @pytest.mark.parametrize("strategy", ["dsp", "ring"])
