@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -71,10 +72,7 @@ def command(
     onto: str | None,
     level: str | None,
     link_rate: str | None,
-    nnodes: int | None,
-    node_rank: int | None,
-    rdzv_endpoint: str | None,
-    join_timeout: float,
+    **nodes_: Any,
 ) -> int:
     """Time kernels and collectives here, and write them down as the cluster NAME.
 
@@ -93,7 +91,7 @@ def command(
     if logs or onto or level:
         return _imported(name, logs, onto, level, path)
     on = choose_device(device)
-    node = cluster_of(nnodes, node_rank, rdzv_endpoint, join_timeout, os.environ)
+    node = cluster_of(**nodes_)
     if node is None or node.is_head:
         _check_writable(path)
     nodes = node.nodes if node else 1

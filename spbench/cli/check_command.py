@@ -135,7 +135,7 @@ def _exports(ctx: click.Context, settings: CheckOptions) -> dict[Path, Export]:
     judged_as = repeated_flags(ctx, ("max_slowdown", "max_memory", "metrics", "baselines"))
     again = [] if flags["run"] is None else [flags["run"], *judged_as]
     as_markdown = partial(_markdown, settings=settings, again=again)
-    wanted = ((markdown_to, as_markdown), (junit_to, partial(_junit, strict=flags["strict"])))
+    wanted = ((markdown_to, as_markdown), (junit_to, partial(junit, strict=flags["strict"])))
     exports: dict[Path, Export] = {file: export for file, export in wanted if file is not None}
     for file in exports:
         check_writable(file)
@@ -158,10 +158,6 @@ def _markdown(
     return block_of_changes(
         title, checked.judgement, sides, commands, settings.margins, settings.metrics
     )
-
-
-def _junit(checked: Checked, against: str, headline: str, *, strict: bool) -> str:
-    return junit(checked.judgement, against, headline, strict=strict)
 
 
 def _with_baseline(ctx: click.Context, settings: CheckOptions) -> Checked:

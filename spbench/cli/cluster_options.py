@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 
@@ -41,9 +42,9 @@ nodes_options = options.together(
 def cluster_of(
     nnodes: int | None,
     node_rank: int | None,
-    endpoint: str | None,
-    wait_s: float,
-    environ: Mapping[str, str],
+    rdzv_endpoint: str | None,
+    join_timeout: float,
+    environ: Mapping[str, str] = os.environ,
 ) -> Cluster | None:
     """This machine's place among several; None if it is the only one.
 
@@ -52,15 +53,18 @@ def cluster_of(
     slurm = None if joined_ranks(environ) is not None else _of_slurm(environ)
     nodes = nnodes or (slurm.nodes if slurm else 1)
     if nodes == 1:
-        for flag, value in (("--node-rank", node_rank), ("--rdzv-endpoint", endpoint)):
+        for flag, value in (("--node-rank", node_rank), ("--rdzv-endpoint", rdzv_endpoint)):
             if value is not None and nnodes is None:
                 raise Failure(f"{flag} {value} needs --nnodes: {EXAMPLE}")
         return None
     if joined_ranks(environ) is not None:
         raise Failure("--nnodes under torchrun, which has started the ranks already; leave it out")
-    if endpoint is None and slurm is None:
+    if rdzv_endpoint is None and slurm is None:
         raise Failure(f"--nnodes {nodes} needs --rdzv-endpoint: {EXAMPLE}")
-    head, port = _endpoint(endpoint) if endpoint else (slurm.head, slurm.port)  # type: ignore[union-attr]
+    if rdzv_endpoint:
+        head, port = _endpoint(rdzv_endpoint)
+    else:
+        head, port = slurm.head, slurm.port  # type: ignore[union-attr]
     if not resolves(head):
         raise Failure(f"the name of node 0, {head!r}, does not resolve on this machine", UNFIT)
     node = node_rank if node_rank is not None else slurm.node if slurm else _guess(nodes, head)
@@ -72,7 +76,7 @@ def cluster_of(
             f"addresses; name this machine, or give another --node-rank",
             UNFIT,
         )
-    return Cluster(nodes=nodes, node=node, head=head, port=port, wait_s=wait_s)
+    return Cluster(nodes=nodes, node=node, head=head, port=port, wait_s=join_timeout)
 
 
 def _guess(nodes: int, head: str) -> int:

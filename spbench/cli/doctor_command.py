@@ -105,8 +105,7 @@ def _links(ctx: click.Context) -> int:
 
     flags = ctx.params
     device = choose_device(flags["device"])
-    nnodes, node_rank, endpoint, wait_s = (flags[name] for name in CLUSTER)
-    cluster = cluster_of(nnodes, node_rank, endpoint, wait_s, os.environ)
+    cluster = cluster_of(**{name: flags[name] for name in CLUSTER})
     ranks = None if flags["gpus"] is None else str(flags["gpus"])
     (count,) = parse_ranks(ranks, device, nodes=1 if cluster is None else cluster.nodes)
     check = LinkCheck(

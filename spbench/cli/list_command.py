@@ -65,15 +65,20 @@ LUXURY = 2
 @options.json_option
 def command(what: str, as_json: bool) -> None:
     """List strategies, workloads, sweeps, clusters to project to, or runs."""
-    listed = {"strategies": _strategies, "workloads": _workloads, "sweeps": _sweeps}
-    listed |= {"clusters": _clusters, "runs": _runs}
-    rows = listed[what]()
+    rows = rows_of(what)
     if as_json:
         print_json(rows)
     elif not rows:
         click.echo(f"no {what} yet")
     else:
         show_fitting(console(), _grids(what, rows))
+
+
+def rows_of(what: str) -> list[dict[str, Any]]:
+    """The rows of a list; each of the catalogue's from its file."""
+    whole = {"strategies": _strategies, "runs": _runs}
+    of_a_name = {"workloads": _workload, "sweeps": _sweep, "clusters": _cluster}
+    return whole[what]() if what in whole else [of_a_name[what](name) for name in names(what)]
 
 
 def _grids(what: str, rows: Sequence[Mapping[str, Any]]) -> list[Grid]:
@@ -123,10 +128,6 @@ def _strategies() -> list[dict[str, Any]]:
     ]
 
 
-def _workloads() -> list[dict[str, Any]]:
-    return [_workload(name) for name in names()]
-
-
 def _workload(name: str) -> dict[str, Any]:
     work = find(name)
     return {
@@ -143,10 +144,6 @@ def _workload(name: str) -> dict[str, Any]:
     }
 
 
-def _sweeps() -> list[dict[str, Any]]:
-    return [_sweep(name) for name in names("sweeps")]
-
-
 def _sweep(name: str) -> dict[str, Any]:
     sweep = load_sweep(name, expand_names)
     cells = sweep.combinations
@@ -158,10 +155,6 @@ def _sweep(name: str) -> dict[str, Any]:
         "launches": sweep.file.launches,
         "source": sweep.file.source,
     }
-
-
-def _clusters() -> list[dict[str, Any]]:
-    return [_cluster(name) for name in names("clusters")]
 
 
 def _cluster(name: str) -> dict[str, Any]:

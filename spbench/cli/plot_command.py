@@ -83,6 +83,7 @@ def command(
     draw curves of any figure; capacity is of 'spbench capacity --out RUN'.
     """
     from spbench.report.plots.figure import save_all
+    from spbench.report.plots.plots import capacity_page
     from spbench.report.plots.points import Asked
 
     path, endings, wanted = find_run(run, baselines), _endings(formats), _parts(*kinds)
@@ -91,7 +92,7 @@ def command(
     rows = workloads, strategies, [gpus] if gpus else []
     try:
         if not chosen and _has_capacities_alone(path, wanted):
-            figures = _of_capacities(path, rows, page)
+            figures = capacity_page(chosen_capacities(path, rows), page)
         else:
             figures = _of_rows(path, rows, page, wanted, Asked(**chosen) if chosen else None)
     except ValueError as error:
@@ -131,12 +132,6 @@ def _of_rows(
         capacities = chosen_capacities(run, rows)
     drawn = page_of(lines, frame, folder_of_run(run), page, wanted, asked, capacities)
     return replace(drawn, remarks=[*drawn.remarks, *unread])
-
-
-def _of_capacities(run: Path, rows: Chosen, page: int) -> Page:
-    from spbench.report.plots.plots import capacity_page
-
-    return capacity_page(chosen_capacities(run, rows), page)
 
 
 def _endings(formats: str) -> list[str]:

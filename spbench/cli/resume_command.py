@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -36,19 +36,16 @@ def command(
     timeout: float | None,
     hang_after: float | None,
     max_time: float | None,
-    nnodes: int | None,
-    node_rank: int | None,
-    rdzv_endpoint: str | None,
-    join_timeout: float,
     verbose: bool,
     as_json: bool,
+    **nodes: Any,
 ) -> int:
     """Do what RUN has left to do, as its run.json says; without RUN, the latest.
 
     The same workloads, strategies, ranks, launches and deadlines, into the same folder. What has
     a good row is not measured again.
     """
-    cluster = cluster_of(nnodes, node_rank, rdzv_endpoint, join_timeout, os.environ)
+    cluster = cluster_of(**nodes)
     with loading_torch(verbose=verbose):
         request, cells = resumed(find_run(run), cluster)
     given = {"launch_s": timeout, "hang_s": hang_after, "sweep_s": max_time}

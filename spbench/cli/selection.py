@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -68,10 +67,8 @@ def request_of(ctx: click.Context) -> Request:
     flags = ctx.params
     fault = planted_fault()
     device = choose_device(flags["device"])
-    cluster = None
-    if "nnodes" in flags:
-        nnodes, node_rank, endpoint, wait_s = (flags[name] for name in CLUSTER)
-        cluster = cluster_of(nnodes, node_rank, endpoint, wait_s, os.environ)
+    of_nodes = {name: flags[name] for name in CLUSTER if name in flags}
+    cluster = cluster_of(**of_nodes) if of_nodes else None
     share, quick = flags.get("share", False), flags.get("quick", False)
     if share and cluster is not None:
         raise Failure("--share is one process; leave out --nnodes, or start it without srun")

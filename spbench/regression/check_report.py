@@ -70,9 +70,10 @@ def _as_data(judgement: Judgement, summary: str, code: int) -> dict[str, object]
     return {"summary": summary, "exit_code": code, "findings": findings, "remarks": remarks}
 
 
-def junit(judgement: Judgement, against: str, headline: str, *, strict: bool) -> str:
+def junit(checked: Checked, against: str, headline: str, *, strict: bool) -> str:
     """A test for each metric of each case; see ``_kind`` for those that do not pass. Where the
     check cannot judge and no test is red, one more test, of all cases, is an error."""
+    judgement = checked.judgement
     tests = [_test(graded) for graded in judgement.graded]
     is_red = any(kind in ("failure", "error") for _, _, kind, _ in tests)
     if not is_red and not judgement.is_decided(strict=strict):

@@ -50,7 +50,7 @@ def test_the_list_of_workloads_fits(
 
 def test_tokens_are_those_of_a_step() -> None:
     """They count the whole batch, as the activation bytes and the operations do."""
-    (bert,) = (row for row in list_command._workloads() if row["workload"] == "bert-base")
+    (bert,) = (row for row in list_command.rows_of("workloads") if row["workload"] == "bert-base")
     assert (bert["batch"], bert["tokens"]) == (64, 64 * 512)
 
 
@@ -72,7 +72,7 @@ def test_one_is_not_several() -> None:
 
 def test_as_data_workloads_are_whole() -> None:
     """--json has the fields that the table has no room for, each by itself."""
-    for row in list_command._workloads():
+    for row in list_command.rows_of("workloads"):
         work = find(row["workload"])
         for name in ("hidden", "heads", "text", "batch", "dtype", "source"):
             assert row[name] == getattr(work, name)
@@ -94,7 +94,7 @@ def test_the_list_of_clusters_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     text = listed(monkeypatch, "clusters", 80)
     assert max(map(len, text.splitlines())) <= 80
     assert {row.split()[0] for row in text.splitlines()[3:] if row} >= set(names("clusters"))
-    devices = {row["cluster"]: row["device"] for row in list_command._clusters()}
+    devices = {row["cluster"]: row["device"] for row in list_command.rows_of("clusters")}
     assert devices["l20-pcie"] == "L20-48GB"
 
 
@@ -106,7 +106,7 @@ def test_a_run_keeps_its_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         store.append(example_rows.row(status="crash", started_utc="2026-11-23T11:51:39Z"))
         store.append(example_rows.row(launch=1, started_utc="2026-11-23T12:00:00Z"))
         store.append(example_rows.row(started_utc="2026-11-24T08:00:00Z"))
-    (known,) = list_command._runs()
+    (known,) = list_command.rows_of("runs")
     assert (known["started"], known["ok"], known["other"]) == ("2026-11-23T11:51:39Z", 2, 0)
     text = listed(monkeypatch, "runs", 80)
     assert re.search(rf" {name} .* 2/2 .* 2026-11-23 11:51\b", text)
@@ -131,7 +131,10 @@ def test_a_run_that_is_incomplete_says_so(monkeypatch: pytest.MonkeyPatch, tmp_p
         (folder / "run.json").write_bytes((tmp_path / "results/late/run.json").read_bytes())
         if text is not None:
             (folder / "runs.csv").write_text(text)
-    rows = [(row["run"], row["ok"], row["other"], row["launches"]) for row in list_command._runs()]
+    rows = [
+        (row["run"], row["ok"], row["other"], row["launches"])
+        for row in list_command.rows_of("runs")
+    ]
     assert sorted(rows[:3]) == [("empty", 0, 0, 4), ("header", 0, 0, 4), ("no-file", 0, 0, 4)]
     assert rows[3:] == [("early", 1, 1, 4), ("late", 1, 1, 4)]
     text = listed(monkeypatch, "runs", 100)
