@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.examples import ALL
 
 from spbench.errors import Failure
 from spbench.launch.cluster import Cluster as Node
@@ -43,6 +44,14 @@ SMALL = {
     "mode": "forward",
     "block": [{"attention": "space"}, {"attention": "time"}, {"mlp": 4}],
 }
+
+
+@pytest.fixture(autouse=True)
+def _two_strategies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a short run two strategies stand for all, of which each adds calls of its own to a plan:
+    one keeps the scores of its attention."""
+    if not ALL:
+        monkeypatch.setattr(calibration_plan, "places", lambda: ("megatron-sp", "rsa"))
 
 
 def gemm(m: int) -> TimedKernel:
@@ -199,7 +208,7 @@ def test_ranks_of_several_nodes_have_the_memory_of_their_own(
     monkeypatch.setattr("spbench.projection.calibrate.described", lambda node, *_: node)
     monkeypatch.setattr("spbench.projection.calibrate._memory_gb", lambda _, ranks: 16.0 / ranks)
     two = Node(nodes=2, node=0, head="here", port=1)
-    small = [find("dsp-720m-small")]
+    small = [Workload.model_validate(SMALL)]
     for node, nodes, memory_gb in ((None, 0, (8.0, 4.0)), (two, 2, (16.0, 8.0))):
         made = calibrate("x", [2, 4], "cpu", 1, small, node)
         assert made is not None
@@ -334,8 +343,10 @@ def test_a_gpu_times_the_large_kernels_of_a_workload() -> None:
     assert max(batch * (m * k + k * n + m * n) for batch, m, n, k in products) <= 2**32
 
 
-def test_gpus_time_bfloat16_by_default() -> None:
+def test_gpus_time_bfloat16_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most models are in bfloat16, and full size is what a GPU computes."""
+    if not ALL:
+        monkeypatch.setattr(calibration_plan, "WORKLOADS", calibration_plan.WORKLOADS[:1])
     kernels = plan(2, "cuda").kernels
     for kind in ("gemm", "attention", "elementwise"):
         assert {k.dtype for k in kernels if k.kind == kind} == {"float32", "bfloat16"}
