@@ -150,7 +150,7 @@ def _able(workload: Workload, ranks: int) -> dict[str, Strategy]:
 
 def shallow(workload: Workload) -> Workload:
     """The workload with one block of each stack."""
-    return workload.with_parts([part.model_copy(update={"depth": 1}) for part in workload.parts])
+    return workload.with_depths([1] * len(workload.parts))
 
 
 def tiny(workload: Workload, ranks: int) -> Workload:

@@ -82,9 +82,7 @@ class FewBlocks:
 
     def _without(self, periods: tuple[int, ...]) -> Workload:
         parts = zip(self.whole.parts, self.periods, periods, strict=True)
-        return self.whole.with_parts(
-            [part.model_copy(update={"depth": part.depth - n * each}) for part, n, each in parts]
-        )
+        return self.whole.with_depths([part.depth - n * each for part, n, each in parts])
 
     def extrapolated(self, base: DryStep, few: DryStep) -> Counted | None:
         """What the whole depth counts, from ``base`` and ``reduced``; None: it is not affine."""

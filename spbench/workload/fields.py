@@ -142,6 +142,11 @@ class WorkloadFields(Frozen):
         """The sublayers that differ, in order."""
         return tuple(dict.fromkeys(each for part in self.parts for each in part.block))
 
+    def with_depths(self, depths: Sequence[int]) -> Self:
+        """This workload with other depths of its stacks."""
+        pairs = zip(self.parts, depths, strict=True)
+        return self.with_parts([part.model_copy(update={"depth": n}) for part, n in pairs])
+
     def with_parts(self, parts: Sequence[Stack]) -> Self:
         """This workload with other stacks, written as it is: as stacks or as depth and block."""
         if self.stacks is not None:

@@ -31,7 +31,8 @@ SIDES = {"length": 7, "projection": 5, "pair_bias": 3}
 
 def reductions(work: Workload, ranks: int) -> Iterator[Workload]:
     """Reduced workloads from the least reduced to the smallest; each ``name`` says what is left."""
-    shallow = work.with_parts([_shallow(part) for part in work.parts])
+    depths = [min(BLOCKS, part.depth) for part in work.parts]
+    shallow = work.with_depths(depths)
     yield _named(work, shallow)
     short = {axis: _shortest(work, axis, ranks) for axis in work.axes}
     longest = max(work.axes, key=lambda axis: work.axes[axis])
@@ -111,7 +112,3 @@ def _smaller(sublayer: Sublayer) -> Sublayer:
     return sublayer.model_copy(
         update={key: min(size, SIDES[key]) for key, size in sizes.items() if size}
     )
-
-
-def _shallow(part: Stack) -> Stack:
-    return part.model_copy(update={"depth": min(BLOCKS, part.depth)})
