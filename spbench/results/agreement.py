@@ -37,6 +37,11 @@ class Difference:
         """Above 1: too far. NaN is further than anything."""
         return math.inf if math.isnan(self.relative) else self.relative / self.tolerance
 
+    def in_words(self, differs: str) -> str:
+        """How far it is, where ``differs`` says when, and from what."""
+        by = f"{self.relative:.2g} (relative; tolerance {self.tolerance:.2g})"
+        return f"{self.name} {differs} by {by}"
+
 
 def farthest(
     got: Fingerprint, wanted: Fingerprint, tolerances: Mapping[str, float], floor: float = 0.0

@@ -49,11 +49,7 @@ class Agreement:
     """How far a launch is from the first one."""
 
     far: Difference
-    first: KeptLaunch
-
-    @property
-    def agreed_with(self) -> str:
-        return f"{self.first.strategy} on {counted(self.first.ranks, 'rank')}"
+    agreed_with: str
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -64,11 +60,8 @@ class Agreement:
         """Which tensor is too far off; two strategies cannot tell which of them it is."""
         if self.far.excess <= 1:
             return None
-        return (
-            f"{self.far.name} in the first step differs from that of {self.agreed_with} by "
-            f"{self.far.relative:.2g} (relative; tolerance {self.far.tolerance:.2g}): one of the "
-            f"two launches is wrong"
-        )
+        far = self.far.in_words(f"in the first step differs from that of {self.agreed_with}")
+        return f"{far}: one of the two launches is wrong"
 
 
 def compare_with_first(folder: Path, case: Case, samples: Sequence[Sample]) -> Agreement | None:
@@ -98,9 +91,8 @@ def compare_with_first(folder: Path, case: Case, samples: Sequence[Sample]) -> A
     dtype = case.workload.dtype
     tolerances = dict.fromkeys(mine.fingerprint, TOLERANCE[dtype])
     floor = noise_floor(first.fingerprint, dtype)
-    return Agreement(
-        far=farthest(mine.fingerprint, first.fingerprint, tolerances, floor), first=first
-    )
+    far = farthest(mine.fingerprint, first.fingerprint, tolerances, floor)
+    return Agreement(far=far, agreed_with=f"{first.strategy} on {counted(first.ranks, 'rank')}")
 
 
 def _made_alike(first: KeptLaunch, mine: KeptLaunch) -> bool:

@@ -75,12 +75,8 @@ class GateResult:
 
     def why_wrong(self) -> str | None:
         """The reason in a sentence; None if the gate is passed."""
-        worst = self.worst
-        if not worst.excess <= 1:
-            return (
-                f"{worst.name} differs from one device by {worst.relative:.2g} "
-                f"(relative; tolerance {worst.tolerance:.2g})"
-            )
+        if not self.worst.excess <= 1:
+            return self.worst.in_words("differs from one device")
         if self.bypassed is not None:
             return self.bypassed
         for key in sorted(self.sent.keys() | self.predicted.keys()):

@@ -84,10 +84,8 @@ def in_words(differences: Sequence[Difference], rank: int, hint: str) -> str:
     wrong = [each for each in differences if not each.excess <= 1]
     worst = blamed(differences)
     more = f", and so do {len(wrong) - 1} of {len(differences) - 1} others" if wrong[1:] else ""
-    return (
-        f"{worst.name} differs from one device by {worst.relative:.2g} (relative; tolerance "
-        f"{worst.tolerance:.2g}) on rank {rank}{more}{hint and f'. {hint}'}"
-    )
+    far = worst.in_words("differs from one device")
+    return f"{far} on rank {rank}{more}{hint and f'. {hint}'}"
 
 
 def blamed(differences: Sequence[Difference]) -> Difference:

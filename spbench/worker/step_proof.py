@@ -106,7 +106,7 @@ class StepProof:
         if self._expected is not None:
             far = self._expected.farthest(self._first)
             self._fields |= {"agreement_error": far.relative, "agreed_with": "one device"}
-            self._note(why_too_far(far, "in the first step", "from one device"))
+            self._note(why_too_far(far, "in the first step differs from one device"))
         return self._if_any_wrong()
 
     @contextmanager
@@ -147,7 +147,8 @@ class StepProof:
             tolerances = dict.fromkeys(last, TOLERANCE[dtype])
             far = farthest(last, self._first, tolerances, noise_floor(self._first, dtype))
             self._fields |= {"repeat_error": far.relative}
-            self._note(why_too_far(far, "after the last timed step", "from the first step"))
+            differs = "after the last timed step differs from the first step"
+            self._note(why_too_far(far, differs))
         if (wrong := self._if_any_wrong()) is not None:
             return wrong
         return self._fields | ({"fingerprint": self._first} if self._group.rank == 0 else {})
@@ -177,11 +178,6 @@ class StepProof:
         return self._fields | wrong
 
 
-def why_too_far(far: Difference, when: str, apart: str) -> str | None:
+def why_too_far(far: Difference, differs: str) -> str | None:
     """A sentence that names the tensor; None if it is near enough."""
-    if far.excess <= 1:
-        return None
-    return (
-        f"{far.name} {when} differs {apart} by {far.relative:.2g} "
-        f"(relative; tolerance {far.tolerance:.2g})"
-    )
+    return None if far.excess <= 1 else far.in_words(differs)
