@@ -1,8 +1,8 @@
 """Published measurements beside their projection, point by point.
 
-What published engines do besides what a strategy asks for is stated here, once for all points:
-a fixed time of a generation, an engine's time beyond its kernels, merges in float32, queries,
-keys and values that go apart.
+What published engines do besides what a strategy asks for is stated once for all points: here a
+fixed time of a generation, and an engine's time beyond its kernels; in ``published_case`` merges in
+float32, and queries, keys and values that go apart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from spbench.errors import Failure
 from spbench.projection.constants import Constant
-from spbench.projection.cost import Mode, cost
+from spbench.projection.cost import cost
 from spbench.projection.hardware import Cluster, find
 from spbench.projection.interval import Cost
 from spbench.projection.published import Point, PublishedCase, PublishedCell
@@ -44,12 +44,6 @@ ENGINE = Constant(
     " the middle 1.15 times what products, attention and passes over memory take",
 )
 """What an engine takes over the sum of the terms."""
-MERGES = 2.0
-"""Passes over an output that published rings merge block by block, over those of one fused
-kernel: they convert each block to float32 first (ring-flash-attention, utils.py)."""
-APART = 2.0
-"""Collectives of an exchange whose queries, keys and values go apart, 4 in place of 2, and of a
-shift of keys and values."""
 
 
 def score(point: Point, work_of: WorkOf) -> Group:
@@ -147,19 +141,13 @@ def _projected(
             messages={each: n for each, n in work.messages.items() if each.phase != "forward"},
         )
     is_generation = point.metric.per == "generation" and "enois" not in point.metric.time
-    own = found.kernel if found.kernel in cluster.device.kernels else ""
-    mode = Mode(
-        compiled=found.compiled,
-        attention_kernel=own,
+    kernel = found.mode.attention_kernel
+    mode = replace(
+        found.mode,
+        attention_kernel=kernel if kernel in cluster.device.kernels else "",
         fixed_s=_fixed(found.workload, cluster) if is_generation else 0.0,
         fixed_spread=FIXED_SPREAD,
         repeats=steps_of(point, facts),
-        outer=found.outer,
-        payload=found.payload,
-        products=found.products,
-        hidden_exchange=found.hidden_exchange,
-        calls=1.0 if found.packed else APART,
-        merges=MERGES if point.op == "attention" and found.merges else 1.0,
         beyond=ENGINE if point.op == "model" else None,
     )
     return cost(work, cluster, mode)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from typing import Any, Final, final
 
 from spbench.errors import Failure
@@ -117,10 +118,18 @@ def project(
 ) -> Iterator[Projection]:
     """Each strategy on each number of ranks, with its measured share where there is one; a case
     that cannot run says why."""
-    for count in ranks:
-        for strategy in strategies:
-            share = shares.of(workload, strategy, count)
-            yield _projection(workload, cluster, strategy, count, mode, work_of, share)
+    for count, strategy in product(ranks, strategies):
+        case = Projection(workload=workload, cluster=cluster, strategy=strategy, ranks=count)
+        share = shares.of(workload, strategy, count)
+        try:
+            if unfit := why_not_on(cluster, count):
+                raise Failure(unfit)
+            done = work_of(workload, strategy, count)
+            took = cost(done, cluster, mode, share, launches_of=strategy)
+            case = replace(case, work=done, cost=took, share=share)
+        except Failure as failure:
+            case = replace(case, why_not=str(failure))
+        yield case
 
 
 def which_are_measured(
@@ -152,23 +161,3 @@ def _names_and_ranks(cases: Sequence[Projection]) -> tuple[str, str]:
     """As flags of ``run`` have them."""
     names, ranks = ([each.strategy for each in cases], [str(each.ranks) for each in cases])
     return ",".join(dict.fromkeys(names)), ",".join(dict.fromkeys(ranks))
-
-
-def _projection(
-    workload: Workload,
-    cluster: Cluster,
-    strategy: str,
-    ranks: int,
-    mode: Mode,
-    work_of: WorkOf,
-    share: Constant | None,
-) -> Projection:
-    case = {"workload": workload, "cluster": cluster, "strategy": strategy, "ranks": ranks}
-    try:
-        if unfit := why_not_on(cluster, ranks):
-            raise Failure(unfit)
-        done = work_of(workload, strategy, ranks)
-        took = cost(done, cluster, mode, share, launches_of=strategy)
-        return Projection(**case, work=done, cost=took, share=share)  # type: ignore[arg-type]
-    except Failure as failure:
-        return Projection(**case, why_not=str(failure))  # type: ignore[arg-type]

@@ -100,16 +100,12 @@ def row_of(each: Projection, mode: Mode, **more: Any) -> Record:
 def _figures(each: Projection, *, is_gpu: bool) -> dict[str, Any]:
     """Columns of a step: those that a measured row has, and the interval."""
     assert each.cost is not None
-    step, work = each.cost, each.workload
-    tokens_per_s = work.batch * work.tokens / step.step_s
+    step, work, known = each.cost, each.workload, each.data
     predicted = by_busiest(load(each.strategy).traffic(work, each.ranks))
+    same = "step_ms", "step_ms_low", "step_ms_high", "samples_per_s", "tokens_per_s"
     return {
-        "step_ms": 1e3 * step.step_s,
-        "step_ms_low": 1e3 * step.low_s,
-        "step_ms_high": 1e3 * step.high_s,
-        "samples_per_s": work.batch / step.step_s,
-        "tokens_per_s": tokens_per_s,
-        "tokens_per_s_per_rank": tokens_per_s / each.ranks,
+        **{name: known[name] for name in same},
+        "tokens_per_s_per_rank": known["tokens_per_s"] / each.ranks,
         "tflops_per_rank": step_flops(work) / step.step_s / each.ranks / 1e12,
         **_split(step.step_s, step.terms, is_gpu=is_gpu),
         "peak_allocated_bytes": each.peak_bytes,

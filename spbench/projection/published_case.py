@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from spbench.errors import Failure
+from spbench.projection.cost import Mode
 from spbench.projection.published import Point, PublishedCase, PublishedCell
 from spbench.projection.published_terms import cluster_of, model_of
 from spbench.strategies import names
@@ -24,6 +25,12 @@ DTYPES = {"nvfp4": "bfloat16", "fp8": "bfloat16"}
 FASTER_PRODUCTS = {"nvfp4": 2.5, "fp8": 1.6, "linear": 1.4}
 """Products in fewer bits over those in bfloat16, with the casts that they need; inferred: half of
 the specified 4 and 2 times is lost to casts and memory."""
+MERGES = 2.0
+"""Passes over an output that published rings merge block by block, over those of one fused
+kernel: they convert each block to float32 first (ring-flash-attention, utils.py)."""
+APART = 2.0
+"""Collectives of an exchange whose queries, keys and values go apart, 4 in place of 2, and of a
+shift of keys and values."""
 NEUTRAL = {"packed_qkv", "pattern", "anything", "offload", "fsdp", "framework"}
 """Options that change no term, or one that is hidden: weights that are gathered or loaded ahead."""
 KNOWN = NEUTRAL | {"compiled", "async", "fp8", "blockwise", "checkpointing", "unbalanced"}
@@ -41,21 +48,9 @@ class Counterpart:
     """The strategy whose kernels run; blocks of keys after a gather have those of a ring."""
     ranks: int
     """Ranks of the strategy, those of one group of the outer mesh."""
-    outer: tuple[tuple[str, int], ...]
-    """Groups around it, outermost first."""
     only_backward: bool
-    compiled: bool
-    kernel: str
-    packed: bool
-    """Whether queries, keys and values go in one exchange."""
-    merges: bool
-    """Whether results of blocks of keys are merged."""
-    hidden_exchange: float
-    """Share of an all-to-all that hides behind projections."""
-    payload: float
-    """Bytes of a message over those in the workload's type."""
-    products: float
-    """Rate of products over that in the workload's type."""
+    mode: Mode
+    """How its engine runs it, but for what its metric covers beside the steps."""
 
 
 def counterpart(point: Point, cell: PublishedCell, case: PublishedCase) -> Counterpart:
@@ -79,21 +74,24 @@ def counterpart(point: Point, cell: PublishedCell, case: PublishedCase) -> Count
     strategy, unmasked = _strategy(case.strategy)
     is_uneven = bool(case.options.get("unbalanced"))
     is_blockwise = bool(case.options.get("blockwise"))
+    merges = point.op == "attention" and (MERGING in strategy or is_blockwise)
     return Counterpart(
         cluster=cluster_of(point.hardware),
         workload=_workload(point, facts, case, unmasked=unmasked or is_uneven),
         strategy=strategy,
         kernels_of=strategy.replace(GATHERING, MERGING) if is_blockwise else strategy,
         ranks=1 if case.strategy == "none" else cell.ranks // groups,
-        outer=tuple(sorted(beside.items(), reverse=True)),
         only_backward=point.mode == "backward",
-        compiled=bool(case.options.get("compiled")),
-        kernel=point.kernel or "",
-        packed=bool(case.options.get("packed_qkv")),
-        merges=MERGING in strategy or is_blockwise,
-        hidden_exchange=0.5 if case.options.get("async") else 0.0,
-        payload=0.625 if case.options.get("fp8") is True else 1.0,
-        products=FASTER_PRODUCTS["linear"] if low else FASTER_PRODUCTS.get(dtype, 1.0),
+        mode=Mode(
+            outer=tuple(sorted(beside.items(), reverse=True)),
+            compiled=bool(case.options.get("compiled")),
+            attention_kernel=point.kernel or "",
+            calls=1.0 if case.options.get("packed_qkv") else APART,
+            merges=MERGES if merges else 1.0,
+            hidden_exchange=0.5 if case.options.get("async") else 0.0,
+            payload=0.625 if case.options.get("fp8") is True else 1.0,
+            products=FASTER_PRODUCTS["linear"] if low else FASTER_PRODUCTS.get(dtype, 1.0),
+        ),
     )
 
 
