@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from spbench.projection.dataless import ATTENTION, ATTENTION_BACKWARD
 from spbench.projection.work import Kernel
+from spbench.worker.memory import held_bytes
 
 GEMMS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "mv": 0, "addmv": 1}
 """Products by name, and the place of their left factor."""
@@ -88,7 +88,7 @@ def _bytes_of(args: Sequence[Any], outs: Sequence[Tensor], base: str) -> int:
     written = {id(out) for out in outs}
     overwrites = base in OVERWRITING
     read = (x for x in _tensors(args) if not (overwrites and id(x) in written))
-    return sum(map(_held_bytes, read)) + sum(map(_held_bytes, outs))
+    return sum(map(held_bytes, read)) + sum(map(held_bytes, outs))
 
 
 def _tensors(values: Sequence[Any]) -> Iterator[Tensor]:
@@ -97,9 +97,3 @@ def _tensors(values: Sequence[Any]) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from _tensors(value)
-
-
-def _held_bytes(x: Tensor) -> int:
-    """Bytes of the elements of a tensor; of a dim that is expanded, once."""
-    lengths = (n for n, stride in zip(x.shape, x.stride(), strict=True) if stride)
-    return math.prod(lengths) * x.element_size()

@@ -84,15 +84,15 @@ def as_columns(device: str, noted: Sequence[Conditions | None]) -> dict[str, Any
     causes = [cause for rank in of_ranks for cause in rank.gpu_throttle or []]
     return {
         "noisy": "; ".join(_disturbances(device, of_ranks, others, neighbours)),
-        "load_average": _most(rank.load_average for rank in of_ranks),
+        "load_average": largest(rank.load_average for rank in of_ranks),
         "others_cores": None if others is None else others[0],
         "gpu_clock_mhz": min(_known(rank.gpu_clock_mhz for rank in of_ranks), default=None),
-        "gpu_power_w": _most(rank.gpu_power_w for rank in of_ranks),
-        "gpu_temperature_c": _most(rank.gpu_temperature_c for rank in of_ranks),
+        "gpu_power_w": largest(rank.gpu_power_w for rank in of_ranks),
+        "gpu_temperature_c": largest(rank.gpu_temperature_c for rank in of_ranks),
         "gpu_throttle": ", ".join(dict.fromkeys(causes)),
-        "gpu_neighbours": _most(neighbours),
+        "gpu_neighbours": largest(neighbours),
         "hardware": ", ".join(dict.fromkeys(rank.hardware for rank in of_ranks if rank.hardware)),
-        "alloc_retries": _most(rank.alloc_retries for rank in of_ranks),
+        "alloc_retries": largest(rank.alloc_retries for rank in of_ranks),
         **_clocks(of_ranks),
     }
 
@@ -169,5 +169,6 @@ def _known(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _most(values: Iterable[float | None]) -> float | None:
+def largest(values: Iterable[float | None]) -> float | None:
+    """The largest value that was measured; None without one."""
     return max(_known(values), default=None)

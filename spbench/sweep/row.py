@@ -7,7 +7,7 @@ from typing import Any
 
 from spbench.launch.cluster import placement_of
 from spbench.launch.launcher import LaunchResult
-from spbench.results.conditions import as_columns
+from spbench.results.conditions import as_columns, largest
 from spbench.results.record import MUCH
 from spbench.results.sample import RowStatus, Sample
 from spbench.results.variables import column_of
@@ -175,11 +175,6 @@ def _speeds(case: Case, steps: list[float], peak_tflops: float | None) -> dict[s
         "tflops_per_rank": tflops_per_rank,
         "mfu": tflops_per_rank / peak_tflops if peak_tflops else None,
     }
-
-
-def largest(values: Iterable[float | None]) -> float | None:
-    """The largest value that was measured; None without one."""
-    return max((value for value in values if value is not None), default=None)
 
 
 def largest_columns(names: Iterable[str], by_rank: Sequence[object]) -> dict[str, float | None]:

@@ -10,7 +10,6 @@ a step, too, an operation reads what others wrote meanwhile, and writes to new m
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,6 +22,7 @@ from spbench.comm.fake import silent_transports
 from spbench.comm.group import Group
 from spbench.layers.kernels import kernel as attention
 from spbench.strategies.registry import in_mesh
+from spbench.worker.memory import held_bytes
 from spbench.worker.observer import Observer
 from spbench.worker.step import Step
 from spbench.workload.case import GateCheck
@@ -195,6 +195,5 @@ def _tensor(
 
 def _bytes(value: Any) -> int:
     if isinstance(value, Tensor):
-        lengths = (n for n, step in zip(value.shape, value.stride(), strict=True) if step)
-        return math.prod(lengths) * value.element_size()
+        return held_bytes(value)
     return sum(map(_bytes, value)) if isinstance(value, list) else 0

@@ -8,6 +8,7 @@ the CUDA allocator would.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, final
@@ -26,6 +27,12 @@ ROUND_BYTES = 512
 def rounded(size: int) -> int:
     """Bytes as the CUDA allocator gives them out."""
     return -(-size // ROUND_BYTES) * ROUND_BYTES
+
+
+def held_bytes(x: Tensor) -> int:
+    """Bytes of the elements of a tensor; of a dim that is expanded, once."""
+    lengths = (n for n, stride in zip(x.shape, x.stride(), strict=True) if stride)
+    return math.prod(lengths) * x.element_size()
 
 
 @final
