@@ -56,17 +56,17 @@ class Group(ABC):
 
     def largest(self, values: Sequence[float]) -> list[float]:
         """Element by element, the largest over the ranks."""
-        self._heartbeat.meeting()
+        self._heartbeat.transfer()
         return self._largest(values)
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         """Every rank's values, by rank: as many of each."""
-        self._heartbeat.meeting()
+        self._heartbeat.transfer()
         return self._gather(values)
 
     def barrier(self) -> None:
         """Wait for every rank."""
-        self._heartbeat.meeting()
+        self._heartbeat.transfer()
         self._meet()
 
     @abstractmethod

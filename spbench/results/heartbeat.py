@@ -78,42 +78,27 @@ class Heartbeat:
 
     def phase(self, name: str) -> None:
         self._phases, self._phase = self._phases + 1, name.encode()[:64]
-        self._write()
+        self.working()
 
     def step(self) -> None:
         """A step begins."""
         self._steps, self._transfers = self._steps + 1, 0
-        self._write()
-
-    def working(self) -> None:
-        """The rank is alive and has begun nothing new."""
-        self._write()
+        self.working()
 
     def transfer(self) -> None:
-        """A transfer begins."""
+        """A transfer begins, or the rank begins to wait for all ranks."""
         self._transfers += 1
-        self._write()
-
-    def meeting(self) -> None:
-        """The rank begins to wait for all ranks."""
-        self.transfer()
+        self.working()
 
     @property
     def steps(self) -> int:
         return self._steps
 
-    def _write(self) -> None:
+    def working(self) -> None:
+        """The rank is alive, whether it has begun anything new or not."""
         self._beats += 1
-        LAYOUT.pack_into(
-            self._memory,
-            0,
-            os.getpid(),
-            self._beats,
-            self._phases,
-            self._steps,
-            self._transfers,
-            self._phase,
-        )
+        counts = self._beats, self._phases, self._steps, self._transfers
+        LAYOUT.pack_into(self._memory, 0, os.getpid(), *counts, self._phase)
 
 
 @contextmanager

@@ -70,10 +70,6 @@ class SilentPass:
             cause = failed[0] if failed else "on another rank"
             self.why_none = f"steps without communication ran out of memory: {cause}"
             self.whole.give_up_silence()
-            self._settle()
+            self.watch.once(self.one_step)  # the next timed step finds its memory in the cache
             return []
         return times
-
-    def _settle(self) -> None:
-        """One step outside the clock: the next timed one finds its memory in the cache again."""
-        self.watch.once(self.one_step)
