@@ -23,17 +23,18 @@ def strategies(_: click.Context, __: click.Parameter, text: str) -> list[Complet
     return _behind_commas(text, ["all", *places()], SUMMARIES)
 
 
-def workloads(_: click.Context, __: click.Parameter, text: str) -> list[CompletionItem]:
-    """Workloads of the catalogue, or the user's files."""
-    return _behind_commas(text, _names("workloads")) or _files(text)
+def catalogue(kind: str) -> Complete:
+    """Names of the catalogue, or the user's files."""
+
+    def complete(_: click.Context, __: click.Parameter, text: str) -> list[CompletionItem]:
+        from spbench.workload.config_names import names
+
+        return _behind_commas(text, names(kind)) or _files(text)
+
+    return complete
 
 
-def sweeps(_: click.Context, __: click.Parameter, text: str) -> list[CompletionItem]:
-    return _behind_commas(text, _names("sweeps")) or _files(text)
-
-
-def clusters(_: click.Context, __: click.Parameter, text: str) -> list[CompletionItem]:
-    return _behind_commas(text, _names("clusters")) or _files(text)
+workloads, sweeps, clusters = map(catalogue, ("workloads", "sweeps", "clusters"))
 
 
 def runs(_: click.Context, __: click.Parameter, text: str) -> list[CompletionItem]:
@@ -59,12 +60,6 @@ def stand_in(flag: str) -> click.Command | None:
     option = click.Option([flag, "value"], multiple=True, shell_complete=VALUES[flag])
     lenient = {"ignore_unknown_options": True, "allow_extra_args": True}
     return click.Command("any", params=[option], context_settings=lenient)
-
-
-def _names(kind: str) -> list[str]:
-    from spbench.workload.config_names import names
-
-    return names(kind)
 
 
 def _behind_commas(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -143,21 +143,21 @@ def _result(check: GateCheck, ranks: int, by_rank: Sequence[Checked]) -> VerifyR
     wrong, declined = next(iter(errors), ""), by_rank[0].declined
     outcome = "declined" if declined else "WRONG" if wrong else "passed"
     compared = by_rank[0].gated_on or check.workload.name
-    more = {"workload": compared, "is_reduced": compared != check.workload.name}
-    return replace(
-        _outcome(check, ranks, outcome, declined or wrong),
-        **more,  # type: ignore[arg-type]
-        **largest_columns(ERRORS, by_rank),  # type: ignore[arg-type]
-    )
+    errors_of = largest_columns(ERRORS, by_rank)
+    return _outcome(check, ranks, outcome, declined or wrong, compared, **errors_of)
 
 
-def _outcome(check: GateCheck, ranks: int, outcome: str, reason: str) -> VerifyResult:
+def _outcome(
+    check: GateCheck, ranks: int, outcome: str, reason: str, compared: str = "", **errors: Any
+) -> VerifyResult:
     return VerifyResult(
         strategy=check.name,
-        workload=check.workload.name,
+        workload=compared or check.workload.name,
+        is_reduced=compared not in ("", check.workload.name),
         ranks=ranks,
         dtype=check.workload.dtype,
         sharpness=check.sharpness,
         outcome=outcome,
         reason=reason,
+        **errors,
     )
