@@ -34,8 +34,6 @@ from spbench.analysis.strategy_line import Line
 from spbench.results.record import Record
 from spbench.workload.traffic import PHASES
 
-__all__ = ["Line", "compare_strategies"]
-
 
 def compare_strategies(
     frame: pandas.DataFrame,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spbench.analysis.case_change import UNCHANGED, CaseChange, case_changes
-from spbench.analysis.compare_strategies import Line
 from spbench.analysis.findings import METRICS, Finding, Margins, Metric
+from spbench.analysis.strategy_line import Line
 from spbench.analysis.verdict import Judgement
 from spbench.report import markdown
 from spbench.report.fit_width import Grid

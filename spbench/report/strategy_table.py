@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from spbench.analysis.compare import Comparison
-from spbench.analysis.compare_strategies import Line
+from spbench.analysis.strategy_line import Line
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, left_out
 from spbench.text import counted

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from spbench.analysis.compare_strategies import Line
+from spbench.analysis.strategy_line import Line
 from spbench.report.page.method import Facts
 from spbench.report.strategy_table import failures, gate_sentences, ranking_sentences
 from spbench.text import counted

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pandas
 
-from spbench.analysis.compare_strategies import Line
 from spbench.analysis.launches import CaseRows, Cases
+from spbench.analysis.strategy_line import Line
 from spbench.report import units
 from spbench.report.strategy_table import grids_of, mark_notes
 from spbench.results.record import Record
@@ -68,9 +68,11 @@ def _strategy_table(name: str, title: str, lines: Sequence[Line]) -> PageTable:
         if set(cells) == {units.BLANK}
     ]
     grid = whole.without(*blank)
+
+    tags = [line.kind.replace("_", " ") if line.kind != "measured" else "" for line in lines]
     rows = [
-        Row(cells, _look(line.status, is_noisy=line.is_noisy), _tag(line.kind))
-        for line, cells in zip(lines, grid.rows, strict=True)
+        Row(cells, _look(line.status, is_noisy=line.is_noisy), tag)
+        for line, cells, tag in zip(lines, grid.rows, tags, strict=True)
     ]
     return {
         "name": name,
@@ -115,10 +117,6 @@ def _look(status: str, *, is_noisy: bool) -> str:
     if status in ("ok", "skipped"):
         return "doubtful" if is_noisy or status == "skipped" else ""
     return "failed"
-
-
-def _tag(kind: str) -> str:
-    return "" if kind == "measured" else kind.replace("_", " ")
 
 
 def trouble_table(cases: Cases) -> PageTable:

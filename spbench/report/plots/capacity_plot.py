@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pandas
@@ -11,8 +11,6 @@ from spbench.analysis.published_values import axes_of, published_sizes
 from spbench.report import units
 from spbench.report.plots import looks
 from spbench.report.plots.curve import Curve, CurvePanel, PublishedPoint
-from spbench.report.plots.curves import curve_sheet
-from spbench.report.plots.figure import Sheet
 from spbench.report.plots.kinds import SHORT_COMMIT
 from spbench.report.plots.points import title_of
 from spbench.results.capacities import BATCH, QUESTION, SizedWork
@@ -21,13 +19,13 @@ from spbench.results.provenance import distinct
 HEADING = "The largest batch and the longest axis that fit into a rank's memory"
 
 
-def capacity_panels(table: pandas.DataFrame) -> dict[str, CurvePanel]:
+def panels(table: pandas.DataFrame) -> dict[str, CurvePanel]:
     """The panels of capacity.csv by their titles."""
-    panels = {}
+    made = {}
     for values, rows in table.groupby([*QUESTION], sort=False, dropna=False):
         asked: dict[str, Any] = dict(zip(QUESTION, values, strict=True))
         work = SizedWork(**asked)
-        panels[title(work)] = CurvePanel(
+        made[title(work)] = CurvePanel(
             curves=[_curve(str(name), each) for name, each in rows.groupby("strategy", sort=False)],
             x="ranks",
             y=_grows(work),
@@ -36,7 +34,7 @@ def capacity_panels(table: pandas.DataFrame) -> dict[str, CurvePanel]:
             ideal_name="as many times as ranks",
             published=list(_published(work, rows)),
         )
-    return panels
+    return made
 
 
 def title(work: SizedWork) -> str:
@@ -95,11 +93,7 @@ def _published(work: SizedWork, rows: pandas.DataFrame) -> Iterator[PublishedPoi
             yield PublishedPoint(**place, look=look, source=said.source + times)
 
 
-def capacity_sheet(panels: Mapping[str, CurvePanel], about: str) -> Sheet:
-    return curve_sheet(panels, about, HEADING)
-
-
-def capacity_caption(table: pandas.DataFrame) -> str:
+def caption(table: pandas.DataFrame) -> str:
     """How the sizes were found, by which versions."""
     kinds = distinct(table, "kind")
     tried = [f"ranks that tried on {', '.join(distinct(table, 'gpu'))}"] * ("measured" in kinds)

@@ -44,7 +44,7 @@ def curve_panels(
     table = of.points(lines, frame, [asked.metric])
     axes = [name for name in map(str, table) if name.startswith(AXIS)]
     case = [CASE[0], *axes, *CASE[1:]]
-    x, facet = (of.column_named(name, table) for name in (asked.x, asked.facet))
+    x, facet = (AXIS + n if AXIS + n in table else n for n in (asked.x, asked.facet))
     offered = ["ranks", "tokens", "batch", *axes]
     if x not in offered and x not in table:
         try:

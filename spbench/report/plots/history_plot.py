@@ -49,9 +49,8 @@ def _draw(series: Series, ax: Axes) -> None:
     ]
     own = colour(series.strategy)
     ax.errorbar(places, means, yerr=ends, color=own, marker="o", markersize=4, capsize=3)
-    first = series.first_bad("time")
-    for i, point, step in timed:
-        if point is first:
+    for i, _, step in timed:
+        if i == series.worse.get("time"):
             ax.plot([i], [step.mean], "o", color=BAD, markersize=7, zorder=3)
             ax.annotate(
                 "worse from here",

@@ -86,21 +86,11 @@ def shade_look(strategy: str, number: int, count: int) -> LineLook:
 
 
 def fill(strategy: str, kind: str = "measured") -> dict[str, Any]:
-    """The look of a strategy's bar."""
-    if kind == "projected":
-        return projected_fill(strategy)
-    return {
-        "color": colour(strategy),
-        "hatch": hatch(strategy),
-        "edgecolor": "white",
-        "linewidth": 0,
-    }
-
-
-def projected_fill(strategy: str) -> dict[str, Any]:
-    """The look of what was not measured: a light tone, hatched in the strategy's colour."""
+    """A strategy's bar; of what was not measured a light tone, hatched in its colour."""
     own = colour(strategy)
-    return {"color": lighter(own), "hatch": PROJECTED_HATCH, "edgecolor": own, "linewidth": 0}
+    if kind == "projected":
+        return {"color": lighter(own), "hatch": PROJECTED_HATCH, "edgecolor": own, "linewidth": 0}
+    return {"color": own, "hatch": hatch(strategy), "edgecolor": "white", "linewidth": 0}
 
 
 def handles_of(

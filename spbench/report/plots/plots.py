@@ -16,7 +16,7 @@ from typing import Any
 import pandas
 
 from spbench.analysis.strategy_line import Line
-from spbench.report.plots.capacity_plot import capacity_caption, capacity_panels, capacity_sheet
+from spbench.report.plots import capacity_plot
 from spbench.report.plots.curve_panels import PARETO, curve_panels
 from spbench.report.plots.curves import curve_sheet
 from spbench.report.plots.figure import PANELS, Sheet
@@ -123,8 +123,8 @@ def _name(kind: str, number: int) -> str:
 
 def _capacity(capacities: pandas.DataFrame) -> Made:
     """The figure has a caption of its own."""
-    about = capacity_caption(capacities)
-    return capacity_panels(capacities), lambda panels, _: capacity_sheet(panels, about)
+    own = capacity_plot.caption(capacities), capacity_plot.HEADING
+    return capacity_plot.panels(capacities), lambda panels, _: curve_sheet(panels, *own)
 
 
 def _made(
@@ -162,7 +162,7 @@ def _made(
             made[kind] = curves(PARETO, PARETO_HEADING)
         elif kind == "scaling":
             name, heading = "scaling", HEADING
-            if not asked.is_default:
+            if asked != Asked():
                 y, x = label_of(asked.metric), label_of(asked.x)
                 heading = f"{y[0].upper()}{y[1:]}, over {x}"
                 parts = [asked.metric, "over", asked.x]

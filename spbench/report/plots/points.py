@@ -35,10 +35,6 @@ class Asked:
     x: str = "ranks"
     facet: str = "workload"
 
-    @property
-    def is_default(self) -> bool:
-        return self == Asked()
-
 
 def label_of(metric: str) -> str:
     """A metric in words, with its unit."""
@@ -75,11 +71,6 @@ def points(
         if name not in table:
             table = table.join(_medians(shown, name, table), on=["panel", "ranks", "strategy"])
     return table
-
-
-def column_named(name: str, table: pandas.DataFrame) -> str:
-    """The column of an axis that may be named without its prefix."""
-    return AXIS + name if AXIS + name in table else name
 
 
 def _row(line: Line) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from helpers.capacity_lines import capacities_of, capacity_line
 from helpers.plotted_runs import RANKS, TEN, TWENTY
 
 from spbench.report.plots import looks
-from spbench.report.plots.capacity_plot import capacity_panels
+from spbench.report.plots.capacity_plot import panels as capacity_panels
 from spbench.report.plots.figure import save
 from spbench.report.plots.plots import capacity_page
 

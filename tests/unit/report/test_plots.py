@@ -19,7 +19,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import Rectangle
 
-from spbench.analysis.compare_strategies import Line
+from spbench.analysis.strategy_line import Line
 from spbench.report.plots import kinds, panels, plots
 from spbench.report.plots import looks as look
 from spbench.report.plots.figure import STYLE, Sheet, save_all

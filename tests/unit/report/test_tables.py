@@ -13,7 +13,7 @@ from helpers.terminal import COLOURED, STYLED, Terminal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spbench.analysis.compare_strategies import Line
+from spbench.analysis.strategy_line import Line
 from spbench.report import strategy_table, tables, units
 from spbench.report.fit_width import Grid, by_panel, fitting
 from spbench.results.record import Record
