@@ -30,8 +30,8 @@ class CaseChange:
 
     @property
     def verdict(self) -> str:
-        """The first of ``ORDER`` that is true of the case."""
-        verdicts = {_renamed(finding) for finding in self.findings.values()}
+        """The first of ``ORDER`` that is true of the case; what is but not slower is the same."""
+        verdicts = {finding.verdict for finding in self.findings.values()}
         if len(self.findings) == 1 and verdicts == {"same"}:
             return "failed as before" if self.any.after != "ok" else "not judged"
         return next((name for name in ORDER if name in verdicts), "same")
@@ -50,10 +50,6 @@ class CaseChange:
     def _verdict_of(self, metric: Metric) -> str:
         finding = self.findings.get(metric)
         return finding.verdict if finding else ""
-
-
-def _renamed(finding: Finding) -> str:
-    return "same" if finding.verdict == "not slower" else finding.verdict
 
 
 def case_changes(judgement: Judgement) -> list[CaseChange]:

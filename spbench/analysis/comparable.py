@@ -178,13 +178,9 @@ def panel_title(record: Record) -> str:
     if record.optimizer:
         words.append(record.optimizer)
     if record.kind != "measured":
-        words.append(kind_in_words(record))
+        on = f" on {record.cluster}" if record.cluster else ""
+        words.append(record.kind.replace("_", " ") + on)
     return f"{record.workload} ({', '.join(words)})"
-
-
-def kind_in_words(record: Record) -> str:
-    """What a row's figures are, and of which cluster."""
-    return record.kind.replace("_", " ") + (f" on {record.cluster}" if record.cluster else "")
 
 
 def _further_words(record: Record) -> Setup:

@@ -23,7 +23,7 @@ def culprit_of(before: CaseRows, after: CaseRows, sent_changed: bool) -> str:
 
     ``sent_changed``: whether bytes or calls differ.
     """
-    old, new = (_that_are_ok(case) for case in (before, after))
+    old, new = ([row for row in case.used if row.status == "ok"] for case in (before, after))
     retries = _retries(new) - _retries(old)
     if retries >= 1:
         return f"memory: the allocator emptied its cache {retries:.0f} times more in a launch"
@@ -43,10 +43,6 @@ def culprit_of(before: CaseRows, after: CaseRows, sent_changed: bool) -> str:
     if name == "both":
         words = f"compute {parts['compute']:+.3g} ms, exposed {parts['exposed']:+.3g} ms"
     return f"{name}: {words}"
-
-
-def _that_are_ok(case: CaseRows) -> list[Record]:
-    return [record for record in case.used if record.status == "ok"]
 
 
 def _split(records: Sequence[Record]) -> tuple[float, float] | None:

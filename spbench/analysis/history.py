@@ -18,6 +18,7 @@ from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.findings import Finding, Margins, Metric
 from spbench.analysis.verdict import ALPHA
 from spbench.results.reading import records_of
+from spbench.workload.traffic import PHASES
 
 WORSE = {"time": "slower", "memory": "changed", "volume": "changed", "status": "broke"}
 """The verdicts that are worse, by metric."""
@@ -54,9 +55,6 @@ class Series:
     points: Sequence[Point]
     worse: Mapping[Metric, int] = field(default_factory=dict)
     """The number of the first bad point of each metric that got worse."""
-
-    def first_bad(self, metric: Metric) -> Point | None:
-        return self.points[self.worse[metric]] if metric in self.worse else None
 
 
 def histories(rows: pandas.DataFrame, margins: Margins) -> list[Series]:
@@ -134,13 +132,8 @@ def _point(frame: pandas.DataFrame, findings: Sequence[Finding]) -> Point:
     good = [record for record in records_of(frame) if record.status == "ok"]
     quiet = [record for record in good if not record.noisy] or good
     times = [record.compared_ms for record in quiet if record.compared_ms]
-    sent = [
-        record.sent_bytes_forward + record.sent_bytes_backward + record.sent_bytes_gradients
-        for record in good
-        if record.sent_bytes_forward is not None
-        and record.sent_bytes_backward is not None
-        and record.sent_bytes_gradients is not None
-    ]
+    counts = [[getattr(record, f"sent_bytes_{phase}") for phase in PHASES] for record in good]
+    sent = [sum(of_record) for of_record in counts if None not in of_record]
     return Point(
         commit=str(frame["point"].iloc[0]),
         since=str(frame["since"].iloc[0]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 MOST = 2**24
 """Sizes beyond are not asked for: their indices would not fit into 32 bits."""
@@ -56,17 +56,14 @@ class Capacity:
 PeakOf = Callable[[int], Peak]
 
 
-def capacity_of(
-    peak_of: PeakOf, budget_bytes: float, *, strategy: str, ranks: int, grows: str, step: int
-) -> Capacity:
-    """The largest multiple of ``step`` that runs and fits, by tries of ``peak_of``."""
+def capacity_of(peak_of: PeakOf, budget_bytes: float, *, step: int, **asked: Any) -> Capacity:
+    """The largest multiple of ``step`` that runs and fits, by tries of ``peak_of``; ``asked``: of
+    which strategy, ranks and size."""
     search = _Search(peak_of, budget_bytes, step)
     largest, at, why_not = search.run()
     after = None if largest is None else search.tried.get(largest + step)
     return Capacity(
-        strategy=strategy,
-        ranks=ranks,
-        grows=grows,
+        **asked,
         largest=largest,
         peak_bytes=at.held_bytes,
         next_bytes=None if after is None else after.held_bytes,

@@ -25,8 +25,8 @@ from spbench.projection.timed_kernels import TimedKernels
 from spbench.projection.work import Kernel
 
 HALF = ("bfloat16", "float16")
-ALIKE = 1.15
-"""Factor up and down within which kernels take what those like them take, 95 of 100."""
+ALIKE = Constant(value=1.0, source="kernels alike", kind="measured", spread=1.15)
+"""What kernels vary by whose time is that of those like them."""
 DIAGONAL = 256
 """Keys of the tiles on the diagonal of a masked attention that are computed and dropped: half of
 two tiles of 128, that of a row and that of its neighbour that finishes later."""
@@ -57,7 +57,7 @@ class DeviceRates:
         if (seconds := self._timed.seconds_of(kernel)) is not None:
             in_step = self.device.in_step
             seconds *= in_step.value if in_step else 1.0
-            return KernelCost(seconds=seconds, constant=self._alike)
+            return KernelCost(seconds=seconds, constant=ALIKE)
         moved = self._moved(kernel)
         if kernel.kind == "elementwise":
             return moved
@@ -68,11 +68,6 @@ class DeviceRates:
     def _timed(self) -> TimedKernels:
         """Single kernels that were timed; none for a device that is known by its rates."""
         return TimedKernels.named(dict(self.device.timed_us).get(self.dtype, {}))  # type: ignore[call-overload]
-
-    @cached_property
-    def _alike(self) -> Constant:
-        """What kernels vary by whose time is that of those like them."""
-        return Constant(value=1.0, source="kernels alike", kind="measured", spread=ALIKE)
 
     def _moved(self, kernel: Kernel) -> KernelCost:
         rate = self.device.memory_gb_per_s

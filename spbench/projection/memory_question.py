@@ -150,11 +150,5 @@ def tried(
 def _capacity(asked: MemoryQuestion, peak_of: PeakOf, budget_bytes: float) -> Capacity:
     """An axis grows by the number of ranks, so that shards are even; a batch by 1."""
     step = 1 if asked.grows == BATCH else asked.ranks
-    return capacity_of(
-        peak_of,
-        budget_bytes,
-        strategy=asked.strategy,
-        ranks=asked.ranks,
-        grows=asked.grows,
-        step=step,
-    )
+    what = {"strategy": asked.strategy, "ranks": asked.ranks, "grows": asked.grows}
+    return capacity_of(peak_of, budget_bytes, step=step, **what)

@@ -28,7 +28,7 @@ from spbench.projection.unsent import UnsentNccl
 from spbench.projection.work import Counted, Kernel, Message, Work, as_bytes
 from spbench.strategies.base import Strategy
 from spbench.text import counted as in_words
-from spbench.workload.block import Attention, Sublayer
+from spbench.workload.block import Attention
 from spbench.workload.case import Device
 from spbench.workload.mesh import ALL, CFG, Mesh
 from spbench.workload.sent_counts import count
@@ -175,8 +175,8 @@ def busiest(workload: Workload, strategy: Strategy, ranks: int) -> int:
     axes = strategy.layout(workload, ranks)
     loads = [0.0] * ranks
     kinds = Counter(
-        (axis, _is_masked_along(axis, place.sublayer))
-        for place, axis in zip(workload.places, axes, strict=True)
+        (axis, isinstance(x, Attention) and x.causal and axis in x.attended)
+        for x, axis in zip(workload.stack, axes, strict=True)
     )
     for (axis, is_masked), times in kinds.items():
         shares = [strategy.held(workload, axis, ranks)]
@@ -187,7 +187,3 @@ def busiest(workload: Workload, strategy: Strategy, ranks: int) -> int:
             for rank, part in enumerate(share):
                 loads[rank] += times * part / whole
     return loads.index(max(loads))
-
-
-def _is_masked_along(axis: str, sublayer: Sublayer) -> bool:
-    return isinstance(sublayer, Attention) and sublayer.causal and axis in sublayer.attended

@@ -111,11 +111,8 @@ def with_accepted(judgement: Judgement, entries: Sequence[Accepted]) -> Judgemen
 
 def outdated(entry: Accepted, why: str) -> str:
     """The sentence on an entry that is over."""
-    return f"{_named(entry)}: accepted for {entry.reason!r}, which no longer applies: {why}"
-
-
-def _named(entry: Accepted) -> str:
-    return f"{entry.metric} of {entry.strategy} on {entry.ranks} ranks"
+    what = f"{entry.metric} of {entry.strategy} on {entry.ranks} ranks"
+    return f"{what}: accepted for {entry.reason!r}, which no longer applies: {why}"
 
 
 def _place(graded: Graded) -> tuple[str, Metric]:

@@ -37,7 +37,7 @@ class Checkout:
 
         Raises CheckoutError if the tree has no packages: installed code would run instead.
         """
-        roots = [root for root in (self.tree, self.tree / "src") if _has_packages(root)]
+        roots = [x for x in (self.tree, self.tree / "src") if any(x.glob("*/__init__.py"))]
         if not roots:
             raise CheckoutError(
                 f"{self.commit[:12]} holds no Python package at its top or under src/. {INSTEAD}"
@@ -80,10 +80,6 @@ class Checkout:
                 f"base and head would run the same code, as installed in {files[-1]}: the commit "
                 f"has none of it at its top or under src/. {INSTEAD}"
             )
-
-
-def _has_packages(root: Path) -> bool:
-    return next(root.glob("*/__init__.py"), None) is not None
 
 
 def work_tree() -> Checkout:
