@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from spbench.comm.collectives import Collectives
 from spbench.layers.memory_order import split_in_memory_order
 from spbench.model.inputs import Inputs
-from spbench.model.positions import RotaryTables
 from spbench.model.self_attention import Attending, Heads, Shared
 from spbench.model.transformer import Transformer
 from spbench.strategies.base import Strategy
@@ -26,15 +25,9 @@ from spbench.workload.workload import Workload
 class AttentionAlone(Attending):
     """Attention of q, k and v that are the channels of its input."""
 
-    def __init__(
-        self,
-        attention: Attention,
-        workload: Workload,
-        strategy: Strategy,
-        comm: Collectives,
-        shared: Shared,
-    ) -> None:
-        super().__init__(attention, workload, strategy, comm, shared)
+    def __init__(self, attention: Attention, shared: Shared) -> None:
+        super().__init__(attention, shared)
+        workload = shared.workload
         self.head_dim, keys = workload.head_size, workload.key_heads * workload.head_size
         self.widths = (workload.attention_width, keys, keys)
 
@@ -54,13 +47,12 @@ class AttentionModel(nn.Module):
     def __init__(self, workload: Workload, strategy: Strategy, comm: Collectives) -> None:
         super().__init__()
         (attention,), (axis,) = workload.attentions, strategy.layout(workload, comm.size)
-        shards = {each: strategy.shard(workload, each, comm.size) for each in workload.axes}
+        shared = Shared(workload, strategy, comm)
         self.first = self.last = strategy.shard(workload, axis, comm.size)
         self.text = strategy.text_shard(workload, comm.size)
-        self.pairs = {each: shards[each].along(1) for each in workload.pairs}
+        self.pairs = shared.pairs
         self.condition_cuts: list[Shard | None] = [None]
-        shared = Shared(tables=RotaryTables(workload), pairs=self.pairs)
-        self.attention = AttentionAlone(attention, workload, strategy, comm, shared)
+        self.attention = AttentionAlone(attention, shared)
 
     def forward(self, inputs: Inputs) -> Tensor:
         out: Tensor = self.attention(inputs.x, inputs, self.first)

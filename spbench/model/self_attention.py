@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, final
 
 import torch
@@ -36,35 +37,38 @@ Heads = tuple[Tensor, Tensor, Tensor]
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Shared:
-    """The rotary tables and pair shards that all self-attentions of a model use."""
+    """What all sublayers of a model are made for, and tables and shards that they use."""
 
-    tables: RotaryTables
-    pairs: dict[str, Shard]
-    """How the pair tensor of each axis is cut."""
+    workload: Workload
+    strategy: Strategy
+    comm: Collectives
+
+    @cached_property
+    def tables(self) -> RotaryTables:
+        return RotaryTables(self.workload)
+
+    @cached_property
+    def pairs(self) -> dict[str, Shard]:
+        """How the pair tensor of each axis is cut."""
+        work, size = self.workload, self.comm.size
+        return {axis: self.strategy.shard(work, axis, size).along(1) for axis in work.pairs}
 
 
 class Attending(nn.Module, ABC):
     """Attention along one axis or several joined, between projections that a subclass has."""
 
-    def __init__(
-        self,
-        attention: Attention,
-        workload: Workload,
-        strategy: Strategy,
-        comm: Collectives,
-        shared: Shared,
-    ) -> None:
+    def __init__(self, attention: Attention, shared: Shared) -> None:
         super().__init__()
-        self.strategy, self.comm = strategy, comm
+        self.strategy, self.comm, workload = shared.strategy, shared.comm, shared.workload
         self.dims, self.causal = workload.dims(attention), attention.causal
         self.norm: EachHeadNorm | AcrossHeadsNorm | None = None
         if workload.qk_norm == ACROSS_HEADS:
-            self.norm = AcrossHeadsNorm(workload, comm, is_cut=strategy.cuts_weights)
+            self.norm = AcrossHeadsNorm(workload, self.comm, is_cut=self.strategy.cuts_weights)
         elif workload.qk_norm:
             self.norm = EachHeadNorm(workload.head_size)
-        self.rotary = Rotary(attention, workload, shared.tables, comm)
+        self.rotary = Rotary(attention, workload, shared.tables, self.comm)
         self.projection: nn.Parameter | None = None
         if attention.projection:
             lengths = [workload.axes[axis] for axis in workload.axes if axis in attention.axes]
@@ -110,15 +114,9 @@ class Attending(nn.Module, ABC):
 class SelfAttention(Attending):
     """One projection to q, k and v of all heads, attention, and the projection out of it."""
 
-    def __init__(
-        self,
-        attention: Attention,
-        workload: Workload,
-        strategy: Strategy,
-        comm: Collectives,
-        shared: Shared,
-    ) -> None:
-        super().__init__(attention, workload, strategy, comm, shared)
+    def __init__(self, attention: Attention, shared: Shared) -> None:
+        super().__init__(attention, shared)
+        workload = shared.workload
         hidden, units = workload.hidden, workload.key_heads
         self.group = group = workload.heads // units
         heads_in = LinearSpec(
@@ -129,8 +127,8 @@ class SelfAttention(Attending):
         heads_out = LinearSpec(
             in_shape=workload.all_heads, out_shape=(hidden,), stretches=(Stretch(units, group),)
         )
-        self.qkv = strategy.linear_in(heads_in, comm)
-        self.out = strategy.linear_out(heads_out, comm)
+        self.qkv = self.strategy.linear_in(heads_in, self.comm)
+        self.out = self.strategy.linear_out(heads_out, self.comm)
 
     def into(self, x: Tensor, shard: Shard) -> tuple[Heads, None]:
         qkv = self.qkv(x, shard)
@@ -151,15 +149,9 @@ class AttentionBesideMlp(Attending):
     the second. So a strategy that gathers and scatters around its products does each once.
     """
 
-    def __init__(
-        self,
-        attention: Attention,
-        workload: Workload,
-        strategy: Strategy,
-        comm: Collectives,
-        shared: Shared,
-    ) -> None:
-        super().__init__(attention, workload, strategy, comm, shared)
+    def __init__(self, attention: Attention, shared: Shared) -> None:
+        super().__init__(attention, shared)
+        workload, strategy, comm = shared.workload, shared.strategy, shared.comm
         assert attention.beside is not None, "an attention alone has no joint projections"
         self.head_dim, units = workload.head_size, workload.key_heads
         queries = Stretch(units, workload.heads // units * self.head_dim)

@@ -9,25 +9,21 @@ from typing import final
 
 from torch import Tensor, nn
 
-from spbench.comm.collectives import Collectives
 from spbench.layers.cross_attention import cross_attend
 from spbench.layers.linear import LinearSpec, Stretch
 from spbench.model.inputs import Inputs
 from spbench.model.self_attention import AttentionBesideMlp, SelfAttention, Shared, activated
-from spbench.strategies.base import Strategy
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.sharding import Shard
-from spbench.workload.workload import Workload
 
 
 @final
 class CrossAttentionModule(nn.Module):
     """Attention to tokens of a context that every rank holds whole: local under any shard."""
 
-    def __init__(
-        self, sublayer: CrossAttention, workload: Workload, strategy: Strategy, comm: Collectives
-    ) -> None:
+    def __init__(self, sublayer: CrossAttention, shared: Shared) -> None:
         super().__init__()
+        workload, strategy, comm = shared.workload, shared.strategy, shared.comm
         self.length = sublayer.length
         hidden, (heads, head_dim) = workload.hidden, workload.cross_heads(sublayer)
         each = Stretch(heads)
@@ -50,10 +46,9 @@ class CrossAttentionModule(nn.Module):
 class FeedForward(nn.Module):
     """Two projections with gelu between them, or with a gated silu (swiglu)."""
 
-    def __init__(
-        self, sublayer: Mlp, workload: Workload, strategy: Strategy, comm: Collectives
-    ) -> None:
+    def __init__(self, sublayer: Mlp, shared: Shared) -> None:
         super().__init__()
+        workload, strategy, comm = shared.workload, shared.strategy, shared.comm
         hidden, columns = workload.hidden, workload.columns(sublayer)
         self.ways, each = sublayer.ways_in, Stretch(columns)
         wide = (self.ways * columns,)
@@ -68,15 +63,13 @@ class FeedForward(nn.Module):
         return out
 
 
-def make(
-    sublayer: Sublayer, workload: Workload, strategy: Strategy, comm: Collectives, shared: Shared
-) -> nn.Module:
+def make(sublayer: Sublayer, shared: Shared) -> nn.Module:
     match sublayer:
         case Attention(beside=None):
-            return SelfAttention(sublayer, workload, strategy, comm, shared)
+            return SelfAttention(sublayer, shared)
         case Attention():
-            return AttentionBesideMlp(sublayer, workload, strategy, comm, shared)
+            return AttentionBesideMlp(sublayer, shared)
         case CrossAttention():
-            return CrossAttentionModule(sublayer, workload, strategy, comm)
+            return CrossAttentionModule(sublayer, shared)
         case Mlp():
-            return FeedForward(sublayer, workload, strategy, comm)
+            return FeedForward(sublayer, shared)

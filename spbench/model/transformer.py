@@ -21,14 +21,14 @@ from torch.utils.checkpoint import checkpoint
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.linear import LinearSpec, Stretch, WholeLinear
-from spbench.model import sublayers
 from spbench.model.adaln import gated_sum
 from spbench.model.inputs import Inputs
 from spbench.model.modulation import Conditioning, ModulatedNorm, PlainNorm, modulation_indices
 from spbench.model.placements import Placement, hops_along, placements, switched
-from spbench.model.positions import LearnedPositions, RotaryTables
+from spbench.model.positions import LearnedPositions
 from spbench.model.self_attention import Shared
 from spbench.model.streams import StreamShards, of_both, without_text
+from spbench.model.sublayers import make
 from spbench.strategies.base import Strategy
 from spbench.workload.block import CrossAttention
 from spbench.workload.flops import modulated
@@ -104,25 +104,22 @@ class Transformer(nn.Module):
         self.first, self.last = layout[0], layout[-1]
         self.text = strategy.text_shard(workload, comm.size)
         """How text is cut."""
-        self.pairs = {axis: shards[axis].along(1) for axis in workload.pairs}
+        shared = Shared(workload, strategy, comm)
+        self.pairs = shared.pairs
         self.positions = LearnedPositions(workload, comm)
-        shared = Shared(tables=RotaryTables(workload), pairs=self.pairs)
         count = modulated(workload)
         self.conditioning = Conditioning(workload, count) if count else None
         blocks: list[list[Residual]] = []
         indices = modulation_indices(workload)
-        make = partial(
-            sublayers.make, workload=workload, strategy=strategy, comm=comm, shared=shared
-        )
         joint = {axis: strategy.held(workload, axis, comm.size) for axis in {*axes}}
         each = zip(workload.places, axes, places, indices, strict=True)
         for (sublayer, is_first, _), axis, place, i in each:
-            norm, made = self._norm(i, place.shard), make(sublayer)
+            norm, made = self._norm(i, place.shard), make(sublayer, shared)
             text_norm: nn.Module | None = None
             if workload.text and not isinstance(sublayer, CrossAttention):
                 of_text, text_norm = made, norm
                 if sublayer.double:
-                    of_text, text_norm = make(sublayer), self._norm(i, self.text)
+                    of_text, text_norm = make(sublayer, shared), self._norm(i, self.text)
                 cut = Shard.of_sizes(1, joint[axis])
                 cuts = StreamShards(image=place.shard, text=self.text, joint=cut)
                 made = of_both(made, of_text, cuts)
