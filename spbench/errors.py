@@ -26,16 +26,17 @@ READER_GONE = 141
 class Failure(Exception):
     """An error that ends the command with a message on stderr and an exit code."""
 
-    def __init__(self, message: str, code: int = USAGE) -> None:
+    code = USAGE
+
+    def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
-        self.code = code
+        self.code = code or self.code
 
 
 class ResultsError(Failure):
     """A results directory cannot be used; the message says why."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, UNFIT)
+    code = UNFIT
 
 
 class CannotWriteError(ResultsError):

@@ -36,8 +36,7 @@ class Deadlines:
 class LauncherError(Failure):
     """No further launch is possible: why, and what would help."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, UNFIT)
+    code = UNFIT
 
 
 class LaunchResult(BaseModel):

@@ -34,8 +34,7 @@ SHARP_SHAPES = ("attention-only", "causal-only")
 class RanksFailedError(Failure):
     """Ranks ended, and not in the midst of a check."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, SOME_FAILED)
+    code = SOME_FAILED
 
 
 def checks_for(
