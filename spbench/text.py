@@ -14,6 +14,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{ending}"
 
 
+def listed(words: Sequence[str]) -> str:
+    """a, b and c."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
 def quoted(*words: object) -> str:
     """A command to copy into a shell, whatever characters its words hold."""
     return shlex.join(map(str, words))

@@ -15,7 +15,7 @@ from spbench.projection.recommend import Recommendation
 from spbench.projection.scaled import WHATS
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer
-from spbench.text import counted
+from spbench.text import counted, listed
 
 COLUMNS = ("strategy", "step ms", "low", "high", "slower", "exposed ms", "launches ms", "GiB")
 SPARE = ("launches ms", "GiB", "exposed ms")
@@ -49,7 +49,7 @@ def answer(advice: Recommendation, workload: str, ranks: int, cluster: Cluster) 
         names = [advice.best.strategy, *advice.same.get(advice.best.strategy, [])]
         only = "is the only strategy" if len(names) == 1 else "do the same work, the only ones"
         within = ", and fits into its memory" if advice.too_large else ""
-        return f"{_listed(names)} {only} that can run {where}{within}: {took}"
+        return f"{listed(names)} {only} that can run {where}{within}: {took}"
     interval = f"{advice.ratio_low:.2f} to {advice.ratio_high:.2f}"
     return (
         f"{advice.best.strategy} is the fastest for {where}: {took}; "
@@ -70,7 +70,7 @@ def remarks(
     for flip in advice.flips:
         yield f"{flip.strategy} would be the fastest at {flip.factor:.2g}x {WHATS[flip.what]}"
     for kept, same in advice.same.items():
-        yield f"{_listed([kept, *same])} do the same work, which counts once"
+        yield f"{listed([kept, *same])} do the same work, which counts once"
     for each in advice.too_large:
         is_faster = _cost(each).step_s < _cost(advice.best).step_s
         yield (
@@ -82,11 +82,6 @@ def remarks(
     if advice.alike:
         names = [advice.best.strategy, *advice.alike[:2]]
         yield what_would_decide(names, ranks, cluster, asked)
-
-
-def _listed(names: Sequence[str]) -> str:
-    """a, b and c."""
-    return " and ".join([", ".join(names[:-1])] * (len(names) > 1) + [names[-1]])
 
 
 def as_data(advice: Recommendation, workload: str, ranks: int, cluster: Cluster) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from spbench.analysis.strategy_line import Line
 from spbench.report.page.method import Facts
 from spbench.report.strategy_table import failures, gate_sentences, ranking_sentences
-from spbench.text import counted
+from spbench.text import counted, listed
 
 FIRST = 6
 """Cases that failed, and that are doubtful, of which the answer has a sentence; the others are in
@@ -48,16 +48,10 @@ def _verdicts(lines: Sequence[Line]) -> Mapping[str, Facts]:
             said = sentence.removeprefix(f"On {counted(ranks, 'rank')} ")
             lead, _, figures = said.partition(": " if ": " in said.partition("; ")[0] else "; ")
             alike.setdefault(lead, {})[ranks] = figures
-    verdicts = {
-        f"On {_listed(list(by_ranks))} {lead}": [
-            (counted(ranks, "rank"), text) for ranks, text in by_ranks.items() if text
-        ]
-        for lead, by_ranks in alike.items()
-    }
+    verdicts: dict[str, Facts] = {}
+    for lead, by_ranks in alike.items():
+        *fewer, most = by_ranks
+        ranks_in_words = listed([*(f"{ranks:,}" for ranks in fewer), counted(most, "rank")])
+        facts = [(counted(ranks, "rank"), text) for ranks, text in by_ranks.items() if text]
+        verdicts[f"On {ranks_in_words} {lead}"] = facts
     return verdicts or {"Nothing was timed": []}
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    """1, 2 and 4 ranks."""
-    before = f"{', '.join(f'{count:,}' for count in ranks[:-1])} and " if len(ranks) > 1 else ""
-    return before + counted(ranks[-1], "rank")
