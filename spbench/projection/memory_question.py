@@ -80,40 +80,32 @@ class MemoryQuestion:
 
         return self.answer(size, held)
 
+    def tried(
+        self, launcher: Launcher, folder: Path, device: Device, deadlines: Deadlines, size: int
+    ) -> Peak:
+        """The peak at ``size`` of ranks that try: one counted step behind the gate. Raises Failure
+        where a launch fails for want of something other than memory."""
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Trials:
-    """Ranks that try: one counted step behind the gate, on this machine."""
+        def held(grown: Workload) -> Peak:
+            case = Case(
+                workload=grown,
+                strategy=self.strategy,
+                ranks=self.ranks,
+                device=device,
+                budget=COUNTED,
+            )
+            job = job_of(case, deadlines, least_capability(visible_gpus()))
+            launched = launcher.run(job, folder / case.key)
+            samples = read_samples(job, folder / case.key)
+            status, cause = status_and_cause(launched, samples, job)
+            if status in STARVED:
+                return Peak(held_bytes=None, why_not=OUT_OF_MEMORY, is_starved=True)
+            if status != "ok":
+                where = f"{self.strategy} on {self.ranks} ranks, {self.grows} {size}"
+                raise Failure(f"{where}: {status}: {cause}")
+            return Peak(held_bytes=max(sample.peak_allocated_bytes or 0 for sample in samples))
 
-    launcher: Launcher
-    folder: Path
-    device: Device
-    deadlines: Deadlines
-
-    def tried(self, question: MemoryQuestion, size: int) -> Peak:
-        """By a launch. Raises Failure where it fails for want of something other than memory."""
-        return question.answer(size, lambda grown: self._launch(question, grown, size))
-
-    def _launch(self, question: MemoryQuestion, grown: Workload, size: int) -> Peak:
-        case = Case(
-            workload=grown,
-            strategy=question.strategy,
-            ranks=question.ranks,
-            device=self.device,
-            budget=COUNTED,
-        )
-        job = job_of(case, self.deadlines, least_capability(visible_gpus()))
-        folder = self.folder / f"{case.key}"
-        launched = self.launcher.run(job, folder)
-        samples = read_samples(job, folder)
-        status, cause = status_and_cause(launched, samples, job)
-        if status in STARVED:
-            return Peak(held_bytes=None, why_not=OUT_OF_MEMORY, is_starved=True)
-        if status != "ok":
-            where = f"{question.strategy} on {question.ranks} ranks, {question.grows} {size}"
-            raise Failure(f"{where}: {status}: {cause}")
-        return Peak(held_bytes=max(sample.peak_allocated_bytes or 0 for sample in samples))
+        return self.answer(size, held)
 
 
 def questions(
@@ -142,9 +134,9 @@ def tried(
     with temporary_folder("spbench-capacity-") as folder:
         launcher = LocalLauncher(folder / "launcher.log")
         with closing(launcher):
-            ranks = Trials(launcher=launcher, folder=folder, device=device, deadlines=deadlines)
             for each in asked:
-                yield _capacity(each, partial(ranks.tried, each), budget_bytes)
+                peak_of = partial(each.tried, launcher, folder, device, deadlines)
+                yield _capacity(each, peak_of, budget_bytes)
 
 
 def _capacity(asked: MemoryQuestion, peak_of: PeakOf, budget_bytes: float) -> Capacity:

@@ -10,7 +10,7 @@ from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines, LaunchResult
 from spbench.projection import dataless, memory_question
 from spbench.projection.capacity import Peak
-from spbench.projection.memory_question import OUT_OF_MEMORY, MemoryQuestion, Trials
+from spbench.projection.memory_question import OUT_OF_MEMORY, MemoryQuestion
 from spbench.results.sample import RowStatus, Sample, sample_path, write_atomically
 from spbench.workload.case import Job
 from spbench.workload.catalogue import find
@@ -70,8 +70,7 @@ def test_a_try_gives_the_busiest_ranks_peak_or_is_out_of_memory(
     tmp_path: Path, status: RowStatus, peak: Peak
 ) -> None:
     launcher = Launcher(status)
-    trials = Trials(launcher=launcher, folder=tmp_path, device="cpu", deadlines=Deadlines())  # type: ignore[arg-type]
-    assert trials.tried(asked("batch"), 3) == peak
+    assert asked("batch").tried(launcher, tmp_path, "cpu", Deadlines(), 3) == peak  # type: ignore[arg-type]
     (job,) = launcher.jobs
     assert job.case is not None and job.case.workload.batch == 3
 
@@ -94,11 +93,6 @@ def test_a_dry_run_of_too_many_operations_says_so_once(monkeypatch: pytest.Monke
 
 
 def test_a_try_that_fails_otherwise_is_an_error(tmp_path: Path) -> None:
-    trials = Trials(
-        launcher=Launcher("wrong_result"),  # type: ignore[arg-type]
-        folder=tmp_path,
-        device="cpu",
-        deadlines=Deadlines(),
-    )
+    launcher = Launcher("wrong_result")
     with pytest.raises(Failure, match="dsp on 2 ranks, batch 3: wrong_result"):
-        trials.tried(asked("batch"), 3)
+        asked("batch").tried(launcher, tmp_path, "cpu", Deadlines(), 3)  # type: ignore[arg-type]
