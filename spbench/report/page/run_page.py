@@ -1,14 +1,20 @@
 """From the rows of a run to one page: answer, tables, figures, how it was measured, and where.
 
 The page needs nothing but itself: style, script and figures stand in it. All text is escaped where
-it is set, so that a reason may hold any characters.
+it is set, so that a reason may hold any characters. Figures are SVG: their text stays text, no
+one's ids are another's, and the page has their headings and captions, which wrap there.
 """
 
 from __future__ import annotations
 
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import pandas
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -17,7 +23,6 @@ from spbench.analysis.compare_strategies import compare_strategies
 from spbench.analysis.launches import cases_of
 from spbench.analysis.waiting import waiting
 from spbench.report.page.answer import answer_of
-from spbench.report.page.inline_svg import pictures_of
 from spbench.report.page.method import environment_of, method_of
 from spbench.report.page.page_tables import (
     MEANINGS,
@@ -25,6 +30,7 @@ from spbench.report.page.page_tables import (
     strategy_tables,
     trouble_table,
 )
+from spbench.report.plots.figure import STYLE, Sheet, draw
 from spbench.report.plots.plots import page_of
 from spbench.report.waiting_sentences import waiting_sentences
 from spbench.results.find_run import RESULTS, not_there_yet, reference_of, way_on
@@ -36,6 +42,12 @@ from spbench.text import counted, quoted
 TEMPLATES = Path(__file__).parent
 MOST_NAMES = 3
 """Workloads that a title names."""
+IN_PAGE = {"svg.fonttype": "none"}
+"""Text is not drawn as outlines: it can be found, copied and read aloud."""
+NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+OF_A_FILE = re.compile(r"\A.*?(?=<svg)|<defs>\s*<style.*?</style>\s*</defs>", re.DOTALL)
+"""Declarations, and a style that would be the whole page's: page.css has it for figures alone."""
+NAMES = re.compile(r'(\sid="|href="#|url\(#)')
 
 
 def html_of_run(
@@ -71,7 +83,7 @@ def html_of_run(
         answer=answer_of(lines, waits, remarks),
         tables=tables,
         meanings=[(head, meaning) for head, meaning in MEANINGS.items() if head in heads],
-        pictures=pictures_of(figures.sheets),
+        pictures=[_picture(name, sheet) for name, sheet in figures.sheets.items()],
         not_drawn=figures.remarks,
         trouble=trouble_table(cases),
         method=method_of(frame, origin),
@@ -81,6 +93,26 @@ def html_of_run(
         others=[quoted("spbench", name, run) for name in ("compare", "plot", "report")],
         version=__version__,
     )
+
+
+def _picture(name: str, sheet: Sheet) -> Mapping[str, Any]:
+    """The sheet without its heading and caption, drawn in memory, and in words what it shows, for
+    who cannot see it. The width is in points, at which texts have the size that they are drawn for.
+    """
+    file = io.StringIO()
+    with mpl.rc_context(STYLE | IN_PAGE):  # type: ignore[arg-type]
+        figure = draw(replace(sheet, heading="", caption=""))
+        figure.savefig(file, format="svg", transparent=True, metadata=NO_METADATA)
+    panels = "; ".join(" ".join(title.split()) for title in sheet.panels)
+    strategies = f" of {', '.join(sheet.strategies)}" if sheet.strategies else ""
+    return {
+        "name": name,
+        "heading": sheet.heading,
+        "caption": sheet.caption,
+        "svg": NAMES.sub(rf"\g<1>{name}-", OF_A_FILE.sub("", file.getvalue())),
+        "width": 72 * figure.get_figwidth(),
+        "alt": f"{sheet.heading}{strategies}: {panels}. The tables have the figures.",
+    }
 
 
 def _rendered(**parts: Any) -> str:
