@@ -60,8 +60,7 @@ class Known:
 
 
 def load_compiler() -> None:
-    """Has torch load its compiler, once in a process, as its first operation on META does: that
-    leaves garbage that would hold tensors of a step."""
+    """Has torch load its compiler, as operations on META do: what it leaves would hold tensors."""
     torch.cat([torch.empty(1, device=META)])
 
 

@@ -48,10 +48,9 @@ class FewBlocks:
     @classmethod
     def of(cls, workload: Workload, layout: Layout) -> Self:
         """The first block of each stack, two periods, the last, and what is no whole period."""
-        periods = tuple(course.period for course in courses(layout, workload))
-        pairs = zip(workload.parts, periods, strict=True)
-        left = tuple(max(0, part.depth - 2 - 2 * period) // period for part, period in pairs)
-        return cls(workload, periods, left)
+        periods = [(course.part.depth, course.period) for course in courses(layout, workload)]
+        left = tuple(max(0, depth - 2 - 2 * period) // period for depth, period in periods)
+        return cls(workload, tuple(period for _, period in periods), left)
 
     @property
     def all(self) -> Self:
@@ -71,8 +70,8 @@ class FewBlocks:
     @property
     def growth(self) -> float:
         """How many times as deep as the base the whole is, of the stack that grows the most."""
-        parts = zip(self.whole.parts, self.base.parts, strict=True)
-        return max(part.depth / base.depth for part, base in parts)
+        pairs = zip(self.whole.parts, self.base.parts, strict=True)
+        return max(part.depth / base.depth for part, base in pairs)
 
     @property
     def _above_base(self) -> tuple[int, ...]:
@@ -162,7 +161,7 @@ def _mark(step: Step, workload: Workload, recorder: Recorder) -> None:
     for place, block in zip(places, blocks, strict=False):
         block.register_forward_pre_hook(partial(_enters, recorder, place))
         block.register_forward_hook(partial(_leaves, recorder, place), always_call=True)
-    step.model.register_forward_hook(partial(_ends, recorder))
+    step.model.register_forward_hook(partial(_ends, recorder, "between"))
 
 
 def _enters(recorder: Recorder, place: tuple[int, int], *_: Any) -> None:
@@ -174,13 +173,16 @@ def _enters(recorder: Recorder, place: tuple[int, int], *_: Any) -> None:
 
 def _leaves(recorder: Recorder, place: tuple[int, int], _: Any, __: Any, out: Any) -> None:
     if recorder.phase != "forward":
-        recorder.forward_ends()
+        _ends(recorder, None)
         return
     x = out[0] if out is not None else None
     if isinstance(x, Tensor) and x.requires_grad:
         x.register_hook(lambda _: recorder.begin(("backward", *place)))
 
 
-def _ends(recorder: Recorder, *_: Any) -> None:
-    recorder.forward_ends()
-    recorder.begin("between")
+def _ends(recorder: Recorder, stretch: str | None, *_: Any) -> None:
+    """Forward is over, and this stretch begins; None: it was the recomputation of a block."""
+    if recorder.storages is not None:
+        recorder.storages.forward_ends()
+    if stretch is not None:
+        recorder.begin(stretch)

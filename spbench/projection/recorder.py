@@ -49,6 +49,7 @@ class _UnderWay:
 
     kind: Kind
     sent: int | Fraction
+    tensors: Sequence[Tensor]
     behind: list[Launch] = field(default_factory=list)
 
 
@@ -94,17 +95,11 @@ class Recorder(Dataless):
         for key, times in tally.launches.items():
             kernels[self._kernels[key]] += times
         messages: Counter[Message] = Counter()
-        for (kind, sent, keys), times in tally.messages.items():
-            (phase, op, axis), behind = kind, tuple(self._kernels[key] for key in keys)
-            sent_bytes = as_bytes(sent)
+        for ((phase, op, axis), sent, keys), times in tally.messages.items():
+            behind, sent_bytes = tuple(self._kernels[key] for key in keys), as_bytes(sent)
             made = Message(op=op, phase=phase, axis=axis, sent_bytes=sent_bytes, behind=behind)
             messages[made] += times
         return Counted(kernels, messages)
-
-    def forward_ends(self) -> None:
-        """Forward, or the recomputation of a block, is over."""
-        if self.storages is not None:
-            self.storages.forward_ends()
 
     def calls(self) -> list[tuple[Signature, Kernel]]:
         """The different calls that launched a kernel, and that kernel."""
@@ -133,16 +128,15 @@ class Recorder(Dataless):
         for message in self._flying:
             message.behind.append(key)
 
-    def started(self, kind: Kind, sent: int | Fraction) -> _UnderWay:
-        message = _UnderWay(kind, sent)
+    def started(self, kind: Kind, sent: int | Fraction, tensors: Sequence[Tensor]) -> _UnderWay:
+        message = _UnderWay(kind, sent, tensors)
         if self.is_on and sent and self.phase != "gradients":
             self._flying.append(message)
         return message
 
-    def waited(self, message: object) -> None:
+    def waited(self, message: _UnderWay) -> None:
         if message not in self._flying:
             return
-        assert isinstance(message, _UnderWay)
         self._flying.remove(message)
         self._tally.messages[message.kind, message.sent, tuple(message.behind)] += 1
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import Any, NamedTuple, Protocol, Self, final
+from functools import partial
+from typing import Any, Protocol, Self, final
 
 import torch
 from torch import Tensor
@@ -32,18 +33,11 @@ class Listener(Protocol):
     phase: Phase
     device: Device
 
-    def started(self, kind: Kind, sent: int | Fraction) -> object:
-        """A message leaves; returns what stands for it."""
+    def started(self, kind: Kind, sent: int | Fraction, tensors: Sequence[Tensor]) -> Any:
+        """A message leaves; what stands for it holds its tensors, as NCCL's and gloo's do."""
 
-    def waited(self, message: object) -> None:
+    def waited(self, message: Any) -> None:
         """The message that was started has arrived."""
-
-
-class _Message(NamedTuple):
-    """What is under way holds its tensors, as messages of NCCL and gloo do."""
-
-    wait: Callable[[], None]
-    tensors: Sequence[Tensor]
 
 
 class UnsentTransport(Transport):
@@ -81,9 +75,8 @@ class UnsentTransport(Transport):
         self, tensors: Sequence[Tensor], then: Sequence[Callable[[], object]] = ()
     ) -> Handle:
         """``then``: what is done when ``tensors`` have arrived, or left."""
-        started = self._listener.started(self._kind, self._sent)
-        message = _Message(lambda: self._listener.waited(started), tensors)
-        return Several([message], then)
+        message = self._listener.started(self._kind, self._sent, tensors)
+        return Several([], [partial(self._listener.waited, message), *then])
 
 
 @final
