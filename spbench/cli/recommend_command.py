@@ -89,14 +89,14 @@ def command(
     if share is not None:
         projected = [each for each in projected if each.share or each.cost is None]
     found = recommend(projected, target, mode)
+    named = None if compiled else asked
     if not as_json:
-        named = None if compiled else asked
         advice.show_advice(found, work.name, counts, target, named)
     finished = _measured(work, advice.rivals(found, RIVALS), counts, on) if measure else None
     if not as_json:
         return show_finished(finished, as_json=False)
     rows = {"measured": [asdict(record) for record in finished.records]} if finished else {}
-    print_json(advice.as_data(found, work.name, counts, target) | rows)
+    print_json(advice.as_data(found, work.name, counts, target, named) | rows)
     return exit_code(finished) if finished else DONE
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from spbench.analysis.strategy_line import SURE
-from spbench.projection.candidates import what_would_decide
+from spbench.projection.candidates import decisive_command, what_would_decide
 from spbench.projection.hardware import Cluster
 from spbench.projection.interval import Cost
 from spbench.projection.project import Projection
@@ -80,12 +80,14 @@ def remarks(
     for each in advice.cannot:
         yield f"{each.strategy} cannot run: {each.why_not}"
     if advice.alike:
-        names = [advice.best.strategy, *advice.alike[:2]]
-        yield what_would_decide(names, ranks, cluster, asked)
+        yield what_would_decide(rivals(advice), ranks, cluster, asked)
 
 
-def as_data(advice: Recommendation, workload: str, ranks: int, cluster: Cluster) -> dict[str, Any]:
-    """The recommendation for ``--json``; times in seconds."""
+def as_data(
+    advice: Recommendation, workload: str, ranks: int, cluster: Cluster, asked: Sequence[str] | None
+) -> dict[str, Any]:
+    """The recommendation for ``--json``; times in seconds. ``asked``: as ``show_advice`` has it."""
+    command = decisive_command(rivals(advice), ranks, cluster, asked)
     return {
         "kind": "projected",
         "workload": workload,
@@ -98,6 +100,7 @@ def as_data(advice: Recommendation, workload: str, ranks: int, cluster: Cluster)
         "ratio_low": advice.ratio_low,
         "ratio_high": advice.ratio_high,
         "alike": list(advice.alike),
+        "decides": command if advice.alike else None,
         "flips": [asdict(each) for each in advice.flips],
         "projected": [_data(each) for each in (advice.best, *advice.others)],
         "same_work": {kept: list(same) for kept, same in advice.same.items()},
@@ -133,6 +136,6 @@ def _cost(each: Projection) -> Cost:
     return each.cost
 
 
-def rivals(advice: Recommendation, most: int) -> Sequence[str]:
+def rivals(advice: Recommendation, most: int = 3) -> Sequence[str]:
     """The fastest and those that are not told apart from it."""
     return [advice.best.strategy, *advice.alike][:most]

@@ -83,18 +83,26 @@ def nodes(cluster: Cluster, ranks: int) -> int | None:
 def what_would_decide(
     names: Sequence[str], ranks: int, cluster: Cluster, asked: Sequence[str] | None
 ) -> str:
-    """The command, where what the reader has to fill in is in capitals; or why there is none.
-    ``asked``: words that name the workload; None: compiled models."""
-    if asked is None:
+    """The command, and where it is to run; or why there is none."""
+    command = decisive_command(names, ranks, cluster, asked)
+    if command is None:
         return f"nothing here would decide: {AS_WRITTEN}"
+    where = "each node of " * (nodes(cluster, ranks) != 1) + cluster.name
+    return f"what would decide, on {where}: {command}"
+
+
+def decisive_command(
+    names: Sequence[str], ranks: int, cluster: Cluster, asked: Sequence[str] | None
+) -> str | None:
+    """The command that would decide, where what the reader has to fill in is in capitals.
+    ``asked``: words that name the workload; None: compiled models, of which there is none."""
+    if asked is None:
+        return None
     device = ["--device", "cpu"] if cluster.device.kind == "cpu" else []
     words: list[object] = [*asked, "-s", ",".join(names), "-g", ranks, *device]
-    where, count = cluster.name, nodes(cluster, ranks)
-    if count != 1:
-        where = f"each node of {where}"
+    if (count := nodes(cluster, ranks)) != 1:
         words += ["--nnodes", count or "N", "--node-rank", "I", "--rdzv-endpoint", f"HOST:{PORT}"]
-    command = quoted("spbench", "run", *words, "--launches", LAUNCHES)
-    return f"what would decide, on {where}: {command}"
+    return quoted("spbench", "run", *words, "--launches", LAUNCHES)
 
 
 def refuse_to_measure(ranks: int, cluster: Cluster, *, compiled: bool) -> None:

@@ -194,7 +194,7 @@ def test_options_that_do_the_same_are_weighed_once() -> None:
     assert advice.others == []
     assert "a and b do the same work, the only ones that can run" in answer(advice, "w", 8, CLUSTER)
     assert "a and b do the same work, which counts once" in list(remarks(advice, 8, CLUSTER, []))
-    assert as_data(advice, "w", 8, CLUSTER)["same_work"] == {"a": ["b"]}
+    assert as_data(advice, "w", 8, CLUSTER, [])["same_work"] == {"a": ["b"]}
 
 
 def test_of_equal_work_that_which_fits_is_kept() -> None:
@@ -204,10 +204,20 @@ def test_of_equal_work_that_which_fits_is_kept() -> None:
 
 
 def test_data_is_finite_and_complete() -> None:
-    data = as_data(advised({"sends": SENDS_MUCH, "computes": COMPUTES_MUCH}), "w", 8, CLUSTER)
+    advice = advised({"sends": SENDS_MUCH, "computes": COMPUTES_MUCH})
+    data = as_data(advice, "w", 8, CLUSTER, ["-w", "w"])
     assert data["kind"] == "projected"
     assert {each["strategy"] for each in data["projected"]} == {"sends", "computes"}
     assert all(math.isfinite(each["step_s"]) for each in data["projected"])
+    *_, decides = remarks(advice, 8, CLUSTER, ["-w", "w"])
+    assert decides == f"what would decide, on hgx-h100: {data['decides']}"
+
+
+def test_no_run_decides_what_is_open_of_compiled_models_or_not_open() -> None:
+    is_open = advised({"sends": SENDS_MUCH, "computes": COMPUTES_MUCH})
+    is_clear = advised({"a": done(1e5, {}), "b": done(1e4, {})})
+    for advice, asked in ((is_open, None), (is_clear, ["-w", "w"])):
+        assert as_data(advice, "w", 8, CLUSTER, asked)["decides"] is None
 
 
 @pytest.mark.parametrize("what", WHATS)
