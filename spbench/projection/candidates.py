@@ -68,12 +68,13 @@ def _takes_sizes(name: str, option: Field[Any], workload: Workload, size: int) -
 
 
 def nodes(cluster: Cluster, ranks: int) -> int | None:
-    """Nodes that so many ranks take; None: several, and the cluster does not say how many."""
+    """Hosts that so many ranks take; None: several, and the cluster does not say how many."""
     if ranks == 1:
         return 1
     if cluster.link == NETWORK:
         return min(cluster.nodes, ranks) or None
-    inside = next((level.ranks for level in cluster.levels if level.name == NODE), None)
+    of_node = (level.ranks for level in cluster.levels if level.name == NODE)
+    inside = cluster.host_ranks or next(of_node, None)
     for inner, outer in zip(cluster.levels, cluster.levels[1:], strict=False):
         if outer.name == NETWORK or outer.ranks is None:
             inside = inside or inner.ranks

@@ -93,8 +93,7 @@ class CollectiveRate(Frozen):
     gb_per_s: Curve
     """Achieved by one rank, of what it sends over this level; ``at``: MB that it sends in all."""
     hidden: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Part that is hidden of what kernels behind a message could hide, as timed; None: the usual
-    one of GPUs."""
+    """Part hidden of what kernels behind a message could hide, as timed; None: that of GPUs."""
 
 
 @final
@@ -144,6 +143,8 @@ class Cluster(Frozen):
     source: str = ""
     nodes: NonNegativeInt = 0
     """Nodes at most; 0: any number."""
+    host_ranks: Size | None = None
+    """Devices of one host, where the innermost links join several hosts; None: all of them."""
     device: Device
     levels: Annotated[tuple[Level, ...], Field(min_length=1, strict=False)]
     link: Literal["nvlink", "pcie", "network", "memory"]
@@ -169,8 +170,7 @@ class Cluster(Frozen):
 
     def used_by(self, ranks: int) -> Cluster:
         """The cluster as so many ranks find it: as timed with as many, or with the next more."""
-        timed = [part for part in self.on_ranks if part.ranks >= ranks]
-        if not timed:
+        if not (timed := [part for part in self.on_ranks if part.ranks >= ranks]):
             return self
         part = min(timed, key=lambda part: part.ranks)
         own = {"levels": part.levels or self.levels, "call_us": part.call_us or self.call_us}

@@ -8,7 +8,7 @@ from spbench.errors import Failure
 from spbench.projection.candidates import nodes, refuse_to_measure, what_would_decide
 from spbench.projection.hardware import Cluster, find
 
-H100, L20 = find("hgx-h100"), find("l20-pcie")
+H100, L20, NVL72 = (find(name) for name in ("hgx-h100", "l20-pcie", "nvl72-gb200"))
 LAB = H100.model_copy(update={"name": "lab", "link": "network", "levels": H100.levels[1:]})
 HERE = H100.model_copy(update={"name": "here", "link": "memory", "levels": H100.levels[1:]})
 
@@ -24,6 +24,9 @@ def decides(cluster: Cluster, ranks: int) -> str:
         (H100, 9, 2),
         (H100, 32, 4),
         (L20, 8, 1),  # two sockets of one node
+        (NVL72, 4, 1),
+        (NVL72, 8, 2),  # trays of four, though NVLink joins 72
+        (NVL72, 72, 18),
         (LAB, 1, 1),
         (LAB, 4, None),
         (LAB.model_copy(update={"nodes": 2}), 4, 2),
