@@ -39,8 +39,8 @@ PASSES = tuple(4**i for i in range(5, 13))
 BETWEEN = TimedKernel(kind="gemm", shape=[1, 256, 512, 256], dtype="float32")
 """What ranks of a CPU compute between two transfers: a millisecond or two. In a step, too, ranks do
 not arrive together, gloo's threads sleep until they are called, and the cores have other work."""
-SENT_BYTES = tuple(4**i for i in range(5, 13))
-"""Bytes that a rank sends: 1 KiB to 16 MiB."""
+SENT_BYTES = {"cpu": [4**i for i in range(5, 13)], "cuda": [4**i for i in range(5, 15)]}
+"""Bytes that a rank sends: 1 KiB to 16 MiB, on a GPU to 256 MiB: a minute over 1 Gbit/s."""
 
 
 @final
@@ -79,7 +79,7 @@ def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> Calibrat
         for dtype in dtypes
         for count in PASSES
     ]
-    sizes = SENT_BYTES if ranks > 1 else ()
+    sizes = SENT_BYTES[on] if ranks > 1 else []
     between = BETWEEN if on == "cpu" else None
     transfers = [_transfer(op, sent, ranks, between) for op in OPS for sent in sizes]
     return CalibrationPlan(

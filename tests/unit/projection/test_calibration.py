@@ -336,7 +336,9 @@ def test_a_step_that_would_take_seconds_is_not_timed() -> None:
 def test_a_gpu_times_the_large_kernels_of_a_workload() -> None:
     """Attentions of 4e13 operations take a tenth of a second there; what exceeds memory is not
     timed, here products of scores of 107 GiB."""
-    kernels = plan(8, "cuda", [find("wan-2.1-14b")]).kernels
+    planned = plan(8, "cuda", [find("wan-2.1-14b")])
+    kernels = planned.kernels
+    assert 4 * max(max(t.elements) for t in planned.transfers if t.op == "p2p") == 2**28
     largest = max(operations(label_of(k), (*k.shape,)) for k in kernels if k.kind == "attention")
     assert largest > 1e13
     products = [k.shape for k in kernels if k.kind == "gemm"]
