@@ -30,7 +30,7 @@ class CaseChange:
 
     @property
     def verdict(self) -> str:
-        """The first of ``ORDER`` that is true of the case; what is but not slower is the same."""
+        """The first of ``ORDER`` that is true of the case; "not slower" counts as the same."""
         verdicts = {finding.verdict for finding in self.findings.values()}
         if len(self.findings) == 1 and verdicts == {"same"}:
             return "failed as before" if self.any.after != "ok" else "not judged"

@@ -72,7 +72,7 @@ def command(
     onto: str | None,
     level: str | None,
     link_rate: str | None,
-    **nodes_: Any,
+    **place: Any,
 ) -> int:
     """Time kernels and collectives here, and write them down as the cluster NAME.
 
@@ -91,7 +91,7 @@ def command(
     if logs or onto or level:
         return _imported(name, logs, onto, level, path)
     on = choose_device(device)
-    node = cluster_of(**nodes_)
+    node = cluster_of(**place)
     if node is None or node.is_head:
         _check_writable(path)
     nodes = node.nodes if node else 1

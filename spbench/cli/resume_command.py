@@ -38,14 +38,14 @@ def command(
     max_time: float | None,
     verbose: bool,
     as_json: bool,
-    **nodes: Any,
+    **place: Any,
 ) -> int:
     """Do what RUN has left to do, as its run.json says; without RUN, the latest.
 
     The same workloads, strategies, ranks, launches and deadlines, into the same folder. What has
     a good row is not measured again.
     """
-    cluster = cluster_of(**nodes)
+    cluster = cluster_of(**place)
     with loading_torch(verbose=verbose):
         request, cells = resumed(find_run(run), cluster)
     given = {"launch_s": timeout, "hang_s": hang_after, "sweep_s": max_time}

@@ -161,7 +161,7 @@ def _mark(step: Step, workload: Workload, recorder: Recorder) -> None:
     for place, block in zip(places, blocks, strict=False):
         block.register_forward_pre_hook(partial(_enters, recorder, place))
         block.register_forward_hook(partial(_leaves, recorder, place), always_call=True)
-    step.model.register_forward_hook(partial(_ends, recorder, "between"))
+    step.model.register_forward_hook(partial(_ends, recorder))
 
 
 def _enters(recorder: Recorder, place: tuple[int, int], *_: Any) -> None:
@@ -173,16 +173,19 @@ def _enters(recorder: Recorder, place: tuple[int, int], *_: Any) -> None:
 
 def _leaves(recorder: Recorder, place: tuple[int, int], _: Any, __: Any, out: Any) -> None:
     if recorder.phase != "forward":
-        _ends(recorder, None)
+        _forward_ends(recorder)
         return
     x = out[0] if out is not None else None
     if isinstance(x, Tensor) and x.requires_grad:
         x.register_hook(lambda _: recorder.begin(("backward", *place)))
 
 
-def _ends(recorder: Recorder, stretch: str | None, *_: Any) -> None:
-    """Forward is over, and this stretch begins; None: it was the recomputation of a block."""
+def _ends(recorder: Recorder, *_: Any) -> None:
+    _forward_ends(recorder)
+    recorder.begin("between")
+
+
+def _forward_ends(recorder: Recorder) -> None:
+    """Forward, or the recomputation of a block, is over."""
     if recorder.storages is not None:
         recorder.storages.forward_ends()
-    if stretch is not None:
-        recorder.begin(stretch)

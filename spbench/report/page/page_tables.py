@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas
 
@@ -33,12 +33,6 @@ MEANINGS = {
 """Heads of the strategies' table in words."""
 
 
-PageTable = dict[str, Any]
-"""A table that can be sorted and filtered: its ``name``, for links, and ``title``, its ``heads``,
-which of these are of ``words``, its ``rows``, of which head the cells have the ``status`` of what
-failed or is noisy, and ``notes``: what the marks beside figures mean."""
-
-
 class Row(NamedTuple):
     """Cells, a word on what they are, and how they are set."""
 
@@ -47,6 +41,22 @@ class Row(NamedTuple):
     """``failed`` or ``doubtful``; blank as other rows."""
     tag: str = ""
     """What the figures are where they were not measured, as projected."""
+
+
+class PageTable(NamedTuple):
+    """A table that can be sorted and filtered; ``name`` is its place in the page, for links.
+
+    Columns of ``words`` are set as words, others as figures; that with the head ``status`` says
+    what failed or is noisy. ``notes``: what the marks beside figures mean.
+    """
+
+    name: str
+    title: str
+    heads: Sequence[str]
+    words: Sequence[int]
+    rows: Sequence[Row]
+    status: str
+    notes: Sequence[str] = ()
 
 
 def strategy_tables(lines: Sequence[Line]) -> list[PageTable]:
@@ -68,21 +78,13 @@ def _strategy_table(name: str, title: str, lines: Sequence[Line]) -> PageTable:
         if set(cells) == {units.BLANK}
     ]
     grid = whole.without(*blank)
-
     tags = [line.kind.replace("_", " ") if line.kind != "measured" else "" for line in lines]
     rows = [
         Row(cells, _look(line.status, is_noisy=line.is_noisy), tag)
         for line, cells, tag in zip(lines, grid.rows, tags, strict=True)
     ]
-    return {
-        "name": name,
-        "title": title,
-        "heads": grid.columns,
-        "words": [*grid.words],
-        "rows": rows,
-        "status": "step ms",
-        "notes": mark_notes(lines),
-    }
+    notes = mark_notes(lines)
+    return PageTable(name, title, grid.columns, [*grid.words], rows, "step ms", notes)
 
 
 def capacity_tables(capacities: pandas.DataFrame) -> list[PageTable]:
@@ -100,16 +102,8 @@ def capacity_tables(capacities: pandas.DataFrame) -> list[PageTable]:
             cells.append(units.size_in("GiB", line[name]) if known else units.BLANK)
         how = "dry run" if line["kind"] == "dry_run" else f"tried on {line['gpu']}"
         rows.append(Row([*cells, how]))
-    table = {
-        "name": "table-capacity",
-        "title": "The largest batch and the longest axis that fit",
-        "heads": heads,
-        "words": [0, 1, 3, 7],
-        "rows": rows,
-        "status": "largest",
-        "notes": [],
-    }
-    return [table]
+    title = "The largest batch and the longest axis that fit"
+    return [PageTable("table-capacity", title, heads, [0, 1, 3, 7], rows, "largest")]
 
 
 def _look(status: str, *, is_noisy: bool) -> str:
@@ -125,16 +119,8 @@ def trouble_table(cases: Cases) -> PageTable:
     rows = [row for case in sorted(cases) for row in _troubles(cases[case])]
     if len({row.cells[0] for row in rows}) == 1:
         heads, rows = heads[1:], [Row(row.cells[1:], row.look) for row in rows]
-    figures = ("ranks", "launches")
-    return {
-        "name": "table-trouble",
-        "title": "Failed, skipped and noisy cases",
-        "heads": heads,
-        "words": [i for i, head in enumerate(heads) if head not in figures],
-        "rows": rows,
-        "status": "what",
-        "notes": [],
-    }
+    words = [i for i, head in enumerate(heads) if head not in ("ranks", "launches")]
+    return PageTable("table-trouble", "Failed, skipped and noisy cases", heads, words, rows, "what")
 
 
 def _troubles(case: CaseRows) -> Iterable[Row]:

@@ -75,7 +75,7 @@ def html_of_run(
     names = frame["workload"].unique().tolist()
     about = (origin.machine, origin.libraries, f"launches: {origin.launches}", origin.started)
     tables = [*strategy_tables(lines), *capacity_tables(capacities)]
-    heads = {head for table in tables for head in table["heads"]}
+    heads = {head for table in tables for head in table.heads}
     return _rendered(
         run=origin.run,
         title=", ".join(names) if len(names) <= MOST_NAMES else f"{len(names)} workloads",
