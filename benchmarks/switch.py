@@ -34,6 +34,7 @@ from spbench.comm.group import ProcessGroup
 from spbench.comm.packing import Cut, Cuts, pack, splits, unpacked
 from spbench.comm.resharding import make_whole
 from spbench.comm.transport import DONE, Handle, Several, Transport
+from spbench.workload.mesh import Groups
 from spbench.workload.sharding import Shard
 
 SHAPE = (1, 16, 1024, 768)  # 48 MiB in float32
@@ -66,6 +67,10 @@ def main() -> int:
 
 class PackOnly(Transport):
     """Packs and unpacks as NCCL's transport does, and moves nothing."""
+
+    def _part(self, groups: Groups) -> PackOnly:
+        (members,) = (group for group in groups if self.rank in group)
+        return PackOnly(members.index(self.rank), len(members))
 
     def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
         _, unpack = unpacked(received)
