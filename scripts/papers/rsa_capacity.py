@@ -64,10 +64,7 @@ class Question:
     """Name of a function that says what is taken off; blank: nothing."""
 
 
-EXTRAS: dict[str, Extra] = {
-    "whole_gradients": whole_gradients,
-    "own_projections": own_projections,
-}
+EXTRAS: dict[str, Extra] = {"whole_gradients": whole_gradients, "own_projections": own_projections}
 
 
 def largest(asked: Question) -> int:

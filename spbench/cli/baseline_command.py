@@ -10,12 +10,7 @@ import pandas
 
 from spbench.analysis.compare_strategies import compare_strategies
 from spbench.analysis.intervals import LEAST_LAUNCHES
-from spbench.analysis.power import (
-    MOST_OF_CHECK,
-    DetectableSlowdown,
-    hardest_case,
-    quiet_launches,
-)
+from spbench.analysis.power import MOST_OF_CHECK, DetectableSlowdown, hardest_case, quiet_launches
 from spbench.analysis.verdict import MAX_SLOWDOWN
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage

@@ -44,11 +44,7 @@ MOST_RUNS = 2
 
 @click.command("compare", cls=HelpPage)
 @click.argument(
-    "runs",
-    nargs=-1,
-    metavar="[RUN] [OTHER]",
-    type=options.PATH,
-    shell_complete=completion.runs,
+    "runs", nargs=-1, metavar="[RUN] [OTHER]", type=options.PATH, shell_complete=completion.runs
 )
 @click.option(
     "--reference",

@@ -78,10 +78,7 @@ def message_cost(message: Message, mesh: Mesh, cluster: Cluster, own: Sequence[s
     slowest = max(costs, key=lambda each: each.seconds)
     bound = slowest.constant if slowest.seconds > latency else rates.latency_us
     return MessageCost(
-        seconds=latency + slowest.seconds,
-        level=slowest.level,
-        constant=bound,
-        hidden=rates.hidden,
+        seconds=latency + slowest.seconds, level=slowest.level, constant=bound, hidden=rates.hidden
     )
 
 

@@ -93,9 +93,7 @@ def recommend(projected: Sequence[Projection], cluster: Cluster, mode: Mode) -> 
     )
 
 
-def _different(
-    runs: Sequence[Projection],
-) -> tuple[list[Projection], Mapping[str, Sequence[str]]]:
+def _different(runs: Sequence[Projection]) -> tuple[list[Projection], Mapping[str, Sequence[str]]]:
     """Without those whose kernels and messages are all another's, as of options that mean the same;
     and the names of these by the other's."""
     kept: list[Projection] = []

@@ -89,11 +89,7 @@ def _extrapolated(few: FewBlocks, base: DryStep, step: DryStep, run: DryRun) -> 
 
 
 def _traced(
-    workload: Workload,
-    strategy: Strategy,
-    ranks: int,
-    total: Counted,
-    weights: list[nn.Parameter],
+    workload: Workload, strategy: Strategy, ranks: int, total: Counted, weights: list[nn.Parameter]
 ) -> Work:
     """All that a step launches and sends, its sums of gradients and its optimizer's update too."""
     mesh, (own, *_) = Mesh.of(strategy.mesh(workload, ranks)), strategy.in_a_group(workload, ranks)

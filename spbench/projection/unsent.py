@@ -116,11 +116,7 @@ class UnsentGloo(MessageTransport, UnsentTransport):
 
 
 def prepared(
-    workload: Workload,
-    strategy: Strategy,
-    ranks: int,
-    rank: int,
-    listener: Listener,
+    workload: Workload, strategy: Strategy, ranks: int, rank: int, listener: Listener
 ) -> tuple[Step, Any]:
     """The step without an optimizer, and its inputs; messages are packed as its device does."""
     transport: type[UnsentTransport] = UnsentGloo if listener.device == "cpu" else UnsentNccl

@@ -25,12 +25,7 @@ Export = Callable[[Checked, str, str], str]
 
 
 def report(
-    checked: Checked,
-    against: str,
-    *,
-    strict: bool,
-    as_json: bool,
-    exports: Mapping[Path, Export],
+    checked: Checked, against: str, *, strict: bool, as_json: bool, exports: Mapping[Path, Export]
 ) -> int:
     """Prints first and writes files then: a full disk does not hide a regression."""
     judgement = checked.judgement

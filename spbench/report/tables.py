@@ -16,15 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spbench.report import units
-from spbench.report.fit_width import (
-    Grid,
-    by_panel,
-    fewer,
-    fitting,
-    left_out,
-    line_width,
-    width_of,
-)
+from spbench.report.fit_width import Grid, by_panel, fewer, fitting, left_out, line_width, width_of
 from spbench.results.sample import STATUSES, VerifyResult
 from spbench.text import counted
 

@@ -327,10 +327,7 @@ MISTAKES = [
     (["run", "--set", "axes.tiem=3"], "there is no axis 'tiem'. Did you mean 'time'?"),
     (["run", "--dtype", "float8"], "it may be 'float32', 'float64', 'bfloat16' or 'float16'"),
     (["run", "--gpus", "two"], "--gpus two: 'two' is not a number of ranks; write 1,2,4"),
-    (
-        ["run", "--sweep", "dsp-weak-inta"],
-        "unknown sweep 'dsp-weak-inta'. Did you mean 'dsp-weak",
-    ),
+    (["run", "--sweep", "dsp-weak-inta"], "unknown sweep 'dsp-weak-inta'. Did you mean 'dsp-weak"),
     (["run", "--sweep", "ci-smoke", "-g", "3"], "--gpus 3: ci-smoke has cells on 2 ranks"),
     (["run", "--sweep", "ci-smoke", "-w", "latte-1"], "--workload cannot be given with"),
     (["run", "--sweep", "ci-smoke", "--set", "depth=1"], "--set cannot be given with --sweep"),

@@ -217,11 +217,7 @@ def every_variant(name: str, ranks: int) -> Picture:
 
 
 @examples(200)
-@given(
-    st.integers(40, 200),
-    st.sampled_from([*names(), "long"]),
-    st.sampled_from([1, 2, 5, 8, 13]),
-)
+@given(st.integers(40, 200), st.sampled_from([*names(), "long"]), st.sampled_from([1, 2, 5, 8, 13]))
 def test_no_line_is_wider_than_asked(width: int, name: str, ranks: int) -> None:
     """A picture fits into 40 columns or more, whatever the block, with every lane in full."""
     shown = every_variant(name, ranks)

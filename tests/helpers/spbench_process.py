@@ -26,11 +26,7 @@ LONG = (*QUICK, "--set", "axes={time: 16, height: 32, width: 32}", "-s", "rsa", 
 
 
 def start(
-    folder: Path,
-    *words: str,
-    tree: Path | None = None,
-    inside: Sequence[str] = (),
-    **more: str,
+    folder: Path, *words: str, tree: Path | None = None, inside: Sequence[str] = (), **more: str
 ) -> subprocess.Popen[str]:
     """``spbench WORDS``; ``tree``: of another checkout; ``inside``: words of a command that becomes
     it. ``more``: variables."""

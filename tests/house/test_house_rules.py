@@ -85,10 +85,7 @@ def contracts_with(folder: Path, planted: dict[str, str]) -> str:
         ({"workload/flops.py": "import spbench.results.record"}, "floors: imports only point down"),
         ({"garage/__init__.py": "", "garage/car.py": ""}, "floors: imports only point down"),
         (
-            {
-                "text.py": "",
-                "report/units.py": "import spbench.report.tables",
-            },
+            {"text.py": "", "report/units.py": "import spbench.report.tables"},
             "no circles inside a room",
         ),
     ],

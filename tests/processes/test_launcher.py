@@ -50,9 +50,7 @@ def faults(
         patch.setattr(local, "AgentProcess", shared_agent)
         names = ["raises", "lies", "dsp"]
         request = Request(
-            combinations=every(find("axes-2d", "verify"), names, [2]),
-            device="cpu",
-            budget=QUICK,
+            combinations=every(find("axes-2d", "verify"), names, [2]), device="cpu", budget=QUICK
         )
         launcher = LocalLauncher(folder / "logs" / "launcher.log")
         with sweep_into(folder, launcher) as sweep:

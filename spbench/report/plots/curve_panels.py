@@ -17,11 +17,7 @@ from spbench.analysis.comparable import SHAPE
 from spbench.analysis.strategy_line import Line
 from spbench.report.plots import looks
 from spbench.report.plots import points as of
-from spbench.report.plots.curve import (
-    Curve,
-    CurvePanel,
-    published_points,
-)
+from spbench.report.plots.curve import Curve, CurvePanel, published_points
 from spbench.report.plots.points import AXIS, KINDS, MIB, Asked
 from spbench.text import counted
 
@@ -103,11 +99,7 @@ def _grouped(
 
 
 def _panels(
-    table: pandas.DataFrame,
-    key: Sequence[str],
-    own: Sequence[str],
-    before: str,
-    ideals: Ideals,
+    table: pandas.DataFrame, key: Sequence[str], own: Sequence[str], before: str, ideals: Ideals
 ) -> Iterator[tuple[str, OfPanel]]:
     for values, rows in table.groupby(list(key), sort=False, dropna=False):
         title = of.title_of(dict(zip(key, values, strict=True)))

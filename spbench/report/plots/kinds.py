@@ -15,14 +15,7 @@ from spbench.analysis.compare import MARGIN
 from spbench.analysis.strategy_line import Line
 from spbench.report.plots.curve import hollow_notes
 from spbench.report.plots.figure import Sheet
-from spbench.report.plots.panels import (
-    label,
-    memory,
-    ratios,
-    sent_bytes,
-    step_split,
-    throughput,
-)
+from spbench.report.plots.panels import label, memory, ratios, sent_bytes, step_split, throughput
 from spbench.results.provenance import distinct
 from spbench.text import counted, did_you_mean
 

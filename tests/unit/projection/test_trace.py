@@ -36,7 +36,7 @@ STACKS = {
     "stacks": [
         {"depth": 6, "block": [{"attention": "space"}, {"mlp": 2}]},
         {"depth": 5, "block": [{"attention": "time"}]},
-    ],
+    ]
 }
 
 

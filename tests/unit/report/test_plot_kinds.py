@@ -119,7 +119,7 @@ def test_published_values_stand_beside_ours(tmp_path: Path) -> None:
     (make,) = curve_panels(lines_of(records), frame_of(records), Asked(metric="step_ms")).values()
     panel = make()
     assert [(point.x, round(point.y)) for point in panel.published] == [
-        *((2, 1020), (2, 1449), (4, 641), (4, 1075)),
+        *((2, 1020), (2, 1449), (4, 641), (4, 1075))
     ]
     for kind in said:
         save(sheets[kind], tmp_path / kind, ("png",))

@@ -81,9 +81,7 @@ def test_a_range_needs_launches() -> None:
     assert "1..2*" in row_of(text, "dsp")
 
 
-def test_a_single_launch_shows_the_scatter_of_its_steps(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_single_launch_shows_the_scatter_of_its_steps(capsys: pytest.CaptureFixture[str]) -> None:
     """With a mark and its meaning, since it is no interval."""
     strategy_table.show_comparison(lines_of([replace(MEASURED, step_ms_p10=12.0, step_ms_p90=13)]))
     text = capsys.readouterr().out

@@ -366,9 +366,7 @@ BYTES |= {how: content.encode() for how, (content, _) in LET_GO.items()}
     ),
 )
 def test_any_bytes_are_read(
-    tmp_path_factory: pytest.TempPathFactory,
-    content: bytes,
-    damage: list[tuple[float, bytes, int]],
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, damage: list[tuple[float, bytes, int]]
 ) -> None:
     """Bytes put in, taken out and changed, anywhere: nothing raises, and figures make sense."""
     for where, put, gone in damage:

@@ -49,8 +49,7 @@ def test_which_launches_it_fits(columns: dict[str, Any], does: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent_bytes", "ms"),
-    [(1e6, 10), (3e6, 20), (2e6, 15), (30e6, 200), (0.5e6, 5), (0.4e6, None)],
+    ("sent_bytes", "ms"), [(1e6, 10), (3e6, 20), (2e6, 15), (30e6, 200), (0.5e6, 5), (0.4e6, None)]
 )
 def test_the_time_of_a_size(sent_bytes: float, ms: float | None) -> None:
     """On the line between two sizes; beyond at the rate of the nearest; far below not known."""

@@ -77,11 +77,7 @@ def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 
 @examples(100)
-@given(
-    st.floats(min_value=1e-30, max_value=1e30),
-    st.integers(0, 2**62),
-    st.text(max_size=30),
-)
+@given(st.floats(min_value=1e-30, max_value=1e30), st.integers(0, 2**62), st.text(max_size=30))
 def test_any_figure_and_any_reason_makes_one_row(
     tmp_path_factory: pytest.TempPathFactory, ms: float, count: int, reason: str
 ) -> None:
@@ -484,11 +480,7 @@ def test_run_json_keeps_the_history_of_a_resumed_run(tmp_path: Path) -> None:
         store.write_run({"argv": ["one"], "torch": "1"})
         store.write_run({"argv": ["two"], "torch": "2"})
         store.write_run({"argv": ["three"], "torch": "3"})
-    assert read_run(tmp_path) == {
-        "argv": ["three"],
-        "torch": "3",
-        "history": [["one"], ["two"]],
-    }
+    assert read_run(tmp_path) == {"argv": ["three"], "torch": "3", "history": [["one"], ["two"]]}
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", "\xff"])

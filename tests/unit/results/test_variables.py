@@ -12,14 +12,7 @@ from helpers.example_rows import row
 
 from spbench.results.reading import read_runs, records_of
 from spbench.results.store import Store
-from spbench.results.variables import (
-    column_of,
-    compared,
-    of_a_rank,
-    read_column,
-    shown,
-    variables,
-)
+from spbench.results.variables import column_of, compared, of_a_rank, read_column, shown, variables
 
 
 def test_only_variables_that_matter_are_kept() -> None:

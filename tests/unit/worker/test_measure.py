@@ -32,8 +32,7 @@ from spbench.workload.case import Case, MeasurementBudget
 from spbench.workload.catalogue import find, with_settings
 
 TINY = with_settings(
-    find("axes-2d", "verify"),
-    ["axes={time: 2, space: 2}", "depth=1", "block=[{attention: space}]"],
+    find("axes-2d", "verify"), ["axes={time: 2, space: 2}", "depth=1", "block=[{attention: space}]"]
 )
 WAIT_S = 10.0
 """Ranks that do different things wait for each other in vain."""

@@ -187,12 +187,7 @@ def test_a_tenth_is_left_out_at_each_end(count: int) -> None:
 
 @pytest.mark.parametrize(
     ("times", "wanted"),
-    [
-        ([4.0], 4.0),
-        ([4.0, 5.0], 4.5),
-        ([4.0, 50.0, 5.0], 5.0),
-        ([4.0, 5.0, 6.0, 700.0, 7.0], 6.0),
-    ],
+    [([4.0], 4.0), ([4.0, 5.0], 4.5), ([4.0, 50.0, 5.0], 5.0), ([4.0, 5.0, 6.0, 700.0, 7.0], 6.0)],
 )
 def test_a_hiccup_does_not_move_it(times: list[float], wanted: float) -> None:
     """From three times on."""

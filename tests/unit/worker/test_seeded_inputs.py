@@ -11,12 +11,7 @@ from spbench.workload.catalogue import find, with_settings
 from spbench.workload.sharding import Shard
 
 WORK = with_settings(find("axes-2d", "verify"), ["axes={time: 150, space: 6}"])
-CUTS = [
-    Shard.even(1, 150, 4),
-    Shard.even(2, 6, 4),
-    Shard.causal(1, 150, 3),
-    Shard.causal(2, 6, 2),
-]
+CUTS = [Shard.even(1, 150, 4), Shard.even(2, 6, 4), Shard.causal(1, 150, 3), Shard.causal(2, 6, 2)]
 
 
 @pytest.mark.parametrize("cut", CUTS)

@@ -307,14 +307,8 @@ def test_settings_replace_fields(settings: list[str], expected: dict[str, object
         ("heads=99999999999999999999", "too large a number"),
         ("depth=2000000000", "depth is 2000000000: input should be less than or equal to 1000"),
         (f"axes={{{', '.join(f'a{i}: 2' for i in range(40))}}}", "40 axes; at most 8 are planned"),
-        (
-            "axes={time: 2147483647, space: 2147483647}",
-            "numbers, and a tensor has at most 1.2e+18",
-        ),
-        (
-            "hidden=999999996",
-            "the largest weight: 8e+18 numbers, and a tensor has at most 1.2e+18",
-        ),
+        ("axes={time: 2147483647, space: 2147483647}", "numbers, and a tensor has at most 1.2e+18"),
+        ("hidden=999999996", "the largest weight: 8e+18 numbers, and a tensor has at most 1.2e+18"),
         (f"block=[{', '.join(['{mlp: 4}'] * 5001)}]", "5001 sublayers x depth 2 are 10002, and at"),
         ("dtype=float8", "it may be 'float32', 'float64', 'bfloat16' or 'float16'"),
         ("layers=4", "unknown key 'layers'. Did you mean 'depth'?"),
