@@ -37,6 +37,7 @@ from spbench.text import first_line
 from spbench.worker.collective_check import exchange_all
 from spbench.worker.fault_injection import Fault
 from spbench.worker.link_times import time_alone
+from spbench.worker.memory import keep_freed_memory
 from spbench.worker.observer import Observer
 from spbench.worker.parent_death import die_with_parent
 from spbench.worker.run_case import run_case, verify_all
@@ -111,6 +112,7 @@ def connect(
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     os.environ.update(job.environment)
+    keep_freed_memory()
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_ranks))
     device = torch.device("cpu")
     if job.device == "cuda":

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import subprocess
+import sys
+
+import pytest
 import torch
 
 from spbench.worker.memory import LiveStorages, measure
@@ -44,3 +49,48 @@ def test_backward_is_seen() -> None:
     assert 4 * size < peaks["peak_allocated_bytes"] < 7 * size
     assert peaks.keys() == {"peak_allocated_bytes", "host_rss_bytes"}
     assert peaks["host_rss_bytes"] > 0
+
+
+PAGES_OF_LATER_STEPS = """
+import ctypes
+import resource
+import sys
+
+from spbench.worker.memory import keep_freed_memory
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.malloc.argtypes = [ctypes.c_size_t]
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+
+
+def step(size=20 * 2**20):
+    held = [libc.malloc(size) for _ in range(3)]
+    for each in held:
+        libc.memset(each, 1, size)
+        libc.free(each)
+
+
+def pages():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+step()
+step()
+before = pages()
+step()
+print(pages() - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="a C library without mallopt")
+def test_memory_that_is_kept_needs_no_new_pages() -> None:
+    """A step of 60 MiB, 15,360 pages: glibc gives them back and takes new ones, unless told."""
+    taken = {
+        how: int(subprocess.check_output([sys.executable, "-c", PAGES_OF_LATER_STEPS, how]))
+        for how in ("default", "keep")
+    }
+    assert taken["keep"] < 1000 < taken["default"], taken
