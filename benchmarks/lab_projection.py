@@ -9,8 +9,8 @@ then the error, and how many pairs with a measured gap of more than 15 % are in 
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import sys
 from itertools import combinations
 from pathlib import Path
 
@@ -64,4 +64,8 @@ def main(cluster: Path, rated_runs: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cluster", type=Path, metavar="CLUSTER.yaml")
+    parser.add_argument("runs", nargs="+", metavar="RATE=RUN")
+    flags = parser.parse_args()
+    main(flags.cluster, flags.runs)
