@@ -133,7 +133,7 @@ class Dataless(WatchingMode):
         if way is not NEW:
             outs: Any = written(way, args, kwargs)
         elif name in ATTENTION:
-            outs = _attended(name, args[0])
+            outs = _attended(name, args[0], self.device)
         elif name in ATTENTION_BACKWARD:
             outs = _gradients(name, args, self.device)
         else:
@@ -177,13 +177,13 @@ def _signature(value: Any) -> Any:
     return value
 
 
-def _attended(name: str, q: Tensor) -> tuple[Tensor, ...]:
+def _attended(name: str, q: Tensor, device: Device) -> tuple[Tensor, ...]:
     """Results (b, Z, S, D) in the memory order of q, as kernels write them, and log-sum-exps
-    (b, Z, S); of the memory-efficient kernel seeds of dropout, too."""
-    wide = torch.promote_types(q.dtype, torch.float32)
-    lse = q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=wide)
+    (b, Z, S), a CPU's as (b, S, Z); of the memory-efficient kernel seeds of dropout, too."""
+    like = q[..., 0].transpose(1, 2) if device == "cpu" else q[..., 0]
+    lse = like.new_empty(like.shape, dtype=torch.promote_types(q.dtype, torch.float32))
     seeds = [q.new_empty((), dtype=torch.int64) for _ in range(2)] if name == EFFICIENT else []
-    return torch.empty_like(q), lse.transpose(1, 2), *seeds
+    return torch.empty_like(q), lse.transpose(1, 2) if device == "cpu" else lse, *seeds
 
 
 def _gradients(name: str, args: Sequence[Any], device: Device) -> tuple[Tensor, ...]:
