@@ -160,4 +160,8 @@ MEANINGS: Final = {
         "Share of a projection's draws in which the case is slower than the fastest that fits, "
         "of those projected with it; blank for the fastest itself, and for measured rows."
     ),
+    "cpu_gflop_per_s": (
+        "10^9 operations a second of one fixed product on a rank, behind timed blocks, the slowest "
+        "rank's: how fast the processor was. Blank on GPUs."
+    ),
 }

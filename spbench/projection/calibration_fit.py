@@ -68,6 +68,7 @@ def device(name: str, kind: str, memory_gb: float, timed: Timed) -> Device:
             "compiled_launch_us": compiled,
             "kernel_us": constant(1e6 * min(s for _, s in passes)),
             "timed_us": timed_us(timed) if kind == "cpu" else {},
+            "cpu_gflop_per_s": timed.cpu_gflop_per_s,
         }
     )
 

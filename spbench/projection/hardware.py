@@ -71,6 +71,8 @@ class Device(Frozen):
     """Single kernels, by type and name, in place of rates."""
     in_step: Constant | None = None
     """Time of such a kernel in a step over that by itself; None: the same."""
+    cpu_gflop_per_s: Positive | None = None
+    """Rate of a fixed product when kernels took that long, as rows have it too; None: not known."""
 
     @property
     def runs_on(self) -> RunsOn:
@@ -129,7 +131,6 @@ class OnRanks(Frozen):
     ranks: Size
     device: Device
     levels: Annotated[tuple[Level, ...], Field(strict=False)] = ()
-    """None for a single rank."""
     call_us: Constant | None = None
     """As of the cluster, on so many ranks; None: the cluster's own."""
 
@@ -196,5 +197,4 @@ PARTS: dict[str, type[Frozen]] = {
     "levels": Level,
     "collectives": CollectiveRate,
     "on_ranks": OnRanks,
-}
-"""Parts of a cluster that have keys of their own."""
+}  # that have keys of their own

@@ -18,7 +18,7 @@ from statistics import geometric_mean, mean, median
 from typing import Any, final
 
 from spbench.errors import Failure
-from spbench.projection.cost import Mode, cost
+from spbench.projection.cost import UNSEEN_ON_CPU, Mode, cost
 from spbench.projection.hardware import Cluster
 from spbench.projection.interval import Cost
 from spbench.projection.trace import work
@@ -39,6 +39,10 @@ class Compared:
     case: Case
     measured_s: float
     is_noisy: bool
+    gflop_per_s: float | None = None
+    """How fast the processor was, by the rate of a fixed product; None: not known."""
+    slower: float = 1.0
+    """Time that the processor took for it over that when it was calibrated."""
     projected: Cost | None = None
     why_not: str = ""
 
@@ -61,6 +65,7 @@ class Compared:
             "world_size": self.case.ranks,
             "measured_ms": 1e3 * self.measured_s,
             "noisy": self.is_noisy,
+            "slower": self.slower,
             "why_not": self.why_not,
         }
         if self.projected is None:
@@ -88,10 +93,15 @@ def measured(run: Path) -> list[Compared]:
         if key not in entries:
             raise Failure(f"{run} has no run.json that describes case {key}; name a run's folder")
         quiet = launches[launches["noisy"] == ""]
-        times_ms = (launches if quiet.empty else quiet)["step_ms"]
-        case = case_of(entries[key])
-        seconds = geometric_mean(times_ms) / 1e3
-        found.append(Compared(case=case, measured_s=seconds, is_noisy=quiet.empty))
+        counted = launches if quiet.empty else quiet
+        speeds = counted["cpu_gflop_per_s"]
+        each = Compared(
+            case=case_of(entries[key]),
+            measured_s=geometric_mean(counted["step_ms"]) / 1e3,
+            is_noisy=quiet.empty,
+            gflop_per_s=geometric_mean(speeds) if speeds.notna().all() else None,
+        )
+        found.append(each)
     if not found:
         raise Failure(f"{run} has no measured step; 'spbench run' makes one")
     return sorted(found, key=lambda each: _place(each.case))
@@ -117,9 +127,20 @@ def _projected(each: Compared, cluster: Cluster) -> Compared:
             raise Failure(f"measured on {case.device}, and {cluster.name} describes {kind}")
         strategy = in_mesh(case.strategy, case.mesh)
         done = work(case.workload, strategy, case.ranks, device=kind)
-        return replace(each, projected=cost(done, cluster, Mode()))
+        slower = _slower(each, cluster)
+        beyond = UNSEEN_ON_CPU.model_copy(update={"value": slower}) if slower != 1 else None
+        return replace(each, slower=slower, projected=cost(done, cluster, Mode(beyond=beyond)))
     except Failure as failure:
         return replace(each, why_not=str(failure))
+
+
+def _slower(each: Compared, cluster: Cluster) -> float:
+    """The case's time over that of the same at the speed that the processor had when it was
+    calibrated. Messages of ranks of one machine are copies of its cores, and go with it too."""
+    then = cluster.used_by(each.case.ranks).device.cpu_gflop_per_s
+    if each.gflop_per_s is None or then is None or cluster.link == "network":
+        return 1.0
+    return then / each.gflop_per_s
 
 
 def judged(cases: Sequence[Compared]) -> dict[str, Any]:

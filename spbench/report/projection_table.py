@@ -143,6 +143,9 @@ def show_errors(rows: Sequence[Row], summary: Row) -> None:
         if row["why_not"]:
             what = f"{row['workload']}, {row['strategy']} on {row['world_size']}"
             tables.say(out, f"not modelled: {what}: {row['why_not']}")
+    if any(row["slower"] != 1 for row in rows):
+        ends = _range(min(row["slower"] for row in rows), max(row["slower"] for row in rows))
+        tables.say(out, f"projected for a processor that took {ends} times as long as calibrated")
     for ranks, part in summary["by_ranks"].items():
         tables.say(out, f"{counted(ranks, 'rank')}: {_errors(part)}")
     tables.say(out, f"all: {_errors(summary)}")

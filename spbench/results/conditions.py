@@ -49,6 +49,8 @@ class Conditions(BaseModel, frozen=True):
     """Core-seconds that the whole machine was busy in ``wall_s``, or stolen by its hypervisor."""
     cpu_s: float | None = None
     """Core-seconds of this rank."""
+    cpu_gflop_per_s: float | None = None
+    """Median rate of a fixed product of this rank, behind its timed blocks."""
     gpu: str = ""
     """Identity of the GPU."""
     gpu_clock_mhz: float | None = None
@@ -86,6 +88,7 @@ def as_columns(device: str, noted: Sequence[Conditions | None]) -> dict[str, Any
         "noisy": "; ".join(_disturbances(device, of_ranks, others, neighbours)),
         "load_average": largest(rank.load_average for rank in of_ranks),
         "others_cores": None if others is None else others[0],
+        "cpu_gflop_per_s": min(_known(rank.cpu_gflop_per_s for rank in of_ranks), default=None),
         "gpu_clock_mhz": min(_known(rank.gpu_clock_mhz for rank in of_ranks), default=None),
         "gpu_power_w": largest(rank.gpu_power_w for rank in of_ranks),
         "gpu_temperature_c": largest(rank.gpu_temperature_c for rank in of_ranks),

@@ -71,6 +71,8 @@ class LinkTimes(BaseModel, frozen=True):
     """Seconds of the same steps as one rank of all does them, without the time of messages."""
     launch_s: float | None = None
     """Seconds of the host for one call of a small kernel; None: no kernel was asked for."""
+    cpu_gflop_per_s: float | None = None
+    """Rate of a fixed product when kernels and steps took that long; None: a GPU computes."""
 
 
 class LinkRow(BaseModel, frozen=True):

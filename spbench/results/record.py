@@ -131,6 +131,7 @@ class Record:
     heads: int | None = None
     exposed_gb_per_s: float | None = None
     slower_share: float | None = None
+    cpu_gflop_per_s: float | None = None
 
     @property
     def effort_label(self) -> str:

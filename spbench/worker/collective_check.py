@@ -96,10 +96,8 @@ EXCHANGES: Mapping[str, Callable[[Collectives, Example], Pair]] = {
 
 
 def exchange_all(group: Group, observer: Observer) -> Exchanged:
-    """Every collective on both groups, then two of them with a large tensor against the clock.
-
-    Each is a phase of the observer's, so that one that hangs can be named.
-    """
+    """Every collective on both groups, then two of them with a large tensor against the clock. Each
+    is a phase of the observer's, so that one that hangs can be named."""
     exchanges: list[Exchange] = []
     for whose, cut, op in product(("strategy", "gradients"), ("even", "uneven"), EXCHANGES):
         comm = Collectives(getattr(group.transports, whose))

@@ -81,10 +81,8 @@ class Comparison:
 
 
 def _rounding(exact: Named, dtype: str) -> float:
-    """Below this size a gradient is nothing but rounding, and errors are relative to this size.
-
-    The gradient of a query which only one key answers is zero, whatever its digits say.
-    """
+    """Below this size a gradient is nothing but rounding, and errors are relative to this size. The
+    gradient of a query which only one key answers is zero, whatever its digits say."""
     gradients = (x for name, x in exact.items() if name.startswith("gradient"))
     sizes = [root_mean_square(x) for x in gradients]
     if not sizes:

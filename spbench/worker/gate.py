@@ -100,9 +100,7 @@ def run_gate(
     with_silent: bool = False,
 ) -> GateResult:
     """Compare this rank's part of a step with one device's. Every rank must call it.
-
-    ``with_silent``: whether a silent step is run as well.
-    """
+    ``with_silent``: whether a silent step is run as well."""
     result = _compare(strategy, transports, device, reference, observer, with_silent)
     if (twin := reference.float32_twin) is None:
         return result

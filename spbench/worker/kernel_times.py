@@ -13,7 +13,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -25,90 +25,70 @@ from spbench.strategies.registry import in_mesh
 from spbench.worker.memory import held_bytes
 from spbench.worker.observer import Observer
 from spbench.worker.step import Step
+from spbench.worker.timer import ProcessorSpeed, seconds_of
 from spbench.workload.case import GateCheck
 from spbench.workload.timed import TimedKernel
 
 ROUNDS = 3
 """How often all kernels are timed, one after another: what disturbs the machine for a second meets
 a kernel once. The median counts."""
-BLOCK_S = 0.01
-"""Seconds of a block of calls, between two looks at the clock: ranks that share a core take turns
-of a few milliseconds."""
-MOST_CALLS = 1000
-"""Calls of a block at most."""
 LEAST = TimedKernel(kind="elementwise", shape=[1], dtype="float32")
 """What takes no time but its launch."""
 
 
-def time_kernels(
-    kernels: Sequence[TimedKernel], group: Group, observer: Observer
-) -> tuple[list[float], float | None]:
-    """Seconds of each kernel, and of the host for a launch; the latter None without kernels."""
-    if not kernels:
-        return [], None
-    calls = [partial(prepared, each, group.device) for each in kernels]
-    seconds = _medians(calls, "kernel", group, observer)
-    with observer.phase("launches"):
-        least = prepared(LEAST, group.device)
-        return seconds, seconds_of(least, group, observer.times.now_s, waits=False)
+@final
+class KernelTimer:
+    """Times kernels and small steps on the ranks of ``group``, side by side. On a CPU each time is
+    as at the speed that the processor had at first, which may change."""
 
+    def __init__(self, group: Group, observer: Observer) -> None:
+        self._group, self._observer = group, observer
+        self._speed = None if group.device.type == "cuda" else ProcessorSpeed()
+        self.cpu_gflop_per_s = self._speed and self._speed.first
+        """What times are as at; None on a GPU."""
 
-def time_steps(
-    steps: Sequence[GateCheck], group: Group, observer: Observer
-) -> tuple[list[float], list[float]]:
-    """Seconds of each small step of which this rank does all, and of those of which it does its
-    share, with messages that are packed and not sent."""
-    places = [(0, 1)] * len(steps) + [(group.rank, group.size)] * len(steps)
-    calls = [
-        partial(_step, each, group, *at) for each, at in zip([*steps] * 2, places, strict=True)
-    ]
-    both = _medians(calls, "step", group, observer)
-    return both[: len(steps)], both[len(steps) :]
+    def kernels(self, kernels: Sequence[TimedKernel]) -> tuple[list[float], float | None]:
+        """Seconds of each, and of the host for a launch; the latter None without kernels."""
+        if not kernels:
+            return [], None
+        seconds = self._medians(
+            [partial(prepared, x, self._group.device) for x in kernels], "kernel"
+        )
+        with self._observer.phase("launches"):
+            least = prepared(LEAST, self._group.device)
+            return seconds, seconds_of(least, self._group, self._observer.times.now_s, waits=False)
 
+    def steps(self, steps: Sequence[GateCheck]) -> tuple[list[float], list[float]]:
+        """Seconds of each small step of which this rank does all, and of those of which it does its
+        share, with messages that are packed and not sent."""
+        places = [(0, 1)] * len(steps) + [(self._group.rank, self._group.size)] * len(steps)
+        both = self._medians(
+            [partial(self._step, each, *at) for each, at in zip([*steps] * 2, places, strict=True)],
+            "step",
+        )
+        return both[: len(steps)], both[len(steps) :]
 
-def _step(asked: GateCheck, group: Group, rank: int, ranks: int) -> Callable[[], object]:
-    strategy = in_mesh(asked.strategy, asked.mesh)
-    step = Step(asked.workload, strategy, silent_transports(rank, ranks), group.device)
-    return partial(step, *step.seeded_inputs())
+    def _step(self, asked: GateCheck, rank: int, ranks: int) -> Callable[[], object]:
+        strategy, transports = in_mesh(asked.strategy, asked.mesh), silent_transports(rank, ranks)
+        step = Step(asked.workload, strategy, transports, self._group.device)
+        return partial(step, *step.seeded_inputs())
 
-
-def _medians(
-    calls: Sequence[Callable[[], Callable[[], object]]], what: str, group: Group, observer: Observer
-) -> list[float]:
-    """Seconds of each call, which is prepared anew in each round."""
-    rounds: list[list[float]] = [[] for _ in calls]
-    torch.set_flush_denormal(True)  # what shrinks in place ends at 0, not among slower numbers
-    try:
-        for _ in range(ROUNDS):
-            for number, prepare in enumerate(calls, start=1):
-                with observer.phase(f"{what} {number} of {len(calls)}"):
-                    took_s = seconds_of(prepare(), group, observer.times.now_s)
-                rounds[number - 1].append(took_s)
-    finally:
-        torch.set_flush_denormal(False)
-    return [statistics.median(took_s) for took_s in rounds]
-
-
-def seconds_of(
-    call: Callable[[], object], group: Group, now_s: Callable[[], float], *, waits: bool = True
-) -> float:
-    """Seconds of one call, over a block of calls; without ``waits`` of the host alone."""
-
-    def block(calls: int) -> float:
-        start = now_s()
-        for _ in range(calls):
-            call()
-        if waits:
-            group.synchronise()
-        took_s = now_s() - start
-        group.synchronise()
-        return took_s / calls
-
-    block(1)  # what is set up by the first call is not its time
-    group.barrier()
-    once_s = block(1)
-    calls = min(MOST_CALLS, max(1, int(BLOCK_S / max(once_s, 1e-7))))
-    return block(calls)
+    def _medians(
+        self, calls: Sequence[Callable[[], Callable[[], object]]], what: str
+    ) -> list[float]:
+        """Seconds of each call, which is prepared anew in each round."""
+        rounds: list[list[float]] = [[] for _ in calls]
+        torch.set_flush_denormal(True)  # what shrinks in place ends at 0, not among slower numbers
+        try:
+            for _ in range(ROUNDS):
+                for number, prepare in enumerate(calls):
+                    with self._observer.phase(f"{what} {number + 1} of {len(calls)}"):
+                        took_s = seconds_of(prepare(), self._group, self._observer.times.now_s)
+                    slower = 1.0 if self._speed is None else self._speed.first / self._speed.look()
+                    rounds[number].append(took_s / slower)
+        finally:
+            torch.set_flush_denormal(False)
+        return [statistics.median(took_s) for took_s in rounds]
 
 
 def prepared(kernel: TimedKernel, device: torch.device) -> Callable[[], object]:

@@ -22,7 +22,7 @@ from spbench.comm.transport import Handle, Transport
 from spbench.errors import or_none
 from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.results.nvml import NVLINK, open_nvml, read_nvml
-from spbench.worker.kernel_times import prepared, time_kernels, time_steps
+from spbench.worker.kernel_times import KernelTimer, prepared
 from spbench.worker.machine_load import Gpu, hardware
 from spbench.worker.observer import Observer
 from spbench.worker.timer import Stopwatch
@@ -55,8 +55,9 @@ def time_alone(
             timings.append(timed(transfer, group, watch))
     link, nominal = nominal_rate(group.device)
     gpu = Gpu(group.device) if group.device.type == "cuda" else None
-    kernels_s, launch_s = time_kernels(kernels, group, observer)
-    steps_s, shares_s = time_steps(steps, group, observer)
+    timer = KernelTimer(group, observer)
+    kernels_s, launch_s = timer.kernels(kernels)
+    steps_s, shares_s = timer.steps(steps)
     return LinkTimes(
         rank=group.rank,
         host=socket.gethostname(),
@@ -69,6 +70,7 @@ def time_alone(
         steps_s=steps_s,
         shares_s=shares_s,
         launch_s=launch_s,
+        cpu_gflop_per_s=timer.cpu_gflop_per_s,
     )
 
 
@@ -167,10 +169,8 @@ def _to_each(count: int, rank: int, size: int) -> list[int]:
 
 
 def nominal_rate(device: torch.device) -> tuple[str, float | None]:
-    """Name and nominal bytes per second of this rank's link, one way; None where not known.
-
-    A virtual interface has a speed that means nothing: it has no device.
-    """
+    """Name and nominal bytes per second of this rank's link, one way; None where not known. A
+    virtual interface has a speed that means nothing: it has no device."""
     if device.type == "cuda":
         return "NVLink", nvlink_bytes_per_s(device)
     name = os.environ.get(INTERFACE, "")

@@ -40,10 +40,8 @@ def measure(
     observer: Observer,
     expected: Expected | None = None,
 ) -> dict[str, Any]:
-    """Fields of the rank's Sample, but for those that are in ``observer.times``.
-
-    ``expected``: one device's step of the same workload, if there is one.
-    """
+    """Fields of the rank's Sample, but for those that are in ``observer.times``. ``expected``: one
+    device's step of the same workload, if there is one."""
     if group.device.type == "cuda":
         torch.cuda.empty_cache()  # what the gate left behind is not the step's
     with observer.phase("memory"):

@@ -98,9 +98,7 @@ def measure(
     step: Callable[[], object], already_there: Iterable[Tensor], device: torch.device
 ) -> dict[str, int]:
     """Runs ``step`` once; its peaks, as the fields of Sample call them: what the device tells.
-
-    ``already_there``: weights and inputs, allocated before the step.
-    """
+    ``already_there``: weights and inputs, allocated before the step."""
     if device.type != "cuda":
         with LiveStorages(already_there) as tracker:
             step()

@@ -30,10 +30,8 @@ from spbench.worker.turn_client import TurnClient
 
 @final
 class PhaseTimes:
-    """Seconds of each phase, and how many of them were inside steps.
-
-    What a launch costs beyond its steps is what spbench itself costs.
-    """
+    """Seconds of each phase, and how many of them were inside steps. What a launch costs beyond its
+    steps is what spbench itself costs."""
 
     def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
         self.now_s = now_s

@@ -37,7 +37,7 @@ from spbench.text import first_line
 from spbench.worker.collective_check import exchange_all
 from spbench.worker.fault_injection import Fault
 from spbench.worker.link_times import time_alone
-from spbench.worker.memory import keep_freed_memory
+from spbench.worker.memory import is_out_of_memory, keep_freed_memory
 from spbench.worker.observer import Observer
 from spbench.worker.parent_death import die_with_parent
 from spbench.worker.run_case import run_case, verify_all
@@ -53,10 +53,8 @@ ECHO_S = 0.5
 
 
 def run_job(folder: Path) -> None:
-    """The process of one rank. ``folder`` holds ``job.json`` and takes the rank's file.
-
-    SIGUSR1 makes it write the stacks of its threads into its log, whatever it is stuck in.
-    """
+    """The process of one rank. ``folder`` holds ``job.json`` and takes the rank's file. SIGUSR1
+    makes it write the stacks of its threads into its log, whatever it is stuck in."""
     die_with_parent()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
@@ -131,10 +129,8 @@ def connect(
 
 
 def device_index(local_rank: int, visible: int) -> int:
-    """Which of the GPUs that this rank sees is its own. Raises Failure where none can be.
-
-    A rank that sees one GPU has it to itself: srun and other launchers hide the others.
-    """
+    """Which of the GPUs that this rank sees is its own. Raises Failure where none can be. A rank
+    that sees one GPU has it to itself: srun and other launchers hide the others."""
     if visible == 1:
         return 0
     if local_rank < visible:
@@ -185,12 +181,10 @@ def failure(error: BaseException, rank: int, fault: Fault | None = None) -> Samp
 
 def status_of(error: BaseException) -> RowStatus:
     """The row's status after a rank raised ``error``."""
-    text = str(error)
-    on_device = "out of memory" in text or "ALLOC_FAILED" in text
-    if on_device or isinstance(error, torch.cuda.OutOfMemoryError):
-        return "oom"
-    if isinstance(error, MemoryError) or "can't allocate memory" in text:
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         return "host_oom"
+    if is_out_of_memory(error):
+        return "oom"
     if isinstance(error, (KeyboardInterrupt, SystemExit)):
         return "interrupted"
     return "comm_error" if is_broken_connection(error) else "crash"

@@ -125,10 +125,8 @@ def _show_progress(step: Step, alive: Callable[[], None]) -> None:
 
 
 def workload_to_compare(workload: Workload, group: Group) -> Workload:
-    """``workload``, or the least reduced one that fits every rank's device alone.
-
-    The ranks of a share are threads on one CPU, which has to do the work of all of them.
-    """
+    """``workload``, or the least reduced one that fits every rank's device alone. The ranks of a
+    share are threads on one CPU, which has to do the work of all of them."""
     is_share = isinstance(group, ShareOfGroup)
     device = torch.device("cpu") if is_share else group.device
     candidates = [workload, *reductions(workload, group.size)]

@@ -34,10 +34,8 @@ from spbench.workload.sent_counts import by_axis, by_busiest, by_phase, count
 
 
 def run_case(case: Case, group: Group, observer: Observer, asked: Collection[str] = ()) -> Sample:
-    """This rank's sample. A failed gate is a sample, too; other errors are raised.
-
-    ``asked``: names of the variables that were set for the strategy.
-    """
+    """This rank's sample. A failed gate is a sample, too; other errors are raised. ``asked``: names
+    of the variables that were set for the strategy."""
     strategy = in_mesh(case.strategy, case.mesh)
     why_not = strategy.misfit(case.workload) or strategy.why_not(case.workload, case.ranks)
     if why_not is not None:
@@ -130,10 +128,8 @@ def _gate_by_threads(
 
 
 def verify_all(checks: Sequence[GateCheck], group: Group, observer: Observer) -> Iterator[Checked]:
-    """Every check in order, on all ranks together, as this rank saw it.
-
-    One device's answer is kept for the checks that follow on the same workload.
-    """
+    """Every check in order, on all ranks together, as this rank saw it. One device's answer is kept
+    for the checks that follow on the same workload."""
     reference: Reference | None = None
     for check in checks:
         strategy = in_mesh(check.strategy, check.mesh)

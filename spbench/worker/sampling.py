@@ -54,9 +54,7 @@ def sample(
     block_s: float = math.inf,
 ) -> Sampled:
     """Blocks until ``stop``. ``largest``: element by element over the ranks; all must call.
-
-    ``block_s``: seconds that a block of more than one step is not to exceed.
-    """
+    ``block_s``: seconds that a block of more than one step is not to exceed."""
     fitting = max(1.0, block_s * 1e3 / max(typical_ms, 1e-6))
     block = int(min(-(-planned(typical_ms, budget) // BLOCKS), fitting))
     timed_ms: list[float] = []

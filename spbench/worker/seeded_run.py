@@ -14,10 +14,8 @@ from spbench.worker.step import Step
 
 
 def run_seeded(step: Step, rounded_to: torch.dtype, observer: Observer) -> dict[str, Tensor]:
-    """One step from the seeded inputs: this rank's output and gradients by name.
-
-    ``rounded_to``: a coarser dtype that weights and inputs are rounded to.
-    """
+    """One step from the seeded inputs: this rank's output and gradients by name. ``rounded_to``: a
+    coarser dtype that weights and inputs are rounded to."""
     with torch.no_grad():
         for parameter in step.model.parameters():
             parameter.copy_(parameter.to(rounded_to))

@@ -41,10 +41,8 @@ class SilentPass:
         return None if self.why_none else silent_ms or None
 
     def time(self, steps: int, look: Callable[[], object] = lambda: None) -> list[float]:
-        """This rank's milliseconds; none once it was given up. Every rank must call it.
-
-        ``look`` is called right after the steps, before the ranks meet.
-        """
+        """This rank's milliseconds; none once it was given up. Every rank must call it. ``look`` is
+        called right after the steps, before the ranks meet."""
         if self.why_none:
             return []
         failed: list[str] = []

@@ -50,10 +50,8 @@ class Step:
         observer: Observer | None = None,
         several_buckets: bool = False,
     ) -> None:
-        """``seed`` gives every strategy the same weights and inputs.
-
-        ``several_buckets``: of gradients, also of a model that would fill but one.
-        """
+        """``seed`` gives every strategy the same weights and inputs. ``several_buckets``: of
+        gradients, also of a model that would fill but one."""
         self.workload, self.transports, self.device = workload, transports, device
         self._observer = observer or Observer()
         self.dtype: torch.dtype = getattr(torch, workload.dtype)
@@ -116,10 +114,8 @@ class Step:
             torch.cuda.empty_cache()
 
     def seeded_inputs(self, rounded_to: torch.dtype | None = None) -> tuple[Inputs, Tensor]:
-        """This rank's part of the inputs, and of the output's gradient, made on the device.
-
-        Every strategy gets the same. ``rounded_to``: a coarser dtype that they are rounded to.
-        """
+        """This rank's part of the inputs, and of the output's gradient, made on the device. Every
+        strategy gets the same. ``rounded_to``: a coarser dtype that they are rounded to."""
         cuts = {"x": self.first, "text": self.text}
         cuts |= {f"pairs of {axis}": cut for axis, cut in self.pairs.items()}
         where: dict[str, Any] = {"device": self.device, "dtype": rounded_to or self.dtype}

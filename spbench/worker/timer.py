@@ -11,10 +11,13 @@ from __future__ import annotations
 import gc
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import final
+
+import torch
 
 from spbench.comm.group import Group
 from spbench.workload.case import MeasurementBudget
@@ -28,6 +31,59 @@ WINDOW = 3
 """Fewest steps of a window."""
 LEAST_WARMUP_S = {"cpu": 0.0, "cuda": 3.0}
 """A GPU takes seconds from its idle clock to that of full load, and under its power cap."""
+
+BLOCK_S = 0.01
+"""Seconds of a block of calls, between two looks at the clock: ranks that share a core take turns
+of a few milliseconds."""
+MOST_CALLS = 1000
+"""Calls of a block at most."""
+SIDE, PRODUCTS = 256, 7
+"""Rows and columns of the product that tells a processor's speed, and how often one look has it."""
+
+
+@final
+class ProcessorSpeed:
+    """GFLOP/s of one fixed product on this thread: how fast the processor is right now.
+
+    Where cores share a chip with others' work it changes by a half within a minute. The time is the
+    thread's own, in which a wait for a core does not count.
+    """
+
+    def __init__(self) -> None:
+        self._left, self._right, self._out = torch.randn(3, SIDE, SIDE)
+        self.look()  # which sets up the library
+        self.first = self.look()
+
+    def look(self) -> float:
+        """The median of a few products, in some three milliseconds."""
+        taken_s = []
+        for _ in range(PRODUCTS):
+            start_s = time.thread_time()
+            torch.mm(self._left, self._right, out=self._out)
+            taken_s.append(time.thread_time() - start_s)
+        return 2 * SIDE**3 / statistics.median(taken_s) / 1e9
+
+
+def seconds_of(
+    call: Callable[[], object], group: Group, now_s: Callable[[], float], *, waits: bool = True
+) -> float:
+    """Seconds of one call, over a block of calls; without ``waits`` of the host alone."""
+
+    def block(calls: int) -> float:
+        start = now_s()
+        for _ in range(calls):
+            call()
+        if waits:
+            group.synchronise()
+        took_s = now_s() - start
+        group.synchronise()
+        return took_s / calls
+
+    block(1)  # what is set up by the first call is not its time
+    group.barrier()
+    once_s = block(1)
+    calls = min(MOST_CALLS, max(1, int(BLOCK_S / max(once_s, 1e-7))))
+    return block(calls)
 
 
 @final

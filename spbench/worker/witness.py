@@ -70,9 +70,7 @@ def _kind(func: Any) -> tuple[str, bool]:
 
 def why_silent_differs(more_bytes: float, unsent_bytes: float) -> str:
     """The reason why a silent step is not the same work as a real one; blank if it is.
-
-    ``more_bytes``: what it writes beyond a real step; ``unsent_bytes``: what it does not send.
-    """
+    ``more_bytes``: what it writes beyond a real step; ``unsent_bytes``: what it does not send."""
     stand_in = STAND_IN * unsent_bytes
     if more_bytes <= stand_in:
         return ""

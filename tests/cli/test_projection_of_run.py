@@ -10,6 +10,7 @@ import pytest
 from helpers.command_line import spbench
 
 from spbench.errors import USAGE
+from spbench.projection.hardware import Cluster
 from spbench.projection.hardware import find as find_cluster
 from spbench.projection.own_run import Compared, beside, judged, measured
 from spbench.report import projection_table
@@ -22,7 +23,9 @@ WORKLOAD = with_settings(find("dsp-720m-small"), ["depth=1"])
 STRATEGIES = ("dsp", "ulysses", "kv-gather")
 
 
-def kept(folder: Path, *, described: bool = True, device: Device = "cuda") -> Path:
+def kept(
+    folder: Path, *, described: bool = True, device: Device = "cuda", speed: float | None = None
+) -> Path:
     """A run with a noisy and two quiet launches of three strategies on two ranks."""
     cases = [Case(workload=WORKLOAD, strategy=name, ranks=2, device=device) for name in STRATEGIES]
     with Store(folder) as store:
@@ -34,7 +37,7 @@ def kept(folder: Path, *, described: bool = True, device: Device = "cuda") -> Pa
         for factor, case in enumerate(cases, start=1):
             for launch, (step_ms, noisy) in enumerate([(500.0, "others"), (10.0, ""), (40.0, "")]):
                 known = {"run_id": "run", "started_utc": "now", "status": "ok", "noisy": noisy}
-                row = Record.of_case(case, **known, step_ms=factor * step_ms)
+                row = Record.of_case(case, **known, step_ms=factor * step_ms, cpu_gflop_per_s=speed)
                 store.append(replace(row, launch=launch))
     return folder
 
@@ -107,6 +110,32 @@ def test_what_all_strategies_are_off_by_is_no_error_of_their_ratios(tmp_path: Pa
     assert total["worst_error_of_ratios"] == pytest.approx(1 - 1 / 1.21)
     alone = judged(scaled[:1])
     assert alone["worst_error_of_ratios"] is None
+
+
+def calibrated(speed: float | None, link: str) -> Cluster:
+    """A cluster of CPUs with this speed; its kernels are a GPU's, which is not what is asked."""
+    cluster = find_cluster("l20-pcie")
+    device = cluster.device.model_copy(update={"kind": "cpu", "cpu_gflop_per_s": speed})
+    return cluster.model_copy(update={"device": device, "link": link})
+
+
+def test_a_slower_processor_is_projected_as_one(tmp_path: Path) -> None:
+    """At half of the speed everything on one machine takes twice as long."""
+    found = measured(kept(tmp_path / "run", device="cpu", speed=50.0))
+    plain, slower, unknown = (
+        beside(found, calibrated(speed, "memory")) for speed in (50.0, 100.0, None)
+    )
+    for as_it_was, twice, same in zip(plain, slower, unknown, strict=True):
+        assert as_it_was.projected and twice.projected and same.projected
+        assert (as_it_was.slower, twice.slower, same.slower) == pytest.approx((1, 2, 1))
+        assert twice.projected.step_s == pytest.approx(2 * as_it_was.projected.step_s)
+        assert twice.projected.low_s == pytest.approx(2 * as_it_was.projected.low_s, rel=0.05)
+        assert same.projected.step_s == pytest.approx(as_it_was.projected.step_s)
+
+
+def test_a_network_does_not_go_with_the_processor(tmp_path: Path) -> None:
+    found = measured(kept(tmp_path / "run", device="cpu", speed=50.0))
+    assert {each.slower for each in beside(found, calibrated(100.0, "network"))} == {1.0}
 
 
 def test_a_run_that_describes_no_cases_is_refused(tmp_path: Path) -> None:

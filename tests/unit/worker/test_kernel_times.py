@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from spbench.comm.group import ShareOfGroup
-from spbench.worker.kernel_times import prepared, seconds_of, time_kernels, time_steps
+from spbench.worker.kernel_times import KernelTimer, prepared
 from spbench.worker.observer import Observer
+from spbench.worker.timer import seconds_of
 from spbench.workload.case import GateCheck
 from spbench.workload.catalogue import find
 from spbench.workload.timed import TimedKernel
@@ -54,17 +55,19 @@ def test_a_block_of_calls_fills_ten_milliseconds(call_s: float, calls: int) -> N
 
 
 def test_without_kernels_nothing_is_timed() -> None:
-    assert time_kernels([], ShareOfGroup(CPU, 2), Observer()) == ([], None)
+    assert KernelTimer(ShareOfGroup(CPU, 2), Observer()).kernels([]) == ([], None)
 
 
 def test_a_small_step_has_a_time_of_one_rank_and_of_a_rank_of_many() -> None:
     asked = GateCheck(workload=find("axes-2d", "verify"), strategy="ulysses")
-    (alone_s,), (share_s,) = time_steps([asked], ShareOfGroup(CPU, 2), Observer())
+    (alone_s,), (share_s,) = KernelTimer(ShareOfGroup(CPU, 2), Observer()).steps([asked])
     assert alone_s > 0 and share_s > 0
 
 
 def test_each_kernel_and_a_launch_have_a_time() -> None:
-    seconds, launch_s = time_kernels([GEMM, ATTENTION, PASS], ShareOfGroup(CPU, 2), Observer())
+    seconds, launch_s = KernelTimer(ShareOfGroup(CPU, 2), Observer()).kernels(
+        [GEMM, ATTENTION, PASS]
+    )
     assert len(seconds) == 3
     assert min(seconds) > 0
     assert launch_s is not None and launch_s > 0

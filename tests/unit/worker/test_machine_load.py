@@ -421,3 +421,18 @@ def test_an_answer_of_another_kind_stops_nothing(one_gpu: dict[str, Any]) -> Non
     machine = Machine(Alone(CUDA))
     machine.look()
     assert machine.seen() == Conditions()
+
+
+def test_the_slowest_processors_speed_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looked at behind timed blocks, not silent ones; a launch has that of its slowest rank."""
+    rates = iter([0.0, 90.0, 60.0, 70.0])
+    monkeypatch.setattr(machine_load.ProcessorSpeed, "look", lambda _: next(rates))
+    monkeypatch.setattr(machine_load.ProcessorSpeed, "__init__", lambda self: self.look() or None)
+    machine = Machine(Alone())
+    for is_silent in (False, True, False, False):
+        machine.look(is_silent)
+    seen = machine.seen()
+    assert seen.cpu_gflop_per_s == 70.0
+    faster = seen.model_copy(update={"cpu_gflop_per_s": 80.0})
+    assert as_columns("cpu", [faster, seen])["cpu_gflop_per_s"] == 70.0
+    assert as_columns("cpu", [Conditions()])["cpu_gflop_per_s"] is None

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from spbench.comm.group import ShareOfGroup
-from spbench.worker.timer import Stopwatch, is_steady
+from spbench.worker.timer import PRODUCTS, ProcessorSpeed, Stopwatch, is_steady
 from spbench.workload.case import QUICK, MeasurementBudget
 
 
@@ -143,3 +143,12 @@ def test_times_are_the_steps_alone() -> None:
     assert took == pytest.approx([7.0, 9.0, 8.0])
     assert time.order == ["barrier", "step"] * 3
     assert stopwatch.spent_s == pytest.approx(0.024)
+
+
+def test_the_speed_of_a_processor_is_that_of_its_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of 2 x 256^3 operations that take a millisecond, but for two that were disturbed."""
+    taken_s = iter([1e-3] * 2 * PRODUCTS + [1e-3] * 4 + [9e-3, 9e-3, 1e-3])
+    now_s = iter(time for took in taken_s for time in (0.0, took))
+    monkeypatch.setattr("time.thread_time", lambda: next(now_s))
+    speed = ProcessorSpeed()
+    assert speed.first == speed.look() == pytest.approx(2 * 256**3 / 1e6)
