@@ -161,7 +161,7 @@ MEANINGS: Final = {
         "of those projected with it; blank for the fastest itself, and for measured rows."
     ),
     "cpu_gflop_per_s": (
-        "10^9 operations a second of one fixed product on a rank, behind timed blocks, the slowest "
-        "rank's: how fast the processor was. Blank on GPUs."
+        "10^9 operations a second of one fixed product on a rank, between blocks of steps, the "
+        "median rank's: how fast the processor was. Blank on GPUs."
     ),
 }

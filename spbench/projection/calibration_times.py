@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import final
 
 from spbench.projection.calibration_plan import CalibrationPlan
+from spbench.results.conditions import middle
 from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.workload.timed import TimedKernel
 
@@ -34,7 +35,7 @@ class Timed:
     shares_s: Sequence[float]
     launch_s: float
     cpu_gflop_per_s: float | None = None
-    """Rate of a fixed product when kernels took that long, the slowest rank's; None: a GPU."""
+    """Rate of a fixed product when kernels took that long, the median rank's; None: a GPU."""
 
     @classmethod
     def of(cls, plan: CalibrationPlan, by_rank: Sequence[LinkTimes]) -> Timed:
@@ -52,7 +53,7 @@ class Timed:
             steps_s=_means(times.steps_s for times in by_rank),
             shares_s=_means(times.shares_s for times in by_rank),
             launch_s=max(times.launch_s or 0.0 for times in by_rank),
-            cpu_gflop_per_s=min(filter(None, (x.cpu_gflop_per_s for x in by_rank)), default=None),
+            cpu_gflop_per_s=middle(times.cpu_gflop_per_s for times in by_rank),
         )
 
     def kernels(self, kind: str) -> list[tuple[TimedKernel, float]]:

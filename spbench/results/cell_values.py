@@ -92,10 +92,8 @@ def values_of(name: str, texts: Iterable[str]) -> tuple[list[Any], list[str]]:
 
 
 def _numbers(kind: type, texts: Sequence[str]) -> list[float]:
-    """The numbers in texts; not a number where there is none.
-
-    Python reads most columns at once, in a third of the time: those of digits and signs alone.
-    """
+    """The numbers in texts; not a number where there is none. Python reads most columns at once, in
+    a third of the time: those of digits and signs alone."""
     if not "".join(texts).strip(SIGNS):
         with contextlib.suppress(ValueError):
             return [kind(text) if text else math.nan for text in texts]
@@ -121,10 +119,8 @@ def _why_not_text(name: str, text: str) -> str:
 
 
 def as_column(name: str, values: Iterable[Any]) -> Any:
-    """Values of one column, None for what was not measured, in its dtype.
-
-    Python and numpy do it in a tenth of the time that pandas takes for a few values.
-    """
+    """Values of one column, None for what was not measured, in its dtype. Python and numpy do it in
+    a tenth of the time that pandas takes for a few values."""
     kind, values = column_types()[name], [*values]
     if kind is str:
         return pandas.array(values, dtype=TEXT)

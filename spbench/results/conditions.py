@@ -6,6 +6,7 @@ A launch that was disturbed is kept and flagged: whoever judges decides what it 
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -50,7 +51,7 @@ class Conditions(BaseModel, frozen=True):
     cpu_s: float | None = None
     """Core-seconds of this rank."""
     cpu_gflop_per_s: float | None = None
-    """Median rate of a fixed product of this rank, behind its timed blocks."""
+    """Median rate of a fixed product of this rank, behind its blocks."""
     gpu: str = ""
     """Identity of the GPU."""
     gpu_clock_mhz: float | None = None
@@ -88,7 +89,7 @@ def as_columns(device: str, noted: Sequence[Conditions | None]) -> dict[str, Any
         "noisy": "; ".join(_disturbances(device, of_ranks, others, neighbours)),
         "load_average": largest(rank.load_average for rank in of_ranks),
         "others_cores": None if others is None else others[0],
-        "cpu_gflop_per_s": min(_known(rank.cpu_gflop_per_s for rank in of_ranks), default=None),
+        "cpu_gflop_per_s": middle(rank.cpu_gflop_per_s for rank in of_ranks),
         "gpu_clock_mhz": min(_known(rank.gpu_clock_mhz for rank in of_ranks), default=None),
         "gpu_power_w": largest(rank.gpu_power_w for rank in of_ranks),
         "gpu_temperature_c": largest(rank.gpu_temperature_c for rank in of_ranks),
@@ -155,10 +156,8 @@ def _others(of_host: Sequence[Conditions]) -> tuple[float, int] | None:
 
 
 def _neighbours(of_ranks: Sequence[Conditions]) -> list[int | None]:
-    """Processes on each rank's GPU that are not ranks of this launch.
-
-    None where not even its ranks are listed: another pid namespace, or a driver that filters.
-    """
+    """Processes on each rank's GPU that are not ranks of this launch. None where not even its ranks
+    are listed: another pid namespace, or a driver that filters."""
     ranks_on = Counter(rank.gpu for rank in of_ranks)
     return [
         None
@@ -170,6 +169,12 @@ def _neighbours(of_ranks: Sequence[Conditions]) -> list[int | None]:
 
 def _known(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
+
+
+def middle(values: Iterable[float | None]) -> float | None:
+    """The median of what was measured; None without any."""
+    known = _known(values)
+    return statistics.median(known) if known else None
 
 
 def largest(values: Iterable[float | None]) -> float | None:

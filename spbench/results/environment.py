@@ -60,10 +60,8 @@ def gpus() -> list[dict[str, Any]]:
 
 
 def gpu_memory(shown: str | None) -> list[int]:
-    """Bytes in use on each GPU, whoever holds them; none where NVML does not answer.
-
-    ``shown``: the value of CUDA_VISIBLE_DEVICES; other GPUs are left out.
-    """
+    """Bytes in use on each GPU, whoever holds them; none where NVML does not answer. ``shown``: the
+    value of CUDA_VISIBLE_DEVICES; other GPUs are left out."""
     import pynvml
 
     used = [gpu.used_bytes for gpu in visible(read_nvml(pynvml).gpus, shown)]
@@ -107,10 +105,8 @@ def _cores(path: Path) -> set[int]:
 
 
 def numa_binding(system: Path = NUMA_NODES) -> str:
-    """The NUMA nodes on which this process may run, as numa0 or numa0+1, or any of several.
-
-    Blank on a machine with one node, or where nothing is known.
-    """
+    """The NUMA nodes on which this process may run, as numa0 or numa0+1, or any of several. Blank
+    on a machine with one node, or where nothing is known."""
     nodes, own = numa_nodes(system), os.sched_getaffinity(0)
     bound_to = [node for node, cores in nodes.items() if cores & own]
     if len(nodes) < 2 or not bound_to:

@@ -28,10 +28,8 @@ SHOWN = 3
 
 
 def find_run(named: Path | None, baselines: Path = BASELINES) -> Path:
-    """A results directory or CSV file; ``baseline:NAME`` is one of ``baselines``.
-
-    Raises Failure with the runs that exist.
-    """
+    """A results directory or CSV file; ``baseline:NAME`` is one of ``baselines``. Raises Failure
+    with the runs that exist."""
     prefix, colon, name = str(named).partition(":")
     if colon and prefix == "baseline":
         return find_baseline(name, baselines)
@@ -145,10 +143,8 @@ def samples_of_turns(run: Path, frame: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def read_latest(run: Path) -> pandas.DataFrame:
-    """The latest row of each launch; says on stderr what could not be read, and why.
-
-    Raises Failure where the user has named a file that cannot be read.
-    """
+    """The latest row of each launch; says on stderr what could not be read, and why. Raises Failure
+    where the user has named a file that cannot be read."""
     from spbench.results.reading import latest, read_runs
 
     try:

@@ -113,10 +113,8 @@ def _effort(frame: pandas.DataFrame) -> pandas.Series[str]:
 
 
 def _sound_rows(lines: Lines) -> tuple[pandas.DataFrame, dict[str, list[int]]]:
-    """The rows whose cells are valid and agree, and the numbers of the other lines by the reason.
-
-    A text that a column has many times, as most have, is converted once.
-    """
+    """The rows whose cells are valid and agree, and the numbers of the other lines by the reason. A
+    text that a column has many times, as most have, is converted once."""
     cells = np.array([*lines.rows.values()], dtype=object)
     cells = cells.reshape(len(lines.rows), len(lines.columns))
     columns: dict[str, Any] = {}

@@ -28,11 +28,8 @@ STATUSES: tuple[RowStatus, ...] = get_args(RowStatus)
 
 
 class Sample(BaseModel, frozen=True):
-    """Raw figures of one rank in one launch. None: not measured.
-
-    A checkout that is a few commits older or newer may have written it: fields that are not known
-    are ignored.
-    """
+    """Raw figures of one rank in one launch. None: not measured. A checkout that is a few commits
+    older or newer may have written it: fields that are not known are ignored."""
 
     rank: int
     status: RowStatus

@@ -111,10 +111,8 @@ class Store:
             raise CannotWriteError(f"{self.folder} was moved or deleted while a run wrote to it")
 
     def _prepare(self) -> None:
-        """Reads runs.csv once and makes it fit to be written on.
-
-        Raises CannotWriteError for a file that spbench did not write.
-        """
+        """Reads runs.csv once and makes it fit to be written on. Raises CannotWriteError for a file
+        that spbench did not write."""
         path = self.folder / "runs.csv"
         with writing(self.folder):
             if not path.exists():

@@ -121,9 +121,7 @@ def read_column(text: str) -> dict[str, str]:
 
 def compared(variables_column: str, environment_column: str) -> str:
     """The variables of a row that its time may depend on; blank if they are not known.
-
-    ``environment_column``: what the strategy asked for, whose values are replaced by ``ASKED``.
-    """
+    ``environment_column``: what the strategy asked for, whose values are replaced by ``ASKED``."""
     if not variables_column:
         return ""
     asked = {word.partition("=")[0] for word in environment_column.split()}

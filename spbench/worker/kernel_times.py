@@ -43,7 +43,7 @@ class KernelTimer:
 
     def __init__(self, group: Group, observer: Observer) -> None:
         self._group, self._observer = group, observer
-        self._speed = None if group.device.type == "cuda" else ProcessorSpeed()
+        self._speed = None if group.device.type == "cuda" else ProcessorSpeed(group)
         self.cpu_gflop_per_s = self._speed and self._speed.first
         """What times are as at; None on a GPU."""
 

@@ -26,7 +26,7 @@ import torch
 
 from spbench.comm.group import Group
 from spbench.errors import or_none
-from spbench.results.conditions import THROTTLED, Conditions
+from spbench.results.conditions import THROTTLED, Conditions, middle
 from spbench.results.environment import cpu_name
 from spbench.results.nvml import Device, open_nvml
 from spbench.worker.memory import alloc_retries
@@ -102,7 +102,7 @@ class Machine:
         """The first look: just before the timed pass, so that no warm-up is in it."""
         self.group, self.device = group, group.device
         self.gpu = Gpu(self.device) if self.device.type == "cuda" else None
-        self._speed = ProcessorSpeed() if self.gpu is None else None
+        self._speed = ProcessorSpeed(group) if self.gpu is None else None
         self._speeds: list[float] = []
         self.load_average = or_none(lambda: os.getloadavg()[0])
         self._retries_seen, self._retries = alloc_retries(self.device), 0
@@ -125,7 +125,7 @@ class Machine:
         self._count_retries(is_silent)
         if self.gpu is not None:
             self.gpu.look(is_silent)
-        if self._speed is not None and not is_silent:
+        if self._speed is not None:
             self._speeds.append(self._speed.look())
 
     def _count_retries(self, is_silent: bool) -> None:
@@ -145,7 +145,7 @@ class Machine:
             "host": or_none(_host) or "",
             "cores": or_none(psutil.cpu_count),
             "load_average": self.load_average,
-            "cpu_gflop_per_s": statistics.median(self._speeds) if self._speeds else None,
+            "cpu_gflop_per_s": middle(self._speeds),
             "alloc_retries": None if self._retries_seen is None else self._retries,
             **passed,
             **({} if self.gpu is None else self.gpu.state()),

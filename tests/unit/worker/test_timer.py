@@ -150,5 +150,5 @@ def test_the_speed_of_a_processor_is_that_of_its_products(monkeypatch: pytest.Mo
     taken_s = iter([1e-3] * 2 * PRODUCTS + [1e-3] * 4 + [9e-3, 9e-3, 1e-3])
     now_s = iter(time for took in taken_s for time in (0.0, took))
     monkeypatch.setattr("time.thread_time", lambda: next(now_s))
-    speed = ProcessorSpeed()
+    speed = ProcessorSpeed(ShareOfGroup(torch.device("cpu"), 2))
     assert speed.first == speed.look() == pytest.approx(2 * 256**3 / 1e6)
