@@ -6,6 +6,7 @@ nccl-tests replace one level of a cluster; the rest stays as it was.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from spbench.projection.nccl_tests import NAMES, Log, read_log
 from spbench.text import counted
 from spbench.workload.traffic import OPS, Op
 
+LEAST_PART = 0.05
+"""Part of the latency that a message takes beyond it, at least: less is not told from none."""
 LEAST_S = 1e-7
 """A time that is shorter is not told from none."""
 Points = Sequence[tuple[float, float]]
@@ -79,9 +82,17 @@ def collective_rate(
 
 
 def _latency_and_rates(points: Points) -> tuple[float, Curve]:
-    latency_s = min(seconds for _, seconds in points)
-    beyond = [(sent, seconds - latency_s) for sent, seconds in points if seconds > 1.1 * latency_s]
-    return latency_s, curve((sent / 1e6, sent / rest / 1e9) for sent, rest in beyond or points)
+    """What a message takes beyond the latency lies on the curve. It takes no longer than a larger
+    one: where that was timed, it was disturbed. Small ones that are as fast as the smallest count,
+    or their sizes would get the rate of messages that fill the wire."""
+    latest, known = math.inf, []
+    for sent, seconds in sorted(points, reverse=True):
+        latest = min(latest, seconds)
+        known.append((sent, latest))
+    return latest, curve(
+        (sent / 1e6, sent / max(seconds - latest, LEAST_PART * latest) / 1e9)
+        for sent, seconds in known
+    )
 
 
 SOURCE = "calibrate"
