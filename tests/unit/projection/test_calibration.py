@@ -21,7 +21,7 @@ from spbench.projection.cost import Mode
 from spbench.projection.hardware import Cluster, Device, OnRanks
 from spbench.projection.hardware import find as find_cluster
 from spbench.projection.kernel_cost import DeviceRates
-from spbench.projection.link_fit import level
+from spbench.projection.link_fit import TimedCollective, collective_rate, level
 from spbench.projection.project import project, works
 from spbench.projection.timed_kernels import distinct, label_of, operations
 from spbench.projection.trace import work
@@ -139,6 +139,23 @@ def test_planted_links_are_found(op: str) -> None:
     if op != "p2p":
         assert rate.hop_us is not None and rate.hop_us.value == pytest.approx(1e6 * HOP_S)
     assert rate.gb_per_s(4.0) == pytest.approx(SENT_RATE / 1e9, rel=0.01)
+
+
+def test_small_messages_take_as_long_as_timed() -> None:
+    """The smallest was disturbed, and all up to 64 KiB wait for nothing but the other ranks: they
+    take 4 ms, without what the disturbance adds, or the rate of large messages."""
+    kib = {1: 5.6e-3, 16: 4e-3, 64: 4.1e-3, 256: 12.7e-3, 1024: 44e-3}
+    timed = TimedCollective(ranks=2, points=[(1024.0 * size, s) for size, s in kib.items()])
+    found = collective_rate(timed, None)
+    assert found.latency_us.value == pytest.approx(4000)
+
+    def seconds_of(sent: float) -> float:
+        return found.latency_us.value / 1e6 + sent / found.gb_per_s(sent / 1e6) / 1e9
+
+    for size in (1, 16, 64):
+        assert seconds_of(1024.0 * size) == pytest.approx(4.1e-3, rel=0.05)
+    assert 5e-3 < seconds_of(128 * 1024.0) < 8e-3
+    assert seconds_of(256 * 1024.0) == pytest.approx(12.7e-3, rel=1e-3)
 
 
 def test_attention_in_two_types_has_the_rates_of_each() -> None:
