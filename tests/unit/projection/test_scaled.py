@@ -10,14 +10,15 @@ from spbench.projection.hardware import Cluster, find
 from spbench.projection.scaled import link_rate, relinked
 
 CLUSTER = find("hgx-h100")
-TIMED = (0.02, 0.0125, 0.05)
-"""GB/s at 0.2 Gbit/s, 0.025 GB/s: two that the ends slow down, and one through a bucket."""
+TIMED = (0.02, 0.0125, 0.05, 0.024)
+"""GB/s at 0.2 Gbit/s, 0.025 GB/s: two that the ends slow down, one through a bucket, and one that
+has all but headers and acknowledgements."""
 
 
 def timed_at(rate: str) -> Cluster:
     """Its outermost links as timed at a nominal rate."""
     level = CLUSTER.levels[-1]
-    curve = Curve(at=(0.1, 1, 10), values=TIMED, source="timed", kind="measured")
+    curve = Curve(at=(0.1, 1, 10, 100), values=TIMED, source="timed", kind="measured")
     rates = {
         op: each.model_copy(update={"gb_per_s": curve}) for op, each in level.collectives.items()
     }
@@ -30,7 +31,10 @@ def timed_at(rate: str) -> Cluster:
 def test_only_time_on_the_wire_changes(rate: str) -> None:
     made, wire_s = relinked(timed_at("200Mbit"), link_rate(rate)), 1 / link_rate(rate).value
     values = made.levels[-1].collectives["p2p"].gb_per_s.values
-    assert values[:2] == pytest.approx([1 / (wire_s + rest_s) for rest_s in (10.0, 40.0)])
+    full_s = 1 / (0.9 * 0.025)
+    rests_s = [1 / timed - full_s for timed in TIMED[:2]]
+    assert values[:2] == pytest.approx([1 / (wire_s / 0.9 + rest_s) for rest_s in rests_s])
+    assert values[3] == pytest.approx(0.96 / wire_s)
     saved_s = 1 / 0.025 - 1 / 0.05  # on a slower wire as much is let through at once, not more
     assert values[2] == pytest.approx(2 / wire_s if rate == "2 Gbit/s" else 1 / (wire_s - saved_s))
     network = made.levels[-1]
