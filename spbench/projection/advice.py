@@ -27,10 +27,8 @@ SHOWN = 10
 def show_advice(
     advice: Recommendation, workload: str, ranks: int, cluster: Cluster, asked: Sequence[str] | None
 ) -> None:
-    """Prints the answer, the fastest strategies, and what the answer hinges on.
-
-    ``asked``: the words that name the workload to ``spbench run``; None: the models are compiled.
-    """
+    """Prints the answer, the fastest strategies, and what the answer hinges on. ``asked``: the
+    words that name the workload to ``spbench run``; None: the models are compiled."""
     out = tables.console()
     tables.say(out, answer(advice, workload, ranks, cluster))
     rows = [_row(each, advice.best) for each in (advice.best, *advice.others)]

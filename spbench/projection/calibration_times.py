@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import final
 
 from spbench.projection.calibration_plan import CalibrationPlan
-from spbench.results.conditions import middle
 from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.workload.timed import TimedKernel
 
@@ -35,7 +34,7 @@ class Timed:
     shares_s: Sequence[float]
     launch_s: float
     cpu_gflop_per_s: float | None = None
-    """Rate of a fixed product when kernels took that long, the median rank's; None: a GPU."""
+    """GFLOP/s of a fixed product at the speed at which kernels took that long; None: a GPU."""
 
     @classmethod
     def of(cls, plan: CalibrationPlan, by_rank: Sequence[LinkTimes]) -> Timed:
@@ -53,7 +52,7 @@ class Timed:
             steps_s=_means(times.steps_s for times in by_rank),
             shares_s=_means(times.shares_s for times in by_rank),
             launch_s=max(times.launch_s or 0.0 for times in by_rank),
-            cpu_gflop_per_s=middle(times.cpu_gflop_per_s for times in by_rank),
+            cpu_gflop_per_s=by_rank[0].cpu_gflop_per_s,
         )
 
     def kernels(self, kind: str) -> list[tuple[TimedKernel, float]]:

@@ -122,10 +122,8 @@ class _Search:
         return self._rounded(min(LEAP * size, max(size + self._step, limit + self._step)))
 
     def _between(self, low: int, high: int) -> int:
-        """A size inside the bracket: on the line where both peaks are known, else the middle.
-
-        The line is not trusted twice for the same end: every second try is the middle.
-        """
+        """A size inside the bracket: on the line where both peaks are known, else the middle. The
+        line is not trusted twice for the same end: every second try is the middle."""
         middle = self._rounded((low + high) / 2)
         is_known = self.tried[high].held_bytes is not None
         size = self._rounded(self._crossing(low, high)) if is_known else middle

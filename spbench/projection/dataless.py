@@ -187,10 +187,8 @@ def _attended(name: str, q: Tensor, device: Device) -> tuple[Tensor, ...]:
 
 
 def _gradients(name: str, args: Sequence[Any], device: Device) -> tuple[Tensor, ...]:
-    """dQ, dK and dV; of the memory-efficient kernel that of the bias, too.
-
-    In the memory order of what they are gradients of; a CPU's always as (b, S, Z, D).
-    """
+    """dQ, dK and dV; of the memory-efficient kernel that of the bias, too. In the memory order of
+    what they are gradients of; a CPU's always as (b, S, Z, D)."""
     _, *given = args[: 5 if name.startswith(EFFICIENT) else 4]
     if device == "cpu":
         return tuple(

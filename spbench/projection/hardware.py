@@ -72,7 +72,7 @@ class Device(Frozen):
     in_step: Constant | None = None
     """Time of such a kernel in a step over that by itself; None: the same."""
     cpu_gflop_per_s: Positive | None = None
-    """Rate of a fixed product when kernels took that long, as rows have it too; None: not known."""
+    """Rate of a fixed product at the speed at which kernels took that long; None: not known."""
 
     @property
     def runs_on(self) -> RunsOn:

@@ -20,10 +20,8 @@ OVERWRITING = ("copy", "fill", "zero")
 
 
 def kernel_of(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Kernel | None:
-    """The kernel of an operation, as one of phase ``forward``; None: it launches nothing.
-
-    ``name``: as torch names it, without overload; in place operations end in ``_``.
-    """
+    """The kernel of an operation, as one of phase ``forward``; None: it launches nothing. ``name``:
+    as torch names it, without overload; in place operations end in ``_``."""
     if name in NOTHING or not any(out.numel() for out in outs):
         return None
     base = name.rstrip("_")

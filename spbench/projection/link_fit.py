@@ -82,9 +82,8 @@ def collective_rate(
 
 
 def _latency_and_rates(points: Points) -> tuple[float, Curve]:
-    """What a message takes beyond the latency lies on the curve. It takes no longer than a larger
-    one: where that was timed, it was disturbed. Small ones that are as fast as the smallest count,
-    or their sizes would get the rate of messages that fill the wire."""
+    """The smallest message's time, and rates by what all take beyond it, those as fast as it too. A
+    message that took longer than a larger one was disturbed, and has that one's time."""
     latest, known = math.inf, []
     for sent, seconds in sorted(points, reverse=True):
         latest = min(latest, seconds)
@@ -183,7 +182,8 @@ def _changed(old: Level, by_op: Mapping[Op, Sequence[Log]], block: int) -> Level
         fewest, most = (_timed(logs, ranks, block) for ranks in (logs[0].ranks, logs[-1].ranks))
         rates[op] = collective_rate(most, fewest, old.collectives[op].hop_us)
         of_rank, of_block = crossing((tuple(range(most.ranks)),), op, block)
-        together = max(together, max(rates[op].gb_per_s.values) * of_block / of_rank)
+        fastest = max(sent / seconds / 1e9 for sent, seconds in most.points)
+        together = max(together, fastest * of_block / of_rank)
     update: dict[str, Any] = {"collectives": rates}
     if old.shared_gb_per_s is not None:
         if together > old.shared_gb_per_s.value:

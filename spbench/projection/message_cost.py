@@ -55,9 +55,7 @@ def why_not_on(cluster: Cluster, ranks: int) -> str | None:
 
 def message_cost(message: Message, mesh: Mesh, cluster: Cluster, own: Sequence[str]) -> MessageCost:
     """Seconds of one collective; over all axes of its strategy, ``own``, if it names none of them.
-
-    Raises Failure where the cluster has too few ranks.
-    """
+    Raises Failure where the cluster has too few ranks."""
     if unfit := why_not_on(cluster, mesh.size):
         raise Failure(unfit)
     groups = mesh.groups(*([message.axis] if message.axis in own else own))

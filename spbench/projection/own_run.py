@@ -18,9 +18,10 @@ from statistics import geometric_mean, mean, median
 from typing import Any, final
 
 from spbench.errors import Failure
-from spbench.projection.cost import UNSEEN_ON_CPU, Mode, cost
+from spbench.projection.cost import Mode, cost
 from spbench.projection.hardware import Cluster
 from spbench.projection.interval import Cost
+from spbench.projection.scaled import scaled
 from spbench.projection.trace import work
 from spbench.results.find_run import read_latest
 from spbench.results.run_json import case_of, folder_of_run, read_run
@@ -81,10 +82,8 @@ class Compared:
 
 
 def measured(run: Path) -> list[Compared]:
-    """The cases of a run that were measured, by workload, ranks and strategy.
-
-    Raises Failure where the run has none, or its run.json does not describe them.
-    """
+    """The cases of a run that were measured, by workload, ranks and strategy. Raises Failure where
+    the run has none, or its run.json does not describe them."""
     frame = read_latest(run)
     ok = frame[(frame["status"] == "ok") & (frame["kind"] == "measured") & frame["step_ms"].gt(0)]
     entries = {entry["key"]: entry for entry in read_run(folder_of_run(run)).get("cases", [])}
@@ -128,19 +127,19 @@ def _projected(each: Compared, cluster: Cluster) -> Compared:
         strategy = in_mesh(case.strategy, case.mesh)
         done = work(case.workload, strategy, case.ranks, device=kind)
         slower = _slower(each, cluster)
-        beyond = UNSEEN_ON_CPU.model_copy(update={"value": slower}) if slower != 1 else None
-        return replace(each, slower=slower, projected=cost(done, cluster, Mode(beyond=beyond)))
+        at_speed = scaled(scaled(cluster, "compute", 1 / slower), "launch", slower)
+        return replace(each, slower=slower, projected=cost(done, at_speed, Mode()))
     except Failure as failure:
         return replace(each, why_not=str(failure))
 
 
 def _slower(each: Compared, cluster: Cluster) -> float:
-    """The case's time over that of the same at the speed that the processor had when it was
-    calibrated. Messages of ranks of one machine are copies of its cores, and go with it too."""
-    then = cluster.used_by(each.case.ranks).device.cpu_gflop_per_s
-    if each.gflop_per_s is None or then is None or cluster.link == "network":
-        return 1.0
-    return then / each.gflop_per_s
+    """Time that a product of the case took over that at the speed at which the cluster was
+    calibrated with as many ranks: with others, each has another number of threads."""
+    known = {part.ranks: part.device for part in cluster.on_ranks}
+    known[cluster.levels[-1].ranks or 0] = cluster.device
+    then = known[each.case.ranks].cpu_gflop_per_s if each.case.ranks in known else None
+    return then / each.gflop_per_s if then and each.gflop_per_s else 1.0
 
 
 def judged(cases: Sequence[Compared]) -> dict[str, Any]:

@@ -114,10 +114,8 @@ def _figures(each: Projection, *, is_gpu: bool) -> dict[str, Any]:
 
 
 def _split(step_s: float, terms: Mapping[str, float], *, is_gpu: bool) -> dict[str, float]:
-    """The step without communication, what communication adds to it, and what of it is hidden.
-
-    A GPU computes while the host launches, so that the longer of the two counts.
-    """
+    """The step without communication, what communication adds to it, and what of it is hidden. A
+    GPU computes while the host launches, so that the longer of the two counts."""
     device_s, host_s = sum(terms.get(kind, 0.0) for kind in COMPUTE), terms[HOST]
     compute_s = min(max(device_s, host_s) if is_gpu else device_s + host_s, step_s)
     ends = (" exposed", " hidden")

@@ -64,10 +64,8 @@ class _Tally:
 
 @final
 class Recorder(Dataless):
-    """Counts the kernels that would be launched, and messages with the kernels behind them.
-
-    Those of the sum of gradients are left out: what fills a bucket is not a matter of one layer.
-    """
+    """Counts the kernels that would be launched, and messages with the kernels behind them. Those
+    of the sum of gradients are left out: what fills a bucket is not a matter of one layer."""
 
     def __init__(
         self, device: Device = "cuda", known: dict[Signature, Known] | None = None

@@ -51,7 +51,7 @@ class Conditions(BaseModel, frozen=True):
     cpu_s: float | None = None
     """Core-seconds of this rank."""
     cpu_gflop_per_s: float | None = None
-    """Median rate of a fixed product of this rank, behind its blocks."""
+    """GFLOP/s of a fixed product of this rank, the median of looks behind its blocks."""
     gpu: str = ""
     """Identity of the GPU."""
     gpu_clock_mhz: float | None = None

@@ -72,7 +72,7 @@ class LinkTimes(BaseModel, frozen=True):
     launch_s: float | None = None
     """Seconds of the host for one call of a small kernel; None: no kernel was asked for."""
     cpu_gflop_per_s: float | None = None
-    """Rate of a fixed product when kernels and steps took that long; None: a GPU computes."""
+    """GFLOP/s of a fixed product at the speed at which kernels took that long; None: a GPU."""
 
 
 class LinkRow(BaseModel, frozen=True):

@@ -32,20 +32,23 @@ from spbench.workload.timed import TimedKernel
 ROUNDS = 3
 """How often all kernels are timed, one after another: what disturbs the machine for a second meets
 a kernel once. The median counts."""
+NEAR = 10
+"""Looks at the processor's speed before and after a kernel, whose median is its own: single ones
+scatter by more than the speed changes in a second."""
 LEAST = TimedKernel(kind="elementwise", shape=[1], dtype="float32")
 """What takes no time but its launch."""
 
 
 @final
 class KernelTimer:
-    """Times kernels and small steps on the ranks of ``group``, side by side. On a CPU each time is
-    as at the speed that the processor had at first, which may change."""
+    """Times kernels and small steps on the ranks of ``group``, side by side. A processor's speed
+    changes meanwhile: on a CPU all those times are as at one speed, the middle one."""
 
     def __init__(self, group: Group, observer: Observer) -> None:
         self._group, self._observer = group, observer
         self._speed = None if group.device.type == "cuda" else ProcessorSpeed(group)
-        self.cpu_gflop_per_s = self._speed and self._speed.first
-        """What times are as at; None on a GPU."""
+        self.cpu_gflop_per_s: float | None = None
+        """That speed, the same on all ranks; None on a GPU, and before kernels are timed."""
 
     def kernels(self, kernels: Sequence[TimedKernel]) -> tuple[list[float], float | None]:
         """Seconds of each, and of the host for a launch; the latter None without kernels."""
@@ -77,18 +80,30 @@ class KernelTimer:
         self, calls: Sequence[Callable[[], Callable[[], object]]], what: str
     ) -> list[float]:
         """Seconds of each call, which is prepared anew in each round."""
-        rounds: list[list[float]] = [[] for _ in calls]
+        rounds, every = [], []
         torch.set_flush_denormal(True)  # what shrinks in place ends at 0, not among slower numbers
         try:
             for _ in range(ROUNDS):
-                for number, prepare in enumerate(calls):
-                    with self._observer.phase(f"{what} {number + 1} of {len(calls)}"):
-                        took_s = seconds_of(prepare(), self._group, self._observer.times.now_s)
-                    slower = 1.0 if self._speed is None else self._speed.first / self._speed.look()
-                    rounds[number].append(took_s / slower)
+                took_s, speeds = [], []
+                for number, prepare in enumerate(calls, start=1):
+                    with self._observer.phase(f"{what} {number} of {len(calls)}"):
+                        took_s.append(
+                            seconds_of(prepare(), self._group, self._observer.times.now_s)
+                        )
+                    speeds.append(self._speed.look() if self._speed is not None else 0.0)
+                every += speeds
+                around = (speeds[max(0, at - NEAR) : at + NEAR + 1] for at in range(len(speeds)))
+                usual = (statistics.median(each) or 1.0 for each in around)
+                rounds.append([took * speed for took, speed in zip(took_s, usual, strict=True)])
         finally:
             torch.set_flush_denormal(False)
-        return [statistics.median(took_s) for took_s in rounds]
+        if self.cpu_gflop_per_s is None and every:
+            of_ranks = map(float, self._group.gather_text(str(statistics.median(every))))
+            self.cpu_gflop_per_s = statistics.median(of_ranks) or None
+        return [
+            statistics.median(each) / (self.cpu_gflop_per_s or 1.0)
+            for each in zip(*rounds, strict=True)
+        ]
 
 
 def prepared(kernel: TimedKernel, device: torch.device) -> Callable[[], object]:

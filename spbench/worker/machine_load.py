@@ -145,7 +145,7 @@ class Machine:
             "host": or_none(_host) or "",
             "cores": or_none(psutil.cpu_count),
             "load_average": self.load_average,
-            "cpu_gflop_per_s": middle(self._speeds),
+            "cpu_gflop_per_s": middle(self._speeds) or None,
             "alloc_retries": None if self._retries_seen is None else self._retries,
             **passed,
             **({} if self.gpu is None else self.gpu.state()),

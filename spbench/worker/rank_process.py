@@ -110,7 +110,8 @@ def connect(
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     os.environ.update(job.environment)
-    keep_freed_memory()
+    if job.device == "cpu":
+        keep_freed_memory()
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_ranks))
     device = torch.device("cpu")
     if job.device == "cuda":

@@ -43,27 +43,28 @@ SIDE, PRODUCTS = 256, 7
 
 @final
 class ProcessorSpeed:
-    """GFLOP/s of one fixed product on this thread: how fast the processor is right now.
+    """GFLOP/s of one fixed product: how fast the processor is right now, for a rank's threads.
 
-    Where cores share a chip with others' work it changes by a half within a minute. The time is the
-    thread's own, in which a wait for a core does not count.
+    Where cores share a chip with others' work it changes by a half within a minute. The time is
+    that of the calling thread while it has a core, so that equal numbers of threads compare.
     """
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._left, self._right, self._out = torch.randn(3, SIDE, SIDE)
         self.look()  # which sets up the library
-        self.first = self.look()
 
     def look(self) -> float:
-        """The median of a few products, in some three milliseconds, with all ranks at it."""
+        """The rate of the median of a few products, which all ranks compute at the same time; 0
+        where the clock of a thread is too coarse to tell."""
         self._group.barrier()
         taken_s = []
         for _ in range(PRODUCTS):
             start_s = time.thread_time()
             torch.mm(self._left, self._right, out=self._out)
             taken_s.append(time.thread_time() - start_s)
-        return 2 * SIDE**3 / statistics.median(taken_s) / 1e9
+        took_s = statistics.median(taken_s)
+        return 2 * SIDE**3 / took_s / 1e9 if took_s else 0.0
 
 
 def seconds_of(

@@ -10,7 +10,7 @@ import pytest
 from helpers.command_line import spbench
 
 from spbench.errors import USAGE
-from spbench.projection.hardware import Cluster
+from spbench.projection.hardware import Cluster, OnRanks
 from spbench.projection.hardware import find as find_cluster
 from spbench.projection.own_run import Compared, beside, judged, measured
 from spbench.report import projection_table
@@ -112,30 +112,27 @@ def test_what_all_strategies_are_off_by_is_no_error_of_their_ratios(tmp_path: Pa
     assert alone["worst_error_of_ratios"] is None
 
 
-def calibrated(speed: float | None, link: str) -> Cluster:
+def calibrated(speed: float | None, ranks: int = 2) -> Cluster:
     """A cluster of CPUs with this speed; its kernels are a GPU's, which is not what is asked."""
     cluster = find_cluster("l20-pcie")
     device = cluster.device.model_copy(update={"kind": "cpu", "cpu_gflop_per_s": speed})
-    return cluster.model_copy(update={"device": device, "link": link})
+    timed = OnRanks(ranks=ranks, device=device, levels=cluster.levels)
+    return cluster.model_copy(update={"device": device, "on_ranks": (timed,)})
 
 
 def test_a_slower_processor_is_projected_as_one(tmp_path: Path) -> None:
-    """At half of the speed everything on one machine takes twice as long."""
+    """At half of the speed products, attention and the host take twice as long, messages do not."""
     found = measured(kept(tmp_path / "run", device="cpu", speed=50.0))
-    plain, slower, unknown = (
-        beside(found, calibrated(speed, "memory")) for speed in (50.0, 100.0, None)
-    )
-    for as_it_was, twice, same in zip(plain, slower, unknown, strict=True):
-        assert as_it_was.projected and twice.projected and same.projected
-        assert (as_it_was.slower, twice.slower, same.slower) == pytest.approx((1, 2, 1))
-        assert twice.projected.step_s == pytest.approx(2 * as_it_was.projected.step_s)
-        assert twice.projected.low_s == pytest.approx(2 * as_it_was.projected.low_s, rel=0.05)
-        assert same.projected.step_s == pytest.approx(as_it_was.projected.step_s)
-
-
-def test_a_network_does_not_go_with_the_processor(tmp_path: Path) -> None:
-    found = measured(kept(tmp_path / "run", device="cpu", speed=50.0))
-    assert {each.slower for each in beside(found, calibrated(100.0, "network"))} == {1.0}
+    clusters = [calibrated(50.0), calibrated(100.0), calibrated(None), calibrated(100.0, ranks=3)]
+    plain, slower, unknown, other_threads = (beside(found, each) for each in clusters)
+    for as_it_was, twice, *same in zip(plain, slower, unknown, other_threads, strict=True):
+        assert as_it_was.projected and twice.projected
+        assert (as_it_was.slower, twice.slower) == pytest.approx((1, 2))
+        before, after = as_it_was.projected.terms, twice.projected.terms
+        for term in ("gemm", "attention", "launches"):
+            assert after[term] == pytest.approx(2 * before[term], rel=0.05)  # but for the least
+        assert after["all_reduce all exposed"] == pytest.approx(before["all_reduce all exposed"])
+        assert [each.slower for each in same] == [1.0, 1.0]
 
 
 def test_a_run_that_describes_no_cases_is_refused(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ CASES = [
     ("dsp", 6, work(2, 5, 7, checkpointing="full", **PLACED)),
     ("dsp", 8, work(4, 4, 9, **TURNED)),
     ("dsp", 8, work(2, 5, 13, joint=True, kv_heads=1)),
-    ("dsp:across=ulysses:inner=2", 4, work(2, 5, 7, joint=True, checkpointing="full")),
+    ("dsp:across=ulysses:inner=2", 4, work(2, 5, 3, joint=True, checkpointing="full")),
     ("dsp", 12, work(4, 4, 9, **PLACED)),
 ]
 SHORT_RUN = (0, 3)
