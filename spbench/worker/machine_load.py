@@ -5,8 +5,8 @@ this rank's GPU between blocks, since an idle GPU shows another state:
 
     open, look    timed ▪▪▪ look  silent ▪▪▪ look  timed ▪▪▪ look  silent ▪▪▪ look ...  state
 
-Behind silent blocks only the clock counts: they keep the GPU busier than steps that wait for links,
-so its power cap may lower the clock further, and computation takes longer there.
+Behind silent blocks only clocks count, a GPU's and a CPU's: they keep a GPU busier than steps that
+wait for links, so its power cap may lower the clock further, and computation takes longer there.
 NVML starts and finds the GPU before anything is timed, and is asked off the clock.
 """
 
