@@ -48,7 +48,7 @@ class KernelTimer:
         self._group, self._observer = group, observer
         self._speed = None if group.device.type == "cuda" else ProcessorSpeed(group)
         self.cpu_gflop_per_s: float | None = None
-        """That speed, the same on all ranks; None on a GPU, and before kernels are timed."""
+        """The speed of those times, the same on all ranks; None on a GPU, and until it is known."""
 
     def kernels(self, kernels: Sequence[TimedKernel]) -> tuple[list[float], float | None]:
         """Seconds of each, and of the host for a launch; the latter None without kernels."""
