@@ -61,7 +61,7 @@ class FigurePoint:
 
     @property
     def compute_s(self) -> float:
-        return sum(self.projected.terms[kind] for kind in COMPUTE)
+        return sum(self.projected.terms.get(kind, 0.0) for kind in COMPUTE)
 
     @property
     def rates(self) -> tuple[float, ...]:
