@@ -182,10 +182,10 @@ def test_a_planted_slow_rank_shows(tmp_path: Path) -> None:
     """The steps of that rank, silent ones too, are longer than another's; -v shows where the time
     of the launch went, and that little of it is overhead."""
     words = ("-s", "dsp", "--gpus", "2", "--out", "here", "--json", "-v", "--launches", "2")
-    run = start(tmp_path, *words, fault="slow@rank1:100%")
+    run = start(tmp_path, *words, fault="slow@rank1:300%")
     out, err = run.communicate(timeout=120)
     assert run.returncode == 0, err
-    assert {row["environment"] for row in json.loads(out)} == {"SPBENCH_FAULT=slow@rank1:100%"}
+    assert {row["environment"] for row in json.loads(out)} == {"SPBENCH_FAULT=slow@rank1:300%"}
     phases = "start .*, gate .*, memory .*, warm-up .*, timed and silent .*, end .*"
     found = re.findall(rf"took (.*) s: {phases}; overhead (.*) s", err)
     assert len(found) == 2

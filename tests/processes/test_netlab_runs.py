@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.spbench_process import PATHS, ROOT, SMALL, finish, rows_of, start
+from helpers.spbench_process import ROOT, SMALL, finish, rows_of, start
 
 from spbench.projection.hardware import find
 from spbench.projection.scaled import link_rate, relinked
@@ -46,7 +46,7 @@ def lab(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
         timeout=170,
-        env=os.environ | {"PYTHONPATH": PATHS},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
 
 
