@@ -39,7 +39,7 @@ class PlainGather(FixedAxis):
     ) -> Traffic:
         if not isinstance(sublayer, Attention) or axis not in sublayer.axes:
             return super().sublayer_traffic(sublayer, workload, axis, ranks)
-        sizes = self.shard(workload, axis, ranks).sizes
+        sizes = self.held(workload, axis, ranks)
         gather = Transfer.all_gather(workload.key_bytes, sizes)
         scatter = Transfer.reduce_scatter(workload.key_bytes, sizes)
         return [gather, gather], [scatter, scatter]
