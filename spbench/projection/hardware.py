@@ -130,7 +130,7 @@ class OnRanks(Frozen):
 
     ranks: Size
     device: Device
-    levels: Annotated[tuple[Level, ...], Field(strict=False)] = ()
+    levels: Annotated[tuple[Level, ...], Field(strict=False)] = ()  # none for a single rank
     call_us: Constant | None = None
     """As of the cluster, on so many ranks; None: the cluster's own."""
 
@@ -197,4 +197,4 @@ PARTS: dict[str, type[Frozen]] = {
     "levels": Level,
     "collectives": CollectiveRate,
     "on_ranks": OnRanks,
-}  # that have keys of their own
+}  # parts of a cluster that have keys of their own

@@ -41,9 +41,9 @@ class Compared:
     measured_s: float
     is_noisy: bool
     gflop_per_s: float | None = None
-    """How fast the processor was, by the rate of a fixed product; None: not known."""
+    """Rate of a fixed product during the launches: how fast the processor was; None: not known."""
     slower: float = 1.0
-    """Time that the processor took for it over that when it was calibrated."""
+    """Time of that product over its time when the cluster was calibrated; 1 where not known."""
     projected: Cost | None = None
     why_not: str = ""
 

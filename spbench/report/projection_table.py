@@ -145,7 +145,7 @@ def show_errors(rows: Sequence[Row], summary: Row) -> None:
             tables.say(out, f"not modelled: {what}: {row['why_not']}")
     if any(row["slower"] != 1 for row in rows):
         ends = _range(min(row["slower"] for row in rows), max(row["slower"] for row in rows))
-        tables.say(out, f"projected for a processor that took {ends} times as long as calibrated")
+        tables.say(out, f"processors took {ends} times as long as when calibrated: projected so")
     for ranks, part in summary["by_ranks"].items():
         tables.say(out, f"{counted(ranks, 'rank')}: {_errors(part)}")
     tables.say(out, f"all: {_errors(summary)}")
