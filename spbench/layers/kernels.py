@@ -4,8 +4,6 @@ Kernels differ by up to three times: every strategy asks for the same ones in th
 (docs/decisions/0023). Tensors are (b, Z, S, D): folded batch, heads, positions, head size.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, final
@@ -15,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from spbench.layers.dataless_attention import one_operation
-from spbench.layers.watching import WatchingMode
+from spbench.layers.watching import WatchingMode, one_operation
 from spbench.workload.sharding import shard_sizes
 
 FASTEST_FIRST = [

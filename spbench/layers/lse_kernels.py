@@ -4,8 +4,6 @@ The kernel is the one that ``scaled_dot_product_attention`` would take; where it
 products do. Tensors are (b, Z, S, D), log-sum-exps (b, Z, S); k and v may have fewer heads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -54,7 +52,7 @@ def _served(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[LseKernel, T
 @torch.enable_grad()
 def _kernel(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> LseKernel:
     if q.is_meta:
-        return KERNELS[SDPBackend.FLASH_ATTENTION]  # one operation, as in dataless_attention.py
+        return KERNELS[SDPBackend.FLASH_ATTENTION]  # one operation, as in watching.py
     if q.is_cuda and q.shape[-1] % 8:
         return PLAIN  # scaled_dot_product_attention would pad
     how = {"is_causal": causal, "enable_gqa": q.shape[1] != k.shape[1]}

@@ -1,8 +1,18 @@
-"""A dispatch mode that looks on while operations run."""
+"""A dispatch mode that looks on while operations run, and attention of tensors without data.
 
-from __future__ import annotations
+On torch's device ``meta`` it is one operation: there torch would take it apart into products, which
+no device does that has a kernel for it.
+"""
 
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+aten = torch.ops.aten
+AS_ON: ContextVar[str] = ContextVar("AS_ON", default="cuda")
+"""The device whose operations a dry run goes through."""
 
 
 class WatchingMode(TorchDispatchMode):
@@ -12,3 +22,39 @@ class WatchingMode(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         """torch would load its compiler to keep it out of here, in a second of each rank's time."""
         return False
+
+
+def one_operation(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    enable_gqa: bool,
+    is_causal: bool = False,
+    attn_mask: Tensor | None = None,
+) -> Tensor:
+    """The operation that the device would run, in place of ``scaled_dot_product_attention``.
+
+    With a mask a GPU runs the memory-efficient one, which has the mask's gradient and takes no
+    groups. A CPU has no such operation: where that gradient is wanted, it does compute products.
+    """
+    assert attn_mask is None or not enable_gqa
+    flash = aten._scaled_dot_product_flash_attention_for_cpu
+    if attn_mask is None:
+        return flash(q, k, v, 0.0, is_causal)[0]
+    if AS_ON.get() == "cpu":
+        if attn_mask.requires_grad:
+            return _products(q, k, v, attn_mask)
+        return flash(q, k, v, 0.0, is_causal, attn_mask=attn_mask)[0]
+    bias = attn_mask.expand(*q.shape[:3], k.shape[2])
+    return aten._scaled_dot_product_efficient_attention(q, k, v, bias, True, 0.0, is_causal)[0]
+
+
+def _products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    """What torch computes on a CPU. Under a dispatch mode it would not add the bias in place."""
+    scale = q.shape[-1] ** -0.25
+    q = aten.mul.Scalar(q, scale)
+    scores = q @ aten.mul.Scalar(k.transpose(-2, -1), scale)
+    scores += bias
+    scores = aten._safe_softmax(scores, -1)
+    return scores @ v

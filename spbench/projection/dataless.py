@@ -7,8 +7,6 @@ Attention is one operation, as on a GPU, in place of the products that it would 
 Private parts of torch: names of attention's operations, and the dispatch mode of ``WatchingMode``.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +18,7 @@ import torch
 from torch import Tensor
 
 from spbench.errors import Failure
-from spbench.layers.watching import WatchingMode
+from spbench.layers.watching import AS_ON, WatchingMode
 from spbench.workload.case import Device
 from spbench.workload.traffic import Phase
 
@@ -87,11 +85,13 @@ class Dataless(WatchingMode):
         """Inside, what runs is noted, and no garbage is looked for, which would be in all notes."""
         collects = gc.isenabled()
         gc.disable()
+        before = AS_ON.set(self.device)
         self.is_on = True
         try:
             yield
         finally:
             self.is_on = False
+            AS_ON.reset(before)
             if collects:
                 gc.enable()
 

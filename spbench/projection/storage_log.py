@@ -8,10 +8,9 @@ Torch's flash attention on a CPU goes through scores in blocks of queries and ke
 room for once, in float32 at least; numbers of 16 bits are rounded in a second room. Each thread has
 its own rooms; ranks that share a machine's cores have few, and one is counted. Backward copies a
 gradient that does not lie in memory as (b, S, Z, D). Blocks and rooms are those of torch's source,
-aten/src/ATen/native/cpu/FlashAttentionKernel.cpp.
+aten/src/ATen/native/cpu/FlashAttentionKernel.cpp. The softmax of an attention with a bias notes
+which scores are masked, a byte each.
 """
-
-from __future__ import annotations
 
 import weakref
 from collections import Counter
@@ -151,6 +150,9 @@ def workspace_bytes(name: str, args: Sequence[Any]) -> int:
         return _forward(*args[:2])
     if name == f"{CPU_FLASH}_backward":
         return _backward(*args[:3])
+    if name == "_safe_softmax":
+        scores = args[0]
+        return scores.numel() + scores.numel() // scores.shape[-1]
     return 0
 
 

@@ -27,6 +27,8 @@ THREE_AXES = {
     "axes": {"time": 8, "height": 16, "width": 32},
     "block": [{"attention": axis} for axis in ("time", "height", "width")],
 }
+BIASED = {"block": [{"attention": "space", "pair_bias": 4}, {"attention": "time"}, {"mlp": 4}]}
+"""Where torch computes the bias's gradient in products of its own, on a CPU."""
 BOUND = 0.002
 """How far a peak may be off, as a fraction: sizes are rounded up to 512 bytes in a dry run."""
 
@@ -62,6 +64,7 @@ def test_every_strategy_and_mesh(tmp_path: Path) -> None:
             *((name, NO_MESH, workload(**fields)) for name in [*places(), *MESHES]),
             ("dsp:inner=2", NO_MESH, workload(**THREE_AXES, **fields)),
             ("ulysses", CaseMesh(cfg=2), workload(guidance=2, **fields)),
+            *((name, NO_MESH, workload(**BIASED, **fields)) for name in ("dsp", "ulysses")),
         )
     ]
     assert not wrong(cases, 4, tmp_path)
