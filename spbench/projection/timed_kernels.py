@@ -10,6 +10,7 @@ kernel takes as long as the smallest, and a larger one goes at the rate of the l
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,10 +30,17 @@ NEAR = 0.15
 """Distance, in powers of 2 of a length, below which two kernels are one."""
 INDEPENDENT = 0.25
 """What a power of 2 of products or heads side by side counts, beside one of a length."""
-ALIKE = 1.3
-"""The largest ratio of operations, and of each length, of kernels that are timed as one."""
+ALIKE = 1.5
+"""The largest ratio of each length of products and attentions that are timed as one."""
+AS_LARGE = 2.0
+"""The largest ratio of bytes of elementwise kernels, whose time lies on a line."""
+AS_MANY = 4.0
+"""The largest ratio of heads in all batches of attentions, which are computed one by one."""
 PASS = "pass"
 """A pass over memory that only reads and writes."""
+SHORT = 64
+"""Lengths of an attention below which none is like another: a CPU computes 16 keys at once, and
+what is left over takes as long as many of them."""
 Shape = tuple[int, ...]
 """As of ``Kernel``; of an elementwise kernel the bytes that it moves."""
 
@@ -60,7 +68,8 @@ def label_of(kernel: Kernel | TimedKernel) -> str:
     """What kernels have in common whose times tell of each other: 'masked attention backward'."""
     if kernel.kind == "elementwise":
         return kernel.name or PASS
-    return "masked " * kernel.is_masked + kernel.kind + " backward" * kernel.is_backward
+    kind = "masked " * kernel.is_masked + kernel.kind + " backward" * kernel.is_backward
+    return f"{kind} {kernel.name}".strip()
 
 
 def operations(label: str, shape: Shape) -> float:
@@ -110,18 +119,31 @@ class TimedKernels:
 
     def seconds_of(self, kernel: Kernel) -> float | None:
         """None where no kernel of its label was timed."""
-        known = self.seconds.get(label_of(kernel))
-        if not known:
-            return None
+        label, name = label_of(kernel), kernel.name
         if kernel.kind == "elementwise":
-            return on_line({at: s for (at,), s in known.items()}, max(kernel.moved_bytes, 1))
-        return _effort(label_of(kernel), kernel.shape) / self._rate(kernel)
+            known = {at: s for (at,), s in self.seconds.get(label, {}).items()}
+            return on_line(known, max(kernel.moved_bytes, 1)) if known else None
+        plain = label.removesuffix(f" {name}") if name else label
+        if plain not in self._rates:
+            return None
+        slower = self._crowded(plain, label, kernel.shape[4]) if name else 1.0
+        return slower * _effort(plain, kernel.shape) / self._rate(plain, kernel.shape)
 
-    def _rate(self, kernel: Kernel) -> float:
-        places, rates = self._rates[label_of(kernel)]
-        squares = np.square(places - _place(kernel.shape)).sum(axis=1)
+    def _crowded(self, plain: str, label: str, keys: int) -> float:
+        """What a name of an attention stands for: its time over that without, of those timed with
+        about as many keys."""
+        ratios: dict[int, list[float]] = {}
+        for shape, s in self.seconds.get(label, {}).items():
+            slower = s * self._rate(plain, shape) / _effort(plain, shape)
+            ratios.setdefault(shape[4], []).append(slower)
+        means = {at: statistics.geometric_mean(ratios[at]) for at in sorted(ratios)}
+        return interpolated([*means], [*means.values()], keys) if means else 1.0
+
+    def _rate(self, label: str, shape: Shape) -> float:
+        places, rates = self._rates[label]
+        squares = np.square(places - _place(shape)).sum(axis=1)
         nearest = np.argsort(squares)[:NEAREST]
-        weights = 1 / (squares[nearest] + NEAR**2)
+        weights = 1 / np.square(squares[nearest] + NEAR**2)
         return float(np.exp(np.average(rates[nearest], weights=weights)))
 
     @cached_property
@@ -156,6 +178,16 @@ def distinct(kernels: Iterable[TimedKernel]) -> list[TimedKernel]:
 
 def _are_alike(one: TimedKernel, other: TimedKernel) -> bool:
     same = ("kind", "dtype", "is_masked", "is_backward", "name")
-    return all(getattr(one, name) == getattr(other, name) for name in same) and all(
-        max(a, b) <= ALIKE * min(a, b) for a, b in zip(one.shape, other.shape, strict=True)
-    )
+    if any(getattr(one, name) != getattr(other, name) for name in same):
+        return False
+    pairs, most = [*zip(one.shape, other.shape, strict=True)], ALIKE
+    if one.kind == "elementwise":
+        most = AS_LARGE
+    elif one.kind == "attention":
+        counts = [math.prod(each.shape[:2]) for each in (one, other)]
+        if max(counts) > AS_MANY * min(counts):
+            return False
+        pairs = pairs[3:]
+        if any(a != b and min(a, b) < SHORT for a, b in pairs):
+            return False
+    return all(max(pair) <= most * min(pair) for pair in pairs)

@@ -33,7 +33,8 @@ class Kernel:
     moved_bytes: int
     """Bytes of the tensors that it reads and of those that it writes."""
     name: str = ""
-    """The operation of an elementwise kernel as torch calls it, ``gelu``; blank: a plain pass."""
+    """The operation of an elementwise kernel as torch calls it, ``gelu``; blank: a plain pass. Of
+    an attention how its keys lie in a cache (``kernel_of``)."""
     is_masked: bool = False
     """Whether an attention is causal: ``flops`` counts what the mask leaves."""
     is_backward: bool = False

@@ -4,8 +4,6 @@ Transfers go through the transports that strategies use, and are counted there. 
 flat: nothing is packed or computed on the way, so that their time is the links' own.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -32,8 +30,9 @@ from spbench.workload.timed import TimedKernel, TimedTransfer
 
 CAP_S = 0.6
 """Seconds of one size, within which it is repeated."""
-LEAST, MOST = 3, 50
-"""Repeats of one size; the least, even if they exceed the cap."""
+LEAST, MOST, MOST_IN_STEP = 3, 50, 25
+"""Repeats of one size; the least, even if they exceed the cap, and the most, with a kernel between
+fewer."""
 ROUNDS = 5
 """Rounds of repeats with a kernel between, at most; the median of them counts."""
 INTERFACE = "GLOO_SOCKET_IFNAME"
@@ -92,7 +91,7 @@ def timed(transfer: TimedTransfer, group: Group, watch: Stopwatch, most: int = M
         times_ms, _ = watch.time(send, repeats)
         timing = LinkTiming(sent_bytes=sent, ms=times_ms)
     else:
-        kernel = prepared(transfer.between, group.device)
+        kernel, repeats = prepared(transfer.between, group.device), min(repeats, MOST_IN_STEP)
         timing = LinkTiming(sent_bytes=sent, **_in_step(start, kernel, watch, repeats))
     transport.reset()
     return timing

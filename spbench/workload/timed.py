@@ -1,7 +1,5 @@
 """What ranks time by itself: collectives and kernels, without a model."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt
@@ -23,7 +21,8 @@ class TimedKernel(Frozen):
     is_backward: bool = False
     """Whether it is the backward of an attention."""
     name: str = ""
-    """The name of an elementwise kernel, ``gelu``; blank: a plain pass."""
+    """The name of an elementwise kernel, ``gelu``; blank: a plain pass. Of an attention how its
+    keys lie in a cache."""
     op: str = ""
     """The operation that is called, ``gelu.default`` of torch's aten; blank: the plain kernel of
     its kind."""

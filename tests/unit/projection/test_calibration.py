@@ -11,7 +11,7 @@ from helpers.examples import ALL
 
 from spbench.errors import Failure
 from spbench.launch.cluster import Cluster as Node
-from spbench.projection import calibration_plan
+from spbench.projection import calibration_calls, calibration_plan
 from spbench.projection.calibrate import calibrate, write
 from spbench.projection.calibration_fit import _least_squares, constant, curve, device, in_steps
 from spbench.projection.calibration_plan import CalibrationPlan, _transfer, plan
@@ -22,6 +22,7 @@ from spbench.projection.hardware import Cluster, Device, OnRanks
 from spbench.projection.hardware import find as find_cluster
 from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.link_fit import TimedCollective, collective_rate, level
+from spbench.projection.message_cost import host_calls
 from spbench.projection.project import project, works
 from spbench.projection.timed_kernels import distinct, label_of, operations
 from spbench.projection.trace import work
@@ -51,7 +52,7 @@ def _two_strategies(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a short run two strategies stand for all, of which each adds calls of its own to a plan:
     one keeps the scores of its attention."""
     if not ALL:
-        monkeypatch.setattr(calibration_plan, "places", lambda: ("megatron-sp", "rsa"))
+        monkeypatch.setattr(calibration_calls, "places", lambda: ("megatron-sp", "rsa"))
 
 
 def gemm(m: int) -> TimedKernel:
@@ -251,10 +252,27 @@ def test_a_curve_has_the_scatter_of_its_points_as_spread() -> None:
 def test_kernels_that_are_alike_are_timed_once() -> None:
     kernels = [gemm(100), gemm(120), gemm(200), attention(100), attention(100, masked=True)]
     assert distinct(kernels) == [gemm(100), gemm(200), *kernels[3:]]
+    passes = [TimedKernel(kind="elementwise", shape=[n], dtype="float32") for n in (1000, 1900)]
+    assert distinct(passes) == passes[:1]
+
+
+def test_short_attentions_are_alike_only_in_number() -> None:
+    """17 keys take much longer than 16; one head as long as another."""
+    short, other = attention(16), attention(17)
+    more = short.model_copy(update={"shape": [2, *short.shape[1:]]})
+    assert distinct([short, other, more]) == [short, other]
+
+
+def test_a_cpu_times_the_attentions_of_all_small_workloads() -> None:
+    """Of all positions and of a rank's part; of those that were asked for where some were."""
+    shapes = {(*x.shape[3:],) for x in plan(2, "cpu").kernels if x.kind == "attention"}
+    assert {(17, 17, 8), (9, 9, 8), (64, 64, 8), (13, 13, 16)} <= shapes
+    own = plan(2, "cpu", [Workload.model_validate(SMALL)]).kernels
+    assert all(x.shape[5] == 32 for x in own if x.kind == "attention")
 
 
 def stepped(
-    kind: str, in_step: float, call_s: float, faster: float = 1.0, most: int = 2
+    kind: str, in_step: float, call_s: float, faster: float = 1.0, most: int = 3
 ) -> tuple[Device, Constant]:
     """What is found of small steps on two ranks in which a launch takes 20 us; kernels take
     ``in_step`` of their time, on a GPU beside the host's."""
@@ -267,7 +285,8 @@ def stepped(
     def took_s(step: GateCheck, ranks: int) -> float:
         done = work(step.workload, load(step.strategy), ranks, 0, device=found.runs_on)
         kernels_s = sum(n * rates.cost(kernel).seconds for kernel, n in done.kernels.items())
-        host_s = 20e-6 * done.launches + call_s * sum(done.messages.values())
+        calls = sum(host_calls(message.op) * n for message, n in done.messages.items())
+        host_s = 20e-6 * done.launches + call_s * calls
         return max(kernels_s, host_s) if kind == "gpu" else in_step * kernels_s + host_s
 
     timed = replace(
@@ -347,7 +366,7 @@ def test_a_transfer_is_what_it_adds_to_the_slowest_kernel() -> None:
 def test_a_step_that_would_take_seconds_is_not_timed() -> None:
     large = Workload.model_validate(SMALL | {"axes": {"time": 64, "space": 16384}})
     few, many = (plan(2, "cpu", [each]).steps for each in (Workload.model_validate(SMALL), large))
-    assert (len(few), len(many)) == (2, 1)
+    assert (len(few), len(many)) == (3, 2)
 
 
 def test_a_gpu_times_the_large_kernels_of_a_workload() -> None:
@@ -373,7 +392,7 @@ def test_gpus_time_bfloat16_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_plan_without_attention_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster without a rate of attention cannot be written, however long it was timed."""
-    monkeypatch.setitem(calibration_plan.MOST_FLOPS, "cuda", 1e6)
+    monkeypatch.setitem(calibration_calls.MOST_FLOPS, "cuda", 1e6)
     monkeypatch.setattr("spbench.projection.calibrate.LocalLauncher", None)  # none is started
     with pytest.raises(Failure, match="dsp-720m on 8 ranks: no product can be timed"):
         calibrate("x", [8], "cuda", 1, [find("dsp-720m")])

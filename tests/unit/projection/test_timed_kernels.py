@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from spbench.projection.kernel_of import kernel_of
 from spbench.projection.timed_kernels import TimedKernels, label_of, name_of, operations
 from spbench.projection.work import Kernel
 
@@ -20,7 +22,7 @@ def passing(name: str, moved: int) -> Kernel:
     )
 
 
-def attention(keys: int, *, masked: bool = False, backward: bool = False) -> Kernel:
+def attention(keys: int, *, masked: bool = False, backward: bool = False, name: str = "") -> Kernel:
     return Kernel(
         kind="attention",
         phase="forward",
@@ -29,6 +31,7 @@ def attention(keys: int, *, masked: bool = False, backward: bool = False) -> Ker
         moved_bytes=1,
         is_masked=masked,
         is_backward=backward,
+        name=name,
     )
 
 
@@ -76,3 +79,36 @@ def test_an_attention_is_not_its_backward_nor_a_masked_one() -> None:
     assert known.seconds_of(attention(64, masked=True)) is None
     masked = timed((attention(64, masked=True), 1e-3))
     assert masked.seconds_of(attention(64, masked=True)) == pytest.approx(1e-3)
+
+
+def test_keys_on_few_sets_of_a_cache_take_as_much_longer_as_those_that_were_timed() -> None:
+    plain = [(attention(keys), keys**2 * 1e-6) for keys in (32, 64, 128)]
+    far = attention(64, name="on one set")
+    known = timed(*plain, (far, 2 * 64**2 * 1e-6))
+    assert known.seconds_of(attention(128, name="on one set")) == pytest.approx(
+        2 * known.seconds_of(attention(128)),
+        rel=0.05,  # type: ignore[operator]
+    )
+    assert timed(*plain).seconds_of(far) == timed(*plain).seconds_of(attention(64))
+    assert timed((far, 1e-3)).seconds_of(attention(64)) is None
+
+
+@pytest.mark.parametrize(
+    ("distance", "size", "keys", "name"),
+    [
+        (1024, 8, 64, "on one set"),
+        (3072, 8, 64, "on one set"),
+        (1536, 8, 64, "on two sets"),
+        (1000, 8, 64, ""),
+        (1024, 16, 64, ""),
+        (1024, 8, 16, ""),
+    ],
+)
+def test_an_attention_tells_how_its_keys_lie(
+    distance: int, size: int, keys: int, name: str
+) -> None:
+    """Rows of float32 so many numbers apart; as of one head."""
+    rows = torch.empty(keys * distance).as_strided((1, 1, keys, size), (1, 1, distance, 1))
+    found = kernel_of("_scaled_dot_product_flash_attention_for_cpu", [rows] * 3, [rows])
+    assert found is not None
+    assert found.name == name

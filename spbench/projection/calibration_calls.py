@@ -1,0 +1,111 @@
+"""What a CPU times to be calibrated: calls of a few steps, and attentions of all small workloads.
+
+An attention's time depends too unevenly on its lengths to be guessed from a few, as it takes four
+times as long with 17 keys as with 16, and on how its keys lie in memory (``kernel_of``).
+"""
+
+from collections.abc import Container, Iterable
+from functools import cache
+
+from spbench.projection.recorder import timed_calls
+from spbench.projection.timed_kernels import label_of, operations
+from spbench.strategies.base import Strategy
+from spbench.strategies.registry import load, places
+from spbench.workload.case import Device
+from spbench.workload.catalogue import SMALL, find
+from spbench.workload.config_names import names
+from spbench.workload.timed import TimedKernel
+from spbench.workload.workload import DTYPE_BYTES, Workload
+
+TINY = 4
+"""Positions along each axis of a step that is little but launches."""
+MOST_FLOPS: dict[Device, float] = {"cpu": 4e10, "cuda": 4e14}
+"""Larger kernels and steps are left out: one would take a second."""
+MOST_BYTES: dict[Device, int] = {"cpu": 2**28, "cuda": 2**33}
+"""What a kernel reads and writes, at most; larger ones go at the rate of the largest."""
+CROWDED_KEYS, CROWDED_BATCHES = (32, 128), (4, 8)
+"""Sequences of 16 heads of 8, one axis, whose keys then lie on two sets of a cache, and on one."""
+
+
+def calls_of(workload: Workload, ranks: int) -> Iterable[TimedKernel]:
+    """All calls of every strategy that can run, of one block, and of tiny ones; where some are too
+    large, also those of axes halved until none is."""
+    least, part = tiny(workload, ranks), shallow(workload)
+    calls = _every_call(part, ranks)
+    yield from filter(_is_small, [*calls, *_every_call(least, ranks)])
+    while not all(map(_is_small, calls)) and part.tokens > least.tokens:
+        axes = {axis: max(-(-n // 2), least.axes[axis]) for axis, n in part.axes.items()}
+        part = part.model_copy(update={"axes": axes, "batch": 1})
+        calls = _every_call(part, ranks)
+        if all(map(_is_small, calls)):
+            yield from calls
+
+
+def calls_of_catalogue(ranks: int, known: Container[str]) -> Iterable[TimedKernel]:
+    """Attentions of all small workloads, in one kernel or in products of many heads, of all
+    positions and of a rank's part of them; and what is not ``known`` by its label."""
+    for call in (call for part in {1, ranks} for call in _parts(part)):
+        is_attention = call.kind == "attention" or (call.kind == "gemm" and call.shape[0] > 1)
+        if is_attention or label_of(call) not in known:
+            yield call
+    yield from _crowded()
+
+
+@cache
+def _parts(count: int) -> list[TimedKernel]:
+    """Calls of all small workloads, of one of so many parts of each axis."""
+    small = [shallow(find(name)) for name in names() if name.endswith(SMALL)]
+    cut = [
+        each.model_copy(
+            update={"axes": {axis: -(-n // count) for axis, n in each.axes.items()}, "batch": 1}
+        )
+        for each in small
+    ]
+    return [call for each in cut for call in filter(_is_small, _first_calls(each))]
+
+
+@cache
+def _crowded() -> list[TimedKernel]:
+    block = [{"attention": "s"}]
+    one = {"name": "w", "hidden": 128, "heads": 16, "depth": 1, "block": block}
+    sizes = [{"axes": {"s": s}, "batch": b} for s in CROWDED_KEYS for b in CROWDED_BATCHES]
+    every = [Workload.model_validate(one | size) for size in sizes]
+    return [call for each in every for call in _first_calls(each) if call.kind == "attention"]
+
+
+def _first_calls(workload: Workload) -> Iterable[TimedKernel]:
+    """Calls of one rank under the first strategy that can run."""
+    return timed_calls(workload, next(iter(able(workload, 1).values())), 1)
+
+
+def _every_call(workload: Workload, ranks: int) -> list[TimedKernel]:
+    strategies = able(workload, ranks).values()
+    return [call for each in strategies for call in timed_calls(workload, each, ranks)]
+
+
+def _is_small(call: TimedKernel) -> bool:
+    """Whether a CPU is done with it in much less than a second."""
+    if call.kind == "elementwise":
+        return 2 * call.shape[0] * DTYPE_BYTES[call.dtype] <= MOST_BYTES["cpu"]
+    return operations(label_of(call), (*call.shape,)) <= MOST_FLOPS["cpu"]
+
+
+def able(workload: Workload, ranks: int) -> dict[str, Strategy]:
+    """The strategies that can run, by name."""
+    every = {name: load(name) for name in places()}
+    return {
+        name: strategy
+        for name, strategy in every.items()
+        if (strategy.misfit(workload) or strategy.why_not(workload, ranks)) is None
+    }
+
+
+def shallow(workload: Workload) -> Workload:
+    """The workload with one block of each stack."""
+    return workload.with_depths([1] * len(workload.parts))
+
+
+def tiny(workload: Workload, ranks: int) -> Workload:
+    """Leaves so few positions, but one for each rank, that a step of it is little but launches."""
+    axes = {axis: min(length, max(TINY, ranks)) for axis, length in workload.axes.items()}
+    return shallow(workload).model_copy(update={"axes": axes, "batch": 1})
