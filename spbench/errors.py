@@ -1,7 +1,5 @@
 """Exit codes, the error that carries one and that every room may raise, and endings by signal."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import threading

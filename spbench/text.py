@@ -1,7 +1,5 @@
 """Words of messages: counts with their nouns, names of signals, guesses at mistyped words."""
 
-from __future__ import annotations
-
 import difflib
 import shlex
 import signal

@@ -1,7 +1,5 @@
 """The findings of one case together: one verdict, and what explains it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ two step times is the mean ratio of launches, and computation and exposed commun
 the step.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@
 - ``in_panels`` groups the strategies that stand side by side: all but the ranks is the same.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import attrgetter

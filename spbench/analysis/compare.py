@@ -4,8 +4,6 @@ Faster or slower only where the ratio's interval lies wholly outside the margin,
 where it lies wholly inside; else inconclusive, with the launches that a verdict takes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 

@@ -3,8 +3,6 @@
 Times are judged by interval, memory by a margin, bytes and calls exactly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 

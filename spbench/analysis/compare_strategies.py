@@ -5,8 +5,6 @@ ratio that of two such times. Strategies of the same workload and ranks are comp
 round, each with the reference and with the fastest.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from itertools import groupby

@@ -5,8 +5,6 @@ Communication is exposed for longer where more is sent, and everything takes lon
 allocator is out of memory.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

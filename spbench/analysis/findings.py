@@ -1,7 +1,5 @@
 """One metric of one case, before and after: its status, time, memory or volume."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal

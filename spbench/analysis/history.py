@@ -5,8 +5,6 @@ it is worse and every later point is still worse than what came before it: a run
 for once is no regression. Points of other hardware or libraries make a series of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

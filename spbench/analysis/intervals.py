@@ -6,8 +6,6 @@ t on these: from 3 launches on it holds what it says, where a bootstrap of five 
 in 84 of 100 cases instead of 95 (``benchmarks/judge_power.py``, docs/decisions/0015).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Launches that took turns step by step: each step against the other launch's step next to it."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ Launches of a baseline differ, and the error of their mean stays in every check 
 few of them only a large slowdown is detected, however often the check launches.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

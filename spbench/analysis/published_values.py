@@ -4,8 +4,6 @@ Throughput is of DSP's figure; sizes are of the paper on Ring Self-Attention, wh
 of them as ratios to its baseline. The facts are the files of ``configs/published/papers/``.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

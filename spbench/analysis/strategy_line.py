@@ -1,7 +1,5 @@
 """What a comparison of strategies says of one of them, on one number of ranks."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

@@ -5,8 +5,6 @@ leave no doubt: where the slowdown is significant after Holm's correction for se
 level that all looks of a check share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal

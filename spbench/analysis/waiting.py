@@ -6,8 +6,6 @@ below a share of what ``doctor --links`` achieved by this figure is so in truth.
 communication was not measured, nothing is said.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """``spbench baseline``: keep a run that later runs are checked against."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``spbench calibrate``: this machine as a cluster that cases are projected to."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """``spbench capacity``: the largest batch and the longest axis that fit into memory."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

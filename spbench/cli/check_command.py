@@ -1,7 +1,5 @@
 """``spbench check``: fail on a regression, for CI."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path

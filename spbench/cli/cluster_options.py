@@ -1,7 +1,5 @@
 """Flags and variables of a run on several machines; see docs/clusters.md."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """``spbench compare``: the strategies of a run side by side, or one run against another."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path

@@ -4,8 +4,6 @@ Whoever presses Tab waits: while a value of an option is completed, no module of
 loaded, which would take longer than all else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 

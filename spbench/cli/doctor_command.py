@@ -1,7 +1,5 @@
 """``spbench doctor``: checks whether this machine is fit, and says what to do if it is not."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import asdict
 from typing import Any

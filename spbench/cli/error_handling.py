@@ -4,8 +4,6 @@ A closed terminal, a pipe without a reader and a full disk have exit codes, too:
 this file raises.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """``spbench evidence``: one block of Markdown for a pull request."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

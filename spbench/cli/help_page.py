@@ -1,7 +1,5 @@
 """The help of a command: its options in groups, and examples."""
 
-from __future__ import annotations
-
 import click
 
 OTHER = "Other options"

@@ -1,7 +1,5 @@
 """``spbench history``: a case over commits, and the first one where it got worse."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``spbench init``: a workload to fill in."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

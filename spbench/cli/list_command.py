@@ -1,7 +1,5 @@
 """``spbench list``: strategies, workloads, sweeps, clusters or runs."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial

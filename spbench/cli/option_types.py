@@ -1,7 +1,5 @@
 """Types of values on the command line: counts, durations, percentages, meshes."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """The flags that several commands share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar

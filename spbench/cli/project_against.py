@@ -1,7 +1,5 @@
 """What ``spbench project --against`` prints: measurements beside their projection."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """``spbench report``: a run as one page of HTML."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

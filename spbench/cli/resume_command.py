@@ -1,7 +1,5 @@
 """``spbench resume``: do what a run has left to do."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

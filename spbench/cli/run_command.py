@@ -1,7 +1,5 @@
 """``spbench run``: prove, count and time strategies on a workload."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any

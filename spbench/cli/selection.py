@@ -1,7 +1,5 @@
 """From the flags of ``run`` and ``check`` to a request: strategies, ranks and workload."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """``spbench show``: one block of a workload as a picture, a lane for each strategy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import click

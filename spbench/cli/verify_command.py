@@ -1,7 +1,5 @@
 """``spbench verify``: the gate alone, on many shapes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 

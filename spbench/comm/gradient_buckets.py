@@ -8,8 +8,6 @@ own, so that the strategy's transfers do not queue behind it. DistributedDataPar
 but its bytes could not be counted.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, final

@@ -8,8 +8,6 @@ Two process groups hold the same ranks: one for the strategy, one for the gradie
 that neither queues behind the other.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import timedelta

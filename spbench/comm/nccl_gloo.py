@@ -8,8 +8,6 @@ an all-reduce inside and moves twice the bytes, its all-gather is slow and refus
 stands in for gloo makes them in the same way.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import timedelta

@@ -10,8 +10,6 @@ where they lie, short ones are packed into one message for each rank. Even shard
 on the host whatever the number of ranks.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@
 Tensors that go together are joined along the inner dim, and have one message to each rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

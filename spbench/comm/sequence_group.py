@@ -5,8 +5,6 @@ ones first (13 positions on 4 ranks are 4, 3, 3, 3), or whole. Every method is d
 exactly the bytes that its formula says, and counts them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TypeVar, final
 

@@ -5,8 +5,6 @@ handed over, so a strategy cannot move what is not counted. Parts are views, in 
 of whole tensors on either side (``Cut``); each transport decides whether to pack them.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence

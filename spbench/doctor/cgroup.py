@@ -3,8 +3,6 @@
 A limit may be set at any level: the tightest of the process's own group and all above it counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ A check is a function of facts that were looked up before, so that tests bring t
 ``fail``: ranks would not start, or their results would be wrong. ``warn``: figures may suffer.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal

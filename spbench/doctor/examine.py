@@ -1,7 +1,5 @@
 """Runs every check of ``spbench doctor`` in order: software, GPUs, the machine, then ranks."""
 
-from __future__ import annotations
-
 import os
 import resource
 import socket

@@ -1,7 +1,5 @@
 """Checks whether GPUs are visible, idle and cool, and how they are connected."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations

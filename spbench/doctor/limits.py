@@ -1,7 +1,5 @@
 """Checks what the system gives to processes: cores, memory, open files, room in folders."""
 
-from __future__ import annotations
-
 import resource
 import shutil
 import tempfile

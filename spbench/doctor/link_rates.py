@@ -3,8 +3,6 @@
 Sizes are those of a workload's strategies; what differs by less than a tenth is one row.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Checks the machine's host name, and the variables that change how ranks run."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Mapping, Sequence

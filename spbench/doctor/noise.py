@@ -1,7 +1,5 @@
 """Checks whether other processes compute on this machine, whose noise ranks' times would show."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

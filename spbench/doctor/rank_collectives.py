@@ -1,7 +1,5 @@
 """Starts ranks that exchange known numbers through every collective, and judges what they got."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path

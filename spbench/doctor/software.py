@@ -1,7 +1,5 @@
 """Checks Python, torch, and whether torch can use the driver, the GPUs and its backend."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ prints the facts as one line of JSON. A torch that lacks a library, or a driver 
 answer, then cannot take ``spbench doctor`` down with it. Only the child imports torch.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

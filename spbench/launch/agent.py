@@ -14,8 +14,6 @@ With CLUSTER, a JSON text, this is one node of several: ``coordinator.py`` is no
 ``follower.py`` every other.
 """
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os

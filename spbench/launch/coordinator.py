@@ -15,8 +15,6 @@ The ranks of each launch meet at a store of their own. A node whose number does 
 one that loses node 0 ends its ranks and itself.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -5,8 +5,6 @@ met. It outlives the group: torchrun keeps it, or rank 0 does. A rank that fails
 there, and one rank of each host shows by a heartbeat that the host lives.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """Every node but node 0: runs its ranks of each launch that node 0 posts, and writes no results."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

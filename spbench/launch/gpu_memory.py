@@ -1,7 +1,5 @@
 """What killed ranks leave: memory of GPUs that does not come back, and the kernel's own kills."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

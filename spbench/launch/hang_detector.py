@@ -1,7 +1,5 @@
 """Whether a launch makes progress: the parent's view of its ranks' heartbeats."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Which of this machine's addresses and interfaces lead to another machine. Sends nothing."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import socket

@@ -1,7 +1,5 @@
 """How a rank that somebody else started joins the others, or says who does not come."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys

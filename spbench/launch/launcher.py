@@ -4,8 +4,6 @@ The first cause is blamed, not the loudest: a rank that loses its connection to 
 reports the echo of that one's failure.
 """
 
-from __future__ import annotations
-
 import math
 import signal
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ The parent trusts files and exit codes, not pipes. A launch that takes too long 
 is ended by a file ``stop``: its ranks write their stacks and end. Of several nodes this is node 0.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Mapping

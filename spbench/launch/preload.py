@@ -4,8 +4,6 @@ Importing this also ties the server's life to the launcher's: the ranks it forke
 pipe that would otherwise tell it that the launcher is gone.
 """
 
-from __future__ import annotations
-
 from spbench.worker.parent_death import die_with_parent
 
 die_with_parent()  # first: what follows takes seconds, in which the launcher may die

@@ -4,8 +4,6 @@ It lives in a session of its own, so a Ctrl-C reaches the parent alone, which en
 order. A file ``stop`` in a launch's folder ends that launch alone; it holds the seconds of grace.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -8,8 +8,6 @@ A rank ends gracefully if it can: it writes the stacks of its threads into its l
 a grace to end by itself (SIGTERM), and is killed (SIGKILL).
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import os

@@ -10,8 +10,6 @@ A process group that lacks a rank only waits. Here every rank ends within the li
 missing, or what differs.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import time

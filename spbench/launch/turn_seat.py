@@ -4,8 +4,6 @@
 (``regression/turn_server.py``) calls the methods of the second half, and holds the lock meanwhile.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

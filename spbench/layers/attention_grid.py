@@ -10,8 +10,6 @@ a late one, in each of which the rank has keys of its own; six products are all,
     queries behind it          x             x            .
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import final

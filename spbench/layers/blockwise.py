@@ -9,8 +9,6 @@ Backward of a block needs no other: from the merged out and lse a kernel's backw
 block adds to dQ, and its dK and dV. Tensors are folded, (b, Z, S, D).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple

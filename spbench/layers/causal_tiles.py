@@ -11,8 +11,6 @@ every rank: two chunk pairs of four for the keys of each other rank, three for i
 Rows are this rank's folded queries, columns all keys in rank order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -5,8 +5,6 @@ the text is one block of keys. Where a rank has few heads most processors would 
 a whole sequence took 27 times as long as they need (docs/decisions/0023).
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

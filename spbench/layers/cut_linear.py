@@ -4,8 +4,6 @@ How the input comes to the columns, and how the sum over the rows goes to the ra
 strategy's. Groups of neighbours are those of the mesh's last axis; each cuts the weights alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import final
 

@@ -7,8 +7,6 @@ axis first, as they lie in memory, and the joint sequence is outermost there. So
 is one copy at most.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 Thousands of ranks send the same few amounts: each is worked out once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 

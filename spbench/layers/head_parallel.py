@@ -4,8 +4,6 @@ q, k, v   (B, T/N, S, Z, D)   --switch-->   (B, T, S, Z/N, D)
 out       (B, T, S, Z/N, D)   --switch-->   (B, T/N, S, Z, D)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

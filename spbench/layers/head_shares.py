@@ -4,8 +4,6 @@ Heads need not divide: 4 on 3 ranks are 2, 1, 1. With grouped queries a rank get
 where they divide as evenly as queries would; else several ranks get a copy of a key head.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Arithmetic in the memory of an operand, since a row of scores is too large to hold twice."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

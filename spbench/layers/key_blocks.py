@@ -4,8 +4,6 @@ K and V travel together, (S, 2, b, Z, D): positions are outermost, so that block
 the first keys of a block, lie in one piece of memory. So do their gradients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple

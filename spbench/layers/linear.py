@@ -7,8 +7,6 @@ the same whole one, and a parameter that holds only a part carries ``shard`` to 
 compares gradients weight by weight.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from itertools import accumulate

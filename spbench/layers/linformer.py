@@ -4,8 +4,6 @@ Each rank projects the part of the sequence that it holds. The sum over the rank
 P keys instead of S, and whole on each of them; every query then attends to all of it.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

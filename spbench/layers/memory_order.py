@@ -5,8 +5,6 @@ and give activations as they are. What treats each position alike need not know,
 tensor whose dims lie otherwise; what joins or splits tensors would give them another order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

@@ -5,8 +5,6 @@ to attend a whole axis takes the other ranks' rows too. An account of activation
 leaves that all-gather out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, final

@@ -5,8 +5,6 @@ needs the others' squares. Forward sums two numbers a position over the ranks, o
 and one of the keys; backward sums their gradients.
 """
 
-from __future__ import annotations
-
 from typing import final
 
 import torch

@@ -5,8 +5,6 @@
 Scores are (b, s g, S), with b = B x other axes x Zkv, and s of the S positions on this rank.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cached_property
 from typing import NamedTuple, final

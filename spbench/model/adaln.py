@@ -9,8 +9,6 @@ condition, those of a sample or of a time, are a stretch in memory; several stre
 another, and the gate then needs a fourth pass. Kept are x, out and two numbers a position.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

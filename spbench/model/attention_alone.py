@@ -4,8 +4,6 @@ The input's channels are q, k and v end to end, the output's are the heads' resu
 residual, no projections.
 """
 
-from __future__ import annotations
-
 from typing import final
 
 from torch import Tensor, nn

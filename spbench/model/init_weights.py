@@ -4,8 +4,6 @@ Each tensor has its own random stream, seeded by its name, so that a rank makes 
 tensor by itself, one at a time, and keeps its part: nothing is broadcast.
 """
 
-from __future__ import annotations
-
 import zlib
 
 import torch

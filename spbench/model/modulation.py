@@ -7,8 +7,6 @@ token comes cut as the activation is: where that is cut along one axis and then 
 both ways, and both are projected, since the vectors are more than the activation to send.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import count
 from typing import final

@@ -1,7 +1,5 @@
 """How the activation lies on the ranks in each sublayer, and the switches that make it lie so."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
 from itertools import pairwise

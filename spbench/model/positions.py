@@ -3,8 +3,6 @@
 Both belong to an axis and follow its shard, whichever positions a rank holds.
 """
 
-from __future__ import annotations
-
 from typing import final
 
 import torch

@@ -6,8 +6,6 @@ Between the projections the axes may be whole or cut; only the strategy knows wh
 projected by the same modules, or by others of the same kind (``streams.py``).
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ once. A few tokens on many ranks leave some with none. Its weights are the image
 sublayer is double its own. Behind the last block text is dropped, as these models do.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, final
 

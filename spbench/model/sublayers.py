@@ -3,8 +3,6 @@
 x (B, *axes, H)  ->  linear_in  ->  attend or activation  ->  linear_out  ->  (B, *axes, H)
 """
 
-from __future__ import annotations
-
 from typing import final
 
 from torch import Tensor, nn

@@ -10,8 +10,6 @@ block is recomputed from its input; the switch into the block is not. Text that 
 along as a second stream (``streams.py``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import final

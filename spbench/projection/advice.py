@@ -1,7 +1,5 @@
 """A recommendation in sentences, a table, and as data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any

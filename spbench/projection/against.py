@@ -5,8 +5,6 @@ fixed time of a generation, and an engine's time beyond its kernels; in ``publis
 float32, and queries, keys and values that go apart.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Ranks of one CPU share its cores and its memory, and those of several GPUs their
 number of ranks is timed by itself.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from contextlib import closing

@@ -3,8 +3,6 @@
 A curve has the mean rate of what was timed around each of its sizes.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence

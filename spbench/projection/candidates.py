@@ -7,8 +7,6 @@ size that divides the ranks, and with each strategy that may attend across them.
 Several nodes each run the command that decides: ranks of one machine would meet over its memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import Field, fields
 from typing import Any

@@ -5,8 +5,6 @@ nearly as a polynomial, so that a line through the two nearest sizes finds the l
 The answer was tried, and so was the next size, which does not fit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final

@@ -1,7 +1,5 @@
 """The largest batch and the longest axis that fit: as a table, and as lines of capacity.csv."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime

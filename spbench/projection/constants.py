@@ -1,7 +1,5 @@
 """Constants of a cluster: numbers that say where they come from and how far they may be off."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

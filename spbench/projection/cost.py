@@ -13,8 +13,6 @@ The interval is drawn: each constant varies by its own spread, all by what is un
 strategy by what its own launches are off by, with one seed.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import final

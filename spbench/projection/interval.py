@@ -4,8 +4,6 @@ Each constant varies by its own spread, as a factor whose logarithm is normal, a
 term holds. Overlap varies around its middle. The seed is fixed, so that a projection repeats.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -11,8 +11,6 @@ device of U units computes U at a time, so the last wave may be nearly empty. Th
 holds that loss for the sizes that were measured; only what exceeds a full wave counts here.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

@@ -4,8 +4,6 @@ The smallest message gives the latency, and each larger one the rate of what is 
 nccl-tests replace one level of a cluster; the rest stays as it was.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

@@ -7,8 +7,6 @@ is the step's. Buckets of gradients fill up at other blocks in another depth: th
 what is in a bucket (25 MiB), so that models of which this is much run whole.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal

@@ -3,8 +3,6 @@
 A dry run answers for any number of ranks; ranks that try answer for this machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ whose successor lies in another block sends anything there. Groups of other axes
 time: rings through every second GPU cross twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache

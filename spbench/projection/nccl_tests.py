@@ -11,8 +11,6 @@ over the time; so a rank sends S times the factor:
 Times are those out of place, as strategies have them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

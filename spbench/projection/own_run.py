@@ -5,8 +5,6 @@ on pairs of strategies that do the same work on as many ranks, where one takes `
 the other or more: closer ones are left to the interval.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

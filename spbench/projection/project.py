@@ -1,7 +1,5 @@
 """Cases on clusters that are not at hand: times with intervals and terms, memory, throughput."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache

@@ -4,8 +4,6 @@ A row says that it is projected, and of which cluster; it has no launches, nothi
 its bytes are those of the formulas.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

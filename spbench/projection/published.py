@@ -4,8 +4,6 @@ Files of ``configs/published/``, and others of that schema; the head of the pack
 describes the fields.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, final

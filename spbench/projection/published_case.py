@@ -6,8 +6,6 @@ A published engine flattens its tokens into one sequence, so several axes that a
 jointly become one. The branches of guidance that a mesh has apart are not computed together.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, final

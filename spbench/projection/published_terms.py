@@ -1,7 +1,5 @@
 """Published names of hardware and models, and published values, in our terms: clusters, seconds."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

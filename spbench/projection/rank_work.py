@@ -3,8 +3,6 @@
 On all cores each forked process takes the next case. One that dies leaves its case to this one.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

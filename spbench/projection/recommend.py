@@ -4,8 +4,6 @@ Strategies are compared draw by draw: a rate that is off is off for all of them.
 fewer than ``SURE`` of the draws is not told apart from the fastest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final

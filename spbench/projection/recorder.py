@@ -5,8 +5,6 @@ again with other tensors of that description, it is the same kernel on the same 
 rank can time it.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -11,8 +11,6 @@ small message through at once: the time that this saves stays on a slower wire, 
 the rate changes in proportion. Latencies stay.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar

@@ -5,8 +5,6 @@ the published best of those that are modelled, less 1. A cell competes if two ca
 measured. What is not modelled is shown with its reason, and counts as outside of every interval.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import combinations
 from statistics import mean, median

@@ -4,8 +4,6 @@ A share holds kernels, launches and the packing of messages, so that it takes th
 but the messages'. It is of one case: the same workload whatever its name, strategy and ranks.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ kernels and messages are affine in its depth. That is checked, and so are the by
 depth, against the strategy's own prediction; where either fails, the whole stack runs.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction

@@ -4,8 +4,6 @@ They pack and unpack as NCCL's and gloo's do, and tell when each message is star
 waited for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction

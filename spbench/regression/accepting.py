@@ -4,8 +4,6 @@ A change that was accepted no longer fails as long as it is not worse: by its in
 time, by its largest ratio where it is memory, exactly where it is bytes, calls or a status.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

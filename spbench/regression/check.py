@@ -1,7 +1,5 @@
 """The three ways to check: a run or a new measurement against a baseline, or head against base."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -2,8 +2,6 @@
 exit code.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Checks out another commit into a folder of its own, for ranks to run, and asks its code."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -7,8 +7,6 @@ share of it (error spending, Jennison and Turnbull 2000, ch. 7; by Bonferroni, h
 depend on each other).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -7,8 +7,6 @@
 which older commits have as well.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib.util import find_spec
 

@@ -14,8 +14,6 @@ its last block cleans up before the other goes on. The launch that was expected 
 A thread of the parent process listens; it sleeps while no rank asks.
 """
 
-from __future__ import annotations
-
 import selectors
 import socket
 import threading

@@ -1,7 +1,5 @@
 """The doctor's diagnoses: a line for each check, its remedy below, and a summary."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 from rich.text import Text

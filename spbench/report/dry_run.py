@@ -1,7 +1,5 @@
 """The dry run: cells of a run, the bytes that each would send, and the work of a rank."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

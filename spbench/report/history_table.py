@@ -1,7 +1,5 @@
 """Cases over commits as tables, and the first bad commit of each in words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from spbench.analysis.history import Point, Series

@@ -1,7 +1,5 @@
 """The last line of a run on a terminal: the launch, its phase, and about how much time is left."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Markdown as code hosts show it: tables, folded parts, warnings, and cases before and after."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 

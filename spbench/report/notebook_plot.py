@@ -1,7 +1,5 @@
 """``spbench.plot``: one figure of a run, or of rows that a notebook has chosen."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The progress of a run on stderr: live in a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Projected times, and published measurements beside them."""
 
-from __future__ import annotations
-
 import csv
 import sys
 from collections.abc import Mapping, Sequence

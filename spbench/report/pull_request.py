@@ -4,8 +4,6 @@ A reader may see nothing else: the verdict stands in the headline, changed cases
 and beside each what explains it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from spbench.analysis.case_change import UNCHANGED, CaseChange, case_changes

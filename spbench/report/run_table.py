@@ -1,7 +1,5 @@
 """Findings between two runs as a table, one row a case: for a terminal and for Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from spbench.analysis.compare import Comparison

@@ -1,7 +1,5 @@
 """The strategies of a run side by side, as a table and in words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from spbench.analysis.compare import Comparison

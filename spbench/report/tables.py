@@ -1,7 +1,5 @@
 """Tables: rich in a terminal, and no wider than it; aligned plain text elsewhere."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Figures as people read them. Units are converted here, when printing, and nowhere else."""
 
-from __future__ import annotations
-
 BLANK = "-"
 NEXT = 0.9995
 """Share of the next unit from which three digits would round up to 1000."""

@@ -1,7 +1,5 @@
 """What strategies wait for, in words: below the table of ``run`` and of ``compare``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from spbench.analysis.waiting import Waiting, link_bound

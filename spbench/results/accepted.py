@@ -3,8 +3,6 @@
 The file is small and sorted, so that it can be committed beside the code that it excuses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal

@@ -8,8 +8,6 @@ two or three, which is nothing beside what lies between rounding and a defect. N
 most |d|, so what they say is never too much.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ A baseline is a folder ``baselines/NAME`` with the rows and the run.json of a ru
 to be committed beside the code that it judges.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 import shutil

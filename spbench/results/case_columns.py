@@ -1,7 +1,5 @@
 """The columns of a row that its case fixes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

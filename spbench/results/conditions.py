@@ -4,8 +4,6 @@ Each rank notes what it can see; the columns of the launch follow from the notes
 A launch that was disturbed is kept and flagged: whoever judges decides what it is worth.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence

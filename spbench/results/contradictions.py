@@ -5,8 +5,6 @@ A row says most things more than once: a step's time is in its rates too, bytes 
 predicted. A blank cell contradicts nothing.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

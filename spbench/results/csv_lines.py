@@ -3,8 +3,6 @@
 A row is one line whatever its texts hold, so that damage stays within its line.
 """
 
-from __future__ import annotations
-
 import csv
 import difflib
 import re

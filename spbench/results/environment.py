@@ -1,7 +1,5 @@
 """Where a run happens, as far as it is known without torch: for run.json."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

@@ -5,8 +5,6 @@ reads the file. A heartbeat that stands still does not prove a fault, but if all
 launch stand still for long, the launch hangs, and the rank that got least far shows where.
 """
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Every iteration of every rank: a file a launch in samples/, written by rename, so never torn."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """All runs that are kept, as one frame: under results/, in its archive, and as baselines."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path

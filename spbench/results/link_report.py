@@ -5,8 +5,6 @@ Reports lie in ``links/`` beside the runs. One fits a row if device, backend, nu
 of ranks are the row's, and so is the hardware.
 """
 
-from __future__ import annotations
-
 import statistics
 from bisect import bisect
 from collections.abc import Iterable

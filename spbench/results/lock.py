@@ -1,7 +1,5 @@
 """One writer at a time: the lock of a results directory, where the file system has locks."""
 
-from __future__ import annotations
-
 import errno
 import warnings
 from contextlib import nullcontext

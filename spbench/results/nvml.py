@@ -3,8 +3,6 @@
 Each question is asked on its own: any of them may fail on some GPU, driver or container.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Where the rows of a run come from: commit, machine, libraries, launches and command."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The schema only grows at its end. Blank is not measured; bytes are what a rank sends in a step.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Self

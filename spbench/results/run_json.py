@@ -4,8 +4,6 @@ The file may be damaged, or be JSON of another shape. What a resumed run cannot 
 that reading never raises and all that is left can be used.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

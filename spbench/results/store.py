@@ -3,8 +3,6 @@
 One writer at a time, held by a lock. A row is on disk before the next launch starts.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

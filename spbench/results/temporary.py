@@ -5,8 +5,6 @@ process id and its start time, since ids are used again. The next start removes 
 whose owner is gone; a folder without that file is nobody's to remove.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

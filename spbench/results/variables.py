@@ -9,8 +9,6 @@ ranks differ, as ``NAME@rank1=value``. Words are quoted as a shell would, so tha
 hold spaces.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

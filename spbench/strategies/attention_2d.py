@@ -12,8 +12,6 @@ Backward gathers q, out and its gradient in the row, the keys anew in the column
 sums of dQ, and of dK and dV. Under a causal mask shards are zigzag: all ranks compute as much.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import isqrt
 from typing import Any, ClassVar, final

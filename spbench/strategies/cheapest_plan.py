@@ -1,7 +1,5 @@
 """The layout of fewest bytes through a whole stack, from what sublayers and switches cost."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import NamedTuple

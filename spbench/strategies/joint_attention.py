@@ -1,7 +1,5 @@
 """Strategies that attend for another one, where all axes are joined and it has none to shard."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import cast
 

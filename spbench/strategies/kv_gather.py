@@ -11,8 +11,6 @@ dV: 4 f K. Under a causal mask shards are zigzag; each run of queries attends to
 and to the rank's own keys while the others are under way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache

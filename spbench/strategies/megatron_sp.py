@@ -12,8 +12,6 @@ Each collective sends f M: 2 forward, 3 backward, where the saved shard is gathe
 In groups of ``tp`` ranks these are the group's, of its part of the sequence.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, ClassVar, final

@@ -11,8 +11,6 @@ where it hides behind the product that gives the weight's gradient. Backward of 
 every rank has the whole gradient of what all hold.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 

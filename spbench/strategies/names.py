@@ -1,7 +1,5 @@
 """Names of strategies, with a line on each, and the names that others have for them."""
 
-from __future__ import annotations
-
 BUILT_IN = {
     "dsp": "spbench.strategies.dsp:DSP",
     "ulysses": "spbench.strategies.ulysses:Ulysses",

@@ -5,8 +5,6 @@ the layout that it chose. So the least is found in another way than a planner's:
 stack, from the transfers themselves.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from math import inf
 

@@ -1,7 +1,5 @@
 """Reasons why a strategy cannot run on a number of ranks, with numbers that would work."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from spbench.workload.block import Attention, CrossAttention

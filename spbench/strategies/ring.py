@@ -12,8 +12,6 @@ that holds the keys. Under a causal mask shards are zigzag (Brandon et al., 2023
 blocks that are masked are not computed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final

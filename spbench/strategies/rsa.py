@@ -12,8 +12,6 @@ with ``reduce_scatter`` 4 f K. The row costs B Z S^2 / N elements. Under a causa
 are zigzag, and what is masked is not computed (``layers/causal_tiles.py``).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 

@@ -6,8 +6,6 @@ shared out; ranks with the same heads attend across groups as if there were no o
     {"ulysses": 2, "tp": 4}       groups 0 1 2 3 and 4 5 6 7 cut the weights; 0 4, 1 5, ... attend
 """
 
-from __future__ import annotations
-
 from abc import ABC
 from dataclasses import dataclass, replace
 from functools import cached_property, partial

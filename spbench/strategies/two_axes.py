@@ -8,8 +8,6 @@ over all ranks is cut within the groups first: there alone a cut joins another o
 elsewhere its positions would come out of order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

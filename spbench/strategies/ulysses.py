@@ -10,8 +10,6 @@ back (``layers/head_parallel.py``). Attention along any other axis is local and 
 Each of these four tensors sends f M / N; k and v less where they have fewer heads.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 

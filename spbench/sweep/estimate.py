@@ -5,8 +5,6 @@ is timed for a moment, a GPU does a part of what its data sheet says. In tries o
 one H200 launches took 0.7 to 2.9 times as long, and ranks 0.7 to 1.4 times the memory.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ compute the same, so the fingerprint of the first launch that succeeds stays in 
 and each later launch is compared with it, also of a run that is resumed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

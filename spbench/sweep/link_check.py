@@ -1,7 +1,5 @@
 """Runs ``spbench doctor --links`` wherever ``run`` runs: here, on several nodes, under torchrun."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

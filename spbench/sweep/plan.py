@@ -7,8 +7,6 @@ follow, and only while they can still bring enough quiet launches: on a machine 
 that is a single one (docs/decisions/0016).
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

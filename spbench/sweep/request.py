@@ -1,7 +1,5 @@
 """All that ``run`` or ``check`` is asked for, as one frozen object, and how it is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product

@@ -1,7 +1,5 @@
 """From what the ranks of a launch wrote to the columns of its row."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

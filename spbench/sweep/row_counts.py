@@ -1,7 +1,5 @@
 """Columns of a row that count: bytes and calls of one step, and the mesh that they went over."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

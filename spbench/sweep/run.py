@@ -1,7 +1,5 @@
 """Runs the cells of a request, shows each as it finishes, and keeps the rows in a folder."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

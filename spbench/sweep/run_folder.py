@@ -2,8 +2,6 @@
 how the run goes on.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

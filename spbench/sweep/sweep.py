@@ -1,7 +1,5 @@
 """Runs cases, and writes the row of each before it is handed out."""
 
-from __future__ import annotations
-
 import operator
 import time
 from collections.abc import Callable, Mapping, Sequence

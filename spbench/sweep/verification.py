@@ -1,7 +1,5 @@
 """The gate over many shapes: which checks to make, and the result of each."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import closing

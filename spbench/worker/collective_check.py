@@ -7,8 +7,6 @@ Their sum is exact in float32, so what a rank receives must equal what it expect
 exchange has numbers of its own, so that memory left over from an earlier one is never right.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A tensor that is cut is compared part by part: the root mean square of (got - wa
 relative to that of the whole tensor.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

@@ -10,8 +10,6 @@ Faults prove that spbench notices what it promises to notice. One that is not va
 that is timed, would prove nothing, unnoticed: it is refused before anything starts, without torch.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

@@ -6,8 +6,6 @@ projections of the parts add up to that of the whole. All of it is in float64, a
 copy of a tensor is made, and the cost is a few reads of each.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from math import prod

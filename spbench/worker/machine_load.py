@@ -10,8 +10,6 @@ wait for links, so its power cap may lower the clock further, and computation ta
 NVML starts and finds the GPU before anything is timed, and is asked off the clock.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import statistics

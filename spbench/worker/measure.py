@@ -4,8 +4,6 @@ Instruments never share a pass with the clock. A silent pass that runs out of me
 time of computation blank, and fails nothing.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable

@@ -6,8 +6,6 @@ returns is counted when it appears and discounted when it dies, rounded up to 51
 the CUDA allocator would.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 import weakref

@@ -1,7 +1,5 @@
 """One step of a module of one's own: whole on one device, or this rank's part of it, counted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

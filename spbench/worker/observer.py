@@ -10,8 +10,6 @@ Instruments never share a pass with the clock: in a timed step the heartbeat is 
 memory, which is no system call, and no clock is read.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

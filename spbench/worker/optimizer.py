@@ -8,8 +8,6 @@ In timed steps the learning rate is 0: the same arithmetic runs, and the weights
 were proved. The gate has a real one (``take_updates``).
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """Processes that die with the one that started them, whenever that was."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

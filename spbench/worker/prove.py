@@ -5,8 +5,6 @@ inputs. Output, gradients of inputs and of every weight are compared as the gate
 (``comparison.py``); ranks agree on the result, so that all raise, or none.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ by ``os._exit``: taking the process group down after an error can block, and wou
 rank failed first.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import re

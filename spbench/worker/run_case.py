@@ -3,8 +3,6 @@
 A case whose gate fails is not timed. ``spbench verify`` runs the gate alone, over many shapes.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import time

@@ -13,8 +13,6 @@ That is why launches, not iterations, are the replicates of every verdict. What 
 is made of its iterations by ``typical``.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Seeded steps that the gate compares: one from the seeded inputs, and two weight updates."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """Steps without communication, timed in turn with real ones: what computation alone takes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final

@@ -4,8 +4,6 @@ The gradient of the output is a constant, so a step needs no loss and no target,
 input is a leaf whose gradient is wanted, as the output of a patch embedding would be.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial

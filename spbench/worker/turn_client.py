@@ -7,8 +7,6 @@ and so does the end of its process, so that no cleaning up runs beside the other
 never asks for one, and then the launches follow each other.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ A witness beside ``comm/``'s own count: collectives that did not come from insid
 bytes that operations wrote, by copying or by arithmetic that comes to the same.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any, final
 

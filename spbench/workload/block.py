@@ -6,8 +6,6 @@ Self-attention goes along one axis, with the others as batch, or along several a
 into one sequence.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (

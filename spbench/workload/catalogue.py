@@ -5,8 +5,6 @@ Errors name the file, the line and the nearest valid name:
     Error: bench.yaml:14: unknown key 'hiden'. Did you mean 'hidden'?
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

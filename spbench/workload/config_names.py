@@ -1,7 +1,5 @@
 """Names of workloads, sweeps and clusters: the YAML files of the catalogue, none of them read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 PACKAGED = Path(__file__).parents[1] / "configs"

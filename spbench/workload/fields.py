@@ -1,7 +1,5 @@
 """The fields of a workload, as its file has them, and its blocks one after another."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 

@@ -12,8 +12,6 @@ tested against that mode on the math backend. A multiply and an add are two oper
     optimizer   not counted: it works element by element, as norms and activations do
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import dataclass

@@ -4,8 +4,6 @@
 memory of a rank is estimated by formula: what a step keeps, not what passes by.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction

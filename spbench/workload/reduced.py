@@ -12,8 +12,6 @@ What makes shards uneven stays: each axis keeps its remainder modulo the ranks, 
 2 x ranks chunks if causal, and the number of heads stays.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from pydantic import ValidationError

@@ -4,8 +4,6 @@ A step has thousands of transfers of a few kinds, and thousands of ranks that se
 ones are the same objects, and what is worked out for all looks at each kind once.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction

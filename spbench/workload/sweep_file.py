@@ -8,8 +8,6 @@ Nothing is ignored in silence: a cell that comes twice, an exclude that matches 
 key that is of no use to any cell are errors, with file and line.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

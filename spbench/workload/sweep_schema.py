@@ -1,7 +1,5 @@
 """The keys of a sweep file as frozen data, and what they ask of cells: none excluded or twice."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, TypeVar

@@ -13,8 +13,6 @@ one rank sends, never bytes that it receives.
 with M the whole tensor and b_r = M x (rank r's positions) / (all positions).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Pydantic's errors as one sentence with file, line and what would work."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar

@@ -4,8 +4,6 @@ The activation is (batch, *axes, hidden), with the axes in tensor order; one, tw
 dimensions differ only in this data. It knows no ranks, strategies or devices.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Self
 

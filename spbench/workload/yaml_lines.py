@@ -4,8 +4,6 @@ Aliases, deep nesting, huge numbers and keys given twice are refused. Every erro
 WorkloadError that begins with file and line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A workload and a picture of one block of it, as lines of text: for a terminal or a README."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator
 

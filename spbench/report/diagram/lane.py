@@ -10,8 +10,6 @@ axis, its row is shaded: a strategy that shards it there must communicate. DSP's
 Text tokens that are attended have a row too: they are cut under every sublayer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import groupby, permutations
 

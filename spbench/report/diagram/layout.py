@@ -4,8 +4,6 @@ Every sublayer has a column and every axis a row in each lane; ``draw`` makes li
 Lanes are plain data: no strategy is loaded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction

@@ -3,8 +3,6 @@
 The sentences are those of ``compare``, in the order in which a reader wants them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The tables of a page: strategies side by side, and the cases that are not as they should be."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 

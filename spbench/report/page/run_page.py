@@ -5,8 +5,6 @@ it is set, so that a reason may hold any characters. Figures are SVG: their text
 one's ids are another's, and the page has their headings and captions, which wrap there.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ A case that did not finish is a hatched sliver with its status; a time of noisy 
 above its bar.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate

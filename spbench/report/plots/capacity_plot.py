@@ -1,7 +1,5 @@
 """The largest batch and the longest axis that fit, over ranks: a panel for each that grows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

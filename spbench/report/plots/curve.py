@@ -4,8 +4,6 @@ Names stand at the right edge, each at the height of its curve's last point or a
 room; crosses at the bottom; the papers' figures as hollow markers, and whose they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Scaling is the throughput over ranks; throughput against memory has a figure for
 names the ranks at each point. A sheet has a panel for each group of curves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any

@@ -4,8 +4,6 @@ Places are in inches and worked out before anything is drawn: labels have short 
 are wrapped to their width. Measuring what was drawn would take longer than drawing it.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 import multiprocessing

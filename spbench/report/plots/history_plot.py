@@ -1,7 +1,5 @@
 """A case over commits: its step time with interval, and the first commit where it got worse."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

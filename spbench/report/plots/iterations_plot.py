@@ -7,8 +7,6 @@ ring marks an iteration more than 5 scaled MADs from its launch's median. No ite
 one beyond the scale stands at the edge of its row, with its distance at the row's end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial

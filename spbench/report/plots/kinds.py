@@ -3,8 +3,6 @@
 Bars and ratios have a sheet for a kind, and the overview has several kinds on one page.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 

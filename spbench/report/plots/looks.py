@@ -4,8 +4,6 @@ Colours are of a palette that the colour-blind can tell apart (Okabe and Ito, To
 are a hatch over the colour, or the dashes of a line. What is projected is lighter, and hatched.
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Mapping, Sequence

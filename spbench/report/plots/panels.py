@@ -5,8 +5,6 @@ within the band is the same, wholly outside it faster or slower; a hollow dot ma
 difference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

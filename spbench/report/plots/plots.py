@@ -4,8 +4,6 @@ Made from what is in the results folder alone, so they can be drawn again a year
 figure is one page of its panels; a run of many workloads has several pages.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

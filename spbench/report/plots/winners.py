@@ -4,8 +4,6 @@ A light cell is not told apart from its second: launches give no verdict, or les
 projection's draws do. A hatched cell is projected.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
