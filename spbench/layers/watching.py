@@ -1,7 +1,7 @@
 """A dispatch mode that looks on while operations run, and attention of tensors without data.
 
-On torch's device ``meta`` it is one operation: there torch would take it apart into products, which
-no device does that has a kernel for it.
+On torch's device ``meta`` it is one operation, or what a CPU computes: torch would always take it
+apart there into products, which no device does that has a kernel for it.
 """
 
 from contextvars import ContextVar
@@ -51,10 +51,14 @@ def one_operation(
 
 
 def _products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """What torch computes on a CPU. Under a dispatch mode it would not add the bias in place."""
+    """What torch computes on a CPU, in 32 bits at least. Under a dispatch mode torch itself would
+    not add the bias in place."""
+    dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
+    q, k, v = (x.to(wide) for x in (q, k, v))
     scale = q.shape[-1] ** -0.25
     q = aten.mul.Scalar(q, scale)
     scores = q @ aten.mul.Scalar(k.transpose(-2, -1), scale)
     scores += bias
     scores = aten._safe_softmax(scores, -1)
-    return scores @ v
+    _also_returned = scores.to(dtype)
+    return (scores @ v).to(dtype)

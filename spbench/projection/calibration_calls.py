@@ -1,9 +1,11 @@
 """What a CPU times to be calibrated: calls of a few steps, and attentions of all small workloads.
 
 An attention's time depends too unevenly on its lengths to be guessed from a few, as it takes four
-times as long with 17 keys as with 16, and on how its keys lie in memory (``kernel_of``).
+times as long with 17 keys as with 16, and on how its keys lie in memory (``kernel_of``). Which
+steps are small, and who can run them, is the same on a GPU.
 """
 
+import math
 from collections.abc import Container, Iterable
 from functools import cache
 
@@ -14,6 +16,7 @@ from spbench.strategies.registry import load, places
 from spbench.workload.case import Device
 from spbench.workload.catalogue import SMALL, find
 from spbench.workload.config_names import names
+from spbench.workload.fields import Dtype
 from spbench.workload.timed import TimedKernel
 from spbench.workload.workload import DTYPE_BYTES, Workload
 
@@ -23,6 +26,15 @@ MOST_FLOPS: dict[Device, float] = {"cpu": 4e10, "cuda": 4e14}
 """Larger kernels and steps are left out: one would take a second."""
 MOST_BYTES: dict[Device, int] = {"cpu": 2**28, "cuda": 2**33}
 """What a kernel reads and writes, at most; larger ones go at the rate of the largest."""
+ALIKE = 1.5
+"""The largest ratio of each length of products and attentions that are timed as one."""
+AS_LARGE = 2.0
+"""The largest ratio of bytes of elementwise kernels, whose time lies on a line."""
+AS_MANY = 4.0
+"""The largest ratio of heads in all batches of attentions, which are computed one by one."""
+SHORT = 64
+"""Lengths of an attention below which none is like another: a CPU computes 16 keys at once, and
+what is left over takes as long as many of them."""
 CROWDED_KEYS, CROWDED_BATCHES = (32, 128), (4, 8)
 """Sequences of 16 heads of 8, one axis, whose keys then lie on two sets of a cache, and on one."""
 
@@ -41,12 +53,12 @@ def calls_of(workload: Workload, ranks: int) -> Iterable[TimedKernel]:
             yield from calls
 
 
-def calls_of_catalogue(ranks: int, known: Container[str]) -> Iterable[TimedKernel]:
+def calls_of_catalogue(ranks: int, known: Container[tuple[str, Dtype]]) -> Iterable[TimedKernel]:
     """Attentions of all small workloads, in one kernel or in products of many heads, of all
-    positions and of a rank's part of them; and what is not ``known`` by its label."""
+    positions and of a rank's part of them; and what is not ``known`` by its label and type."""
     for call in (call for part in {1, ranks} for call in _parts(part)):
         is_attention = call.kind == "attention" or (call.kind == "gemm" and call.shape[0] > 1)
-        if is_attention or label_of(call) not in known:
+        if is_attention or (label_of(call), call.dtype) not in known:
             yield call
     yield from _crowded()
 
@@ -74,8 +86,9 @@ def _crowded() -> list[TimedKernel]:
 
 
 def _first_calls(workload: Workload) -> Iterable[TimedKernel]:
-    """Calls of one rank under the first strategy that can run."""
-    return timed_calls(workload, next(iter(able(workload, 1).values())), 1)
+    """Calls of one rank under the first strategy that can run; none where none can."""
+    for strategy in [*able(workload, 1).values()][:1]:
+        yield from timed_calls(workload, strategy, 1)
 
 
 def _every_call(workload: Workload, ranks: int) -> list[TimedKernel]:
@@ -109,3 +122,29 @@ def tiny(workload: Workload, ranks: int) -> Workload:
     """Leaves so few positions, but one for each rank, that a step of it is little but launches."""
     axes = {axis: min(length, max(TINY, ranks)) for axis, length in workload.axes.items()}
     return shallow(workload).model_copy(update={"axes": axes, "batch": 1})
+
+
+def distinct(kernels: Iterable[TimedKernel]) -> list[TimedKernel]:
+    """One of each group of kernels that are alike, the first."""
+    kept: list[TimedKernel] = []
+    for kernel in kernels:
+        if not any(_are_alike(kernel, other) for other in kept):
+            kept.append(kernel)
+    return kept
+
+
+def _are_alike(one: TimedKernel, other: TimedKernel) -> bool:
+    same = ("kind", "dtype", "is_masked", "is_backward", "name")
+    if any(getattr(one, name) != getattr(other, name) for name in same):
+        return False
+    pairs, most = [*zip(one.shape, other.shape, strict=True)], ALIKE
+    if one.kind == "elementwise":
+        most = AS_LARGE
+    elif one.kind == "attention":
+        counts = [math.prod(each.shape[:2]) for each in (one, other)]
+        if max(counts) > AS_MANY * min(counts):
+            return False
+        pairs = pairs[3:]
+        if any(a != b and min(a, b) < SHORT for a, b in pairs):
+            return False
+    return all(max(pair) <= most * min(pair) for pair in pairs)

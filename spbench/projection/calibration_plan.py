@@ -16,11 +16,12 @@ from spbench.projection.calibration_calls import (
     able,
     calls_of,
     calls_of_catalogue,
+    distinct,
     shallow,
     tiny,
 )
 from spbench.projection.message_cost import host_calls
-from spbench.projection.timed_kernels import distinct, label_of
+from spbench.projection.timed_kernels import label_of
 from spbench.projection.trace import work
 from spbench.projection.work import Kernel
 from spbench.strategies.registry import load
@@ -37,10 +38,10 @@ WORKLOADS = ("dsp-720m-small", "wan-2.1-1.3b-small", "llama3-8b-small")
 them in their full size, too, which is in bfloat16."""
 PASSES = tuple(4**i for i in range(5, 13))
 """Elements of passes over memory: 1,024 to 16 Mi."""
-BETWEEN = TimedKernel(kind="gemm", shape=[1, 1024, 512, 256], dtype="float32")
-"""What ranks of a CPU compute between two transfers: some milliseconds. In a step, too, ranks do
-not arrive together, gloo's threads sleep until they are called, and the cores have other work: a
-thread that wakes waits for a core until what computes there has had its turn."""
+BETWEEN = TimedKernel(kind="gemm", shape=[1, 512, 512, 256], dtype="float32")
+"""What ranks of a CPU compute between two transfers: a millisecond or two, as in steps of many
+messages. There, too, ranks do not arrive together, gloo's threads sleep until they are called, and
+one that wakes waits for a core until what computes there has had its turn."""
 SENT_BYTES = {"cpu": [4**i for i in range(5, 13)], "cuda": [4**i for i in range(5, 15)]}
 """Bytes that a rank sends: 1 KiB to 16 MiB, on a GPU to 256 MiB: a minute over 1 Gbit/s."""
 
@@ -69,7 +70,7 @@ def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> Calibrat
     found = calls_of if on == "cpu" else _kernels
     kernels = [kernel for each in chosen for kernel in found(each, ranks)]
     if on == "cpu" and not workloads:
-        known = {label_of(kernel) for kernel in kernels}
+        known = {(label_of(kernel), kernel.dtype) for kernel in kernels}
         kernels += calls_of_catalogue(ranks, known)
     for kind, what in (("gemm", "product"), ("attention", "attention")):
         if not any(kernel.kind == kind for kernel in kernels):
@@ -100,11 +101,13 @@ def _steps(workloads: Sequence[Workload], ranks: int, on: Device) -> Iterable[Ga
     launch; on a CPU also steps of one block, under the first strategy that can run it."""
     for each in workloads:
         small = tiny(each, ranks)
-        by_calls = sorted(able(small, ranks), key=partial(_calls, small, ranks))
-        yield from _short(small, {*by_calls[:1], *by_calls[-1:]}, on)
+        alone = able(small, 1)
+        both = [name for name in able(small, ranks) if name in alone]
+        by_calls = sorted(both, key=partial(_calls, small, ranks))
+        yield from _short(small, {*by_calls[:1], *(by_calls[-1:] if ranks > 1 else ())}, on)
         if on == "cpu":
             part = shallow(each)
-            yield from _short(part, [*able(part, ranks)][:1], on)
+            yield from _short(part, [name for name in able(part, ranks) if name in both][:1], on)
 
 
 def _calls(step: Workload, ranks: int, name: str) -> int:

@@ -2,7 +2,7 @@
 
 Tensors lie on torch's device ``meta``: shapes, strides and dtypes alone. What torch itself does
 there takes up to milliseconds an operation; here a known signature costs as much as its result.
-Attention is one operation, as on a GPU, in place of the products that it would be taken apart into.
+Attention is one operation where it is one on the device, in place of the products it would be here.
 
 Private parts of torch: names of attention's operations, and the dispatch mode of ``WatchingMode``.
 """

@@ -93,9 +93,10 @@ def _attention(
 
 
 def _sets(rows: Tensor) -> int:
-    """Sets of a CPU's first cache that rows of keys lie on: the nearer their distance is to 4 KiB,
-    or a multiple of it, the fewer."""
-    return LINES // math.gcd(LINES, max(1, rows.stride(2) * rows.element_size() // LINE_BYTES))
+    """Sets of a CPU's first cache that rows of keys lie on: one where their distance is a multiple
+    of 4 KiB."""
+    lines, rest = divmod(rows.stride(2) * rows.element_size(), LINE_BYTES)
+    return LINES if rest else LINES // math.gcd(LINES, lines or 1)
 
 
 def _bytes_of(args: Sequence[Any], outs: Sequence[Tensor], base: str) -> int:

@@ -4,12 +4,14 @@ The smallest message gives the latency, and each larger one the rate of what is 
 nccl-tests replace one level of a cluster; the rest stays as it was.
 """
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
+
+import numpy as np
+from scipy.optimize import isotonic_regression
 
 from spbench.errors import Failure
 from spbench.projection.calibration_fit import constant, curve, rounded
@@ -81,15 +83,12 @@ def collective_rate(
 
 def _latency_and_rates(points: Points) -> tuple[float, Curve]:
     """The smallest message's time, and rates by what all take beyond it, those as fast as it too. A
-    message that took longer than a larger one was disturbed, and has that one's time."""
-    latest, known = math.inf, []
-    for sent, seconds in sorted(points, reverse=True):
-        latest = min(latest, seconds)
-        known.append((sent, latest))
-    return latest, curve(
-        (sent / 1e6, sent / max(seconds - latest, LEAST_PART * latest) / 1e9)
-        for sent, seconds in known
-    )
+    message that took longer than a larger one shares its time, as chance moved both: their mean."""
+    sizes, taken = zip(*sorted(points), strict=True)
+    seconds = np.exp(isotonic_regression(np.log(taken)).x)
+    beyond = np.maximum(seconds - seconds[0], LEAST_PART * seconds[0])
+    rates = np.array(sizes) / beyond / 1e9
+    return float(seconds[0]), curve(zip(np.array(sizes) / 1e6, rates, strict=True))
 
 
 SOURCE = "calibrate"

@@ -1,7 +1,9 @@
 """Seconds of a kernel from those of kernels that were timed: from the most alike of them.
 
 Products and attentions do as much a second as the nearest ones that were timed, by the
-logarithms of their lengths; the nearer one is, the more it counts. An elementwise kernel's time
+logarithms of their lengths; the nearer one is, the more it counts, and where some have the same
+lengths, none but these. Attentions whose keys lie badly in a cache (``kernel_of``) take longer by
+what such ones did. An elementwise kernel's time
 lies on a line through those of its own operation, by the logarithms of bytes and time: an
 exponential takes longer than a copy of as many bytes. Beyond the sizes that were timed, a smaller
 kernel takes as long as the smallest, and a larger one goes at the rate of the largest.
@@ -11,9 +13,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Annotated, final
 
 import numpy as np
@@ -30,17 +33,8 @@ NEAR = 0.15
 """Distance, in powers of 2 of a length, below which two kernels are one."""
 INDEPENDENT = 0.25
 """What a power of 2 of products or heads side by side counts, beside one of a length."""
-ALIKE = 1.5
-"""The largest ratio of each length of products and attentions that are timed as one."""
-AS_LARGE = 2.0
-"""The largest ratio of bytes of elementwise kernels, whose time lies on a line."""
-AS_MANY = 4.0
-"""The largest ratio of heads in all batches of attentions, which are computed one by one."""
 PASS = "pass"
 """A pass over memory that only reads and writes."""
-SHORT = 64
-"""Lengths of an attention below which none is like another: a CPU computes 16 keys at once, and
-what is left over takes as long as many of them."""
 Shape = tuple[int, ...]
 """As of ``Kernel``; of an elementwise kernel the bytes that it moves."""
 
@@ -124,24 +118,38 @@ class TimedKernels:
             known = {at: s for (at,), s in self.seconds.get(label, {}).items()}
             return on_line(known, max(kernel.moved_bytes, 1)) if known else None
         plain = label.removesuffix(f" {name}") if name else label
-        if plain not in self._rates:
+        near = next((each for each in (plain, label) if each in self._rates), None)
+        if near is None:
             return None
-        slower = self._crowded(plain, label, kernel.shape[4]) if name else 1.0
-        return slower * _effort(plain, kernel.shape) / self._rate(plain, kernel.shape)
+        slower = 1.0 if near == label else self._crowded(label, kernel.shape[4])
+        return slower * _effort(near, kernel.shape) / self._rate(near, kernel.shape)
 
-    def _crowded(self, plain: str, label: str, keys: int) -> float:
-        """What a name of an attention stands for: its time over that without, of those timed with
-        about as many keys."""
-        ratios: dict[int, list[float]] = {}
-        for shape, s in self.seconds.get(label, {}).items():
-            slower = s * self._rate(plain, shape) / _effort(plain, shape)
-            ratios.setdefault(shape[4], []).append(slower)
-        means = {at: statistics.geometric_mean(ratios[at]) for at in sorted(ratios)}
+    def _crowded(self, label: str, keys: int) -> float:
+        """What the name in a label stands for: the time over that without, of as many keys."""
+        means = self._slower.get(label)
         return interpolated([*means], [*means.values()], keys) if means else 1.0
+
+    @cached_property
+    def _slower(self) -> dict[str, dict[int, float]]:
+        """The mean of that by label and number of keys, of kernels that were timed."""
+        found: dict[str, dict[int, float]] = {}
+        for plain, label in product(self._rates, self._rates):
+            if label.startswith(f"{plain} on "):
+                ratios: dict[int, list[float]] = {}
+                for shape, s in self.seconds[label].items():
+                    slower = s * self._rate(plain, shape) / _effort(plain, shape)
+                    ratios.setdefault(shape[4], []).append(slower)
+                means = {at: statistics.geometric_mean(ratios[at]) for at in sorted(ratios)}
+                found[label] = means
+        return found
 
     def _rate(self, label: str, shape: Shape) -> float:
         places, rates = self._rates[label]
-        squares = np.square(places - _place(shape)).sum(axis=1)
+        own = _place(shape)
+        as_long = np.isclose(places[:, 1:], own[1:]).all(axis=1)
+        if as_long.any():
+            places, rates = places[as_long], rates[as_long]
+        squares = np.square(places - own).sum(axis=1)
         nearest = np.argsort(squares)[:NEAREST]
         weights = 1 / np.square(squares[nearest] + NEAR**2)
         return float(np.exp(np.average(rates[nearest], weights=weights)))
@@ -165,29 +173,3 @@ def on_line(known: Mapping[int, float], size: int) -> float:
     if size > at[-1]:
         return known[at[-1]] * size / at[-1]
     return interpolated(at, [known[each] for each in at], size)
-
-
-def distinct(kernels: Iterable[TimedKernel]) -> list[TimedKernel]:
-    """One of each group of kernels that are alike, the first."""
-    kept: list[TimedKernel] = []
-    for kernel in kernels:
-        if not any(_are_alike(kernel, other) for other in kept):
-            kept.append(kernel)
-    return kept
-
-
-def _are_alike(one: TimedKernel, other: TimedKernel) -> bool:
-    same = ("kind", "dtype", "is_masked", "is_backward", "name")
-    if any(getattr(one, name) != getattr(other, name) for name in same):
-        return False
-    pairs, most = [*zip(one.shape, other.shape, strict=True)], ALIKE
-    if one.kind == "elementwise":
-        most = AS_LARGE
-    elif one.kind == "attention":
-        counts = [math.prod(each.shape[:2]) for each in (one, other)]
-        if max(counts) > AS_MANY * min(counts):
-            return False
-        pairs = pairs[3:]
-        if any(a != b and min(a, b) < SHORT for a, b in pairs):
-            return False
-    return all(max(pair) <= most * min(pair) for pair in pairs)

@@ -184,7 +184,7 @@ def _tensor(
         return torch.empty_strided(shape, stride, dtype=dtype, device=device).zero_()
     held = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True) if n)
     some = _some_numbers(dtype, device)
-    return some.repeat(-(-held // len(some))).as_strided(shape, stride)
+    return some.repeat(-(-held // len(some)))[:held].clone().as_strided(shape, stride)
 
 
 @cache

@@ -68,7 +68,8 @@ class ProcessorSpeed:
 def seconds_of(
     call: Callable[[], object], group: Group, now_s: Callable[[], float], *, waits: bool = True
 ) -> float:
-    """Seconds of one call, over a block of calls; without ``waits`` of the host alone."""
+    """Seconds of one call, over a block of calls, or of one that is as long; without ``waits`` of
+    the host alone."""
 
     def block(calls: int) -> float:
         start = now_s()

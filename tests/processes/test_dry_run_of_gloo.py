@@ -65,6 +65,7 @@ def test_every_strategy_and_mesh(tmp_path: Path) -> None:
             ("dsp:inner=2", NO_MESH, workload(**THREE_AXES, **fields)),
             ("ulysses", CaseMesh(cfg=2), workload(guidance=2, **fields)),
             *((name, NO_MESH, workload(**BIASED, **fields)) for name in ("dsp", "ulysses")),
+            ("ulysses", NO_MESH, workload(**BIASED, **fields, dtype="bfloat16")),
         )
     ]
     assert not wrong(cases, 4, tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -58,6 +60,13 @@ def test_a_product_goes_at_the_rate_of_those_like_it() -> None:
     assert RATE < between < 2 * RATE
 
 
+def test_what_was_timed_with_the_same_lengths_alone_counts() -> None:
+    """16 keys of the same number of heads lie nearer, and are four times as fast."""
+    kernels = [attention(16), replace(attention(17), shape=(16, 4, 4, 17, 17, 16))]
+    known = timed((kernels[0], 4 * 16**2 * 1e-9), (kernels[1], 64 * 17**2 * 4e-9))
+    assert known.seconds_of(attention(17)) == pytest.approx(4 * 17**2 * 4e-9)
+
+
 def test_an_elementwise_kernel_goes_by_its_own_operation() -> None:
     known = timed(
         (passing("gelu", 1000), 1e-6),
@@ -90,6 +99,7 @@ def test_keys_on_few_sets_of_a_cache_take_as_much_longer_as_those_that_were_time
         rel=0.05,  # type: ignore[operator]
     )
     assert timed(*plain).seconds_of(far) == timed(*plain).seconds_of(attention(64))
+    assert timed((far, 1e-3)).seconds_of(far) == pytest.approx(1e-3)
     assert timed((far, 1e-3)).seconds_of(attention(64)) is None
 
 
