@@ -78,6 +78,7 @@ def _parts(count: int) -> list[TimedKernel]:
 
 @cache
 def _crowded() -> list[TimedKernel]:
+    """Attentions whose keys crowd a cache, of a few keys and of many."""
     block = [{"attention": "s"}]
     one = {"name": "w", "hidden": 128, "heads": 16, "depth": 1, "block": block}
     sizes = [{"axes": {"s": s}, "batch": b} for s in CROWDED_KEYS for b in CROWDED_BATCHES]

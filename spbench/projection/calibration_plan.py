@@ -38,8 +38,8 @@ WORKLOADS = ("dsp-720m-small", "wan-2.1-1.3b-small", "llama3-8b-small")
 them in their full size, too, which is in bfloat16."""
 PASSES = tuple(4**i for i in range(5, 13))
 """Elements of passes over memory: 1,024 to 16 Mi."""
-BETWEEN = TimedKernel(kind="gemm", shape=[1, 512, 512, 256], dtype="float32")
-"""What ranks of a CPU compute between two transfers: a millisecond or two, as in steps of many
+BETWEEN = TimedKernel(kind="gemm", shape=[1, 256, 512, 256], dtype="float32")
+"""What ranks of a CPU compute between two transfers: about a millisecond, as in steps of many
 messages. There, too, ranks do not arrive together, gloo's threads sleep until they are called, and
 one that wakes waits for a core until what computes there has had its turn."""
 SENT_BYTES = {"cpu": [4**i for i in range(5, 13)], "cuda": [4**i for i in range(5, 15)]}
@@ -60,9 +60,9 @@ class CalibrationPlan(Frozen):
 def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> CalibrationPlan:
     """The plan for ``ranks``: of these workloads, by default of a few of the catalogue.
 
-    On a CPU all calls of a step are timed. On a GPU, which computes behind the back of the host
-    that calls, only products, attentions and passes have times of their own. Small steps tell the
-    host's time: on a GPU the smallest do.
+    On a CPU all calls of a step are timed, and attentions of all small workloads. On a GPU, which
+    computes behind the back of the host that calls, only products, attentions and passes have times
+    of their own. Small steps tell the host's time: on a GPU the smallest do.
     Raises Failure where no product or no attention would be timed.
     """
     full = [name.removesuffix("-small") for name in WORKLOADS] if on == "cuda" else []
@@ -101,13 +101,17 @@ def _steps(workloads: Sequence[Workload], ranks: int, on: Device) -> Iterable[Ga
     launch; on a CPU also steps of one block, under the first strategy that can run it."""
     for each in workloads:
         small = tiny(each, ranks)
-        alone = able(small, 1)
-        both = [name for name in able(small, ranks) if name in alone]
-        by_calls = sorted(both, key=partial(_calls, small, ranks))
+        by_calls = sorted(_able_alone(small, ranks), key=partial(_calls, small, ranks))
         yield from _short(small, {*by_calls[:1], *(by_calls[-1:] if ranks > 1 else ())}, on)
         if on == "cpu":
             part = shallow(each)
-            yield from _short(part, [name for name in able(part, ranks) if name in both][:1], on)
+            yield from _short(part, _able_alone(part, ranks)[:1], on)
+
+
+def _able_alone(step: Workload, ranks: int) -> list[str]:
+    """Strategies that can run a step, and all of it on one rank, too."""
+    alone = able(step, 1)
+    return [name for name in able(step, ranks) if name in alone]
 
 
 def _calls(step: Workload, ranks: int, name: str) -> int:

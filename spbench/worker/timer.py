@@ -68,8 +68,7 @@ class ProcessorSpeed:
 def seconds_of(
     call: Callable[[], object], group: Group, now_s: Callable[[], float], *, waits: bool = True
 ) -> float:
-    """Seconds of one call, over a block of calls, or of one that is as long; without ``waits`` of
-    the host alone."""
+    """Seconds of one call, over a block of calls; without ``waits`` of the host alone."""
 
     def block(calls: int) -> float:
         start = now_s()
@@ -84,8 +83,8 @@ def seconds_of(
     block(1)  # what is set up by the first call is not its time
     group.barrier()
     once_s = block(1)
-    calls = min(MOST_CALLS, int(BLOCK_S / max(once_s, 1e-7)))
-    return block(calls) if calls > 1 else once_s
+    calls = min(MOST_CALLS, max(1, int(BLOCK_S / max(once_s, 1e-7))))
+    return block(calls)
 
 
 @final
