@@ -74,7 +74,7 @@ def operations(label: str, shape: Shape) -> float:
     pairs = queries * keys
     if label.startswith("masked"):
         pairs = sum(min(row + 1, keys) for row in range(queries))
-    return 2.0 * (5 if label.endswith("backward") else 2) * batch * heads * pairs * size
+    return 2.0 * (5 if "backward" in label else 2) * batch * heads * pairs * size
 
 
 def _effort(label: str, shape: Shape) -> float:
@@ -131,7 +131,7 @@ class TimedKernels:
 
     @cached_property
     def _slower(self) -> dict[str, dict[int, float]]:
-        """The mean of that by label and number of keys, of kernels that were timed."""
+        """Mean ratio of a timed kernel with such a name to one without, by label and keys."""
         found: dict[str, dict[int, float]] = {}
         for plain, label in product(self._rates, self._rates):
             if label.startswith(f"{plain} on "):
@@ -139,8 +139,7 @@ class TimedKernels:
                 for shape, s in self.seconds[label].items():
                     slower = s * self._rate(plain, shape) / _effort(plain, shape)
                     ratios.setdefault(shape[4], []).append(slower)
-                means = {at: statistics.geometric_mean(ratios[at]) for at in sorted(ratios)}
-                found[label] = means
+                found[label] = {n: statistics.geometric_mean(ratios[n]) for n in sorted(ratios)}
         return found
 
     def _rate(self, label: str, shape: Shape) -> float:

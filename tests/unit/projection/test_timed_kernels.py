@@ -122,3 +122,11 @@ def test_an_attention_tells_how_its_keys_lie(
     found = kernel_of("_scaled_dot_product_flash_attention_for_cpu", [rows] * 3, [rows])
     assert found is not None
     assert found.name == name
+
+
+def test_operations_do_not_depend_on_how_keys_lie() -> None:
+    for backward, products in ((False, 2), (True, 5)):
+        for name in ("", "on one set"):
+            kernel = attention(64, backward=backward, name=name)
+            expected = 2 * products * 4 * 64 * 64 * 16
+            assert operations(label_of(kernel), kernel.shape) == expected
