@@ -4,8 +4,6 @@ The launches of all cases are grouped at once, as a DataFrame; comparing two cas
 arithmetic on a few numbers each.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -35,7 +33,7 @@ class Launches:
     steps_ms: Mapping[str, Sequence[float]]
     """Iterations of the launches that took turns with those of another version."""
 
-    def only(self, rounds: Collection[str]) -> Launches:
+    def only(self, rounds: Collection[str]) -> "Launches":
         if all(name in rounds for name in self.setups):
             return self
         kept = {
@@ -45,7 +43,7 @@ class Launches:
         return Launches(**kept)
 
     @cached_property
-    def that_count(self) -> Launches:
+    def that_count(self) -> "Launches":
         return self.only([name for name, counts in self.counting.items() if counts])
 
     @property
@@ -75,7 +73,7 @@ class CaseRows:
 def cases_by(
     frame: pandas.DataFrame,
     by: Sequence[str],
-    is_used: pandas.Series[bool],
+    is_used: "pandas.Series[bool]",
     launches: Mapping[Any, Launches],
 ) -> dict[Any, CaseRows]:
     """The rows of each case, by the values of the columns ``by``; rows are numbered from 0."""
@@ -91,7 +89,7 @@ def cases_by(
     }
 
 
-def launches_that_count(frame: pandas.DataFrame, by: Sequence[str]) -> pandas.Series[bool]:
+def launches_that_count(frame: pandas.DataFrame, by: Sequence[str]) -> "pandas.Series[bool]":
     """The quiet launches of each case if there are enough of them; else the noisy ones, too."""
     is_ok = frame["status"] == "ok"
     is_quiet = is_ok & (frame["noisy"] == "")
@@ -99,7 +97,7 @@ def launches_that_count(frame: pandas.DataFrame, by: Sequence[str]) -> pandas.Se
     return is_quiet | (is_ok & (quiet < LEAST_LAUNCHES))
 
 
-def launches_side_by_side(frame: pandas.DataFrame, by: Sequence[str]) -> pandas.Series[bool]:
+def launches_side_by_side(frame: pandas.DataFrame, by: Sequence[str]) -> "pandas.Series[bool]":
     """As ``launches_that_count``, where the last column of ``by`` is the strategy.
 
     Strategies with enough quiet launches count in the rounds that are quiet for all of them, if
@@ -120,7 +118,7 @@ def launches_by(
     frame: pandas.DataFrame,
     by: Sequence[str],
     steps_ms: Mapping[Hashable, Sequence[float]] | None = None,
-    counts: pandas.Series[bool] | None = None,
+    counts: "pandas.Series[bool] | None" = None,
 ) -> dict[Any, Launches]:
     """The launches of each case, by the values of the columns ``by``.
 

@@ -4,8 +4,6 @@ So ``--help``, a mistyped command and a mistyped flag are answered at once, and 
 command imports torch before it is needed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import gc
@@ -143,7 +141,7 @@ def main() -> NoReturn:
         seen.append(signum)
         raise KeyboardInterrupt
 
-    def send_again(ignored: sys.UnraisableHookArgs) -> None:
+    def send_again(ignored: "sys.UnraisableHookArgs") -> None:
         # Python drops what is raised in a callback, such as one of importlib's.
         if seen and isinstance(ignored.exc_value, KeyboardInterrupt):
             threading.Timer(0.01, os.kill, (os.getpid(), seen[-1])).start()

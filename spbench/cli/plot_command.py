@@ -1,7 +1,5 @@
 """``spbench plot``: a run's figures as PNG, SVG or PDF."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -119,8 +117,8 @@ def _has_capacities_alone(run: Path, wanted: Sequence[str]) -> bool:
 
 
 def _of_rows(
-    run: Path, rows: Chosen, page: int, wanted: Sequence[str], asked: Asked | None
-) -> Page:
+    run: Path, rows: Chosen, page: int, wanted: Sequence[str], asked: "Asked | None"
+) -> "Page":
     """The figures of launches, and of capacities beside them."""
     from spbench.analysis.compare_strategies import compare_strategies
     from spbench.report.plots.plots import page_of

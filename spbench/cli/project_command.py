@@ -1,7 +1,5 @@
 """``spbench project``: times on clusters that are not at hand, and their score."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -118,15 +116,15 @@ def command(
 
 
 def project_all(
-    sizes: Sequence[Workload],
-    cluster: Cluster,
+    sizes: "Sequence[Workload]",
+    cluster: "Cluster",
     strategies: Sequence[str],
     ranks: Sequence[int],
-    mode: Mode,
+    mode: "Mode",
     share: Path | None,
     asked: Sequence[str],
     axis: str = "",
-) -> list[Projection]:
+) -> "list[Projection]":
     """Every case of every size; with a share it says on stderr whose computation is measured.
     ``asked``: words that name the workload; ``axis``: the one whose lengths differ, if any."""
     from spbench.projection.project import project, which_are_measured, works
@@ -149,7 +147,7 @@ def project_all(
     return projected
 
 
-def _show(projected: Sequence[Projection], sizes: Sequence[Workload], cluster: str) -> None:
+def _show(projected: "Sequence[Projection]", sizes: "Sequence[Workload]", cluster: str) -> None:
     """Prints a table for each size."""
     for size in sizes:
         axes = " x ".join(f"{axis} {length}" for axis, length in size.axes.items())
@@ -157,7 +155,7 @@ def _show(projected: Sequence[Projection], sizes: Sequence[Workload], cluster: s
         show_projections(shown, f"projected, not measured: {size.name} ({axes}) on {cluster}")
 
 
-def _write(projected: Sequence[Projection], folder: Path, mode: Mode) -> None:
+def _write(projected: "Sequence[Projection]", folder: Path, mode: "Mode") -> None:
     """Writes the rows, and says on stderr what shows them."""
     from spbench.projection.projected_rows import write_rows
 

@@ -1,7 +1,5 @@
 """``spbench recommend``: which strategy for a workload on a cluster, and how sure that is."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -110,7 +108,7 @@ def _asked(
     return choose_workload(name, settings), options.strategies_of(strategies), counts[0]
 
 
-def _measured(work: Workload, names: Sequence[str], ranks: int, on: Device) -> Finished | None:
+def _measured(work: Workload, names: Sequence[str], ranks: int, on: Device) -> "Finished | None":
     """Measures the strategies here."""
     from spbench.sweep.plan import cells
     from spbench.sweep.request import Request, every

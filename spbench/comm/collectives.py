@@ -16,8 +16,6 @@ A message has the dim that is whole on one side first. A tensor with that dim ou
 sent, or received, where it lies: so does all that a collective gives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -45,7 +43,7 @@ class Pending:
         self._handle.wait()
         return self._tensor
 
-    def then(self, view: Callable[[Tensor], Tensor]) -> Pending:
+    def then(self, view: Callable[[Tensor], Tensor]) -> "Pending":
         """A view of it, under way."""
         return Pending(self._handle, view(self._tensor))
 
@@ -58,14 +56,14 @@ class Collectives:
     """The collectives of one group of ranks."""
 
     def __init__(
-        self, transport: Transport, mesh: Mesh | None = None, whole: Collectives | None = None
+        self, transport: Transport, mesh: Mesh | None = None, whole: "Collectives | None" = None
     ) -> None:
         """``whole``: those of all ranks, of which these are a group; None: these are all."""
         self.transport, self._whole = transport, whole
         self.mesh = mesh or Mesh.of({"sequence": transport.size})
         self.rank, self.size = transport.rank, transport.size
 
-    def along(self, *axes: str) -> Collectives:
+    def along(self, *axes: str) -> "Collectives":
         """The collectives of this rank's group of these axes, whose mesh has these alone."""
         if len(self.mesh.axes) in (1, len(axes)):
             return self

@@ -11,8 +11,6 @@ On the CPU, where addresses come and go, they are copied from one buffer each ti
 receive would write them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import final
 
@@ -36,7 +34,7 @@ class SilentTransport(MessageTransport):
         self._noise: dict[torch.dtype, Tensor] = {}
         self._pool: torch.cuda.MemPool | None = None
 
-    def _part(self, groups: Groups) -> SilentTransport:
+    def _part(self, groups: Groups) -> "SilentTransport":
         (members,) = (group for group in groups if self.rank in group)
         return SilentTransport(members.index(self.rank), len(members))
 

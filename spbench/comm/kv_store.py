@@ -7,8 +7,6 @@ is there, what is to be started and how it ended, and never carries what a strat
 nobody for a password: whoever reaches its port may read and write (docs/clusters.md).
 """
 
-from __future__ import annotations
-
 import errno
 import ipaddress
 import queue
@@ -75,7 +73,7 @@ class KeyValueStore:
                 master_listen_fd=listener.detach() if listener else None,
             )
 
-    def another(self) -> KeyValueStore:
+    def another(self) -> "KeyValueStore":
         """A second connection to the same store."""
         return KeyValueStore(self.host, self.port, wait_s=self._wait_s)
 

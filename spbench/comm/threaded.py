@@ -6,8 +6,6 @@ for it, so ranks can wait for each other inside one; on CUDA one thread serves a
 device, and they could not.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +34,7 @@ class ThreadRendezvous:
         self._parts: dict[Members, ThreadRendezvous] = {}
         self._making = threading.Lock()
 
-    def part(self, members: Members) -> ThreadRendezvous:
+    def part(self, members: Members) -> "ThreadRendezvous":
         """Where some of the threads meet; where this one was given up, so is that."""
         with self._making:
             part = self._parts.setdefault(members, ThreadRendezvous(len(members)))
@@ -69,7 +67,7 @@ class ThreadTransport(MessageTransport):
         super().__init__(rank, meeting.barrier.parties)
         self.meeting = meeting
 
-    def _part(self, groups: Groups) -> ThreadTransport:
+    def _part(self, groups: Groups) -> "ThreadTransport":
         (members,) = (group for group in groups if self.rank in group)
         return ThreadTransport(members.index(self.rank), self.meeting.part(members))
 

@@ -4,8 +4,6 @@ Every node runs the same command. Node 0 keeps the results and says what is star
 follow. Ranks fill one node before the next, so that small groups stay inside a node.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import platform
@@ -63,7 +61,7 @@ class Member(BaseModel):
         return f"node {self.node} ({self.host})"
 
     @classmethod
-    def of_this_machine(cls, cluster: Cluster) -> Member:
+    def of_this_machine(cls, cluster: Cluster) -> "Member":
         return cls(
             node=cluster.node,
             host=socket.gethostname(),

@@ -5,8 +5,6 @@ cases in step; rank 0 alone reads and writes the results directory. When the gro
 finds out which rank broke it, as far as the others could still leave a notice.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -77,7 +75,7 @@ class JoinedLauncher:
     def __init__(
         self,
         job: Job,
-        fault: Fault | None = None,
+        fault: "Fault | None" = None,
         *,
         asked: str | None = None,
         decide: Callable[[], dict[str, str]] = dict,

@@ -5,8 +5,6 @@ sequence axes, heads, head size; keys and values may have fewer heads. Folding g
 layout, (batch and other axes, Z, S, D), as a view wherever strides allow.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,12 +44,12 @@ class Folding:
     """The other dims, in the order of the folded batch."""
 
     @classmethod
-    def of(cls, shape: Sequence[int], dims: Sequence[int]) -> Folding:
+    def of(cls, shape: Sequence[int], dims: Sequence[int]) -> "Folding":
         """The batch in tensor order, which is the same on every rank."""
         return cls._in_order(shape, dims, range(len(shape) - 2))
 
     @classmethod
-    def as_in_memory(cls, x: Tensor, scores: Scores) -> Folding:
+    def as_in_memory(cls, x: Tensor, scores: Scores) -> "Folding":
         """The batch as it lies in memory, and S where its order is free: folding need not copy."""
         order = memory_order(x, 2)[:-2]
         ordered = scores.causal or scores.projection is not None
@@ -59,7 +57,9 @@ class Folding:
         return cls._in_order(x.shape, dims, order)
 
     @classmethod
-    def _in_order(cls, shape: Sequence[int], dims: Sequence[int], order: Sequence[int]) -> Folding:
+    def _in_order(
+        cls, shape: Sequence[int], dims: Sequence[int], order: Sequence[int]
+    ) -> "Folding":
         return cls(tuple(shape), tuple(dims), tuple(dim for dim in order if dim not in dims))
 
     def fold(self, x: Tensor) -> Tensor:

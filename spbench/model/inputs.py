@@ -5,8 +5,6 @@ condition for each token; other conditions and the context of cross-attention ar
 every rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -51,7 +49,7 @@ class Inputs:
         text = [] if self.text is None else [self.text]
         return [self.x, *text, *self.pairs.values()]
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Inputs:
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Inputs":
         return Inputs(
             x=change(self.x),
             conditions=tuple(map(change, self.conditions)),
@@ -60,7 +58,7 @@ class Inputs:
             pairs={axis: change(pair) for axis, pair in self.pairs.items()},
         )
 
-    def requiring_grad(self, wanted: bool) -> Inputs:
+    def requiring_grad(self, wanted: bool) -> "Inputs":
         """These inputs; all but condition and context get gradients if ``wanted``."""
         for leaf in self.leaves:
             leaf.requires_grad_(wanted)

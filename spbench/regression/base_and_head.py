@@ -10,8 +10,6 @@ steps longer or shorter. So where times of base and head are judged, both launch
 pair of launches: the interval then sees that effect as spread, and does not take it for the code's.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 import tempfile
@@ -57,7 +55,7 @@ class Runner:
     renews_launcher: bool = False
     """Whether the launcher ends after each pair of launches."""
 
-    def run(self, cell: Cell) -> list[tuple[Runner, Record]]:
+    def run(self, cell: Cell) -> "list[tuple[Runner, Record]]":
         done = self.sweep.run(replace(cell, why_not=None) if self.tries_all else cell)
         return [] if done is None else [(self, done[0])]
 

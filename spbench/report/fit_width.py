@@ -5,8 +5,6 @@ where that is not enough, so may the cells of columns that hold several words, a
 more than one line.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +34,7 @@ class Grid:
     lacks: Sequence[str] = ()
     """Heads of the columns that were left out."""
 
-    def without(self, *names: str) -> Grid:
+    def without(self, *names: str) -> "Grid":
         """The grid without the columns of these heads."""
         kept = [i for i, name in enumerate(self.columns) if name not in names]
         return Grid(

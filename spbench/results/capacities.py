@@ -5,8 +5,6 @@ in ``batch`` or left out of ``axes``, so that lines of one question agree in ``Q
 import pandas, since commands look here before they need it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +57,7 @@ def has_capacities(folder: Path) -> bool:
     return (folder / FILE).is_file()
 
 
-def read_capacities(folder: Path) -> pandas.DataFrame:
+def read_capacities(folder: Path) -> "pandas.DataFrame":
     """The lines of a folder, none where it has no such file; blank is <NA> or "". Raises
     ResultsError for a file that is damaged."""
     import pandas

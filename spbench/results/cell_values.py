@@ -4,8 +4,6 @@ A figure is a plain decimal number: Python takes more for a number, as 1_5 or di
 scripts. A figure that cannot be, as a negative time, is damage: it would be drawn and divided by.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re
@@ -132,7 +130,7 @@ def as_column(name: str, values: Iterable[Any]) -> Any:
     return pandas.arrays.IntegerArray(whole, np.array([value is None for value in values]))
 
 
-def are_distinct(*columns: pandas.Series[Any]) -> bool:
+def are_distinct(*columns: "pandas.Series[Any]") -> bool:
     """Whether no two rows have the same values in all of these columns."""
     rows = [*zip(*(column.tolist() for column in columns), strict=True)]
     return len(set(rows)) == len(rows)

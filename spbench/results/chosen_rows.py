@@ -3,8 +3,6 @@
 Functions import what needs pandas: commands import this file before they need it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,14 +21,14 @@ MOST_OFFERED = 8
 """Values of a column that a message names."""
 
 
-def chosen_capacities(run: Path, chosen: Chosen) -> pandas.DataFrame:
+def chosen_capacities(run: Path, chosen: Chosen) -> "pandas.DataFrame":
     """The lines of capacity.csv in the folder of a run that match all flags. Raises Failure without
     such lines, and ResultsError where the file is damaged."""
     table = read_capacities(folder_of_run(run)).rename(columns={"ranks": "world_size"})
     return select_rows(table, *chosen).rename(columns={"world_size": "ranks"})
 
 
-def capacities_beside(run: Path, chosen: Chosen) -> tuple[pandas.DataFrame, list[str]]:
+def capacities_beside(run: Path, chosen: Chosen) -> "tuple[pandas.DataFrame, list[str]]":
     """As ``chosen_capacities``, but without a line where there is none; and what was not read."""
     import pandas
 
@@ -44,11 +42,11 @@ def capacities_beside(run: Path, chosen: Chosen) -> tuple[pandas.DataFrame, list
 
 
 def select_rows(
-    frame: pandas.DataFrame,
+    frame: "pandas.DataFrame",
     workloads: Sequence[str],
     strategies: Sequence[str],
     ranks: Sequence[str],
-) -> pandas.DataFrame:
+) -> "pandas.DataFrame":
     """The rows that match all flags; no flags mean all rows. Raises Failure without such rows.
 
     A workload's name also means its rows with settings, a strategy's those with options and those

@@ -3,8 +3,6 @@
 Functions import what needs pandas: a run imports this file before its ranks start.
 """
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,7 +78,7 @@ def _changed_s(file: Path) -> float:
     return 0.0
 
 
-def not_there_yet(run: Path, frame: pandas.DataFrame) -> int:
+def not_there_yet(run: Path, frame: "pandas.DataFrame") -> int:
     """Number of launches in run.json that have no row, or were interrupted."""
     ended = frame[frame["status"] != "interrupted"]
     have_rows = set(zip(ended["case"], ended["launch"], strict=True))
@@ -129,20 +127,20 @@ def drawn_beside(run: Path, name: str, baselines: Path) -> Path:
     return home / name if home.is_dir() else home.with_name(f"{home.stem}-{name}")
 
 
-def reference_of(run: Path, frame: pandas.DataFrame) -> str | None:
+def reference_of(run: Path, frame: "pandas.DataFrame") -> str | None:
     """The strategy to compare the others with that the run's sweep names, if it has a row."""
     name = read_run(folder_of_run(run)).get("reference")
     return name if (frame["strategy"] == name).any() else None
 
 
-def samples_of_turns(run: Path, frame: pandas.DataFrame) -> pandas.DataFrame:
+def samples_of_turns(run: Path, frame: "pandas.DataFrame") -> "pandas.DataFrame":
     """Iterations of the cases that took turns with another run's; the others are not read."""
     from spbench.results.iterations import read_samples
 
     return read_samples(run, set(frame.loc[frame["turns"].fillna(0) > 0, "case"]))
 
 
-def read_latest(run: Path) -> pandas.DataFrame:
+def read_latest(run: Path) -> "pandas.DataFrame":
     """The latest row of each launch; says on stderr what could not be read, and why. Raises Failure
     where the user has named a file that cannot be read."""
     from spbench.results.reading import latest, read_runs

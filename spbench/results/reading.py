@@ -4,8 +4,6 @@ Sound rows are used; other lines are counted, and a sentence says why. Nothing r
 ResultsError, for a file that cannot be read at all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,7 +105,7 @@ def latest(frame: pandas.DataFrame) -> pandas.DataFrame:
     return last.sort_values("place", ignore_index=True).drop(columns="place")
 
 
-def _effort(frame: pandas.DataFrame) -> pandas.Series[str]:
+def _effort(frame: pandas.DataFrame) -> "pandas.Series[str]":
     """Name of each row's measurement budget; rows of older versions have none, and were full."""
     return frame["effort"].where(frame["effort"] != "", "full")
 

@@ -10,8 +10,6 @@ linear_in, _out    make the projections into a sublayer and out of it; inside: t
 attend             attention along axes that may be sharded
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -58,11 +56,11 @@ class Strategy(ABC):
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         """Why it cannot run on ``ranks``, with values that would work; or None."""
 
-    def settled(self, workload: Workload, ranks: int) -> Strategy:
+    def settled(self, workload: Workload, ranks: int) -> "Strategy":
         """The strategy with each option that it chooses by the workload's bytes written out."""
         return self
 
-    def in_a_group(self, workload: Workload, ranks: int) -> tuple[Strategy, Workload, int]:
+    def in_a_group(self, workload: Workload, ranks: int) -> "tuple[Strategy, Workload, int]":
         """What ranks that share samples run: their strategy, their workload, their number."""
         return self, workload, ranks
 

@@ -8,8 +8,6 @@ gradients. So this is no option of strategies: one that is run so knows only its
 which has fewer branches, and its group's ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import final
@@ -57,7 +55,7 @@ class BranchGroups(Strategy):
         """What one group computes."""
         return workload.model_copy(update={"guidance": workload.guidance // self.cfg})
 
-    def settled(self, workload: Workload, ranks: int) -> BranchGroups:
+    def settled(self, workload: Workload, ranks: int) -> "BranchGroups":
         return replace(self, own=self.own.settled(self.part_of(workload), ranks // self.cfg))
 
     def mesh(self, workload: Workload, ranks: int) -> Mapping[str, int]:

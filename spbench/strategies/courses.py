@@ -1,7 +1,5 @@
 """How a layout runs through a workload's stacks of blocks: after how many blocks it repeats."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -25,7 +23,7 @@ class Course:
     part: Stack
     start: int
     """Place of its first sublayer among all."""
-    layout: Layout
+    layout: "Layout"
 
     @cached_property
     def period(self) -> int:
@@ -54,7 +52,7 @@ class Course:
         return _switches(again) > _switches(self.layout)
 
 
-def courses(layout: Layout, workload: Workload) -> list[Course]:
+def courses(layout: "Layout", workload: Workload) -> list[Course]:
     ends = [*accumulate((len(x.block) * x.depth for x in workload.parts), initial=0)]
     return [
         Course(part=part, start=start, layout=layout[start:end])

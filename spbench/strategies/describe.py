@@ -5,8 +5,6 @@ bytes of a lane are those of the rank that is busiest in forward, so that they a
 ranks send as much, or less where shards are uneven.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -43,13 +41,13 @@ def _prediction(case: Case) -> Prediction:
     )
 
 
-def _sharded(strategy: Strategy, workload: Workload, ranks: int) -> Layout:
+def _sharded(strategy: "Strategy", workload: Workload, ranks: int) -> "Layout":
     """The sharded axis of each sublayer; '' where ranks hold the activation whole."""
     layout = strategy.layout(workload, ranks)
     return ("",) * len(layout) if strategy.holds_whole else layout
 
 
-def _notes(strategy: Strategy, workload: Workload, ranks: int) -> str:
+def _notes(strategy: "Strategy", workload: Workload, ranks: int) -> str:
     mesh = str(Mesh.of(strategy.mesh(workload, ranks)))
     meshed = f"groups of ranks are {mesh}" if mesh else ""
     return "; ".join(filter(None, (meshed, strategy.notes(workload, ranks))))
@@ -70,7 +68,7 @@ def lanes(
     return [_lane(name, strategy, workload, ranks) for name, strategy in loaded.items()]
 
 
-def _lane(name: str, strategy: Strategy, workload: Workload, ranks: int) -> Lane:
+def _lane(name: str, strategy: "Strategy", workload: Workload, ranks: int) -> Lane:
     why_not = strategy.why_not(workload, ranks)
     if why_not is not None:
         return Lane(strategy=name, why_not=why_not)
@@ -93,7 +91,7 @@ def _lane(name: str, strategy: Strategy, workload: Workload, ranks: int) -> Lane
 
 
 def _legs(
-    layout: Layout, strategy: Strategy, workload: Workload, ranks: int, rank: int
+    layout: "Layout", strategy: "Strategy", workload: Workload, ranks: int, rank: int
 ) -> tuple[Leg, ...]:
     def sent(transfer: Transfer) -> Sent:
         return Sent(op=transfer.op, sent_bytes=transfer.sent[rank])

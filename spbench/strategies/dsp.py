@@ -13,8 +13,6 @@ wherever the layout changes. Two axes may be sharded at once (``two_axes.py``). 
 all axes joined leaves none to shard: another strategy attends in that sublayer, at its true cost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -66,7 +64,7 @@ class DSP(Strategy):
             return unfit
         return switch_choices.none_is_enough(Settings.of(self), workload, ranks)
 
-    def settled(self, workload: Workload, ranks: int) -> DSP:
+    def settled(self, workload: Workload, ranks: int) -> "DSP":
         if AUTO not in (self.across, self.inner):
             return self
         return _cheapest(self, Known.of(workload), ranks) or self

@@ -4,8 +4,6 @@ Ulysses, Megatron-SP and the rings keep one axis sharded from the first sublayer
 and do their work inside attention or the projections.
 """
 
-from __future__ import annotations
-
 from abc import ABC
 from collections import Counter
 from collections.abc import Sequence
@@ -34,7 +32,7 @@ class Known:
     workload: Workload = field(compare=False)
 
     @classmethod
-    def of(cls, workload: Workload) -> Known:
+    def of(cls, workload: Workload) -> "Known":
         return cls(workload.model_dump_json(), workload)
 
 

@@ -4,8 +4,6 @@ A package that is broken must not take the other strategies along: it is an erro
 strategy is asked for by name, and is left out of ``all``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -30,7 +28,7 @@ def plug_ins(taken: Container[str]) -> dict[str, str]:
     return {point.name: point.value for point in points if point.name not in taken}
 
 
-def class_of(name: str, place: str) -> type[Strategy]:
+def class_of(name: str, place: str) -> "type[Strategy]":
     """The class of a plug-in. Imports torch. Raises BrokenPlugInError."""
     try:
         return class_at(place)
@@ -43,7 +41,7 @@ def class_of(name: str, place: str) -> type[Strategy]:
         ) from error
 
 
-def class_at(place: str) -> type[Strategy]:
+def class_at(place: str) -> "type[Strategy]":
     """The class at ``module:class``. Imports torch. Raises whatever the module does."""
     module, _, attribute = place.partition(":")
     if not attribute:

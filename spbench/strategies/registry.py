@@ -4,8 +4,6 @@ A strategy is written ``name``, ``name:option`` or ``name:option=value``, with `
 options. Plug-ins are strategies of other packages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -78,7 +76,7 @@ def _sound() -> list[str]:
     return [name for name in places() if name not in left_out]
 
 
-def load(text: str) -> Strategy:
+def load(text: str) -> "Strategy":
     """The strategy that ``text`` names, with its options. Imports torch. Raises
     UnknownStrategyError, and BrokenPlugInError for a plug-in that cannot be loaded."""
     check_name(text)
@@ -100,7 +98,7 @@ def load(text: str) -> Strategy:
     return strategy
 
 
-def in_mesh(text: str, mesh: CaseMesh) -> Strategy:
+def in_mesh(text: str, mesh: "CaseMesh") -> "Strategy":
     """The strategy of a case: as ``load``, in groups of ranks where its mesh has several."""
     own = load(text)
     if mesh.cfg == 1:

@@ -1,7 +1,5 @@
 """What a strategy that switches may shard in each sublayer, by which settings, or why nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -31,7 +29,7 @@ class Settings(NamedTuple):
     inner: str
 
     @classmethod
-    def of(cls, strategy: HasSettings) -> Settings:
+    def of(cls, strategy: HasSettings) -> "Settings":
         return cls(strategy.across, strategy.inner)
 
 

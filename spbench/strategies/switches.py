@@ -1,7 +1,5 @@
 """A strategy's transfers sublayer by sublayer, with the switches between their shardings."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def switch_traffic(
-    strategy: Strategy, workload: Workload, before: str, after: str, ranks: int
+    strategy: "Strategy", workload: Workload, before: str, after: str, ranks: int
 ) -> Traffic:
     """What moves the activation's sharding from one axis to another, and its gradient back."""
     hops = strategy.hops(workload, before, after, ranks)
@@ -29,7 +27,9 @@ def switch_traffic(
     return forward, backward
 
 
-def transfers_of(strategy: Strategy, workload: Workload, ranks: int, move: Move) -> list[Transfer]:
+def transfers_of(
+    strategy: "Strategy", workload: Workload, ranks: int, move: Move
+) -> list[Transfer]:
     """Transfers of a sublayer in a step, with those of the switch to its axis."""
     place, before, axis = move.place, move.before, move.axis
     own = strategy.sublayer_traffic(place.sublayer, workload, axis, ranks)
@@ -37,7 +37,7 @@ def transfers_of(strategy: Strategy, workload: Workload, ranks: int, move: Move)
     return step_traffic.in_a_step(workload, place, own, switches, strategy.ends_in_transfer)
 
 
-def transfers_of_step(strategy: Strategy, workload: Workload, ranks: int) -> list[Transfer]:
+def transfers_of_step(strategy: "Strategy", workload: Workload, ranks: int) -> list[Transfer]:
     """Every transfer of one step, predicted without running."""
     known = cache(lambda move: transfers_of(strategy, workload, ranks, move))
     moves = step_traffic.moves_along(workload.places, strategy.layout(workload, ranks))

@@ -7,8 +7,6 @@ Across groups, ranks with the same heads attend as in a ring, a K/V gather or At
     out       (B, U S/N, Z/U, D)   --switch-->   (B, S/N, Z, D)         (U - 1) / U of M / N sent
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from math import inf
@@ -68,7 +66,7 @@ class USP(FixedAxis):
         across = self.other.mesh(workload, ranks // size)
         return {**(across if len(across) > 1 else {self.across: ranks // size}), HEADS: size}
 
-    def settled(self, workload: Workload, ranks: int) -> USP:
+    def settled(self, workload: Workload, ranks: int) -> "USP":
         return self if self.ulysses != AUTO else _cheapest(self, Known.of(workload), ranks)
 
     def _group_size(self, workload: Workload, ranks: int) -> int:

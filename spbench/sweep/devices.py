@@ -1,7 +1,5 @@
 """Which devices this machine has, how many ranks it can start on them, and how fast they are."""
 
-from __future__ import annotations
-
 import os
 import re
 import time
@@ -118,7 +116,7 @@ class Machines:
     gpus: Sequence[Mapping[str, Any]] = ()
 
     @classmethod
-    def here(cls, nodes: int = 1) -> Machines:
+    def here(cls, nodes: int = 1) -> "Machines":
         """As many machines like this one."""
         most, free = allowed(), psutil.virtual_memory().available
         return cls(

@@ -16,8 +16,6 @@ What is wrong by less than 16 bits round is seen in the float32 copy of the step
 rounded weights and inputs, computed in float32, held to 1e-4.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,7 +51,7 @@ class GateResult:
     """What passed by ``comm/``, which counts the bytes."""
     sent: Count
     predicted: Count
-    twin: GateResult | None = None
+    twin: "GateResult | None" = None
     """The result of the step in float32, where the workload is in 16 bits."""
     silent: tuple[float, float] | None = None
     """Bytes that a silent step writes beyond a real one, and bytes that it does not send."""

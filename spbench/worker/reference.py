@@ -9,8 +9,6 @@ A workload that one device could not run whole, in time and memory beside everyt
 compared as the least reduced workload that it could (``workload/reduced.py``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import final
@@ -58,7 +56,7 @@ class Reference:
     """The dtype that weights and inputs are rounded to."""
 
     @property
-    def float32_twin(self) -> Reference | None:
+    def float32_twin(self) -> "Reference | None":
         """What the step gives in float32 from the same rounded weights and inputs; None where the
         workload is not in 16 bits, or float32 is not exact.
 

@@ -12,8 +12,6 @@ pass. What is wrong is noted, and told when all ranks can agree on it: a rank th
 leave the others waiting.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -50,7 +48,7 @@ class Expected:
         return farthest(got, self.fingerprint, self.tolerances, self.floor)
 
     @classmethod
-    def of(cls, reference: Reference) -> Expected:
+    def of(cls, reference: Reference) -> "Expected":
         own, dtype = reference.own, reference.workload.dtype
         exact = {n: x for n, x in reference.exact.items() if not n.endswith(UPDATED)}
         whole = fingerprint(exact, dict.fromkeys(exact, ()), 0, lambda numbers: [list(numbers)])

@@ -4,8 +4,6 @@ Runs are resumed and compared by a case's ``key``, a hash of its resolved fields
 how long a case is measured is not part of the key.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
@@ -189,7 +187,7 @@ class Job(Frozen):
         return 1 if self.case is not None and self.case.kind == "one_gpu_share" else self.ranks
 
     @classmethod
-    def read(cls, folder: Path) -> Job:
+    def read(cls, folder: Path) -> "Job":
         return cls.model_validate_json((folder / "job.json").read_text(encoding="utf-8"))
 
     def write(self, folder: Path) -> None:

@@ -7,8 +7,6 @@ The last axis runs fastest. Its groups hold neighbours (0 1 2 3 above), which la
 node; a group of an earlier axis holds ranks apart (0 4).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -82,7 +80,7 @@ class Mesh:
         """The axis whose groups hold neighbours."""
         return self.names[-1]
 
-    def only(self, *axes: str) -> Mesh:
+    def only(self, *axes: str) -> "Mesh":
         """The grid of the ranks of a group of these axes."""
         return Mesh(tuple((name, size) for name, size in self.axes if name in axes))
 

@@ -8,8 +8,6 @@ attend to, so a ring gives each rank an early and a late chunk (zigzag):
     8 chunks on 4 ranks   0 1 2 3 3 2 1 0
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -50,21 +48,21 @@ class Shard:
 
     dim: int
     runs: tuple[tuple[Run, ...], ...]
-    beside: Shard | None = None
+    beside: "Shard | None" = None
 
     @classmethod
-    def of_sizes(cls, dim: int, sizes: Sizes) -> Shard:
+    def of_sizes(cls, dim: int, sizes: Sizes) -> "Shard":
         """One run for each rank, end to end."""
         return cls(dim, tuple((run,) for run in runs_of(sizes)))
 
     @classmethod
     @lru_cache(maxsize=32)  # a plan asks again and again; of 65,536 ranks each takes megabytes
-    def even(cls, dim: int, length: int, ranks: int) -> Shard:
+    def even(cls, dim: int, length: int, ranks: int) -> "Shard":
         return cls.of_sizes(dim, shard_sizes(length, ranks))
 
     @classmethod
     @lru_cache(maxsize=32)
-    def causal(cls, dim: int, length: int, ranks: int) -> Shard:
+    def causal(cls, dim: int, length: int, ranks: int) -> "Shard":
         """The most even shards under a causal mask.
 
         Usually zigzag: rank r holds chunks r and 2 N - 1 - r of 2 N, with the longer chunks
@@ -76,28 +74,28 @@ class Shard:
         return min([*choices, cls.even(dim, length, ranks)], key=lambda shard: max(shard.scores))
 
     @cached_property
-    def cuts(self) -> tuple[Shard, ...]:
+    def cuts(self) -> "tuple[Shard, ...]":
         """The cut of each dim that is cut, by itself."""
         return (self,) if self.beside is None else (replace(self, beside=None), self.beside)
 
-    def of(self, dim: int | None) -> Shard | None:
+    def of(self, dim: int | None) -> "Shard | None":
         """The cut of ``dim``; None: it is whole."""
         return next((cut for cut in self.cuts if cut.dim == dim), None)
 
-    def along(self, dim: int) -> Shard:
+    def along(self, dim: int) -> "Shard":
         """These runs along another dim."""
         return replace(self, dim=dim)
 
-    def among(self, members: Sequence[int]) -> Shard:
+    def among(self, members: Sequence[int]) -> "Shard":
         """The part that these ranks hold together, cut as they hold it."""
         beside = self.beside and self.beside.among(members)
         return replace(self, runs=tuple(self.runs[rank] for rank in members), beside=beside)
 
-    def split(self, parts: int) -> Shard:
+    def split(self, parts: int) -> "Shard":
         """Each rank's positions shared by ``parts`` ranks, in order: rank r's by r x parts on."""
         return replace(self, runs=_split(self.runs, parts))
 
-    def joined(self, parts: int) -> Shard:
+    def joined(self, parts: int) -> "Shard":
         """``split`` undone: each rank holds what ``parts`` ranks, one after another, hold here."""
         groups = zip(*[iter(self.runs)] * parts, strict=True)
         return replace(

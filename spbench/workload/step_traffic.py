@@ -1,7 +1,5 @@
 """A step's transfers, sublayer by sublayer: the switch to its axis, and its own, back and forth."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
@@ -35,12 +33,12 @@ class Hop:
     """How another dim stays cut meanwhile."""
 
     @classmethod
-    def between(cls, before: Shard, after: Shard) -> tuple[Hop, ...]:
+    def between(cls, before: Shard, after: Shard) -> "tuple[Hop, ...]":
         """One over all ranks; none where the shard stays."""
         return () if before == after else (cls(before, after),)
 
     @cached_property
-    def undone(self) -> Hop:
+    def undone(self) -> "Hop":
         """The all-to-all of its backward."""
         return replace(self, before=self.after, after=self.before)
 

@@ -1,7 +1,5 @@
 """Checks that a sublayer fits its workload, and the values that would fit."""
 
-from __future__ import annotations
-
 import math
 from typing import TYPE_CHECKING
 
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
 MAX_RATIO = 64  # published mlps have 2 to 6 times hidden
 
 
-def check_sublayer(sublayer: Sublayer, work: Workload, path: KeyPath) -> None:
+def check_sublayer(sublayer: Sublayer, work: "Workload", path: KeyPath) -> None:
     match sublayer:
         case Attention(double=True) | Mlp(double=True) if not work.text:
             message = "double gives text tokens weights of their own; say how many, as in text: 256"
@@ -45,7 +43,7 @@ def _ratio_of(columns: float, hidden: int) -> str:
     return next(x for x in ratios if round(float(x) * hidden) == round(columns))
 
 
-def heads_that_fit(work: Workload, heads: int) -> str:
+def heads_that_fit(work: "Workload", heads: int) -> str:
     """Heads that the hidden size allows, and the nearest hidden sizes that ``heads`` allows."""
     fits = divisors(work.hidden)
     multiple = math.lcm(work.heads, heads)
@@ -57,7 +55,7 @@ def heads_that_fit(work: Workload, heads: int) -> str:
     )
 
 
-def unknown_axis(axis: str, work: Workload) -> str:
+def unknown_axis(axis: str, work: "Workload") -> str:
     if "," in axis:
         parts = ", ".join(part.strip() for part in axis.split(","))
         return f"{short(axis)}; for several axes write [{parts}]"
@@ -65,7 +63,7 @@ def unknown_axis(axis: str, work: Workload) -> str:
     return f"{known}. {did_you_mean(axis, list(work.axes))}".removesuffix(". ")
 
 
-def _check_attention(attention: Attention, work: Workload, path: KeyPath) -> None:
+def _check_attention(attention: Attention, work: "Workload", path: KeyPath) -> None:
     for axis in attention.axes:
         if axis not in work.axes:
             message = f"attention over unknown axis {unknown_axis(axis, work)}"
@@ -98,7 +96,7 @@ def _check_attention(attention: Attention, work: Workload, path: KeyPath) -> Non
         )
 
 
-def _check_joint(attention: Attention, special: list[str], work: Workload, path: KeyPath) -> None:
+def _check_joint(attention: Attention, special: list[str], work: "Workload", path: KeyPath) -> None:
     """Text has no place along an axis: it is attended where all axes are, with no order."""
     if special:
         message = f"text {work.text} cannot take part in an attention with {special[0]}; "
@@ -113,7 +111,7 @@ def _check_joint(attention: Attention, special: list[str], work: Workload, path:
         )
 
 
-def check_alone(work: Workload) -> None:
+def check_alone(work: "Workload") -> None:
     """Raises MisfitError for anything beside an attention alone, and for channels not its own."""
     if len(work.stack) > 1 or work.mlps:
         raise MisfitError(
@@ -145,7 +143,7 @@ def _fits_rotary(head_dim: int, axes: int) -> bool:
     return head_dim % 2 == 0 and head_dim // 2 >= axes
 
 
-def _heads_for_rotary(work: Workload) -> str:
+def _heads_for_rotary(work: "Workload") -> str:
     axes = max(len(work.rotary_axes(attention)) for attention in work.attentions)
     if work.head_dim:
         return f"head_dim that works: even numbers from {2 * axes} on"
@@ -162,7 +160,7 @@ def divisors(hidden: int) -> list[int]:
     return [n for n in range(1, 129) if hidden % n == 0]
 
 
-def _check_pair_bias(attention: Attention, work: Workload, path: KeyPath) -> None:
+def _check_pair_bias(attention: Attention, work: "Workload", path: KeyPath) -> None:
     if len(attention.axes) > 1:
         message = f"pair_bias needs one attended axis, not {', '.join(attention.axes)}"
         raise MisfitError(message, path)

@@ -3,8 +3,6 @@
 Each error names the value, what works, and the keys to blame.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -30,7 +28,7 @@ MAX_SUBLAYERS = 10_000
 
 
 @lru_cache
-def check(work: Workload) -> None:
+def check(work: "Workload") -> None:
     """Raises MisfitError for the first fields that do not fit together. Many cases share one."""
     _check_form(work)
     if work.hidden < MIN_HIDDEN:
@@ -71,7 +69,7 @@ def check(work: Workload) -> None:
             check_sublayer(sublayer, work, (*path, i))
 
 
-def _check_form(work: Workload) -> None:
+def _check_form(work: "Workload") -> None:
     """Raises MisfitError unless there are either depth and block or stacks."""
     for key in ("depth", "block"):
         if work.stacks is None and getattr(work, key) is None:
@@ -87,7 +85,7 @@ def _check_form(work: Workload) -> None:
             )
 
 
-def _check_text(work: Workload) -> None:
+def _check_text(work: "Workload") -> None:
     """Raises MisfitError unless text tokens are attended and have the vectors that they need."""
     if not work.text:
         return
@@ -106,7 +104,7 @@ def _check_text(work: Workload) -> None:
         )
 
 
-def _check_size(work: Workload) -> None:
+def _check_size(work: "Workload") -> None:
     """Raises MisfitError for more axes, sublayers or numbers than can be planned or indexed."""
     if len(work.axes) > MAX_AXES:
         message = f"{len(work.axes)} axes; at most {MAX_AXES} are planned for: join some into one"

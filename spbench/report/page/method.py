@@ -1,7 +1,5 @@
 """How a run was measured, and where: what its rows and its run.json say, in words."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -92,7 +90,7 @@ def _share(count: int, ran: pandas.DataFrame) -> str:
     return f"{count:,} of {counted(len(ran), 'launch')}"
 
 
-def _range(values: pandas.Series[Any]) -> str:
+def _range(values: "pandas.Series[Any]") -> str:
     low, high = f"{values.min():.3g}", f"{values.max():.3g}"
     return low if low == high else f"{low} to {high}"
 

@@ -4,8 +4,6 @@ Cases of the same work on several numbers of ranks are strong scaling. Those on 
 whose tokens grow with the ranks, are weak scaling: it is seen in the rows, nobody says it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -154,5 +152,5 @@ def _missing(rows: pandas.DataFrame, x: str, metric: str) -> str:
     return f"no case has {' and '.join(figures)}\n{counted(len(rows), 'case')}: {ended}"
 
 
-def _words(row: pandas.Series[Any], columns: Sequence[str]) -> str:
+def _words(row: "pandas.Series[Any]", columns: Sequence[str]) -> str:
     return ", ".join(filter(None, (of.words_of(column, row[column]) for column in columns)))

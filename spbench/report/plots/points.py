@@ -4,8 +4,6 @@ Points of one curve differ in x alone; those of one panel in x and strategy, unl
 is asked for. Figures of different kinds, as measured and projected, never share a panel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -108,7 +106,7 @@ def spread_of(metric: str, times: tuple[float, float]) -> tuple[float, float]:
     return (1 / high, 1 / low) if metric.startswith("tokens_per_s") else (1.0, 1.0)
 
 
-def _medians(shown: pandas.DataFrame, name: str, table: pandas.DataFrame) -> pandas.Series[Any]:
+def _medians(shown: pandas.DataFrame, name: str, table: pandas.DataFrame) -> "pandas.Series[Any]":
     """The median of a column over the good launches of each case."""
     types = column_types()
     figures = [c for c, kind in types.items() if kind is not str and c not in NO_FIGURES]
