@@ -76,7 +76,7 @@ def calibrate(
         on_ranks=tuple(fewer),
         link="network" if node else "nvlink" if on == "cuda" else "memory",
         call_us=most.call_us or constant(1e6 * timed[most.ranks].launch_s),
-        sources={"calibrate": "median times of this machine"},
+        sources={"calibrate": "times of this machine"},
     )
 
 

@@ -42,6 +42,11 @@ BETWEEN = TimedKernel(kind="gemm", shape=[1, 256, 512, 256], dtype="float32")
 """What ranks of a CPU compute between two transfers: about a millisecond, as in steps of many
 messages. There, too, ranks do not arrive together, gloo's threads sleep until they are called, and
 one that wakes waits for a core until what computes there has had its turn."""
+LONGER = BETWEEN.model_copy(update={"shape": [1, 256, 4096, 256]})
+"""What they compute before some once more: it tells what a kernel hides, and how ranks are late."""
+SENT_BEHIND_LONGER = (4**6, 4**8, 2 * 4**9)
+"""Bytes that a rank sends then: two that take the latency, and one that takes its bytes' time."""
+LONGEST_ROW = 3  # of shifts that follow each other, of up to 1 MiB: larger ones fill any link
 SENT_BYTES = {"cpu": [4**i for i in range(5, 13)], "cuda": [4**i for i in range(5, 15)]}
 """Bytes that a rank sends: 1 KiB to 16 MiB, on a GPU to 256 MiB: a minute over 1 Gbit/s."""
 
@@ -88,6 +93,11 @@ def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> Calibrat
     sizes = SENT_BYTES[on] if ranks > 1 else []
     between = BETWEEN if on == "cpu" else None
     transfers = [_transfer(op, sent, ranks, between) for op in OPS for sent in sizes]
+    if on == "cpu" and ranks > 1:
+        behind = [_transfer(op, x, ranks, LONGER) for op in OPS for x in SENT_BEHIND_LONGER]
+        transfers += [each.model_copy(update={"is_overlapped": True}) for each in behind]
+        row = min(ranks - 1, LONGEST_ROW)
+        transfers += [_transfer("p2p", x, ranks, BETWEEN, row) for x in sizes[:6] if row > 1]
     return CalibrationPlan(
         ranks=ranks,
         kernels=[*distinct(kernels), *passes],
@@ -151,9 +161,10 @@ def timed(kernel: Kernel, dtype: Dtype) -> TimedKernel:
 
 
 def _transfer(
-    op: Op, sent_bytes: int, ranks: int, between: TimedKernel | None = None
+    op: Op, sent_bytes: int, ranks: int, between: TimedKernel | None = None, in_a_row: int = 1
 ) -> TimedTransfer:
-    """A transfer of float32 in which each rank sends about so many bytes, ranks alike."""
+    """A transfer of float32 in which each rank sends about so many bytes, ranks alike, and so many
+    of which follow each other, as shifts of a ring do."""
     per_other = max(1, sent_bytes // 4 // (ranks - 1))
     elements = {
         "all_to_all": per_other * (ranks - 1),
@@ -162,5 +173,5 @@ def _transfer(
         "all_reduce": max(1, sent_bytes // 4 * ranks // (2 * (ranks - 1))),
         "p2p": max(1, sent_bytes // 4),
     }[op]
-    elements_of = [elements] * ranks
-    return TimedTransfer(op=op, elements=elements_of, dtype="float32", between=between)
+    held = [elements] * ranks
+    return TimedTransfer(op=op, elements=held, dtype="float32", between=between, in_a_row=in_a_row)

@@ -1,19 +1,45 @@
 """What the ranks of a calibration timed, as one time for each part of the plan."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
+from scipy.optimize import nnls
+from scipy.stats import trim_mean
+
 from spbench.projection.calibration_plan import CalibrationPlan
 from spbench.results.link_report import LinkTimes, LinkTiming
-from spbench.workload.timed import TimedKernel
+from spbench.workload.timed import TimedKernel, TimedTransfer
+from spbench.workload.traffic import OPS, Op
 
 LEAST_MS = 1e-3
-COMPARABLE = 5.0
-"""The largest ratio of a transfer and a kernel that tell how much of one the other hides."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TransferTime:
+    """One transfer of a plan, as all ranks timed it."""
+
+    transfer: TimedTransfer
+    sent_bytes: float
+    seconds: float
+    """What it adds to the slowest rank's kernel; where transfers follow each other, its time."""
+    kernel_s: float = 0.0
+    """The slowest rank's kernel before it; 0: none."""
+    hidden_s: float = 0.0
+    """What of ``seconds`` that kernel hides when it is called between start and wait."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TimedCollective:
+    """One operation on so many ranks."""
+
+    ranks: int
+    points: Sequence[tuple[float, float]]
+    """Bytes that a rank sends, and seconds."""
 
 
 @final
@@ -23,10 +49,7 @@ class Timed:
 
     plan: CalibrationPlan
     kernels_s: Sequence[float]
-    sent_bytes: Sequence[float]
-    transfers_s: Sequence[float]
-    hidden: Sequence[float | None]
-    """Part of what a kernel could hide of each transfer that was hidden; None: not timed."""
+    transfers: Sequence[TransferTime]
     slowest: float = 1.0
     """Time of the slowest rank over the mean, of kernels that ranks begin together: at the next
     message all wait for it."""
@@ -37,7 +60,7 @@ class Timed:
     """GFLOP/s of a fixed product at the speed at which kernels took that long; None: a GPU."""
 
     @classmethod
-    def of(cls, plan: CalibrationPlan, by_rank: Sequence[LinkTimes]) -> Timed:
+    def of(cls, plan: CalibrationPlan, by_rank: Sequence[LinkTimes]) -> "Timed":
         """All ranks' times: the mean over ranks of kernels and steps, which they compute side by
         side; of transfers what they add to the slowest rank's kernel, or where they follow each
         other the slowest rank's time."""
@@ -45,15 +68,62 @@ class Timed:
         return cls(
             plan=plan,
             kernels_s=_means(times.kernels_s for times in by_rank),
-            sent_bytes=[max(x.sent_bytes for x in each) for each in transfers],
-            transfers_s=[_transfer_s(each) for each in transfers],
-            hidden=[_hidden(each) for each in transfers],
+            transfers=list(map(_transfer_time, plan.transfers, transfers)),
             slowest=_slowest(transfers),
             steps_s=_means(times.steps_s for times in by_rank),
             shares_s=_means(times.shares_s for times in by_rank),
             launch_s=max(times.launch_s or 0.0 for times in by_rank),
             cpu_gflop_per_s=by_rank[0].cpu_gflop_per_s,
         )
+
+    def collective(self, op: Op) -> TimedCollective:
+        """All sizes of an operation among all ranks; the slower time of a shift by itself, which
+        meets ranks that compute, and in a row, where a link has no rest."""
+        slowest: dict[float, float] = {}
+        for each in self.of_op(op, overlapped=False):
+            slowest[each.sent_bytes] = max(slowest.get(each.sent_bytes, 0.0), each.seconds)
+        return TimedCollective(ranks=self.plan.ranks, points=list(slowest.items()))
+
+    def of_op(self, op: Op, *, overlapped: bool) -> list[TransferTime]:
+        """Transfers of an operation: those behind the longer kernel, or all others."""
+        of_op = (each for each in self.transfers if each.transfer.op == op)
+        return [each for each in of_op if each.transfer.is_overlapped == overlapped]
+
+    def hidden_parts(self) -> dict[str, float]:
+        """Parts of a latency, and of what bytes take beyond it, that a kernel hides of what it
+        could: least squares over all operations. Empty where no kernel is long enough to tell."""
+        could, hidden_s = [], []
+        for op in OPS:
+            behind = self.of_op(op, overlapped=True)
+            latency_s = min((each.seconds for each in behind), default=0.0)
+            for each in behind:
+                part = min(1.0, each.kernel_s / each.seconds)
+                could.append([part * latency_s, part * (each.seconds - latency_s)])
+                hidden_s.append(each.hidden_s)
+        if not could:
+            return {}
+        latency, rest = np.minimum(nnls(np.array(could), np.array(hidden_s))[0], 1.0)
+        return {"hidden_latency": float(latency), "hidden": float(rest)}
+
+    def lateness_s(self) -> tuple[float, float, float]:
+        """What messages take longer behind long kernels than behind short ones, and those kernels'
+        times, short and long: means of what was timed behind both, but for shifts, which wait for a
+        neighbour alone; zeros where nothing was."""
+        pairs = [
+            (late, short)
+            for op in OPS
+            if op != "p2p"
+            for late in self.of_op(op, overlapped=True)
+            for short in self.of_op(op, overlapped=False)
+            if late.sent_bytes == short.sent_bytes
+        ]
+        if not pairs:
+            return 0.0, 0.0, 0.0
+        late_s = statistics.fmean(late.seconds - short.seconds for late, short in pairs)
+        long_s, short_s = (
+            statistics.fmean(x.kernel_s for x in of) for of in zip(*pairs, strict=True)
+        )
+        return late_s, short_s, long_s
 
     def kernels(self, kind: str) -> list[tuple[TimedKernel, float]]:
         """Kernels of a kind, and their seconds."""
@@ -65,12 +135,28 @@ def _means(by_rank: Iterable[Sequence[float]]) -> list[float]:
     return [statistics.fmean(each) for each in zip(*by_rank, strict=True)]
 
 
-def _transfer_s(of_ranks: Sequence[LinkTiming]) -> float:
-    if all(each.kernel_ms for each in of_ranks):
-        took_ms = statistics.median(_added_ms(of_ranks))
-    else:
+def _transfer_time(transfer: TimedTransfer, of_ranks: Sequence[LinkTiming]) -> TransferTime:
+    kernel_ms = hidden_ms = 0.0
+    if transfer.between is None:
         took_ms = max(statistics.median(each.ms) for each in of_ranks)
-    return max(took_ms, LEAST_MS) / 1e3
+    else:
+        took_ms = usual(_added_ms(of_ranks))
+        kernel_ms = usual(map(max, zip(*(each.kernel_ms for each in of_ranks), strict=True)))
+        hidden_ms = statistics.fmean(usual(each.hidden_ms or [0.0]) for each in of_ranks)
+    return TransferTime(
+        transfer=transfer,
+        sent_bytes=max(each.sent_bytes for each in of_ranks),
+        seconds=max(took_ms, LEAST_MS) / 1e3,
+        kernel_s=kernel_ms / 1e3,
+        hidden_s=hidden_ms / 1e3,
+    )
+
+
+def usual(rounds: Iterable[float]) -> float:
+    """The mean of rounds without a fifth at either end, of fewer than five the median. Single calls
+    take a tenth to three times their mean, of which a step has many: a median is too little."""
+    every = list(rounds)
+    return float(trim_mean(every, 0.2)) if len(every) >= 5 else statistics.median(every)
 
 
 def _added_ms(of_ranks: Sequence[LinkTiming]) -> Iterable[float]:
@@ -79,19 +165,6 @@ def _added_ms(of_ranks: Sequence[LinkTiming]) -> Iterable[float]:
     added = zip(*(each.ms for each in of_ranks), strict=True)
     for kernel_ms, ms in zip(kernels, added, strict=True):
         yield statistics.fmean(kernel_ms) + statistics.fmean(ms) - max(kernel_ms)
-
-
-def _hidden(of_ranks: Sequence[LinkTiming]) -> float | None:
-    """None where the kernel or the transfer is too short to hide a part of the other."""
-    if not all(each.kernel_ms for each in of_ranks):
-        return None
-    sent, kernel, hidden = (
-        statistics.fmean(statistics.median(getattr(each, name)) for each in of_ranks)
-        for name in ("ms", "kernel_ms", "hidden_ms")
-    )
-    if not 1 / COMPARABLE <= sent / kernel <= COMPARABLE:
-        return None
-    return min(max(hidden / min(sent, kernel), 0.0), 1.0)
 
 
 def _slowest(transfers: Iterable[Sequence[LinkTiming]]) -> float:

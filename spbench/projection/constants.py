@@ -1,4 +1,4 @@
-"""Constants of a cluster: numbers that say where they come from and how far they may be off."""
+"""Constants of a cluster and its links: where each comes from and how far it may be off."""
 
 import math
 from collections.abc import Sequence
@@ -7,13 +7,16 @@ from typing import Annotated, Literal, Self, final
 
 from pydantic import Field, model_validator
 
-from spbench.workload.block import Frozen
+from spbench.workload.block import Frozen, Name, Size
+from spbench.workload.traffic import OPS, Op
+from spbench.workload.validation_errors import MisfitError
 
 Origin = Literal["spec", "measured", "model", "inferred"]
 """The vendor's number, a measurement, a constant of a published model, or derived here."""
 SPREADS: dict[Origin, float] = {"spec": 1.3, "measured": 1.1, "model": 1.5, "inferred": 1.5}
 """Factors between which the truth lies in 95 of 100 cases, where a file does not say."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Part = Annotated[float, Field(ge=0, le=1)]
 Numbers = Annotated[tuple[Positive, ...], Field(min_length=1, strict=False)]
 
 
@@ -71,3 +74,50 @@ def interpolated(at: Sequence[float], values: Sequence[float], size: float) -> f
             part = math.log(size / low) / math.log(high / low)
             return math.exp((1 - part) * math.log(values[i]) + part * math.log(values[i + 1]))
     return values[-1]
+
+
+@final
+class CollectiveRate(Frozen):
+    """Time of one collective: latency of two ranks, and what a rank sends at its rate."""
+
+    latency_us: Constant
+    hop_us: Constant | None = None
+    """Time for each rank of the group beyond two."""
+    gb_per_s: Curve
+    """Achieved by one rank, of what it sends over this level; ``at``: MB that it sends in all."""
+    hidden: Part | None = None
+    """Part hidden of what kernels behind a message could hide, as timed; None: that of GPUs."""
+    hidden_latency: Part | None = None
+    """Part of its latency that is hidden, where ``hidden`` is of the rest; None: as of the rest."""
+
+
+@final
+class Level(Frozen):
+    """Links that join blocks of the level before, the innermost those between single ranks."""
+
+    name: Name
+    ranks: Size | None = None
+    """Ranks that it joins; None: any number."""
+    nominal_gb_per_s: Constant | None = None
+    """What a rank's link carried one way, by its name, when it was timed; None: not known."""
+    collectives: dict[Op, CollectiveRate]
+    """Each operation; ``all_reduce`` sends twice what it reduces, and so counts here."""
+    shared_gb_per_s: Constant | None = None
+    """Sent by all ranks of a block together to other blocks, at most; None: no such limit."""
+    scattered: Constant | None = None
+    """What is left of ``shared_gb_per_s`` where ranks send to all others at once."""
+    late_us: Constant | None = None
+    """What each message takes longer after long computation, when ranks arrive further apart and
+    one that wakes on a shared core waits for its turn. None: nothing."""
+    late_from_us: Annotated[float, Field(ge=0)] = 0.0
+    late_to_us: Positive = 1.0
+    """Computation between messages from which on, in proportion, and to which that grows."""
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if missing := [op for op in OPS if op not in self.collectives]:
+            raise MisfitError(
+                f"level {self.name!r} has no rate of {', '.join(missing)}; give each operation",
+                ("collectives",),
+            )
+        return self

@@ -8,8 +8,6 @@ A stretch of a step begins as forward enters a block, as forward is over, and as
 block.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -83,7 +81,7 @@ class FewBlocks:
         parts = zip(self.whole.parts, self.periods, periods, strict=True)
         return self.whole.with_depths([part.depth - n * each for part, n, each in parts])
 
-    def extrapolated(self, base: DryStep, few: DryStep) -> Counted | None:
+    def extrapolated(self, base: "DryStep", few: "DryStep") -> Counted | None:
         """What the whole depth counts, from ``base`` and ``reduced``; None: it is not affine."""
         total, checked = few.counted, base.counted
         for stack, (period, left) in enumerate(zip(self.periods, self.left_out, strict=True)):
@@ -96,7 +94,7 @@ class FewBlocks:
         return total if checked == few.counted else None
 
 
-def _added(step: DryStep, stack: int, start: int, period: int) -> Counted:
+def _added(step: "DryStep", stack: int, start: int, period: int) -> Counted:
     """What forward and backward of a period of blocks counts."""
     names = product(("forward", "backward"), [stack], range(start, start + period))
     return summed(step.parts[name] for name in names if name in step.parts)

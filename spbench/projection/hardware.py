@@ -4,20 +4,17 @@ A file of ``configs/clusters/``, or of ``spbench calibrate``. Devices are joined
 innermost first: GPUs of a socket, of a node, of a network. Each joins blocks of the one before.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Annotated, Literal, Self, final
 
 from pydantic import Field, NonNegativeInt, model_validator
 
-from spbench.projection.constants import Constant, Curve, Positive
+from spbench.projection.constants import CollectiveRate, Constant, Curve, Level, Positive
 from spbench.projection.timed_kernels import TimedName
 from spbench.workload.block import Frozen, Name, Size
 from spbench.workload.case import Device as RunsOn
 from spbench.workload.catalogue import path_of
 from spbench.workload.fields import Dtype
-from spbench.workload.traffic import OPS, Op
 from spbench.workload.validation_errors import MisfitError, validated
 from spbench.workload.yaml_lines import read_mapping
 
@@ -86,45 +83,6 @@ class Device(Frozen):
 
 
 @final
-class CollectiveRate(Frozen):
-    """Time of one collective: latency of two ranks, and what a rank sends at its rate."""
-
-    latency_us: Constant
-    hop_us: Constant | None = None
-    """Time for each rank of the group beyond two."""
-    gb_per_s: Curve
-    """Achieved by one rank, of what it sends over this level; ``at``: MB that it sends in all."""
-    hidden: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Part hidden of what kernels behind a message could hide, as timed; None: that of GPUs."""
-
-
-@final
-class Level(Frozen):
-    """Links that join blocks of the level before, the innermost those between single ranks."""
-
-    name: Name
-    ranks: Size | None = None
-    """Ranks that it joins; None: any number."""
-    nominal_gb_per_s: Constant | None = None
-    """What a rank's link carried one way, by its name, when it was timed; None: not known."""
-    collectives: dict[Op, CollectiveRate]
-    """Each operation; ``all_reduce`` sends twice what it reduces, and so counts here."""
-    shared_gb_per_s: Constant | None = None
-    """Sent by all ranks of a block together to other blocks, at most; None: no such limit."""
-    scattered: Constant | None = None
-    """What is left of ``shared_gb_per_s`` where ranks send to all others at once."""
-
-    @model_validator(mode="after")
-    def _is_complete(self) -> Self:
-        if missing := [op for op in OPS if op not in self.collectives]:
-            raise MisfitError(
-                f"level {self.name!r} has no rate of {', '.join(missing)}; give each operation",
-                ("collectives",),
-            )
-        return self
-
-
-@final
 class OnRanks(Frozen):
     """What ranks have of one machine while so many of them use it."""
 
@@ -169,7 +127,7 @@ class Cluster(Frozen):
                 )
         return self
 
-    def used_by(self, ranks: int) -> Cluster:
+    def used_by(self, ranks: int) -> "Cluster":
         """The cluster as so many ranks find it: as timed with as many, or with the next more."""
         if not (timed := [part for part in self.on_ranks if part.ranks >= ranks]):
             return self

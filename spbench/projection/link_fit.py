@@ -4,20 +4,18 @@ The smallest message gives the latency, and each larger one the rate of what is 
 nccl-tests replace one level of a cluster; the rest stays as it was.
 """
 
-import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from scipy.optimize import isotonic_regression
 
 from spbench.errors import Failure
 from spbench.projection.calibration_fit import constant, curve, rounded
-from spbench.projection.calibration_times import Timed
-from spbench.projection.constants import Constant, Curve
-from spbench.projection.hardware import Cluster, CollectiveRate, Level, OnRanks
+from spbench.projection.calibration_times import Timed, TimedCollective
+from spbench.projection.constants import CollectiveRate, Constant, Curve, Level
+from spbench.projection.hardware import Cluster, OnRanks
 from spbench.projection.message_cost import crossing
 from spbench.projection.nccl_tests import NAMES, Log, read_log
 from spbench.text import counted
@@ -27,39 +25,22 @@ LEAST_PART = 0.05
 """Part of the latency that a message takes beyond it, at least: less is not told from none."""
 LEAST_S = 1e-7
 """A time that is shorter is not told from none."""
-Points = Sequence[tuple[float, float]]
-"""Bytes that a rank sends, and seconds."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class TimedCollective:
-    """One operation on so many ranks."""
-
-    ranks: int
-    points: Points
-    hidden: Sequence[float] = ()
-    """Parts of messages that a kernel hid, of what it could."""
-
-
-def timed_collective(timed: Timed, op: Op) -> TimedCollective:
-    """All sizes of an operation in a calibration."""
-    columns = zip(timed.plan.transfers, timed.sent_bytes, timed.transfers_s, strict=True)
-    points = [(sent, seconds) for each, sent, seconds in columns if each.op == op]
-    pairs = zip(timed.plan.transfers, timed.hidden, strict=True)
-    hidden = [part for each, part in pairs if each.op == op and part is not None]
-    return TimedCollective(ranks=timed.plan.ranks, points=points, hidden=hidden)
 
 
 def level(name: str, timed: Timed, fewest: Timed | None, nominal: Constant | None = None) -> Level:
     """The links between ranks; ``fewest``: times of two ranks, if ``timed`` is of more;
     ``nominal``: the rate of a rank's link in GB/s by its name, where that is known."""
+    hidden = {key: rounded(part) for key, part in timed.hidden_parts().items()}
     rates = {}
     for op in OPS:
-        few = None if fewest is None or op == "p2p" else timed_collective(fewest, op)
-        rates[op] = collective_rate(timed_collective(timed, op), few)
-    ranks = timed.plan.ranks
-    return Level(name=name, ranks=ranks, collectives=rates, nominal_gb_per_s=nominal)
+        few = None if fewest is None or op == "p2p" else fewest.collective(op)
+        rates[op] = collective_rate(timed.collective(op), few).model_copy(update=hidden)
+    found = Level(name=name, ranks=timed.plan.ranks, collectives=rates, nominal_gb_per_s=nominal)
+    late_s, from_s, to_s = timed.lateness_s()
+    if late_s < LEAST_S:
+        return found
+    grows = {"late_from_us": rounded(1e6 * from_s), "late_to_us": rounded(1e6 * to_s)}
+    return found.model_copy(update={"late_us": constant(1e6 * late_s, 1.5), **grows})
 
 
 def collective_rate(
@@ -67,25 +48,24 @@ def collective_rate(
 ) -> CollectiveRate:
     """Latency and rates; ``fewest``: the same of fewer ranks, from which the time of each further
     rank follows. Without it that is ``hop``, as far as the latency has room for it."""
-    latency_s, rates = _latency_and_rates(timed.points)
+    latency_s, rates = _latency_and_rates(timed)
     beyond_two = timed.ranks - 2
     if fewest is not None and fewest.ranks < timed.ranks:
-        few_s, _ = _latency_and_rates(fewest.points)
+        few_s, _ = _latency_and_rates(fewest)
         each_s = (latency_s - few_s) / (timed.ranks - fewest.ranks)
         hop = constant(1e6 * each_s) if each_s > LEAST_S else None
     hops_s = hop.value / 1e6 * beyond_two if hop else 0.0
     if hops_s >= latency_s - LEAST_S:
         hop, hops_s = None, 0.0
     latency = constant(1e6 * (latency_s - hops_s))
-    hidden = rounded(statistics.median(timed.hidden)) if timed.hidden else None
-    return CollectiveRate(latency_us=latency, hop_us=hop, gb_per_s=rates, hidden=hidden)
+    return CollectiveRate(latency_us=latency, hop_us=hop, gb_per_s=rates)
 
 
-def _latency_and_rates(points: Points) -> tuple[float, Curve]:
+def _latency_and_rates(timed: TimedCollective) -> tuple[float, Curve]:
     """The smallest message's time, and rates by what all take beyond it, those as fast as it too. A
     message that took longer than a larger one shares its time, as chance moved both: their mean."""
-    sizes, taken = zip(*sorted(points), strict=True)
-    seconds = np.exp(isotonic_regression(np.log(taken)).x)
+    sizes, taken = zip(*sorted(timed.points), strict=True)
+    seconds = isotonic_regression(taken).x
     beyond = np.maximum(seconds - seconds[0], LEAST_PART * seconds[0])
     rates = np.array(sizes) / beyond / 1e9
     return float(seconds[0]), curve(zip(np.array(sizes) / 1e6, rates, strict=True))

@@ -1,7 +1,8 @@
 """Seconds of a collective over the groups of an axis, all of them at once.
 
-    latency + hops + max over levels of (what a rank sends over it / its rate,
-                                         what a block sends over it / what the block shares)
+    latency + hops + late + max over levels of (what a rank sends over it / its rate,
+                                                what a block sends over it / what the block shares)
+    late                    late_us x part of the computation from late_from_us to late_to_us
 
 What crosses a level depends on the pattern. In an all-to-all each rank sends to all others, so a
 rank of a group over two sockets sends half or more to the other one; around a ring only a rank
@@ -15,8 +16,8 @@ from functools import lru_cache
 from typing import final
 
 from spbench.errors import Failure
-from spbench.projection.constants import Sourced
-from spbench.projection.hardware import Cluster, Level
+from spbench.projection.constants import Level, Sourced
+from spbench.projection.hardware import Cluster
 from spbench.projection.work import Message
 from spbench.workload.mesh import Groups, Mesh
 from spbench.workload.traffic import Op
@@ -51,9 +52,12 @@ def why_not_on(cluster: Cluster, ranks: int) -> str | None:
     )
 
 
-def message_cost(message: Message, mesh: Mesh, cluster: Cluster, own: Sequence[str]) -> MessageCost:
+def message_cost(
+    message: Message, mesh: Mesh, cluster: Cluster, own: Sequence[str], after_s: float = 0.0
+) -> MessageCost:
     """Seconds of one collective; over all axes of its strategy, ``own``, if it names none of them.
-    Raises Failure where the cluster has too few ranks."""
+    ``after_s``: what ranks compute between messages. Raises Failure where the cluster has too few
+    ranks."""
     if unfit := why_not_on(cluster, mesh.size):
         raise Failure(unfit)
     groups = mesh.groups(*([message.axis] if message.axis in own else own))
@@ -72,10 +76,26 @@ def message_cost(message: Message, mesh: Mesh, cluster: Cluster, own: Sequence[s
     if not costs:
         return MessageCost(seconds=0.0, level=outermost.name, constant=rates.latency_us)
     slowest = max(costs, key=lambda each: each.seconds)
-    bound = slowest.constant if slowest.seconds > latency else rates.latency_us
-    return MessageCost(
-        seconds=latency + slowest.seconds, level=slowest.level, constant=bound, hidden=rates.hidden
-    )
+    bounds = [(slowest.seconds, slowest.constant), (latency, rates.latency_us)]
+    if outermost.late_us is not None:
+        waits_for = 2 if message.op == "p2p" else len(groups[0])
+        late = _late_s(outermost, after_s, waits_for, outermost.ranks or mesh.size)
+        bounds.append((late, outermost.late_us))
+        latency += late
+    _, bound = max(bounds, key=lambda each: each[0])
+    seconds, hidden = latency + slowest.seconds, rates.hidden
+    if hidden is not None and rates.hidden_latency is not None:
+        hidden = (rates.hidden_latency * latency + hidden * slowest.seconds) / seconds
+    return MessageCost(seconds=seconds, level=slowest.level, constant=bound, hidden=hidden)
+
+
+def _late_s(level: Level, after_s: float, waits_for: int, of: int) -> float:
+    """What a message is late after so much computation, where ``of`` ranks were timed and it waits
+    for fewer. Of n that come evenly spread the last is (n - 1) / (n + 1) of it behind the mean."""
+    timed, fewer = ((n - 1) / (n + 1) for n in (max(of, 2), waits_for))
+    grown = (1e6 * after_s - level.late_from_us) / max(level.late_to_us - level.late_from_us, 1e-9)
+    late_us = level.late_us.value if level.late_us else 0.0
+    return fewer / timed * min(max(grown, 0.0), 1.0) * late_us / 1e6
 
 
 def _at(level: Level, op: Op, sent: float, of_rank: float, of_block: float) -> list[MessageCost]:

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from spbench.errors import Failure
-from spbench.projection.constants import Constant, Curve
-from spbench.projection.hardware import Cluster, CollectiveRate, Device, Level, OnRanks, find
+from spbench.projection.constants import CollectiveRate, Constant, Curve, Level
+from spbench.projection.hardware import Cluster, Device, OnRanks, find
 from spbench.projection.timed_kernels import is_computed
 
 WHATS: Mapping[str, str] = {
@@ -60,6 +60,8 @@ def _level(level: Level, what: str, factor: float) -> Level:
     fields: dict[str, Any] = {"collectives": rates}
     if what == "rate" and level.shared_gb_per_s is not None:
         fields["shared_gb_per_s"] = _times(level.shared_gb_per_s, factor)
+    if what == "latency" and level.late_us is not None:
+        fields["late_us"] = _times(level.late_us, factor)
     return level.model_copy(update=fields)
 
 

@@ -9,8 +9,6 @@ exponential takes longer than a copy of as many bytes. Beyond the sizes that wer
 kernel takes as long as the smallest, and a larger one goes at the rate of the largest.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping
@@ -103,7 +101,7 @@ class TimedKernels:
     seconds: Mapping[str, Mapping[Shape, float]]
 
     @classmethod
-    def named(cls, times_us: Mapping[str, float]) -> TimedKernels:
+    def named(cls, times_us: Mapping[str, float]) -> "TimedKernels":
         """From microseconds by name, as a file has them."""
         seconds: dict[str, dict[Shape, float]] = {}
         for name, took_us in times_us.items():

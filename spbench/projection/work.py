@@ -4,8 +4,6 @@ A dry run finds it by running the strategy's own code on tensors without data; a
 it a time on a cluster. Neither knows the other.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -111,7 +109,7 @@ class Counted:
     kernels: Counter[Kernel]
     messages: Counter[Message]
 
-    def plus(self, other: Counted, times: int = 1) -> Counted:
+    def plus(self, other: "Counted", times: int = 1) -> "Counted":
         """This and ``times`` the other, which may be negative; nothing occurs 0 times."""
         return Counted(
             _plus(self.kernels, other.kernels, times), _plus(self.messages, other.messages, times)

@@ -30,13 +30,14 @@ from spbench.workload.timed import TimedKernel, TimedTransfer
 
 CAP_S = 0.6
 """Seconds of one size, within which it is repeated."""
-LEAST, MOST, MOST_IN_STEP = 3, 50, 25
-"""Repeats of one size; the least, even if they exceed the cap, and the most, with a kernel between
-fewer."""
-ROUNDS = 5
-"""Rounds of repeats with a kernel between, at most; the median of them counts."""
+LEAST, MOST, MOST_IN_STEP = 3, 50, 50
+"""Repeats of one size: the least, even beyond the cap, the most, and that with a kernel between."""
+ROUNDS = 10
+"""Rounds of repeats with a kernel between, at most."""
 INTERFACE = "GLOO_SOCKET_IFNAME"
 INTERFACES = Path("/sys/class/net")
+Start = Callable[[], Handle]
+Call = Callable[[], object]
 
 
 def time_alone(
@@ -92,46 +93,46 @@ def timed(transfer: TimedTransfer, group: Group, watch: Stopwatch, most: int = M
         timing = LinkTiming(sent_bytes=sent, ms=times_ms)
     else:
         kernel, repeats = prepared(transfer.between, group.device), min(repeats, MOST_IN_STEP)
-        timing = LinkTiming(sent_bytes=sent, **_in_step(start, kernel, watch, repeats))
+        timing = LinkTiming(sent_bytes=sent, **_in_step(start, kernel, watch, repeats, transfer))
     transport.reset()
     return timing
 
 
 def _in_step(
-    start: Callable[[], Handle], kernel: Callable[[], object], watch: Stopwatch, repeats: int
+    start: Start, kernel: Call, watch: Stopwatch, repeats: int, transfer: TimedTransfer
 ) -> dict[str, list[float]]:
     """What a transfer adds to a kernel before it, and what of that a kernel between its start and
-    the wait hides; each the mean of a few in a row, which ranks begin together."""
-    rounds = min(ROUNDS, repeats)
-    in_a_row = repeats // rounds
+    the wait hides; each the mean of a few rows, which ranks begin together."""
+    rounds, in_a_row = min(ROUNDS, repeats), transfer.in_a_row
+    rows = max(1, repeats // rounds // in_a_row)
+    count = rows * in_a_row
 
-    def alone() -> None:
-        for _ in range(in_a_row):
+    def alone(kernels: int = count) -> None:
+        for _ in range(kernels):
             kernel()
 
     def after() -> None:
-        for _ in range(in_a_row):
-            kernel()
-            start().wait()
+        for _ in range(rows):
+            alone(in_a_row)
+            for _ in range(in_a_row):
+                start().wait()
 
     def around() -> None:
-        for _ in range(in_a_row):
+        for _ in range(count):
             handle = start()
             kernel()
             handle.wait()
 
-    calls = (alone, after, around)
-    taken = [[watch.once(call)[0] / in_a_row for call in calls] for _ in range(rounds)]
+    calls = (alone, after, around) if transfer.is_overlapped else (alone, after)
+    taken = [[watch.once(call)[0] / count for call in calls] for _ in range(rounds)]
     return {
-        "kernel_ms": [kernel_ms for kernel_ms, _, _ in taken],
-        "ms": [after_ms - kernel_ms for kernel_ms, after_ms, _ in taken],
-        "hidden_ms": [after_ms - around_ms for _, after_ms, around_ms in taken],
+        "kernel_ms": [kernel_ms for kernel_ms, *_ in taken],
+        "ms": [after_ms - kernel_ms for kernel_ms, after_ms, *_ in taken],
+        "hidden_ms": [after_ms - around_ms for _, after_ms, *rest in taken for around_ms in rest],
     }
 
 
-def started(
-    transfer: TimedTransfer, transport: Transport, device: torch.device
-) -> Callable[[], Handle]:
+def started(transfer: TimedTransfer, transport: Transport, device: torch.device) -> Start:
     """The call that starts to move flat tensors of these sizes once."""
     rank, size, held = transport.rank, transport.size, transfer.elements
 

@@ -45,3 +45,7 @@ class TimedTransfer(Frozen):
     """Whether it uses the group of the sum of gradients, in place of the strategy's."""
     between: TimedKernel | None = None
     """What ranks compute before each transfer, as in a step; None: transfers follow each other."""
+    in_a_row: int = 1
+    """Transfers that follow each other behind as many of those kernels: shifts of a ring."""
+    is_overlapped: bool = False
+    """Whether it is also timed with that kernel between its start and the wait."""

@@ -15,14 +15,14 @@ from spbench.projection import calibration_calls, calibration_plan
 from spbench.projection.calibrate import calibrate, write
 from spbench.projection.calibration_calls import distinct
 from spbench.projection.calibration_fit import _least_squares, constant, curve, device, in_steps
-from spbench.projection.calibration_plan import CalibrationPlan, _transfer, plan
-from spbench.projection.calibration_times import Timed
+from spbench.projection.calibration_plan import BETWEEN, LONGER, CalibrationPlan, _transfer, plan
+from spbench.projection.calibration_times import Timed, TimedCollective, TransferTime
 from spbench.projection.constants import Constant
 from spbench.projection.cost import Mode
 from spbench.projection.hardware import Cluster, Device, OnRanks
 from spbench.projection.hardware import find as find_cluster
 from spbench.projection.kernel_cost import DeviceRates
-from spbench.projection.link_fit import TimedCollective, collective_rate, level
+from spbench.projection.link_fit import collective_rate, level
 from spbench.projection.message_cost import host_calls
 from spbench.projection.project import project, works
 from spbench.projection.timed_kernels import label_of, operations
@@ -31,7 +31,7 @@ from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.strategies.registry import load
 from spbench.workload.case import GateCheck
 from spbench.workload.catalogue import find
-from spbench.workload.timed import TimedKernel
+from spbench.workload.timed import TimedKernel, TimedTransfer
 from spbench.workload.traffic import OPS
 from spbench.workload.workload import Workload
 
@@ -149,7 +149,7 @@ def test_small_messages_take_as_long_as_timed() -> None:
     kib = {1: 5.6e-3, 16: 4e-3, 64: 4.1e-3, 256: 12.7e-3, 1024: 44e-3}
     timed = TimedCollective(ranks=2, points=[(1024.0 * size, s) for size, s in kib.items()])
     found = collective_rate(timed, None)
-    mean_s = (5.6e-3 * 4e-3 * 4.1e-3) ** (1 / 3)
+    mean_s = (5.6e-3 + 4e-3 + 4.1e-3) / 3
     assert found.latency_us.value == pytest.approx(1e6 * mean_s, rel=1e-4)
 
     def seconds_of(sent: float) -> float:
@@ -361,8 +361,64 @@ def test_a_transfer_is_what_it_adds_to_the_slowest_kernel() -> None:
         for rank, alone in enumerate((3.0, 1.0))
     ]
     timed = Timed.of(plan_of_one, both)
-    assert timed.transfers_s == pytest.approx([1e-3])
+    assert [each.seconds for each in timed.transfers] == pytest.approx([1e-3])
     assert timed.slowest == pytest.approx(1.5)
+
+
+def behind_kernels(hidden_latency: float, hidden: float, late_ms: float) -> Timed:
+    """Two ranks whose messages take 1 ms and 1 GB/s, and so much longer behind the long kernel."""
+    planned = plan(2, "cpu", [Workload.model_validate(SMALL)])
+    planned = planned.model_copy(update={"kernels": [], "steps": []})
+
+    def timing(transfer: TimedTransfer) -> LinkTiming:
+        sent = 4.0 * transfer.elements[0]
+        kernel_ms = 8.0 if transfer.between == LONGER else 1.0
+        latency_ms, rest_ms = 1 + (kernel_ms - 1) / 7 * late_ms, sent / 1e6
+        could = min(1.0, kernel_ms / (latency_ms + rest_ms))
+        hidden_ms = could * (hidden_latency * latency_ms + hidden * rest_ms)
+        return LinkTiming(
+            sent_bytes=sent,
+            ms=[latency_ms + rest_ms] * 3,
+            kernel_ms=[kernel_ms] * 3,
+            hidden_ms=[hidden_ms] * 3 if transfer.is_overlapped else [],
+        )
+
+    times = LinkTimes(
+        rank=0,
+        host="here",
+        backend="gloo",
+        hardware="",
+        link="",
+        nominal_bytes_per_s=None,
+        timings=[timing(transfer) for transfer in planned.transfers],
+    )
+    return Timed.of(planned, [times, times])
+
+
+def test_long_kernels_tell_what_is_hidden_and_who_is_late() -> None:
+    """Of a latency and of the bytes' time apart, which short kernels do not tell."""
+    links = level("machine", behind_kernels(0.3, 0.9, 0.5), None)
+    for rate in links.collectives.values():
+        assert (rate.hidden_latency, rate.hidden) == pytest.approx((0.3, 0.9), abs=0.02)
+    assert links.late_us is not None
+    late = links.late_us.value, links.late_from_us, links.late_to_us
+    assert late == pytest.approx((500, 1000, 8000))
+    assert level("machine", behind_kernels(0.3, 0.9, 0.0), None).late_us is None
+
+
+def test_shifts_are_timed_as_in_a_ring() -> None:
+    """By themselves and one behind the other, where a link has no rest; the slower counts."""
+    planned = plan(4, "cpu", [Workload.model_validate(SMALL)])
+    shifts = [x for x in planned.transfers if x.op == "p2p" and x.between == BETWEEN]
+    assert {x.in_a_row for x in shifts} == {1, 3}
+    assert not [x for x in plan(2, "cpu", [find("dsp-720m-small")]).transfers if x.in_a_row > 1]
+    times = [
+        TransferTime(transfer=x, sent_bytes=4.0 * x.elements[0], seconds=seconds)
+        for x in shifts
+        for seconds in [(1e-3 if x.in_a_row == 1 else 4e-9 * x.elements[0])]
+    ]
+    found = replace(planted(4), transfers=times).collective("p2p")
+    assert dict(found.points) == {4.0**i: max(1e-3, 4.0**i / 1e9 * (i < 11)) for i in range(5, 13)}
 
 
 def test_a_step_that_would_take_seconds_is_not_timed() -> None:

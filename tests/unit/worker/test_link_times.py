@@ -112,11 +112,40 @@ def test_a_transfer_beside_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_times, "prepared", lambda *_: kernel)
     between = TimedKernel(kind="elementwise", shape=[8], dtype="float32")
     transfer = TimedTransfer(op="all_reduce", elements=[8], dtype="float32", between=between)
+    transfer = transfer.model_copy(update={"is_overlapped": True})
     observer = Observer(times=PhaseTimes(now_s=lambda: clock.now_s))
     (timing,) = time_alone([transfer], [], ShareOfGroup(CPU, 2), observer).timings
     assert timing.kernel_ms == pytest.approx([20.0] * ROUNDS)
     assert timing.ms == pytest.approx([10.0] * ROUNDS)
     assert timing.hidden_ms == pytest.approx([5.0] * ROUNDS)
+
+
+def test_transfers_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three behind three kernels the first passes at once, through a link that has rested."""
+    clock, link = SimpleNamespace(now_s=0.0), SimpleNamespace(free_at_s=0.0)
+
+    def started(*_: object) -> Any:
+        def start() -> Several:
+            came_s = clock.now_s if clock.now_s - link.free_at_s > 0.015 else clock.now_s + 0.03
+
+            def arrive() -> None:
+                clock.now_s = link.free_at_s = max(clock.now_s, came_s)
+
+            return Several([], [arrive])
+
+        return start
+
+    def kernel() -> None:
+        clock.now_s += 0.02
+
+    monkeypatch.setattr(link_times, "started", started)
+    monkeypatch.setattr(link_times, "prepared", lambda *_: kernel)
+    between = TimedKernel(kind="elementwise", shape=[8], dtype="float32")
+    transfer = TimedTransfer(op="p2p", elements=[8], dtype="float32", between=between, in_a_row=3)
+    observer = Observer(times=PhaseTimes(now_s=lambda: clock.now_s))
+    (timing,) = time_alone([transfer], [], ShareOfGroup(CPU, 2), observer).timings
+    assert timing.kernel_ms == pytest.approx([20.0] * ROUNDS)
+    assert timing.ms == pytest.approx([(0 + 30 + 30) / 3] * ROUNDS)
 
 
 @pytest.mark.parametrize(
