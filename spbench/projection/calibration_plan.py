@@ -43,7 +43,7 @@ BETWEEN = TimedKernel(kind="gemm", shape=[1, 256, 512, 256], dtype="float32")
 messages. There, too, ranks do not arrive together, gloo's threads sleep until they are called, and
 one that wakes waits for a core until what computes there has had its turn."""
 LONGER = BETWEEN.model_copy(update={"shape": [1, 256, 4096, 256]})
-"""What they compute before some once more: it tells what a kernel hides, and how ranks are late."""
+"""Computed before a few transfers more, which tell what a kernel hides and how late ranks come."""
 SENT_BEHIND_LONGER = (4**6, 4**8, 2 * 4**9)
 """Bytes that a rank sends then: two that take the latency, and one that takes its bytes' time."""
 LONGEST_ROW = 3  # of shifts that follow each other, of up to 1 MiB: larger ones fill any link
