@@ -96,8 +96,8 @@ def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> Calibrat
     if on == "cpu" and ranks > 1:
         behind = [_transfer(op, x, ranks, LONGER) for op in OPS for x in SENT_BEHIND_LONGER]
         transfers += [each.model_copy(update={"is_overlapped": True}) for each in behind]
-        row = min(ranks - 1, LONGEST_ROW)
-        transfers += [_transfer("p2p", x, ranks, BETWEEN, row) for x in sizes[:6] if row > 1]
+        row, short = min(ranks - 1, LONGEST_ROW), [x for x in sizes if x <= 2**20]
+        transfers += [_transfer("p2p", x, ranks, BETWEEN, row) for x in short if row > 1]
     return CalibrationPlan(
         ranks=ranks,
         kernels=[*distinct(kernels), *passes],

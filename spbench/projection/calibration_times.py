@@ -140,8 +140,8 @@ def _transfer_time(transfer: TimedTransfer, of_ranks: Sequence[LinkTiming]) -> T
     if transfer.between is None:
         took_ms = max(statistics.median(each.ms) for each in of_ranks)
     else:
-        took_ms = usual(_added_ms(of_ranks))
-        kernel_ms = usual(map(max, zip(*(each.kernel_ms for each in of_ranks), strict=True)))
+        took_ms = usual([*_added_ms(of_ranks)])
+        kernel_ms = usual([*map(max, zip(*(each.kernel_ms for each in of_ranks), strict=True))])
         hidden_ms = statistics.fmean(usual(each.hidden_ms or [0.0]) for each in of_ranks)
     return TransferTime(
         transfer=transfer,
@@ -152,11 +152,10 @@ def _transfer_time(transfer: TimedTransfer, of_ranks: Sequence[LinkTiming]) -> T
     )
 
 
-def usual(rounds: Iterable[float]) -> float:
+def usual(rounds: Sequence[float]) -> float:
     """The mean of rounds without a fifth at either end, of fewer than five the median. Single calls
     take a tenth to three times their mean, of which a step has many: a median is too little."""
-    every = list(rounds)
-    return float(trim_mean(every, 0.2)) if len(every) >= 5 else statistics.median(every)
+    return float(trim_mean(rounds, 0.2)) if len(rounds) >= 5 else statistics.median(rounds)
 
 
 def _added_ms(of_ranks: Sequence[LinkTiming]) -> Iterable[float]:

@@ -120,4 +120,6 @@ class Level(Frozen):
                 f"level {self.name!r} has no rate of {', '.join(missing)}; give each operation",
                 ("collectives",),
             )
+        if self.late_to_us <= self.late_from_us:
+            raise MisfitError(f"{self.late_to_us} is not above late_from_us", ("late_to_us",))
         return self

@@ -79,7 +79,7 @@ def message_cost(
     bounds = [(slowest.seconds, slowest.constant), (latency, rates.latency_us)]
     if outermost.late_us is not None:
         waits_for = 2 if message.op == "p2p" else len(groups[0])
-        late = _late_s(outermost, after_s, waits_for, outermost.ranks or mesh.size)
+        late = outermost.late_us.value / 1e6 * _late_part(outermost, after_s, waits_for, mesh.size)
         bounds.append((late, outermost.late_us))
         latency += late
     _, bound = max(bounds, key=lambda each: each[0])
@@ -89,13 +89,12 @@ def message_cost(
     return MessageCost(seconds=seconds, level=slowest.level, constant=bound, hidden=hidden)
 
 
-def _late_s(level: Level, after_s: float, waits_for: int, of: int) -> float:
-    """What a message is late after so much computation, where ``of`` ranks were timed and it waits
-    for fewer. Of n that come evenly spread the last is (n - 1) / (n + 1) of it behind the mean."""
-    timed, fewer = ((n - 1) / (n + 1) for n in (max(of, 2), waits_for))
-    grown = (1e6 * after_s - level.late_from_us) / max(level.late_to_us - level.late_from_us, 1e-9)
-    late_us = level.late_us.value if level.late_us else 0.0
-    return fewer / timed * min(max(grown, 0.0), 1.0) * late_us / 1e6
+def _late_part(level: Level, after_s: float, waits_for: int, ranks: int) -> float:
+    """Part of ``late_us`` after so much computation, where a message waits for some of all ranks.
+    Of n that come evenly spread the last is (n - 1) / (n + 1) behind the mean."""
+    timed, fewer = ((n - 1) / (n + 1) for n in (max(level.ranks or ranks, 2), waits_for))
+    grown = (1e6 * after_s - level.late_from_us) / (level.late_to_us - level.late_from_us)
+    return fewer / timed * min(max(grown, 0.0), 1.0)
 
 
 def _at(level: Level, op: Op, sent: float, of_rank: float, of_block: float) -> list[MessageCost]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ from spbench.projection.calibrate import calibrate, write
 from spbench.projection.calibration_calls import distinct
 from spbench.projection.calibration_fit import _least_squares, constant, curve, device, in_steps
 from spbench.projection.calibration_plan import BETWEEN, LONGER, CalibrationPlan, _transfer, plan
-from spbench.projection.calibration_times import Timed, TimedCollective, TransferTime
-from spbench.projection.constants import Constant
+from spbench.projection.calibration_times import Timed, TimedCollective, TransferTime, usual
+from spbench.projection.constants import Constant, Level
 from spbench.projection.cost import Mode
 from spbench.projection.hardware import Cluster, Device, OnRanks
 from spbench.projection.hardware import find as find_cluster
@@ -81,6 +82,12 @@ def seconds(kernel: TimedKernel) -> float:
     return 4 * 8 * pairs * 32 / (ATTENTION_RATE * (0.5 if kernel.is_masked else 1.0))
 
 
+def times_of(*, rank: int = 0, **times: Any) -> LinkTimes:
+    """Times of a rank of gloo."""
+    known = {"host": "here", "backend": "gloo", "hardware": "", "link": ""}
+    return LinkTimes(rank=rank, nominal_bytes_per_s=None, **known, **times)
+
+
 def planted(ranks: int) -> Timed:
     kernels = [gemm(16), gemm(4096), attention(16), attention(64), attention(64, masked=True)]
     kernels += [passing(4**i) for i in range(5, 10)]
@@ -90,16 +97,8 @@ def planted(ranks: int) -> Timed:
     latency_s = LATENCY_S + HOP_S * (ranks - 2)
     took = [latency_s + (each - sent[0]) / SENT_RATE for each in sent]
     timings = [LinkTiming(sent_bytes=s, ms=[1e3 * t]) for s, t in zip(sent, took, strict=True)]
-    times = LinkTimes(
-        rank=0,
-        host="here",
-        backend="gloo",
-        hardware="",
-        link="",
-        nominal_bytes_per_s=None,
-        timings=timings,
-        kernels_s=[seconds(kernel) for kernel in kernels],
-        launch_s=3e-6,
+    times = times_of(
+        timings=timings, kernels_s=[seconds(kernel) for kernel in kernels], launch_s=3e-6
     )
     return Timed.of(plan, [times.model_copy(update={"rank": rank}) for rank in range(ranks)])
 
@@ -349,13 +348,8 @@ def test_a_transfer_is_what_it_adds_to_the_slowest_kernel() -> None:
     transfer = _transfer("p2p", 4, 2, passing(8))
     plan_of_one = CalibrationPlan(ranks=2, kernels=[], transfers=[transfer])
     both = [
-        LinkTimes(
+        times_of(
             rank=rank,
-            host="here",
-            backend="gloo",
-            hardware="",
-            link="",
-            nominal_bytes_per_s=None,
             timings=[LinkTiming(sent_bytes=4, kernel_ms=[alone], ms=[4 - alone], hidden_ms=[0.0])],
         )
         for rank, alone in enumerate((3.0, 1.0))
@@ -383,15 +377,7 @@ def behind_kernels(hidden_latency: float, hidden: float, late_ms: float) -> Time
             hidden_ms=[hidden_ms] * 3 if transfer.is_overlapped else [],
         )
 
-    times = LinkTimes(
-        rank=0,
-        host="here",
-        backend="gloo",
-        hardware="",
-        link="",
-        nominal_bytes_per_s=None,
-        timings=[timing(transfer) for transfer in planned.transfers],
-    )
+    times = times_of(timings=[timing(transfer) for transfer in planned.transfers])
     return Timed.of(planned, [times, times])
 
 
@@ -406,6 +392,17 @@ def test_long_kernels_tell_what_is_hidden_and_who_is_late() -> None:
     assert level("machine", behind_kernels(0.3, 0.9, 0.0), None).late_us is None
 
 
+def test_lateness_that_ends_before_it_begins_is_refused() -> None:
+    links = cluster().levels[0].model_dump() | {"late_from_us": 20.0, "late_to_us": 10.0}
+    with pytest.raises(ValueError, match=r"10\.0 is not above late_from_us"):
+        Level.model_validate(links)
+
+
+def test_few_rounds_have_a_median_and_many_a_mean_without_the_ends() -> None:
+    assert usual([1.0, 2.0, 30.0]) == 2
+    assert usual([1.0, 2.0, 3.0, 5.0, 100.0]) == pytest.approx(10 / 3)
+
+
 def test_shifts_are_timed_as_in_a_ring() -> None:
     """By themselves and one behind the other, where a link has no rest; the slower counts."""
     planned = plan(4, "cpu", [Workload.model_validate(SMALL)])
@@ -418,7 +415,9 @@ def test_shifts_are_timed_as_in_a_ring() -> None:
         for seconds in [(1e-3 if x.in_a_row == 1 else 4e-9 * x.elements[0])]
     ]
     found = replace(planted(4), transfers=times).collective("p2p")
-    assert dict(found.points) == {4.0**i: max(1e-3, 4.0**i / 1e9 * (i < 11)) for i in range(5, 13)}
+    assert dict(found.points) == {
+        4.0**i: max(1e-3, 4.0**i / 1e9 if i <= 10 else 0) for i in range(5, 13)
+    }
 
 
 def test_a_step_that_would_take_seconds_is_not_timed() -> None:

@@ -15,7 +15,7 @@ from spbench.comm.group import ShareOfGroup
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import Several
 from spbench.doctor.link_rates import timed_transfer
-from spbench.results.link_report import LinkTimes
+from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.results.nvml import NVLINK, NvmlReport
 from spbench.strategies.registry import load, places
 from spbench.worker import link_times
@@ -90,6 +90,22 @@ def test_repeats_by_a_cap(monkeypatch: pytest.MonkeyPatch, step_ms: float, repea
     assert len(sends) == repeats + 2
 
 
+def beside_a_kernel(
+    monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace, **how: Any
+) -> LinkTiming:
+    """Times of a shift beside a kernel of 20 ms, by this clock."""
+
+    def kernel() -> None:
+        clock.now_s += 0.02
+
+    monkeypatch.setattr(link_times, "prepared", lambda *_: kernel)
+    between = TimedKernel(kind="elementwise", shape=[8], dtype="float32")
+    transfer = TimedTransfer(op="p2p", elements=[8], dtype="float32", between=between, **how)
+    observer = Observer(times=PhaseTimes(now_s=lambda: clock.now_s))
+    (timing,) = time_alone([transfer], [], ShareOfGroup(CPU, 2), observer).timings
+    return timing
+
+
 def test_a_transfer_beside_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it adds to the kernel before it, and what of that the kernel hides: here half."""
     clock, sent = SimpleNamespace(now_s=0.0), SimpleNamespace(at_s=0.0)
@@ -105,16 +121,8 @@ def test_a_transfer_beside_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return start
 
-    def kernel() -> None:
-        clock.now_s += 0.02
-
     monkeypatch.setattr(link_times, "started", started)
-    monkeypatch.setattr(link_times, "prepared", lambda *_: kernel)
-    between = TimedKernel(kind="elementwise", shape=[8], dtype="float32")
-    transfer = TimedTransfer(op="all_reduce", elements=[8], dtype="float32", between=between)
-    transfer = transfer.model_copy(update={"is_overlapped": True})
-    observer = Observer(times=PhaseTimes(now_s=lambda: clock.now_s))
-    (timing,) = time_alone([transfer], [], ShareOfGroup(CPU, 2), observer).timings
+    timing = beside_a_kernel(monkeypatch, clock, is_overlapped=True)
     assert timing.kernel_ms == pytest.approx([20.0] * ROUNDS)
     assert timing.ms == pytest.approx([10.0] * ROUNDS)
     assert timing.hidden_ms == pytest.approx([5.0] * ROUNDS)
@@ -135,15 +143,8 @@ def test_transfers_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return start
 
-    def kernel() -> None:
-        clock.now_s += 0.02
-
     monkeypatch.setattr(link_times, "started", started)
-    monkeypatch.setattr(link_times, "prepared", lambda *_: kernel)
-    between = TimedKernel(kind="elementwise", shape=[8], dtype="float32")
-    transfer = TimedTransfer(op="p2p", elements=[8], dtype="float32", between=between, in_a_row=3)
-    observer = Observer(times=PhaseTimes(now_s=lambda: clock.now_s))
-    (timing,) = time_alone([transfer], [], ShareOfGroup(CPU, 2), observer).timings
+    timing = beside_a_kernel(monkeypatch, clock, in_a_row=3)
     assert timing.kernel_ms == pytest.approx([20.0] * ROUNDS)
     assert timing.ms == pytest.approx([(0 + 30 + 30) / 3] * ROUNDS)
 
