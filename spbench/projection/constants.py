@@ -121,5 +121,5 @@ class Level(Frozen):
                 ("collectives",),
             )
         if self.late_to_us <= self.late_from_us:
-            raise MisfitError(f"{self.late_to_us} is not above late_from_us", ("late_to_us",))
+            raise ValueError(f"late_to_us {self.late_to_us} is not above late_from_us")
         return self
