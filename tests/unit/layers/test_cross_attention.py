@@ -9,6 +9,7 @@ from torch import Tensor
 from spbench.layers import cross_attention
 from spbench.layers.cross_attention import cross_attend, pieces
 from spbench.layers.memory_order import put_outermost
+from tests.helpers.counted_copies import CountedCopies
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,18 @@ def test_a_long_context_goes_to_few_pieces(monkeypatch: pytest.MonkeyPatch) -> N
     assert lengths_given == [(4, 1024), (4, 1024), (4, 2400)]
 
 
+@pytest.mark.parametrize(("queries", "copies"), [(256, 0), (255, 2)])
+def test_samples_apart_in_memory_are_copied_only_before_short_pieces(
+    queries: int, copies: int
+) -> None:
+    """The queries are copied, and the output back into their order."""
+    q = put_outermost(torch.randn(2, 4, queries, 2, 8), 1)
+    with CountedCopies(q.numel(), 1) as seen:
+        out = cross_attend(q, *torch.randn(2, 2, 3, 2, 8))
+        put_outermost(out, 1)
+    assert seen.elsewhere.total() == copies
+
+
 @pytest.mark.parametrize("queries", [(0, 5), (3, 0)])
 def test_no_queries(queries: tuple[int, int]) -> None:
     """A rank without queries gets an empty result."""
@@ -46,6 +59,7 @@ def test_pieces_change_nothing(batch: int, outermost: int, monkeypatch: pytest.M
     q.requires_grad_()
     k, v = (torch.randn(batch, 5, 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
     monkeypatch.setattr(cross_attention, "PIECE", 8)
+    monkeypatch.setattr(cross_attention, "SHORTEST", 8)
     monkeypatch.setattr(cross_attention, "LONGER", 1)
     assert pieces(6 * 16, 8) == 12
     computed = cross_attend(q, k, v)
