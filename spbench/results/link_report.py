@@ -7,7 +7,7 @@ of ranks are the row's, and so is the hardware.
 
 import statistics
 from bisect import bisect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -48,6 +48,16 @@ class LinkTiming(BaseModel, frozen=True):
     """Milliseconds of the kernel between transfers; none where they follow each other."""
     hidden_ms: list[float] = []
     """What of ``ms`` that kernel hides when it is called between start and wait."""
+
+    @classmethod
+    def joined(cls, sweeps: "Sequence[LinkTiming]") -> "LinkTiming":
+        """All times of a transfer that was timed again and again."""
+        ms, kernel_ms, hidden_ms = (
+            [time for each in sweeps for time in getattr(each, field)]
+            for field in ("ms", "kernel_ms", "hidden_ms")
+        )
+        sent = sweeps[0].sent_bytes
+        return cls(sent_bytes=sent, ms=ms, kernel_ms=kernel_ms, hidden_ms=hidden_ms)
 
 
 class LinkTimes(BaseModel, frozen=True):

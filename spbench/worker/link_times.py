@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,11 @@ from spbench.workload.timed import TimedKernel, TimedTransfer
 
 CAP_S = 0.6
 """Seconds of one size, within which it is repeated."""
-LEAST, MOST, MOST_IN_STEP = 3, 50, 50
-"""Repeats of one size: the least, even beyond the cap, the most, and that with a kernel between."""
-ROUNDS = 10
-"""Rounds of repeats with a kernel between, at most."""
+LEAST, MOST = 3, 50
+"""Repeats of one size: the least, even beyond the cap, and the most."""
+SWEEPS, ROUNDS, MOST_OF_A_SWEEP = 3, 5, 20
+"""How often all transfers with a kernel between are timed, one after another: what disturbs the
+machine for a while meets one of them once; and rounds and repeats of each then, at most."""
 INTERFACE = "GLOO_SOCKET_IFNAME"
 INTERFACES = Path("/sys/class/net")
 Start = Callable[[], Handle]
@@ -49,10 +51,11 @@ def time_alone(
 ) -> LinkTimes:
     """This rank's times of all transfers, kernels and steps, one after another, in phases."""
     watch = Stopwatch(group=group, now_s=observer.times.now_s)
-    timings = []
-    for number, transfer in enumerate(transfers, start=1):
-        with observer.phase(f"{transfer.op} ({number} of {len(transfers)})"):
-            timings.append(timed(transfer, group, watch))
+    sweeps: list[list[LinkTiming]] = [[] for _ in transfers]
+    for sweep, (number, transfer) in product(range(SWEEPS), enumerate(transfers)):
+        if sweep == 0 or transfer.between is not None:
+            with observer.phase(f"{transfer.op} ({number + 1} of {len(transfers)})"):
+                sweeps[number].append(timed(transfer, group, watch))
     link, nominal = nominal_rate(group.device)
     gpu = Gpu(group.device) if group.device.type == "cuda" else None
     timer = KernelTimer(group, observer)
@@ -65,7 +68,7 @@ def time_alone(
         hardware=hardware(group.device, gpu and gpu.power_limit_w),
         link=link,
         nominal_bytes_per_s=nominal,
-        timings=timings,
+        timings=[*map(LinkTiming.joined, sweeps)],
         kernels_s=kernels_s,
         steps_s=steps_s,
         shares_s=shares_s,
@@ -80,22 +83,25 @@ def timed(transfer: TimedTransfer, group: Group, watch: Stopwatch, most: int = M
     transport = transports.gradients if transfer.gradients else transports.strategy
     start = started(transfer, transport, group.device)
 
-    def send() -> None:
-        start().wait()
+    def send() -> object:
+        return start().wait()
+
+    def repeats(call: Call, most: int, cap_s: float) -> int:
+        (slowest_ms,) = group.largest(watch.once(call)[:1])
+        return min(most, max(LEAST, int(cap_s * 1e3 / max(slowest_ms, 1e-3))))
 
     transport.reset()
     watch.once(send)
     sent = float(sum(transport.sent.values()))
-    (slowest_ms,) = group.largest(watch.once(send)[:1])
-    repeats = min(most, max(LEAST, int(CAP_S * 1e3 / max(slowest_ms, 1e-3))))
     if transfer.between is None:
-        times_ms, _ = watch.time(send, repeats)
-        timing = LinkTiming(sent_bytes=sent, ms=times_ms)
+        times = {"ms": watch.time(send, repeats(send, most, CAP_S))[0]}
     else:
-        kernel, repeats = prepared(transfer.between, group.device), min(repeats, MOST_IN_STEP)
-        timing = LinkTiming(sent_bytes=sent, **_in_step(start, kernel, watch, repeats, transfer))
+        kernel = prepared(transfer.between, group.device)
+        kernel()
+        count = repeats(lambda: (kernel(), send()), MOST_OF_A_SWEEP, CAP_S / SWEEPS)
+        times = _in_step(start, kernel, watch, count, transfer)
     transport.reset()
-    return timing
+    return LinkTiming(sent_bytes=sent, **times)
 
 
 def _in_step(
@@ -172,7 +178,7 @@ def nominal_rate(device: torch.device) -> tuple[str, float | None]:
     """Name and nominal bytes per second of this rank's link, one way; None where not known. A
     virtual interface has a speed that means nothing: it has no device."""
     if device.type == "cuda":
-        return "NVLink", nvlink_bytes_per_s(device)
+        return "NVLink", or_none(partial(_nvlink_bytes_per_s, open_nvml(), device))
     name = os.environ.get(INTERFACE, "")
     folder = INTERFACES / name
     if not name or not (folder / "device").exists():
@@ -181,13 +187,8 @@ def nominal_rate(device: torch.device) -> tuple[str, float | None]:
     return name, megabits * 1e6 / 8 if megabits is not None and megabits > 0 else None
 
 
-def nvlink_bytes_per_s(device: torch.device) -> float | None:
-    """The nominal rate of the GPU's active NVLinks together, one way; None without NVLink between
-    all GPUs of the machine, or where NVML does not tell."""
-    return or_none(partial(_nvlink_bytes_per_s, open_nvml(), device))
-
-
 def _nvlink_bytes_per_s(nvml: Any, device: torch.device) -> float | None:
+    """That of the GPU's active NVLinks together; None without NVLink between all GPUs."""
     paths = read_nvml(nvml).paths.values()
     uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
     handle = nvml.nvmlDeviceGetHandleByUUID(uuid)

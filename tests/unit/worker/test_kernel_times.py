@@ -40,9 +40,9 @@ def test_backward_of_an_attention_gives_three_gradients() -> None:
         assert [tuple(x.shape) for x in gradients] == [(2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8)]
 
 
-@pytest.mark.parametrize(("call_s", "calls"), [(0.001, 10), (0.1, 1), (1e-6, 1000)])
+@pytest.mark.parametrize(("call_s", "calls"), [(0.001, 10), (0.1, 0), (1e-6, 1000)])
 def test_a_block_of_calls_fills_ten_milliseconds(call_s: float, calls: int) -> None:
-    """One call sets up, one is timed for the number of calls, then a block."""
+    """One call sets up, one is timed for the number of calls, then a block, unless it fills it."""
     times_s, made = [0.0], []
 
     def call() -> None:

@@ -19,7 +19,7 @@ from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.results.nvml import NVLINK, NvmlReport
 from spbench.strategies.registry import load, places
 from spbench.worker import link_times
-from spbench.worker.link_times import ROUNDS, nominal_rate, time_alone
+from spbench.worker.link_times import ROUNDS, SWEEPS, nominal_rate, time_alone
 from spbench.worker.observer import Observer, PhaseTimes
 from spbench.workload.catalogue import find
 from spbench.workload.timed import TimedKernel, TimedTransfer
@@ -123,9 +123,9 @@ def test_a_transfer_beside_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(link_times, "started", started)
     timing = beside_a_kernel(monkeypatch, clock, is_overlapped=True)
-    assert timing.kernel_ms == pytest.approx([20.0] * ROUNDS)
-    assert timing.ms == pytest.approx([10.0] * ROUNDS)
-    assert timing.hidden_ms == pytest.approx([5.0] * ROUNDS)
+    assert timing.kernel_ms == pytest.approx([20.0] * ROUNDS * SWEEPS)
+    assert timing.ms == pytest.approx([10.0] * ROUNDS * SWEEPS)
+    assert timing.hidden_ms == pytest.approx([5.0] * ROUNDS * SWEEPS)
 
 
 def test_transfers_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,8 +145,39 @@ def test_transfers_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(link_times, "started", started)
     timing = beside_a_kernel(monkeypatch, clock, in_a_row=3)
-    assert timing.kernel_ms == pytest.approx([20.0] * ROUNDS)
-    assert timing.ms == pytest.approx([(0 + 30 + 30) / 3] * ROUNDS)
+    assert timing.kernel_ms == pytest.approx([20.0] * ROUNDS * SWEEPS)
+    assert timing.ms == pytest.approx([(0 + 30 + 30) / 3] * ROUNDS * SWEEPS)
+
+
+@pytest.mark.parametrize(("seconds", "kernels"), [(0.001, 20), (0.03, 5), (0.5, 3)])
+def test_sweeps_beside_a_kernel(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, kernels: int
+) -> None:
+    """A slow machine repeats less in each of three sweeps, which visit all transfers in turn."""
+    clock, visited = SimpleNamespace(now_s=0.0), []
+
+    def started(transfer: TimedTransfer, *_: object) -> Any:
+        visited.append(transfer.op)
+        return lambda: Several([])
+
+    def prepared(*_: object) -> Any:
+        def kernel() -> None:
+            clock.now_s += seconds
+            computed.append(1)
+
+        return kernel
+
+    computed: list[int] = []
+    monkeypatch.setattr(link_times, "started", started)
+    monkeypatch.setattr(link_times, "prepared", prepared)
+    between = TimedKernel(kind="elementwise", shape=[8], dtype="float32")
+    given = {"elements": [8], "dtype": "float32", "between": between}
+    transfers = [TimedTransfer(op=op, **given) for op in ("p2p", "all_reduce")]
+    observer = Observer(times=PhaseTimes(now_s=lambda: clock.now_s))
+    times = time_alone(transfers, [], ShareOfGroup(CPU, 2), observer)
+    assert visited == ["p2p", "all_reduce"] * SWEEPS
+    assert len(computed) == 2 * SWEEPS * (2 + 2 * kernels)
+    assert all(len(each.ms) == SWEEPS * min(ROUNDS, kernels) for each in times.timings)
 
 
 @pytest.mark.parametrize(
