@@ -2,7 +2,7 @@
 
 import os
 import re
-import time
+import timeit
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -133,10 +133,6 @@ def _core_flops_per_s() -> float:
 
     threads, matrix = torch.get_num_threads(), torch.ones(PROBE, PROBE)
     torch.set_num_threads(1)
-    took_s = []
-    for _ in range(8):
-        start_s = time.perf_counter()
-        matrix @ matrix
-        took_s.append(time.perf_counter() - start_s)
+    took_s = timeit.repeat(lambda: matrix @ matrix, repeat=8, number=1)
     torch.set_num_threads(threads)
     return 2 * PROBE**3 / min(took_s)

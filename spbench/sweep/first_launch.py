@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 import spbench
 from spbench.launch.cluster import source_digest
+from spbench.launch.local import read_json
 from spbench.results.agreement import TOLERANCE, Difference, Fingerprint, farthest, noise_floor
 from spbench.results.sample import Sample, write_atomically
 from spbench.strategies.registry import UnknownStrategyError, module_of
@@ -78,25 +79,21 @@ def compare_with_first(folder: Path, case: Case, samples: Sequence[Sample]) -> A
         fingerprint=sample.fingerprint,
     )
     path = folder / FOLDER / f"{case.workload_key}-{case.device}-seed{case.seed}.json"
-    first = _read(path)
+    first = read_json(path, KeptLaunch)
     if first is None or first.code != _code_of(first.strategy):
         with contextlib.suppress(OSError):  # a disk that is full shows when the row is written
             path.parent.mkdir(exist_ok=True)
             write_atomically(path, mine.model_dump_json())
         return None
-    if sample.agreed_with or not _made_alike(first, mine):
+    # Another GPU or torch draws other random numbers, so that weights differ.
+    drawn_by = [(x.scheme, x.device_name, x.torch) for x in (first, mine)]
+    if sample.agreed_with or drawn_by[0] != drawn_by[1]:
         return None
     dtype = case.workload.dtype
     tolerances = dict.fromkeys(mine.fingerprint, TOLERANCE[dtype])
     floor = noise_floor(first.fingerprint, dtype)
     far = farthest(mine.fingerprint, first.fingerprint, tolerances, floor)
     return Agreement(far=far, agreed_with=f"{first.strategy} on {counted(first.ranks, 'rank')}")
-
-
-def _made_alike(first: KeptLaunch, mine: KeptLaunch) -> bool:
-    """Whether both had the same weights: another GPU or torch draws other random numbers."""
-    same = ("scheme", "device_name", "torch")
-    return all(getattr(first, name) == getattr(mine, name) for name in same)
 
 
 @functools.cache
@@ -109,10 +106,3 @@ def _code_of(strategy: str) -> str:
     plug_in = Path(found.origin).read_bytes() if found and found.origin else b""
     package = source_digest(Path(spbench.__file__).parent)
     return f"{package} {hashlib.sha256(plug_in).hexdigest()[:12]}"
-
-
-def _read(path: Path) -> KeptLaunch | None:
-    try:
-        return KeptLaunch.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValidationError):
-        return None

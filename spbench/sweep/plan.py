@@ -75,10 +75,9 @@ def without_unfit(request: Request) -> Request:
     where nothing would be left, or where such cells become rows."""
     why: dict[tuple[str, int, CaseMesh], str] = {}
     for each in [] if request.skip_invalid else request.combinations:
-        strategy, work = in_mesh(each.strategy, each.mesh), each.workload
         name = each.mesh.beside(each.strategy)
-        if reason := strategy.misfit(work) or strategy.why_not(work, each.ranks):
-            left_out = f"{work.name} on {counted(each.ranks, 'rank')}, since {name} cannot"
+        if reason := declined(each):
+            left_out = f"{each.workload.name} on {counted(each.ranks, 'rank')}, since {name} cannot"
             why.setdefault(_place(each), f"left out: {left_out}: {reason}")
     fit = [each for each in request.combinations if _place(each) not in why]
     for sentence in dict.fromkeys(why.values()) if fit else ():
@@ -109,7 +108,7 @@ def in_rounds(cases: Sequence[Case], launches: Iterable[int], seed: int) -> list
     ]
 
 
-def declined(case: Case) -> str | None:
+def declined(case: Case | Combination) -> str | None:
     """Why the strategy cannot run the case; None if it can."""
     strategy = in_mesh(case.strategy, case.mesh)
     return strategy.misfit(case.workload) or strategy.why_not(case.workload, case.ranks)
