@@ -57,8 +57,8 @@ MOST_RUNS = 2
 )
 @options.baselines_option
 @options.json_option
-@options.markdown_option
-@options.csv_option
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown on stdout.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV on stdout.")
 def command(
     runs: Sequence[Path],
     reference: str | None,

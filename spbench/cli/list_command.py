@@ -85,7 +85,9 @@ def _grids(what: str, rows: Sequence[Mapping[str, Any]]) -> list[Grid]:
     cells = [[_cell(name, row) for name in columns] for row in rows]
 
     def less(gone: int, short: Mapping[str, str], wraps: Sequence[int]) -> Grid:
-        heads = {name: _head(name, short) for name in columns}
+        known = HEADS | dict(short)
+        plain = {name: name.replace("_bytes", " MiB").replace("_", " ") for name in columns}
+        heads = {name: known.get(name, head) for name, head in plain.items()}
         whole = Grid(columns=list(heads.values()), rows=cells, words=WORDS[what], wraps=wraps)
         return whole.without(*(heads[name] for names in spare[:gone] for name in names.split()))
 
@@ -94,11 +96,6 @@ def _grids(what: str, rows: Sequence[Mapping[str, Any]]) -> list[Grid]:
         *(less(gone, short, ()) for gone in range(luxury) for short in ({}, SHORT)),
         *(less(gone, SHORT, WRAPS) for gone in range(luxury, len(spare) + 1)),
     ]
-
-
-def _head(name: str, short: Mapping[str, str]) -> str:
-    known = HEADS | dict(short)
-    return known.get(name, name.replace("_bytes", " MiB").replace("_", " "))
 
 
 def _cell(column: str, row: Mapping[str, Any]) -> str:

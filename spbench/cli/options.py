@@ -119,10 +119,6 @@ baselines_option = click.option(
     help="Folder of the baselines.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
-markdown_option = click.option(
-    "--markdown", "as_markdown", is_flag=True, help="Print Markdown on stdout."
-)
-csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print CSV on stdout.")
 
 
 hang_option = duration_option(

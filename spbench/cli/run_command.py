@@ -9,7 +9,7 @@ import click
 from spbench.cli import options
 from spbench.cli.cluster_options import nodes_options
 from spbench.cli.help_page import HelpPage
-from spbench.cli.option_types import Count, Positive, duration
+from spbench.cli.option_types import Count, Positive
 from spbench.cli.selection import request_of, selection_options
 from spbench.errors import DONE, SOME_FAILED
 from spbench.report.dry_run import show_plan
@@ -35,11 +35,10 @@ from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 )
 @click.option("--quick", is_flag=True, help="One launch of few iterations, for a first look.")
 @options.deadline_options
-@click.option(
+@options.duration_option(
     "--max-time",
-    type=duration,
-    metavar="TIME",
-    help="Deadline of all launches together; what is left can be resumed.  [default: no limit]",
+    None,
+    "Deadline of all launches together; what is left can be resumed.  [default: no limit]",
 )
 @nodes_options
 @options.device_option
@@ -85,10 +84,26 @@ def _works(planned: Sequence[Cell]) -> tuple[dict[str, RankWork], list[str]]:
 
 
 def show_finished(finished: Finished | None, *, as_json: bool) -> int:
-    """Prints what a run leaves behind, and returns its exit code."""
+    """Prints the rows as JSON, or the strategies side by side, and returns the exit code."""
     if finished is None:
         return DONE
-    _show(finished, as_json=as_json)
+    if as_json:
+        print_json([asdict(record) for record in finished.records])
+        return exit_code(finished)
+    # These import pandas, which takes 0.3 s: not before ranks start.
+    from spbench.analysis.compare_strategies import compare_strategies
+    from spbench.analysis.launches import cases_of
+    from spbench.analysis.waiting import waiting
+    from spbench.report.strategy_table import show_comparison
+    from spbench.report.waiting_sentences import waiting_sentences
+    from spbench.results.link_report import reports_in
+    from spbench.results.reading import frame_of
+
+    frame = frame_of(finished.records)
+    cases = cases_of(frame)
+    lines = compare_strategies(frame, reference_of(finished.folder, frame), cases=cases)
+    reports = reports_in([RESULTS, finished.folder.parent])
+    show_comparison(lines, waiting_sentences(waiting(cases, reports)))
     return exit_code(finished)
 
 
@@ -102,24 +117,3 @@ def exit_code(finished: Finished) -> int:
         )
         return SOME_FAILED
     return SOME_FAILED if finished.unfinished else DONE
-
-
-def _show(finished: Finished, *, as_json: bool) -> None:
-    """Prints the rows as JSON, or the strategies side by side."""
-    # These import pandas, which takes 0.3 s: not before ranks start.
-    from spbench.analysis.compare_strategies import compare_strategies
-    from spbench.analysis.launches import cases_of
-    from spbench.analysis.waiting import waiting
-    from spbench.report.strategy_table import show_comparison
-    from spbench.report.waiting_sentences import waiting_sentences
-    from spbench.results.link_report import reports_in
-    from spbench.results.reading import frame_of
-
-    if as_json:
-        print_json([asdict(record) for record in finished.records])
-        return
-    frame = frame_of(finished.records)
-    cases = cases_of(frame)
-    lines = compare_strategies(frame, reference_of(finished.folder, frame), cases=cases)
-    reports = reports_in([RESULTS, finished.folder.parent])
-    show_comparison(lines, waiting_sentences(waiting(cases, reports)))

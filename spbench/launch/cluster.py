@@ -20,8 +20,6 @@ from spbench.launch.launcher import LauncherError
 from spbench.results.environment import package_version
 
 PORT = 29400
-SILENCE_S = 30.0
-"""After which a node counts as lost, unless a launch may hang for less."""
 
 
 class Cluster(BaseModel, frozen=True):
@@ -33,7 +31,8 @@ class Cluster(BaseModel, frozen=True):
     port: int
     wait_s: float = 300.0
     """How long to wait for all nodes to come."""
-    silence_s: float = SILENCE_S
+    silence_s: float = 30.0
+    """After which a node counts as lost, unless a launch may hang for less."""
     gpus: int = 0
     """Visible GPUs of this node."""
     cases_digest: str = ""

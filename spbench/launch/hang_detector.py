@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import final
 
 from spbench.results.heartbeat import RankPosition, read_heartbeat
-from spbench.text import counted
+from spbench.text import counted, listed
 
 LOOK_S = 0.2
 NAMED = 8
@@ -75,7 +75,6 @@ def _progress(position: RankPosition | None) -> tuple[int, int, int]:
 
 
 def _names(ranks: Sequence[int]) -> str:
-    if len(ranks) == 1 or len(ranks) > NAMED:
-        return f"rank {ranks[0]}" if len(ranks) == 1 else counted(len(ranks), "rank")
-    *first, last = map(str, ranks)
-    return f"ranks {', '.join(first)} and {last}"
+    if len(ranks) > NAMED:
+        return counted(len(ranks), "rank")
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed([*map(str, ranks)])}"

@@ -118,11 +118,8 @@ def rank_to_blame(result: LaunchResult, samples: Sequence[Sample]) -> int | None
     failed = [sample for sample in samples if sample.status != "ok"]
     if failed and not all(sample.status == "comm_error" for sample in failed):
         return min(failed, key=_order_of_blame).rank
-    if result.hung_ranks:
-        return result.hung_ranks[0]
-    return (
-        result.rank if result.rank is not None else next((sample.rank for sample in failed), None)
-    )
+    ranks = (*result.hung_ranks, result.rank, *(sample.rank for sample in failed))
+    return next((rank for rank in ranks if rank is not None), None)
 
 
 def _name(rank: int, result: LaunchResult) -> str:

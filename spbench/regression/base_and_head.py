@@ -10,6 +10,7 @@ steps longer or shorter. So where times of base and head are judged, both launch
 pair of launches: the interval then sees that effect as spread, and does not take it for the code's.
 """
 
+import re
 import shlex
 import sys
 import tempfile
@@ -114,14 +115,11 @@ def has_memory_for_another() -> bool:
 
 def _peak_bytes(pid: int) -> int:
     """The process's current memory where the system does not tell its peak; 0 if it has ended."""
-    now = or_none(lambda: int(psutil.Process(pid).memory_info().rss))
-    return or_none(lambda: _high_water_bytes(pid)) or now or 0
-
-
-def _high_water_bytes(pid: int) -> int:
-    text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-    (line,) = (line for line in text.splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) * 1024
+    status = Path(f"/proc/{pid}/status")
+    text = or_none(lambda: status.read_text(encoding="ascii", errors="replace")) or ""
+    if peak := re.search(r"^VmHWM:\s*(\d+)", text, re.MULTILINE):
+        return int(peak[1]) * 1024
+    return or_none(lambda: int(psutil.Process(pid).memory_info().rss)) or 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -44,9 +44,12 @@ class Finished:
 
 def run(request: Request, cells: Sequence[Cell]) -> Finished | None:
     """Runs what is left to do of ``cells``. None on a rank or node that is not the first."""
-    if request.cluster is not None and not request.cluster.is_head:
-        follow(described(request.cluster, _asked(cells), request.deadlines.hang_s))
-        return None
+    if request.cluster is not None:
+        cluster = described(request.cluster, _asked(cells), request.deadlines.hang_s)
+        if not cluster.is_head:
+            follow(cluster)
+            return None
+        request = replace(request, cluster=cluster)
     is_joined = joined_ranks() is not None
     if not is_joined or int(os.environ["RANK"]) == 0:
         # It refuses --out before other ranks wait for this one.
@@ -105,12 +108,9 @@ def _joined_launcher(request: Request, cells: Sequence[Cell]) -> JoinedLauncher:
 
 
 def _local_launcher(request: Request, cells: Sequence[Cell], folder: Path) -> LocalLauncher:
-    cluster, hang_s = request.cluster, request.deadlines.hang_s
-    return LocalLauncher(
-        folder / "logs" / "launcher.log",
-        cluster=None if cluster is None else described(cluster, _asked(cells), hang_s),
-        gpu_memory=GpuMemory.of(cell.case for cell in cells),
-    )
+    gpu_memory = GpuMemory.of(cell.case for cell in cells)
+    log = folder / "logs" / "launcher.log"
+    return LocalLauncher(log, cluster=request.cluster, gpu_memory=gpu_memory)
 
 
 def _placements(
