@@ -63,9 +63,11 @@ def set_command(name: str, run: Path | None, force: bool, replace: bool, baselin
     frame = read_latest(source)
     doubts = _doubts(source, frame)
     if doubts and not force:
+        again = command_again(source) if not_there_yet(source, frame) else ""
+        remedy = f"Measure what is missing ({again}), or all anew" if again else "Measure it anew"
         raise Failure(
             f"{source} is not fit for a baseline: {'; '.join(doubts)}.\n"
-            f"  {_remedy(source, frame)}, or keep it as it is with --force."
+            f"  {remedy}, or keep it as it is with --force."
         )
     try:
         keep(name, source, records_of(frame), baselines)
@@ -100,12 +102,6 @@ def _doubts(run: Path, frame: pandas.DataFrame) -> list[str]:
     if good.empty:
         doubts.append("no launch is ok")
     return doubts
-
-
-def _remedy(run: Path, frame: pandas.DataFrame) -> str:
-    """How to make the run fit for a baseline."""
-    again = command_again(run) if not_there_yet(run, frame) else ""
-    return f"Measure what is missing ({again}), or all anew" if again else "Measure it anew"
 
 
 def _in_words(slowdown: DetectableSlowdown | None) -> Iterator[str]:

@@ -10,7 +10,7 @@ from spbench.cli import options
 from spbench.cli.option_types import Count
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import PORT, Cluster
-from spbench.launch.interfaces import is_here, resolves
+from spbench.launch.interfaces import addresses_of, is_here
 from spbench.launch.torchrun import joined_ranks
 
 MAX_PORT = 65535
@@ -63,7 +63,7 @@ def cluster_of(
         head, port = _endpoint(rdzv_endpoint)
     else:
         head, port = slurm.head, slurm.port  # type: ignore[union-attr]
-    if not resolves(head):
+    if not addresses_of(head):
         raise Failure(f"the name of node 0, {head!r}, does not resolve on this machine", UNFIT)
     node = node_rank if node_rank is not None else slurm.node if slurm else _guess(nodes, head)
     if node >= nodes:

@@ -107,7 +107,12 @@ def command(
     axis = "" if lengths is None else lengths.partition("=")[0].strip()
     projected = project_all(sizes, on, names, ranks, mode, share, asked, axis)
     if out is not None:
-        _write(projected, output_folder(out, sizes[0].name), mode)
+        from spbench.projection.projected_rows import write_rows
+
+        folder = output_folder(out, sizes[0].name)
+        write_rows(projected, folder, mode, sys.argv)
+        drawn = quoted("spbench", "plot", folder)
+        click.echo(f"rows in {folder}; see them with: {drawn}", err=True)
     if as_json or as_csv:
         (print_json if as_json else print_csv)([each.data for each in projected])
     else:
@@ -153,11 +158,3 @@ def _show(projected: "Sequence[Projection]", sizes: "Sequence[Workload]", cluste
         axes = " x ".join(f"{axis} {length}" for axis, length in size.axes.items())
         shown = [each.data for each in projected if each.workload == size]
         show_projections(shown, f"projected, not measured: {size.name} ({axes}) on {cluster}")
-
-
-def _write(projected: "Sequence[Projection]", folder: Path, mode: "Mode") -> None:
-    """Writes the rows, and says on stderr what shows them."""
-    from spbench.projection.projected_rows import write_rows
-
-    write_rows(projected, folder, mode, sys.argv)
-    click.echo(f"rows in {folder}; see them with: {quoted('spbench', 'plot', folder)}", err=True)

@@ -145,20 +145,18 @@ def parse_ranks(
         return [default_ranks(device, nodes=nodes)]
     counts = rank_counts(text)
     for count in sorted(counts, reverse=True):
-        why_not = why_not_here(count, device, share=share, nodes=nodes)
-        if why_not is not None:
+        if why_not := why_not_here(count, device, share=share, nodes=nodes):
             raise Failure(f"--gpus {count}: {why_not}")
     return counts
 
 
 def rank_counts(text: str) -> list[int]:
     """Numbers of ranks such as ``1,2,4``, each once, whether or not they can be started."""
-    counts: dict[int, None] = {}
-    for part in map(str.strip, text.split(",")):
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
         if not part.isdecimal() or len(part) > MAX_DIGITS or int(part) < 1:
             raise Failure(f"--gpus {text}: {short(part)} is not a number of ranks; write 1,2,4")
-        counts[int(part)] = None
-    return list(counts)
+    return list(dict.fromkeys(map(int, parts)))
 
 
 def refuse_flags(ctx: click.Context, names: Sequence[str], why: str) -> None:

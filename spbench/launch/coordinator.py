@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
-from spbench.comm.kv_store import KeyValueStore
+from spbench.comm.kv_store import KeyValueStore, until
 from spbench.launch.cluster import Cluster, Member, roster_of
 from spbench.launch.interfaces import interface_towards, is_loopback
 from spbench.launch.launcher import LaunchResult
@@ -62,13 +62,14 @@ def coordinate(cluster: Cluster, folder: Path) -> None:
 def _members(cluster: Cluster, store: KeyValueStore) -> list[Member]:
     """Those that come in time."""
     members = {0: Member.of_this_machine(cluster)}
-    deadline = time.monotonic() + cluster.wait_s
-    while len(members) < cluster.nodes and time.monotonic() < deadline:
+
+    def all_came() -> bool:
         for node in range(1, cluster.nodes):
-            text = store.read(f"node/{node}")
-            if text is not None:
+            if (text := store.read(f"node/{node}")) is not None:
                 members[node] = Member.model_validate_json(text)
-        time.sleep(POLL_S)
+        return len(members) == cluster.nodes
+
+    until(all_came, cluster.wait_s)
     return list(members.values())
 
 

@@ -63,23 +63,19 @@ def why_ranks_cannot_meet(*, is_alone: bool) -> str | None:
     return None
 
 
-def resolves(host: str) -> bool:
-    """Whether this machine can look up the name."""
-    return bool(_addresses(host))
-
-
 def is_here(host: str) -> bool:
     """Whether the name means this machine. All of 127.0.0.0/8 does, whatever lo has."""
     interfaces = psutil.net_if_addrs().values()
     local = {entry.address for entries in interfaces for entry in entries}
-    return any(address in local or is_loopback(address) for address in _addresses(host))
+    return any(address in local or is_loopback(address) for address in addresses_of(host))
 
 
 def is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
-def _addresses(host: str) -> set[str]:
+def addresses_of(host: str) -> set[str]:
+    """The addresses of the name; none where this machine cannot look it up."""
     try:
         return {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
     except OSError:

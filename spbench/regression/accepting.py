@@ -5,7 +5,7 @@ time, by its largest ratio where it is memory, exactly where it is bytes, calls 
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -62,10 +62,6 @@ def _of_base(revision: str, folder: Path) -> list[Accepted]:
     return or_none(lambda: accepted_in(git_output("show", file), f"{revision}:{NAME}")) or []
 
 
-Entries = Mapping[tuple[str, Metric], Accepted]
-"""Entries by case and metric."""
-
-
 def entry_of(finding: Finding, margin: float, **more: str) -> Accepted:
     """What is written of a finding that is accepted; ``margin`` is that of memory."""
     times = finding.comparison
@@ -97,8 +93,8 @@ def _rounded(ratio: float | None) -> float | None:
 def with_accepted(judgement: Judgement, entries: Sequence[Accepted]) -> Judgement:
     """The judgement where these entries excuse what they are about; those that no longer apply are
     among its remarks."""
-    known: Entries = {(entry.case, entry.metric): entry for entry in entries}
-    graded = [_excused(each, known) for each in judgement.graded]
+    known = {(entry.case, entry.metric): entry for entry in entries}
+    graded = [_excused(each, known.get(_place(each))) for each in judgement.graded]
     over = [
         outdated(entry, "it is not worse than the base")
         for each in judgement.graded
@@ -117,8 +113,8 @@ def _place(graded: Graded) -> tuple[str, Metric]:
     return graded.finding.case, graded.finding.metric
 
 
-def _excused(graded: Graded, known: Entries) -> Graded:
-    entry, finding = known.get(_place(graded)), graded.finding
+def _excused(graded: Graded, entry: Accepted | None) -> Graded:
+    finding = graded.finding
     if entry is None or graded.grade != "fail":
         return graded
     source = ", ".join(filter(None, (entry.commit, entry.date)))

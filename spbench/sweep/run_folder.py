@@ -140,16 +140,13 @@ def resumed(run: Path, cluster: Cluster | None = None) -> tuple[Request, list[Ce
         out=folder,
     )
     request = or_none(lambda: _with_settings(request, facts["settings"])) or request
-    for cell in cells:
-        why_not = None if cell.why_not else _why_not_now(cell.case, request.nodes)
+    nodes = request.nodes
+    for case in (cell.case for cell in cells if not cell.why_not):
+        share = case.kind == "one_gpu_share"
+        why_not = declined(case) or why_not_here(case.ranks, case.device, share=share, nodes=nodes)
         if why_not is not None:
-            raise Failure(f"{folder} cannot go on here: {cell.case.label}: {why_not}")
+            raise Failure(f"{folder} cannot go on here: {case.label}: {why_not}")
     return request, cells
-
-
-def _why_not_now(case: Case, nodes: int) -> str | None:
-    share = case.kind == "one_gpu_share"
-    return declined(case) or why_not_here(case.ranks, case.device, share=share, nodes=nodes)
 
 
 def folder_for(request: Request, cells: Sequence[Cell]) -> Path:
