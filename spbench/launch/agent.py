@@ -58,14 +58,18 @@ def _leave(signum: int, _: object) -> None:
 
 
 def _run_alone() -> None:
+    from spbench.launch.interfaces import loopback_interface
     from spbench.launch.process import stop_grace_s
-    from spbench.launch.ranks import launch_here
+    from spbench.launch.ranks import NodeRanks, run_ranks
+    from spbench.results.heartbeat import find_heartbeats
     from spbench.results.sample import write_atomically
     from spbench.workload.case import Job
 
     for line in sys.stdin:
         folder = Path(line.rstrip("\n"))
-        result = launch_here(folder, Job.read(folder).processes, partial(stop_grace_s, folder))
+        meeting = (find_heartbeats(folder) or folder) / "meeting"
+        here = NodeRanks(0, [Job.read(folder).processes], meeting, loopback_interface())
+        result = run_ranks(folder, here, partial(stop_grace_s, folder))
         write_atomically(folder / "exit.json", result.model_dump_json())
 
 

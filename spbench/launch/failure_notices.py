@@ -6,6 +6,7 @@ there, and one rank of each host shows by a heartbeat that the host lives.
 """
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Sequence
@@ -122,12 +123,10 @@ class FailureNotices:
         return None
 
     def _beat(self) -> None:
-        number = 0
         with contextlib.suppress(KeyValueStoreError):
             store = self._store.another()
-            while True:
+            for number in itertools.count():
                 store.post(f"spbench/beat/{self._rank}", f"{number}")
-                number += 1
                 time.sleep(BEAT_S)
 
 

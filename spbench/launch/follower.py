@@ -1,6 +1,7 @@
 """Every node but node 0: runs its ranks of each launch that node 0 posts, and writes no results."""
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -101,13 +102,11 @@ class _Heartbeat:
             threading.Thread(target=target, daemon=True).start()
 
     def _beat(self) -> None:
-        number = 0
         with contextlib.suppress(KeyValueStoreError):
-            while True:
+            for number in itertools.count():
                 self._store.post(f"beat/{self._cluster.node}", str(number))
                 self._store.read("over")  # waits for an answer, which post does not
                 self._answered_s = time.monotonic()
-                number += 1
                 time.sleep(BEAT_S)
 
     def _watch(self) -> None:

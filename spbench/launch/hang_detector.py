@@ -61,10 +61,8 @@ def least_far(positions: dict[int, RankPosition | None]) -> tuple[list[int], str
     behind = [rank for rank, at in left.items() if _progress(at) == least]
     where = left[behind[0]]
     sentence = f"{_names(behind)} stopped in {where or 'its start'}"
-    ahead = [rank for rank in left if rank not in behind]
-    if ahead:
-        furthest = max((left[rank] for rank in ahead), key=_progress)
-        sentence += f", the others in {furthest}"
+    if len(behind) < len(left):
+        sentence += f", the others in {max(left.values(), key=_progress)}"
     elif len(behind) > 1 and where is not None and where.transfers:
         sentence += ": their collectives do not match, or what one sends does not arrive"
     return behind, sentence

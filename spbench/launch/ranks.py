@@ -30,11 +30,9 @@ from torch.distributed.elastic.multiprocessing import (
 
 from spbench.errors import or_none
 from spbench.launch.gpu_memory import oom_kills
-from spbench.launch.interfaces import loopback_interface
 from spbench.launch.launcher import LaunchResult
 from spbench.launch.process import FORK_SERVER, GRACE_S, STACKS_S, family, send_signal
 from spbench.results.environment import numa_nodes
-from spbench.results.heartbeat import find_heartbeats
 from spbench.worker.rank_process import MEETING, run_job
 from spbench.workload.case import Device, Job
 
@@ -94,13 +92,6 @@ class NodeRanks:
         for_nccl = device == "cuda" and isinstance(self.meeting, Path)
         nccl = {"NCCL_SOCKET_IFNAME": f"={self.interface}"} if for_nccl else {}  # =: no prefix
         return {"GLOO_SOCKET_IFNAME": self.interface} | nccl
-
-
-def launch_here(folder: Path, ranks: int, stop: Callable[[], float | None]) -> LaunchResult:
-    """``run_ranks`` of a launch on this machine alone."""
-    private = find_heartbeats(folder) or folder
-    here = NodeRanks(0, [ranks], private / "meeting", loopback_interface())
-    return run_ranks(folder, here, stop)
 
 
 def run_ranks(
