@@ -44,9 +44,12 @@ class Folding:
     """The other dims, in the order of the folded batch."""
 
     @classmethod
-    def of(cls, shape: Sequence[int], dims: Sequence[int]) -> "Folding":
-        """The batch in tensor order, which is the same on every rank."""
-        return cls._in_order(shape, dims, range(len(shape) - 2))
+    def of(
+        cls, shape: Sequence[int], dims: Sequence[int], order: Sequence[int] | None = None
+    ) -> "Folding":
+        """The batch in this order; by default in tensor order, which is the same on every rank."""
+        order = range(len(shape) - 2) if order is None else order
+        return cls(tuple(shape), tuple(dims), tuple(dim for dim in order if dim not in dims))
 
     @classmethod
     def as_in_memory(cls, x: Tensor, scores: Scores) -> "Folding":
@@ -54,13 +57,7 @@ class Folding:
         order = memory_order(x, 2)[:-2]
         ordered = scores.causal or scores.projection is not None
         dims = scores.dims if ordered else sorted(scores.dims, key=order.index)
-        return cls._in_order(x.shape, dims, order)
-
-    @classmethod
-    def _in_order(
-        cls, shape: Sequence[int], dims: Sequence[int], order: Sequence[int]
-    ) -> "Folding":
-        return cls(tuple(shape), tuple(dims), tuple(dim for dim in order if dim not in dims))
+        return cls.of(x.shape, dims, order)
 
     def fold(self, x: Tensor) -> Tensor:
         """Folds ``x``, which may have fewer heads and another length."""

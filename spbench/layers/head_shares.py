@@ -38,11 +38,11 @@ class HeadShares:
 
     def matched(self, x: Tensor, rank: int) -> Tensor:
         """Key heads of ``rank``, repeated so that each serves equally many query heads."""
-        users = self._users(rank)
+        users = [self._users_of(head, rank) for head in self.keys[rank]]
         if len(set(users)) == 1:
             return x
         heads = zip(x.split(1, -2), users, strict=True)
-        return torch.cat([head.expand(*_times(head, count)) for head, count in heads], -2)
+        return torch.cat([head.expand(*head.shape[:-2], n, -1) for head, n in heads], -2)
 
     def matched_size(self, rank: int) -> int:
         """Number of key heads that ``matched`` gives."""
@@ -53,21 +53,14 @@ class HeadShares:
         between = [self.group] if len(heads) > 2 else []
         return len(heads) if len({*ends, *between}) == 1 else self.queries[rank]
 
-    def _users(self, rank: int) -> list[int]:
-        """Query heads of ``rank`` that each of its key heads serves."""
-        return [self._users_of(head, rank) for head in self.keys[rank]]
-
     def _users_of(self, head: int, rank: int) -> int:
+        """Query heads of ``rank`` that a key head serves."""
         first, last = self._starts[rank], self._starts[rank + 1]
         return min((head + 1) * self.group, last) - max(head * self.group, first)
 
     @cached_property
     def _starts(self) -> Sizes:
         return tuple(accumulate(self.queries, initial=0))
-
-
-def _times(head: Tensor, count: int) -> list[int]:
-    return [*head.shape[:-2], count, head.shape[-1]]
 
 
 @cache

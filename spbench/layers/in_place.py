@@ -31,7 +31,11 @@ def summed_products(
     shape[dim] = length
     total = left.new_zeros(shape, dtype=torch.promote_types(left.dtype, torch.float32))
     for place, left, right in products:
-        add_product_(total.narrow(dim, place.start, place.stop - place.start), left, right)
+        part = total.narrow(dim, place.start, place.stop - place.start)
+        if part.dtype == left.dtype:
+            part.baddbmm_(left, right)
+        else:
+            part += left @ right
     return total.to(right.dtype)
 
 
@@ -45,14 +49,6 @@ def _product(left: Tensor, right: Tensor, dim: int) -> Tensor:
         return (F.pad(left, (0, 0, 0, -(-SMALL.stop // (k * n)) - m)) @ right)[:, :m]
     zeros = (0, 0, 0, -(-SMALL.stop // (m * n)) - k)
     return F.pad(left.mT, zeros).mT @ F.pad(right, zeros)
-
-
-def add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total (b, m, n) += left (b, m, k) x right (b, k, n), which may be less precise."""
-    if total.dtype == left.dtype:
-        total.baddbmm_(left, right)
-    else:
-        total += left @ right
 
 
 def softmax_backward_(weights: Tensor, gradient_of: Callable[[slice], Tensor]) -> Tensor:

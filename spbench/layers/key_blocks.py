@@ -5,7 +5,6 @@ the first keys of a block, lie in one piece of memory. So do their gradients.
 """
 
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import NamedTuple
 
 import torch
@@ -74,20 +73,21 @@ def summed(sums: Tensor, gradients: Sequence[Tensor]) -> Tensor:
 def by_position(x: Tensor, keys: Shard, dim: int = 0) -> Tensor:
     """``dim`` in order of positions, from rank order."""
     runs = [run for of_rank in keys.runs for run in of_rank]
-    if runs == sorted(runs):
-        return x
-    parts = zip(runs, x.split([length for _, length in runs], dim), strict=True)
-    return torch.cat([part for _, part in sorted(parts, key=itemgetter(0))], dim)
+    return _rearranged(x, runs, sorted(runs), dim)
 
 
 def by_rank(x: Tensor, keys: Shard, dim: int = 0) -> Tensor:
     """``by_position`` undone."""
     runs = [run for of_rank in keys.runs for run in of_rank]
-    ordered = sorted(runs)
-    if runs == ordered:
+    return _rearranged(x, sorted(runs), runs, dim)
+
+
+def _rearranged(x: Tensor, before: list[Run], after: list[Run], dim: int) -> Tensor:
+    """Runs along ``dim`` in another order; itself where that is no other."""
+    if before == after:
         return x
-    parts = dict(zip(ordered, x.split([length for _, length in ordered], dim), strict=True))
-    return torch.cat([parts[run] for run in runs], dim)
+    parts = dict(zip(before, x.split([length for _, length in before], dim), strict=True))
+    return torch.cat([parts[run] for run in after], dim)
 
 
 def put(gradients: Sequence[Tensor], packed: Tensor, runs: Sequence[Run]) -> None:

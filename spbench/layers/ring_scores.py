@@ -7,7 +7,7 @@ Scores are (b, s g, S), with b = B x other axes x Zkv, and s of the S positions 
 
 import math
 from functools import cached_property
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -17,13 +17,6 @@ from spbench.layers.attention import Scores
 from spbench.layers.causal_tiles import Band, Tile
 from spbench.layers.in_place import summed_products
 from spbench.workload.sharding import Shard
-
-
-class Slices(NamedTuple):
-    """A tile as slices of the scores."""
-
-    rows: slice
-    columns: slice
 
 
 @final
@@ -74,13 +67,14 @@ class Rows:
         return apart.permute(undone(self._keys_order))
 
     @cached_property
-    def tiles(self) -> list[Slices]:
+    def tiles(self) -> list[tuple[slice, slice]]:
         """All products of this rank's rows: one, or one for each part that a mask leaves."""
         return [self._slices(tile) for tile in self.band.all_tiles]
 
-    def _slices(self, tile: Tile) -> Slices:
+    def _slices(self, tile: Tile) -> tuple[slice, slice]:
+        """Rows and columns of a tile in the scores."""
         (row, rows), (column, columns), g = tile.rows, tile.columns, self.group
-        return Slices(slice(row * g, (row + rows) * g), slice(column, column + columns))
+        return slice(row * g, (row + rows) * g), slice(column, column + columns)
 
     def product(self, left: Tensor, keys: Tensor, hidden: float) -> Tensor:
         """(b, rows, D) times (S, b, D)^T; ``hidden`` in the tiles that are masked whole."""
