@@ -48,14 +48,11 @@ def modulated_norm(
     given = [permuted(each, order) for each in (x, scale, shift)]
     sums_in_16_bits = x.device.type == "cpu" and x.element_size() == 2  # in layer norm's backward
     if plain is not plain_norm or sums_in_16_bits or not _are_long(*given[:2]):
-        return restored(plainly_modulated(plain(given[0]), *given[1:]), order), x
+        normed, (_, scale, shift) = plain(given[0]), given
+        # The result lies in memory as the first operand does.
+        return restored(torch.addcmul(shift.contiguous(), normed, 1 + scale), order), x
     y, same = _ModulatedNorm.apply(*given)
     return restored(y, order), restored(same, order)
-
-
-def plainly_modulated(normed: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    # The result lies in memory as the first operand does.
-    return torch.addcmul(shift.contiguous(), normed, 1 + scale)
 
 
 def gated_sum(x: Tensor, gate: Tensor, out: Tensor) -> Tensor:

@@ -48,12 +48,10 @@ def load_weights(model: nn.Module, rank: int, seed: int, sharpness: float = 1.0)
 
 
 def _mean_and_scale(name: str, shape: list[int]) -> tuple[float, float]:
+    """The scale goes by the elements that each output sums over: out of attention by two dims."""
     if name.endswith("norm.weight"):
         return 1.0, 0.1
-    return 0.0, _fan_in(name, shape) ** -0.5 if name.endswith(".weight") else 0.1
-
-
-def _fan_in(name: str, shape: list[int]) -> int:
-    """Elements that each output sums over; projections out of attention sum over two dims."""
+    if not name.endswith(".weight"):
+        return 0.0, 0.1
     out_of_heads = len(shape) == 3 and name.endswith(".out.weight")
-    return shape[-1] * shape[-2] if out_of_heads else shape[-1]
+    return 0.0, (shape[-1] * shape[-2] if out_of_heads else shape[-1]) ** -0.5

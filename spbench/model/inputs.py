@@ -7,8 +7,9 @@ every rank.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -100,24 +101,19 @@ def seeded(
     """
     batch, hidden = workload.samples, workload.hidden
     axes = (batch, *workload.axes.values())
-
-    def part(name: str, *shape: int, cut: Shard | None = None) -> Tensor:
-        where: Any = {"device": device, "dtype": dtype, "cut": cut, "rank": rank}
-        where["samples"] = samples
-        return seeded_part(name, shape, seed, **where)
-
+    part = partial(seeded_part, seed=seed, device=device, dtype=dtype, rank=rank, samples=samples)
     each = [workload.axes[axis] for axis in workload.conditioned_axes]
     return Inputs(
-        x=part("x", *axes, hidden, cut=cuts.get("x")),
-        conditions=tuple(part("condition", batch, *each, hidden, cut=c) for c in condition_cuts),
-        context=part("context", batch, max(1, workload.context_tokens), hidden),
-        text=part("text", batch, workload.text, hidden, cut=cuts.get("text"))
+        x=part("x", (*axes, hidden), cut=cuts.get("x")),
+        conditions=tuple(part("condition", (batch, *each, hidden), cut=c) for c in condition_cuts),
+        context=part("context", (batch, max(1, workload.context_tokens), hidden), cut=None),
+        text=part("text", (batch, workload.text, hidden), cut=cuts.get("text"))
         if workload.text
         else None,
         pairs={
-            axis: part(name := f"pairs of {axis}", batch, *each, channels, cut=cuts.get(name))
+            axis: part(name := f"pairs of {axis}", (batch, n, n, channels), cut=cuts.get(name))
             for axis, channels in workload.pairs.items()
-            for each in [[workload.axes[axis]] * 2]
+            for n in [workload.axes[axis]]
         },
     )
 

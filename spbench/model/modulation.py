@@ -33,11 +33,6 @@ def modulation_indices(workload: Workload) -> list[int | None]:
     return [index for part in workload.parts for index in sets[part.block] * part.depth]
 
 
-def time_dim_of(workload: Workload) -> int | None:
-    """The dim of the axis that the condition belongs to; None: it has one vector for a sample."""
-    return workload.dim("time") if workload.modulation == "per_time" else None
-
-
 @final
 class PlainNorm(nn.Module):
     """LayerNorm with its own scale and bias, or RMSNorm; the residual is added as it is.
@@ -73,7 +68,7 @@ class ModulatedNorm(nn.Module):
         """Takes vector ``index`` of condition ``which``."""
         super().__init__()
         self.index, self.which, self.comm = index, which, comm
-        self.cut = shard.of(time_dim_of(workload))
+        self.cut = shard.of(workload.dim("time")) if workload.modulation == "per_time" else None
         self.plain = plain_norm if workload.norm == "layer" else plain_rms_norm
         self.table = nn.Parameter(torch.empty(3, workload.hidden))
 

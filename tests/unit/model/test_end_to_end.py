@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spbench.layers.end_to_end import end_to_end, parted
+from spbench.model.streams import end_to_end, parted
 
 
 @pytest.mark.parametrize("text", [0, 3])
