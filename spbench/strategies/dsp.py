@@ -31,7 +31,6 @@ from spbench.strategies.fixed_axis import AUTO, Known
 from spbench.strategies.joint_attention import exchange, joint_alone
 from spbench.strategies.refusals import across_misfit, groups_why_not, size_misfit
 from spbench.strategies.registry import EXCHANGES
-from spbench.strategies.switch_choices import Settings
 from spbench.strategies.two_axes import TwoAxes
 from spbench.workload.block import Sublayer
 from spbench.workload.sharding import Shard
@@ -55,6 +54,11 @@ class DSP(Strategy):
     across: str = AUTO
     inner: str = AUTO
 
+    @property
+    def settings(self) -> switch_choices.Settings:
+        """Both options."""
+        return switch_choices.Settings(self.across, self.inner)
+
     def misfit(self, workload: Workload) -> str | None:
         return size_misfit(inner=self.inner) or across_misfit(self.across, (AUTO, *EXCHANGES))
 
@@ -62,7 +66,7 @@ class DSP(Strategy):
         unfit = groups_why_not(ranks, inner=self.inner)
         if unfit or _cheapest(self, Known.of(workload), ranks):
             return unfit
-        return switch_choices.none_is_enough(Settings.of(self), workload, ranks)
+        return switch_choices.none_is_enough(self.settings, workload, ranks)
 
     def settled(self, workload: Workload, ranks: int) -> "DSP":
         if AUTO not in (self.across, self.inner):
@@ -70,11 +74,11 @@ class DSP(Strategy):
         return _cheapest(self, Known.of(workload), ranks) or self
 
     def notes(self, workload: Workload, ranks: int) -> str:
-        chosen = Settings.of(self.settled(workload, ranks))
-        return switch_choices.notes_of(chosen, Settings.of(self), workload)
+        chosen = self.settled(workload, ranks).settings
+        return switch_choices.notes_of(chosen, self.settings, workload)
 
     def _cuts(self, workload: Workload, ranks: int) -> TwoAxes:
-        chosen = Settings.of(self.settled(workload, ranks))
+        chosen = self.settled(workload, ranks).settings
         return switch_choices.two_axes(chosen, Known.of(workload), ranks)
 
     def mesh(self, workload: Workload, ranks: int) -> Mapping[str, int]:
@@ -92,7 +96,7 @@ class DSP(Strategy):
         return plan.layout
 
     def choices(self, sublayer: Sublayer, workload: Workload, ranks: int) -> Sequence[str]:
-        chosen = Settings.of(self.settled(workload, ranks))
+        chosen = self.settled(workload, ranks).settings
         return switch_choices.choices(chosen, sublayer, workload, ranks)
 
     def sublayer_traffic(
@@ -120,7 +124,7 @@ def _plan(strategy: DSP, known: Known, ranks: int) -> Plan | None:
 @lru_cache(maxsize=100)
 def _cheapest(strategy: DSP, known: Known, ranks: int) -> DSP | None:
     """With the settings of the fewest bytes in a step; None: with none is there a plan."""
-    fit = switch_choices.fitting_settings(Settings.of(strategy), known.workload, ranks)
+    fit = switch_choices.fitting_settings(strategy.settings, known.workload, ranks)
     each = (replace(strategy, **settings._asdict()) for settings in fit)
     plans = ((round(plan.cost[0]), one) for one in each if (plan := _plan(one, known, ranks)))
     return min(islice(plans, MOST), key=itemgetter(0), default=(0, None))[1]

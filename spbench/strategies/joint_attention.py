@@ -45,18 +45,15 @@ def _why_not(name: str, joint: Workload, ranks: int) -> str | None:
     if unfit is not None:
         return unfit
     mixed = [axis for axis in joint.axes if not _keeps_order(other.shard(joint, axis, ranks))]
-    return no_order_kept(name, mixed[0]) if mixed else None
+    if not mixed:
+        return None
+    return (
+        f"under a causal mask {name} gives each rank an early and a late chunk of {mixed[0]}, but "
+        "a switch needs positions in their order; leave out the option across, or use 1 rank"
+    )
 
 
 def _keeps_order(shard: Shard) -> bool:
     """Whether rank order is the order of positions."""
     runs = [run for own in shard.runs for run in own if run[1]]
     return runs == sorted(runs)
-
-
-def no_order_kept(name: str, axis: str) -> str:
-    """Why strategy ``name``, which cuts ``axis`` out of order, cannot attend among switches."""
-    return (
-        f"under a causal mask {name} gives each rank an early and a late chunk of {axis}, but a "
-        "switch needs positions in their order; leave out the option across, or use 1 rank"
-    )

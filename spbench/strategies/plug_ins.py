@@ -4,12 +4,12 @@ A package that is broken must not take the other strategies along: it is an erro
 strategy is asked for by name, and is left out of ``all``.
 """
 
-from collections.abc import Container
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from spbench.errors import Failure
+from spbench.strategies.names import BUILT_IN
 from spbench.text import first_line
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ class BrokenPlugInError(Failure, ValueError):
     """A plug-in whose strategy cannot be loaded; the message says which, and why."""
 
 
-def plug_ins(taken: Container[str]) -> dict[str, str]:
-    """``module:class`` by the strategy's name, but for names that are ``taken``. Loads nothing."""
+def plug_ins() -> dict[str, str]:
+    """``module:class`` by the strategy's name, but for built-in names. Loads nothing."""
     points = entry_points(group=GROUP)
-    return {point.name: point.value for point in points if point.name not in taken}
+    return {point.name: point.value for point in points if point.name not in BUILT_IN}
 
 
 def class_of(name: str, place: str) -> "type[Strategy]":
@@ -54,11 +54,11 @@ def class_at(place: str) -> "type[Strategy]":
     return found
 
 
-def broken(taken: Container[str]) -> dict[str, str]:
-    """Why plug-ins cannot be loaded, by the names of those that cannot. Imports all of them;
-    without torch none counts as broken."""
+def broken_plug_ins() -> dict[str, str]:
+    """Why plug-ins cannot be loaded, by the names of those that cannot, which ``all`` leaves out.
+    Imports all of them; without torch none counts as broken."""
     found = {}
-    for name, place in plug_ins(taken).items():
+    for name, place in plug_ins().items():
         try:
             class_of(name, place)
         except BrokenPlugInError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from spbench.errors import Failure
 from spbench.strategies.names import BUILT_IN, own_name
-from spbench.strategies.plug_ins import broken, class_at, class_of, plug_ins
+from spbench.strategies.plug_ins import broken_plug_ins, class_at, class_of, plug_ins
 from spbench.text import did_you_mean
 from spbench.workload.yaml_lines import short
 
@@ -30,12 +30,7 @@ class UnknownStrategyError(Failure, ValueError):
 
 def places() -> dict[str, str]:
     """``module:class`` of each strategy, the built-in ones first."""
-    return BUILT_IN | plug_ins(BUILT_IN)
-
-
-def broken_plug_ins() -> dict[str, str]:
-    """Why plug-ins cannot be loaded, by name; ``all`` leaves them out. Imports every plug-in."""
-    return broken(BUILT_IN)
+    return BUILT_IN | plug_ins()
 
 
 def check_name(text: str) -> None:
@@ -81,8 +76,7 @@ def load(text: str) -> "Strategy":
     UnknownStrategyError, and BrokenPlugInError for a plug-in that cannot be loaded."""
     check_name(text)
     name, *settings = text.split(":")
-    place = BUILT_IN.get(name) or places()[name]
-    kind = class_of(name, place) if name not in BUILT_IN else class_at(place)
+    kind = class_at(BUILT_IN[name]) if name in BUILT_IN else class_of(name, places()[name])
     known = {field.name.replace("_", "-"): field for field in fields(kind)}
     options: dict[str, Any] = {}
     for setting in settings:

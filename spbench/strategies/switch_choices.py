@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from spbench.strategies.fixed_axis import AUTO, Known
 from spbench.strategies.joint_attention import exchange, fitting, joint_alone, none_fits
@@ -12,25 +12,11 @@ from spbench.workload.block import Sublayer
 from spbench.workload.workload import Workload
 
 
-class HasSettings(Protocol):
-    """A strategy that has these as options."""
-
-    @property
-    def across(self) -> str: ...
-
-    @property
-    def inner(self) -> str: ...
-
-
 class Settings(NamedTuple):
     """What attends to all axes joined, and the ranks of an inner group."""
 
     across: str
     inner: str
-
-    @classmethod
-    def of(cls, strategy: HasSettings) -> "Settings":
-        return cls(strategy.across, strategy.inner)
 
 
 @lru_cache(maxsize=100)
