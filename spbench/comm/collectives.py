@@ -140,8 +140,7 @@ class Collectives:
         """``there`` moves ``xs``, and ``back`` their gradients; over one rank nothing moves."""
         if self.size == 1:
             return tuple(xs)
-        moved: tuple[Tensor, ...] = _Differentiable.apply(there, back, *xs)
-        return moved
+        return _Differentiable.apply(there, back, *xs)
 
     def all_reduce_(self, x: Tensor) -> Handle:
         """``x`` becomes the sum over the ranks, in place, once waited for. No backward."""

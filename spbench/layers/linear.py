@@ -65,14 +65,12 @@ def cut_by_neighbours(spec: LinearSpec, dim: int, comm: Collectives) -> Shard:
 
 def part_of(parameter: nn.Parameter) -> Shard | None:
     """This rank's part of the whole weight; None: all of it."""
-    part: Shard | None = getattr(parameter, "shard", None)
-    return part
+    return getattr(parameter, "shard", None)
 
 
 def is_of_heads(parameter: nn.Parameter) -> bool:
     """Whether every head adds to its gradient: a rank with some of the heads has a part of it."""
-    of_heads: bool = getattr(parameter, "of_heads", False)
-    return of_heads
+    return getattr(parameter, "of_heads", False)
 
 
 def mark_of_heads(*parameters: nn.Parameter) -> None:

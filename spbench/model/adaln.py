@@ -61,8 +61,7 @@ def gated_sum(x: Tensor, gate: Tensor, out: Tensor) -> Tensor:
     given = [permuted(each, order) for each in (x, gate, out)]
     if not _are_long(given[2], given[1]):
         return x.addcmul(gate, out)
-    total: Tensor = _GatedSum.apply(*given)
-    return restored(total, order)
+    return restored(_GatedSum.apply(*given), order)
 
 
 def _are_long(x: Tensor, vector: Tensor) -> bool:

@@ -53,8 +53,7 @@ class AttentionModel(nn.Module):
         self.attention = AttentionAlone(attention, shared)
 
     def forward(self, inputs: Inputs) -> Tensor:
-        out: Tensor = self.attention(inputs.x, inputs, self.first)
-        return out
+        return self.attention(inputs.x, inputs, self.first)
 
 
 def model_of(

@@ -135,8 +135,7 @@ class SelfAttention(Attending):
         return (q, k, v), None
 
     def out_of(self, attended: Tensor, beside: None, shard: Shard) -> Tensor:
-        out: Tensor = self.out(attended, shard)
-        return out
+        return self.out(attended, shard)
 
 
 @final
@@ -174,8 +173,7 @@ class AttentionBesideMlp(Attending):
     def out_of(self, attended: Tensor, beside: Tensor, shard: Shard) -> Tensor:
         active = activated(beside, self.widths[3:])
         joint = joined_in_memory_order([attended.flatten(-2), active])
-        out: Tensor = self.out_down(joint, shard)
-        return out
+        return self.out_down(joint, shard)
 
 
 def activated(wide: Tensor, ways: Sequence[int]) -> Tensor:

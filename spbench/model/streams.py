@@ -91,8 +91,7 @@ def without_text(x: Tensor, text: Tensor | None) -> Tensor:
     """
     if text is None:
         return x
-    alone: Tensor = _WithoutText.apply(x, text)
-    return alone
+    return _WithoutText.apply(x, text)
 
 
 class _WithoutText(torch.autograd.Function):
@@ -109,14 +108,12 @@ class _WithoutText(torch.autograd.Function):
 
 def end_to_end(x: Tensor, text: Tensor, first: int) -> Tensor:
     """(B, *axes, Z, D) and (B, L, Z, D) -> (B, S + L, Z, D), dim ``first`` of x the slowest."""
-    joint: Tensor = _EndToEnd.apply(x, text, first)
-    return joint
+    return _EndToEnd.apply(x, text, first)
 
 
 def parted(joint: Tensor, shape: Sequence[int], first: int) -> tuple[Tensor, Tensor]:
     """``end_to_end`` undone, for an ``x`` whose batch and axes were those of ``shape``."""
-    parts: tuple[Tensor, Tensor] = _Parted.apply(joint, tuple(shape[1:-2]), first)
-    return parts
+    return _Parted.apply(joint, tuple(shape[1:-2]), first)
 
 
 def _order(axes: int, first: int) -> list[int]:

@@ -36,8 +36,7 @@ class CrossAttentionModule(nn.Module):
 
     def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
         k, v = self.kv(inputs.context[:, : self.length], None).chunk(2, -2)
-        out: Tensor = self.out(cross_attend(self.q(x, shard), k, v), shard)
-        return out
+        return self.out(cross_attend(self.q(x, shard), k, v), shard)
 
 
 @final
@@ -57,8 +56,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
         wide = self.up(x, shard)
         active = activated(wide, [wide.shape[-1] // self.ways] * self.ways)
-        out: Tensor = self.down(active, shard)
-        return out
+        return self.down(active, shard)
 
 
 def make(sublayer: Sublayer, shared: Shared) -> nn.Module:

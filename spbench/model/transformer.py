@@ -152,5 +152,4 @@ class Transformer(nn.Module):
             run = partial(recomputed, block) if recompute else block
             x, text = run(x, text, conditions, inputs)
         normed, *_ = self.norm(without_text(x, text), ())
-        out: Tensor = self.final(normed, self.last)
-        return out
+        return self.final(normed, self.last)

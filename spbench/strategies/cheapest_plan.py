@@ -47,17 +47,13 @@ def _inside(
 def _moves(inside: Inside, strategy: Strategy, workload: Workload, ranks: int) -> Moves:
     """A switch into a block is not recomputed."""
     taken = dict.fromkeys(axis for costs in inside.values() for axis in costs)
-    pairs = [
-        (a, b)
-        for a, b in product(taken, repeat=2)
-        if strategy.hops(workload, a, b, ranks) is not None
-    ]
-    sent = {(a, b): switch_traffic(strategy, workload, a, b, ranks) for a, b in pairs}
-    return {
-        (a, b, into): bytes_in_a_step(workload, *sent[a, b], repeated=not into)
-        for a, b in pairs
-        for into in (True, False)
-    }
+    moves: dict[tuple[str, str, bool], float] = {}
+    for a, b in product(taken, repeat=2):
+        if strategy.hops(workload, a, b, ranks) is not None:
+            sent = switch_traffic(strategy, workload, a, b, ranks)
+            moves[a, b, True] = bytes_in_a_step(workload, *sent, repeated=False)
+            moves[a, b, False] = bytes_in_a_step(workload, *sent)
+    return moves
 
 
 def cheapest(places: Sequence[Place], inside: Inside, moves: Moves) -> Plan | None:

@@ -89,8 +89,7 @@ class MegatronSP(TensorGroups):
         self, x: Tensor, matrix: Tensor, bias: Tensor, shard: Shard, comm: Collectives
     ) -> Tensor:
         group, held = self.group(comm, shard)
-        out: Tensor = _GatherProduct.apply(x, matrix, bias, group, held, self.keep_input)
-        return out
+        return _GatherProduct.apply(x, matrix, bias, group, held, self.keep_input)
 
     def _scattered(self, parts: Tensor, shard: Shard, comm: Collectives) -> Tensor:
         group, held = self.group(comm, shard)

@@ -88,8 +88,7 @@ def load(text: str) -> "Strategy":
             )
         field = known[option]
         options[field.name] = _parse(name, option, value if given else None, field.default)
-    strategy: Strategy = kind(**options)
-    return strategy
+    return kind(**options)
 
 
 def in_mesh(text: str, mesh: "CaseMesh") -> "Strategy":

@@ -34,7 +34,6 @@ from spbench.worker.step import Step
 from spbench.worker.witness import Witness
 from spbench.workload.mesh import ALL
 from spbench.workload.sent_counts import count
-from spbench.workload.sharding import Shards
 from spbench.workload.traffic import Count
 
 
@@ -131,12 +130,11 @@ def _compare(
         mine = run_seeded(step, reference.rounded_to, observer)
     mine["output"] = observer.output(mine["output"])
     sent = transports.sent()
+    shards = step.cuts
+    shards |= {updated(n): shards[f"gradient of {n}"] for n, _ in step.model.named_parameters()}
+    comm = Collectives(transports.strategy)
     comparison = Comparison(
-        reference.exact,
-        reference.own,
-        dtype=workload.dtype,
-        shards=_cuts(step),
-        comm=Collectives(transports.strategy),
+        reference.exact, reference.own, dtype=workload.dtype, shards=shards, comm=comm
     )
     tolerances = comparison.tolerances(list(mine))
     weights = updated_weights(step, reference.rounded_to, reference.exact, observer)
@@ -154,15 +152,6 @@ def _compare(
         sent=sent,
         predicted=count(strategy.traffic(workload, step.ranks), step.rank),
     )
-
-
-def _cuts(step: Step) -> dict[str, Shards]:
-    """Which part of each compared tensor this rank holds; none: all of it."""
-    cuts = step.cuts
-    weights = {
-        updated(name): cuts[f"gradient of {name}"] for name, _ in step.model.named_parameters()
-    }
-    return cuts | weights
 
 
 def _silent_step(

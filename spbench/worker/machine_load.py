@@ -104,7 +104,6 @@ class Machine:
         self._speeds: list[float] = []
         self.load_average = or_none(lambda: os.getloadavg()[0])
         self._retries_seen, self._retries = alloc_retries(self.device), 0
-        self._elsewhere: dict[str, float] = {}
         group.barrier()
         self._before = _times()
 
@@ -115,8 +114,8 @@ class Machine:
         before = _times()
         yield
         self.group.barrier()
-        for name, passed in _passed(before).items():
-            self._elsewhere[name] = self._elsewhere.get(name, 0.0) + passed
+        passed = _passed(before)
+        self._before = {name: at + passed.get(name, 0.0) for name, at in self._before.items()}
 
     def look(self, is_silent: bool = False) -> None:
         """Right after each block, timed or silent, off the clock."""
@@ -136,8 +135,7 @@ class Machine:
     def seen(self) -> Conditions:
         """The last look, just after the timed pass."""
         self.group.barrier()
-        whole = _passed(self._before)
-        passed = {name: value - self._elsewhere.get(name, 0.0) for name, value in whole.items()}
+        passed = _passed(self._before)
         facts = {
             "hardware": hardware(self.device, self.gpu and self.gpu.power_limit_w),
             "host": or_none(_host) or "",

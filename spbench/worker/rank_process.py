@@ -66,7 +66,10 @@ def run_job(folder: Path) -> None:
         if fault is not None:
             fault.strike(rank, "init")
         heartbeat.phase("joining")
-        group = connect(job, heartbeat, meeting=_meeting(rank, job))
+        meeting = None  # ranks that others start meet at MASTER_ADDR
+        if (path := os.environ.get(MEETING)) is not None:
+            meeting = MeetingFile(path=Path(path), rank=rank, ranks=job.processes)
+        group = connect(job, heartbeat, meeting=meeting)
         turns = TurnClient.of(os.environ, job.processes, heartbeat.working)
         if any(group.largest([float(turns is None)])):
             turns = None  # all ranks take turns, or none does
@@ -86,12 +89,6 @@ def run_job(folder: Path) -> None:
         if sample.status == "comm_error":
             time.sleep(ECHO_S)
         os._exit(1)
-
-
-def _meeting(rank: int, job: Job) -> MeetingFile | None:
-    """Where the launcher lets ranks of one machine meet; None: at MASTER_ADDR."""
-    path = os.environ.get(MEETING)
-    return None if path is None else MeetingFile(path=Path(path), rank=rank, ranks=job.processes)
 
 
 def connect(
