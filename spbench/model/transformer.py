@@ -100,6 +100,7 @@ class Transformer(nn.Module):
         """How the condition is cut: None, it is whole."""
         places = placements(layout, hops_along(workload, strategy, comm.size), comm)
         self.first, self.last = layout[0], layout[-1]
+        """How the input and the output are cut."""
         self.text = strategy.text_shard(workload, comm.size)
         """How text is cut."""
         shared = Shared(workload, strategy, comm)

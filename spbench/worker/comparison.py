@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
-from spbench.results.agreement import FIXED_TOLERANCE, Difference
+from spbench.results.agreement import FIXED_TOLERANCE
 from spbench.workload.sharding import Shards
 
 OWN_ERROR_FACTOR = 4.0
@@ -50,12 +50,8 @@ class Comparison:
         """This rank's part of a whole tensor."""
         return reduce(self.comm.take, self.shards[name], whole)
 
-    def difference(self, name: str, got: Tensor, tolerance: float) -> Difference:
-        """How far this rank's tensor of that name is from its part of one device's."""
-        return Difference(name=name, relative=self.error(name, got), tolerance=tolerance)
-
     def error(self, name: str, got: Tensor) -> float:
-        """The relative error of this rank's tensor of that name."""
+        """How far this rank's tensor of that name is from its part of one device's, relatively."""
         whole = self.exact[name]
         floor = 0.0 if name.endswith(UPDATED) else self.floor
         return relative_error(got, self.part(name, whole), whole, floor)

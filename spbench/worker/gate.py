@@ -140,7 +140,8 @@ def _compare(
     weights = updated_weights(step, reference.rounded_to, reference.exact, observer)
     tolerances |= comparison.tolerances(list(weights)) if weights else {}
     output, *gradients = (
-        comparison.difference(name, got, tolerances[name]) for name, got in (mine | weights).items()
+        Difference(name=name, relative=comparison.error(name, got), tolerance=tolerances[name])
+        for name, got in (mine | weights).items()
     )
     silent = _silent_step(step, reference, witness.written_bytes) if with_silent else None
     return GateResult(

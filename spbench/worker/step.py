@@ -69,9 +69,6 @@ class Step:
         self.silent = silent_transports(self.rank, self.ranks)
         with device:
             model = model_of(part, own, self.comm).to(self.dtype)
-        self.first, self.last, self.pairs = model.first, model.last, model.pairs
-        """How the input, the output and the pair tensor of each axis are sharded."""
-        self.text = model.text
         self.seed = seed
         load_weights(model, self.comm.rank, seed, sharpness)
         self.model = model.requires_grad_(self.train)
@@ -114,8 +111,8 @@ class Step:
     def seeded_inputs(self, rounded_to: torch.dtype | None = None) -> tuple[Inputs, Tensor]:
         """This rank's part of the inputs, and of the output's gradient, made on the device. Every
         strategy gets the same. ``rounded_to``: a coarser dtype that they are rounded to."""
-        cuts = {"x": self.first, "text": self.text}
-        cuts |= {f"pairs of {axis}": cut for axis, cut in self.pairs.items()}
+        cuts = {"x": self.model.first, "text": self.model.text}
+        cuts |= {f"pairs of {axis}": cut for axis, cut in self.model.pairs.items()}
         where: dict[str, Any] = {"device": self.device, "dtype": rounded_to or self.dtype}
         where |= {"rank": self.comm.rank, "samples": self.samples.runs[self.rank][0]}
         conditions = self.model.condition_cuts
@@ -125,16 +122,17 @@ class Step:
         mine = mine.map(lambda x: x.to(self.dtype)).requiring_grad(self.train)
         work = self.workload
         shape = (work.samples, *work.axes.values(), work.out_channels)
-        cotangent = inputs.seeded_part("cotangent", shape, self.seed, cut=self.last, **where)
+        cotangent = inputs.seeded_part("cotangent", shape, self.seed, cut=self.model.last, **where)
         return mine, cotangent.to(self.dtype)
 
     @property
     def cuts(self) -> dict[str, Shards]:
         """Which part of each of ``tensors`` each rank holds; none: all of it."""
-        weights = {f"gradient of {name}": part_of(p) for name, p in self.model.named_parameters()}
-        others = {gradient_name(axis): shard for axis, shard in self.pairs.items()}
-        others |= {"output": self.last, "gradient of the input": self.first}
-        others[GRADIENT_OF_TEXT] = self.text
+        model = self.model
+        weights = {f"gradient of {name}": part_of(p) for name, p in model.named_parameters()}
+        others = {gradient_name(axis): shard for axis, shard in model.pairs.items()}
+        others |= {"output": model.last, "gradient of the input": model.first}
+        others[GRADIENT_OF_TEXT] = model.text
         inside = [rank % self.comm.size for rank in range(self.ranks)]
         shares = {name: (*cut.among(inside).cuts, self.samples) for name, cut in others.items()}
         return shares | {
