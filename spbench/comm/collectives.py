@@ -43,10 +43,6 @@ class Pending:
         self._handle.wait()
         return self._tensor
 
-    def then(self, view: Callable[[Tensor], Tensor]) -> "Pending":
-        """A view of it, under way."""
-        return Pending(self._handle, view(self._tensor))
-
 
 Start = Callable[[Tensor, Shard], Pending]
 

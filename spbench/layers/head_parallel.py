@@ -20,8 +20,6 @@ from spbench.workload.step_traffic import shared_length
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
-Attend = Callable[[Tensor, Tensor, Tensor, Scores], Tensor]
-
 
 def attend_by_heads(
     q: Tensor,
@@ -30,7 +28,7 @@ def attend_by_heads(
     scores: Scores,
     shard: Shard,
     comm: Collectives,
-    attend: Attend | None = None,
+    attend: Callable[[Tensor, Tensor, Tensor, Scores], Tensor] | None = None,
     pads: bool = False,
 ) -> Tensor:
     """Attention of (B, *axes, Z, D) with the sharded axis whole and the heads shared out.

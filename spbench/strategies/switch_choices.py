@@ -55,10 +55,18 @@ def fitting_settings(given: Settings, workload: Workload, ranks: int) -> Iterato
 def none_is_enough(given: Settings, workload: Workload, ranks: int) -> str:
     """Why no setting leads through the stack."""
     joint = joint_alone(workload)
-    if joint and len(joint.kinds) == len(workload.attentions):
-        return _nothing_to_switch(workload)
+    if joint and len(joint.kinds) == len(workload.attentions):  # on any number of ranks
+        if len(workload.axes) == 1:
+            return "it shards an axis that is not attended, and needs a second sequence axis"
+        return (
+            f"every attention joins {', '.join(workload.axes)}, which leaves no axis to shard; "
+            "strategies that share heads, pass keys or cut weights can run it"
+        )
     if given.inner not in (AUTO, "1"):
-        return _no_two_axes(given.inner, ranks)
+        return (
+            f"{ranks} ranks in groups of inner={given.inner} leave a sublayer without axes to "
+            "shard, which are not attended and long enough; leave out the option inner"
+        )
     return _too_short(workload, ranks) or (joint and none_fits(given.across, joint, ranks)) or ""
 
 
@@ -72,16 +80,6 @@ def notes_of(settings: Settings, given: Settings, workload: Workload) -> str:
         why = ", which sends the fewest bytes" if given.across == AUTO else ""
         notes.append(f"{joint} {settings.across}{why}")
     return "; ".join(notes)
-
-
-def _nothing_to_switch(workload: Workload) -> str:
-    """Why no axis can be sharded while others are attended, on any number of ranks."""
-    if len(workload.axes) == 1:
-        return "it shards an axis that is not attended, and needs a second sequence axis"
-    return (
-        f"every attention joins {', '.join(workload.axes)}, which leaves no axis to shard; "
-        "strategies that share heads, pass keys or cut weights can run it"
-    )
 
 
 def _too_short(workload: Workload, ranks: int) -> str | None:
@@ -104,11 +102,3 @@ def _longest(sublayer: Sublayer, workload: Workload) -> str:
     """The longest axis that is not attended."""
     free = (axis for axis in workload.axes if axis not in sublayer.attended)
     return max(free, key=workload.axes.__getitem__)
-
-
-def _no_two_axes(inner: str, ranks: int) -> str:
-    """Why ranks in groups of ``inner`` cannot shard axes in every sublayer, one or two at once."""
-    return (
-        f"{ranks} ranks in groups of inner={inner} leave a sublayer without axes to shard, which "
-        "are not attended and long enough; leave out the option inner"
-    )
