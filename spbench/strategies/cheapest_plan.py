@@ -1,12 +1,12 @@
 """The layout of fewest bytes through a whole stack, from what sublayers and switches cost."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import product
 from typing import NamedTuple
 
 from spbench.strategies.base import Strategy
 from spbench.strategies.switches import switch_traffic
-from spbench.workload.block import Place, Sublayer
+from spbench.workload.block import Sublayer
 from spbench.workload.traffic import bytes_in_a_step
 from spbench.workload.workload import Workload
 
@@ -27,9 +27,40 @@ class Plan(NamedTuple):
 
 def cheapest_plan(strategy: Strategy, workload: Workload, ranks: int) -> Plan | None:
     """The plan of fewest bytes over the axes that are the strategy's choices; None: no switches
-    lead through the stack."""
+    lead through the stack.
+
+    Dynamic programming from the last sublayer back to the first. ``ahead[axis]`` is the least cost
+    of all sublayers from one on, if ``axis`` is sharded in that one. With K axes in rotation it
+    finds K/(K-1) switches a round, and none after the last attention. On a tie the axis stays, so
+    switches come late.
+    """
     inside = {each: _inside(each, strategy, workload, ranks) for each in workload.kinds}
-    return cheapest(workload.places, inside, _moves(inside, strategy, workload, ranks))
+    moves = _moves(inside, strategy, workload, ranks)
+    ahead: dict[str, Cost] = {after: (0.0, 0.0) for _, after, _ in moves}
+    follow: list[dict[str, str]] = []
+    for place in reversed(workload.places):
+        into = place.is_last  # the switch behind it starts a block
+        costs: dict[str, Cost] = {}
+        chosen: dict[str, str] = {}
+        for axis, (sent, uneven) in inside[place.sublayer].items():
+            options = {
+                after: (sent + later + moves[axis, after, into], uneven + waited)
+                for after, (later, waited) in ahead.items()
+                if (axis, after, into) in moves
+            }
+            if options:
+                costs[axis], _, chosen[axis] = min(
+                    (cost, after != axis, after) for after, cost in options.items()
+                )
+        ahead = costs
+        follow.append(chosen)
+    if not ahead:
+        return None
+    plan = [min(ahead, key=ahead.__getitem__)]
+    least = ahead[plan[0]]
+    for chosen in follow[:0:-1]:
+        plan.append(chosen[plan[-1]])
+    return Plan(tuple(plan), least)
 
 
 def _inside(
@@ -54,37 +85,3 @@ def _moves(inside: Inside, strategy: Strategy, workload: Workload, ranks: int) -
             moves[a, b, True] = bytes_in_a_step(workload, *sent, repeated=False)
             moves[a, b, False] = bytes_in_a_step(workload, *sent)
     return moves
-
-
-def cheapest(places: Sequence[Place], inside: Inside, moves: Moves) -> Plan | None:
-    """Dynamic programming from the last sublayer back to the first.
-
-    ``ahead[axis]`` is the least cost of all sublayers from one on, if ``axis`` is sharded in that
-    one. With K axes in rotation it finds K/(K-1) switches a round, and none after the last
-    attention. On a tie the axis stays, so switches come late.
-    """
-    ahead: dict[str, Cost] = {after: (0.0, 0.0) for _, after, _ in moves}
-    follow: list[dict[str, str]] = []
-    for place in reversed(places):
-        into = place.is_last  # the switch behind it starts a block
-        costs: dict[str, Cost] = {}
-        chosen: dict[str, str] = {}
-        for axis, (sent, uneven) in inside[place.sublayer].items():
-            options = {
-                after: (sent + later + moves[axis, after, into], uneven + waited)
-                for after, (later, waited) in ahead.items()
-                if (axis, after, into) in moves
-            }
-            if options:
-                costs[axis], _, chosen[axis] = min(
-                    (cost, after != axis, after) for after, cost in options.items()
-                )
-        ahead = costs
-        follow.append(chosen)
-    if not ahead:
-        return None
-    plan = [min(ahead, key=ahead.__getitem__)]
-    least = ahead[plan[0]]
-    for chosen in follow[:0:-1]:
-        plan.append(chosen[plan[-1]])
-    return Plan(tuple(plan), least)
