@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from spbench.errors import Failure
-from spbench.projection.constants import CollectiveRate, Constant, Curve, Level
+from spbench.projection.constants import Constant, Curve, Level
 from spbench.projection.hardware import Cluster, Device, OnRanks, find
 from spbench.projection.timed_kernels import is_computed
 
@@ -46,38 +46,23 @@ def _part(part: Part, what: str, factor: float) -> Part:
         case "compute":
             return part.model_copy(update={"device": _faster(part.device, factor)})
         case "launch":
-            device = part.device
-            names = ("launch_us", "compiled_launch_us")
-            fields = {name: _times(getattr(device, name), factor) for name in names}
-            call = None if part.call_us is None else _times(part.call_us, factor)
-            update = {"device": device.model_copy(update=fields), "call_us": call}
-            return part.model_copy(update=update)
+            device = _multiplied(part.device, factor, "launch_us", "compiled_launch_us")
+            return _multiplied(part, factor, "call_us").model_copy(update={"device": device})
     raise ValueError(f"{what!r} is not one of {', '.join(WHATS)}")
 
 
 def _level(level: Level, what: str, factor: float) -> Level:
-    rates = {op: _collective(each, what, factor) for op, each in level.collectives.items()}
-    fields: dict[str, Any] = {"collectives": rates}
-    if what == "rate" and level.shared_gb_per_s is not None:
-        fields["shared_gb_per_s"] = _times(level.shared_gb_per_s, factor)
-    if what == "latency" and level.late_us is not None:
-        fields["late_us"] = _times(level.late_us, factor)
-    return level.model_copy(update=fields)
-
-
-def _collective(each: CollectiveRate, what: str, factor: float) -> CollectiveRate:
-    if what == "rate":
-        return each.model_copy(update={"gb_per_s": _times(each.gb_per_s, factor)})
-    hop = None if each.hop_us is None else _times(each.hop_us, factor)
-    return each.model_copy(update={"latency_us": _times(each.latency_us, factor), "hop_us": hop})
+    is_rate = what == "rate"
+    names = ("gb_per_s",) if is_rate else ("latency_us", "hop_us")
+    rates = {op: _multiplied(each, factor, *names) for op, each in level.collectives.items()}
+    own = _multiplied(level, factor, "shared_gb_per_s" if is_rate else "late_us")
+    return own.model_copy(update={"collectives": rates})
 
 
 def _faster(device: Device, factor: float) -> Device:
     rates = {dtype: _times(each, factor) for dtype, each in device.products.tflops.items()}
     products = device.products.model_copy(update={"tflops": rates})
-    attention = tuple(
-        each.model_copy(update={"tflops": _times(each.tflops, factor)}) for each in device.attention
-    )
+    attention = tuple(_multiplied(each, factor, "tflops") for each in device.attention)
     timed = {
         dtype: {name: us / factor if is_computed(name) else us for name, us in known.items()}
         for dtype, known in device.timed_us.items()
@@ -86,9 +71,15 @@ def _faster(device: Device, factor: float) -> Device:
     return device.model_copy(update=fields)
 
 
-def _times(constant: Any, factor: float) -> Any:
-    """A constant or a curve, multiplied."""
-    if hasattr(constant, "values"):
+def _multiplied(part: Any, factor: float, *names: str) -> Any:
+    """A part of a cluster with these of its constants multiplied, as far as it has them."""
+    known = {name: getattr(part, name) for name in names}
+    update = {name: x if x is None else _times(x, factor) for name, x in known.items()}
+    return part.model_copy(update=update)
+
+
+def _times(constant: Constant | Curve, factor: float) -> Constant | Curve:
+    if isinstance(constant, Curve):
         return constant.model_copy(update={"values": tuple(factor * x for x in constant.values)})
     return constant.model_copy(update={"value": factor * constant.value})
 
