@@ -7,7 +7,6 @@ from typing import Any
 from spbench.analysis.strategy_line import SURE
 from spbench.projection.candidates import decisive_command, what_would_decide
 from spbench.projection.hardware import Cluster
-from spbench.projection.interval import Cost
 from spbench.projection.project import Projection
 from spbench.projection.recommend import Recommendation
 from spbench.projection.scaled import WHATS
@@ -38,9 +37,8 @@ def show_advice(
 
 def answer(advice: Recommendation, workload: str, ranks: int, cluster: Cluster) -> str:
     """One sentence: which strategy, how much faster than the next, and how sure that is."""
-    best = _cost(advice.best)
     where = f"{workload} on {counted(ranks, 'rank')} of {cluster.name}"
-    took = f"{units.milliseconds(1e3 * best.step_s)} ms a step, projected"
+    took = f"{units.milliseconds(1e3 * advice.best.took.step_s)} ms a step, projected"
     if not advice.others:
         names = [advice.best.strategy, *advice.same.get(advice.best.strategy, [])]
         only = "is the only strategy" if len(names) == 1 else "do the same work, the only ones"
@@ -68,7 +66,7 @@ def remarks(
     for kept, same in advice.same.items():
         yield f"{listed([kept, *same])} do the same work, which counts once"
     for each in advice.too_large:
-        is_faster = _cost(each).step_s < _cost(advice.best).step_s
+        is_faster = each.took.step_s < advice.best.took.step_s
         yield (
             f"{each.strategy} {'would be faster, and ' * is_faster}does not fit: it holds "
             f"{units.size('GiB', each.peak_bytes or 0)} a rank"
@@ -106,30 +104,24 @@ def as_data(
 
 
 def _data(each: Projection) -> dict[str, Any]:
-    cost = _cost(each)
-    times = {name: getattr(cost, name) for name in ("step_s", "low_s", "high_s")}
-    more = {"terms_s": dict(cost.terms), "peak_bytes": each.peak_bytes}
+    times = {name: getattr(each.took, name) for name in ("step_s", "low_s", "high_s")}
+    more = {"terms_s": dict(each.took.terms), "peak_bytes": each.peak_bytes}
     return {"strategy": each.strategy, **times, **more}
 
 
 def _row(each: Projection, best: Projection) -> list[str]:
-    cost = _cost(each)
+    cost = each.took
     exposed = sum(s for term, s in cost.terms.items() if term.endswith(" exposed"))
     seconds = (cost.step_s, cost.low_s, cost.high_s)
     peak = units.BLANK if each.peak_bytes is None else units.size_in("GiB", each.peak_bytes)
     return [
         each.strategy,
         *(units.milliseconds(1e3 * s) for s in seconds),
-        units.ratio(cost.step_s / _cost(best).step_s),
+        units.ratio(cost.step_s / best.took.step_s),
         units.milliseconds(1e3 * exposed),
         units.milliseconds(1e3 * cost.terms["launches"]),
         peak,
     ]
-
-
-def _cost(each: Projection) -> Cost:
-    assert each.cost is not None
-    return each.cost
 
 
 def rivals(advice: Recommendation, most: int = 3) -> Sequence[str]:

@@ -44,6 +44,12 @@ class Projection:
     why_not: str = ""
 
     @property
+    def took(self) -> Cost:
+        """The cost of a case that can run."""
+        assert self.cost is not None
+        return self.cost
+
+    @property
     def limit_bytes(self) -> float:
         """Memory of one device."""
         return self.cluster.used_by(self.ranks).device.memory_gb.value * 1e9

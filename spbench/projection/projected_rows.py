@@ -5,7 +5,7 @@ its bytes are those of the formulas.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,27 +32,20 @@ def write_rows(
 ) -> None:
     """Writes the cases into a results directory, which may hold a run. Raises CannotWriteError."""
     facts = environment()
+    known = {
+        "run_id": folder.resolve().name,
+        "started_utc": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "torch": facts["versions"]["torch"],
+        "git_commit": facts["git"].get("commit", ""),
+    }
+    shares = zip(projected, _slower_shares(projected), strict=True)
     with Store(folder) as store:
         if not (folder / "run.json").exists():
             store.write_run({"argv": list(argv), **facts})
-        store.copy(_rows(projected, folder.resolve().name, mode, facts))
+        store.copy([row_of(each, mode, slower_share=share, **known) for each, share in shares])
 
 
-def _rows(
-    projected: Iterable[Projection], run_id: str, mode: Mode, facts: Mapping[str, Any]
-) -> list[Record]:
-    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-    made = {"torch": facts["versions"]["torch"], "git_commit": facts["git"].get("commit", "")}
-    every = list(projected)
-    known = {"run_id": run_id, "started_utc": now, **made}
-    shares = slower_shares(every)
-    return [
-        row_of(each, mode, slower_share=share, **known)
-        for each, share in zip(every, shares, strict=True)
-    ]
-
-
-def slower_shares(projected: Sequence[Projection]) -> list[float | None]:
+def _slower_shares(projected: Sequence[Projection]) -> list[float | None]:
     """For each case the share of draws in which it is slower than the fastest of its workload and
     ranks that fits; None for that itself, and for what cannot run."""
     fastest: dict[tuple[Workload, int], Cost] = {}
@@ -60,29 +53,29 @@ def slower_shares(projected: Sequence[Projection]) -> list[float | None]:
         place = each.workload, each.ranks
         if each.cost is not None and (each.peak_bytes or 0) <= USABLE * each.limit_bytes:
             fastest[place] = min(fastest.get(place, each.cost), each.cost, key=lambda c: c.step_s)
-    shares: list[float | None] = []
-    for each in projected:
-        best = fastest.get((each.workload, each.ranks))
-        is_rival = each.cost is not None and best is not None and each.cost is not best
-        shares.append(float(np.mean(each.cost.draws > best.draws)) if is_rival else None)  # type: ignore[union-attr]
-    return shares
+    pairs = [(each.cost, fastest.get((each.workload, each.ranks))) for each in projected]
+    return [
+        float(np.mean(cost.draws > best.draws)) if cost and best and cost is not best else None
+        for cost, best in pairs
+    ]
 
 
 def row_of(each: Projection, mode: Mode, **more: Any) -> Record:
     """The case's row: skipped with its reason, or a step time with its interval."""
-    is_gpu = each.cluster.device.kind == "gpu"
+    device = each.cluster.device
+    is_gpu = device.kind == "gpu"
     case = Case(
         workload=each.workload,
         strategy=each.strategy,
         ranks=each.ranks,
-        device="cuda" if is_gpu else "cpu",
+        device=device.runs_on,
         kind=KIND,
     )
     how = ["compiled"] * mode.compiled + ["measured share"] * (each.share is not None)
     place = ", ".join([each.cluster.name, *how, *filter(None, [mode.attention_kernel])])
     known = more | {
         "cluster": place,
-        "gpu": each.cluster.device.name if is_gpu else "",
+        "gpu": device.name if is_gpu else "",
         "hardware": f"cluster {place}",
         "memory_limit_bytes": round(each.limit_bytes),
     }
@@ -97,8 +90,7 @@ def row_of(each: Projection, mode: Mode, **more: Any) -> Record:
 
 def _figures(each: Projection, *, is_gpu: bool) -> dict[str, Any]:
     """Columns of a step: those that a measured row has, and the interval."""
-    assert each.cost is not None
-    step, work, known = each.cost, each.workload, each.data
+    step, work, known = each.took, each.workload, each.data
     predicted = by_busiest(load(each.strategy).traffic(work, each.ranks))
     same = "step_ms", "step_ms_low", "step_ms_high", "samples_per_s", "tokens_per_s"
     return {

@@ -58,7 +58,7 @@ class Recommendation:
 
 def recommend(projected: Sequence[Projection], cluster: Cluster, mode: Mode) -> Recommendation:
     """The fastest of those that fit into a device's memory. Raises Failure where none does."""
-    runs = sorted((each for each in projected if each.cost is not None), key=_seconds)
+    runs = sorted((x for x in projected if x.cost is not None), key=lambda x: x.took.step_s)
     room = USABLE * min((each.limit_bytes for each in runs), default=0.0)
     fit, same = _different([x for x in runs if (x.peak_bytes or 0) <= room])
     cannot = [each for each in projected if each.cost is None]
@@ -74,17 +74,16 @@ def recommend(projected: Sequence[Projection], cluster: Cluster, mode: Mode) -> 
             else f"no strategy can run: {why}"
         )
     best, *others = fit
-    wins = _share_of_wins(best, others)
-    ratio = _ratio(best, others[0]) if others else (None, None, None)
+    ratio, low, high = _ratio(best, others[0]) if others else (None, None, None)
     return Recommendation(
         best=best,
         others=others,
         cannot=cannot,
         alike=[x.strategy for x in others if _share_of_wins(best, [x]) < SURE],
-        ratio=ratio[0],
-        ratio_low=ratio[1],
-        ratio_high=ratio[2],
-        sure=wins,
+        ratio=ratio,
+        ratio_low=low,
+        ratio_high=high,
+        sure=_share_of_wins(best, others),
         flips=flips(fit, cluster, mode),
         same=same,
         too_large=[x for x in runs if (x.peak_bytes or 0) > room],
@@ -94,41 +93,25 @@ def recommend(projected: Sequence[Projection], cluster: Cluster, mode: Mode) -> 
 def _different(runs: Sequence[Projection]) -> tuple[list[Projection], Mapping[str, Sequence[str]]]:
     """Without those whose kernels and messages are all another's, as of options that mean the same;
     and the names of these by the other's."""
-    kept: list[Projection] = []
-    same: dict[str, list[str]] = {}
+    groups: dict[object, list[Projection]] = {}
     for each in runs:
-        other = next((other for other in kept if _does_the_same(each, other)), None)
-        if other is None:
-            kept.append(each)
-        else:
-            same.setdefault(other.strategy, []).append(each.strategy)
-    return kept, same
-
-
-def _does_the_same(one: Projection, other: Projection) -> bool:
-    works = [each.work for each in (one, other) if each.work is not None]
-    sent = [
-        {(m.op, m.phase, m.sent_bytes, m.behind): n for m, n in work.messages.items()}
-        for work in works
-    ]
-    return works[0].kernels == works[1].kernels and sent[0] == sent[1]
-
-
-def _seconds(each: Projection) -> float:
-    assert each.cost is not None
-    return each.cost.step_s
+        assert each.work is not None
+        messages = each.work.messages.items()
+        sent = {(m.op, m.phase, m.sent_bytes, m.behind): n for m, n in messages}
+        does = frozenset(each.work.kernels.items()), frozenset(sent.items())
+        groups.setdefault(does, []).append(each)
+    same = {kept.strategy: [x.strategy for x in rest] for kept, *rest in groups.values() if rest}
+    return [kept for kept, *_ in groups.values()], same
 
 
 def _share_of_wins(best: Projection, others: Sequence[Projection]) -> float:
-    assert best.cost is not None
-    slower = [other.cost.draws > best.cost.draws for other in others if other.cost is not None]
+    slower = [other.took.draws > best.took.draws for other in others]
     return float(np.mean(np.all(slower, axis=0))) if slower else 1.0
 
 
 def _ratio(best: Projection, other: Projection) -> tuple[float, float, float]:
-    assert best.cost is not None and other.cost is not None
-    low, high = np.percentile(other.cost.draws / best.cost.draws, [5.0, 95.0])
-    return _seconds(other) / _seconds(best), float(low), float(high)
+    low, high = np.percentile(other.took.draws / best.took.draws, [5.0, 95.0])
+    return other.took.step_s / best.took.step_s, float(low), float(high)
 
 
 def flips(rivals: Sequence[Projection], cluster: Cluster, mode: Mode) -> list[Flip]:
@@ -144,11 +127,10 @@ def _flip(
 ) -> Flip | None:
     """The factor at which another than the first wins: looked for in steps, then to a few percent;
     None where it is out of reach."""
-    runs = [(each, each.work) for each in rivals if each.work is not None]
 
     def winner(factor: float) -> str:
         on = scaled(cluster, what, factor)
-        took_s = {each.strategy: middle_s(work, on, mode, each.share) for each, work in runs}
+        took_s = {x.strategy: middle_s(x.work, on, mode, x.share) for x in rivals if x.work}
         return min(took_s, key=lambda name: took_s[name])
 
     best = rivals[0].strategy

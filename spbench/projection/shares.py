@@ -53,8 +53,7 @@ def read_shares(run: Path | None, cluster: Cluster) -> Shares:
     run. Quiet launches count where there are some. Raises Failure where the run has none."""
     if run is None:
         return NONE
-    device = "cuda" if cluster.device.kind == "gpu" else "cpu"
-    place = find_run(run)
+    device, place = cluster.device.runs_on, find_run(run)
     rows = read_latest(place)
     rows = rows[(rows["kind"] == "one_gpu_share") & (rows["status"] == "ok")]
     rows = rows[rows["compute_ms"].notna() & (rows["mesh"] == "")]
