@@ -5,7 +5,7 @@ but the messages'. It is of one case: the same workload whatever its name, strat
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, log
 from pathlib import Path
@@ -15,15 +15,13 @@ from spbench.errors import Failure
 from spbench.projection.constants import SPREADS, Constant
 from spbench.projection.hardware import Cluster
 from spbench.results.find_run import find_run, read_latest
-from spbench.results.reading import records_of
-from spbench.results.record import Record
 from spbench.results.run_json import folder_of_run
 from spbench.workload.case import Case
 from spbench.workload.workload import Workload
 
 LEAST_SPREAD = 1.03
 """The smallest factor that is claimed of launches: those of another hour differ."""
-Key = tuple[str, str, int]
+Key = tuple[Hashable, ...]
 """Workload by what it computes, strategy, ranks."""
 
 
@@ -56,7 +54,7 @@ def read_shares(run: Path | None, cluster: Cluster) -> Shares:
     device, place = cluster.device.runs_on, find_run(run)
     rows = read_latest(place)
     rows = rows[(rows["kind"] == "one_gpu_share") & (rows["status"] == "ok")]
-    rows = rows[rows["compute_ms"].notna() & (rows["mesh"] == "")]
+    rows = rows[rows["compute_ms"].gt(0) & (rows["mesh"] == "")]
     fit = rows[rows["device"] == device]
     if fit.empty:
         of = f"on {device}, as {cluster.name} has it" if len(rows) else "that was measured"
@@ -64,19 +62,18 @@ def read_shares(run: Path | None, cluster: Cluster) -> Shares:
             f"--share {run} holds no share {of}; "
             f"'spbench run --share --gpus 8 --device {device}' makes one"
         )
-    launches: dict[Key, list[Record]] = {}
-    for row in records_of(fit):
-        launches.setdefault((row.workload_key, row.strategy, row.world_size), []).append(row)
-    seconds = {key: _constant(of_case, run) for key, of_case in launches.items()}
+    seconds: dict[Key, Constant] = {}
+    for key, launches in fit.groupby(["workload_key", "strategy", "world_size"], sort=False):
+        quiet = launches[launches["noisy"] == ""]
+        counting = launches if quiet.empty else quiet
+        seconds[key] = _constant((counting["compute_ms"] / 1e3).tolist(), run)
     hardware = ", ".join(dict.fromkeys(filter(None, fit["hardware"])))
     known = {"run": str(run), "folder": str(folder_of_run(place))}
     return Shares(**known, device=device, hardware=hardware, seconds=seconds)
 
 
-def _constant(launches: Sequence[Record], run: Path) -> Constant:
+def _constant(times_s: Sequence[float], run: Path) -> Constant:
     """The geometric mean of launches; another launch lies within its spread."""
-    counting = [row for row in launches if not row.noisy] or launches
-    times_s = [row.compute_ms / 1e3 for row in counting if row.compute_ms]
     spread = SPREADS["measured"]
     if len(times_s) > 1:
         spread = max(LEAST_SPREAD, exp(2 * statistics.stdev(map(log, times_s))))
