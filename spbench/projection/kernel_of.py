@@ -35,19 +35,12 @@ def kernel_of(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Kernel 
     base = name.rstrip("_")
     if base in GEMMS:
         return _gemm(args[GEMMS[base] :][:2], _bytes_of(args, outs, base))
-    if name in ATTENTION:
-        return _attention(args, outs, args[:2], _flag(args, ATTENTION[name]), is_backward=False)
-    if name in ATTENTION_BACKWARD:
-        causal = _flag(args, ATTENTION_BACKWARD[name])
-        return _attention(args, outs, args[1:3], causal, is_backward=True)
+    if name in ATTENTION or name in ATTENTION_BACKWARD:
+        return _attention(name, args, outs)
     moved = _bytes_of(args, outs, base)
     return Kernel(
         kind="elementwise", phase="forward", name=base, shape=(), flops=0, moved_bytes=moved
     )
-
-
-def _flag(args: Sequence[Any], place: int) -> bool:
-    return place < len(args) and bool(args[place])
 
 
 def _gemm(factors: Sequence[Tensor], moved: int) -> Kernel:
@@ -64,21 +57,16 @@ def _gemm(factors: Sequence[Tensor], moved: int) -> Kernel:
     )
 
 
-def _attention(
-    args: Sequence[Any],
-    outs: Sequence[Tensor],
-    q_and_k: Sequence[Tensor],
-    causal: bool,
-    *,
-    is_backward: bool,
-) -> Kernel:
+def _attention(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Kernel:
     """Two products of queries and keys in forward, five in backward, which has scores anew."""
-    q, k = q_and_k
+    is_backward = name in ATTENTION_BACKWARD
+    place = (ATTENTION_BACKWARD if is_backward else ATTENTION)[name]
+    is_masked = place < len(args) and bool(args[place])
+    q, k = args[1:3] if is_backward else args[:2]
     is_far = k.shape[-1] < PACKED and k.shape[2] >= ROWS
-    name = CROWDED.get(_sets(k), "") if is_far else ""
     batch, heads, queries, size = q.shape
     key_heads, keys = k.shape[1:3]
-    pairs = sum(min(row + 1, keys) for row in range(queries)) if causal else queries * keys
+    pairs = sum(min(row + 1, keys) for row in range(queries)) if is_masked else queries * keys
     products = 5 if is_backward else 2
     return Kernel(
         kind="attention",
@@ -86,9 +74,9 @@ def _attention(
         shape=(batch, heads, key_heads, queries, keys, size),
         flops=2 * products * batch * heads * pairs * size,
         moved_bytes=_bytes_of(args, outs, ""),
-        is_masked=causal,
+        is_masked=is_masked,
         is_backward=is_backward,
-        name=name,
+        name=CROWDED.get(_sets(k), "") if is_far else "",
     )
 
 
