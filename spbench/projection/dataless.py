@@ -28,10 +28,10 @@ SHARE_MEMORY = ("aten::_unsafe_view",)
 """Operations whose result is a view, though their schema does not say so."""
 CPU_FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 EFFICIENT = "_scaled_dot_product_efficient_attention"
-ATTENTION = {CPU_FLASH: 4, EFFICIENT: 6}
-"""Attentions of (q, k, v, ...) by name, and the place of whether they are causal."""
-ATTENTION_BACKWARD = {f"{CPU_FLASH}_backward": 7, f"{EFFICIENT}_backward": 11}
-"""Their backwards of (gradient, q, k, v, ...), likewise."""
+BACKWARD = "_backward"
+"""How the name of an attention's backward ends, of (gradient, q, k, v, ...)."""
+ATTENTION = {CPU_FLASH: 4, EFFICIENT: 6, CPU_FLASH + BACKWARD: 7, EFFICIENT + BACKWARD: 11}
+"""Attentions of (q, k, v, ...) and their backwards, and the place of whether they are causal."""
 MOST_OPERATIONS = 1_000_000
 """Operations of a pass, views included; a ring of 1,024 ranks has about 150,000 of them."""
 Signature = tuple[Any, ...]
@@ -133,9 +133,7 @@ class Dataless(WatchingMode):
         if way is not NEW:
             outs: Any = written(way, args, kwargs)
         elif name in ATTENTION:
-            outs = _attended(name, args[0], self.device)
-        elif name in ATTENTION_BACKWARD:
-            outs = _gradients(name, args, self.device)
+            outs = (_gradients if BACKWARD in name else _attended)(name, args, self.device)
         else:
             outs = func(*args, **kwargs)
             if name == "native_layer_norm" and self.device == "cpu":  # whose means are as weights
@@ -177,9 +175,10 @@ def _signature(value: Any) -> Any:
     return value
 
 
-def _attended(name: str, q: Tensor, device: Device) -> tuple[Tensor, ...]:
+def _attended(name: str, args: Sequence[Any], device: Device) -> tuple[Tensor, ...]:
     """Results (b, Z, S, D) in the memory order of q, as kernels write them, and log-sum-exps
     (b, Z, S), a CPU's as (b, S, Z); of the memory-efficient kernel seeds of dropout, too."""
+    q = args[0]
     like = q[..., 0].transpose(1, 2) if device == "cpu" else q[..., 0]
     lse = like.new_empty(like.shape, dtype=torch.promote_types(q.dtype, torch.float32))
     seeds = [q.new_empty((), dtype=torch.int64) for _ in range(2)] if name == EFFICIENT else []
@@ -189,7 +188,7 @@ def _attended(name: str, q: Tensor, device: Device) -> tuple[Tensor, ...]:
 def _gradients(name: str, args: Sequence[Any], device: Device) -> tuple[Tensor, ...]:
     """dQ, dK and dV; of the memory-efficient kernel that of the bias, too. In the memory order of
     what they are gradients of; a CPU's always as (b, S, Z, D)."""
-    _, *given = args[: 5 if name.startswith(EFFICIENT) else 4]
+    given = args[1 : 5 if name.startswith(EFFICIENT) else 4]
     if device == "cpu":
         return tuple(
             torch.empty_like(x.transpose(1, 2).contiguous()).transpose(1, 2) for x in given

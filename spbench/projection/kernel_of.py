@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from spbench.projection.dataless import ATTENTION, ATTENTION_BACKWARD
+from spbench.projection.dataless import ATTENTION, BACKWARD
 from spbench.projection.work import Kernel
 from spbench.worker.memory import held_bytes
 
@@ -35,7 +35,7 @@ def kernel_of(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Kernel 
     base = name.rstrip("_")
     if base in GEMMS:
         return _gemm(args[GEMMS[base] :][:2], _bytes_of(args, outs, base))
-    if name in ATTENTION or name in ATTENTION_BACKWARD:
+    if name in ATTENTION:
         return _attention(name, args, outs)
     moved = _bytes_of(args, outs, base)
     return Kernel(
@@ -59,8 +59,7 @@ def _gemm(factors: Sequence[Tensor], moved: int) -> Kernel:
 
 def _attention(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Kernel:
     """Two products of queries and keys in forward, five in backward, which has scores anew."""
-    is_backward = name in ATTENTION_BACKWARD
-    place = (ATTENTION_BACKWARD if is_backward else ATTENTION)[name]
+    is_backward, place = BACKWARD in name, ATTENTION[name]
     is_masked = place < len(args) and bool(args[place])
     q, k = args[1:3] if is_backward else args[:2]
     is_far = k.shape[-1] < PACKED and k.shape[2] >= ROWS

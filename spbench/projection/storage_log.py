@@ -21,7 +21,7 @@ from typing import Any, Literal, final
 
 from torch import Tensor, UntypedStorage
 
-from spbench.projection.dataless import CPU_FLASH, Dataless
+from spbench.projection.dataless import BACKWARD, CPU_FLASH, Dataless
 from spbench.worker.memory import rounded
 
 Part = Literal["parameters", "gradients", "activations", "temporaries"]
@@ -148,7 +148,7 @@ def workspace_bytes(name: str, args: Sequence[Any]) -> int:
     """Bytes for a moment of an operation of this name; 0 of one that needs none."""
     if name == CPU_FLASH:
         return _forward(*args[:2])
-    if name == f"{CPU_FLASH}_backward":
+    if name == CPU_FLASH + BACKWARD:
         return _backward(*args[:3])
     if name == "_safe_softmax":
         scores = args[0]
