@@ -9,8 +9,8 @@ import math
 from collections.abc import Container, Iterable
 from functools import cache
 
-from spbench.projection.recorder import timed_calls
 from spbench.projection.timed_kernels import label_of, operations
+from spbench.projection.unsent import timed_calls
 from spbench.strategies.base import Strategy
 from spbench.strategies.registry import load, places
 from spbench.workload.case import Device

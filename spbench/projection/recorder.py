@@ -1,30 +1,22 @@
 """Kernels and messages of a step that runs on tensors without data, and the calls that launch them.
 
-A dry run knows each call by its signature: shapes, strides and dtypes of tensors, and numbers. Made
-again with other tensors of that description, it is the same kernel on the same memory layout: a
-rank can time it.
+A dry run knows each call by its signature: shapes, strides and dtypes of tensors, and numbers.
 """
 
-import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, NamedTuple, TypeAlias, final
 
-import torch
 from torch import Tensor
 
-from spbench.projection.dataless import META, Dataless, Known, Signature
+from spbench.projection.dataless import Dataless, Known, Signature
 from spbench.projection.kernel_of import kernel_of
 from spbench.projection.storage_log import StorageLog, workspace_bytes
-from spbench.projection.unsent import prepared
 from spbench.projection.work import Counted, Kernel, Message, as_bytes
-from spbench.strategies.base import Strategy
 from spbench.workload.case import Device
-from spbench.workload.timed import TimedKernel
 from spbench.workload.traffic import Kind, Phase
-from spbench.workload.workload import DTYPE_BYTES, Workload
 
 
 class Note(NamedTuple):
@@ -125,64 +117,15 @@ class Recorder(Dataless):
             message.behind.append(key)
 
     def started(self, kind: Kind, sent: int | Fraction, tensors: Sequence[Tensor]) -> _UnderWay:
+        """A message leaves; what stands for it holds its tensors, as NCCL's and gloo's do."""
         message = _UnderWay(kind, sent, tensors)
         if self.is_on and sent and self.phase != "gradients":
             self._flying.append(message)
         return message
 
     def waited(self, message: _UnderWay) -> None:
+        """The message that was started has arrived."""
         if message not in self._flying:
             return
         self._flying.remove(message)
         self._tally.messages[message.kind, message.sent, tuple(message.behind)] += 1
-
-
-def timed_calls(workload: Workload, strategy: Strategy, ranks: int) -> Iterator[TimedKernel]:
-    """Each different call of a step of rank 0 that launches a kernel. Left out are those that take
-    what no description holds, such as infinity."""
-    recorder = Recorder("cpu")
-    with recorder:
-        step, given = prepared(workload, strategy, ranks, 0, recorder)
-        with recorder.recording():
-            step(*given)
-    for signature, kernel in recorder.calls():
-        timed = _timed(signature, kernel, workload)
-        if timed is not None:
-            yield timed
-
-
-def _timed(signature: Signature, kernel: Kernel, workload: Workload) -> TimedKernel | None:
-    operation, *given = signature
-    named = dict(each for each in given if _is_named(each))
-    given = [each for each in given if not _is_named(each)]
-    try:
-        arguments = [_plain(each) for each in given]
-        by_name = {name: _plain(value) for name, value in named.items() if value != META}
-        json.dumps([arguments, by_name], allow_nan=False)
-    except (TypeError, ValueError):
-        return None
-    passes = kernel.moved_bytes // (2 * DTYPE_BYTES[workload.dtype])
-    return TimedKernel(
-        kind=kernel.kind,
-        shape=list(kernel.shape) or [max(1, passes)],
-        dtype=workload.dtype,
-        is_masked=kernel.is_masked,
-        is_backward=kernel.is_backward,
-        name=kernel.name,
-        op=operation.__name__,
-        given=arguments,
-        named=by_name,
-    )
-
-
-def _is_named(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple) and len(value) == 3 and isinstance(value[2], torch.dtype):
-        shape, stride, dtype = value
-        return {"shape": [*shape], "stride": [*stride], "dtype": str(dtype).removeprefix("torch.")}
-    if isinstance(value, torch.dtype):
-        return {"dtype": str(value).removeprefix("torch.")}
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value

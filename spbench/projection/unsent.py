@@ -1,14 +1,16 @@
 """A rank's step on tensors without data, over transports that send nothing.
 
 They pack and unpack as NCCL's and gloo's do, and tell when each message is started and when it is
-waited for.
+waited for. A call of such a step, made again with other tensors of its description, is the same
+kernel on the same memory layout: a rank can time it.
 """
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import partial
-from typing import Any, Protocol, Self, final
+from typing import Any, Self, final
 
 import torch
 from torch import Tensor
@@ -16,47 +18,36 @@ from torch import Tensor
 from spbench.comm.nccl_gloo import MessageTransport
 from spbench.comm.packing import Cut, Cuts, Parts, copy_joined, incoming, outgoing, pack, unpacked
 from spbench.comm.transport import Handle, Several, Transport, Transports
-from spbench.projection.dataless import META
+from spbench.projection.dataless import META, Signature
+from spbench.projection.recorder import Recorder
+from spbench.projection.work import Kernel
 from spbench.strategies.base import Strategy
 from spbench.worker.step import Step
-from spbench.workload.case import Device
 from spbench.workload.mesh import Groups
+from spbench.workload.timed import TimedKernel
 from spbench.workload.traffic import Kind, Op, Phase
-from spbench.workload.workload import Workload
-
-
-class Listener(Protocol):
-    """Hears of phases and messages."""
-
-    phase: Phase
-    device: Device
-
-    def started(self, kind: Kind, sent: int | Fraction, tensors: Sequence[Tensor]) -> Any:
-        """A message leaves; what stands for it holds its tensors, as NCCL's and gloo's do."""
-
-    def waited(self, message: Any) -> None:
-        """The message that was started has arrived."""
+from spbench.workload.workload import DTYPE_BYTES, Workload
 
 
 class UnsentTransport(Transport):
     """One rank of a group of any size, none of whose other ranks exist."""
 
-    def __init__(self, rank: int, size: int, listener: Listener) -> None:
+    def __init__(self, rank: int, size: int, recorder: Recorder) -> None:
         super().__init__(rank, size)
-        self._listener = listener
+        self._recorder = recorder
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        before, self._listener.phase = self._listener.phase, phase
+        before, self._recorder.phase = self._recorder.phase, phase
         try:
             with super().phase(phase):
                 yield
         finally:
-            self._listener.phase = before
+            self._recorder.phase = before
 
     def _part(self, groups: Groups) -> Self:
         (members,) = (group for group in groups if self.rank in group)
-        return type(self)(members.index(self.rank), len(members), self._listener)
+        return type(self)(members.index(self.rank), len(members), self._recorder)
 
     def _count(self, op: Op, sent: int | Fraction) -> None:
         super()._count(op, sent)
@@ -73,8 +64,8 @@ class UnsentTransport(Transport):
         self, tensors: Sequence[Tensor], then: Sequence[Callable[[], object]] = ()
     ) -> Handle:
         """``then``: what is done when ``tensors`` have arrived, or left."""
-        message = self._listener.started(self._kind, self._sent, tensors)
-        return Several([], [partial(self._listener.waited, message), *then])
+        message = self._recorder.started(self._kind, self._sent, tensors)
+        return Several([], [partial(self._recorder.waited, message), *then])
 
 
 @final
@@ -114,12 +105,63 @@ class UnsentGloo(MessageTransport, UnsentTransport):
 
 
 def prepared(
-    workload: Workload, strategy: Strategy, ranks: int, rank: int, listener: Listener
+    workload: Workload, strategy: Strategy, ranks: int, rank: int, recorder: Recorder
 ) -> tuple[Step, Any]:
     """The step without an optimizer, and its inputs; messages are packed as its device does."""
-    transport: type[UnsentTransport] = UnsentGloo if listener.device == "cpu" else UnsentNccl
-    strategy_own, gradients = (transport(rank, ranks, listener) for _ in range(2))
+    transport: type[UnsentTransport] = UnsentGloo if recorder.device == "cpu" else UnsentNccl
+    strategy_own, gradients = (transport(rank, ranks, recorder) for _ in range(2))
     transports = Transports(strategy=strategy_own, gradients=gradients)
     plain = workload.model_copy(update={"optimizer": "none"})
     step = Step(plain, strategy, transports, META)
     return step, step.seeded_inputs()
+
+
+def timed_calls(workload: Workload, strategy: Strategy, ranks: int) -> Iterator[TimedKernel]:
+    """Each different call of a step of rank 0 that launches a kernel. Left out are those that take
+    what no description holds, such as infinity."""
+    recorder = Recorder("cpu")
+    with recorder:
+        step, given = prepared(workload, strategy, ranks, 0, recorder)
+        with recorder.recording():
+            step(*given)
+    for signature, kernel in recorder.calls():
+        timed = _timed(signature, kernel, workload)
+        if timed is not None:
+            yield timed
+
+
+def _timed(signature: Signature, kernel: Kernel, workload: Workload) -> TimedKernel | None:
+    operation, *given = signature
+    named = dict(each for each in given if _is_named(each))
+    given = [each for each in given if not _is_named(each)]
+    try:
+        arguments = [_plain(each) for each in given]
+        by_name = {name: _plain(value) for name, value in named.items() if value != META}
+        json.dumps([arguments, by_name], allow_nan=False)
+    except (TypeError, ValueError):
+        return None
+    passes = kernel.moved_bytes // (2 * DTYPE_BYTES[workload.dtype])
+    return TimedKernel(
+        kind=kernel.kind,
+        shape=list(kernel.shape) or [max(1, passes)],
+        dtype=workload.dtype,
+        is_masked=kernel.is_masked,
+        is_backward=kernel.is_backward,
+        name=kernel.name,
+        op=operation.__name__,
+        given=arguments,
+        named=by_name,
+    )
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple) and len(value) == 3 and isinstance(value[2], torch.dtype):
+        shape, stride, dtype = value
+        return {"shape": [*shape], "stride": [*stride], "dtype": str(dtype).removeprefix("torch.")}
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value

@@ -9,7 +9,7 @@ import torch
 
 from spbench.layers.watching import WatchingMode
 from spbench.projection.kernel_of import kernel_of
-from spbench.projection.recorder import timed_calls
+from spbench.projection.unsent import timed_calls
 from spbench.strategies.registry import load
 from spbench.worker.kernel_times import repeated_call
 from spbench.workload.catalogue import find, with_settings
