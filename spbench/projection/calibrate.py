@@ -101,14 +101,7 @@ def _launch(
         f"{counted(len(planned.transfers), 'transfer')}, {counted(len(planned.steps), 'step')}"
     )
     click.echo(f"{counted(planned.ranks, 'rank')} time {what}", err=True)
-    job = Job(
-        ranks=planned.ranks,
-        device=on,
-        kernels=planned.kernels,
-        transfers=planned.transfers,
-        steps=planned.steps,
-        timeout_s=timeout_s,
-    )
+    job = Job(**dict(planned), device=on, timeout_s=timeout_s)
     times, status, cause = read_results(job, folder, launcher.run(job, folder), LinkTimes)
     if status != "ok":
         keep(folder.parent)

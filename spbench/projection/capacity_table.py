@@ -50,7 +50,7 @@ def show_capacities(capacities: Sequence[Capacity], budget_bytes: float, how: st
     tables.show_fitting(
         out, fewer(Grid(columns=columns, rows=rows, words=(0, 2)), ("tries", after))
     )
-    tables.say(out, *(_limit(each) for each in capacities if _limit(each)))
+    tables.say(out, *filter(None, map(_limit, capacities)))
 
 
 def _row(each: Capacity, unit: str) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import final
 
@@ -50,18 +51,14 @@ class MemoryQuestion:
         key = BATCH if self.grows == BATCH else f"axes.{self.grows}"
         return with_settings(self.workload, [f"{key}={size}"])
 
-    def why_not(self, workload: Workload) -> str | None:
-        """Why the strategy cannot run it; None if it can."""
-        strategy = load(self.strategy)
-        return strategy.misfit(workload) or strategy.why_not(workload, self.ranks)
-
     def answer(self, size: int, held_bytes: Callable[[Workload], Peak]) -> Peak:
         """The peak at ``size``, by ``held_bytes`` of a workload that can run."""
         try:
             grown = self.grown(size)
         except Failure as error:
             return Peak(held_bytes=None, why_not=str(error))
-        why_not = self.why_not(grown)
+        strategy = load(self.strategy)
+        why_not = strategy.misfit(grown) or strategy.why_not(grown, self.ranks)
         return held_bytes(grown) if why_not is None else Peak(held_bytes=None, why_not=why_not)
 
     def foreseen(self, device: Device, size: int) -> Peak:
@@ -112,9 +109,7 @@ def questions(
     """What may grow, then ranks, then strategies in the order given."""
     return [
         MemoryQuestion(workload=workload, strategy=name, ranks=count, grows=what)
-        for what in grows
-        for count in ranks
-        for name in strategies
+        for what, count, name in product(grows, ranks, strategies)
     ]
 
 

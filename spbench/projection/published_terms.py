@@ -36,6 +36,7 @@ MODELS = {
     "hunyuanimage-3.0": "hunyuanimage-3",
 }
 """Names of models in the published points that differ from the catalogue's."""
+PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6}
 
 
 def cluster_of(hardware: Hardware) -> str:
@@ -63,12 +64,8 @@ def published_seconds(
     """What was measured, in seconds; of a ratio, in times of the reference. Raises Failure."""
     value, metric = case.value, point.metric
     match metric.name:
-        case "s":
-            return value
-        case "ms":
-            return value / 1e3
-        case "us":
-            return value / 1e6
+        case "s" | "ms" | "us":
+            return value / PER_SECOND[metric.name]
         case "iterations_per_s":
             return 1 / value
         case "ratio":

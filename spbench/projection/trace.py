@@ -93,7 +93,9 @@ def _traced(
     mesh, (own, *_) = Mesh.of(strategy.mesh(workload, ranks)), strategy.in_a_group(workload, ranks)
     if workload.mode == "train":
         total = total.plus(_gradients(weights, mesh, own.holds_whole))
-        total = total.plus(_optimizer(weights, workload))
+        if workload.optimizer == "adamw":  # in one launch over all that a rank holds
+            update = _pass(ADAMW_PASSES * sum(each.nbytes for each in weights))
+            total = total.plus(Counted(Counter([update]), Counter()))
     return Work(
         mesh=mesh.axes, dtype=workload.dtype, kernels=total.kernels, messages=total.messages
     )
@@ -148,14 +150,6 @@ def _gradients(weights: list[nn.Parameter], mesh: Mesh, holds_whole: bool) -> Co
             )
             summed.messages[message] += 1
     return summed
-
-
-def _optimizer(weights: list[nn.Parameter], workload: Workload) -> Counted:
-    """AdamW in one launch over all that a rank holds."""
-    updates: Counter[Kernel] = Counter()
-    if workload.optimizer == "adamw":
-        updates[_pass(ADAMW_PASSES * sum(each.nbytes for each in weights))] += 1
-    return Counted(updates, Counter())
 
 
 def _pass(moved: int) -> Kernel:
