@@ -28,9 +28,6 @@ from spbench.worker.step import Step
 from spbench.workload.case import Device
 from spbench.workload.workload import Workload
 
-BASE = 1
-"""Blocks of a stack at least."""
-
 
 @final
 @dataclass(frozen=True)
@@ -73,9 +70,9 @@ class FewBlocks:
 
     @property
     def _above_base(self) -> tuple[int, ...]:
-        """Periods of each stack that the base does without."""
+        """Periods of each stack that the base does without, which keeps one block at least."""
         parts = zip(self.whole.parts, self.periods, self.left_out, strict=True)
-        return tuple((part.depth - BASE) // period * (left > 0) for part, period, left in parts)
+        return tuple((part.depth - 1) // period * (left > 0) for part, period, left in parts)
 
     def _without(self, periods: tuple[int, ...]) -> Workload:
         parts = zip(self.whole.parts, self.periods, periods, strict=True)

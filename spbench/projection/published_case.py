@@ -68,7 +68,7 @@ def counterpart(point: Point, cell: PublishedCell, case: PublishedCase) -> Count
     if unknown := [name for name in needed if not facts.get(name)]:
         raise Failure(f"{', '.join(unknown)}: not known")
     dtype = str(facts.get("dtype") or "bfloat16")
-    low = "fp8" if case.options.get("fp8") == "linear" else ""
+    fp8 = case.options.get("fp8")
     strategy, unmasked = _strategy(case.strategy)
     is_uneven = bool(case.options.get("unbalanced"))
     is_blockwise = bool(case.options.get("blockwise"))
@@ -87,8 +87,8 @@ def counterpart(point: Point, cell: PublishedCell, case: PublishedCase) -> Count
             calls=1.0 if case.options.get("packed_qkv") else APART,
             merges=MERGES if merges else 1.0,
             hidden_exchange=0.5 if case.options.get("async") else 0.0,
-            payload=0.625 if case.options.get("fp8") is True else 1.0,
-            products=FASTER_PRODUCTS["linear"] if low else FASTER_PRODUCTS.get(dtype, 1.0),
+            payload=0.625 if fp8 is True else 1.0,
+            products=FASTER_PRODUCTS.get("linear" if fp8 == "linear" else dtype, 1.0),
         ),
     )
 

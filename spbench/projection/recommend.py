@@ -6,6 +6,7 @@ fewer than ``SURE`` of the draws is not told apart from the fastest.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import final
 
 import numpy as np
@@ -17,8 +18,8 @@ from spbench.projection.hardware import Cluster
 from spbench.projection.project import Projection
 from spbench.projection.scaled import WHATS, scaled
 
-MOST_STEPS = 12
-"""Steps of the square root of 2, up and down, in which a flip is looked for: from 1/64 to 64."""
+STEPS, MOST_STEPS = (2**-0.5, 2**0.5), 12
+"""Steps of the square root of 2 in which a flip is looked for, and their number: 1/64 to 64."""
 
 
 @final
@@ -50,6 +51,7 @@ class Recommendation:
     sure: float
     """Share of draws in which the best is the fastest."""
     flips: Sequence[Flip]
+    """For each kind of constant the nearest factor, up and down, at which another wins."""
     same: Mapping[str, Sequence[str]]
     """By the strategy that is kept, others that do the same work: they count once."""
     too_large: Sequence[Projection]
@@ -74,6 +76,7 @@ def recommend(projected: Sequence[Projection], cluster: Cluster, mode: Mode) -> 
             else f"no strategy can run: {why}"
         )
     best, *others = fit
+    found = (_flip(fit, what, step, cluster, mode) for what, step in product(WHATS, STEPS))
     ratio, low, high = _ratio(best, others[0]) if others else (None, None, None)
     return Recommendation(
         best=best,
@@ -84,7 +87,7 @@ def recommend(projected: Sequence[Projection], cluster: Cluster, mode: Mode) -> 
         ratio_low=low,
         ratio_high=high,
         sure=_share_of_wins(best, others),
-        flips=flips(fit, cluster, mode),
+        flips=[each for each in found if each is not None],
         same=same,
         too_large=[x for x in runs if (x.peak_bytes or 0) > room],
     )
@@ -112,14 +115,6 @@ def _share_of_wins(best: Projection, others: Sequence[Projection]) -> float:
 def _ratio(best: Projection, other: Projection) -> tuple[float, float, float]:
     low, high = np.percentile(other.took.draws / best.took.draws, [5.0, 95.0])
     return other.took.step_s / best.took.step_s, float(low), float(high)
-
-
-def flips(rivals: Sequence[Projection], cluster: Cluster, mode: Mode) -> list[Flip]:
-    """For each kind of constant the nearest factor, up and down, at which another rival wins."""
-    every = (
-        _flip(rivals, what, step, cluster, mode) for what in WHATS for step in (2**-0.5, 2**0.5)
-    )
-    return [each for each in every if each is not None]
 
 
 def _flip(
