@@ -89,12 +89,12 @@ def command(
     found = recommend(projected, target, mode)
     named = None if compiled else asked
     if not as_json:
-        advice.show_advice(found, work.name, counts, target, named)
+        advice.show_advice(found, named)
     finished = _measured(work, advice.rivals(found, RIVALS), counts, on) if measure else None
     if not as_json:
         return show_finished(finished, as_json=False)
     rows = {"measured": [asdict(record) for record in finished.records]} if finished else {}
-    print_json(advice.as_data(found, work.name, counts, target, named) | rows)
+    print_json(advice.as_data(found, named) | rows)
     return exit_code(finished) if finished else DONE
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from spbench.analysis.strategy_line import SURE
 from spbench.projection.candidates import decisive_command, what_would_decide
-from spbench.projection.hardware import Cluster
 from spbench.projection.project import Projection
 from spbench.projection.recommend import Recommendation
 from spbench.projection.scaled import WHATS
@@ -21,40 +20,37 @@ SHOWN = 10
 """Rows of the table."""
 
 
-def show_advice(
-    advice: Recommendation, workload: str, ranks: int, cluster: Cluster, asked: Sequence[str] | None
-) -> None:
+def show_advice(advice: Recommendation, asked: Sequence[str] | None) -> None:
     """Prints the answer, the fastest strategies, and what the answer hinges on. ``asked``: the
     words that name the workload to ``spbench run``; None: the models are compiled."""
     out = tables.console()
-    tables.say(out, answer(advice, workload, ranks, cluster))
+    tables.say(out, answer(advice))
     rows = [_row(each, advice.best) for each in (advice.best, *advice.others)]
     tables.show_fitting(out, fewer(Grid(columns=COLUMNS, rows=rows[:SHOWN]), SPARE))
     if len(rows) > SHOWN:
         tables.say(out, f"{counted(len(rows) - SHOWN, 'slower one')} left out: --json has all")
-    tables.say(out, *remarks(advice, ranks, cluster, asked))
+    tables.say(out, *remarks(advice, asked))
 
 
-def answer(advice: Recommendation, workload: str, ranks: int, cluster: Cluster) -> str:
+def answer(advice: Recommendation) -> str:
     """One sentence: which strategy, how much faster than the next, and how sure that is."""
-    where = f"{workload} on {counted(ranks, 'rank')} of {cluster.name}"
-    took = f"{units.milliseconds(1e3 * advice.best.took.step_s)} ms a step, projected"
+    best = advice.best
+    where = f"{best.workload.name} on {counted(best.ranks, 'rank')} of {best.cluster.name}"
+    took = f"{units.milliseconds(1e3 * best.took.step_s)} ms a step, projected"
     if not advice.others:
-        names = [advice.best.strategy, *advice.same.get(advice.best.strategy, [])]
+        names = [best.strategy, *advice.same.get(best.strategy, [])]
         only = "is the only strategy" if len(names) == 1 else "do the same work, the only ones"
         within = ", and fits into its memory" if advice.too_large else ""
         return f"{listed(names)} {only} that can run {where}{within}: {took}"
     interval = f"{advice.ratio_low:.2f} to {advice.ratio_high:.2f}"
     return (
-        f"{advice.best.strategy} is the fastest for {where}: {took}; "
+        f"{best.strategy} is the fastest for {where}: {took}; "
         f"{advice.others[0].strategy} takes {advice.ratio:.2f}x as long ({interval}); "
         f"fastest of all in {units.percent(advice.sure)} of draws"
     )
 
 
-def remarks(
-    advice: Recommendation, ranks: int, cluster: Cluster, asked: Sequence[str] | None
-) -> Iterator[str]:
+def remarks(advice: Recommendation, asked: Sequence[str] | None) -> Iterator[str]:
     """What is not told apart, where the answer flips, and what would decide."""
     if advice.alike:
         yield (
@@ -74,21 +70,21 @@ def remarks(
     for each in advice.cannot:
         yield f"{each.strategy} cannot run: {each.why_not}"
     if advice.alike:
-        yield what_would_decide(rivals(advice), ranks, cluster, asked)
+        best = advice.best
+        yield what_would_decide(rivals(advice), best.ranks, best.cluster, asked)
 
 
-def as_data(
-    advice: Recommendation, workload: str, ranks: int, cluster: Cluster, asked: Sequence[str] | None
-) -> dict[str, Any]:
+def as_data(advice: Recommendation, asked: Sequence[str] | None) -> dict[str, Any]:
     """The recommendation for ``--json``; times in seconds. ``asked``: as ``show_advice`` has it."""
-    command = decisive_command(rivals(advice), ranks, cluster, asked)
+    best = advice.best
+    command = decisive_command(rivals(advice), best.ranks, best.cluster, asked)
     return {
         "kind": "projected",
-        "workload": workload,
-        "cluster": cluster.name,
-        "ranks": ranks,
-        "answer": answer(advice, workload, ranks, cluster),
-        "best": advice.best.strategy,
+        "workload": best.workload.name,
+        "cluster": best.cluster.name,
+        "ranks": best.ranks,
+        "answer": answer(advice),
+        "best": best.strategy,
         "sure": advice.sure,
         "ratio": advice.ratio,
         "ratio_low": advice.ratio_low,
@@ -96,7 +92,7 @@ def as_data(
         "alike": list(advice.alike),
         "decides": command if advice.alike else None,
         "flips": [asdict(each) for each in advice.flips],
-        "projected": [_data(each) for each in (advice.best, *advice.others)],
+        "projected": [_data(each) for each in (best, *advice.others)],
         "same_work": {kept: list(same) for kept, same in advice.same.items()},
         "too_large": [_data(each) for each in advice.too_large],
         "cannot": {each.strategy: each.why_not for each in advice.cannot},

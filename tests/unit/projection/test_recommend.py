@@ -85,8 +85,8 @@ def test_the_fastest_wins_and_the_answer_says_by_how_much() -> None:
     assert [each.strategy for each in advice.others] == ["c", "a"]
     assert advice.ratio is not None and 3 < advice.ratio < 5
     assert (advice.sure, advice.alike) == (1.0, [])
-    assert "c takes" in answer(advice, "w", 8, CLUSTER)
-    assert "d cannot run: 7 heads" in list(remarks(advice, 8, CLUSTER, []))
+    assert "c takes" in answer(advice)
+    assert "d cannot run: 7 heads" in list(remarks(advice, []))
 
 
 def test_a_rate_that_all_share_is_off_for_all_alike() -> None:
@@ -123,7 +123,7 @@ def test_what_hinges_on_an_unsure_rate_is_not_told_apart() -> None:
     advice = advised({"sends": SENDS_MUCH, "computes": COMPUTES_MUCH})
     assert len(advice.alike) == 1
     asked = ["-w", "my-model.yaml", "--set", "mode=forward"]
-    *_, decides = remarks(advice, 8, CLUSTER, asked)
+    *_, decides = remarks(advice, asked)
     assert "spbench run -w my-model.yaml --set mode=forward -s " in decides
     assert "--device" not in decides  # that of the cluster, not of the machine that answers
 
@@ -174,10 +174,9 @@ def test_all_that_do_not_fit_are_named() -> None:
     held = {"large": done(2e5, {}, held_gb=79), "larger": done(3e5, {}, held_gb=90)}
     advice = advised(held | {"small": done(1e5, {}, held_gb=9)})
     assert [each.strategy for each in advice.too_large] == ["large", "larger"]
-    assert "small is the only strategy that can run w on 8 ranks of hgx-h100, and fits" in answer(
-        advice, "w", 8, CLUSTER
-    )
-    said = [line for line in remarks(advice, 8, CLUSTER, []) if "does not fit" in line]
+    where = f"{WORKLOAD.name} on 8 ranks of hgx-h100"
+    assert f"small is the only strategy that can run {where}, and fits" in answer(advice)
+    said = [line for line in remarks(advice, []) if "does not fit" in line]
     assert said == [
         "large does not fit: it holds 73.6 GiB a rank",
         "larger does not fit: it holds 83.8 GiB a rank",
@@ -192,9 +191,9 @@ def test_without_any_that_can_run_it_says_why() -> None:
 def test_options_that_do_the_same_are_weighed_once() -> None:
     advice = advised({"a": SENDS_MUCH, "b": SENDS_MUCH})
     assert advice.others == []
-    assert "a and b do the same work, the only ones that can run" in answer(advice, "w", 8, CLUSTER)
-    assert "a and b do the same work, which counts once" in list(remarks(advice, 8, CLUSTER, []))
-    assert as_data(advice, "w", 8, CLUSTER, [])["same_work"] == {"a": ["b"]}
+    assert "a and b do the same work, the only ones that can run" in answer(advice)
+    assert "a and b do the same work, which counts once" in list(remarks(advice, []))
+    assert as_data(advice, [])["same_work"] == {"a": ["b"]}
 
 
 def test_of_equal_work_that_which_fits_is_kept() -> None:
@@ -205,11 +204,11 @@ def test_of_equal_work_that_which_fits_is_kept() -> None:
 
 def test_data_is_finite_and_complete() -> None:
     advice = advised({"sends": SENDS_MUCH, "computes": COMPUTES_MUCH})
-    data = as_data(advice, "w", 8, CLUSTER, ["-w", "w"])
+    data = as_data(advice, ["-w", "w"])
     assert data["kind"] == "projected"
     assert {each["strategy"] for each in data["projected"]} == {"sends", "computes"}
     assert all(math.isfinite(each["step_s"]) for each in data["projected"])
-    *_, decides = remarks(advice, 8, CLUSTER, ["-w", "w"])
+    *_, decides = remarks(advice, ["-w", "w"])
     assert decides == f"what would decide, on hgx-h100: {data['decides']}"
 
 
@@ -217,7 +216,7 @@ def test_no_run_decides_what_is_open_of_compiled_models_or_not_open() -> None:
     is_open = advised({"sends": SENDS_MUCH, "computes": COMPUTES_MUCH})
     is_clear = advised({"a": done(1e5, {}), "b": done(1e4, {})})
     for advice, asked in ((is_open, None), (is_clear, ["-w", "w"])):
-        assert as_data(advice, "w", 8, CLUSTER, asked)["decides"] is None
+        assert as_data(advice, asked)["decides"] is None
 
 
 @pytest.mark.parametrize("what", WHATS)
