@@ -43,12 +43,12 @@ def calls_of(workload: Workload, ranks: int) -> Iterable[TimedKernel]:
     """All calls of every strategy that can run, of one block, and of tiny ones; where some are too
     large, also those of axes halved until none is."""
     least, part = tiny(workload, ranks), shallow(workload)
-    calls = _every_call(part, ranks)
-    yield from filter(_is_small, [*calls, *_every_call(least, ranks)])
+    calls = _calls(part, ranks)
+    yield from filter(_is_small, [*calls, *_calls(least, ranks)])
     while not all(map(_is_small, calls)) and part.tokens > least.tokens:
         axes = {axis: max(-(-n // 2), least.axes[axis]) for axis, n in part.axes.items()}
         part = part.model_copy(update={"axes": axes, "batch": 1})
-        calls = _every_call(part, ranks)
+        calls = _calls(part, ranks)
         if all(map(_is_small, calls)):
             yield from calls
 
@@ -73,7 +73,7 @@ def _parts(count: int) -> list[TimedKernel]:
         )
         for each in small
     ]
-    return [call for each in cut for call in filter(_is_small, _first_calls(each))]
+    return [call for each in cut for call in filter(_is_small, _calls(each, 1, 1))]
 
 
 @cache
@@ -83,17 +83,12 @@ def _crowded() -> list[TimedKernel]:
     one = {"name": "w", "hidden": 128, "heads": 16, "depth": 1, "block": block}
     sizes = [{"axes": {"s": s}, "batch": b} for s in CROWDED_KEYS for b in CROWDED_BATCHES]
     every = [Workload.model_validate(one | size) for size in sizes]
-    return [call for each in every for call in _first_calls(each) if call.kind == "attention"]
+    return [call for each in every for call in _calls(each, 1, 1) if call.kind == "attention"]
 
 
-def _first_calls(workload: Workload) -> Iterable[TimedKernel]:
-    """Calls of one rank under the first strategy that can run; none where none can."""
-    for strategy in [*able(workload, 1).values()][:1]:
-        yield from timed_calls(workload, strategy, 1)
-
-
-def _every_call(workload: Workload, ranks: int) -> list[TimedKernel]:
-    strategies = able(workload, ranks).values()
+def _calls(workload: Workload, ranks: int, most: int | None = None) -> list[TimedKernel]:
+    """Calls under all strategies that can run, or under so many at most."""
+    strategies = [*able(workload, ranks).values()][:most]
     return [call for each in strategies for call in timed_calls(workload, each, ranks)]
 
 
