@@ -94,10 +94,6 @@ class Hideable:
     behind_backward: bool = False
     """Whether the rest of backward may hide it: a sum of gradients that does not leave last."""
 
-    def part(self, share: Draws | float) -> Draws | float:
-        """What is hidden of what can be, where in the middle ``share`` is ``OVERLAP``."""
-        return np.minimum(share * (self.overlap / OVERLAP), 1.0)
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +133,8 @@ class Step:
         for each in self.messages:
             own = each.seconds * factors[:, each.place]
             can = of_sums * own if each.behind_backward else _drawn_sum(each.behind, factors)
-            hidden[each.term] += each.times * each.part(share) * np.minimum(own, can)
+            part = np.minimum(share * (each.overlap / OVERLAP), 1.0)  # of what can be hidden
+            hidden[each.term] += each.times * part * np.minimum(own, can)
         return hidden
 
     def cost(self, repeats: float, fixed_s: float, fixed_spread: float) -> Cost:

@@ -1,10 +1,11 @@
 """The kernel that a GPU launches for an operation: its kind, shape, operations and bytes."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from spbench.projection.dataless import ATTENTION, BACKWARD
 from spbench.projection.work import Kernel
@@ -90,13 +91,6 @@ def _bytes_of(args: Sequence[Any], outs: Sequence[Tensor], base: str) -> int:
     """Bytes that are read, of arguments, and written, of results."""
     written = {id(out) for out in outs}
     overwrites = base in OVERWRITING
-    read = (x for x in _tensors(args) if not (overwrites and id(x) in written))
+    given = (x for x in tree_leaves(args) if isinstance(x, Tensor))
+    read = (x for x in given if not (overwrites and id(x) in written))
     return sum(map(held_bytes, read)) + sum(map(held_bytes, outs))
-
-
-def _tensors(values: Sequence[Any]) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
