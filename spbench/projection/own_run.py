@@ -9,7 +9,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import combinations, groupby
 from pathlib import Path
 from statistics import geometric_mean, mean, median
@@ -104,17 +103,16 @@ def measured(run: Path) -> list[Compared]:
     return sorted(found, key=lambda each: _place(each.case))
 
 
-def beside(cases: Iterable[Compared], cluster: Cluster) -> list[Compared]:
+def beside(cases: Sequence[Compared], cluster: Cluster) -> list[Compared]:
     """The cases with their projection to ``cluster``, or why there is none. Raises Failure where
     all were measured on devices of another kind."""
-    every, kind = [*cases], cluster.device.runs_on
-    others = {each.case.device for each in every}
+    kind, others = cluster.device.runs_on, {each.case.device for each in cases}
     if kind not in others:
         raise Failure(
             f"the run was measured on {', '.join(others)}, and {cluster.name} describes "
             f"{kind}; name the cluster that its machine was calibrated as"
         )
-    return [*map(partial(_projected, cluster=cluster), every)]
+    return [_projected(each, cluster) for each in cases]
 
 
 def _projected(each: Compared, cluster: Cluster) -> Compared:
