@@ -38,7 +38,11 @@ def present(
         found = "; ".join(f"GPU {gpu.index}: {gpu.lost}" for gpu in lost)
         return fail("gpus", found, "restart the machine; its log (dmesg, Xid) may say why")
     if not usable:
-        found, remedy = _none(report, shown)
+        found, remedy = "the driver shows none", "read what nvidia-smi -L and lspci list"
+        if report.gpus:
+            hidden = counted(len(report.gpus), "GPU")
+            found = f"CUDA_VISIBLE_DEVICES={shown!r} hides all of {hidden}"
+            remedy = "unset CUDA_VISIBLE_DEVICES"
         return fail("gpus", found, remedy) if choice == "cuda" else ok("gpus", found)
     models = Counter(gpu.name for gpu in usable)
     found = ", ".join(f"{count} x {name}" for name, count in models.items())
@@ -46,13 +50,6 @@ def present(
         choose = "choose one model with CUDA_VISIBLE_DEVICES"
         return warn("gpus", found, f"{choose}, since a step waits for its slowest GPU")
     return ok("gpus", found)
-
-
-def _none(report: NvmlReport, shown: str | None) -> tuple[str, str]:
-    if report.gpus:
-        hidden = counted(len(report.gpus), "GPU")
-        return f"CUDA_VISIBLE_DEVICES={shown!r} hides all of {hidden}", "unset CUDA_VISIBLE_DEVICES"
-    return "the driver shows none", "read what nvidia-smi -L and lspci list"
 
 
 def idle(usable: Iterable[GpuState]) -> Diagnosis:

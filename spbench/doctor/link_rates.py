@@ -14,7 +14,7 @@ from spbench.errors import Failure
 from spbench.launch.cluster import placement_of
 from spbench.launch.launcher import LaunchResult
 from spbench.results.environment import package_version
-from spbench.results.link_report import LinkReport, LinkRow, LinkTimes
+from spbench.results.link_report import LinkReport, LinkRow, LinkTimes, LinkTiming
 from spbench.strategies.registry import load
 from spbench.text import counted
 from spbench.workload.case import Device, Job
@@ -131,25 +131,19 @@ def report_of(check: LinkCheck, launched: LaunchResult, times: Sequence[LinkTime
         link=", ".join(dict.fromkeys(rank.link for rank in times if rank.link)),
         nominal_bytes_per_s=nominal,
         rows=[
-            _row(timed, users, times, number, nominal)
+            _row(timed, users, [rank.timings[number] for rank in times], nominal)
             for number, (timed, users) in enumerate(check.timed())
         ],
     )
 
 
 def _row(
-    timed: TimedTransfer,
-    users: list[str],
-    times: Sequence[LinkTimes],
-    number: int,
-    nominal: float | None,
+    timed: TimedTransfer, users: list[str], of_ranks: Sequence[LinkTiming], nominal: float | None
 ) -> LinkRow:
     """The row of one transfer: its time is that of the slowest rank in each repeat."""
-    of_ranks = [rank.timings[number] for rank in times]
     ms = [max(each) for each in zip(*(timing.ms for timing in of_ranks), strict=True)]
     own_ms = [statistics.median(timing.ms) for timing in of_ranks]
-    pairs = zip(of_ranks, own_ms, strict=True)
-    rates = [timing.sent_bytes / own * 1e3 for timing, own in pairs]
+    rates = [x.sent_bytes / own * 1e3 for x, own in zip(of_ranks, own_ms, strict=True)]
     slowest, rate = own_ms.index(max(own_ms)), statistics.median(rates)
     return LinkRow(
         op=timed.op,

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Iterator
+from itertools import accumulate
 
 from rich.text import Text
 
@@ -90,17 +91,17 @@ def facts(picture: Picture) -> dict[str, str]:
 
 def _heads(picture: Picture, frame: Frame) -> Iterator[Text]:
     """The lines above the lanes: blocks and sublayers."""
-    numbers, total = picture.numbers, picture.workload.blocks
+    total, text = picture.workload.blocks, picture.workload.text
+    numbers = [*accumulate(int(place.is_first) for place in picture.workload.places)]
     first = frame.sublayers.start
     starts = [i for i in frame.sublayers if i == first or numbers[i] != numbers[i - 1]]
     yield Text()
     yield packed([(frame.at(i), f"block {numbers[i]} of {total}") for i in starts])
-    text = picture.workload.text
     names = [_name(picture.stack[i], frame.cell - 1, text) for i in frame.sublayers]
     for row in range(max(map(len, names))):
         line = Text(" " * frame.margin)
         for i, name in zip(frame.sublayers, names, strict=True):
-            axes = picture.attended(i)
+            axes = picture.stack[i].attended
             style = picture.colour(axes[0]) if row and len(axes) == 1 else ""
             line.append((name[row] if row < len(name) else "").ljust(frame.cell), style)
         line.rstrip()

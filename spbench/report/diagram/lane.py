@@ -68,7 +68,7 @@ def _row(picture: Picture, lane: Lane, axis: str, frame: Frame) -> Text:
     for i in frame.sublayers:
         empty = "━" if row in rows[i] else " "
         shade = "▓" if row in rows[i] else "░"
-        line += (shade if axis in picture.attended(i) else empty) * (frame.cell - 3) + empty
+        line += (shade if axis in picture.stack[i].attended else empty) * (frame.cell - 3) + empty
         if i + 1 < len(rows):
             line += _joint(row, rows[i], rows[i + 1]) + ("━" if row in rows[i + 1] else " ")
     return Text(line.rstrip(), picture.colour(axis))
@@ -79,7 +79,7 @@ def _text_row(picture: Picture, lane: Lane, frame: Frame) -> Text:
     shade, empty = "▓━" if lane.legs[0].axis else "░ "
     line = "  text".ljust(frame.margin - 1) + (empty if frame.sublayers.start else " ")
     for i in frame.sublayers:
-        line += (shade if picture.attended(i) else empty) * (frame.cell - 3)
+        line += (shade if picture.stack[i].attended else empty) * (frame.cell - 3)
         line += empty * (1 if i + 1 == len(picture.stack) else 3)
     return Text(line.rstrip())
 

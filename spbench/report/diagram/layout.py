@@ -71,11 +71,6 @@ class Picture:
         ]
 
     @cached_property
-    def numbers(self) -> list[int]:
-        """The number, from 1, of the block that each sublayer of the model belongs to."""
-        return [*accumulate(int(place.is_first) for place in self.workload.places)]
-
-    @cached_property
     def stack(self) -> tuple[Sublayer, ...]:
         """All sublayers of the model."""
         return self.workload.stack
@@ -98,9 +93,6 @@ class Picture:
         steps = [self.figure(sum(each.step_bytes.values())) for each in lanes]
         block, step = (column[0].rjust(max(map(len, column))) for column in (blocks, steps))
         return f"{block} {self.unit}/block   {step} {self.unit}/step"
-
-    def attended(self, sublayer: int) -> tuple[str, ...]:
-        return self.stack[sublayer].attended
 
     def colour(self, axis: str) -> str:
         return COLOURS[list(self.workload.axes).index(axis) % len(COLOURS)]

@@ -3,7 +3,7 @@
 Bars and ratios have a sheet for a kind, and the overview has several kinds on one page.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import pandas
@@ -14,8 +14,9 @@ from spbench.analysis.strategy_line import Line
 from spbench.report.plots.curve import hollow_notes
 from spbench.report.plots.figure import Sheet
 from spbench.report.plots.panels import label, memory, ratios, sent_bytes, step_split, throughput
+from spbench.report.plots.points import unknown
 from spbench.results.provenance import distinct
-from spbench.text import counted, did_you_mean
+from spbench.text import counted
 
 KINDS = {
     "overview": "step, bytes, throughput and memory of one workload on a page",
@@ -38,55 +39,41 @@ def known(kind: str) -> str:
     """The kind, if there is one of this name. Raises ValueError."""
     if kind in KINDS:
         return kind
-    raise ValueError(
-        " ".join(filter(None, [f"--kind {kind}: no such figure.", did_you_mean(kind, [*KINDS])]))
-        + f"\n  There are {', '.join(KINDS)}."
-    )
+    raise ValueError(unknown(f"--kind {kind}: no such figure.", kind, [*KINDS]))
 
 
 def usual(lines: Sequence[Line]) -> list[str]:
     """An overview where one panel is all; curves in place of bars where ranks grow."""
-    ranks: dict[str, set[int]] = {}
-    for line in lines:
-        ranks.setdefault(line.panel, set()).add(line.ranks)
-    first = ["overview"] * (len(ranks) == 1)
-    grows = any(len(counts) > 1 for counts in ranks.values())
+    panels = {line.panel for line in lines}
+    first = ["overview"] * (len(panels) == 1)
+    grows = len({(line.panel, line.ranks) for line in lines}) > len(panels)
     return [*first, "scaling" if grows else "throughput", *USUAL]
 
 
-DRAWINGS: dict[str, tuple[Callable[..., None], str]] = {
-    "throughput": (throughput, "Throughput"),
-    "memory": (memory, "Peak memory of a rank"),
+DRAWINGS: dict[str, tuple[Callable[..., None], str, tuple[str, ...]]] = {
+    "step_split": (
+        step_split,
+        "Compute (solid), exposed communication (hatched), the whole step (line)",
+        ("measured", "one_gpu_share", "projected"),
+    ),
     "sent_bytes": (
         sent_bytes,
         "Sent by one rank in a step: forward, backward, gradients (dark to light); "
         "predicted (lines)",
+        ("measured",),
     ),
-    "step_split": (
-        step_split,
-        "Compute (solid), exposed communication (hatched), the whole step (line)",
-    ),
+    "throughput": (throughput, "Throughput", ("measured", "projected")),
+    "memory": (memory, "Peak memory of a rank", ("measured", "one_gpu_share", "projected")),
 }
-"""Functions that draw the cases of a panel into axes, and the headings of their figures."""
-HAS: dict[str, tuple[str, ...]] = {
-    "throughput": ("measured", "projected"),
-    "memory": ("measured", "one_gpu_share", "projected"),
-    "sent_bytes": ("measured",),
-    "step_split": ("measured", "one_gpu_share", "projected"),
-}
-"""Kinds that a figure is drawn of: a share of one GPU has no step and sends nothing."""
-OVERVIEW = ("step_split", "sent_bytes", "throughput", "memory")
+"""In the order of the overview, what draws the cases of a panel into axes, the heading of its
+figure, and the kinds that it is drawn of: a share of one GPU has no step and sends nothing."""
 SHARE_BACKEND = "fake"
 SHORT_COMMIT = 9
 
 
-def unique(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
-
-
 def bar_sheet(panels: Mapping[str, Sequence[Line]], about: str, name: str) -> Sheet:
     """One figure of ``DRAWINGS``."""
-    drawing, heading = DRAWINGS[name]
+    drawing, heading, _ = DRAWINGS[name]
     return _sheet(
         [line for lines in panels.values() for line in lines],
         {title: partial(drawing, lines=lines) for title, lines in panels.items()},
@@ -97,13 +84,12 @@ def bar_sheet(panels: Mapping[str, Sequence[Line]], about: str, name: str) -> Sh
 
 
 def overview_sheet(panels: Mapping[str, Sequence[Line]], about: str) -> Sheet:
-    """Every figure of the first panel that has a time."""
-    timed = (x for x in panels.items() if any(line.time_ms for line in x[1]))
-    title, lines = next(timed, next(iter(panels.items())))
+    """Every figure of the only panel."""
+    ((title, lines),) = panels.items()
     drawn = {
-        DRAWINGS[name][1]: partial(DRAWINGS[name][0], lines=lines)
-        for name in OVERVIEW
-        if lines[0].kind in HAS[name]
+        heading: partial(drawing, lines=lines)
+        for drawing, heading, kinds in DRAWINGS.values()
+        if lines[0].kind in kinds
     }
     return _sheet(lines, drawn, title, about, has_whiskers=True)
 
@@ -121,7 +107,7 @@ def _sheet(
     return Sheet(
         heading=heading,
         panels=panels,
-        strategies=unique(line.strategy for line in lines),
+        strategies=list(dict.fromkeys(line.strategy for line in lines)),
         has_projected=any(line.kind == "projected" for line in lines),
         caption=" · ".join([about, *(notes * has_whiskers)]),
     )
@@ -175,7 +161,7 @@ def caption(frame: pandas.DataFrame) -> str:
     backend = each("backend").replace(SHARE_BACKEND, "nothing sent")
     machine = [each("gpu", real) or each("device", real), backend, f"torch {each('torch')}"]
     noisy = int((frame["noisy"] != "").sum())
-    commits = unique(commit[:SHORT_COMMIT] for commit in distinct(frame, "git_commit"))
+    commits = dict.fromkeys(commit[:SHORT_COMMIT] for commit in distinct(frame, "git_commit"))
     made = [f"commit {', '.join(commits)}"] if commits else []
     doubts = [f"projected on {each('cluster', projected)}: not measured"] * bool(len(projected))
     doubts += [f"{noisy} of {counted(len(frame), 'launch')} noisy"] if noisy else []

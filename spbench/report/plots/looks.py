@@ -52,14 +52,12 @@ def marker(strategy: str) -> str:
 
 def hatch(strategy: str) -> str:
     """A pattern over the strategy's colour, which distinguishes its options and its mesh."""
-    options = _options(strategy)
-    return HATCHES[_number(options, len(HATCHES))] if options else ""
+    return _by_options(strategy, HATCHES, "")
 
 
 def dashes(strategy: str) -> Any:
     """The style of a strategy's line: solid without options."""
-    options = _options(strategy)
-    return DASHES[_number(options, len(DASHES))] if options else "solid"
+    return _by_options(strategy, DASHES, "solid")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,10 +120,7 @@ def _name(strategy: str) -> str:
     return re.split("[: ]", strategy, maxsplit=1)[0]
 
 
-def _options(strategy: str) -> str:
-    return "".join(re.split("([: ])", strategy, maxsplit=1)[2:])
-
-
-def _number(options: str, count: int) -> int:
-    """A number below ``count`` that an option keeps in every run."""
-    return zlib.crc32(options.encode()) % count
+def _by_options(strategy: str, looks: Sequence[Any], plain: str) -> Any:
+    """One of ``looks``, which options keep in every run; ``plain`` for a strategy without any."""
+    options = strategy[len(_name(strategy)) + 1 :]
+    return looks[zlib.crc32(options.encode()) % len(looks)] if options else plain

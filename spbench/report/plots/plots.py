@@ -5,7 +5,7 @@ figure is one page of its panels; a run of many workloads has several pages.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,13 +21,11 @@ from spbench.report.plots.figure import PANELS, Sheet
 from spbench.report.plots.iterations_plot import launch_sheet, measured_cases
 from spbench.report.plots.kinds import (
     DRAWINGS,
-    HAS,
     bar_sheet,
     caption,
     known,
     overview_sheet,
     ratio_sheet,
-    unique,
     usual,
 )
 from spbench.report.plots.panels import compared
@@ -76,7 +74,7 @@ def page_of(
         made["capacity"] = _capacity(capacities)
     launches = measured_cases(frame if has_samples(run) else frame.head(0))
     if not wanted or "launches" in wanted:
-        made["launches"] = dict.fromkeys(unique(launches["panel"])), None  # type: ignore[assignment]
+        made["launches"] = dict.fromkeys(launches["panel"]), None  # type: ignore[assignment]
     if not any(panels for panels, _ in made.values()):
         raise ValueError(f"the run has nothing to draw for {', '.join(wanted)}")
     made, remarks = _paged(made, number)
@@ -130,12 +128,11 @@ def _made(
 ) -> dict[str, Made]:
     """What each figure draws, but for launches."""
 
-    def by_panel(of_kind: Callable[[Line], bool]) -> dict[str, list[Line]]:
-        drawn = [line for line in lines if of_kind(line)]
-        return {
-            title: [x for x in drawn if x.panel == title]
-            for title in unique(x.panel for x in drawn)
-        }
+    def by_panel(shown: Iterable[Line]) -> dict[str, list[Line]]:
+        panels: dict[str, list[Line]] = {}
+        for line in shown:
+            panels.setdefault(line.panel, []).append(line)
+        return panels
 
     def curves(asked: Asked, heading: str) -> Made:
         stepping = [line for line in lines if line.kind != "one_gpu_share"]
@@ -147,13 +144,12 @@ def _made(
     made: dict[str, Made] = {}
     for kind in kinds:
         if kind in DRAWINGS:
-            panels = by_panel(lambda line, kind=kind: line.kind in HAS[kind])  # type: ignore[misc]
-            made[kind] = panels, partial(bar_sheet, name=kind)
+            shown = [line for line in lines if line.kind in DRAWINGS[kind][2]]
+            made[kind] = by_panel(shown), partial(bar_sheet, name=kind)
         elif kind == "overview":
-            panels = by_panel(lambda _: True)
-            made[kind] = ({title: panels[title] for title in [*panels][:1]}, overview_sheet)
+            made[kind] = dict([*by_panel(lines).items()][:1]), overview_sheet
         elif kind == "ratios":
-            made[kind] = by_panel(compared), ratio_sheet
+            made[kind] = by_panel(filter(compared, lines)), ratio_sheet
         elif kind == "winners":
             made[kind] = winners_panels(lines, frame), winners_sheet
         elif kind == "pareto":

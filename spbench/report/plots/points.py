@@ -114,15 +114,15 @@ def _medians(shown: pandas.DataFrame, name: str, table: pandas.DataFrame) -> "pa
     if name not in figures:
         own = [c for c in table.columns if c.endswith(("_ms", "_bytes", "tokens_per_s"))]
         filled = [c for c in figures if good[c].notna().any()]
-        raise ValueError(_unknown(name, [*own, *(c for c in filled if c not in own)]))
+        known = [*own, *(c for c in filled if c not in own)]
+        raise ValueError(unknown(f"there is no figure {name!r}.", name, known))
     return good.groupby(["panel", "ranks", "strategy"])[name].median().astype(float)
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
-    guess = did_you_mean(name, known)
-    return " ".join(filter(None, [f"there is no figure {name!r}.", guess])) + (
-        f"\n  There are {', '.join(known)}."
-    )
+def unknown(problem: str, word: str, known: Sequence[str]) -> str:
+    """The problem with a word in a sentence, the one that it may mean, and all that are known."""
+    sentences = " ".join(filter(None, [problem, did_you_mean(word, known)]))
+    return f"{sentences}\n  There are {', '.join(known)}."
 
 
 def words_of(column: str, value: Any) -> str:

@@ -59,7 +59,7 @@ RUN = [
 ]
 
 Drawing = Callable[[Axes, Sequence[Line]], None]
-DRAWINGS: list[Drawing] = [drawing for drawing, _ in kinds.DRAWINGS.values()]
+DRAWINGS: list[Drawing] = [drawing for drawing, *_ in kinds.DRAWINGS.values()]
 
 
 def draw(records: list[Record], folder: Path, page: int = 1) -> list[Path]:
