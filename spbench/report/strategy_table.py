@@ -138,13 +138,14 @@ def ranking_sentences(lines: Sequence[Line]) -> list[str]:
         if line.time_ms is not None:
             groups.setdefault((line.panel, line.ranks), []).append(line)
     return [
-        f"{f'{panel}: on' if several else 'On'} {counted(ranks, 'rank')} {_ranking(timed)}"
+        f"{f'{panel}: on' if several else 'On'} {counted(ranks, 'rank')} {''.join(ranking(timed))}"
         for (panel, ranks), timed in groups.items()
         if len(timed) > 1
     ]
 
 
-def _ranking(timed: Sequence[Line]) -> str:
+def ranking(timed: Sequence[Line]) -> tuple[str, str]:
+    """Who is fastest of two lines or more, as a sentence begins, and what the others take."""
     first, *others = sorted(timed, key=lambda line: (line.to_fastest is not None, line.time_ms))
     compared = [(line.strategy, line.to_fastest) for line in others if line.to_fastest]
     is_fastest = all(comparison.verdict == "slower" for _, comparison in compared)
@@ -153,7 +154,7 @@ def _ranking(timed: Sequence[Line]) -> str:
     if noisy := [line.strategy for line in timed if line.is_noisy]:
         longer.append(f"too few launches of {', '.join(noisy)} were undisturbed")
     how = f"{first.strategy} is fastest; " if is_fastest else "no strategy is shown to be fastest: "
-    return how + ", ".join(longer)
+    return how, ", ".join(longer)
 
 
 def _longer(comparison: Comparison, base: str) -> str:

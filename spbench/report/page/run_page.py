@@ -7,7 +7,7 @@ one's ids are another's, and the page has their headings and captions, which wra
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from spbench import __version__
 from spbench.analysis.compare_strategies import compare_strategies
 from spbench.analysis.launches import cases_of
+from spbench.analysis.strategy_line import Line
 from spbench.analysis.waiting import waiting
-from spbench.report.page.answer import answer_of
-from spbench.report.page.method import environment_of, method_of
+from spbench.report.page.method import Facts, environment_of, method_of
 from spbench.report.page.page_tables import (
     MEANINGS,
     capacity_tables,
@@ -30,16 +30,20 @@ from spbench.report.page.page_tables import (
 )
 from spbench.report.plots.figure import STYLE, Sheet, draw
 from spbench.report.plots.plots import page_of
+from spbench.report.strategy_table import failures, gate_sentences, ranking
 from spbench.report.waiting_sentences import waiting_sentences
 from spbench.results.find_run import RESULTS, not_there_yet, reference_of, way_on
 from spbench.results.link_report import reports_in
 from spbench.results.provenance import UNKNOWN, provenance
 from spbench.results.run_json import folder_of_run, read_run
-from spbench.text import counted, quoted
+from spbench.text import counted, listed, quoted
 
 TEMPLATES = Path(__file__).parent
 MOST_NAMES = 3
 """Workloads that a title names."""
+FIRST = 6
+"""Cases that failed, and that are doubtful, of which the answer has a sentence; the others are in
+the tables."""
 IN_PAGE = {"svg.fonttype": "none"}
 """Text is not drawn as outlines: it can be found, copied and read aloud."""
 NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -78,7 +82,7 @@ def html_of_run(
         run=origin.run,
         title=", ".join(names) if len(names) <= MOST_NAMES else f"{len(names)} workloads",
         about=" · ".join(text for text in about if text != UNKNOWN),
-        answer=answer_of(lines, waits, remarks),
+        answer=_answer(lines, waits, remarks),
         tables=tables,
         meanings=[(head, meaning) for head, meaning in MEANINGS.items() if head in heads],
         pictures=[_picture(name, sheet) for name, sheet in figures.sheets.items()],
@@ -91,6 +95,44 @@ def html_of_run(
         others=[quoted("spbench", name, run) for name in ("compare", "plot", "report")],
         version=__version__,
     )
+
+
+def _answer(
+    lines: Sequence[Line], waits: Sequence[str], remarks: Iterable[str]
+) -> Mapping[str, Any]:
+    """All that is said before the first table, in the sentences of ``compare``: who is fastest in
+    each panel, what strategies wait for, failures, and what a reader of the figures must know."""
+    failed = failures([line for line in lines if line.status != "ok"])
+    doubts = failures([line for line in lines if line.status == "ok"])
+    panels = dict.fromkeys(line.panel for line in lines)
+    return {
+        "rankings": {p: _verdicts([line for line in lines if line.panel == p]) for p in panels},
+        "waits": waits,
+        "failed": failed[:FIRST],
+        "more_failed": len(failed[FIRST:]),
+        "cautions": [*remarks, *gate_sentences(lines), *doubts[:FIRST]],
+        "more_cautions": len(doubts[FIRST:]),
+    }
+
+
+def _verdicts(lines: Sequence[Line]) -> Mapping[str, Facts]:
+    """The sentences of a panel's ranking, those together that begin alike: by how much, for each
+    of their numbers of ranks."""
+    alike: dict[str, dict[int, str]] = {}
+    for ranks in dict.fromkeys(line.ranks for line in lines):
+        timed = [x for x in lines if x.ranks == ranks and x.time_ms is not None]
+        if len(timed) == 1:
+            alike.setdefault(f"{timed[0].strategy} alone has a time", {})[ranks] = ""
+        elif timed:
+            lead, figures = ranking(timed)
+            alike.setdefault(lead.rstrip(":; "), {})[ranks] = figures
+    verdicts: dict[str, Facts] = {}
+    for lead, by_ranks in alike.items():
+        *fewer, most = by_ranks
+        ranks_in_words = listed([*(f"{ranks:,}" for ranks in fewer), counted(most, "rank")])
+        facts = [(counted(ranks, "rank"), text) for ranks, text in by_ranks.items() if text]
+        verdicts[f"On {ranks_in_words} {lead}"] = facts
+    return verdicts or {"Nothing was timed": []}
 
 
 def _picture(name: str, sheet: Sheet) -> Mapping[str, Any]:
