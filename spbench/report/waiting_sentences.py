@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from spbench.analysis.waiting import Waiting, link_bound
-from spbench.report import units
+from spbench.report.units import gigabytes_per_s, milliseconds, percent
 from spbench.text import counted
 
 
@@ -17,7 +17,8 @@ def waiting_sentences(cases: Sequence[Waiting]) -> list[str]:
 def _link_bound(cases: Sequence[Waiting]) -> Iterator[tuple[str, str]]:
     for panel, ranks, group in link_bound(cases):
         each = ", ".join(
-            f"{case.strategy} ({_ms(case.exposed_ms)} of {_ms(case.step_ms)} ms{_noisy(case)})"
+            f"{case.strategy} ({milliseconds(case.exposed_ms)} of {milliseconds(case.step_ms)} ms"
+            f"{_noisy(case)})"
             for case in group
         )
         are = "is" if len(group) == 1 else "are"
@@ -30,16 +31,15 @@ def _below_links(cases: Sequence[Waiting]) -> Iterator[tuple[str, str]]:
         if not case.is_below_links or not case.links_ms or not case.exposed_ms:
             continue
         rate, of_links = (
-            units.gigabytes_per_s(case.sent_bytes / ms * 1e3)
-            for ms in (case.exposed_ms, case.links_ms)
+            gigabytes_per_s(case.sent_bytes / ms * 1e3) for ms in (case.exposed_ms, case.links_ms)
         )
-        sent = f"sends {case.sent_bytes / 1e6:,.3g} MB a step and waits"
-        sends = f"{_name(case)}{_noisy(case)} {sent}"
-        share = units.percent(case.links_ms / case.exposed_ms)
-        day = case.measured_utc[:10]
-        achieved = f"{share} of what doctor --links achieved on {day} ({of_links})"
-        because = "so the links alone are not why"
-        yield case.panel, f"{sends} {_ms(case.exposed_ms)} ms: {rate} GB/s, {achieved}, {because}"
+        share = percent(case.links_ms / case.exposed_ms)
+        yield (
+            case.panel,
+            f"{_name(case)}{_noisy(case)} sends {case.sent_bytes / 1e6:,.3g} MB a step and waits "
+            f"{milliseconds(case.exposed_ms)} ms: {rate} GB/s, {share} of what doctor --links "
+            f"achieved on {case.measured_utc[:10]} ({of_links}), so the links alone are not why",
+        )
 
 
 def _slower_than_one(cases: Sequence[Waiting]) -> Iterator[tuple[str, str]]:
@@ -62,7 +62,3 @@ def _name(case: Waiting) -> str:
 
 def _noisy(case: Waiting) -> str:
     return ", in noisy launches" if case.is_noisy else ""
-
-
-def _ms(value: float | None) -> str:
-    return units.milliseconds(value)

@@ -38,17 +38,9 @@ def panels(table: pandas.DataFrame) -> dict[str, CurvePanel]:
 def title(work: SizedWork) -> str:
     """What grows of which workload, and what memory it has."""
     unit = units.size_unit(work.budget_bytes)
-    lengths = [f"{axis} {length}" for axis, length in axes_of(work.axes).items()]
-    what = {
-        "workload": work.workload,
-        "axes": " x ".join(lengths),
-        "batch": "" if work.grows == BATCH else work.batch,
-        "dtype": work.dtype,
-        "mode": work.mode,
-        "checkpointing": work.checkpointing,
-        "optimizer": work.optimizer,
-        "guidance": work.guidance,
-    }
+    what = {name: getattr(work, name) for name in QUESTION[: QUESTION.index("grows")]}
+    what["axes"] = " x ".join(f"{axis} {length}" for axis, length in axes_of(work.axes).items())
+    what["batch"] = "" if work.grows == BATCH else work.batch
     within = f"{units.size_in(unit, work.budget_bytes)} {unit} of a rank"
     within += f", tried on {work.gpu}" * (work.kind == "measured")
     return f"{_grows(work)}: {title_of(what)}, within {within}"
@@ -68,8 +60,6 @@ def _curve(strategy: str, rows: pandas.DataFrame) -> Curve:
         is_projected=ordered["kind"].iloc[0] == "dry_run",
         x=ordered["ranks"][fits].astype(float).tolist(),
         y=sizes,
-        low=[0.0] * len(sizes),
-        high=[0.0] * len(sizes),
         noisy=[False] * len(sizes),
         failed=[
             (float(row["ranks"]), "cannot run" if row["why_not"] else "too large")

@@ -24,9 +24,9 @@ class Curve:
     is_projected: bool
     x: Sequence[float]
     y: Sequence[float]
-    low: Sequence[float]
-    """Lengths of the error bars below the points."""
-    high: Sequence[float]
+    low: Sequence[float] = ()
+    """Lengths of the error bars below the points; empty where points have none."""
+    high: Sequence[float] = ()
     noisy: Sequence[bool]
     texts: Sequence[str] = ()
     """What stands at the points."""
@@ -120,17 +120,16 @@ def mark_failed(ax: Axes, curves: Sequence[Curve], every_x: Sequence[float], row
 
 def _aside(ax: Axes, x: float, height: float, text: str, *, is_left: bool) -> None:
     """What stands beside a cross; left of the last, whose right is the names' place."""
-    ax.annotate(
-        text,
-        (x, height),
-        (-4.5 if is_left else 4.5, 0),
-        xycoords=ax.get_xaxis_transform(),
-        textcoords="offset points",
-        size=6,
-        color="#555555",
-        ha="right" if is_left else "left",
-        va="center",
-    )
+    away, side = (-4.5, "right") if is_left else (4.5, "left")
+    across = ax.get_xaxis_transform()
+    beside(ax, (x, height), text, (away, 0), size=6, ha=side, va="center", xycoords=across)
+
+
+def beside(
+    ax: Axes, place: tuple[float, float], text: str, away: tuple[float, float], **look: Any
+) -> None:
+    """A small grey text, so many points ``away`` from its place."""
+    ax.annotate(text, place, away, textcoords="offset points", color="#555555", **look)
 
 
 def mark_published(ax: Axes, point: PublishedPoint) -> None:

@@ -19,6 +19,7 @@ from spbench.report.plots.curve import (
     ROW,
     Curve,
     CurvePanel,
+    beside,
     hollow_notes,
     label_ends,
     mark_failed,
@@ -26,9 +27,8 @@ from spbench.report.plots.curve import (
     name_at_end,
     rows_of_failed,
 )
-from spbench.report.plots.figure import Sheet
+from spbench.report.plots.figure import SMALL, Sheet
 
-SMALL = 6.5
 MOST_LABELS = 14
 """Curves that are named at their ends; more have a legend."""
 WIDE = 4
@@ -88,13 +88,7 @@ def _draw(ax: Axes, curve: Curve) -> None:
     if noisy:
         ax.plot(*zip(*noisy, strict=True), "o", mfc="none", mec="black", mew=0.9, markersize=10)
     for x, y, text in zip(curve.x, curve.y, curve.texts, strict=False):
-        _beside(ax, (x, y), text, (4, 3), "left")
-
-
-def _beside(
-    ax: Axes, place: tuple[float, float], text: str, away: tuple[int, int], side: str
-) -> None:
-    ax.annotate(text, place, away, textcoords="offset points", size=SMALL, color="#555555", ha=side)
+        beside(ax, (x, y), text, (4, 3), size=SMALL, ha="left")
 
 
 def _draw_ideal(
@@ -110,13 +104,8 @@ def _draw_ideal(
     y = best * (x / start) ** power
     ax.plot(x, y, color="#888888", lw=0.9, ls=(0, (1, 1.5)), zorder=1)
     middle = len(x) // 2
-    _beside(
-        ax,
-        (x[middle], y[middle]),
-        name,
-        (-3, 3) if power >= 0 else (3, 3),
-        "right" if power >= 0 else "left",
-    )
+    away, side = ((-3, 3), "right") if power >= 0 else ((3, 3), "left")
+    beside(ax, (x[middle], y[middle]), name, away, size=SMALL, ha=side)
 
 
 def _is_log(every_x: Sequence[float]) -> bool:

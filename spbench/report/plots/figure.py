@@ -89,19 +89,15 @@ def save_all(
     hold a lock that they would wait for.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    stems = [folder / name for name in sheets]
+    drawn, stems = [*sheets.values()], [folder / name for name in sheets]
+    each = partial(save, formats=formats)
     if sys.platform != "linux" or threading.active_count() > 1:
-        return [
-            path
-            for item in zip(sheets.values(), stems, strict=True)
-            for path in save(*item, formats)
-        ]
+        return [path for paths in map(each, drawn, stems) for path in paths]
     fork = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(PROCESSES, fork, _begin, (os.getpid(),)) as pool:
         # The last sheet takes longest, so it is begun first. An error drops those not yet begun.
-        each = partial(save, formats=formats)
-        drawn = list(pool.map(each, reversed(list(sheets.values())), reversed(stems)))
-    return [path for pair in reversed(drawn) for path in pair]
+        written = list(pool.map(each, reversed(drawn), reversed(stems)))
+    return [path for paths in reversed(written) for path in paths]
 
 
 def _begin(parent: int) -> None:
