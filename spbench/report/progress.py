@@ -8,7 +8,7 @@ from typing import Self
 
 from spbench.errors import Failure
 from spbench.report import tables, units
-from spbench.report.live_line import LiveLine, is_live, stamped
+from spbench.report.live_line import LiveLine, stamped
 from spbench.results.environment import package_version
 from spbench.results.find_run import command_again
 from spbench.results.record import Record
@@ -44,7 +44,6 @@ class Screen:
         self.several = len({in_a_line(case.workload) for case in cases}) > 1
         self.launches = 1 + max((case.launch for case in cases), default=0)
         self.console = tables.console(sys.stderr)
-        self.live = is_live(self.console)
         self.line = LiveLine(self.console, cases, estimates)
         self.started_s = time.monotonic()
 
@@ -124,8 +123,8 @@ class Screen:
             self._say(f"  {in_seconds(record, phases_s or {})}")
 
     def _say(self, text: str) -> None:
-        text = text if self.live else stamped(text)
-        self.console.print(text, soft_wrap=not self.live)
+        is_live = self.line.live
+        self.console.print(text if is_live else stamped(text), soft_wrap=not is_live)
 
 
 def _figures(record: Record) -> str:

@@ -85,6 +85,7 @@ def print_csv(rows: Sequence[Row]) -> None:
 
 
 SCORE_COLUMNS = ("group", "link", "cluster", "median error", "in order", "regret", "within")
+SCORES = ("median_error", "pairs_in_order", "mean_regret", "coverage")
 
 
 def show_scores(groups: Sequence[Row], summary: Row) -> None:
@@ -92,13 +93,7 @@ def show_scores(groups: Sequence[Row], summary: Row) -> None:
     out = tables.console()
     complete = [group for group in groups if group["complete"]]
     rows = [
-        [
-            group["group"],
-            group["link"],
-            group["cluster"],
-            *(_share(group[key]) for key in ("median_error", "pairs_in_order", "mean_regret")),
-            _share(group["coverage"]),
-        ]
+        [group["group"], group["link"], group["cluster"], *(_share(group[name]) for name in SCORES)]
         for group in complete
     ]
     grid = Grid(columns=SCORE_COLUMNS, rows=rows, words=(0, 1, 2))
@@ -152,11 +147,8 @@ def show_errors(rows: Sequence[Row], summary: Row) -> None:
 
 
 def _errors(part: Row) -> str:
-    pairs = (
-        f"{_share(part['pairs_in_order'])} of {part['pairs_apart']}"
-        if part["pairs_apart"]
-        else "none"
-    )
+    apart = part["pairs_apart"]
+    pairs = f"{_share(part['pairs_in_order'])} of {apart}" if apart else "none"
     modelled, judged = part["cases_modelled"], counted(part["cases_judged"], "case")
     cases = judged if modelled == part["cases_judged"] else f"{modelled} modelled of {judged}"
     of_ratios = (

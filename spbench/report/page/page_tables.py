@@ -90,12 +90,11 @@ def capacity_tables(capacities: pandas.DataFrame) -> list[PageTable]:
     if capacities.empty:
         return []
     heads = ["strategy", "workload", "ranks", "grows", "largest", "GiB", "within GiB", "how"]
-    sizes = {"GiB": "peak_bytes", "within GiB": "budget_bytes"}
     rows = []
     for _, line in capacities.iterrows():
         cells = [line["strategy"], line["workload"], str(line["ranks"]), line["grows"]]
         cells += [units.BLANK if pandas.isna(line["largest"]) else f"{line['largest']:,}"]
-        for name in sizes.values():
+        for name in ("peak_bytes", "budget_bytes"):
             known = not pandas.isna(line[name])
             cells.append(units.size_in("GiB", line[name]) if known else units.BLANK)
         how = "dry run" if line["kind"] == "dry_run" else f"tried on {line['gpu']}"

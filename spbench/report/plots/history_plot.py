@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -11,7 +12,6 @@ from spbench.report.plots.figure import PANELS, Sheet
 from spbench.report.plots.looks import colour
 
 BAD = "#C00000"
-ENDS = ((min, "low"), (max, "high"))
 LEAST_ROOM = 0.1
 """The axis spans at least so much of a step, so that no noise looks like a change."""
 MOST_LABELS = 8
@@ -38,31 +38,24 @@ def history_sheet(series: Sequence[Series]) -> Sheet:
 
 
 def _draw(series: Series, ax: Axes) -> None:
-    timed = [(i, p, p.step_ms) for i, p in enumerate(series.points) if p.step_ms is not None]
-    places = [i for i, _, _ in timed]
-    means = [step.mean for _, _, step in timed]
+    timed = {i: p.step_ms for i, p in enumerate(series.points) if p.step_ms is not None}
+    steps, own = [*timed.values()], colour(series.strategy)
     ends = [
-        [max(0.0, step.mean - step.low) for _, _, step in timed],
-        [max(0.0, step.high - step.mean) for _, _, step in timed],
+        [max(0.0, step.mean - step.low) for step in steps],
+        [max(0.0, step.high - step.mean) for step in steps],
     ]
-    own = colour(series.strategy)
-    ax.errorbar(places, means, yerr=ends, color=own, marker="o", markersize=4, capsize=3)
-    for i, _, step in timed:
-        if i == series.worse.get("time"):
-            ax.plot([i], [step.mean], "o", color=BAD, markersize=7, zorder=3)
-            ax.annotate(
-                "worse from here",
-                (i, step.mean),
-                (0, 9),
-                textcoords="offset points",
-                ha="center",
-                color=BAD,
-                size=8,
-            )
+    means = [step.mean for step in steps]
+    ax.errorbar([*timed], means, yerr=ends, color=own, marker="o", markersize=4, capsize=3)
+    worse = series.worse.get("time", -1)
+    if worse in timed:
+        place = worse, timed[worse].mean
+        ax.plot(*place, "o", color=BAD, markersize=7, zorder=3)
+        look: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "size": 8}
+        ax.annotate("worse from here", place, (0, 9), color=BAD, **look)
     shown = range(0, len(series.points), math.ceil(len(series.points) / MOST_LABELS))
     ax.set_xticks(shown, [series.points[i].commit[:SHORT] for i in shown], size=7)
     ax.set_xlim(-0.5, len(series.points) - 0.5)
-    low, high = (end(getattr(step, at) for _, _, step in timed) for end, at in ENDS)
+    low, high = min(step.low for step in steps), max(step.high for step in steps)
     room = max(high - low, LEAST_ROOM * high) / 3
     ax.set_ylim(max(0.0, low - room), high + room)
     ax.set_ylabel("step ms")
