@@ -4,7 +4,7 @@ A case that did not finish is a hatched sliver with its status; a time of noisy 
 above its bar.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -19,6 +19,7 @@ FILL = 0.92
 """Share of its place that a bar is wide."""
 NOISY_HEIGHT = 0.5
 """Inches of the label of noisy launches, which stands upright above its bar."""
+UPRIGHT: Mapping[str, Any] = {"rotation": 90, "ha": "center", "va": "bottom"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +99,7 @@ def _draw_measured(ax: Axes, stacks: Sequence[tuple[float, Stack]], width: float
     for at, stack in stacks:
         if stack.is_noisy:
             top = max(stack.top + (stack.whisker or (0.0, 0.0))[1], *stack.levels, 0.0)
-            ax.text(at, top, " noisy", rotation=90, ha="center", va="bottom", fontsize=7)
+            ax.text(at, top, " noisy", fontsize=7, **UPRIGHT)
             ax.set_ylim(top=max(ax.get_ylim()[1], top / (1 - mark)))
 
 
@@ -111,16 +112,8 @@ def _mark_failed(ax: Axes, failed: Sequence[tuple[float, Line]], width: float) -
     slot = 72 * width * ax.bbox.width / ax.figure.dpi / np.ptp(ax.get_xlim())
     for at, line in failed:
         label = line.status if line.status != "ok" else "not measured"
-        ax.text(
-            at,
-            0.08,
-            label,
-            rotation=90,
-            ha="center",
-            va="bottom",
-            fontsize=min(8, max(5, slot)),
-            transform=across,
-        )
+        size = min(8, max(5, slot))
+        ax.text(at, 0.08, label, fontsize=size, transform=across, **UPRIGHT)
 
 
 def short(value: float, _: object = None) -> str:

@@ -95,13 +95,8 @@ def draw_winners(ax: Axes, panel: WinnersPanel) -> None:
         ax.bar(column, 1, 1, row - 0.5, color=tone, edgecolor="white", lw=1.5)
         pattern = looks.PROJECTED_HATCH if panel.is_projected else looks.hatch(cell.strategy)
         if pattern:
-            shade: dict[str, Any] = {
-                "color": "none",
-                "edgecolor": (1, 1, 1, 0.45),
-                "hatch": pattern,
-                "lw": 0,
-            }
-            ax.bar(column, 1, 1, row - 0.5, **shade)
+            light = (1, 1, 1, 0.45)
+            ax.bar(column, 1, 1, row - 0.5, color="none", edgecolor=light, hatch=pattern, lw=0)
         words = "\n".join(filter(None, [cell.strategy.replace(":", "\n", 1), cell.text]))
         longest = max(map(len, words.split("\n")))
         ax.text(
