@@ -112,9 +112,10 @@ def _switches(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
     """The bytes under each switch, with the word where all have room for it."""
     legs = [(i, lane.legs[i].switch) for i in frame.sublayers]
     figures = [(i, picture.figure(switch.sent_bytes)) for i, switch in legs if switch]
+    end = frame.at(frame.sublayers.stop)
     for word in ("switch ", ""):
         texts = [(frame.at(i + 1) - 2, f"{word}{figure}") for i, figure in figures]
-        centred = [(min(hop - len(x) // 2, frame.end - len(x)), x) for hop, x in texts]
+        centred = [(min(hop - len(x) // 2, end - len(x)), x) for hop, x in texts]
         if centred and (has_room(centred) or not word):
             yield packed(centred)
             return

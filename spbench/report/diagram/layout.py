@@ -40,10 +40,6 @@ class Frame:
         """The column where a sublayer's words begin; the line may hop two columns before it."""
         return self.margin + (sublayer - self.sublayers.start) * self.cell
 
-    @property
-    def end(self) -> int:
-        return self.at(self.sublayers.stop)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
