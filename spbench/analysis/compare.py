@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from spbench.analysis.comparable import mismatch
-from spbench.analysis.intervals import LEAST_LAUNCHES, Ratio, paired_rounds, ratio
+from spbench.analysis.intervals import LEAST_LAUNCHES, Ratio, paired_rounds, ratio, step_ratios
 from spbench.analysis.launches import Launches
-from spbench.analysis.paired_steps import step_ratios
 from spbench.text import counted
 
 MARGIN = 0.02
@@ -157,7 +156,7 @@ def _judged(estimate: Ratio, margin: float, noise: str, counts: tuple[int, int])
     elif verdict == "inconclusive":
         needs = _needed(estimate, margin)
         reason = launches_in_words(needs, counts, is_paired=estimate.is_paired)
-    low, high = estimate.interval() if estimate.launches >= LEAST_LAUNCHES else (None, None)
+    low, high = estimate.interval if estimate.launches >= LEAST_LAUNCHES else (None, None)
     return Comparison(
         verdict=verdict,
         ratio=estimate.value,
@@ -185,7 +184,7 @@ def _needed(estimate: Ratio, margin: float) -> int | None:
 
 def verdict_of(estimate: Ratio, margin: float) -> Verdict:
     fast, slow = limits_of(margin)
-    low, high = estimate.interval()
+    low, high = estimate.interval
     if low > slow:
         return "slower"
     if high < fast:

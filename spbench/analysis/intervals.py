@@ -52,12 +52,9 @@ class Ratio:
     def value(self) -> float:
         return math.exp(self.log)
 
+    @cached_property
     def interval(self) -> tuple[float, float]:
         """The two-sided interval; infinitely wide below three launches."""
-        return self._interval
-
-    @cached_property
-    def _interval(self) -> tuple[float, float]:
         if self.launches < LEAST_LAUNCHES:
             return 0.0, math.inf
         half = quantile(self.freedom) * self.error
@@ -119,8 +116,30 @@ def ratio(
         return Ratio(log=log, variances=(variance,), counts=(len(logs),))
     logs_apart = [[math.log(value) for value in run.values()] for run in (before, after)]
     (old, *variances), (new, *others) = map(_mean_and_variance, logs_apart)
-    counts = len(before), len(after)
-    return Ratio(log=new - old, variances=(*variances, *others), counts=counts)
+    return Ratio(log=new - old, variances=(*variances, *others), counts=(len(before), len(after)))
+
+
+def step_ratios(
+    before_ms: Mapping[str, Sequence[float]], after_ms: Mapping[str, Sequence[float]]
+) -> dict[str, float]:
+    """By round, ``after`` over ``before`` where their launches took turns and no step is lost.
+
+    Two steps next to each other met much the same machine (docs/decisions/0021): their ratio says
+    more than that of the launches' means.
+    """
+    return {
+        name: middle_ratio(before_ms[name], steps)
+        for name, steps in after_ms.items()
+        if steps and before_ms.get(name)
+    }
+
+
+def middle_ratio(before_ms: Sequence[float], after_ms: Sequence[float]) -> float:
+    """The geometric mean of the middle half of the steps' ratios (docs/decisions/0022), without
+    the steps that ran alone, after the other launch had ended."""
+    ratios = sorted(new / old for old, new in zip(before_ms, after_ms, strict=False))
+    cut = len(ratios) // 4
+    return geometric_mean(ratios[cut : len(ratios) - cut])
 
 
 def error_of(variances: Sequence[float], counts: Sequence[int]) -> float:
@@ -154,8 +173,7 @@ def around(values: Sequence[float]) -> tuple[float, float] | None:
     if len(values) < LEAST_LAUNCHES:
         return None
     log, variance = _mean_and_variance([math.log(value) for value in values])
-    half = quantile(len(values) - 1) * math.sqrt(variance / len(values))
-    return exp(log - half), exp(log + half)
+    return Ratio(log=log, variances=(variance,), counts=(len(values),)).interval
 
 
 @cache
@@ -166,14 +184,13 @@ def quantile(freedom: float, below: float = (1 + CONFIDENCE) / 2) -> float:
     return float(stdtrit(freedom, below))
 
 
-def holm(p_values: Sequence[float], alpha: float) -> list[bool]:
+def holm(p_values: Mapping[int, float], alpha: float) -> set[int]:
     """Which hypotheses are rejected, so that any true one is with ``alpha`` at most."""
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    rejected = [False] * len(p_values)
-    for place, i in enumerate(order):
+    rejected = set[int]()
+    for place, i in enumerate(sorted(p_values, key=p_values.__getitem__)):
         if p_values[i] > alpha / (len(p_values) - place):
             break
-        rejected[i] = True
+        rejected.add(i)
     return rejected
 
 

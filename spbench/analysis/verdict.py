@@ -96,8 +96,7 @@ def _slower(findings: Sequence[Finding], alpha: float) -> set[int]:
         for i, finding in enumerate(findings)
         if finding.comparison is not None and is_timed(finding)
     }
-    is_slower = holm([*p_values.values()], alpha)
-    return {i for i, slower in zip(p_values, is_slower, strict=True) if slower}
+    return holm(p_values, alpha)
 
 
 def _graded(finding: Finding, is_slower: bool, margins: Margins, alpha: float) -> Graded:
