@@ -1,8 +1,10 @@
-"""The figures of a case over its launches: means with an interval, and what a step is made of.
+"""The figures of a case over its launches: means with an interval, what a step is made of, and what
+explains that it takes longer than before, or less.
 
 All are geometric means over the same launches, so that figures agree with each other: the ratio of
 two step times is the mean ratio of launches, and computation and exposed communication add up to
-the step.
+the step. Communication is exposed for longer where more is sent, and everything takes longer where
+a GPU's allocator is out of memory.
 """
 
 import statistics
@@ -10,8 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spbench.analysis.intervals import around, geometric_mean
+from spbench.analysis.launches import CaseRows
 from spbench.results.record import Record
 from spbench.workload.traffic import PHASES
+
+MOST = 0.7
+"""Part of a change from which on one of the two explains it alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +42,19 @@ def figure(values: Sequence[float]) -> Figure | None:
     return Figure(mean=mean, low=low, high=high, is_interval=interval is not None)
 
 
-def projected_figure(records: Sequence[Record]) -> Figure | None:
-    """A projected step with its own interval; None of other rows."""
+def known(records: Sequence[Record], column: str) -> list[float]:
+    """The values of a column that were measured: above 0."""
+    return [value for record in records if (value := getattr(record, column))]
+
+
+def step_figure(records: Sequence[Record]) -> Figure | None:
+    """The figure of a step, of a projected one with its own interval; None without a time."""
     for row in records[-1:]:
         if row.kind == "projected" and row.step_ms and row.step_ms_low and row.step_ms_high:
             return Figure(
                 mean=row.step_ms, low=row.step_ms_low, high=row.step_ms_high, is_interval=False
             )
-    return None
+    return figure(known(records, "step_ms"))
 
 
 def split_of(step_ms: float | None, records: Sequence[Record]) -> tuple[float | None, float | None]:
@@ -54,7 +65,7 @@ def split_of(step_ms: float | None, records: Sequence[Record]) -> tuple[float | 
     """
     if step_ms is not None and not any(any(_sent(record, 1)) for record in records):
         return step_ms, 0.0
-    computed = [record.compute_ms for record in records if record.compute_ms]
+    computed = known(records, "compute_ms")
     exposed = [ms for record in records if (ms := record.exposed_comm_ms) is not None]
     if not computed or len(computed) < len(records):
         is_known = exposed and len(exposed) == len(records)
@@ -79,3 +90,45 @@ def _sent(record: Record, unknown: int) -> list[int]:
     """Bytes of each phase; ``unknown`` where they were not counted."""
     counts = [getattr(record, f"sent_bytes_{phase}") for phase in PHASES]
     return [unknown if count is None else count for count in counts]
+
+
+def culprit_of(before: CaseRows, after: CaseRows, sent_changed: bool) -> str:
+    """Compute, exposed, bytes or memory, and by how much, as ``compute: +9.8 of +10 ms``.
+
+    ``sent_changed``: whether bytes or calls differ.
+    """
+    old, new = ([row for row in case.used if row.status == "ok"] for case in (before, after))
+    retries = _retries(new) - _retries(old)
+    if retries >= 1:
+        return f"memory: the allocator emptied its cache {retries:.0f} times more in a launch"
+    splits = [_split(records) for records in (old, new)]
+    if None in splits:
+        why = next((r.compute_note for r in [*new, *old] if r.compute_note), "no silent steps")
+        if sent_changed:
+            return f"bytes: what is sent changed; the step is not split ({why})"
+        return f"not split: {why}; bytes and calls are the same"
+    (compute_was, exposed_was), (compute, exposed) = (split or (0.0, 0.0) for split in splits)
+    parts = {"compute": compute - compute_was, "exposed": exposed - exposed_was}
+    whole = sum(parts.values())
+    name = next((name for name, part in parts.items() if whole and part / whole >= MOST), "both")
+    words = f"{parts.get(name, whole):+.3g} of {whole:+.3g} ms"
+    if name == "exposed" and sent_changed:
+        return f"bytes: exposed communication {words}; what is sent changed"
+    if name == "both":
+        words = f"compute {parts['compute']:+.3g} ms, exposed {parts['exposed']:+.3g} ms"
+    return f"{name}: {words}"
+
+
+def _split(records: Sequence[Record]) -> tuple[float, float] | None:
+    """Milliseconds of computation and of exposed communication; None where they are not known."""
+    if any(record.kind == "one_gpu_share" for record in records):
+        share = figure(known(records, "compute_ms"))
+        return (share.mean, 0.0) if share else None
+    step = step_figure(records)
+    compute, exposed = split_of(step.mean if step else None, records)
+    return None if compute is None or exposed is None else (compute, exposed)
+
+
+def _retries(records: Sequence[Record]) -> float:
+    """How often the allocator emptied its cache in a launch."""
+    return statistics.median([record.alloc_retries or 0 for record in records] or [0])

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pandas
 
+from spbench.analysis.case_figures import culprit_of
 from spbench.analysis.comparable import LIBRARIES, between_kinds, in_panels, matched, mismatch
 from spbench.analysis.compare import compare_times
-from spbench.analysis.culprit import culprit_of
 from spbench.analysis.findings import (
     METRICS,
     USUAL,

@@ -11,7 +11,7 @@ from itertools import groupby
 
 import pandas
 
-from spbench.analysis.case_figures import figure, projected_figure, split_of, wrong_besides_gate
+from spbench.analysis.case_figures import known, split_of, step_figure, wrong_besides_gate
 from spbench.analysis.compare import MARGIN, Comparison, compare_side_by_side
 from spbench.analysis.intervals import geometric_mean
 from spbench.analysis.launches import NONE, CaseRows, Cases, cases_of, cause_of, why_incomplete
@@ -36,8 +36,8 @@ def compare_strategies(
     """
     names = frame["strategy"].unique().tolist()
     if reference is not None and reference not in names:
-        known = ", ".join(names)
-        raise ValueError(f"no case of strategy {reference!r} to compare with; there are {known}")
+        there = ", ".join(names)
+        raise ValueError(f"no case of strategy {reference!r} to compare with; there are {there}")
     reference = reference or next(iter(frame.loc[frame["status"] != "skipped", "strategy"]), "")
     cases = cases_of(frame) if cases is None else cases
     lines = []
@@ -81,9 +81,9 @@ def _line(
     proved = max(wrong, key=lambda record: record.gate_error or 0.0, default=first)
     besides = wrong_besides_gate(proved) if wrong else ""
     passed = "passed" if proved.tolerance is not None else "not run"
-    step = projected_figure(good) or figure(_known(good, "step_ms"))
+    step = step_figure(good)
     compute_ms, exposed_ms = split_of(step.mean if step else None, good)
-    peaks = _known(good, "peak_allocated_bytes")
+    peaks = known(good, "peak_allocated_bytes")
     return Line(
         workload=first.workload,
         panel=case.panel,
@@ -99,7 +99,7 @@ def _line(
         reference=reference,
         to_reference=to_reference,
         to_fastest=to_fastest,
-        **{name: _mean(_known(good, name)) for name in ("tokens_per_s", "mfu", "exposed_gb_per_s")},
+        **{name: _mean(known(good, name)) for name in ("tokens_per_s", "mfu", "exposed_gb_per_s")},
         compute_ms=compute_ms,
         exposed_comm_ms=exposed_ms,
         peak_allocated_bytes=statistics.median(peaks) if peaks else None,
@@ -127,8 +127,3 @@ def _scatter(records: Sequence[Record]) -> tuple[float, float] | None:
 
 def _mean(values: Sequence[float]) -> float | None:
     return geometric_mean(values) if values else None
-
-
-def _known(records: Sequence[Record], column: str) -> list[float]:
-    """The values of a column that were measured: above 0."""
-    return [value for record in records if (value := getattr(record, column))]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spbench.analysis.case_figures import figure, split_of
+from spbench.analysis.case_figures import split_of, step_figure
 from spbench.analysis.comparable import HARDWARE
 from spbench.analysis.compare import MARGIN, Comparison, compare_side_by_side
 from spbench.analysis.launches import CaseRows, Cases, Launches
@@ -82,7 +82,7 @@ def waiting(cases: Cases, reports: Sequence[LinkReport]) -> list[Waiting]:
 
 def _waiting(case: CaseRows, ones: Sequence[CaseRows], reports: Sequence[LinkReport]) -> Waiting:
     row = case.used[-1]
-    step = figure([row.step_ms for row in case.used if row.step_ms])
+    step = step_figure(case.used)
     fitting = [report for report in reports if all(map(report.fits, case.used))]
     timed = [(ms, report) for report in fitting if (ms := links_ms(row, report)) is not None]
     found = timed[0] if timed else (None, None)
