@@ -42,12 +42,9 @@ class CaseChange:
             return "memory: " + str(status.after) if "oom" in str(status.after) else ""
         if time is not None and time.verdict in ("slower", "faster"):
             return time.culprit
-        changed = [name for name in ("volume", "memory") if self._verdict_of(name) == "changed"]
-        return ", ".join("bytes" if name == "volume" else name for name in changed)
-
-    def _verdict_of(self, metric: Metric) -> str:
-        finding = self.findings.get(metric)
-        return finding.verdict if finding else ""
+        changed = {metric for metric, each in self.findings.items() if each.verdict == "changed"}
+        words: dict[Metric, str] = {"volume": "bytes", "memory": "memory"}
+        return ", ".join(word for metric, word in words.items() if metric in changed)
 
 
 def case_changes(judgement: Judgement) -> list[CaseChange]:

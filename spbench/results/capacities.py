@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from spbench.errors import ResultsError, writing
+from spbench.results.sample import write_atomically
 
 if TYPE_CHECKING:
     import pandas
@@ -86,8 +87,6 @@ def write_capacities(rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
     added = pandas.DataFrame(rows, columns=COLUMNS).astype(before.dtypes.to_dict())
     every = pandas.concat([before, added]) if len(before) else added
     every = every.drop_duplicates([*CASE], keep="last")
-    beside = folder / f".{FILE}.new"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        every.to_csv(beside, index=False)
-        beside.replace(folder / FILE)
+        write_atomically(folder / FILE, every.to_csv(index=False))

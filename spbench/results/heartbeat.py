@@ -64,7 +64,7 @@ class Heartbeat:
     """Writes the heartbeat of a rank. Without a path nothing is written."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._beats = self._phases = self._steps = self._transfers = 0
+        self._beats = self._phases = self.steps = self._transfers = 0
         self._phase = b""
         self._memory: mmap.mmap | bytearray = bytearray(LAYOUT.size)
         if path is not None:
@@ -80,7 +80,7 @@ class Heartbeat:
 
     def step(self) -> None:
         """A step begins."""
-        self._steps, self._transfers = self._steps + 1, 0
+        self.steps, self._transfers = self.steps + 1, 0
         self.working()
 
     def transfer(self) -> None:
@@ -88,14 +88,10 @@ class Heartbeat:
         self._transfers += 1
         self.working()
 
-    @property
-    def steps(self) -> int:
-        return self._steps
-
     def working(self) -> None:
         """The rank is alive, whether it has begun anything new or not."""
         self._beats += 1
-        counts = self._beats, self._phases, self._steps, self._transfers
+        counts = self._beats, self._phases, self.steps, self._transfers
         LAYOUT.pack_into(self._memory, 0, os.getpid(), *counts, self._phase)
 
 

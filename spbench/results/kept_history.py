@@ -11,7 +11,7 @@ from spbench.errors import ResultsError, or_none
 from spbench.results.environment import git_output
 from spbench.results.find_run import RESULTS
 from spbench.results.reading import latest, read_runs
-from spbench.results.run_json import folder_of_run, read_run
+from spbench.results.run_json import had_changes, read_run
 
 WITH_CHANGES = "+"
 """Behind a commit whose tree had changes that were not committed."""
@@ -27,12 +27,13 @@ def kept_rows(baselines: Path) -> pandas.DataFrame:
     for file in sorted([*RESULTS.glob("*/runs.csv"), *RESULTS.glob("archive/*/runs.csv")]) + sorted(
         baselines.glob("*/runs.csv")
     ):
+        folder = file.parent
         try:
-            frame = latest(read_runs(file.parent))
+            frame = latest(read_runs(folder))
         except ResultsError as error:
             click.echo(str(error), err=True)
             continue
-        frames.append(frame.assign(kept=str(file.parent), changed=_is_changed(file.parent)))
+        frames.append(frame.assign(kept=str(folder), changed=had_changes(read_run(folder))))
     if not any(map(len, frames)):
         return pandas.DataFrame()
     rows = pandas.concat([frame for frame in frames if len(frame)], ignore_index=True)
@@ -45,11 +46,6 @@ def kept_rows(baselines: Path) -> pandas.DataFrame:
     known = rows["git_commit"].map(committed)
     since = known.where(known.notna() & ~rows["changed"], began)
     return rows.assign(point=point, since=since.groupby(point).transform("min"))
-
-
-def _is_changed(folder: Path) -> bool:
-    git = read_run(folder_of_run(folder)).get("git")
-    return isinstance(git, dict) and bool(git.get("dirty"))
 
 
 def commit_dates(commits: Collection[str]) -> dict[str, str]:

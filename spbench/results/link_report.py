@@ -6,7 +6,6 @@ of ranks are the row's, and so is the hardware.
 """
 
 import statistics
-from bisect import bisect
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -138,6 +137,8 @@ class LinkReport(BaseModel, frozen=True):
         A larger one has the rate of the largest. None for less than half of the smallest, where
         the time is not the links' but that of the call.
         """
+        import numpy
+
         # Two rows of a size are those of two groups: of equal links.
         times: dict[float, list[float]] = {}
         for row in self.rows:
@@ -147,12 +148,8 @@ class LinkReport(BaseModel, frozen=True):
         if not sizes or sent_bytes < sizes[0] / 2:
             return None
         known = [statistics.mean(times[size]) for size in sizes]
-        at = bisect(sizes, sent_bytes)
-        if at in (0, len(sizes)):
-            end = max(at - 1, 0)
-            return known[end] * sent_bytes / sizes[end]
-        along = (sent_bytes - sizes[at - 1]) / (sizes[at] - sizes[at - 1])
-        return known[at - 1] + along * (known[at] - known[at - 1])
+        nearest = min(max(sent_bytes, sizes[0]), sizes[-1])
+        return float(numpy.interp(nearest, sizes, known)) * (sent_bytes / nearest)
 
 
 def keep(report: LinkReport, root: Path) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas
 
-from spbench.results.run_json import folder_of_run, read_run
+from spbench.results.run_json import folder_of_run, had_changes, read_run
 from spbench.text import counted
 
 FACTS = ("device", "backend", "gpu", "torch", "cuda", "nccl", "hardware", "environment")
@@ -68,9 +68,7 @@ def distinct(frame: pandas.DataFrame, column: str) -> list[str]:
 def _commit(frame: pandas.DataFrame, about: Mapping[str, Any]) -> str:
     """Commits of the rows, and whether the work tree differed from the last of them."""
     commits = distinct(frame, "git_commit")
-    git = about.get("git")
-    is_dirty = isinstance(git, dict) and bool(git.get("dirty"))
-    changed = ", with uncommitted changes" if is_dirty else ""
+    changed = ", with uncommitted changes" if had_changes(about) else ""
     return " and ".join(commit[:12] for commit in commits) + changed if commits else UNKNOWN
 
 

@@ -48,6 +48,12 @@ def _facts_of(text: str) -> dict[str, Any]:
     return {name: _sound(name, value) for name, value in facts.items() if _fits(name, value)}
 
 
+def had_changes(facts: Mapping[str, Any]) -> bool:
+    """Whether the work tree of a run differed from its commit."""
+    git = facts.get("git")
+    return isinstance(git, dict) and bool(git.get("dirty"))
+
+
 def case_of(entry: Mapping[str, Any]) -> Case:
     """The case of an entry of ``cases``. Raises ValueError for what this version cannot run."""
     return Case.model_validate({name: entry[name] for name in entry if name not in BESIDE})

@@ -75,33 +75,29 @@ class Store:
         with writing(self.folder):
             self._check_exists()
             write_samples(self.folder, record, samples)
-            self._add([record])
+        self.copy([record])
 
     def copy(self, records: Iterable[Record]) -> None:
-        """Writes rows of launches that were measured elsewhere. Raises CannotWriteError."""
+        """Writes rows alone, as of launches that were measured elsewhere; a failed attempt leaves
+        nothing behind. Raises CannotWriteError."""
+        path, text = self.folder / "runs.csv", io.StringIO()
         with writing(self.folder):
             self._check_exists()
-            self._add(records)
-
-    def _add(self, records: Iterable[Record]) -> None:
-        """Appends rows; a failed attempt leaves nothing behind."""
-        path = self.folder / "runs.csv"
-        size_bytes = path.stat().st_size if path.exists() else 0
-        text = io.StringIO()
-        writer = csv.DictWriter(text, self._columns, extrasaction="ignore")
-        if size_bytes == 0:
-            writer.writeheader()
-        for record in records:
-            writer.writerow({name: _cell(value) for name, value in asdict(record).items()})
-        try:
-            with path.open("ab") as file:
-                file.write(text.getvalue().encode(errors="backslashreplace"))
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError:
-            with suppress(OSError):
-                os.truncate(path, size_bytes)
-            raise
+            size_bytes = path.stat().st_size if path.exists() else 0
+            writer = csv.DictWriter(text, self._columns, extrasaction="ignore")
+            if size_bytes == 0:
+                writer.writeheader()
+            for record in records:
+                writer.writerow({name: _cell(value) for name, value in asdict(record).items()})
+            try:
+                with path.open("ab") as file:
+                    file.write(text.getvalue().encode(errors="backslashreplace"))
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError:
+                with suppress(OSError):
+                    os.truncate(path, size_bytes)
+                raise
 
     def _check_exists(self) -> None:
         """Raises CannotWriteError if the folder is gone: logs would make it anew, empty."""
