@@ -75,13 +75,23 @@ class Combination:
     """``file:line`` of the request; empty for the command line."""
 
 
-class Case(Frozen):
-    """A workload, a strategy with its options, and the ranks that share it."""
+class Meshed(Frozen):
+    """A workload, and a strategy with its options in the mesh around it."""
 
     workload: Workload
     strategy: str
-    ranks: Ranks
     mesh: CaseMesh = Field(default_factory=CaseMesh)
+
+    @property
+    def name(self) -> str:
+        """The strategy, and the mesh around it: what cases of a workload and ranks differ in."""
+        return self.mesh.beside(self.strategy)
+
+
+class Case(Meshed):
+    """A workload, a strategy with its options, and the ranks that share it."""
+
+    ranks: Ranks
     device: Device
     kind: Kind = "measured"
     seed: NonNegativeInt = 0
@@ -103,11 +113,6 @@ class Case(Frozen):
     def workload_key(self) -> str:
         """8 hexadecimal digits; equal for workloads that compute the same, whatever their names."""
         return _hash(_resolved_fields(self.workload, "name", "source"))[:8]
-
-    @property
-    def name(self) -> str:
-        """The strategy, and the mesh around it: what cases of a workload and ranks differ in."""
-        return self.mesh.beside(self.strategy)
 
     @property
     def label(self) -> str:
@@ -145,19 +150,11 @@ def _resolved_fields(work: Workload, *without: str) -> Mapping[str, Any]:
     return fields
 
 
-class GateCheck(Frozen):
+class GateCheck(Meshed):
     """One run of the gate: a strategy on a workload."""
 
-    workload: Workload
-    strategy: str
-    mesh: CaseMesh = Field(default_factory=CaseMesh)
     sharpness: PositiveFloat = 1.0
     """Factor on the projections to q, k and v, and so on the differences between scores."""
-
-    @property
-    def name(self) -> str:
-        """The strategy, and the mesh around it."""
-        return self.mesh.beside(self.strategy)
 
 
 class Job(Frozen):
