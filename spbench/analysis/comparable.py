@@ -58,9 +58,14 @@ def matched(
         if case not in new:
             spare.setdefault(tuple(computes), []).append(case)
     for case, (workload_key, kind, *computes) in new.items():
-        alike = spare.get(tuple(computes), [])
-        alike.sort(key=lambda other: old[other][1] != kind)
-        same = case if case in old else _same_workload(workload_key, old, alike)
+        alike = [
+            other
+            for other in spare.get(tuple(computes), [])
+            # In rows from before workloads had keys, the workload's name decides.
+            if other in old and len({old[other][0], workload_key} - {""}) < 2
+        ]
+        nearest = min(alike, key=lambda other: old[other][1] != kind, default=None)
+        same = case if case in old else nearest
         if same is not None:
             del old[same]
         if same is not None or case in ran:
@@ -73,21 +78,6 @@ def _cases(frame: pandas.DataFrame) -> dict[str, tuple[object, ...]]:
     """By the key of each case: the key of its workload, its kind, and what it computes."""
     columns = (frame[name] for name in ("workload_key", "kind", *COMPUTES))
     return dict(zip(frame["case"], zip(*columns, strict=True), strict=True))
-
-
-def _same_workload(
-    workload_key: object, old: dict[str, tuple[object, ...]], spare: list[str]
-) -> str | None:
-    """Takes the first case with the same workload out of ``spare``.
-
-    In rows from before workloads had keys, the workload's name decides.
-    """
-    for case in spare:
-        keys = {old[case][0], workload_key}
-        if len(keys) == 1 or "" in keys:
-            spare.remove(case)
-            return case
-    return None
 
 
 def setups_of(frame: pandas.DataFrame) -> list[Setup]:

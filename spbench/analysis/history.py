@@ -6,7 +6,7 @@ for once is no regression. Points of other hardware or libraries make a series o
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import pandas
 
@@ -51,7 +51,7 @@ class Series:
     ranks: int
     environment: str
     points: Sequence[Point]
-    worse: Mapping[Metric, int] = field(default_factory=dict)
+    worse: Mapping[Metric, int]
     """The number of the first bad point of each metric that got worse."""
 
 
@@ -86,22 +86,22 @@ def _series(frames: Sequence[pandas.DataFrame], margins: Margins) -> Series:
         _point(frame, [] if old is None else compare_runs(old, frame, margins))
         for old, frame in zip(before, frames, strict=True)
     ]
-    last = records_of(frames[-1])[-1]
-    facts = (last.hardware or last.gpu or last.device, last.torch and f"torch {last.torch}")
-    made = Series(
-        panel=str(frames[-1]["panel"].iloc[-1]),
-        strategy=last.strategy,
-        ranks=last.world_size,
-        environment=", ".join(filter(None, facts)),
-        points=points,
-    )
     worse: dict[Metric, int] = {}
     for i in range(1, len(frames)):
         for finding in points[i].findings:
             is_first = finding.metric not in worse and _is_worse(finding, len(frames) - 1)
             if is_first and _lasts(finding, frames[i - 1], frames[i + 1 :], margins):
                 worse[finding.metric] = i
-    return replace(made, worse=worse)
+    last = records_of(frames[-1])[-1]
+    facts = (last.hardware or last.gpu or last.device, last.torch and f"torch {last.torch}")
+    return Series(
+        panel=str(frames[-1]["panel"].iloc[-1]),
+        strategy=last.strategy,
+        ranks=last.world_size,
+        environment=", ".join(filter(None, facts)),
+        points=points,
+        worse=worse,
+    )
 
 
 def _is_worse(finding: Finding, looks: int) -> bool:
