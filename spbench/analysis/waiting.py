@@ -7,7 +7,8 @@ communication was not measured, nothing is said.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from spbench.analysis.case_figures import split_of, step_figure
@@ -109,25 +110,17 @@ def links_ms(row: Record, report: LinkReport) -> float | None:
     """
     if row.mesh:
         return None
-    calls = _calls(row)
+    calls = Counter[str]()
+    for op, count in re.findall(r"\w+\.(\w+)=(\d+)", row.collectives):
+        calls[op] += int(count)
     total = 0.0
     for op in OPS:
-        sent = getattr(row, f"{op}_bytes") or 0
-        if sent and not calls.get(op):
-            return None
-        each = report.typical_ms(op, sent / calls[op]) if sent else 0.0
-        if each is None:
-            return None
-        total += calls.get(op, 0) * each
+        if sent := getattr(row, f"{op}_bytes"):
+            each = report.typical_ms(op, sent / calls[op]) if calls[op] else None
+            if each is None:
+                return None
+            total += calls[op] * each
     return total or None
-
-
-def _calls(row: Record) -> Mapping[str, int]:
-    """Calls of each operation in all phases of a step."""
-    calls: dict[str, int] = {}
-    for op, count in re.findall(r"\w+\.(\w+)=(\d+)", row.collectives):
-        calls[op] = calls.get(op, 0) + int(count)
-    return calls
 
 
 def _to_one_rank(case: CaseRows, ones: Sequence[CaseRows]) -> Comparison | None:

@@ -24,21 +24,18 @@ MOST_OFFERED = 8
 def chosen_capacities(run: Path, chosen: Chosen) -> "pandas.DataFrame":
     """The lines of capacity.csv in the folder of a run that match all flags. Raises Failure without
     such lines, and ResultsError where the file is damaged."""
-    table = read_capacities(folder_of_run(run)).rename(columns={"ranks": "world_size"})
-    return select_rows(table, *chosen).rename(columns={"world_size": "ranks"})
+    return select_rows(read_capacities(folder_of_run(run)), *chosen)
 
 
 def capacities_beside(run: Path, chosen: Chosen) -> "tuple[pandas.DataFrame, list[str]]":
     """As ``chosen_capacities``, but without a line where there is none; and what was not read."""
     import pandas
 
-    none = pandas.DataFrame(columns=[*COLUMNS])
     try:
         return chosen_capacities(run, chosen), []
-    except ResultsError as error:
-        return none, [str(error)]
-    except Failure:
-        return none, []
+    except Failure as error:
+        unread = [str(error)] if isinstance(error, ResultsError) else []
+        return pandas.DataFrame(columns=[*COLUMNS]), unread
 
 
 def select_rows(
@@ -56,7 +53,7 @@ def select_rows(
     for flag, texts, column, behind in (
         ("--workload", workloads, "workload", " "),
         ("--strategy", strategies, "strategy", ": "),
-        ("--gpus", ranks, "world_size", ","),
+        ("--gpus", ranks, "ranks" if "ranks" in frame else "world_size", ","),
     ):
         if texts:
             offered = list(map(str, frame[column].unique()))

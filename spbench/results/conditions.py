@@ -125,8 +125,7 @@ def _disturbances(
         if rank.alloc_retries:
             disturbances.append(f"memory of gpu {number} was short: {rank.alloc_retries} retries")
         if beside:
-            processes = "process" if beside == 1 else "processes"
-            disturbances.append(f"{beside} other {processes} on gpu {number}")
+            disturbances.append(f"{counted(beside, 'other process')} on gpu {number}")
     return disturbances
 
 

@@ -3,13 +3,12 @@
 Functions import what needs pandas: a run imports this file before its ranks start.
 """
 
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from spbench.errors import Failure, ResultsError
+from spbench.errors import Failure, ResultsError, or_none
 from spbench.results.baselines import BASELINES, folder_of, names
 from spbench.results.capacities import has_capacities
 from spbench.results.lock import is_held
@@ -66,16 +65,10 @@ def find_baseline(name: str, baselines: Path = BASELINES) -> Path:
 
 
 def all_runs() -> list[Path]:
-    """The runs under results/, the latest last."""
+    """The runs under results/, the latest last; one that is removed meanwhile stands first."""
     files = RESULTS.glob("*/runs.csv")
-    return [path.parent for path in sorted(files, key=_changed_s)]
-
-
-def _changed_s(file: Path) -> float:
-    """Time of the last change; 0 for a file that has been removed meanwhile."""
-    with contextlib.suppress(FileNotFoundError):
-        return file.stat().st_mtime
-    return 0.0
+    by_change = sorted(files, key=lambda file: or_none(lambda: file.stat().st_mtime) or 0.0)
+    return [path.parent for path in by_change]
 
 
 def not_there_yet(run: Path, frame: "pandas.DataFrame") -> int:

@@ -86,8 +86,6 @@ def _launches(ran: pandas.DataFrame) -> str:
 
 def _command(about: Mapping[str, Any]) -> str:
     """The command that began the run; ``resume`` only does what others have left."""
-    commands = [
-        command for command in [*about.get("history", []), about.get("argv", [])] if command
-    ]
-    began: list[str] = next((words for words in commands if words[1:2] != ["resume"]), [])
+    commands = [*about.get("history", []), about.get("argv", [])]
+    began: list[str] = next((words for words in commands if words and words[1:2] != ["resume"]), [])
     return shlex.join(["spbench", *began[1:]]) if began else ""

@@ -77,5 +77,4 @@ def busiest_rank(transfers: Iterable[Transfer]) -> int:
     """The first rank that sends the most in all these transfers together; 0 without any."""
     tallied = tally(transfers)
     kinds = sorted(set(kinds_of_ranks([transfer for transfer, _ in tallied])))
-    sent = {rank: sum(times * x.sent[rank] for x, times in tallied) for rank in kinds}
-    return max(kinds, key=sent.__getitem__, default=0)
+    return max(kinds, key=lambda rank: sum(_count(tallied, rank).values()), default=0)
