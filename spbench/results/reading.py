@@ -152,10 +152,8 @@ def _without_repeats(frame: pandas.DataFrame) -> pandas.DataFrame:
     """The rows without those that are exactly as a row above them."""
     names = ["run_id", "case", "launch", "started_utc"]
     if are_distinct(*(frame[name] for name in names)):
-        return frame
-    alike = frame.duplicated(names, keep=False)
-    repeats = frame[alike].duplicated()
-    return frame.drop(index=repeats.index[repeats]).reset_index(drop=True)
+        return frame  # nearly always, and much faster
+    return frame.drop_duplicates(ignore_index=True)
 
 
 def _left_out_remark(path: Path, left_out: Mapping[str, Sequence[int]]) -> Iterable[str]:
