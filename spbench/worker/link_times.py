@@ -188,7 +188,7 @@ def nominal_rate(device: torch.device) -> tuple[str, float | None]:
 
 
 def _nvlink_bytes_per_s(nvml: Any, device: torch.device) -> float | None:
-    """That of the GPU's active NVLinks together; None without NVLink between all GPUs."""
+    """The rate of the GPU's active NVLinks together; None without NVLink between all GPUs."""
     paths = read_nvml(nvml).paths.values()
     uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
     handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
