@@ -51,6 +51,7 @@ docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 $(READY): pyproject.toml constraints.txt
+	@echo "setting up $(VENV): torch and what else spbench needs, some minutes and gigabytes"
 	$(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --quiet torch --editable '.[dev]'
 	touch $@

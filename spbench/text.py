@@ -34,8 +34,8 @@ def signal_name(number: int) -> str:
 
 
 def did_you_mean(word: str, known: Sequence[str], cutoff: float = 0.65) -> str:
-    """A question with the nearest word; empty without one as near as ``cutoff``, or that begins
-    with ``word``."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
-    close += [name for name in known if len(word) > 2 and name.startswith(word)]
+    """A question with the shortest word that ``word`` is a part of, else with the nearest; empty
+    without one as near as ``cutoff``."""
+    close = sorted((name for name in known if len(word) > 2 and word in name), key=len)
+    close += difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
     return f"Did you mean {close[0]!r}?" if close else ""

@@ -115,16 +115,23 @@ def between_words(text: str, width: int) -> str:
 
 def _say_usage(error: click.ClickException) -> None:
     ctx: Any = getattr(error, "ctx", None)
-    _say(f"Error: {_about_a_field(error, ctx) or error.format_message()}")
+    _say(f"Error: {_about_a_workload(error, ctx) or error.format_message()}")
     if ctx is not None:
         _say(f"  Try '{ctx.command_path} --help'.")
 
 
-def _about_a_field(error: click.ClickException, ctx: Any) -> str:
-    """What to write for an option that is a field of the workload, as --depth; else nothing."""
-    takes_settings = ctx is not None and any(p.name == "settings" for p in ctx.command.params)
-    if not isinstance(error, click.NoSuchOption) or not takes_settings:
+def _about_a_workload(error: click.ClickException, ctx: Any) -> str:
+    """What to write for a workload with a flag or without where the command has the other, and for
+    an option that is a field of the workload, as --depth; else nothing."""
+    params = [] if ctx is None else ctx.command.params
+    takes = {word for param in params for word in (param.name, *param.opts)}
+    message = error.format_message()
+    if message.startswith("Got unexpected extra arg") and "-w" in takes:
+        return f"{message}. A workload is given with -w"
+    if not isinstance(error, click.NoSuchOption) or "settings" not in takes:
         return ""
+    if error.option_name in ("-w", "--workload") and "workload" in takes:
+        return f"{message} The workload stands alone: {ctx.command_path} dsp-720m"
     from spbench.workload.validation_errors import OTHER_NAMES
     from spbench.workload.workload import Workload
 

@@ -1,6 +1,7 @@
 """The flags that several commands share."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -57,6 +58,13 @@ def say_broken() -> None:
 run_argument = click.argument("run", required=False, type=PATH, shell_complete=completion.runs)
 workload_argument = click.argument(
     "workload", metavar="WORKLOAD", shell_complete=completion.workloads
+)
+cluster_option = partial(
+    click.option,
+    "-c",
+    "--cluster",
+    metavar="NAME|FILE",
+    help="A cluster of 'spbench list clusters', or a file that 'spbench calibrate' wrote.",
 )
 strategy_option = click.option(
     "-s",

@@ -13,6 +13,7 @@ from spbench.cli.project_against import PACKAGED, print_against
 from spbench.cli.selection import choose_workload, rank_counts, settings_of
 from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.report.live_line import DRY_RUNS, loading_torch, watched
+from spbench.report.progress import in_a_line
 from spbench.report.projection_table import print_csv, show_projections
 from spbench.report.tables import print_json
 from spbench.sweep.run_folder import output_folder
@@ -27,11 +28,9 @@ if TYPE_CHECKING:
 
 @click.command("project", cls=HelpPage)
 @click.argument("workload", required=False, metavar="[WORKLOAD]")
-@click.option(
-    "--cluster", metavar="NAME|FILE", help="A cluster of 'spbench list clusters', or a YAML file."
-)
+@options.cluster_option()
 @options.strategy_option
-@options.gpus_option
+@click.option("-g", "--gpus", default="8", metavar="N[,N...]", help="Numbers of ranks.")
 @options.settings_option
 @click.option(
     "--axis",
@@ -69,7 +68,7 @@ def command(
     workload: str | None,
     cluster: str | None,
     strategies: Sequence[str],
-    gpus: str | None,
+    gpus: str,
     settings: Sequence[str],
     lengths: str | None,
     share: Path | None,
@@ -90,9 +89,9 @@ def command(
     if against is not None:
         is_beside = bool(workload or out or share)
         return print_against(against, cluster, link_rate, is_beside=is_beside, as_json=as_json)
-    if workload is None or cluster is None or gpus is None:
+    if workload is None or cluster is None:
         raise Failure(
-            "name a workload, a cluster and numbers of ranks, as in "
+            f"name a {'workload' if workload is None else 'cluster'}, as in "
             "'spbench project dsp-720m --cluster hgx-h100 --gpus 8,16'; or give --against"
         )
     sizes = [choose_workload(workload, [*settings, *more]) for more in settings_of(lengths)]
@@ -116,7 +115,7 @@ def command(
     if as_json or as_csv:
         (print_json if as_json else print_csv)([each.data for each in projected])
     else:
-        _show(projected, sizes, on.name)
+        _show(projected, sizes)
     return DONE if any(each.cost is not None for each in projected) else SOME_FAILED
 
 
@@ -152,9 +151,9 @@ def project_all(
     return projected
 
 
-def _show(projected: "Sequence[Projection]", sizes: "Sequence[Workload]", cluster: str) -> None:
+def _show(projected: "Sequence[Projection]", sizes: "Sequence[Workload]") -> None:
     """Prints a table for each size."""
     for size in sizes:
-        axes = " x ".join(f"{axis} {length}" for axis, length in size.axes.items())
-        shown = [each.data for each in projected if each.workload == size]
-        show_projections(shown, f"projected, not measured: {size.name} ({axes}) on {cluster}")
+        shown = [each for each in projected if each.workload == size]
+        title = f"projected, not measured, on {shown[0].cluster.name}: {in_a_line(size)}"
+        show_projections([each.data for each in shown], title)

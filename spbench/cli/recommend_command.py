@@ -28,13 +28,7 @@ RIVALS = 4
 
 @click.command("recommend", cls=HelpPage)
 @options.workload_argument
-@click.option(
-    "-c",
-    "--cluster",
-    required=True,
-    metavar="NAME|FILE",
-    help="A cluster of 'spbench list clusters', or a file that 'spbench calibrate' wrote.",
-)
+@options.cluster_option(required=True)
 @click.option("-g", "--gpus", default="8", metavar="N", help="Number of ranks.")
 @options.strategy_option
 @options.share_option

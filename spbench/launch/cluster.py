@@ -32,7 +32,7 @@ class Cluster(BaseModel, frozen=True):
     wait_s: float = 300.0
     """How long to wait for all nodes to come."""
     silence_s: float = 30.0
-    """Seconds after which a node that is silent counts as lost, unless a launch may hang for less."""
+    """Seconds of silence after which a node counts as lost, unless a launch may hang for less."""
     gpus: int = 0
     """Visible GPUs of this node."""
     cases_digest: str = ""

@@ -11,10 +11,12 @@ from spbench.projection.recommend import Recommendation
 from spbench.projection.scaled import WHATS
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer
+from spbench.report.progress import in_a_line
+from spbench.report.projection_table import memory, span
 from spbench.text import counted, listed
 
-COLUMNS = ("strategy", "step ms", "low", "high", "slower", "exposed ms", "launches ms", "GiB")
-SPARE = ("launches ms", "GiB", "exposed ms")
+COLUMNS = ("strategy", "step ms", "90 % interval", "slower", "exposed ms", "host ms", "memory GB")
+SPARE = ("host ms", "memory GB", "exposed ms")
 """Columns left out where not all fit, in this order."""
 SHOWN = 10
 """Rows of the table."""
@@ -24,7 +26,7 @@ def show_advice(advice: Recommendation, asked: Sequence[str] | None) -> None:
     """Prints the answer, the fastest strategies, and what the answer hinges on. ``asked``: the
     words that name the workload to ``spbench run``; None: the models are compiled."""
     out = tables.console()
-    tables.say(out, answer(advice))
+    tables.say(out, answer(advice), f"projected, not measured: {in_a_line(advice.best.workload)}")
     rows = [_row(each, advice.best) for each in (advice.best, *advice.others)]
     tables.show_fitting(out, fewer(Grid(columns=COLUMNS, rows=rows[:SHOWN]), SPARE))
     if len(rows) > SHOWN:
@@ -33,7 +35,8 @@ def show_advice(advice: Recommendation, asked: Sequence[str] | None) -> None:
 
 
 def answer(advice: Recommendation) -> str:
-    """One sentence: which strategy, how much faster than the next, and how sure that is."""
+    """One sentence: which strategy, how much faster than the next, and how sure that is. Where
+    others are not told apart from it, it begins with that."""
     best = advice.best
     where = f"{best.workload.name} on {counted(best.ranks, 'rank')} of {best.cluster.name}"
     took = f"{units.milliseconds(1e3 * best.took.step_s)} ms a step, projected"
@@ -42,11 +45,17 @@ def answer(advice: Recommendation) -> str:
         only = "is the only strategy" if len(names) == 1 else "do the same work, the only ones"
         within = ", and fits into its memory" if advice.too_large else ""
         return f"{listed(names)} {only} that can run {where}{within}: {took}"
+    fastest = f"{best.strategy} is the fastest for {where}: {took}"
+    if advice.alike:
+        fastest = (
+            f"no strategy is shown to be the fastest for {where}: {best.strategy} has the lowest "
+            f"time, {took}, and {counted(len(advice.alike), 'other')} may be as fast"
+        )
     interval = f"{advice.ratio_low:.2f} to {advice.ratio_high:.2f}"
     return (
-        f"{best.strategy} is the fastest for {where}: {took}; "
-        f"{advice.others[0].strategy} takes {advice.ratio:.2f}x as long ({interval}); "
-        f"fastest of all in {units.percent(advice.sure)} of draws"
+        f"{fastest}; {advice.others[0].strategy} takes {advice.ratio:.2f}x as long ({interval}); "
+        f"{best.strategy} is the fastest in {units.percent(advice.sure)} of draws of what the "
+        "cluster's constants may be"
     )
 
 
@@ -54,7 +63,8 @@ def remarks(advice: Recommendation, asked: Sequence[str] | None) -> Iterator[str
     """What is not told apart, where the answer flips, and what would decide."""
     if advice.alike:
         yield (
-            f"not told apart from it (slower in fewer than {units.percent(SURE)} of draws): "
+            f"not told apart from {advice.best.strategy} (slower in fewer than "
+            f"{units.percent(SURE)} of draws): "
             f"{', '.join(advice.alike)}"
         )
     for flip in advice.flips:
@@ -70,8 +80,10 @@ def remarks(advice: Recommendation, asked: Sequence[str] | None) -> Iterator[str
     for each in advice.cannot:
         yield f"{each.strategy} cannot run: {each.why_not}"
     if advice.alike:
-        best = advice.best
-        yield what_would_decide(rivals(advice), best.ranks, best.cluster, asked)
+        best, open_ = advice.best, 1 + len(advice.alike)
+        decides = what_would_decide(rivals(advice), best.ranks, best.cluster, asked)
+        named = len(rivals(advice))
+        yield decides + (named < open_) * f"; these are the first {named} of {open_}"
 
 
 def as_data(advice: Recommendation, asked: Sequence[str] | None) -> dict[str, Any]:
@@ -106,17 +118,16 @@ def _data(each: Projection) -> dict[str, Any]:
 
 
 def _row(each: Projection, best: Projection) -> list[str]:
-    cost = each.took
-    exposed = sum(s for term, s in cost.terms.items() if term.endswith(" exposed"))
-    seconds = (cost.step_s, cost.low_s, cost.high_s)
-    peak = units.BLANK if each.peak_bytes is None else units.size_in("GiB", each.peak_bytes)
+    row = each.data
+    exposed_ms = sum(ms for term, ms in row["terms_ms"].items() if term.endswith(" exposed"))
     return [
         each.strategy,
-        *(units.milliseconds(1e3 * s) for s in seconds),
-        units.ratio(cost.step_s / best.took.step_s),
-        units.milliseconds(1e3 * exposed),
-        units.milliseconds(1e3 * cost.terms["launches"]),
-        peak,
+        units.milliseconds(row["step_ms"]),
+        span(row["step_ms_low"], row["step_ms_high"]),
+        units.ratio(each.took.step_s / best.took.step_s),
+        units.milliseconds(exposed_ms),
+        units.milliseconds(row["terms_ms"]["launches"]),
+        memory(row),
     ]
 
 

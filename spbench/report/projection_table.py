@@ -47,7 +47,7 @@ def _cells(row: Row) -> list[str]:
         row["strategy"],
         str(row["world_size"]),
         units.milliseconds(row["step_ms"]),
-        _range(row["step_ms_low"], row["step_ms_high"]),
+        span(row["step_ms_low"], row["step_ms_high"]),
         "/".join(units.milliseconds(row[f"step_ms_{x}_overlap"]) for x in ("without", "full")),
         units.milliseconds(sum(terms.get(name, 0.0) for name in TERMS)),
         units.milliseconds(terms["launches"]),
@@ -55,11 +55,12 @@ def _cells(row: Row) -> list[str]:
         units.milliseconds(hidden),
         f"{row['samples_per_s']:.3g}",
         units.mebibytes(row["sent_bytes"]),
-        _memory(row),
+        memory(row),
     ]
 
 
-def _memory(row: Row) -> str:
+def memory(row: Row) -> str:
+    """GB of the busiest rank, of what its device has."""
     limit = f"{row['memory_limit_bytes'] / 1e9:.0f}"
     if row["peak_bytes"] is None:
         return f"?/{limit}"
@@ -67,7 +68,8 @@ def _memory(row: Row) -> str:
     return f"{row['peak_bytes'] / 1e9:.1f}/{limit}{full}"
 
 
-def _range(low: float, high: float) -> str:
+def span(low: float, high: float) -> str:
+    """An interval of milliseconds."""
     return f"{units.milliseconds(low)}..{units.milliseconds(high)}"
 
 
@@ -124,7 +126,7 @@ def show_errors(rows: Sequence[Row], summary: Row) -> None:
             row["strategy"] + " ~" * row["noisy"],
             units.milliseconds(row["measured_ms"]),
             units.milliseconds(row["projected_ms"]),
-            _range(row["low_ms"], row["high_ms"]),
+            span(row["low_ms"], row["high_ms"]),
             f"{100 * row['error']:+.0f} %",
         ]
         for row in rows
@@ -137,7 +139,7 @@ def show_errors(rows: Sequence[Row], summary: Row) -> None:
             what = f"{row['workload']}, {row['strategy']} on {row['world_size']}"
             tables.say(out, f"not modelled: {what}: {row['why_not']}")
     if any(row["slower"] != 1 for row in rows):
-        ends = _range(min(row["slower"] for row in rows), max(row["slower"] for row in rows))
+        ends = span(min(row["slower"] for row in rows), max(row["slower"] for row in rows))
         tables.say(out, f"processors took {ends} times as long as when calibrated: projected so")
     for ranks, part in summary["by_ranks"].items():
         tables.say(out, f"{counted(ranks, 'rank')}: {_errors(part)}")

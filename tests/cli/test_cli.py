@@ -191,6 +191,7 @@ FLAGS = {
     "project": [
         "--against",
         "--axis",
+        "-c",
         "--cluster",
         "--compiled",
         "--csv",
@@ -342,6 +343,7 @@ MISTAKES = [
     (["run", "--layers", "4"], "'--layers'. It is a field of the workload: --set depth=..."),
     (["show", "dsp-720m", "--num-heads", "4"], "a field of the workload: --set heads=..."),
     (["compare", "--depth", "4"], "No such option '--depth'"),
+    (["run", "my-model.yaml"], "(my-model.yaml). A workload is given with -w"),
     (["show"], "Missing argument 'WORKLOAD'"),
     (["compare", "--refrence", "dsp"], "Did you mean '--reference'?"),
     (["compare"], "no runs under results/ yet; start one with 'spbench run'"),

@@ -101,7 +101,8 @@ def test_rows_of_two_rates_of_links_stay_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "name a workload, a cluster and numbers of ranks"),
+        ((), "name a workload, as in 'spbench project dsp-720m"),
+        (("dsp-720m",), "name a cluster, as in 'spbench project dsp-720m"),
         (("dsp-720m", "--against"), "--against names workloads and clusters itself"),
         (("--against", "-s", "dsp"), "--strategy cannot be given with --against"),
         (("--against", "-g", "8"), "--gpus cannot be given with --against"),

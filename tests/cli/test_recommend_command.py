@@ -23,7 +23,8 @@ def test_the_answer_comes_first(tmp_path: Path) -> None:
     words = ("-s", "dsp,ulysses", "-c", "hgx-h100", "-g", "2")
     done = spbench(tmp_path, *SMALL, *words, torch=True)
     assert done.code == DONE, done.err
-    assert "is the fastest for dsp-720m-small on 2 ranks of hgx-h100" in done.out.splitlines()[0]
+    assert " for dsp-720m-small on 2 ranks of hgx-h100: " in done.out.splitlines()[0]
+    assert "depth 2, batch 1, float32, train" in done.out
     data = json.loads(spbench(tmp_path, *SMALL, *words, "--json", torch=True).out)
     assert data["best"] in ("dsp", "ulysses")
     assert all(each["peak_bytes"] > 0 for each in data["projected"])
@@ -36,6 +37,8 @@ def test_the_answer_comes_first(tmp_path: Path) -> None:
         (("-c", "hgx-h100", "-g", "2,4"), "one number of ranks"),
         (("-c", "hgx-h100", "-s", "ulises"), "Did you mean 'ulysses'?"),
         ((), "--cluster"),
+        (("-c", "h100"), "Did you mean 'hgx-h100'?"),
+        (("-w", "dsp-720m"), "The workload stands alone: spbench recommend dsp-720m"),
         (("-c", "hgx-h100", "-g", "16", "--measure"), "are on 2 nodes; leave it out"),
         (("-c", "hgx-h100", "-g", "2", "--compiled", "--measure"), "leave out one of them"),
     ],

@@ -53,7 +53,7 @@ def usual(lines: Sequence[Line]) -> list[str]:
 DRAWINGS: dict[str, tuple[Callable[..., None], str, tuple[str, ...]]] = {
     "step_split": (
         step_split,
-        "Compute (solid), exposed communication (hatched), the whole step (line)",
+        "Compute (below), exposed communication (above, white), the whole step (line)",
         ("measured", "one_gpu_share", "projected"),
     ),
     "sent_bytes": (

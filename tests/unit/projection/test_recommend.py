@@ -85,7 +85,11 @@ def test_the_fastest_wins_and_the_answer_says_by_how_much() -> None:
     assert [each.strategy for each in advice.others] == ["c", "a"]
     assert advice.ratio is not None and 3 < advice.ratio < 5
     assert (advice.sure, advice.alike) == (1.0, [])
-    assert "c takes" in answer(advice)
+    said = answer(advice)
+    assert said.startswith("b is the fastest for ") and "; c takes" in said
+    assert said.endswith(
+        "; b is the fastest in 100 % of draws of what the cluster's constants may be"
+    )
     assert "d cannot run: 7 heads" in list(remarks(advice, []))
 
 
@@ -122,6 +126,10 @@ def test_launches_of_equal_work_differ(cluster: Cluster, gflops: float, is_apart
 def test_what_hinges_on_an_unsure_rate_is_not_told_apart() -> None:
     advice = advised({"sends": SENDS_MUCH, "computes": COMPUTES_MUCH})
     assert len(advice.alike) == 1
+    best = advice.best.strategy
+    assert answer(advice).startswith("no strategy is shown to be the fastest for ")
+    assert f": {best} has the lowest time, " in answer(advice)
+    assert "and 1 other may be as fast; " in answer(advice)
     asked = ["-w", "my-model.yaml", "--set", "mode=forward"]
     *_, decides = remarks(advice, asked)
     assert "spbench run -w my-model.yaml --set mode=forward -s " in decides
