@@ -173,7 +173,8 @@ def why_incomplete(records: Sequence[Record], good: Sequence[Record]) -> str:
     if noisy:
         is_left_out = not any(record.noisy for record in good)
         effect = "left out" if is_left_out else "so the time is unreliable"
-        reasons.append(f"{len(noisy)} of {len(records)} launches noisy, {effect}: {noisy[-1]}")
+        last = "in the last " * (len({*noisy}) > 1) + noisy[-1]
+        reasons.append(f"{len(noisy)} of {len(records)} launches noisy, {effect}: {last}")
     unsteady = [record for record in good if record.steady == "no" and record.effort == "full"]
     if unsteady:
         reasons.append(f"{len(unsteady)} of {len(records)} launches timed before they were steady")

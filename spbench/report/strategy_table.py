@@ -12,6 +12,7 @@ NOISY = "~"
 STEPS = "#"  # marks the spread of the steps of a single launch
 STEPS_NOTE = f"{STEPS} one launch: tenth to ninetieth percentile of its steps, no interval"
 NOISY_NOTE = f"{NOISY} too few launches were undisturbed: the time is unreliable, and no evidence"
+ONE_LAUNCH = " (no confidence interval: one launch)"
 PROJECTED_NOTE = "^ projected, not measured: 90 % interval of the cost model"
 
 
@@ -154,7 +155,9 @@ def ranking(timed: Sequence[Line]) -> tuple[str, str]:
     if noisy := [line.strategy for line in timed if line.is_noisy]:
         longer.append(f"too few launches of {', '.join(noisy)} were undisturbed")
     how = f"{first.strategy} is fastest; " if is_fastest else "no strategy is shown to be fastest: "
-    return how, ", ".join(longer)
+    said = ", ".join(longer)
+    said_once = said.replace(ONE_LAUNCH, "") + ONE_LAUNCH.replace(")", " each)")
+    return how, said_once if said.count(ONE_LAUNCH) > 1 else said
 
 
 def _longer(comparison: Comparison, base: str) -> str:
@@ -168,10 +171,8 @@ def _longer(comparison: Comparison, base: str) -> str:
     if comparison.launches == 0:
         return f"{takes} (projected)"
     if comparison.launches == 1:
-        return f"{takes} (no confidence interval: one launch)"
-    notes = []
-    if comparison.low is not None:
-        notes.append(f"{comparison.low:.2f} to {comparison.high:.2f}")
+        return takes + ONE_LAUNCH
+    notes = [] if comparison.low is None else [f"{comparison.low:.2f} to {comparison.high:.2f}"]
     if comparison.verdict == "same":
         notes.append("the same within the margin")
     elif comparison.verdict == "inconclusive":

@@ -56,11 +56,11 @@ def find_baseline(name: str, baselines: Path = BASELINES) -> Path:
         raise Failure(str(error)) from None
     if not (folder / "runs.csv").exists():
         known = names(baselines)
-        hint = did_you_mean(name, known) or f"There are: {', '.join(known) or 'none yet'}"
-        raise Failure(
-            f"no baseline {name!r} in {baselines}/. {hint}\n"
+        hint = did_you_mean(name, known) or (
+            f"There are: {', '.join(known) or 'none yet'}\n"
             f"  'spbench baseline set {name}' makes one of the latest run."
         )
+        raise Failure(f"no baseline {name!r} in {baselines}/. {hint}")
     return folder
 
 

@@ -157,7 +157,7 @@ def _crowded(cases: Sequence[Case], machines: Machines) -> list[str]:
     return [
         f"warning: {counted(len(crowded), 'launch')} on {ranks} ranks, more than "
         f"{counted(machines.cores, 'core')}: ranks wait for each other, and times say little; "
-        f"--gpus {few} leaves them out"
+        f"--gpus {few} {'leaves them out' if len(crowded) < len(cases) else 'gives each a core'}"
     ]
 
 

@@ -13,6 +13,7 @@ import yaml
 from yaml.composer import Composer
 
 from spbench.errors import Failure
+from spbench.text import did_you_mean
 
 try:  # libyaml's takes a seventh of the time
     from yaml import CSafeLoader as Parser
@@ -68,7 +69,9 @@ def read_mapping(path: Path, what: str, most_bytes: int = MAX_BYTES) -> YamlData
     except IsADirectoryError:
         raise WorkloadError(f"{path}:1: is a folder; {what} is a YAML file") from None
     except OSError as error:
-        raise WorkloadError(f"{path}: {error.strerror}") from None
+        others = [other.name for other in path.parent.glob("*.y*ml")]
+        near = did_you_mean(path.name, others) if isinstance(error, FileNotFoundError) else ""
+        raise WorkloadError(f"{path}: {error.strerror}{near and f'. {near}'}") from None
     except ValueError:  # NUL, or what no file system can encode
         raise WorkloadError(f"{str(path)!a}: not the name of a file") from None
     if len(raw) > most_bytes:

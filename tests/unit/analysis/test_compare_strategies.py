@@ -57,6 +57,11 @@ def test_noisy_launches_do_not_count_while_enough_are_quiet() -> None:
     (line,) = lines_of(records[:3])
     assert line.launches == 3
     assert line.reason == "1 of 3 launches noisy, so the time is unreliable: a neighbour"
+    records[2] = replace(records[2], noisy="heat")
+    (line,) = lines_of(records[:3])
+    assert line.reason.endswith(
+        "2 of 3 launches noisy, so the time is unreliable: in the last heat"
+    )
 
 
 def test_strategies_count_in_the_rounds_that_are_quiet_for_all() -> None:
@@ -198,6 +203,15 @@ def test_a_share_is_compared_by_computation() -> None:
     assert [line.speedup for line in lines] == [None, None]
     assert ": dsp takes 2.00x as long as rsa (no confidence" in ranking_sentences(lines)[0]
     assert [line.step_ms for line in lines] == [None, None]
+
+
+def test_launches_without_a_second_are_told_of_once() -> None:
+    timed = [record(step_ms=1.0), record("rsa", step_ms=2.0), record("ulysses", step_ms=3.0)]
+    (said,) = ranking_sentences(lines_of(timed))
+    assert said.endswith(
+        "rsa takes 2.00x as long as dsp, ulysses takes 3.00x as long as dsp "
+        "(no confidence interval: one launch each)"
+    )
 
 
 def test_words_of_several_workloads_name_theirs() -> None:

@@ -102,6 +102,12 @@ def test_a_papers_sweep_on_a_laptop_is_warned_of() -> None:
     )
 
 
+def test_ranks_that_share_cores_are_advised_fewer() -> None:
+    """Where all of them do, no number of ranks is left that would go without the others."""
+    *_, crowded = said([cell("dsp-720m-small", "rsa", 4)])
+    assert crowded.endswith("--gpus 1,2 gives each a core")
+
+
 def test_small_forms_are_not_advised_where_they_are_too_large() -> None:
     """A launch of a small form that will be late is told of shorter axes, also with settings."""
     long = with_settings(find("dsp-3b-small"), ["axes.time=8"])

@@ -196,6 +196,9 @@ def test_paths_without_a_workload(tmp_path: Path) -> None:
     assert refused(Path("no\0.yaml")) == "'no\\x00.yaml': not the name of a file"
     assert refused(Path("no\ud800.yaml")) == "'no\\ud800.yaml': not the name of a file"
     assert refused(tmp_path / "no.yaml") == f"{tmp_path}/no.yaml: No such file or directory"
+    (tmp_path / "my-model.yaml").touch()
+    said = f"{tmp_path}/my-modle.yaml: No such file or directory. Did you mean 'my-model.yaml'?"
+    assert refused(tmp_path / "my-modle.yaml") == said
     endless = Path("/dev/zero")
     assert refused(endless).startswith(f"{endless}:1: too large")
 
