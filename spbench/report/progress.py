@@ -128,11 +128,12 @@ class Screen:
 
 
 def _figures(record: Record) -> str:
-    """Time, bytes sent, peak of memory and gate error of a launch."""
+    """Time, bytes sent, peak of memory and gate error of a launch; no time of counted steps."""
     what = "step" if record.step_ms is not None else "compute"
     counts = [getattr(record, f"sent_bytes_{phase}") for phase in PHASES]
     sent = [count for count in counts if count is not None]
-    parts = [f"{what} {units.milliseconds(getattr(record, f'{what}_ms'))} ms"]
+    time = f"{what} {units.milliseconds(getattr(record, f'{what}_ms'))} ms"
+    parts = [] if record.effort == "counted" else [time]
     parts += [f"sent {units.mebibytes(sum(sent))} MiB"] if sent else []
     parts += [f"peak {units.mebibytes(record.peak_allocated_bytes)} MiB"]
     on = f" on {record.gated_on}" if record.is_gate_reduced else ""

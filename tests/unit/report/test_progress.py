@@ -46,6 +46,14 @@ def test_where_the_time_of_a_launch_went(
     assert "took" not in printed(tmp_path, capsys, GOOD, crash)
 
 
+def test_steps_that_were_only_counted_have_no_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing judges the time of two steps, which would look like one that was measured."""
+    assert "step 12 ms" in printed(tmp_path, capsys, GOOD)
+    assert "step" not in printed(tmp_path, capsys, replace(GOOD, effort="counted"))
+
+
 def test_what_disturbed_a_launch_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
