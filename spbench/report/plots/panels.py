@@ -17,6 +17,7 @@ from spbench.analysis.compare import MARGIN, limits_of
 from spbench.analysis.strategy_line import Line
 from spbench.report.plots.bars import Stack, draw_stacks
 from spbench.report.plots.looks import PROJECTED_HATCH, colour, fill, hatch, lighter, marker
+from spbench.text import counted
 
 PHASE_SHADES = {"forward": 1.0, "backward": 0.6, "gradients": 0.3}
 MIB = 2**20
@@ -113,7 +114,7 @@ def compared(line: Line) -> bool:
 def label(line: Line) -> str:
     """The label of a row of the forest plot; a ratio of noisy launches says so."""
     is_noisy = line.to_reference is not None and line.to_reference.is_noisy
-    return f"{line.strategy}, {line.ranks}{', noisy' if is_noisy else ''}"
+    return f"{line.strategy}, {counted(line.ranks, 'rank')}{', noisy' if is_noisy else ''}"
 
 
 def ratio_ticks(low: float, high: float) -> list[float]:

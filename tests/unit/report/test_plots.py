@@ -190,7 +190,7 @@ def test_noisy_times_say_so(ax: Axes, tmp_path: Path) -> None:
     assert [text.get_text() for text in ax.texts] == []
     panels.step_split(ax, lines)
     assert [text.get_text() for text in ax.texts] == [" noisy"]
-    assert [panels.label(line) for line in lines] == ["dsp, 2", "rsa, 2, noisy"]
+    assert [panels.label(line) for line in lines] == ["dsp, 2 ranks", "rsa, 2 ranks, noisy"]
     assert lines[1].to_reference is not None and lines[1].to_reference.verdict == "inconclusive"
 
 
@@ -312,7 +312,7 @@ def test_a_ratio_has_its_interval_and_the_band_its_margin(ax: Axes) -> None:
     assert to_hex(dots.get_facecolor()[0]) == look.COLOURS["ulysses"].lower()  # type: ignore[index]
     (band,) = (patch for patch in ax.patches if isinstance(patch, Rectangle))
     assert (band.get_x(), band.get_x() + band.get_width()) == pytest.approx((1 / 1.05, 1.05))
-    assert [text.get_text() for text in ax.get_yticklabels()] == ["ulysses, 2"]
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["ulysses, 2 ranks"]
 
 
 def test_what_is_not_told_apart_is_hollow(ax: Axes) -> None:
