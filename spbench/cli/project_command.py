@@ -106,12 +106,7 @@ def command(
     axis = "" if lengths is None else lengths.partition("=")[0].strip()
     projected = project_all(sizes, on, names, ranks, mode, share, asked, axis)
     if out is not None:
-        from spbench.projection.projected_rows import write_rows
-
-        folder = output_folder(out, sizes[0].name)
-        write_rows(projected, folder, mode, sys.argv)
-        drawn = quoted("spbench", "plot", folder)
-        click.echo(f"rows in {folder}; see them with: {drawn}", err=True)
+        _write(projected, output_folder(out, sizes[0].name), mode)
     if as_json or as_csv:
         (print_json if as_json else print_csv)([each.data for each in projected])
     else:
@@ -157,3 +152,11 @@ def _show(projected: "Sequence[Projection]", sizes: "Sequence[Workload]") -> Non
         shown = [each for each in projected if each.workload == size]
         title = f"projected, not measured, on {shown[0].cluster.name}: {in_a_line(size)}"
         show_projections([each.data for each in shown], title)
+
+
+def _write(projected: "Sequence[Projection]", folder: Path, mode: "Mode") -> None:
+    """Writes the rows, and says on stderr what shows them."""
+    from spbench.projection.projected_rows import write_rows
+
+    write_rows(projected, folder, mode, sys.argv)
+    click.echo(f"rows in {folder}; see them with: {quoted('spbench', 'plot', folder)}", err=True)

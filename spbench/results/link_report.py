@@ -51,12 +51,11 @@ class LinkTiming(BaseModel, frozen=True):
     @classmethod
     def joined(cls, sweeps: "Sequence[LinkTiming]") -> "LinkTiming":
         """All times of a transfer that was timed again and again."""
-        ms, kernel_ms, hidden_ms = (
-            [time for each in sweeps for time in getattr(each, field)]
+        times = {
+            field: [time for each in sweeps for time in getattr(each, field)]
             for field in ("ms", "kernel_ms", "hidden_ms")
-        )
-        sent = sweeps[0].sent_bytes
-        return cls(sent_bytes=sent, ms=ms, kernel_ms=kernel_ms, hidden_ms=hidden_ms)
+        }
+        return cls(sent_bytes=sweeps[0].sent_bytes, **times)
 
 
 class LinkTimes(BaseModel, frozen=True):
