@@ -363,10 +363,8 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("words", "said"), AT_ONCE)
 def test_a_mistake_is_answered_at_once(tmp_path: Path, words: list[str], said: str) -> None:
-    """In under a second, with what a new process has to import."""
-    done = quickest(tmp_path, *words, within_s=1.0)
-    check_answer(tmp_path, done, said)
-    assert done.cpu_s < 1.0
+    """In under twice what importing the libraries takes, of which it needs the most: 0.4 s."""
+    check_answer(tmp_path, at_once(tmp_path, *words, libraries=2.0), said)
 
 
 @pytest.mark.parametrize(("words", "said"), MISTAKES)
@@ -386,23 +384,26 @@ def check_answer(folder: Path, done: Done, said: str) -> None:
     assert not (folder / "results").exists()
 
 
-def quickest(folder: Path, *words: str, within_s: float) -> Done:
-    """The first of three tries within ``within_s`` of processor time, or the last: a core that is
-    shared makes a try longer, never shorter."""
+def at_once(folder: Path, *words: str, libraries: float) -> Done:
+    """What the first of three tries gives that takes less than that many imports of the
+    libraries beside it: processor time, which a slow or shared core lengthens in both alike."""
     (folder / "sweep.yaml").write_text("name: mine\ngpu: 2\n")
+    imports = "import time, click, pandas, pydantic; print(time.process_time())"
+    taken = []
     for _ in range(3):
+        known = float(subprocess.check_output([sys.executable, "-c", imports]))
         done = spbench(folder, *words, fresh=True)
-        if done.cpu_s < within_s:
-            break
-    return done
+        taken.append(done.cpu_s / known)
+        if taken[-1] < libraries:
+            return done
+    raise AssertionError(f"{words}: {taken} imports of the libraries, not under {libraries}")
 
 
 def test_help_is_there_at_once(tmp_path: Path) -> None:
-    """Every command is listed, in 0.3 s; spbench without words prints the same."""
-    done = quickest(tmp_path, "--help", within_s=0.3)
+    """Every command is listed, with click alone; spbench without words prints the same."""
+    done = at_once(tmp_path, "--help", libraries=0.5)
     assert (done.code, done.err) == (0, "")
     assert all(f"  {name} " in done.out for name in entry.COMMANDS)
-    assert done.cpu_s < 0.3
     assert spbench(tmp_path).out == done.out
 
 
