@@ -48,35 +48,35 @@ class KernelTimer:
         self.cpu_gflop_per_s: float | None = None
         """The speed of those times, the same on all ranks; None on a GPU, and until it is known."""
 
-    def kernels(self, kernels: Sequence[TimedKernel]) -> tuple[list[float], float | None]:
-        """Seconds of each, and of the host for a launch; the latter None without kernels."""
-        if not kernels:
-            return [], None
-        seconds = self._medians(
-            [partial(prepared, x, self._group.device) for x in kernels], "kernel"
-        )
+    def times(
+        self, kernels: Sequence[TimedKernel], steps: Sequence[GateCheck]
+    ) -> tuple[list[float], list[float], list[float]]:
+        """Seconds of each kernel, of each small step of which this rank does all, and of those of
+        which it does its share, with messages that are packed and not sent. Steps come between
+        kernels, which they are compared with: a neighbour on the core slows all of them."""
+        places = [(0, 1)] * len(steps) + [(self._group.rank, self._group.size)] * len(steps)
+        calls: list[Callable[[], Callable[[], object]]] = [
+            *(partial(prepared, kernel, self._group.device) for kernel in kernels),
+            *(partial(self._step, x, *at) for x, at in zip([*steps] * 2, places, strict=True)),
+        ]
+        evenly = [at / max(1, len(part)) for part in (kernels, places) for at in range(len(part))]
+        order = sorted(range(len(calls)), key=evenly.__getitem__)
+        taken_s = dict(zip(order, self._medians([calls[at] for at in order]), strict=True))
+        both = [taken_s[at] for at in range(len(kernels), len(calls))]
+        return [taken_s[at] for at in range(len(kernels))], both[: len(steps)], both[len(steps) :]
+
+    def launch(self) -> float:
+        """Seconds of the host for a launch."""
         with self._observer.phase("launches"):
             least = prepared(LEAST, self._group.device)
-            return seconds, seconds_of(least, self._group, self._observer.times.now_s, waits=False)
-
-    def steps(self, steps: Sequence[GateCheck]) -> tuple[list[float], list[float]]:
-        """Seconds of each small step of which this rank does all, and of those of which it does its
-        share, with messages that are packed and not sent."""
-        places = [(0, 1)] * len(steps) + [(self._group.rank, self._group.size)] * len(steps)
-        both = self._medians(
-            [partial(self._step, each, *at) for each, at in zip([*steps] * 2, places, strict=True)],
-            "step",
-        )
-        return both[: len(steps)], both[len(steps) :]
+            return seconds_of(least, self._group, self._observer.times.now_s, waits=False)
 
     def _step(self, asked: GateCheck, rank: int, ranks: int) -> Callable[[], object]:
         strategy, transports = in_mesh(asked.strategy, asked.mesh), silent_transports(rank, ranks)
         step = Step(asked.workload, strategy, transports, self._group.device)
         return partial(step, *step.seeded_inputs())
 
-    def _medians(
-        self, calls: Sequence[Callable[[], Callable[[], object]]], what: str
-    ) -> list[float]:
+    def _medians(self, calls: Sequence[Callable[[], Callable[[], object]]]) -> list[float]:
         """Seconds of each call, which is prepared anew in each round."""
         rounds, every = [], []
         torch.set_flush_denormal(True)  # what shrinks in place ends at 0, not among slower numbers
@@ -84,7 +84,7 @@ class KernelTimer:
             for _ in range(ROUNDS):
                 took_s, speeds = [], []
                 for number, prepare in enumerate(calls, start=1):
-                    with self._observer.phase(f"{what} {number} of {len(calls)}"):
+                    with self._observer.phase(f"kernel or step {number} of {len(calls)}"):
                         took_s.append(
                             seconds_of(prepare(), self._group, self._observer.times.now_s)
                         )
@@ -95,7 +95,7 @@ class KernelTimer:
                 rounds.append([took * speed for took, speed in zip(took_s, usual, strict=True)])
         finally:
             torch.set_flush_denormal(False)
-        if self.cpu_gflop_per_s is None and every:
+        if every:
             of_ranks = map(float, self._group.gather_text(str(statistics.median(every))))
             self.cpu_gflop_per_s = statistics.median(of_ranks) or None
         return [

@@ -59,8 +59,7 @@ def time_alone(
     link, nominal = nominal_rate(group.device)
     gpu = Gpu(group.device) if group.device.type == "cuda" else None
     timer = KernelTimer(group, observer)
-    kernels_s, launch_s = timer.kernels(kernels)
-    steps_s, shares_s = timer.steps(steps)
+    kernels_s, steps_s, shares_s = timer.times(kernels, steps)
     return LinkTimes(
         rank=group.rank,
         host=socket.gethostname(),
@@ -72,7 +71,7 @@ def time_alone(
         kernels_s=kernels_s,
         steps_s=steps_s,
         shares_s=shares_s,
-        launch_s=launch_s,
+        launch_s=timer.launch() if kernels else None,
         cpu_gflop_per_s=timer.cpu_gflop_per_s,
     )
 

@@ -55,19 +55,15 @@ def test_a_block_of_calls_fills_ten_milliseconds(call_s: float, calls: int) -> N
 
 
 def test_without_kernels_nothing_is_timed() -> None:
-    assert KernelTimer(ShareOfGroup(CPU, 2), Observer()).kernels([]) == ([], None)
+    assert KernelTimer(ShareOfGroup(CPU, 2), Observer()).times([], []) == ([], [], [])
 
 
-def test_a_small_step_has_a_time_of_one_rank_and_of_a_rank_of_many() -> None:
+def test_kernels_steps_shares_and_a_launch_each_have_their_time() -> None:
+    """Steps are called between kernels, and times come in the order that was asked for."""
     asked = GateCheck(workload=find("axes-2d", "verify"), strategy="ulysses")
-    (alone_s,), (share_s,) = KernelTimer(ShareOfGroup(CPU, 2), Observer()).steps([asked])
-    assert alone_s > 0 and share_s > 0
-
-
-def test_each_kernel_and_a_launch_have_a_time() -> None:
-    seconds, launch_s = KernelTimer(ShareOfGroup(CPU, 2), Observer()).kernels(
-        [GEMM, ATTENTION, PASS]
-    )
-    assert len(seconds) == 3
-    assert min(seconds) > 0
-    assert launch_s is not None and launch_s > 0
+    timer = KernelTimer(ShareOfGroup(CPU, 2), Observer())
+    large = GEMM.model_copy(update={"shape": [1, 512, 512, 512]})
+    seconds, (alone_s,), (share_s,) = timer.times([large, PASS, ATTENTION, large], [asked])
+    short_s, long_s = (sum(each) for each in (seconds[1:3], seconds[::3]))
+    assert 0 < 10 * short_s < min(long_s, alone_s, share_s)
+    assert timer.launch() > 0
