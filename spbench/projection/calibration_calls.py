@@ -9,6 +9,7 @@ import math
 from collections.abc import Container, Iterable
 from functools import cache
 
+from spbench.projection.dataless import Known, Signature
 from spbench.projection.timed_kernels import label_of, operations
 from spbench.projection.unsent import timed_calls
 from spbench.strategies.base import Strategy
@@ -35,6 +36,8 @@ AS_MANY = 4.0
 SHORT = 64
 """Lengths of an attention below which none is like another: a CPU computes 16 keys at once, and
 what is left over takes as long as many of them."""
+LEARNT: dict[Device, dict[Signature, Known]] = {"cpu": {}, "cuda": {}}
+"""What the dry runs of plans share."""
 CROWDED_KEYS, CROWDED_BATCHES = (32, 128), (4, 8)
 """Sequences of 16 heads of 8, one axis, whose keys then lie on two sets of a cache, and on one."""
 
@@ -89,7 +92,8 @@ def _crowded() -> list[TimedKernel]:
 def _calls(workload: Workload, ranks: int, most: int | None = None) -> list[TimedKernel]:
     """Calls under all strategies that can run, or under so many at most."""
     strategies = [*able(workload, ranks).values()][:most]
-    return [call for each in strategies for call in timed_calls(workload, each, ranks)]
+    known = LEARNT["cpu"]
+    return [call for each in strategies for call in timed_calls(workload, each, ranks, known)]
 
 
 def _is_small(call: TimedKernel) -> bool:
@@ -123,16 +127,17 @@ def tiny(workload: Workload, ranks: int) -> Workload:
 def distinct(kernels: Iterable[TimedKernel]) -> list[TimedKernel]:
     """One of each group of kernels that are alike, the first."""
     kept: list[TimedKernel] = []
+    groups: dict[tuple[str, Dtype], list[TimedKernel]] = {}
     for kernel in kernels:
-        if not any(_are_alike(kernel, other) for other in kept):
+        like = groups.setdefault((label_of(kernel), kernel.dtype), [])
+        if not any(_are_alike(kernel, other) for other in like):
+            like.append(kernel)
             kept.append(kernel)
     return kept
 
 
 def _are_alike(one: TimedKernel, other: TimedKernel) -> bool:
-    same = ("kind", "dtype", "is_masked", "is_backward", "name")
-    if any(getattr(one, name) != getattr(other, name) for name in same):
-        return False
+    """Whether kernels of one label and type have lengths alike."""
     pairs, most = [*zip(one.shape, other.shape, strict=True)], ALIKE
     if one.kind == "elementwise":
         most = AS_LARGE

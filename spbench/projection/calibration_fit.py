@@ -113,7 +113,8 @@ def _terms(found: Device, timed: Timed) -> NDArray[np.float64]:
             rates = DeviceRates(device=found, dtype=done.dtype)
             kernels_s = sum(n * rates.cost(kernel).seconds for kernel, n in done.kernels.items())
             calls = sum(host_calls(message.op) * n for message, n in done.messages.items())
-            rows.append([term / took_s for term in (kernels_s, done.launches, calls)])
+            issued = done.launches if found.kind == "gpu" else done.calls
+            rows.append([term / took_s for term in (kernels_s, issued, calls)])
     return np.array(rows).reshape(-1, 3)
 
 

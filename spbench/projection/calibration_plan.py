@@ -11,6 +11,7 @@ from pydantic import Field
 
 from spbench.errors import Failure
 from spbench.projection.calibration_calls import (
+    LEARNT,
     MOST_BYTES,
     MOST_FLOPS,
     able,
@@ -42,10 +43,11 @@ BETWEEN = TimedKernel(kind="gemm", shape=[1, 256, 512, 256], dtype="float32")
 """What ranks of a CPU compute between two transfers: about a millisecond, as in steps of many
 messages. There, too, ranks do not arrive together, gloo's threads sleep until they are called, and
 one that wakes waits for a core until what computes there has had its turn."""
-LONGER = BETWEEN.model_copy(update={"shape": [1, 256, 4096, 256]})
-"""Computed before a few transfers more, which tell what a kernel hides and how late ranks come."""
-SENT_BEHIND_LONGER = (4**6, 4**8, 2 * 4**9)
-"""Bytes that a rank sends then: two that take the latency, and one that takes its bytes' time."""
+SHORTER, LONGER = (BETWEEN.model_copy(update={"shape": [1, 256, n, 256]}) for n in (1024, 4096))
+"""Computed before and behind a few transfers more: the longer one tells what a kernel hides of a
+message that it outlasts, the shorter one how much it hides at most, and how late ranks come."""
+SENT_BEHIND = ((4**6, SHORTER), (4**8, SHORTER), (4**6, LONGER), (2 * 4**9, LONGER))
+"""Bytes that a rank sends then, and the kernel: most take the latency, the last its bytes' time."""
 LONGEST_ROW = 3  # of shifts that follow each other, of up to 1 MiB: larger ones fill any link
 SENT_BYTES = {"cpu": [4**i for i in range(5, 13)], "cuda": [4**i for i in range(5, 15)]}
 """Bytes that a rank sends: 1 KiB to 16 MiB, on a GPU to 256 MiB: a minute over 1 Gbit/s."""
@@ -94,7 +96,7 @@ def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> Calibrat
     between = BETWEEN if on == "cpu" else None
     transfers = [_transfer(op, sent, ranks, between) for op in OPS for sent in sizes]
     if on == "cpu" and ranks > 1:
-        behind = [_transfer(op, x, ranks, LONGER) for op in OPS for x in SENT_BEHIND_LONGER]
+        behind = [_transfer(op, x, ranks, each) for op in OPS for x, each in SENT_BEHIND]
         transfers += [each.model_copy(update={"is_overlapped": True}) for each in behind]
         row, short = min(ranks - 1, LONGEST_ROW), [x for x in sizes if x <= 2**20]
         transfers += [_transfer("p2p", x, ranks, BETWEEN, row) for x in short if row > 1]
@@ -126,14 +128,14 @@ def _able_alone(step: Workload, ranks: int) -> list[str]:
 
 def _calls(step: Workload, ranks: int, name: str) -> int:
     """Calls of the host for messages."""
-    messages = work(step, load(name), ranks, 0).messages
+    messages = work(step, load(name), ranks, 0, known=LEARNT["cuda"]).messages
     return sum(host_calls(message.op) * times for message, times in messages.items())
 
 
 def _short(step: Workload, names: Iterable[str], on: Device) -> Iterable[GateCheck]:
     """The step under each strategy, but for those of seconds: every rank does one all by itself."""
     for name in sorted(names):
-        kernels = work(step, load(name), 1, 0, device=on).kernels
+        kernels = work(step, load(name), 1, 0, device=on, known=LEARNT[on]).kernels
         if sum(kernel.flops * times for kernel, times in kernels.items()) <= MOST_FLOPS[on]:
             yield GateCheck(workload=step, strategy=name)
 

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import nnls
 from scipy.stats import trim_mean
 
-from spbench.projection.calibration_plan import CalibrationPlan
+from spbench.projection.calibration_plan import LONGER, SHORTER, CalibrationPlan
 from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.workload.timed import TimedKernel, TimedTransfer
 from spbench.workload.traffic import OPS, Op
@@ -80,21 +80,23 @@ class Timed:
         """All sizes of an operation among all ranks; the slower time of a shift by itself, which
         meets ranks that compute, and in a row, where a link has no rest."""
         slowest: dict[float, float] = {}
-        for each in self.of_op(op, overlapped=False):
+        for each in self.of_op(op):
             slowest[each.sent_bytes] = max(slowest.get(each.sent_bytes, 0.0), each.seconds)
         return TimedCollective(ranks=self.plan.ranks, points=list(slowest.items()))
 
-    def of_op(self, op: Op, *, overlapped: bool) -> list[TransferTime]:
-        """Transfers of an operation: those behind the longer kernel, or all others."""
+    def of_op(self, op: Op, behind: TimedKernel | None = None) -> list[TransferTime]:
+        """Transfers of an operation which that kernel may hide; None: those that none does."""
         of_op = (each for each in self.transfers if each.transfer.op == op)
-        return [each for each in of_op if each.transfer.is_overlapped == overlapped]
+        hides = ((x, x.transfer.between if x.transfer.is_overlapped else None) for x in of_op)
+        return [each for each, kernel in hides if kernel == behind]
 
     def hidden_parts(self) -> dict[str, float]:
-        """Parts of a latency, and of what bytes take beyond it, that a kernel hides of what it
-        could: least squares over all operations. Empty where no kernel is long enough to tell."""
+        """Parts of a latency, and of what bytes take beyond it, that the longer kernel hides of
+        what it could: least squares over all operations; and the part of its own time that the
+        shorter one hides. Empty where no kernel is long enough to tell."""
         could, hidden_s = [], []
         for op in OPS:
-            behind = self.of_op(op, overlapped=True)
+            behind = self.of_op(op, LONGER)
             latency_s = min((each.seconds for each in behind), default=0.0)
             for each in behind:
                 part = min(1.0, each.kernel_s / each.seconds)
@@ -103,18 +105,21 @@ class Timed:
         if not could:
             return {}
         latency, rest = np.minimum(nnls(np.array(could), np.array(hidden_s))[0], 1.0)
-        return {"hidden_latency": float(latency), "hidden": float(rest)}
+        short = [(x.hidden_s, x.kernel_s) for op in OPS for x in self.of_op(op, SHORTER)]
+        hides = np.divide(*np.sum(short, axis=0)) if short else 1.0
+        parts = {"hidden_latency": latency, "hidden": rest, "hides": hides}
+        return {name: min(max(float(part), 0.0), 1.0) for name, part in parts.items()}
 
     def lateness_s(self) -> tuple[float, float, float]:
-        """What messages take longer behind long kernels than behind short ones, and those kernels'
-        times, short and long: means of what was timed behind both, but for shifts, which wait for a
-        neighbour alone; zeros where nothing was."""
+        """What messages take longer behind kernels of two milliseconds than behind those of one,
+        and those kernels' times: means of what was timed behind both, but for shifts, which wait
+        for a neighbour alone; zeros where nothing was. Beyond, ranks come no later."""
         pairs = [
             (late, short)
             for op in OPS
             if op != "p2p"
-            for late in self.of_op(op, overlapped=True)
-            for short in self.of_op(op, overlapped=False)
+            for late in self.of_op(op, SHORTER)
+            for short in self.of_op(op)
             if late.sent_bytes == short.sent_bytes
         ]
         if not pairs:

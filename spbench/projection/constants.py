@@ -89,6 +89,8 @@ class CollectiveRate(Frozen):
     """Part hidden of what kernels behind a message could hide, as timed; None: that of GPUs."""
     hidden_latency: Part | None = None
     """Part of its latency that is hidden, where ``hidden`` is of the rest; None: as of the rest."""
+    hides: Part = 1.0
+    """Part of a kernel's time that it can hide: of a shared core a message has but turns."""
 
 
 @final

@@ -1,7 +1,7 @@
 """The time of a step from its work and a cluster, with the terms that it is made of.
 
     compute  products + attention + elementwise          on the device
-    issue    launches x launch time + collectives x call   on the host
+    issue    launches (on a CPU all calls) x launch time + collectives x call   on the host
     exposed  sum over collectives of (time - what kernels behind it hide)
     step     max(compute + exposed, issue)    on a GPU; their sum on a CPU
 
@@ -114,6 +114,7 @@ def _add_kernels(sums: Sums, work: Work, rates: DeviceRates, mode: Mode) -> dict
     the constant that bounds them."""
     device = rates.device
     launch = device.compiled_launch_us if mode.compiled else device.launch_us
+    issued = 0.0
     backward: dict[int, float] = defaultdict(float)
     for kernel, times in work.kernels.items():
         one = rates.cost(kernel)
@@ -124,8 +125,10 @@ def _add_kernels(sums: Sums, work: Work, rates: DeviceRates, mode: Mode) -> dict
         place = sums.add(kernel.kind, seconds, one.constant)
         if kernel.phase == "backward":
             backward[place] += seconds
-        launches = times * (FUSED_LAUNCHES if fused else 1.0)
-        sums.add(HOST, launches * launch.value / 1e6, launch)
+        issued += times * (FUSED_LAUNCHES if fused else 1.0)
+    if device.kind == "cpu":  # of which a launch is any operation, views too
+        issued = work.calls
+    sums.add(HOST, issued * launch.value / 1e6, launch)
     return backward
 
 
@@ -146,7 +149,9 @@ def _add_messages(
         calls *= host_calls(message.op)
         sums.add(HOST, calls * cluster.call_us.value / 1e6, cluster.call_us)
         behind = [rates.cost(kernel) for kernel in message.behind]
-        hides = tuple((sums.add("", 0.0, each.constant), each.seconds) for each in behind)
+        hides = tuple(
+            (sums.add("", 0.0, each.constant), each.seconds * priced.hides) for each in behind
+        )
         if message.op == "all_to_all" and not hides:
             hides = ((place, priced.seconds * mode.hidden_exchange),)
         messages.append(
@@ -155,6 +160,7 @@ def _add_messages(
                 place=place,
                 seconds=priced.seconds,
                 behind=hides,
+                hides=priced.hides,
                 times=times,
                 overlap=OVERLAP if priced.hidden is None else priced.hidden,
                 behind_backward=message.phase == "gradients" and not message.is_last,

@@ -101,6 +101,9 @@ class Dataless(WatchingMode):
     def created(self, out: Any) -> None:
         """Called with what an operation returns in new memory."""
 
+    def called(self) -> None:
+        """Called before each operation, a view too."""
+
     def launched(self, known: Known) -> None:
         """Called with each operation that is not a view, when its results are there."""
 
@@ -113,6 +116,7 @@ class Dataless(WatchingMode):
                 f"a dry run of more than {MOST_OPERATIONS:,} operations, about as many for each "
                 "rank of a ring, and of uneven shards; use fewer ranks"
             )
+        self.called()
         kwargs = kwargs or {}
         way = _way_of(func)
         if way is VIEW:

@@ -91,6 +91,8 @@ class Hideable:
     times: int
     overlap: float = OVERLAP
     """Part that is hidden, in the middle, of what those kernels can hide."""
+    hides: float = 1.0
+    """Part of backward's time that can hide it, too."""
     behind_backward: bool = False
     """Whether the rest of backward may hide it: a sum of gradients that does not leave last."""
 
@@ -129,10 +131,12 @@ class Step:
         sums = [each for each in self.messages if each.behind_backward]
         whole = _drawn_sum([(each.place, each.seconds * each.times) for each in sums], factors)
         backward = _drawn_sum(self.backward.items(), factors)
-        of_sums = backward / np.maximum(whole, backward) if self.backward else 0.0
         for each in self.messages:
             own = each.seconds * factors[:, each.place]
-            can = of_sums * own if each.behind_backward else _drawn_sum(each.behind, factors)
+            can = _drawn_sum(each.behind, factors)
+            if each.behind_backward and self.backward:
+                most = each.hides * backward
+                can = most / np.maximum(whole, most) * own
             part = np.minimum(share * (each.overlap / OVERLAP), 1.0)  # of what can be hidden
             hidden[each.term] += each.times * part * np.minimum(own, can)
         return hidden

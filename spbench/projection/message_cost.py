@@ -33,6 +33,8 @@ class MessageCost:
     constant: Sourced
     hidden: float | None = None
     """Part that kernels behind it hide of what they could, where that was timed."""
+    hides: float = 1.0
+    """Part of those kernels' time that they can hide."""
 
 
 def host_calls(op: Op) -> int:
@@ -86,7 +88,9 @@ def message_cost(
     seconds, hidden = latency + slowest.seconds, rates.hidden
     if hidden is not None and rates.hidden_latency is not None:
         hidden = (rates.hidden_latency * latency + hidden * slowest.seconds) / seconds
-    return MessageCost(seconds=seconds, level=slowest.level, constant=bound, hidden=hidden)
+    return MessageCost(
+        seconds=seconds, level=slowest.level, constant=bound, hidden=hidden, hides=rates.hides
+    )
 
 
 def _late_part(level: Level, after_s: float, waits_for: int, ranks: int) -> float:

@@ -50,6 +50,7 @@ class _Tally:
 
     launches: Counter[Launch] = field(default_factory=Counter)
     messages: Counter[Sending] = field(default_factory=Counter)
+    calls: int = 0
 
 
 @final
@@ -87,12 +88,13 @@ class Recorder(Dataless):
             behind, sent_bytes = tuple(self._kernels[key] for key in keys), as_bytes(sent)
             made = Message(op=op, phase=phase, axis=axis, sent_bytes=sent_bytes, behind=behind)
             messages[made] += times
-        return Counted(kernels, messages)
+        return Counted(kernels, messages, tally.calls)
 
     def calls(self) -> list[tuple[Signature, Kernel]]:
         """The different calls that launched a kernel, and that kernel."""
-        ran = {known for known, _ in self._kernels}
-        return [(key, known.note.kernel) for key, known in self.known.items() if known in ran]
+        signatures = {known: key for key, known in self.known.items()}
+        ran = dict.fromkeys(known for known, _ in self._kernels)
+        return [(signatures[known], known.note.kernel) for known in ran]
 
     def noted(self, name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Note:
         inside = workspace_bytes(name, args) if self.device == "cpu" else 0
@@ -101,6 +103,10 @@ class Recorder(Dataless):
     def created(self, out: Any) -> None:
         if self.storages is not None:
             self.storages.created(out)
+
+    def called(self) -> None:
+        if self.is_on and self.phase != "gradients":
+            self._tally.calls += 1
 
     def launched(self, known: Known) -> None:
         if not self.is_on:

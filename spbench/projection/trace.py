@@ -95,9 +95,13 @@ def _traced(
         total = total.plus(_gradients(weights, mesh, own.holds_whole))
         if workload.optimizer == "adamw":  # in one launch over all that a rank holds
             update = _pass(ADAMW_PASSES * sum(each.nbytes for each in weights))
-            total = total.plus(Counted(Counter([update]), Counter()))
+            total = total.plus(Counted(Counter([update]), Counter(), 1))
     return Work(
-        mesh=mesh.axes, dtype=workload.dtype, kernels=total.kernels, messages=total.messages
+        mesh=mesh.axes,
+        dtype=workload.dtype,
+        kernels=total.kernels,
+        messages=total.messages,
+        calls=total.calls,
     )
 
 
@@ -128,7 +132,7 @@ def _weights(workload: Workload, of: DryRun) -> list[nn.Parameter]:
 
 def _gradients(weights: list[nn.Parameter], mesh: Mesh, holds_whole: bool) -> Counted:
     """The copy that packs each bucket, and its sum over the ranks."""
-    summed = Counted(Counter(), Counter())
+    summed, calls = Counted(Counter(), Counter(), 0), 0
     over = partial(summed_over, mesh=mesh, holds_whole=holds_whole)
     buckets = fill_buckets(weights, over)
     # Backward reaches parameters in reverse; a bucket leaves after all that were opened before it.
@@ -138,7 +142,8 @@ def _gradients(weights: list[nn.Parameter], mesh: Mesh, holds_whole: bool) -> Co
     for axes, parameters in buckets:
         ready = max(ready, *(reached[each] for each in parameters))
         size = sum(each.nbytes for each in parameters)
-        summed.kernels[_pass(2 * size)] += 1
+        summed.kernels[_pass(2 * size, "cat")] += 1
+        calls += 2 + 2 * len(parameters)  # split, and a view of each before and after
         if sent := all_reduce_bytes(size, mesh.only(*axes).size):
             total, axis = as_bytes(sent), ALL if axes == mesh.names else "+".join(axes)
             message = Message(
@@ -149,11 +154,13 @@ def _gradients(weights: list[nn.Parameter], mesh: Mesh, holds_whole: bool) -> Co
                 is_last=ready == last,
             )
             summed.messages[message] += 1
-    return summed
+    return replace(summed, calls=calls)
 
 
-def _pass(moved: int) -> Kernel:
-    return Kernel(kind="elementwise", phase="gradients", shape=(), flops=0, moved_bytes=moved)
+def _pass(moved: int, name: str = "") -> Kernel:
+    return Kernel(
+        kind="elementwise", phase="gradients", shape=(), flops=0, moved_bytes=moved, name=name
+    )
 
 
 def busiest(workload: Workload, strategy: Strategy, ranks: int) -> int:

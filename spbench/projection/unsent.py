@@ -18,7 +18,7 @@ from torch import Tensor
 from spbench.comm.nccl_gloo import MessageTransport
 from spbench.comm.packing import Cut, Cuts, Parts, copy_joined, incoming, outgoing, pack, unpacked
 from spbench.comm.transport import Handle, Several, Transport, Transports
-from spbench.projection.dataless import META, Signature
+from spbench.projection.dataless import META, Known, Signature
 from spbench.projection.recorder import Recorder
 from spbench.projection.work import Kernel
 from spbench.strategies.base import Strategy
@@ -116,10 +116,12 @@ def prepared(
     return step, step.seeded_inputs()
 
 
-def timed_calls(workload: Workload, strategy: Strategy, ranks: int) -> Iterator[TimedKernel]:
+def timed_calls(
+    workload: Workload, strategy: Strategy, ranks: int, known: dict[Signature, Known] | None = None
+) -> Iterator[TimedKernel]:
     """Each different call of a step of rank 0 that launches a kernel. Left out are those that take
-    what no description holds, such as infinity."""
-    recorder = Recorder("cpu")
+    what no description holds, such as infinity. ``known``: what dry runs as on a CPU share."""
+    recorder = Recorder("cpu", known)
     with recorder:
         step, given = prepared(workload, strategy, ranks, 0, recorder)
         with recorder.recording():

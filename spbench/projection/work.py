@@ -85,6 +85,8 @@ class Work:
     dtype: str
     kernels: Mapping[Kernel, int]
     messages: Mapping[Message, int]
+    calls: int = 0
+    """Operations that the host calls, views too."""
     memory: Memory | None = None
 
     @property
@@ -104,21 +106,24 @@ class Work:
 @final
 @dataclass(frozen=True)
 class Counted:
-    """Kernels and messages of one or more steps, and how often each occurs."""
+    """Kernels and messages of one or more steps, how often each occurs, and calls of the host."""
 
     kernels: Counter[Kernel]
     messages: Counter[Message]
+    calls: int
 
     def plus(self, other: "Counted", times: int = 1) -> "Counted":
         """This and ``times`` the other, which may be negative; nothing occurs 0 times."""
         return Counted(
-            _plus(self.kernels, other.kernels, times), _plus(self.messages, other.messages, times)
+            _plus(self.kernels, other.kernels, times),
+            _plus(self.messages, other.messages, times),
+            self.calls + times * other.calls,
         )
 
 
 def summed(parts: Iterable[Counted]) -> Counted:
     """All of them together."""
-    return reduce(Counted.plus, parts, Counted(Counter(), Counter()))
+    return reduce(Counted.plus, parts, Counted(Counter(), Counter(), 0))
 
 
 def _plus(one: Counter, other: Counter, times: int) -> Counter:  # type: ignore[type-arg]

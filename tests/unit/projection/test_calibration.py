@@ -16,7 +16,14 @@ from spbench.projection import calibration_calls, calibration_plan
 from spbench.projection.calibrate import calibrate, write
 from spbench.projection.calibration_calls import distinct
 from spbench.projection.calibration_fit import _least_squares, constant, curve, device, in_steps
-from spbench.projection.calibration_plan import BETWEEN, LONGER, CalibrationPlan, _transfer, plan
+from spbench.projection.calibration_plan import (
+    BETWEEN,
+    LONGER,
+    SHORTER,
+    CalibrationPlan,
+    _transfer,
+    plan,
+)
 from spbench.projection.calibration_times import Timed, TimedCollective, TransferTime, usual
 from spbench.projection.constants import Constant, Level
 from spbench.projection.cost import Mode
@@ -275,8 +282,8 @@ def test_a_cpu_times_the_attentions_of_all_small_workloads() -> None:
 def stepped(
     kind: str, in_step: float, call_s: float, faster: float = 1.0, most: int = 3
 ) -> tuple[Device, Constant]:
-    """What is found of small steps on two ranks in which a launch takes 20 us; kernels take
-    ``in_step`` of their time, on a GPU beside the host's."""
+    """What is found of small steps on two ranks in which a launch takes 20 us, on a CPU any
+    operation; kernels take ``in_step`` of their time, on a GPU beside the host's."""
     bare = planted(2)
     bare = replace(bare, kernels_s=[each / faster for each in bare.kernels_s])
     found = device("any", kind, 8.0, bare)
@@ -287,7 +294,8 @@ def stepped(
         done = work(step.workload, load(step.strategy), ranks, 0, device=found.runs_on)
         kernels_s = sum(n * rates.cost(kernel).seconds for kernel, n in done.kernels.items())
         calls = sum(host_calls(message.op) * n for message, n in done.messages.items())
-        host_s = 20e-6 * done.launches + call_s * calls
+        issued = done.launches if kind == "gpu" else done.calls
+        host_s = 20e-6 * issued + call_s * calls
         return max(kernels_s, host_s) if kind == "gpu" else in_step * kernels_s + host_s
 
     timed = replace(
@@ -359,17 +367,20 @@ def test_a_transfer_is_what_it_adds_to_the_slowest_kernel() -> None:
     assert timed.slowest == pytest.approx(1.5)
 
 
-def behind_kernels(hidden_latency: float, hidden: float, late_ms: float) -> Timed:
-    """Two ranks whose messages take 1 ms and 1 GB/s, and so much longer behind the long kernel."""
+BEHIND_MS = ((SHORTER, 2.0), (LONGER, 8.0))
+
+
+def behind_kernels(hidden_latency: float, hidden: float, hides: float, late_ms: float) -> Timed:
+    """Two ranks whose messages take 1 ms and 1 GB/s, and so much longer behind long kernels."""
     planned = plan(2, "cpu", [Workload.model_validate(SMALL)])
     planned = planned.model_copy(update={"kernels": [], "steps": []})
 
     def timing(transfer: TimedTransfer) -> LinkTiming:
         sent = 4.0 * transfer.elements[0]
-        kernel_ms = 8.0 if transfer.between == LONGER else 1.0
-        latency_ms, rest_ms = 1 + (kernel_ms - 1) / 7 * late_ms, sent / 1e6
-        could = min(1.0, kernel_ms / (latency_ms + rest_ms))
-        hidden_ms = could * (hidden_latency * latency_ms + hidden * rest_ms)
+        kernel_ms = next((ms for x, ms in BEHIND_MS if x == transfer.between), 1.0)
+        latency_ms, rest_ms = 1 + min(kernel_ms - 1, 1) * late_ms, sent / 1e6
+        hidden_ms = hidden_latency * latency_ms + hidden * rest_ms
+        hidden_ms = min(hidden_ms, hides * kernel_ms)
         return LinkTiming(
             sent_bytes=sent,
             ms=[latency_ms + rest_ms] * 3,
@@ -382,14 +393,15 @@ def behind_kernels(hidden_latency: float, hidden: float, late_ms: float) -> Time
 
 
 def test_long_kernels_tell_what_is_hidden_and_who_is_late() -> None:
-    """Of a latency and of the bytes' time apart, which short kernels do not tell."""
-    links = level("machine", behind_kernels(0.3, 0.9, 0.5), None)
+    """Of a latency and of the bytes' time apart, and of a shorter kernel's own time at most."""
+    links = level("machine", behind_kernels(0.3, 0.9, 0.2, 0.5), None)
     for rate in links.collectives.values():
         assert (rate.hidden_latency, rate.hidden) == pytest.approx((0.3, 0.9), abs=0.02)
+        assert rate.hides == pytest.approx(0.2)
     assert links.late_us is not None
     late = links.late_us.value, links.late_from_us, links.late_to_us
-    assert late == pytest.approx((500, 1000, 8000))
-    assert level("machine", behind_kernels(0.3, 0.9, 0.0), None).late_us is None
+    assert late == pytest.approx((500, 1000, 2000))
+    assert level("machine", behind_kernels(0.3, 0.9, 0.2, 0.0), None).late_us is None
 
 
 def test_lateness_that_ends_before_it_begins_is_refused() -> None:

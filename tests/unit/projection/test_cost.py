@@ -61,15 +61,15 @@ def test_terms_are_work_over_rate() -> None:
 
 
 def test_many_small_kernels_are_bound_by_launches() -> None:
-    """A GPU waits for its host; on a CPU launches add to the work."""
+    """A GPU waits for its host; on a CPU all calls add to the work, views too."""
     tiny = replace(PASS, moved_bytes=100)
     many = Work(mesh=(("sequence", 1),), dtype="bfloat16", kernels={tiny: 1000}, messages={})
     eager, fused = cost(many, H100), cost(many, H100, Mode(compiled=True))
     assert eager.step_s == pytest.approx(1000 * H100.device.launch_us.value / 1e6)
     assert fused.step_s < eager.step_s / 3
     device = H100.device.model_copy(update={"kind": "cpu"})
-    on_cpu = cost(many, H100.model_copy(update={"device": device}))
-    assert on_cpu.step_s == pytest.approx(eager.step_s + eager.terms["elementwise"])
+    on_cpu = cost(replace(many, calls=3000), H100.model_copy(update={"device": device}))
+    assert on_cpu.step_s == pytest.approx(3 * eager.step_s + eager.terms["elementwise"])
 
 
 def test_on_a_cpu_other_work_of_its_host_comes_to_the_interval() -> None:
@@ -179,6 +179,22 @@ def test_what_is_hidden_may_have_been_timed() -> None:
     usual, less = (cost(work(behind, passes=20), on).terms for on in (H100, timed))
     hidden = "all_to_all sequence hidden"
     assert less[hidden] / usual[hidden] == pytest.approx(0.2 / OVERLAP)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_kernel_on_a_shared_core_hides_a_part_of_its_time(*, gradients: bool) -> None:
+    """Of a message that takes longer than the kernels behind it, or than the rest of backward."""
+    op: Op = "all_reduce" if gradients else "all_to_all"
+    level = hiding(op, 1.0).levels[0]
+    rate = level.collectives[op].model_copy(update={"hides": 0.25})
+    own = level.model_copy(update={"collectives": {**level.collectives, op: rate}})
+    shared = H100.model_copy(update={"levels": (own, *H100.levels[1:])})
+    large = {"sent_bytes": 10 * GB}
+    sent = replace(SUMMED, **large) if gradients else replace(EXCHANGE, **large, behind=(BACKWARD,))
+    whole, part = (cost(trained(1, sent), on) for on in (hiding(op, 1.0), shared))
+    hidden_s, less_s = (x.no_overlap_s - x.step_s for x in (whole, part))
+    assert less_s == pytest.approx(hidden_s / 4)
+    assert less_s == pytest.approx(part.terms["elementwise"] / 4)
 
 
 def test_a_latency_is_hidden_by_a_part_of_its_own() -> None:

@@ -8,7 +8,10 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from spbench.comm.fake import silent_transports
 from spbench.comm.gradient_buckets import fill_buckets
 from spbench.errors import Failure
 from spbench.projection import trace
@@ -16,6 +19,7 @@ from spbench.projection.depths import DryRun, DryStep, FewBlocks
 from spbench.projection.trace import busiest, work
 from spbench.projection.work import Counted, Kernel
 from spbench.strategies.registry import load
+from spbench.worker.step import Step
 from spbench.workload.workload import Workload
 
 
@@ -76,7 +80,7 @@ def test_what_is_not_affine_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def counted(launches: int) -> Counted:
     kernel = Kernel(kind="elementwise", phase="forward", shape=(), flops=0, moved_bytes=1)
-    return Counted(Counter({kernel: launches}), Counter())
+    return Counted(Counter({kernel: launches}), Counter(), 2 * launches)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +113,30 @@ def test_one_pass_counts_kernels_and_memory(strategy: str, monkeypatch: pytest.M
     assert both == replace(work(deep, load(strategy), 4), memory=both.memory)
     monkeypatch.setattr(trace, "runs_whole", lambda *_: False)
     assert work(deep, load(strategy), 4, with_memory=True) == both
+
+
+class Calls(TorchDispatchMode):
+    """Counts operations, views too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_calls_are_those_of_a_step_with_data() -> None:
+    """Those that pack gradients are counted, too, and what blocks that do not run would call."""
+    deep, counted = workload(), Calls()
+    step = Step(deep, load("dsp"), silent_transports(0, 1), torch.device("cpu"))
+    given = step.seeded_inputs()
+    with counted:
+        step(*given)
+    assert work(deep, load("dsp"), 1, device="cpu").calls == counted.count
 
 
 def test_kernels_behind_a_message() -> None:
