@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable
 from functools import cache
 
 from spbench.projection.dataless import Known, Signature
-from spbench.projection.timed_kernels import label_of, operations
+from spbench.projection.timed_kernels import VECTOR, label_of, operations
 from spbench.projection.unsent import timed_calls
 from spbench.strategies.base import Strategy
 from spbench.strategies.registry import load, places
@@ -143,7 +143,8 @@ def _are_alike(one: TimedKernel, other: TimedKernel) -> bool:
         most = AS_LARGE
     elif one.kind == "attention":
         counts = [math.prod(each.shape[:2]) for each in (one, other)]
-        if max(counts) > AS_MANY * min(counts):
+        one_left, other_left = (each.shape[4] % VECTOR > 0 for each in (one, other))
+        if max(counts) > AS_MANY * min(counts) or one_left != other_left:
             return False
         pairs = pairs[3:]
         if any(a != b and min(a, b) < SHORT for a, b in pairs):

@@ -67,6 +67,15 @@ def test_what_was_timed_with_the_same_lengths_alone_counts() -> None:
     assert known.seconds_of(attention(17)) == pytest.approx(4 * 17**2 * 4e-9)
 
 
+def test_keys_left_over_take_as_long_as_elsewhere() -> None:
+    """A vector holds 8 keys: 91 are more like 107 than like 88 or 96."""
+    taken = ((88, 1e-9), (96, 1e-9), (107, 1.2e-9))
+    known = timed(*((attention(keys), keys**2 * each) for keys, each in taken))
+    left_over, whole = (known.seconds_of(attention(keys)) / keys**2 for keys in (91, 104))
+    assert whole == pytest.approx(1e-9, rel=0.02)
+    assert left_over == pytest.approx(1.2e-9, rel=0.07)
+
+
 def test_an_elementwise_kernel_goes_by_its_own_operation() -> None:
     known = timed(
         (passing("gelu", 1000), 1e-6),
