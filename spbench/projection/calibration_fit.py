@@ -73,10 +73,11 @@ def device(name: str, kind: str, memory_gb: float, timed: Timed) -> Device:
 
 def in_steps(found: Device, timed: Timed) -> tuple[Device, Constant]:
     """The device with what a kernel takes in a step over its time by itself, and the host's time of
-    a launch; and that of a collective beside its transfer. A launch holds Python, autograd and
-    views. Small steps of one rank, and of a rank of many, have the least squares of relative
-    errors with these three; all ranks wait for the slowest of them. On a GPU those steps count in
-    which kernels are too short for the host to wait, and so tell nothing of kernels."""
+    a launch, on a CPU of any operation; and that of a collective beside its transfer. They hold
+    Python and autograd, a launch also views. Small steps of one rank, and of a rank of many, have
+    the least squares of relative errors with these three; all ranks wait for the slowest of them.
+    On a GPU those steps count in which kernels are too short for the host to wait, and so tell
+    nothing of kernels."""
     rows, is_gpu = _terms(found, timed), found.kind == "gpu"
     if is_gpu:
         rows = rows[rows[:, 0] < HOST_BOUND] * [0, 1, 1]
@@ -92,19 +93,18 @@ def in_steps(found: Device, timed: Timed) -> tuple[Device, Constant]:
         constant(1e6 * timed.slowest * seconds, spread)
         for seconds, spread in zip((launch_s, call_s), spreads, strict=True)
     )
-    own = {"launch_us": launch, "compiled_launch_us": launch}
     if is_gpu:
         part = GUESSED[1].value / GUESSED[0].value
         compiled = {"value": rounded(launch.value * part), "kind": "inferred", "spread": UNTOLD}
-        own["compiled_launch_us"] = launch.model_copy(update=compiled)
+        own = {"launch_us": launch, "compiled_launch_us": launch.model_copy(update=compiled)}
     else:
-        own["in_step"] = constant(timed.slowest * in_step)
+        own = {"operation_us": launch, "in_step": constant(timed.slowest * in_step)}
     return found.model_copy(update=own), call
 
 
 def _terms(found: Device, timed: Timed) -> NDArray[np.float64]:
-    """For each small step, of one rank and of a rank of many: seconds of its kernels, launches, and
-    calls of collectives, each over the seconds that it took."""
+    """For each small step, of one rank and of a rank of many: seconds of its kernels, launches (on
+    a CPU operations), and calls of collectives, each over the seconds that it took."""
     rows = []
     for ranks, seconds in ((1, timed.steps_s), (timed.plan.ranks, timed.shares_s)):
         for step, took_s in zip(timed.plan.steps, seconds, strict=True):

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from scipy.optimize import nnls
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
 from scipy.stats import trim_mean
 
 from spbench.projection.calibration_plan import LONGER, SHORTER, CalibrationPlan
@@ -15,6 +16,8 @@ from spbench.workload.timed import TimedKernel, TimedTransfer
 from spbench.workload.traffic import OPS, Op
 
 LEAST_MS = 1e-3
+HIDES = np.linspace(1.0, 0.02, 50)
+"""Parts of a kernel's time that are tried."""
 
 
 @final
@@ -91,29 +94,34 @@ class Timed:
         return [each for each, kernel in hides if kernel == behind]
 
     def hidden_parts(self) -> dict[str, float]:
-        """Parts of a latency, and of what bytes take beyond it, that the longer kernel hides of
-        what it could: least squares over all operations; and the part of its own time that the
-        shorter one hides. Empty where no kernel is long enough to tell."""
-        could, hidden_s = [], []
+        """Parts of a latency, and of what bytes take beyond it, that kernels hide of what they
+        could, but no more than a part of the kernel's time: least squares over all operations, of
+        equals the largest such part. Empty where no kernel hides anything."""
+        could, told = [], []
         for op in OPS:
-            behind = self.of_op(op, LONGER)
+            behind = [*self.of_op(op, SHORTER), *self.of_op(op, LONGER)]
             latency_s = min((each.seconds for each in behind), default=0.0)
             for each in behind:
-                part = min(1.0, each.kernel_s / each.seconds)
+                part = 1e3 * min(1.0, each.kernel_s / each.seconds)
                 could.append([part * latency_s, part * (each.seconds - latency_s)])
-                hidden_s.append(each.hidden_s)
+                told.append([1e3 * each.kernel_s, 1e3 * each.hidden_s])
         if not could:
             return {}
-        latency, rest = np.minimum(nnls(np.array(could), np.array(hidden_s))[0], 1.0)
-        short = [(x.hidden_s, x.kernel_s) for op in OPS for x in self.of_op(op, SHORTER)]
-        hides = np.divide(*np.sum(short, axis=0)) if short else 1.0
-        parts = {"hidden_latency": latency, "hidden": rest, "hides": hides}
-        return {name: min(max(float(part), 0.0), 1.0) for name, part in parts.items()}
+        of, (kernel_ms, hidden_ms) = np.array(could), np.transpose(told)
+
+        def off(parts: NDArray[np.float64], hides: float) -> NDArray[np.float64]:
+            return np.minimum(of @ parts, hides * kernel_ms) - hidden_ms
+
+        fits = [(x, least_squares(off, (0.5, 0.5), bounds=(0, 1), args=(x,))) for x in HIDES]
+        least = min(fit.cost for _, fit in fits)
+        hides, fit = next(each for each in fits if each[1].cost <= 1.001 * least + 1e-9)
+        latency, rest = map(float, fit.x)
+        return {"hidden_latency": latency, "hidden": rest, "hides": float(hides)}
 
     def lateness_s(self) -> tuple[float, float, float]:
-        """What messages take longer behind kernels of two milliseconds than behind those of one,
-        and those kernels' times: means of what was timed behind both, but for shifts, which wait
-        for a neighbour alone; zeros where nothing was. Beyond, ranks come no later."""
+        """What messages take longer behind the shorter kernel than behind one of half its time, and
+        the times of both: means of what was timed behind both, but for shifts, which wait for a
+        neighbour alone; zeros where nothing was. Behind longer ones ranks come no later."""
         pairs = [
             (late, short)
             for op in OPS

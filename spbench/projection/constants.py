@@ -90,7 +90,7 @@ class CollectiveRate(Frozen):
     hidden_latency: Part | None = None
     """Part of its latency that is hidden, where ``hidden`` is of the rest; None: as of the rest."""
     hides: Part = 1.0
-    """Part of a kernel's time that it can hide: of a shared core a message has but turns."""
+    """Part of a kernel's time in which a message moves: below 1 where ranks share cores."""
 
 
 @final

@@ -1,7 +1,7 @@
 """The time of a step from its work and a cluster, with the terms that it is made of.
 
     compute  products + attention + elementwise          on the device
-    issue    launches (on a CPU all calls) x launch time + collectives x call   on the host
+    issue    launches, or all operations, x launch time + collectives x call   on the host
     exposed  sum over collectives of (time - what kernels behind it hide)
     step     max(compute + exposed, issue)    on a GPU; their sum on a CPU
 
@@ -126,8 +126,8 @@ def _add_kernels(sums: Sums, work: Work, rates: DeviceRates, mode: Mode) -> dict
         if kernel.phase == "backward":
             backward[place] += seconds
         issued += times * (FUSED_LAUNCHES if fused else 1.0)
-    if device.kind == "cpu":  # of which a launch is any operation, views too
-        issued = work.calls
+    if device.operation_us is not None:
+        launch, issued = device.operation_us, issued + work.calls - work.launches
     sums.add(HOST, issued * launch.value / 1e6, launch)
     return backward
 
@@ -149,17 +149,15 @@ def _add_messages(
         calls *= host_calls(message.op)
         sums.add(HOST, calls * cluster.call_us.value / 1e6, cluster.call_us)
         behind = [rates.cost(kernel) for kernel in message.behind]
-        hides = tuple(
-            (sums.add("", 0.0, each.constant), each.seconds * priced.hides) for each in behind
-        )
-        if message.op == "all_to_all" and not hides:
-            hides = ((place, priced.seconds * mode.hidden_exchange),)
+        beside = tuple((sums.add("", 0.0, each.constant), each.seconds) for each in behind)
+        if message.op == "all_to_all" and not beside:
+            beside = ((place, priced.seconds * mode.hidden_exchange),)
         messages.append(
             Hideable(
                 term=term,
                 place=place,
                 seconds=priced.seconds,
-                behind=hides,
+                behind=beside,
                 hides=priced.hides,
                 times=times,
                 overlap=OVERLAP if priced.hidden is None else priced.hidden,

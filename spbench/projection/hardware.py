@@ -61,7 +61,9 @@ class Device(Frozen):
     attention: Annotated[tuple[AttentionRates, ...], Field(min_length=1, strict=False)]
     launch_us: Constant
     compiled_launch_us: Constant
-    """Host time of one operation: run by Python, and of a compiled model."""
+    """Host time of a kernel's launch: run by Python, and of a compiled model."""
+    operation_us: Constant | None = None
+    """Host time of any operation, a view too, in place of a launch's; None: not timed."""
     kernel_us: Constant
     """Least time of a kernel on the device."""
     timed_us: dict[Dtype, dict[TimedName, Positive]] = Field(default_factory=dict)

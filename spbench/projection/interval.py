@@ -92,7 +92,7 @@ class Hideable:
     overlap: float = OVERLAP
     """Part that is hidden, in the middle, of what those kernels can hide."""
     hides: float = 1.0
-    """Part of backward's time that can hide it, too."""
+    """Part of the time of kernels, and of backward, that they hide at most."""
     behind_backward: bool = False
     """Whether the rest of backward may hide it: a sum of gradients that does not leave last."""
 
@@ -133,12 +133,12 @@ class Step:
         backward = _drawn_sum(self.backward.items(), factors)
         for each in self.messages:
             own = each.seconds * factors[:, each.place]
-            can = _drawn_sum(each.behind, factors)
+            beside = _drawn_sum(each.behind, factors)
             if each.behind_backward and self.backward:
-                most = each.hides * backward
-                can = most / np.maximum(whole, most) * own
+                beside = backward * own / whole
             part = np.minimum(share * (each.overlap / OVERLAP), 1.0)  # of what can be hidden
-            hidden[each.term] += each.times * part * np.minimum(own, can)
+            can = np.minimum(part * np.minimum(own, beside), each.hides * beside)
+            hidden[each.term] += each.times * can
         return hidden
 
     def cost(self, repeats: float, fixed_s: float, fixed_spread: float) -> Cost:

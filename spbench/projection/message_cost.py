@@ -34,7 +34,7 @@ class MessageCost:
     hidden: float | None = None
     """Part that kernels behind it hide of what they could, where that was timed."""
     hides: float = 1.0
-    """Part of those kernels' time that they can hide."""
+    """Part of those kernels' time in which it moves."""
 
 
 def host_calls(op: Op) -> int:

@@ -101,7 +101,7 @@ def _different(runs: Sequence[Projection]) -> tuple[list[Projection], Mapping[st
         assert each.work is not None
         messages = each.work.messages.items()
         sent = {(m.op, m.phase, m.sent_bytes, m.behind): n for m, n in messages}
-        does = frozenset(each.work.kernels.items()), frozenset(sent.items())
+        does = frozenset(each.work.kernels.items()), frozenset(sent.items()), each.work.calls
         groups.setdefault(does, []).append(each)
     same = {kept.strategy: [x.strategy for x in rest] for kept, *rest in groups.values() if rest}
     return [kept for kept, *_ in groups.values()], same

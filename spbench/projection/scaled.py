@@ -46,9 +46,12 @@ def _part(part: Part, what: str, factor: float) -> Part:
         case "compute":
             return part.model_copy(update={"device": _faster(part.device, factor)})
         case "launch":
-            device = _multiplied(part.device, factor, "launch_us", "compiled_launch_us")
+            device = _multiplied(part.device, factor, *LAUNCHES)
             return _multiplied(part, factor, "call_us").model_copy(update={"device": device})
     raise ValueError(f"{what!r} is not one of {', '.join(WHATS)}")
+
+
+LAUNCHES = ("launch_us", "compiled_launch_us", "operation_us")
 
 
 def _level(level: Level, what: str, factor: float) -> Level:

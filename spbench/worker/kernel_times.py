@@ -54,16 +54,15 @@ class KernelTimer:
         """Seconds of each kernel, of each small step of which this rank does all, and of those of
         which it does its share, with messages that are packed and not sent. Steps come between
         kernels, which they are compared with: a neighbour on the core slows all of them."""
-        places = [(0, 1)] * len(steps) + [(self._group.rank, self._group.size)] * len(steps)
-        calls: list[Callable[[], Callable[[], object]]] = [
-            *(partial(prepared, kernel, self._group.device) for kernel in kernels),
-            *(partial(self._step, x, *at) for x, at in zip([*steps] * 2, places, strict=True)),
-        ]
-        evenly = [at / max(1, len(part)) for part in (kernels, places) for at in range(len(part))]
+        places = (0, 1), (self._group.rank, self._group.size)
+        both = [partial(self._step, each, *place) for each in steps for place in places]
+        calls = [*(partial(prepared, each, self._group.device) for each in kernels), *both]
+        evenly = [at / len(part) for part in (kernels, both) for at in range(len(part))]
         order = sorted(range(len(calls)), key=evenly.__getitem__)
         taken_s = dict(zip(order, self._medians([calls[at] for at in order]), strict=True))
-        both = [taken_s[at] for at in range(len(kernels), len(calls))]
-        return [taken_s[at] for at in range(len(kernels))], both[: len(steps)], both[len(steps) :]
+        of_all = [taken_s[at] for at in range(len(calls))]
+        of_steps = of_all[len(kernels) :]
+        return of_all[: len(kernels)], of_steps[::2], of_steps[1::2]
 
     def launch(self) -> float:
         """Seconds of the host for a launch."""

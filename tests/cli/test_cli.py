@@ -363,7 +363,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("words", "said"), AT_ONCE)
 def test_a_mistake_is_answered_at_once(tmp_path: Path, words: list[str], said: str) -> None:
-    """In under twice what importing the libraries takes, of which it needs the most: 0.4 s."""
+    """In under twice the time that the import of the libraries takes which most commands need."""
     check_answer(tmp_path, at_once(tmp_path, *words, libraries=2.0), said)
 
 
@@ -391,9 +391,9 @@ def at_once(folder: Path, *words: str, libraries: float) -> Done:
     imports = "import time, click, pandas, pydantic; print(time.process_time())"
     taken = []
     for _ in range(3):
-        known = float(subprocess.check_output([sys.executable, "-c", imports]))
+        imports_s = float(subprocess.check_output([sys.executable, "-c", imports]))
         done = spbench(folder, *words, fresh=True)
-        taken.append(done.cpu_s / known)
+        taken.append(done.cpu_s / imports_s)
         if taken[-1] < libraries:
             return done
     raise AssertionError(f"{words}: {taken} imports of the libraries, not under {libraries}")

@@ -326,21 +326,20 @@ def test_a_gpu_whose_small_steps_wait_for_kernels_has_the_usual_host() -> None:
 def test_one_small_step_does_not_tell_three_times() -> None:
     """As of a workload whose other step would take seconds: any split explains it."""
     own, call = stepped("cpu", 1.1, 300e-6, most=1)
-    assert min(call.factor, own.launch_us.factor) >= 3
+    assert own.operation_us is not None and min(call.factor, own.operation_us.factor) >= 3
 
 
 def test_calls_that_least_squares_find_free_take_what_launches_take() -> None:
     """A zero is not written as a measured millionth of a microsecond."""
     own, call = stepped("cpu", 1.1, -30e-6)
-    assert call.value == own.launch_us.value > 1
-    assert min(call.factor, own.launch_us.factor) >= 3
+    assert call == own.operation_us and call.value > 1 and call.factor >= 3
 
 
 def test_what_a_step_adds_to_its_kernels_is_found() -> None:
     """Small steps that take 1.1 times their kernels, 20 us a launch and 300 us a message."""
     own, call = stepped("cpu", 1.1, 300e-6)
     assert own.in_step is not None and own.in_step.value == pytest.approx(1.1, rel=1e-3)
-    assert own.launch_us.value == pytest.approx(20, rel=1e-3)
+    assert own.operation_us is not None and own.operation_us.value == pytest.approx(20, rel=1e-3)
     assert call.value == pytest.approx(300, rel=1e-3)
 
 
@@ -379,7 +378,8 @@ def behind_kernels(hidden_latency: float, hidden: float, hides: float, late_ms: 
         sent = 4.0 * transfer.elements[0]
         kernel_ms = next((ms for x, ms in BEHIND_MS if x == transfer.between), 1.0)
         latency_ms, rest_ms = 1 + min(kernel_ms - 1, 1) * late_ms, sent / 1e6
-        hidden_ms = hidden_latency * latency_ms + hidden * rest_ms
+        could = min(1.0, kernel_ms / (latency_ms + rest_ms))
+        hidden_ms = could * (hidden_latency * latency_ms + hidden * rest_ms)
         hidden_ms = min(hidden_ms, hides * kernel_ms)
         return LinkTiming(
             sent_bytes=sent,
@@ -394,14 +394,30 @@ def behind_kernels(hidden_latency: float, hidden: float, hides: float, late_ms: 
 
 def test_long_kernels_tell_what_is_hidden_and_who_is_late() -> None:
     """Of a latency and of the bytes' time apart, and of a shorter kernel's own time at most."""
-    links = level("machine", behind_kernels(0.3, 0.9, 0.2, 0.5), None)
+    links = level("machine", behind_kernels(0.3, 0.9, 0.16, 0.5), None)
     for rate in links.collectives.values():
         assert (rate.hidden_latency, rate.hidden) == pytest.approx((0.3, 0.9), abs=0.02)
-        assert rate.hides == pytest.approx(0.2)
+        assert rate.hides == pytest.approx(0.16)
     assert links.late_us is not None
     late = links.late_us.value, links.late_from_us, links.late_to_us
     assert late == pytest.approx((500, 1000, 2000))
     assert level("machine", behind_kernels(0.3, 0.9, 0.2, 0.0), None).late_us is None
+
+
+@pytest.mark.parametrize("hides", [0.1, 0.2, 1.0])
+def test_calibrated_transfers_are_hidden_as_they_were_timed(hides: float) -> None:
+    """By the cost of the very messages and kernels that told how much; 1: no kernel tells less."""
+    timed = behind_kernels(0.8, 0.6, hides, 0.0)
+    links = level("machine", timed, None)
+    rates = links.collectives["all_gather"]
+    assert rates.hides == pytest.approx(hides)
+    for each in timed.transfers:
+        if each.transfer.is_overlapped and each.transfer.op == "all_gather":
+            assert rates.hidden is not None and rates.hidden_latency is not None
+            own = rates.hidden_latency * 1e-3 + rates.hidden * (each.seconds - 1e-3)
+            own *= min(1.0, each.kernel_s / each.seconds)
+            hidden_s = min(own, rates.hides * each.kernel_s)
+            assert hidden_s == pytest.approx(each.hidden_s, rel=0.05)
 
 
 def test_lateness_that_ends_before_it_begins_is_refused() -> None:

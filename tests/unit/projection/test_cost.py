@@ -61,15 +61,21 @@ def test_terms_are_work_over_rate() -> None:
 
 
 def test_many_small_kernels_are_bound_by_launches() -> None:
-    """A GPU waits for its host; on a CPU all calls add to the work, views too."""
+    """A GPU waits for its host; on a CPU launches add to the work, or all calls, views too, where
+    the time of one is known."""
     tiny = replace(PASS, moved_bytes=100)
     many = Work(mesh=(("sequence", 1),), dtype="bfloat16", kernels={tiny: 1000}, messages={})
     eager, fused = cost(many, H100), cost(many, H100, Mode(compiled=True))
     assert eager.step_s == pytest.approx(1000 * H100.device.launch_us.value / 1e6)
     assert fused.step_s < eager.step_s / 3
     device = H100.device.model_copy(update={"kind": "cpu"})
-    on_cpu = cost(replace(many, calls=3000), H100.model_copy(update={"device": device}))
-    assert on_cpu.step_s == pytest.approx(3 * eager.step_s + eager.terms["elementwise"])
+    timed = device.model_copy(update={"operation_us": device.launch_us})
+    on_cpu, by_calls = (
+        cost(replace(many, calls=3000), H100.model_copy(update={"device": each}))
+        for each in (device, timed)
+    )
+    assert on_cpu.step_s == pytest.approx(eager.step_s + eager.terms["elementwise"])
+    assert by_calls.step_s == pytest.approx(3 * eager.step_s + eager.terms["elementwise"])
 
 
 def test_on_a_cpu_other_work_of_its_host_comes_to_the_interval() -> None:

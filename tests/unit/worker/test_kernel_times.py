@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from spbench.comm.group import ShareOfGroup
+from spbench.worker import kernel_times
 from spbench.worker.kernel_times import KernelTimer, prepared
 from spbench.worker.observer import Observer
 from spbench.worker.timer import seconds_of
@@ -59,7 +61,7 @@ def test_without_kernels_nothing_is_timed() -> None:
 
 
 def test_kernels_steps_shares_and_a_launch_each_have_their_time() -> None:
-    """Steps are called between kernels, and times come in the order that was asked for."""
+    """Times come in the order that was asked for."""
     asked = GateCheck(workload=find("axes-2d", "verify"), strategy="ulysses")
     timer = KernelTimer(ShareOfGroup(CPU, 2), Observer())
     large = GEMM.model_copy(update={"shape": [1, 512, 512, 512]})
@@ -67,3 +69,20 @@ def test_kernels_steps_shares_and_a_launch_each_have_their_time() -> None:
     short_s, long_s = (sum(each) for each in (seconds[1:3], seconds[::3]))
     assert 0 < 10 * short_s < min(long_s, alone_s, share_s)
     assert timer.launch() > 0
+
+
+def test_steps_come_between_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evenly, each with its share right behind it."""
+    asked = [GateCheck(workload=find("axes-2d", "verify"), strategy=x) for x in ("dsp", "ring")]
+    made: list[str] = []
+
+    def step(_: KernelTimer, each: GateCheck, rank: int, ranks: int) -> Callable[[], object]:
+        made.append(f"{each.strategy} of {ranks}")
+        return lambda: None
+
+    monkeypatch.setattr(KernelTimer, "_step", step)
+    monkeypatch.setattr(kernel_times, "ROUNDS", 1)
+    monkeypatch.setattr(kernel_times, "prepared", lambda *_: made.append("kernel") or list)
+    KernelTimer(ShareOfGroup(CPU, 2), Observer()).times([PASS] * 4, asked)
+    steps = ("dsp of 1", "dsp of 2", "ring of 1", "ring of 2")
+    assert made == [name for step in steps for name in ("kernel", step)]
