@@ -34,8 +34,8 @@ AS_LARGE = 2.0
 AS_MANY = 4.0
 """The largest ratio of heads in all batches of attentions, which are computed one by one."""
 SHORT = 64
-"""Lengths of an attention below which none is like another: a CPU computes 16 keys at once, and
-what is left over takes as long as many of them."""
+"""Lengths of an attention below which none is like another: what is left over of a vector takes as
+long as many keys."""
 LEARNT: dict[Device, dict[Signature, Known]] = {"cpu": {}, "cuda": {}}
 """What the dry runs of plans share."""
 CROWDED_KEYS, CROWDED_BATCHES = (32, 128), (4, 8)

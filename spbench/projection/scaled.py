@@ -27,6 +27,7 @@ WHATS: Mapping[str, str] = {
     "launch": "the host's time of a launch",
 }
 """Kinds of constants, and their names in a sentence."""
+LAUNCHES = ("launch_us", "compiled_launch_us", "operation_us")
 Part = TypeVar("Part", Cluster, OnRanks)
 
 
@@ -49,9 +50,6 @@ def _part(part: Part, what: str, factor: float) -> Part:
             device = _multiplied(part.device, factor, *LAUNCHES)
             return _multiplied(part, factor, "call_us").model_copy(update={"device": device})
     raise ValueError(f"{what!r} is not one of {', '.join(WHATS)}")
-
-
-LAUNCHES = ("launch_us", "compiled_launch_us", "operation_us")
 
 
 def _level(level: Level, what: str, factor: float) -> Level:

@@ -38,8 +38,8 @@ Shape = tuple[int, ...]
 
 
 VECTOR, LEFT_OVER = 8, 0.5
-"""Keys that a CPU computes at once, and how far apart attentions lie of which one has some left
-over: a score of 91 keys takes a tenth to a fifth longer than one of 88 or 96."""
+"""Keys of a vector, and how far apart attentions lie of which one has some left over: a score of 91
+keys takes a tenth to a fifth longer than one of 88 or 96."""
 EXPONENTIAL = 64
 """Multiply-adds that take as long as the exponential of a score: on a CPU with heads of 4 to 16 a
 score takes about as long whatever the size."""
