@@ -37,7 +37,7 @@ SHORT = 64
 """Lengths of an attention below which none is like another: what is left over of a vector takes as
 long as many keys."""
 LEARNT: dict[Device, dict[Signature, Known]] = {"cpu": {}, "cuda": {}}
-"""What the dry runs of plans share."""
+"""What each operation gives as on a device, which the dry runs of all plans share."""
 CROWDED_KEYS, CROWDED_BATCHES = (32, 128), (4, 8)
 """Sequences of 16 heads of 8, one axis, whose keys then lie on two sets of a cache, and on one."""
 

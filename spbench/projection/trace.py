@@ -132,9 +132,10 @@ def _weights(workload: Workload, of: DryRun) -> list[nn.Parameter]:
 
 def _gradients(weights: list[nn.Parameter], mesh: Mesh, holds_whole: bool) -> Counted:
     """The copy that packs each bucket, and its sum over the ranks."""
-    summed, calls = Counted(Counter(), Counter(), 0), 0
     over = partial(summed_over, mesh=mesh, holds_whole=holds_whole)
     buckets = fill_buckets(weights, over)
+    calls = sum(2 + 2 * len(each.parameters) for each in buckets)  # views, and a split
+    summed = Counted(Counter(), Counter(), calls)
     # Backward reaches parameters in reverse; a bucket leaves after all that were opened before it.
     reached = {parameter: place for place, parameter in enumerate(reversed(weights))}
     last = max((reached[each] for bucket in buckets for each in bucket.parameters), default=0)
@@ -143,7 +144,6 @@ def _gradients(weights: list[nn.Parameter], mesh: Mesh, holds_whole: bool) -> Co
         ready = max(ready, *(reached[each] for each in parameters))
         size = sum(each.nbytes for each in parameters)
         summed.kernels[_pass(2 * size, "cat")] += 1
-        calls += 2 + 2 * len(parameters)  # split, and a view of each before and after
         if sent := all_reduce_bytes(size, mesh.only(*axes).size):
             total, axis = as_bytes(sent), ALL if axes == mesh.names else "+".join(axes)
             message = Message(
@@ -154,7 +154,7 @@ def _gradients(weights: list[nn.Parameter], mesh: Mesh, holds_whole: bool) -> Co
                 is_last=ready == last,
             )
             summed.messages[message] += 1
-    return replace(summed, calls=calls)
+    return summed
 
 
 def _pass(moved: int, name: str = "") -> Kernel:
