@@ -41,6 +41,7 @@ class Attention2D(FixedAxis):
     """With ``rows`` of ranks; by default as square as can be, with no more rows than columns."""
 
     zigzag: ClassVar[bool] = True
+    queries_stay: ClassVar[bool] = True
     rows: str = AUTO
 
     def misfit(self, workload: Workload) -> str | None:

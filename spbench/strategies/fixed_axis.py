@@ -43,6 +43,9 @@ class FixedAxis(Strategy, ABC):
     switches: ClassVar[bool] = False
     zigzag: ClassVar[bool] = False
     """Whether ranks hold zigzag shards of a causal axis, so that all compute as much."""
+    queries_stay: ClassVar[bool] = False
+    """Whether a rank attends along the sharded axis with its own queries alone: the more there are
+    in a row, the fuller are a kernel's tiles, which have 64 rows and more."""
     shard_axis: str = AUTO
 
     def misfit(self, workload: Workload) -> str | None:
@@ -65,6 +68,10 @@ class FixedAxis(Strategy, ABC):
         limit = f"use 1 to {length} ranks"
         return f"{length} positions of {axis} cannot be split over {ranks} ranks; {limit}"
 
+    def has_own_queries(self, workload: Workload, ranks: int) -> bool:
+        """``queries_stay`` on so many ranks."""
+        return self.queries_stay
+
     def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
         cut = Shard.causal if self.zigzag and workload.is_causal(axis) else Shard.even
         return cut(workload.dim(axis), workload.axes[axis], ranks)
@@ -76,7 +83,8 @@ class FixedAxis(Strategy, ABC):
 
     @final
     def layout(self, workload: Workload, ranks: int) -> Layout:
-        """The axis of fewest bytes; among equals the most evenly shared, then the outermost."""
+        """The axis of fewest bytes; among equals the most evenly shared, where queries stay the
+        longest, then the outermost."""
         fits = self.choices(workload.kinds[0], workload, ranks)
         axis = fits[0]
         if len(fits) > 1:
@@ -105,11 +113,12 @@ def _cheapest_axis(strategy: FixedAxis, known: Known, ranks: int) -> str:
 
     places = Counter(workload.places)
 
-    def cost(axis: str) -> tuple[float, float]:
+    def cost(axis: str) -> tuple[float, float, int]:
         sent = sum(
             times * waited_bytes(transfers_of(strategy, workload, ranks, Move(place, axis, axis)))
             for place, times in places.items()
         )
-        return sent, strategy.shard(workload, axis, ranks).imbalance
+        long = workload.axes[axis] if strategy.has_own_queries(workload, ranks) else 0
+        return sent, strategy.shard(workload, axis, ranks).imbalance, -long
 
     return min(strategy.choices(workload.kinds[0], workload, ranks), key=cost)

@@ -41,6 +41,7 @@ class KVGather(FixedAxis):
     """With ``keep_keys`` it saves the gathered K and V for backward: fewer bytes, more memory."""
 
     zigzag: ClassVar[bool] = True
+    queries_stay: ClassVar[bool] = True
     keep_keys: bool = False
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:

@@ -42,6 +42,7 @@ class Ring(FixedAxis):
     """With ``half_gradients`` gradients of 16-bit keys travel in 16 bits, rounded at each hop."""
 
     zigzag: ClassVar[bool] = True
+    queries_stay: ClassVar[bool] = True
     half_gradients: bool = False
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:

@@ -9,7 +9,6 @@ Across groups, ranks with the same heads attend as in a ring, a K/V gather or At
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from math import inf
 from typing import cast, final
 
 from torch import Tensor
@@ -69,6 +68,9 @@ class USP(FixedAxis):
     def settled(self, workload: Workload, ranks: int) -> "USP":
         return self if self.ulysses != AUTO else _cheapest(self, Known.of(workload), ranks)
 
+    def has_own_queries(self, workload: Workload, ranks: int) -> bool:
+        return self._group_size(workload, ranks) < ranks
+
     def _group_size(self, workload: Workload, ranks: int) -> int:
         return int(self.settled(workload, ranks).ulysses)
 
@@ -97,7 +99,7 @@ class USP(FixedAxis):
         """What attention in groups of ``size`` costs the first rank, in bytes; inf: it cannot."""
         groups, fixed = ranks // size, replace(self, ulysses=str(size))
         if fixed.why_not(workload, ranks) is not None:
-            return inf
+            return float("inf")
         across = partial(self.other.sublayer_traffic, ranks=groups)
         return min(
             sum(
