@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from spbench.comm.packing import Cut, memory_order
-from spbench.comm.resharding import make_cut, make_whole, resized
+from spbench.comm.packing import Cut
+from spbench.comm.resharding import make_cut, make_whole, memory_order, resized
 from spbench.comm.transport import DONE, Handle, Transport
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard

@@ -11,9 +11,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from spbench.comm.packing import Cut, joined, undone
+from spbench.comm.packing import Cut, in_words, joined
 from spbench.comm.transport import Transport
 from spbench.workload.sharding import Shard
+
+
+def memory_order(x: Tensor, features: int = 0) -> list[int]:
+    """Dims as they lie in memory, outermost first; the last ``features`` of them stay last."""
+    strides, leading = x.stride(), x.ndim - features
+    return [*sorted(range(leading), key=lambda dim: -strides[dim]), *range(leading, x.ndim)]
+
+
+def undone(order: Sequence[int]) -> list[int]:
+    """The order of dims that undoes a permutation."""
+    return sorted(range(len(order)), key=order.__getitem__)
 
 
 def make_whole(
@@ -45,7 +56,7 @@ def make_cut(
     wires = [x.movedim(outermost.dim, 0) for x in xs]
     outs: Sequence[Tensor]
     if len(xs) > 1 and all(other == others[0] for other in others):
-        stacked = torch.stack(wires, dim)  # all are unpacked by one copy
+        stacked = torch.stack([*in_words(wires)], dim).view(xs[0].dtype)  # unpacked by one copy
         outs = _cut(transport, stacked, dim + 1, outermost, others[:1], None)[0].unbind(dim)
     else:
         outs = _cut(transport, joined(wires, dim), dim, outermost, others, order)

@@ -13,7 +13,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from spbench.comm.packing import memory_order, undone
+from spbench.comm.resharding import memory_order, undone
 from spbench.layers.kernels import kernel
 from spbench.workload.sharding import Shard
 

@@ -10,7 +10,7 @@ from functools import cache
 
 from torch import Tensor
 
-from spbench.comm.packing import memory_order, undone
+from spbench.comm.resharding import memory_order, undone
 from spbench.layers.kernels import kernel
 
 PIECE = 1024

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from spbench.comm.packing import memory_order, undone
+from spbench.comm.resharding import memory_order, undone
 
 
 def in_memory_order(function: Callable[[Tensor], Tensor], x: Tensor, features: int = 1) -> Tensor:

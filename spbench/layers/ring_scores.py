@@ -12,7 +12,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from spbench.comm.packing import undone
+from spbench.comm.resharding import undone
 from spbench.layers.attention import Scores
 from spbench.layers.causal_tiles import Band, Tile
 from spbench.layers.in_place import summed_products

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from spbench.comm.packing import memory_order
+from spbench.comm.resharding import memory_order
 from spbench.layers.memory_order import permuted, restored
 
 EPS = 1e-6
