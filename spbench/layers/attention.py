@@ -89,7 +89,11 @@ def attend_whole(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
     else:
         # One sample after another: the kernels want the same bias for their whole batch.
         samples = zip(*(x.chunk(q.shape[0]) for x in folded), scores.bias, strict=True)
-        outs = [kernel(*qkv, attn_mask=bias.permute(2, 0, 1)[None]) for *qkv, bias in samples]
+        # A GPU's kernel takes a bias whose last dim is one run of memory; else it is products.
+        outs = [
+            kernel(*qkv, attn_mask=bias.permute(2, 0, 1)[None].contiguous())
+            for *qkv, bias in samples
+        ]
         out = torch.cat(outs) if len(outs) > 1 else outs[0]
     return folding.unfold(out)
 
