@@ -8,7 +8,6 @@ and one of the keys; backward sums their gradients.
 from typing import final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
@@ -20,6 +19,7 @@ from spbench.layers.linear import (
     mark_of_heads,
 )
 from spbench.layers.memory_order import in_memory_order
+from spbench.layers.watching import rms_norm
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.fields import ACROSS_HEADS
 from spbench.workload.traffic import Transfer
@@ -40,7 +40,7 @@ class EachHeadNorm(nn.Module):
         mark_of_heads(*self.parameters())
 
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return in_memory_order(self.q_norm, q, 2), in_memory_order(self.k_norm, k, 2)
+        return _normed(q, self.q_norm.weight), _normed(k, self.k_norm.weight)
 
 
 @final
@@ -78,7 +78,7 @@ class AcrossHeadsNorm(nn.Module):
 
 
 def _normed(x: Tensor, weight: Tensor) -> Tensor:
-    return in_memory_order(lambda x: F.rms_norm(x, x.shape[-2:], weight, EPS), x, 2)
+    return in_memory_order(lambda x: rms_norm(x, weight.shape, weight, EPS), x, 2)
 
 
 def _squares(x: Tensor) -> Tensor:

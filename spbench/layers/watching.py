@@ -1,12 +1,14 @@
-"""A dispatch mode that looks on while operations run, and attention of tensors without data.
+"""A dispatch mode that looks on while operations run, and kernels of tensors without data.
 
-On torch's device ``meta`` it is one operation, or what a CPU computes: torch would always take it
-apart there into products, which no device does that has a kernel for it.
+On torch's device ``meta`` attention is one operation, or what a CPU computes, and a GPU's RMS norm
+is one: torch would always take them apart there, which no device does that has a kernel for them.
 """
 
+from collections.abc import Sequence
 from contextvars import ContextVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -22,6 +24,17 @@ class WatchingMode(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         """torch would load its compiler to keep it out of here, in a second of each rank's time."""
         return False
+
+
+def is_on_gpu(x: Tensor) -> bool:
+    """Whether a GPU holds ``x``, or would hold what stands for it in a dry run."""
+    return x.is_cuda or (x.is_meta and AS_ON.get() == "cuda")
+
+
+def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float) -> Tensor:
+    """torch's; where a GPU would have a kernel for it, a layer norm's stands for that."""
+    stands = x.is_meta and is_on_gpu(x)
+    return (F.layer_norm if stands else F.rms_norm)(x, [*shape], weight, eps=eps)
 
 
 def one_operation(

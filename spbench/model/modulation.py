@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.memory_order import in_memory_order
+from spbench.layers.watching import rms_norm
 from spbench.model.adaln import EPS, modulated_norm, plain_norm, plain_rms_norm
 from spbench.workload.flops import is_modulated
 from spbench.workload.sharding import Shard
@@ -51,7 +52,7 @@ class PlainNorm(nn.Module):
 
     def _normed(self, x: Tensor) -> Tensor:
         if self.bias is None:
-            return F.rms_norm(x, x.shape[-1:], self.weight, eps=EPS)
+            return rms_norm(x, x.shape[-1:], self.weight, EPS)
         return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, eps=EPS)
 
 

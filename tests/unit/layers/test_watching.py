@@ -1,11 +1,14 @@
-"""What looks on costs a rank no import."""
+"""What looks on costs a rank no import; a GPU's RMS norm is one kernel in a dry run."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 
 from spbench.layers.kernels import KernelsSeen
-from spbench.layers.watching import WatchingMode
+from spbench.layers.watching import AS_ON, WatchingMode, rms_norm
 from spbench.worker.memory import LiveStorages
 from spbench.worker.witness import Witness
 
@@ -14,3 +17,28 @@ from spbench.worker.witness import Witness
 def test_torch_does_not_load_its_compiler(mode: type[WatchingMode]) -> None:
     """torch wraps what it keeps its compiler out of, and loads it in the first call."""
     assert not hasattr(mode.__torch_dispatch__, "__wrapped__")
+
+
+class Named(WatchingMode):
+    """Notes the operations that run."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+names: list[str] = []
+
+
+@pytest.mark.parametrize(("device", "is_one"), [("cuda", True), ("cpu", False)])
+def test_an_rms_norm_is_what_the_device_runs(device: str, is_one: bool) -> None:
+    names.clear()
+    x, weight = torch.empty(4, 8, device="meta"), torch.empty(8, device="meta")
+    before = AS_ON.set(device)
+    try:
+        with Named():
+            out = rms_norm(x, [8], weight, 1e-6)
+    finally:
+        AS_ON.reset(before)
+    assert out.shape == x.shape
+    assert (len(names) == 1) == is_one, names

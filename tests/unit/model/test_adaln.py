@@ -102,6 +102,16 @@ def test_it_equals_the_plain_form(
 
 
 @pytest.mark.parametrize("batch", [1, 2])
+def test_products_and_a_sum_give_a_gpu_the_same(
+    batch: int, any_length: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adaln, "is_on_gpu", lambda _: True)
+    leaves, cotangent = given(batch, False, ORDERS[0])
+    found, wanted = (results(form, leaves, cotangent) for form in (fused, plain))
+    assert max(map(error, found, wanted)) < 1e-12
+
+
+@pytest.mark.parametrize("batch", [1, 2])
 def test_the_order_in_memory_stays(batch: int, any_length: None) -> None:
     """What comes out, and the gradient of the input, lie in memory as the input does."""
     for order in ORDERS:
