@@ -235,12 +235,13 @@ ON_GPU = {"peak_allocated_bytes": 1, "step_ms": [100.0] * 9, "compute_ms": [80.0
 
 
 def test_a_step_that_the_host_is_too_slow_for_is_marked() -> None:
-    """From 0.9 of the step on; what communication adds is then not known."""
-    found = measured(case(), [sample(issue_ms=[89.0] * 9, **ON_GPU)], None)
-    assert (found["issue_ms"], found["host_bound"], found["exposed_comm_ms"]) == (89.0, "no", 20.0)
-    found = measured(case(), [sample(issue_ms=[91.0] * 9, **ON_GPU)], None)
+    """From 0.97 of the step on; what communication adds is then not known. A step of 7,400 launches
+    with the GPU busy all the time was issued in 0.90 of it: the queue holds about a thousand."""
+    found = measured(case(), [sample(issue_ms=[96.0] * 9, **ON_GPU)], None)
+    assert (found["issue_ms"], found["host_bound"], found["exposed_comm_ms"]) == (96.0, "no", 20.0)
+    found = measured(case(), [sample(issue_ms=[98.0] * 9, **ON_GPU)], None)
     assert found["host_bound"] == "yes" and "exposed_comm_ms" not in found
-    assert found["compute_note"] == "host-bound: issuing takes 91% of the step"
+    assert found["compute_note"] == "host-bound: issuing takes 98% of the step"
     share = {"compute_ms": [80.0] * 9, "issue_ms": [79.0] * 9, "peak_allocated_bytes": 1}
     found = measured(case(kind="one_gpu_share"), [sample(**share)], None)
     assert (found["issue_ms"], found["host_bound"]) == (79.0, "yes")
