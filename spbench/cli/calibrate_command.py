@@ -44,7 +44,11 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
     metavar="FILE",
     help="Output of nccl-tests in place of timing, one test a file; repeated.",
 )
-@click.option("--onto", metavar="NAME|FILE", help="With --import: the cluster that logs change.")
+@click.option(
+    "--onto",
+    metavar="NAME|FILE",
+    help="With --import: the cluster that logs change. With --gpus 1: that whose links are taken.",
+)
 @click.option(
     "--level",
     metavar="NAME",
@@ -80,13 +84,15 @@ def command(
     slow links, on an otherwise idle machine.
 
     On several nodes, each of which runs this command, collectives go over their network.
-    With --import nothing is timed: NAME is the cluster --onto with the links that logs of
-    all_reduce_perf, all_gather_perf, reduce_scatter_perf, alltoall_perf and sendrecv_perf hold.
+    A single GPU has no links: '-g 1 --onto hgx-h200' times what it computes, and takes that
+    cluster's links. With --import nothing is timed: NAME is the cluster --onto with the links that
+    logs of all_reduce_perf, all_gather_perf, reduce_scatter_perf, alltoall_perf and sendrecv_perf
+    hold.
     """
     if not NAME.fullmatch(name):
         raise Failure(f"{name!r} is not a name of a cluster; use letters, digits, '.', '_' and '-'")
     path = out or FOLDER / f"{name}.yaml"
-    if logs or onto or level:
+    if logs or level or (onto and gpus != "1"):
         return _imported(name, logs, onto, level, path)
     on = choose_device(device)
     node = cluster_of(**place)
@@ -94,14 +100,17 @@ def command(
         _check_writable(path)
     nodes = node.nodes if node else 1
     ranks = parse_ranks(gpus or _all_ranks(nodes * default_ranks(on)), on, nodes=nodes)
-    if max(ranks) == 1:
-        raise Failure("--gpus 1: a single rank has no links; give 1,2 or more")
+    if max(ranks) == 1 and onto is None:
+        more = "give 1,2 or more, or with --onto a cluster whose links are taken, such as hgx-h200"
+        raise Failure(f"--gpus 1: a single rank has no links; {more}")
     chosen = [choose_workload(each, []) for each in workloads]
     with loading_torch():
         from spbench.projection.calibrate import calibrate, write
+        from spbench.projection.hardware import find
         from spbench.projection.scaled import link_rate as rate_of
+    joined = None if onto is None else find(onto)
     link = None if link_rate is None else rate_of(link_rate)
-    cluster = calibrate(name, ranks, on, timeout, chosen, node, link)
+    cluster = calibrate(name, ranks, on, timeout, chosen, node, link, joined)
     if cluster is None:
         return DONE
     write(cluster, path)
@@ -115,7 +124,8 @@ def _imported(
     if not logs or onto is None:
         raise Failure(
             "a log of nccl-tests has no times of kernels: give both --import FILE and --onto, a "
-            "cluster of the catalogue such as hgx-h100, or a file that calibrate wrote"
+            "cluster of the catalogue such as hgx-h100, or a file that calibrate wrote; with "
+            "--gpus 1 and no log, --onto gives the links"
         )
     _check_writable(path)
     with loading_torch():

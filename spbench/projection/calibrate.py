@@ -18,10 +18,10 @@ from spbench.doctor.cgroup import allowed
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster as Node
 from spbench.launch.local import LocalLauncher, read_results
-from spbench.projection.calibration_fit import constant, device, in_steps
+from spbench.projection.calibration_fit import device, in_steps
 from spbench.projection.calibration_plan import CalibrationPlan, plan
 from spbench.projection.calibration_times import Timed
-from spbench.projection.constants import Constant
+from spbench.projection.constants import Constant, constant
 from spbench.projection.hardware import Cluster, OnRanks, find
 from spbench.projection.link_fit import level
 from spbench.results.environment import package_version
@@ -45,9 +45,11 @@ def calibrate(
     workloads: Sequence[Workload] = (),
     node: Node | None = None,
     link: Constant | None = None,
+    onto: Cluster | None = None,
 ) -> Cluster | None:
     """This machine as a cluster, or several of which this is a ``node``, by times on each of these
     numbers of ranks; None on a node that is not the first. ``link``: nominal GB/s of a rank's.
+    ``onto`` has the links of a single rank.
 
     Raises Failure where ranks fail, with the cause and the logs, which are kept only then.
     """
@@ -67,6 +69,16 @@ def calibrate(
         levels = (level(name_of_level, each, timed.get(2), link),) if count > 1 else ()
         parts.append(OnRanks(ranks=count, device=own, levels=levels, call_us=call))
     *fewer, most = parts
+    if onto is not None:
+        data = onto.model_dump() | {
+            "name": name,
+            "source": f"spbench calibrate on {hardware}, links of {onto.name}",
+            "device": most.device,
+            "on_ranks": (),
+            "call_us": most.call_us or onto.call_us,
+            "sources": onto.sources | {"calibrate": "times of this machine"},
+        }
+        return Cluster.model_validate(data)
     return Cluster(
         name=name,
         source=f"spbench calibrate on {hardware}, torch {package_version('torch')}",

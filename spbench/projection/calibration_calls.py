@@ -93,7 +93,9 @@ def _calls(workload: Workload, ranks: int, most: int | None = None) -> list[Time
     """Calls under all strategies that can run, or under so many at most."""
     strategies = [*able(workload, ranks).values()][:most]
     known = LEARNT["cpu"]
-    return [call for each in strategies for call in timed_calls(workload, each, ranks, known)]
+    return [
+        call for each in strategies for call in timed_calls(workload, each, ranks, "cpu", known)
+    ]
 
 
 def _is_small(call: TimedKernel) -> bool:

@@ -1,18 +1,14 @@
-"""From times of kernels and transfers to the constants of a cluster.
+"""From times of kernels to the constants of a cluster's devices."""
 
-A curve has the mean rate of what was timed around each of its sizes.
-"""
-
-import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from spbench.projection.calibration_times import Timed
-from spbench.projection.constants import Constant, Curve
+from spbench.projection.constants import Constant, Curve, constant, curve, rounded
 from spbench.projection.hardware import AttentionRates, Device, Products
 from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.message_cost import host_calls
@@ -23,14 +19,15 @@ from spbench.workload.fields import Dtype
 from spbench.workload.timed import TimedKernel
 from spbench.workload.workload import DTYPE_BYTES
 
-WIDE = 4.0
-"""The ratio of neighbouring sizes of a curve."""
-LEAST_SPREAD = 1.05
-"""The smallest factor that is claimed of a constant: another hour of the same machine differs."""
+LEAST_BYTES = 4 * 2**20
+"""What a GPU reads and writes in less time than a launch takes: such a pass tells of its host."""
 UNTOLD = 3.0
 """The factor of a constant that small steps do not tell apart from another."""
 HOST_BOUND = 0.5
 """Kernels' part of a step's time below which a GPU waits for its host."""
+MEMORY_BOUND = 0.5
+"""What reading and writing takes of a product's time on a GPU from which on it tells no rate of
+products."""
 GUESSED = tuple(
     Constant(value=us, source="as of hosts of hgx-h100, not timed", kind="inferred", spread=spread)
     for us, spread in ((30.0, 2.0), (6.0, 2.0), (120.0, 3.0))
@@ -41,8 +38,11 @@ steps tell."""
 
 def device(name: str, kind: str, memory_gb: float, timed: Timed) -> Device:
     """What a rank has of a machine, while as many ranks as in the plan compute."""
-    products = timed.kernels("gemm")
     passes = [(k, s) for k, s in timed.kernels("elementwise") if not k.name]
+    memory = curve((_moved(k) / 1e6, _moved(k) / s / 1e9) for k, s in passes)
+    products = timed.kernels("gemm")
+    if kind == "gpu":
+        products = [(k, s) for k, s in products if not _is_memory_bound(k, s, memory)] or products
     bare = constant(1e6 * timed.launch_s, UNTOLD)
     launch, compiled, _ = GUESSED if kind == "gpu" else (bare, bare, bare)
     return Device.model_validate(
@@ -50,7 +50,7 @@ def device(name: str, kind: str, memory_gb: float, timed: Timed) -> Device:
             "name": name,
             "kind": kind,
             "memory_gb": constant(memory_gb, spread=1.02),
-            "memory_gb_per_s": curve((_moved(k) / 1e6, _moved(k) / s / 1e9) for k, s in passes),
+            "memory_gb_per_s": memory,
             "products": Products(
                 tflops={
                     dtype: curve(
@@ -65,7 +65,7 @@ def device(name: str, kind: str, memory_gb: float, timed: Timed) -> Device:
             "launch_us": launch,
             "compiled_launch_us": compiled,
             "kernel_us": constant(1e6 * min(s for _, s in passes)),
-            "timed_us": timed_us(timed) if kind == "cpu" else {},
+            "timed_us": timed_us(timed, 0 if kind == "cpu" else LEAST_BYTES),
             "cpu_gflop_per_s": timed.cpu_gflop_per_s,
         }
     )
@@ -128,10 +128,12 @@ def _least_squares(terms: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.array([1.0, *rest])
 
 
-def timed_us(timed: Timed) -> dict[Dtype, dict[str, float]]:
-    """Microseconds of every kernel, by type and name."""
+def timed_us(timed: Timed, least_bytes: int = 0) -> dict[Dtype, dict[str, float]]:
+    """Microseconds of every kernel, by type and name, but for passes over fewer bytes."""
     known: dict[Dtype, dict[str, float]] = {}
     for kernel, seconds in zip(timed.plan.kernels, timed.kernels_s, strict=True):
+        if kernel.kind == "elementwise" and _moved(kernel) < least_bytes:
+            continue
         shape = (_moved(kernel),) if kernel.kind == "elementwise" else (*kernel.shape,)
         name = name_of(label_of(kernel), shape)
         known.setdefault(kernel.dtype, {})[name] = rounded(1e6 * seconds)
@@ -158,41 +160,14 @@ def _attention(kernels: Sequence[tuple[TimedKernel, float]]) -> Iterable[Attenti
         )
 
 
-def constant(value: float, spread: float | None = None) -> Constant:
-    """A measured constant."""
-    factor = LEAST_SPREAD if spread is None else rounded(spread)
-    known = rounded(max(value, 1e-6))
-    return Constant(value=known, source="calibrate", kind="measured", spread=factor)
-
-
-def rounded(value: float) -> float:
-    """With five digits, more than any measurement has."""
-    return float(f"{value:.5g}")
-
-
-def curve(points: Iterable[tuple[float, float]]) -> Curve:
-    """Mean rates over sizes a factor WIDE apart; their spread is that of single points."""
-    known = sorted(points)
-    bins: dict[int, list[tuple[float, float]]] = {}
-    for at, value in known:
-        bins.setdefault(round(math.log(at, WIDE)), []).append((at, value))
-    means = [
-        [statistics.geometric_mean(each) for each in zip(*of_bin, strict=True)]
-        for _, of_bin in sorted(bins.items())
-    ]
-    sizes, rates = (tuple(map(rounded, each)) for each in zip(*means, strict=True))
-    made = Curve(at=sizes, values=rates, source="calibrate", kind="measured")
-    return made.model_copy(update={"spread": rounded(_scatter(made, known))})
-
-
-def _scatter(made: Callable[[float], float], points: Sequence[tuple[float, float]]) -> float:
-    """The factor up and down that holds 95 of 100 points."""
-    off = [math.log(value / made(at)) for at, value in points]
-    return max(LEAST_SPREAD, math.exp(2 * math.sqrt(statistics.fmean(x * x for x in off))))
-
-
 def _moved(kernel: TimedKernel) -> int:
     return 2 * kernel.shape[0] * DTYPE_BYTES[kernel.dtype]
+
+
+def _is_memory_bound(product: TimedKernel, seconds: float, memory: Curve) -> bool:
+    batch, m, n, k = product.shape
+    moved = batch * (m * k + k * n + m * n) * DTYPE_BYTES[product.dtype]
+    return moved / memory(moved / 1e6) / 1e9 > MEMORY_BOUND * seconds
 
 
 def _flops(kernel: TimedKernel) -> float:

@@ -24,6 +24,7 @@ from spbench.projection.calibration_calls import (
 from spbench.projection.message_cost import host_calls
 from spbench.projection.timed_kernels import label_of
 from spbench.projection.trace import work
+from spbench.projection.unsent import timed_calls
 from spbench.projection.work import Kernel
 from spbench.strategies.registry import load
 from spbench.workload.block import Frozen
@@ -32,7 +33,7 @@ from spbench.workload.catalogue import find
 from spbench.workload.fields import Dtype
 from spbench.workload.timed import TimedKernel, TimedTransfer
 from spbench.workload.traffic import OPS, Op
-from spbench.workload.workload import Workload
+from spbench.workload.workload import DTYPE_BYTES, Workload
 
 WORKLOADS = ("dsp-720m-small", "wan-2.1-1.3b-small", "llama3-8b-small")
 """What shapes are taken from: two axes, one long one with text, and one with a mask. GPUs time
@@ -141,7 +142,8 @@ def _short(step: Workload, names: Iterable[str], on: Device) -> Iterable[GateChe
 
 
 def _kernels(workload: Workload, ranks: int) -> Iterable[TimedKernel]:
-    """Kernels of two strategies that can run: attention in one kernel, and in its own products."""
+    """Kernels of two strategies that can run, attention in one kernel, and in its own products; and
+    the other calls of a block."""
     strategies = able(workload, ranks).values()
     for keeps_scores in (False, True):
         for strategy in [each for each in strategies if each.keeps_scores == keeps_scores][:1]:
@@ -149,6 +151,11 @@ def _kernels(workload: Workload, ranks: int) -> Iterable[TimedKernel]:
                 fits = kernel.moved_bytes <= MOST_BYTES["cuda"]
                 if kernel.kind != "elementwise" and fits and kernel.flops <= MOST_FLOPS["cuda"]:
                     yield timed(kernel, workload.dtype)
+            block, known = shallow(workload), LEARNT["cuda"]
+            for call in timed_calls(block, strategy, ranks, "cuda", known):
+                moved = 2 * call.shape[0] * DTYPE_BYTES[call.dtype]
+                if call.kind == "elementwise" and moved <= MOST_BYTES["cuda"]:
+                    yield call
 
 
 def timed(kernel: Kernel, dtype: Dtype) -> TimedKernel:

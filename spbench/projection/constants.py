@@ -1,7 +1,8 @@
 """Constants of a cluster and its links: where each comes from and how far it may be off."""
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Annotated, Literal, Self, final
 
@@ -16,6 +17,11 @@ Origin = Literal["spec", "measured", "model", "inferred"]
 SPREADS: dict[Origin, float] = {"spec": 1.3, "measured": 1.1, "model": 1.5, "inferred": 1.5}
 """Factors between which the truth lies in 95 of 100 cases, where a file does not say."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+WIDE = 4.0
+"""The ratio of neighbouring sizes of a curve that was measured, whose values are mean rates of what
+was timed around each of its sizes."""
+LEAST_SPREAD = 1.05
+"""The smallest factor that is claimed of a constant: another hour of the same machine differs."""
 Part = Annotated[float, Field(ge=0, le=1)]
 Numbers = Annotated[tuple[Positive, ...], Field(min_length=1, strict=False)]
 
@@ -125,3 +131,36 @@ class Level(Frozen):
         if self.late_to_us <= self.late_from_us:
             raise ValueError(f"late_to_us {self.late_to_us} is not above late_from_us")
         return self
+
+
+def constant(value: float, spread: float | None = None) -> Constant:
+    """A measured constant."""
+    factor = LEAST_SPREAD if spread is None else rounded(spread)
+    known = rounded(max(value, 1e-6))
+    return Constant(value=known, source="calibrate", kind="measured", spread=factor)
+
+
+def rounded(value: float) -> float:
+    """With five digits, more than any measurement has."""
+    return float(f"{value:.5g}")
+
+
+def curve(points: Iterable[tuple[float, float]]) -> Curve:
+    """Mean rates over sizes a factor WIDE apart; their spread is that of single points."""
+    known = sorted(points)
+    bins: dict[int, list[tuple[float, float]]] = {}
+    for at, value in known:
+        bins.setdefault(round(math.log(at, WIDE)), []).append((at, value))
+    means = [
+        [statistics.geometric_mean(each) for each in zip(*of_bin, strict=True)]
+        for _, of_bin in sorted(bins.items())
+    ]
+    sizes, rates = (tuple(map(rounded, each)) for each in zip(*means, strict=True))
+    made = Curve(at=sizes, values=rates, source="calibrate", kind="measured")
+    return made.model_copy(update={"spread": rounded(_scatter(made, known))})
+
+
+def _scatter(made: Callable[[float], float], points: Sequence[tuple[float, float]]) -> float:
+    """The factor up and down that holds 95 of 100 points."""
+    off = [math.log(value / made(at)) for at, value in points]
+    return max(LEAST_SPREAD, math.exp(2 * math.sqrt(statistics.fmean(x * x for x in off))))

@@ -1,18 +1,20 @@
 """Seconds of a kernel on a device: a roofline, with rates that depend on size.
 
     product      max(flops / rate(size) * waves, bytes / memory rate)
-    attention    max(flops / rate(keys, head size), bytes / memory rate)
-    elementwise  bytes / memory rate
+    attention    max(flops of whole tiles / rate(keys, head size), bytes / memory rate)
+    elementwise  bytes / (memory rate * part of it that torch's kernel reaches)
 
 or, where single kernels were timed, the time of those like it (``timed_kernels``).
 
 Waves: a product of m x n numbers has ceil(m / tile) ceil(n / tile) tiles of its result, and a
 device of U units computes U at a time, so the last wave may be nearly empty. The rate of a table
 holds that loss for the sizes that were measured; only what exceeds a full wave counts here.
+Tiles: a GPU's attention computes ROWS queries and as many keys at a time, also where there are
+fewer.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
@@ -25,6 +27,19 @@ from spbench.projection.work import Kernel
 HALF = ("bfloat16", "float16")
 ALIKE = Constant(value=1.0, source="kernels alike", kind="measured", spread=1.15)
 """What kernels vary by whose time is that of those like them."""
+ROWS = 64
+"""Queries, and keys, of the smallest tile of a GPU's attention: 65,536 heads of 8 queries take as
+long with 8 keys as with 64 (docs/performance.md, one H200)."""
+REACHED = {
+    "native_layer_norm": 0.4,
+    "native_layer_norm_backward": 0.27,
+    "addcmul": 0.5,
+    "cat": 0.5,
+    "copy": 0.5,
+    "stack": 0.5,
+}
+"""Parts of a GPU's rate of memory that torch's kernels reach, where that is much less than all: by
+a profile of a step (docs/performance.md, one H200)."""
 DIAGONAL = 256
 """Keys of the tiles on the diagonal of a masked attention that are computed and dropped: half of
 two tiles of 128, that of a row and that of its neighbour that finishes later."""
@@ -52,9 +67,11 @@ class DeviceRates:
 
     def cost(self, kernel: Kernel) -> KernelCost:
         """Seconds of one kernel. Raises Failure where the device's file has no such rate."""
-        if (seconds := self._timed.seconds_of(kernel)) is not None:
+        is_gpu = self.device.kind == "gpu"
+        kernel = _in_tiles(kernel) if is_gpu and kernel.kind == "attention" else kernel
+        if (seconds := self._timed.seconds_of(kernel, in_proportion=is_gpu)) is not None:
             in_step = self.device.in_step
-            seconds *= in_step.value if in_step else 1.0
+            seconds = max(seconds * (in_step.value if in_step else 1.0), is_gpu * self._least)
             return KernelCost(seconds=seconds, constant=ALIKE)
         moved = self._moved(kernel)
         if kernel.kind == "elementwise":
@@ -69,7 +86,8 @@ class DeviceRates:
 
     def _moved(self, kernel: Kernel) -> KernelCost:
         rate = self.device.memory_gb_per_s
-        seconds = kernel.moved_bytes / (rate(max(kernel.moved_bytes, 1) / 1e6) * 1e9)
+        reached = REACHED.get(kernel.name, 1.0) if self.device.kind == "gpu" else 1.0
+        seconds = kernel.moved_bytes / (reached * rate(max(kernel.moved_bytes, 1) / 1e6) * 1e9)
         return KernelCost(seconds=max(seconds, self._least), constant=rate)
 
     @property
@@ -139,6 +157,14 @@ class DeviceRates:
         as_fast = HALF if self.dtype in HALF else ()
         dtype = next((x for x in (self.dtype, *as_fast) if x in of_type), tables[0].dtype)
         return sorted((x for x in tables if x.dtype == dtype), key=lambda each: each.head_dim)
+
+
+def _in_tiles(kernel: Kernel) -> Kernel:
+    """An attention with the queries and keys that its tiles hold."""
+    *batch, queries, keys, size = kernel.shape
+    held = [ROWS * math.ceil(n / ROWS) for n in (queries, keys)]
+    flops = kernel.flops * math.prod(held) // (queries * keys)
+    return replace(kernel, shape=(*batch, *held, size), flops=flops)
 
 
 def _by_head_size(tables: list[AttentionRates], keys: int, size: int) -> float:

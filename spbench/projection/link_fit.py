@@ -12,9 +12,16 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from spbench.errors import Failure
-from spbench.projection.calibration_fit import constant, curve, rounded
 from spbench.projection.calibration_times import Timed, TimedCollective
-from spbench.projection.constants import CollectiveRate, Constant, Curve, Level
+from spbench.projection.constants import (
+    CollectiveRate,
+    Constant,
+    Curve,
+    Level,
+    constant,
+    curve,
+    rounded,
+)
 from spbench.projection.hardware import Cluster, OnRanks
 from spbench.projection.message_cost import crossing
 from spbench.projection.nccl_tests import NAMES, Log, read_log

@@ -114,12 +114,17 @@ class TimedKernels:
             seconds.setdefault(label, {})[tuple(map(int, shape.split("x")))] = took_us / 1e6
         return cls(seconds)
 
-    def seconds_of(self, kernel: Kernel) -> float | None:
-        """None where no kernel of its label was timed."""
+    def seconds_of(self, kernel: Kernel, *, in_proportion: bool = False) -> float | None:
+        """None where no kernel of its label was timed. ``in_proportion``: an elementwise one takes
+        as long for a byte as that of the nearest size, as on a GPU."""
         label, name = label_of(kernel), kernel.name
         if kernel.kind == "elementwise":
             known = {at: s for (at,), s in self.seconds.get(label, {}).items()}
-            return on_line(known, max(kernel.moved_bytes, 1)) if known else None
+            size = max(kernel.moved_bytes, 1)
+            if known and in_proportion:
+                nearest = min(known, key=lambda at: abs(math.log(at / size)))
+                return known[nearest] * size / nearest
+            return on_line(known, size) if known else None
         plain = label.removesuffix(f" {name}") if name else label
         near = next((each for each in (plain, label) if each in self._rates), None)
         if near is None:

@@ -23,6 +23,7 @@ from spbench.projection.recorder import Recorder
 from spbench.projection.work import Kernel
 from spbench.strategies.base import Strategy
 from spbench.worker.step import Step
+from spbench.workload.case import Device
 from spbench.workload.mesh import Groups
 from spbench.workload.timed import TimedKernel
 from spbench.workload.traffic import Kind, Op, Phase
@@ -117,11 +118,15 @@ def prepared(
 
 
 def timed_calls(
-    workload: Workload, strategy: Strategy, ranks: int, known: dict[Signature, Known] | None = None
+    workload: Workload,
+    strategy: Strategy,
+    ranks: int,
+    device: Device,
+    known: dict[Signature, Known] | None = None,
 ) -> Iterator[TimedKernel]:
     """Each different call of a step of rank 0 that launches a kernel. Left out are those that take
-    what no description holds, such as infinity. ``known``: what dry runs as on a CPU share."""
-    recorder = Recorder("cpu", known)
+    what no description holds, such as infinity. ``known``: what dry runs as on ``device`` share."""
+    recorder = Recorder(device, known)
     with recorder:
         step, given = prepared(workload, strategy, ranks, 0, recorder)
         with recorder.recording():

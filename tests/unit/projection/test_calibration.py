@@ -15,7 +15,7 @@ from spbench.launch.cluster import Cluster as Node
 from spbench.projection import calibration_calls, calibration_plan
 from spbench.projection.calibrate import calibrate, write
 from spbench.projection.calibration_calls import distinct
-from spbench.projection.calibration_fit import _least_squares, constant, curve, device, in_steps
+from spbench.projection.calibration_fit import _least_squares, device, in_steps
 from spbench.projection.calibration_plan import (
     BETWEEN,
     LONGER,
@@ -25,7 +25,7 @@ from spbench.projection.calibration_plan import (
     plan,
 )
 from spbench.projection.calibration_times import Timed, TimedCollective, TransferTime, usual
-from spbench.projection.constants import Constant, Level
+from spbench.projection.constants import Constant, Level, constant, curve
 from spbench.projection.cost import Mode
 from spbench.projection.hardware import Cluster, Device, OnRanks
 from spbench.projection.hardware import find as find_cluster
@@ -241,6 +241,35 @@ def test_ranks_of_several_nodes_have_the_memory_of_their_own(
         parts = (*made.on_ranks, made)
         assert tuple(each.device.memory_gb.value for each in parts) == memory_gb
         assert (made.nodes, made.most_ranks) == (nodes, 4)
+
+
+def test_one_gpu_has_the_links_of_a_cluster_that_is_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its kernels are its own; what the catalogue says of links stays, with its sources."""
+    monkeypatch.setattr(
+        "spbench.projection.calibrate._launches", lambda *_: {1: planted(2)}.items()
+    )
+    onto = find_cluster("hgx-h200")
+    made = calibrate("mine", [1], "cpu", 1, [Workload.model_validate(SMALL)], onto=onto)
+    assert made is not None
+    assert (made.name, made.levels, made.link) == ("mine", onto.levels, onto.link)
+    assert made.device.products.tflops["float32"].source == "calibrate"
+    write(made, tmp_path / "mine.yaml")
+    assert find_cluster(str(tmp_path / "mine.yaml")) == made
+
+
+def test_products_that_memory_bounds_tell_no_rate_of_a_gpus_products() -> None:
+    """Of two, the one of few columns: at the rate of its bytes, and a hundredth of the other's."""
+    shapes = ([1, 4096, 4096, 4096], [1, 262144, 8, 1024])
+    products = [TimedKernel(kind="gemm", shape=each, dtype="bfloat16") for each in shapes]
+    passes = TimedKernel(kind="elementwise", shape=[2**26], dtype="bfloat16")
+    attention = TimedKernel(kind="attention", shape=[1, 8, 8, 512, 512, 64], dtype="bfloat16")
+    plan_of = CalibrationPlan(ranks=1, kernels=[*products, passes, attention], transfers=[])
+    seconds = [2e-4, 1.5e-4, 2**28 / 4e12, 1e-5]
+    timed_of = replace(planted(2), plan=plan_of, kernels_s=seconds, steps_s=[], shares_s=[])
+    rates = device("mine", "gpu", 141.0, timed_of).products.tflops["bfloat16"]
+    assert rates.values == (pytest.approx(2 * 4096**3 / 2e-4 / 1e12, rel=1e-3),)
 
 
 def test_what_is_written_has_five_digits() -> None:

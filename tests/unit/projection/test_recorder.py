@@ -45,7 +45,7 @@ def test_calls_launch_the_kernels_that_they_were_taken_from(dtype: str) -> None:
     """Of a strategy with an attention kernel, and of one with products and softmax."""
     names, workload = set(), with_settings(WORKLOAD, [f"dtype={dtype}"])
     for strategy in ("ulysses", "rsa"):
-        for call in timed_calls(workload, load(strategy), 2):
+        for call in timed_calls(workload, load(strategy), 2, "cpu"):
             again = TimedKernel.model_validate_json(call.model_dump_json())
             assert again == call
             make = repeated_call(again, CPU)
