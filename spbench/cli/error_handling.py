@@ -35,10 +35,8 @@ def open_streams() -> None:
 
     Otherwise the next file that is opened would take its place, and receive what is printed.
     """
-    gap = os.open(os.devnull, os.O_RDWR)
-    while gap <= 2:
+    while (gap := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(gap, True)
-        gap = os.open(os.devnull, os.O_RDWR)
     os.close(gap)
     for name in STREAMS:
         stream = getattr(sys, name)
@@ -135,11 +133,9 @@ def _about_a_workload(error: click.ClickException, ctx: Any) -> str:
     from spbench.workload.validation_errors import OTHER_NAMES
     from spbench.workload.workload import Workload
 
-    word = error.option_name.lstrip("-").replace("-", "_")
+    flag, word = error.option_name, error.option_name.lstrip("-").replace("-", "_")
     field = OTHER_NAMES.get(word, word)
-    known = (
-        f"No such option {error.option_name!r}. It is a field of the workload: --set {field}=..."
-    )
+    known = f"No such option {flag!r}. It is a field of the workload: --set {field}=..."
     return known if field in Workload.model_fields else ""
 
 

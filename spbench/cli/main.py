@@ -44,11 +44,8 @@ COMMANDS = {
     "list": "List strategies, workloads, sweeps, clusters or runs.",
     "doctor": "Check whether this machine is fit, and what to do if not.",
 }
-
-
 GARBAGE = 20_000, 20, 20
-"""Objects that a command makes before Python looks for garbage, of each generation: 10,000 rows
-are many objects, all of them in use."""
+"""Objects made before Python looks for garbage, by generation: 10,000 rows are many, all in use."""
 ONE_OF = {"--workload": "a run has one workload, and --sweep FILE several in one run"}
 """What would work where an option that takes one value is given several, by its flag."""
 
@@ -77,8 +74,7 @@ class Commands(click.Group):
         if ctx.resilient_parsing and len(args) > 1 and (lone := stand_in(args[-1])):
             return args[0], lone, args[1:]  # a value is completed, which loads no command
         if args and args[0] not in COMMANDS:
-            known = list(COMMANDS)
-            hint = did_you_mean(args[0], known, cutoff=0.5) or f"Known: {', '.join(known)}"
+            hint = did_you_mean(args[0], [*COMMANDS], cutoff=0.5) or f"Known: {', '.join(COMMANDS)}"
             ctx.fail(f"unknown command {args[0]!r}. {hint}")
         name, command, words = super().resolve_command(ctx, args)
         if command is not None and not ctx.resilient_parsing:
@@ -131,27 +127,36 @@ def cli(ctx: click.Context) -> None:
             raise Failure("the current folder was deleted; cd to another one", UNFIT) from None
 
 
-def main() -> NoReturn:
-    """Runs the command and exits with a code of ``errors.py``, or 128 and the signal's number."""
+def main(most_put_off: int = 100) -> NoReturn:
+    """Runs the command and exits with a code of ``errors.py``, or 128 and the signal's number.
+    ``most_put_off``: signals that wait for the end of torch's import, each for 0.05 s."""
     seen: list[int] = []
 
-    def end(signum: int, _: object) -> NoReturn:
+    def end(signum: int, _: object) -> None:
         # An import may swallow the interrupt and leave half a library behind: whatever is raised
-        # after a signal counts as the interrupt.
+        # after a signal counts as the interrupt. In torch's, C++ that calls Python may even abort
+        # the process: for about 5 s a signal waits for the end of that import.
         seen.append(signum)
-        raise KeyboardInterrupt
+        spec = getattr(sys.modules.get("torch"), "__spec__", None)
+        if len(seen) > most_put_off or not getattr(spec, "_initializing", False):
+            raise KeyboardInterrupt
+        threading.Timer(0.05, send_again, [len(seen)]).start()
 
-    def send_again(ignored: "sys.UnraisableHookArgs") -> None:
+    def send_again(count: int) -> None:
+        if len(seen) == count:  # or another has come, which raises or is sent again itself
+            os.kill(os.getpid(), seen[-1])
+
+    def hear_dropped(ignored: "sys.UnraisableHookArgs") -> None:
         # Python drops what is raised in a callback, such as one of importlib's.
         if seen and isinstance(ignored.exc_value, KeyboardInterrupt):
-            threading.Timer(0.01, os.kill, (os.getpid(), seen[-1])).start()
+            threading.Timer(0.01, send_again, [len(seen)]).start()
         else:
             sys.__unraisablehook__(ignored)
 
     for ending in ENDINGS:
         if signal.getsignal(ending) is not signal.SIG_IGN:  # nohup ignores it
             signal.signal(ending, end)
-    sys.unraisablehook = send_again
+    sys.unraisablehook = hear_dropped
     error_handling.open_streams()
     others = set(threading.enumerate())
     try:
@@ -165,8 +170,7 @@ def main() -> NoReturn:
 
 
 def _leave(code: int) -> NoReturn:
-    """Ends the process after an interrupt, or where a thread is left that waits for another
-    process, when everything else has been ended.
+    """Ends the process, all else being ended: by a signal, or with a thread left that waits.
 
     It does not use Python's own shutdown: a second Ctrl-C could disturb that, and it exits as by
     SIGINT if an extension met one in its import, even if that was handled. A thread that returns

@@ -147,3 +147,38 @@ def test_an_interrupt_that_python_dropped_comes_again() -> None:
     """Raised in a callback of a weak reference, as importlib has some, it ends the command too."""
     done = subprocess.run([sys.executable, "-c", DROPPED], timeout=10, check=False)
     assert done.returncode == 128 + signal.SIGINT
+
+
+IMPORTING = """
+import sys, time
+from spbench.cli import main as entry
+
+def run(**_):
+    sys.path.insert(0, sys.argv[1])
+    import torch
+    time.sleep(20)
+
+entry.cli.main = run
+entry.main(most_put_off=int(sys.argv[2]))
+"""
+TORCH = """
+import os, signal, sys, time
+for _ in range(2):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(float(sys.argv[3]))
+print("imported")
+"""
+
+
+@pytest.mark.parametrize(
+    ("most_put_off", "pause_s", "out"), [(1000, 0.2, "imported\n"), (3, 20, "")]
+)
+def test_an_interrupt_waits_for_the_import_of_torch(
+    tmp_path: Path, most_put_off: int, pause_s: float, out: str
+) -> None:
+    """An exception in it can make C++ abort the process. Several count once, after the import; if
+    that takes too long, during it."""
+    (tmp_path / "torch.py").write_text(TORCH)
+    words = [sys.executable, "-c", IMPORTING, str(tmp_path), str(most_put_off), str(pause_s)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=15, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, out, "Interrupted.\n")
