@@ -92,7 +92,7 @@ def command(
     if not NAME.fullmatch(name):
         raise Failure(f"{name!r} is not a name of a cluster; use letters, digits, '.', '_' and '-'")
     path = out or FOLDER / f"{name}.yaml"
-    if logs or level or (onto and gpus != "1"):
+    if logs or level:
         return _imported(name, logs, onto, level, path)
     on = choose_device(device)
     node = cluster_of(**place)
@@ -100,6 +100,10 @@ def command(
         _check_writable(path)
     nodes = node.nodes if node else 1
     ranks = parse_ranks(gpus or _all_ranks(nodes * default_ranks(on)), on, nodes=nodes)
+    if onto is not None and max(ranks) > 1:
+        return _imported(name, logs, onto, level, path)
+    if onto is not None and (node is not None or link_rate is not None):
+        raise Failure("--onto gives a single rank its links: leave out --nnodes and --link-rate")
     if max(ranks) == 1 and onto is None:
         more = "give 1,2 or more, or with --onto a cluster whose links are taken, such as hgx-h200"
         raise Failure(f"--gpus 1: a single rank has no links; {more}")
@@ -109,6 +113,8 @@ def command(
         from spbench.projection.hardware import find
         from spbench.projection.scaled import link_rate as rate_of
     joined = None if onto is None else find(onto)
+    if joined is not None and joined.device.runs_on != on:
+        raise Failure(f"--onto {onto} joins devices of {joined.device.runs_on}, not of {on}")
     link = None if link_rate is None else rate_of(link_rate)
     cluster = calibrate(name, ranks, on, timeout, chosen, node, link, joined)
     if cluster is None:

@@ -41,10 +41,12 @@ def print_against(
 
     points = read(default_folder() if place == PACKAGED else Path(place))
     with loading_torch():
+        from spbench.layers.watching import FUSES_NORMS
         from spbench.projection.against import score
         from spbench.projection.project import works
         from spbench.projection.score import summary
     work_of = works()
+    FUSES_NORMS.set(False)
     groups = [score(point, work_of) for point in points]
     total = summary(groups)
     if as_json:

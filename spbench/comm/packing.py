@@ -118,7 +118,9 @@ def in_words(parts: Parts) -> Parts:
     number what is no single run of memory, in half the time (docs/performance.md, one H200)."""
     for x in parts:
         ends = x.shape[-1], x.storage_offset(), *x.stride()[:-1]
-        if not x.is_cuda or x.stride(-1) != 1 or any(n * x.element_size() % 8 for n in ends):
+        is_apart = any(n * x.element_size() % 8 for n in ends)
+        is_cut_off = x.requires_grad and torch.is_grad_enabled()  # integers have no gradient
+        if not x.is_cuda or is_apart or is_cut_off or x.stride(-1) != 1:
             return parts
     return [x.view(torch.int64) for x in parts]
 

@@ -16,6 +16,10 @@ aten = torch.ops.aten
 AS_ON: ContextVar[str] = ContextVar("AS_ON", default="cuda")
 """The device whose operations a dry run goes through."""
 
+FUSES_NORMS: ContextVar[bool] = ContextVar("FUSES_NORMS", default=True)
+"""Whether an RMS norm is a GPU's one kernel there, as torch's is, or its single operations, as the
+one that engines for diffusion write for themselves."""
+
 
 class WatchingMode(TorchDispatchMode):
     """Sees every operation that runs inside. Not for timed steps."""
@@ -33,7 +37,7 @@ def is_on_gpu(x: Tensor) -> bool:
 
 def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float) -> Tensor:
     """torch's; where a GPU would have a kernel for it, a layer norm's stands for that."""
-    stands = x.is_meta and is_on_gpu(x)
+    stands = x.is_meta and is_on_gpu(x) and FUSES_NORMS.get()
     return (F.layer_norm if stands else F.rms_norm)(x, [*shape], weight, eps=eps)
 
 

@@ -49,7 +49,7 @@ def calibrate(
 ) -> Cluster | None:
     """This machine as a cluster, or several of which this is a ``node``, by times on each of these
     numbers of ranks; None on a node that is not the first. ``link``: nominal GB/s of a rank's.
-    ``onto`` has the links of a single rank.
+    ``onto`` has the links, and the host's time of a message, for a single rank, which sends none.
 
     Raises Failure where ranks fail, with the cause and the logs, which are kept only then.
     """
@@ -74,8 +74,11 @@ def calibrate(
             "name": name,
             "source": f"spbench calibrate on {hardware}, links of {onto.name}",
             "device": most.device,
-            "on_ranks": (),
-            "call_us": most.call_us or onto.call_us,
+            "on_ranks": [
+                each.model_copy(update={"device": most.device}).model_dump()
+                for each in onto.on_ranks
+                if each.levels
+            ],
             "sources": onto.sources | {"calibrate": "times of this machine"},
         }
         return Cluster.model_validate(data)

@@ -12,7 +12,7 @@ from spbench.projection.constants import Constant, Curve, constant, curve, round
 from spbench.projection.hardware import AttentionRates, Device, Products
 from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.message_cost import host_calls
-from spbench.projection.timed_kernels import label_of, name_of, operations
+from spbench.projection.timed_kernels import in_tiles, label_of, name_of, operations
 from spbench.projection.trace import work
 from spbench.strategies.registry import in_mesh
 from spbench.workload.fields import Dtype
@@ -42,7 +42,8 @@ def device(name: str, kind: str, memory_gb: float, timed: Timed) -> Device:
     memory = curve((_moved(k) / 1e6, _moved(k) / s / 1e9) for k, s in passes)
     products = timed.kernels("gemm")
     if kind == "gpu":
-        products = [(k, s) for k, s in products if not _is_memory_bound(k, s, memory)] or products
+        told = [(k, s) for k, s in products if not _is_memory_bound(k, s, memory)]
+        products = told + [each for each in products if each[0].dtype not in _dtypes(told)]
     bare = constant(1e6 * timed.launch_s, UNTOLD)
     launch, compiled, _ = GUESSED if kind == "gpu" else (bare, bare, bare)
     return Device.model_validate(
@@ -58,14 +59,14 @@ def device(name: str, kind: str, memory_gb: float, timed: Timed) -> Device:
                         for k, s in products
                         if k.dtype == dtype
                     )
-                    for dtype in dict.fromkeys(k.dtype for k, _ in products)
+                    for dtype in _dtypes(products)
                 }
             ),
-            "attention": tuple(_attention(timed.kernels("attention"))),
+            "attention": tuple(_attention(timed.kernels("attention"), kind)),
             "launch_us": launch,
             "compiled_launch_us": compiled,
             "kernel_us": constant(1e6 * min(s for _, s in passes)),
-            "timed_us": timed_us(timed, 0 if kind == "cpu" else LEAST_BYTES),
+            "timed_us": timed_us(timed, kind),
             "cpu_gflop_per_s": timed.cpu_gflop_per_s,
         }
     )
@@ -128,22 +129,29 @@ def _least_squares(terms: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.array([1.0, *rest])
 
 
-def timed_us(timed: Timed, least_bytes: int = 0) -> dict[Dtype, dict[str, float]]:
-    """Microseconds of every kernel, by type and name, but for passes over fewer bytes."""
+def timed_us(timed: Timed, kind: str) -> dict[Dtype, dict[str, float]]:
+    """Microseconds of every kernel, by type and name, but for a GPU's short passes."""
     known: dict[Dtype, dict[str, float]] = {}
     for kernel, seconds in zip(timed.plan.kernels, timed.kernels_s, strict=True):
-        if kernel.kind == "elementwise" and _moved(kernel) < least_bytes:
+        if kernel.kind == "elementwise" and kind == "gpu" and _moved(kernel) < LEAST_BYTES:
             continue
-        shape = (_moved(kernel),) if kernel.kind == "elementwise" else (*kernel.shape,)
+        shape = (_moved(kernel),) if kernel.kind == "elementwise" else _computed(kernel, kind)
         name = name_of(label_of(kernel), shape)
         known.setdefault(kernel.dtype, {})[name] = rounded(1e6 * seconds)
     return known
 
 
-def _attention(kernels: Sequence[tuple[TimedKernel, float]]) -> Iterable[AttentionRates]:
+def _computed(kernel: TimedKernel, kind: str) -> tuple[int, ...]:
+    """The shape of a product, or of an attention that a device of such a kind computes."""
+    shape = (*kernel.shape,)
+    return in_tiles(shape) if kind == "gpu" and kernel.kind == "attention" else shape
+
+
+def _attention(kernels: Sequence[tuple[TimedKernel, float]], kind: str) -> Iterable[AttentionRates]:
     """Rates by head size, direction and type, with what a mask leaves of them."""
+    whole = ((k.model_copy(update={"shape": [*_computed(k, kind)]}), s) for k, s in kernels)
     groups: dict[tuple[int, bool, Dtype], list[tuple[TimedKernel, float]]] = {}
-    for kernel, seconds in kernels:
+    for kernel, seconds in whole:
         key = kernel.shape[-1], kernel.is_backward, kernel.dtype
         groups.setdefault(key, []).append((kernel, _flops(kernel) / seconds / 1e12))
     for (size, backward, dtype), of_group in sorted(groups.items()):
@@ -162,6 +170,10 @@ def _attention(kernels: Sequence[tuple[TimedKernel, float]]) -> Iterable[Attenti
 
 def _moved(kernel: TimedKernel) -> int:
     return 2 * kernel.shape[0] * DTYPE_BYTES[kernel.dtype]
+
+
+def _dtypes(kernels: Iterable[tuple[TimedKernel, float]]) -> list[Dtype]:
+    return [*dict.fromkeys(kernel.dtype for kernel, _ in kernels)]
 
 
 def _is_memory_bound(product: TimedKernel, seconds: float, memory: Curve) -> bool:

@@ -96,7 +96,12 @@ def middle_s(work: Work, cluster: Cluster, mode: Mode, share: Constant | None = 
 def _step(work: Work, cluster: Cluster, mode: Mode, share: Constant | None, of: str = "") -> Step:
     cluster = cluster.used_by(Mesh(work.mesh).size)
     device, is_gpu, sums = cluster.device, cluster.device.kind == "gpu", Sums()
-    rates = DeviceRates(device=device, dtype=work.dtype, attention_kernel=mode.attention_kernel)
+    rates = DeviceRates(
+        device=device,
+        dtype=work.dtype,
+        attention_kernel=mode.attention_kernel,
+        compiled=mode.compiled,
+    )
     backward = _add_kernels(sums, work, rates, mode)
     messages = _add_messages(sums, work, cluster, rates, mode)
     unseen, own = (UNSEEN, OWN) if is_gpu else (UNSEEN_ON_CPU, OWN_ON_CPU)

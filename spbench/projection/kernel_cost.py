@@ -21,15 +21,12 @@ from typing import final
 from spbench.errors import Failure
 from spbench.projection.constants import Constant, Sourced
 from spbench.projection.hardware import AttentionRates, Device
-from spbench.projection.timed_kernels import TimedKernels
+from spbench.projection.timed_kernels import TimedKernels, in_tiles
 from spbench.projection.work import Kernel
 
 HALF = ("bfloat16", "float16")
 ALIKE = Constant(value=1.0, source="kernels alike", kind="measured", spread=1.15)
 """What kernels vary by whose time is that of those like them."""
-ROWS = 64
-"""Queries, and keys, of the smallest tile of a GPU's attention: 65,536 heads of 8 queries take as
-long with 8 keys as with 64 (docs/performance.md, one H200)."""
 REACHED = {
     "native_layer_norm": 0.4,
     "native_layer_norm_backward": 0.27,
@@ -64,11 +61,16 @@ class DeviceRates:
     dtype: str
     attention_kernel: str = ""
     """Its name in the device's table; empty: the first there."""
+    compiled: bool = False
+    """Whether passes are a compiler's own kernels, not torch's."""
 
     def cost(self, kernel: Kernel) -> KernelCost:
         """Seconds of one kernel. Raises Failure where the device's file has no such rate."""
         is_gpu = self.device.kind == "gpu"
-        kernel = _in_tiles(kernel) if is_gpu and kernel.kind == "attention" else kernel
+        if is_gpu and kernel.kind == "attention" and kernel.flops:
+            whole = in_tiles(kernel.shape)
+            flops = kernel.flops * math.prod(whole) // math.prod(kernel.shape)
+            kernel = replace(kernel, shape=whole, flops=flops)
         if (seconds := self._timed.seconds_of(kernel, in_proportion=is_gpu)) is not None:
             in_step = self.device.in_step
             seconds = max(seconds * (in_step.value if in_step else 1.0), is_gpu * self._least)
@@ -86,7 +88,8 @@ class DeviceRates:
 
     def _moved(self, kernel: Kernel) -> KernelCost:
         rate = self.device.memory_gb_per_s
-        reached = REACHED.get(kernel.name, 1.0) if self.device.kind == "gpu" else 1.0
+        is_torchs = self.device.kind == "gpu" and not self.compiled
+        reached = REACHED.get(kernel.name, 1.0) if is_torchs else 1.0
         seconds = kernel.moved_bytes / (reached * rate(max(kernel.moved_bytes, 1) / 1e6) * 1e9)
         return KernelCost(seconds=max(seconds, self._least), constant=rate)
 
@@ -157,14 +160,6 @@ class DeviceRates:
         as_fast = HALF if self.dtype in HALF else ()
         dtype = next((x for x in (self.dtype, *as_fast) if x in of_type), tables[0].dtype)
         return sorted((x for x in tables if x.dtype == dtype), key=lambda each: each.head_dim)
-
-
-def _in_tiles(kernel: Kernel) -> Kernel:
-    """An attention with the queries and keys that its tiles hold."""
-    *batch, queries, keys, size = kernel.shape
-    held = [ROWS * math.ceil(n / ROWS) for n in (queries, keys)]
-    flops = kernel.flops * math.prod(held) // (queries * keys)
-    return replace(kernel, shape=(*batch, *held, size), flops=flops)
 
 
 def _by_head_size(tables: list[AttentionRates], keys: int, size: int) -> float:

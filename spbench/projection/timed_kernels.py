@@ -6,7 +6,8 @@ lengths, none but these. Attentions whose keys lie badly in a cache (``kernel_of
 what such ones did. An elementwise kernel's time
 lies on a line through those of its own operation, by the logarithms of bytes and time: an
 exponential takes longer than a copy of as many bytes. Beyond the sizes that were timed, a smaller
-kernel takes as long as the smallest, and a larger one goes at the rate of the largest.
+kernel takes as long as the smallest, and a larger one goes at the rate of the largest. On a GPU,
+whose passes wait for memory alone, each byte takes as long as at the nearest size.
 """
 
 import math
@@ -40,6 +41,9 @@ Shape = tuple[int, ...]
 VECTOR, LEFT_OVER = 8, 0.5
 """Keys of a vector, and how far apart attentions lie of which one has some left over: a score of 91
 keys takes a tenth to a fifth longer than one of 88 or 96."""
+ROWS = 64
+"""Queries, and keys, of the smallest tile of a GPU's attention: 65,536 heads of 8 queries take as
+long with 8 keys as with 64 (docs/performance.md, one H200)."""
 EXPONENTIAL = 64
 """Multiply-adds that take as long as the exponential of a score: on a CPU with heads of 4 to 16 a
 score takes about as long whatever the size."""
@@ -76,6 +80,12 @@ def operations(label: str, shape: Shape) -> float:
     if label.startswith("masked"):
         pairs = sum(min(row + 1, keys) for row in range(queries))
     return 2.0 * (5 if "backward" in label else 2) * batch * heads * pairs * size
+
+
+def in_tiles(shape: Shape) -> Shape:
+    """An attention's, with the queries and keys that a GPU's tiles hold."""
+    *batch, queries, keys, size = shape
+    return *batch, *(ROWS * -(-n // ROWS) for n in (queries, keys)), size
 
 
 def _effort(label: str, shape: Shape) -> float:

@@ -79,9 +79,11 @@ class TensorGroups(FixedAxis, ABC):
     def mesh(self, workload: Workload, ranks: int) -> dict[str, int]:
         if self.tp == AUTO:
             return dict(super().mesh(workload, ranks))
-        across = self.other.mesh(*self._part(workload, ranks))
-        groups = ranks // int(self.tp)
-        return {**(across if len(across) > 1 else {self.across: groups}), TP: int(self.tp)}
+        across, size = self.other.mesh(*self._part(workload, ranks)), int(self.tp)
+        return {**(across if len(across) > 1 else {self.across: ranks // size}), TP: size}
+
+    def has_own_queries(self, workload: Workload, ranks: int) -> bool:
+        return self.tp != AUTO and self.other.has_own_queries(*self._part(workload, ranks))
 
     def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
         if self.tp == AUTO:

@@ -140,7 +140,7 @@ def _random(kernel: TimedKernel, device: torch.device, *shape: int) -> Tensor:
 
 
 COLD_BYTES = 4 * 2**20
-"""Bytes of all copies together, at least: more than the second cache of a core."""
+"""Bytes of all copies together, at least: more than a core's second cache. A GPU's is larger."""
 MOST_COPIES = 32
 
 
@@ -149,7 +149,9 @@ def repeated_call(kernel: TimedKernel, device: torch.device) -> Callable[[], obj
     name, _, overload = kernel.op.partition(".")
     operation = getattr(getattr(torch.ops.aten, name), overload)
     first = _made(kernel.given, device)
-    copies = min(MOST_COPIES, max(1, COLD_BYTES // max(1, _bytes(first))))
+    own = torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else 0
+    cold = max(COLD_BYTES, 2 * own)
+    copies = min(MOST_COPIES, max(1, cold // max(1, _bytes(first))))
     given = [first, *(_made(kernel.given, device) for _ in range(copies - 1))]
     named = {key: _made(value, device) for key, value in kernel.named.items()}
     if "device" in {each.name for each in operation._schema.arguments}:

@@ -16,6 +16,13 @@ from spbench.projection.hardware import find
     [
         (("a/b",), "'a/b' is not a name of a cluster"),
         (("here", "-g", "1"), "a single rank has no links; give 1,2 or more"),
+        (("here", "-g", "1", "--onto", "hgx-h100"), "joins devices of cuda, not of cpu"),
+        (("here", "-g", "1", "--onto", "hgx-h10"), "unknown cluster 'hgx-h10'"),
+        (("here", "-g", "2", "--onto", "hgx-h100"), "and no log, --onto gives the links"),
+        (
+            ("here", "-g", "1", "--onto", "hgx-h100", "--link-rate", "200Mbit"),
+            "leave out --nnodes and --link-rate",
+        ),
         (("here", "-g", "1,x"), "is not a number of ranks"),
         (("here", "-w", "dsp-720"), "unknown workload 'dsp-720'"),
         (("here", "-o", "mine"), "--out mine is not the name of a YAML file; write mine.yaml"),

@@ -35,6 +35,7 @@ from spbench.projection.message_cost import host_calls
 from spbench.projection.project import project, works
 from spbench.projection.timed_kernels import label_of, operations
 from spbench.projection.trace import work
+from spbench.projection.work import Kernel
 from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.strategies.registry import load
 from spbench.workload.case import GateCheck
@@ -254,6 +255,7 @@ def test_one_gpu_has_the_links_of_a_cluster_that_is_known(
     made = calibrate("mine", [1], "cpu", 1, [Workload.model_validate(SMALL)], onto=onto)
     assert made is not None
     assert (made.name, made.levels, made.link) == ("mine", onto.levels, onto.link)
+    assert made.call_us == onto.call_us  # a single rank sends nothing
     assert made.device.products.tflops["float32"].source == "calibrate"
     write(made, tmp_path / "mine.yaml")
     assert find_cluster(str(tmp_path / "mine.yaml")) == made
@@ -270,6 +272,32 @@ def test_products_that_memory_bounds_tell_no_rate_of_a_gpus_products() -> None:
     timed_of = replace(planted(2), plan=plan_of, kernels_s=seconds, steps_s=[], shares_s=[])
     rates = device("mine", "gpu", 141.0, timed_of).products.tflops["bfloat16"]
     assert rates.values == (pytest.approx(2 * 4096**3 / 2e-4 / 1e12, rel=1e-3),)
+
+
+@pytest.mark.parametrize("keys", [8, 15, 64, 77, 512])
+def test_a_gpus_attention_takes_what_it_took(keys: int) -> None:
+    """Also one of fewer keys than a tile, of which the same tiles are then computed."""
+    shape = [64, 16, 16, 2 * keys, keys, 72]
+    kernels = [
+        TimedKernel(kind="attention", shape=shape, dtype="bfloat16"),
+        TimedKernel(kind="gemm", shape=[1, 4096, 4096, 4096], dtype="bfloat16"),
+        TimedKernel(kind="elementwise", shape=[2**26], dtype="bfloat16"),
+    ]
+    plan_of = CalibrationPlan(ranks=1, kernels=kernels, transfers=[])
+    seconds = [1e-3, 2e-4, 2**28 / 4e12]
+    timed_of = replace(planted(2), plan=plan_of, kernels_s=seconds, steps_s=[], shares_s=[])
+    found = device("mine", "gpu", 141.0, timed_of)
+    again = Kernel(
+        kind="attention",
+        phase="forward",
+        shape=(*shape,),
+        flops=int(operations("attention", (*shape,))),
+        moved_bytes=1,
+    )
+    by_rates = found.model_copy(update={"timed_us": {}})
+    for each in (found, by_rates):
+        rates = DeviceRates(device=each, dtype="bfloat16")
+        assert rates.cost(again).seconds == pytest.approx(1e-3, rel=1e-3)
 
 
 def test_what_is_written_has_five_digits() -> None:

@@ -18,6 +18,8 @@ from spbench.workload.catalogue import find
         ("usp", "time"),
         ("ulysses", "time"),
         ("megatron-sp", "time"),
+        ("megatron-sp:tp=2", "time"),
+        ("megatron-sp:tp=2:across=ring", "space"),
         ("rsa", "time"),
         ("ring:shard-axis=time", "time"),
     ],
