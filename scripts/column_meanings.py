@@ -103,7 +103,7 @@ MEANINGS: Final = {
         "`efficient`, `math`; blank where a strategy's own products did."
     ),
     "issue_ms": "Until the call of a timed step returned, trimmed mean over iterations; on a GPU.",
-    "host_bound": "`yes` where issuing takes 0.9 of the step or more: the time is the host's.",
+    "host_bound": "`yes` where issuing takes 0.97 of the step or more: the time is the host's.",
     "alloc_retries": "How often a GPU's allocator emptied its cache in the timed pass.",
     "timed_clock_mhz": "Median clock behind timed blocks, of the GPU whose clocks differ most.",
     "silent_clock_mhz": "Median clock of the same GPU behind silent blocks.",

@@ -5,7 +5,9 @@
 #   2  NCCL on all its GPUs                                     runs.csv, kind measured
 #   3  NCCL between ranks that share one GPU, if it can be had  verify-<dtype>-<n>-ranks-on-one-device.json
 #      and between two nodes that do                            nodes-on-one-device.txt
-#   4  one rank's share of dsp-720m on 64 to 1 ranks            runs.csv, kind one_gpu_share
+#   4  its products, attentions and passes, as a cluster        cluster.yaml
+#   5  our step over the same transformer written by hand       by-hand.txt
+#   6  one rank's share of dsp-720m on 64 to 1 ranks            runs.csv, kind one_gpu_share
 #
 #   usage: [BUDGET_S=540] [FAULTS=all] [DEVICE=cpu] [PYTHON=python3] scripts/gpu_suite.sh [FOLDER]
 #
@@ -16,7 +18,7 @@
 set -uo pipefail
 
 budget_s=${BUDGET_S:-540}
-together_s=90 # for ranks that share a device: enough for the gate, and not all if they hang
+together_s=150 # for ranks that share a device: enough for the gate, and not all if they hang
 read -ra faults <<<"${FAULTS:-}"
 [[ ${FAULTS:-} != all ]] ||
     faults=({hang,kill,oom}@rank1:step3 {raise,mismatch}@rank0:step3 corrupt@rank1:step0)
@@ -34,13 +36,18 @@ if [[ $device == cuda ]]; then
     }
     gpus=$(wc -l <<<"$names")
     name=$(head -n 1 <<<"$names" | tr '[:upper:] ' '[:lower:]-')
-    strategies=all large=dsp-720m ranks=1,2,4,8,16,32,64 together=(2 3)
-    effort=() smaller=() shapes=()
+    strategies=all large=dsp-720m ranks=1,2,4,8,16,32,64 together=(3 4)
+    effort=() smaller=() shapes=() kernels=() depth=4
+    onto=hgx-h100
+    [[ $name != *h200* ]] || onto=hgx-h200
+    calibrated=(--gpus 1 --onto "$onto") # links of several GPUs are timed by calibrate itself
+    ((gpus == 1)) || calibrated=()
 else
     gpus=1 name=cpu
     strategies=dsp,rsa large=dsp-720m-small ranks=1,2,4 together=(2)
     effort=(--quick) smaller=(--set axes.space=64 --set depth=1)
     shapes=(-w configs/verify/attention-only.yaml)
+    calibrated=(--gpus 2) kernels=(-w dsp-720m-small) depth=1
 fi
 folder=${folder:-$PWD/results/$(date -u +%Y%m%d)-${name#nvidia-}}
 
@@ -93,7 +100,6 @@ ranks_on_one_device() { # RANKS DTYPE
     wait
     mv "$json.0" "$json"
     rm "$json".* # the other ranks print nothing
-    [[ -s $json ]]
 }
 
 # It may be refused here: then what was seen is the result.
@@ -101,9 +107,10 @@ several_ranks_on_one_device() {
     local seen=$folder/ranks-on-one-device.txt size
     [[ -e $seen ]] || ((budget_s - SECONDS < together_s)) && return
     for size in "${together[@]}"; do
-        ranks_on_one_device "$size" float32 || break
-        ranks_on_one_device "$size" bfloat16 || break
-        ranks_on_one_device "$size" float64 || break
+        ranks_on_one_device "$size" float32 &
+        ranks_on_one_device "$size" bfloat16 &
+        ranks_on_one_device "$size" float64 &
+        wait
     done >"$seen.part" 2>&1
     mv "$seen.part" "$seen"
 }
@@ -139,6 +146,20 @@ two_nodes_on_one_device() {
     mv "$seen.part" "$seen"
 }
 
+calibration() {
+    [[ -s $folder/cluster.yaml ]] ||
+        within 300 calibrate "$(basename "$folder")" "${calibrated[@]}" "${kernels[@]}" \
+            --device "$device" --out "$folder/cluster.yaml"
+}
+
+by_hand() {
+    local seen=$folder/by-hand.txt left_s=$((budget_s - SECONDS))
+    [[ -s $seen ]] || ((left_s <= 0)) && return
+    timeout "$left_s" "$python" benchmarks/by_hand.py --workload "$large" --device "$device" \
+        --set depth="$depth" --pairs 5 >"$seen.part"
+    mv "$seen.part" "$seen"
+}
+
 # Cheap and telling cells first: the time may end before the dear ones.
 shares_of_one_device() {
     local cells order
@@ -153,11 +174,13 @@ suite() {
     gate bfloat16 &
     gate float64 &
     wait
-    run -w dsp-720m-small >/dev/null
-    ((gpus > 1)) && run -w dsp-720m >/dev/null
     several_ranks_on_one_device & # no clock runs here either
     two_nodes_on_one_device &
     wait
+    run -w dsp-720m-small >/dev/null
+    ((gpus > 1)) && run -w dsp-720m >/dev/null
+    calibration
+    by_hand
     shares_of_one_device # last, since they take whatever time is left
     find "$folder" -name 'verify-*.json' -empty -delete
     "$python" -m spbench compare "$folder" >"$folder/compare.txt"

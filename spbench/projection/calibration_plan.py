@@ -71,8 +71,8 @@ def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> Calibrat
     """The plan for ``ranks``: of these workloads, by default of a few of the catalogue.
 
     On a CPU all calls of a step are timed, and attentions of all small workloads. On a GPU, which
-    computes behind the back of the host that calls, only products, attentions and passes have times
-    of their own. Small steps tell the host's time: on a GPU the smallest do.
+    computes behind the back of the host that calls, products, attentions and the other calls of a
+    block have times of their own. Small steps tell the host's time: on a GPU the smallest do.
     Raises Failure where no product or no attention would be timed.
     """
     full = [name.removesuffix("-small") for name in WORKLOADS] if on == "cuda" else []

@@ -80,7 +80,7 @@ class Device(Frozen):
 
     @property
     def kernels(self) -> list[str]:
-        """Names of the attention kernels; the first is torch's own choice."""
+        """Names of the attention kernels; the first is what our steps ask for first."""
         return list(dict.fromkeys(each.kernel for each in self.attention))
 
 

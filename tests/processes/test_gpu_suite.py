@@ -83,6 +83,7 @@ def test_one_folder_holds_everything(done: tuple[Path, str]) -> None:
         *(f"{gate}.json" for gate in GATES),
         *("runs.csv", "run.json", "samples", "fingerprints", "logs", "plots"),
         *("compare.txt", "ranks-on-one-device.txt", "nodes-on-one-device.txt", "suite.log"),
+        *("cluster.yaml", "by-hand.txt"),
     }
     assert (folder / "plots" / "memory.png").exists()
     assert "one gpu share" in (folder / "compare.txt").read_text(encoding="utf-8")
