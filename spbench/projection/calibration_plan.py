@@ -22,7 +22,7 @@ from spbench.projection.calibration_calls import (
     tiny,
 )
 from spbench.projection.message_cost import host_calls
-from spbench.projection.timed_kernels import label_of
+from spbench.projection.timed_kernels import PACKING, label_of
 from spbench.projection.trace import work
 from spbench.projection.unsent import timed_calls
 from spbench.projection.work import Kernel
@@ -49,8 +49,6 @@ SHORTER, LONGER = (BETWEEN.model_copy(update={"shape": [1, 256, n, 256]}) for n 
 message that it outlasts, both how much of its time at most, the shorter one how late ranks come."""
 SENT_BEHIND = ((4**6, SHORTER), (4**8, SHORTER), (4**6, LONGER), (2 * 4**9, LONGER))
 """Bytes that a rank sends then, and the kernel: most take the latency, the last its bytes' time."""
-PACKING = ("cat", "copy", "stack")
-"""Passes that pack messages too, in words of eight bytes on a GPU: no dry run has those."""
 LONGEST_ROW = 3  # of shifts that follow each other, of up to 1 MiB: larger ones fill any link
 SENT_BYTES = {"cpu": [4**i for i in range(5, 13)], "cuda": [4**i for i in range(5, 15)]}
 """Bytes that a rank sends: 1 KiB to 16 MiB, on a GPU to 256 MiB: a minute over 1 Gbit/s."""

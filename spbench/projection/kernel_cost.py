@@ -21,7 +21,7 @@ from typing import final
 from spbench.errors import Failure
 from spbench.projection.constants import Constant, Sourced
 from spbench.projection.hardware import AttentionRates, Device
-from spbench.projection.timed_kernels import TimedKernels, in_tiles
+from spbench.projection.timed_kernels import PACKING, TimedKernels, in_tiles
 from spbench.projection.work import Kernel
 
 HALF = ("bfloat16", "float16")
@@ -31,9 +31,7 @@ REACHED = {
     "native_layer_norm": 0.4,
     "native_layer_norm_backward": 0.27,
     "addcmul": 0.5,
-    "cat": 0.65,
-    "copy": 0.65,
-    "stack": 0.65,
+    **dict.fromkeys(PACKING, 0.65),
 }
 """Parts of a GPU's rate of memory that torch's kernels reach, where that is much less than all: by
 a profile of a step (docs/performance.md, one H200)."""
