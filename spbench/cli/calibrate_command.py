@@ -101,12 +101,12 @@ def command(
     nodes = node.nodes if node else 1
     ranks = parse_ranks(gpus or _all_ranks(nodes * default_ranks(on)), on, nodes=nodes)
     if onto is not None and max(ranks) > 1:
-        return _imported(name, logs, onto, level, path)
+        raise Failure(f"--onto with no --import gives one rank its links: -g 1, not {max(ranks)}")
     if onto is not None and (node is not None or link_rate is not None):
         raise Failure("--onto gives a single rank its links: leave out --nnodes and --link-rate")
     if max(ranks) == 1 and onto is None:
-        more = "give 1,2 or more, or with --onto a cluster whose links are taken, such as hgx-h200"
-        raise Failure(f"--gpus 1: a single rank has no links; {more}")
+        more = ", or with --onto a cluster whose links are taken, such as hgx-h200" * (on == "cuda")
+        raise Failure(f"--gpus 1: a single rank has no links; give 1,2 or more{more}")
     chosen = [choose_workload(each, []) for each in workloads]
     with loading_torch():
         from spbench.projection.calibrate import calibrate, write
@@ -114,7 +114,8 @@ def command(
         from spbench.projection.scaled import link_rate as rate_of
     joined = None if onto is None else find(onto)
     if joined is not None and joined.device.runs_on != on:
-        raise Failure(f"--onto {onto} joins devices of {joined.device.runs_on}, not of {on}")
+        where = f"is of {joined.device.runs_on}, and ranks compute on {on} here"
+        raise Failure(f"--onto {onto} {where}: run it on such a device, or give -g 1,2 without it")
     link = None if link_rate is None else rate_of(link_rate)
     cluster = calibrate(name, ranks, on, timeout, chosen, node, link, joined)
     if cluster is None:
@@ -130,8 +131,7 @@ def _imported(
     if not logs or onto is None:
         raise Failure(
             "a log of nccl-tests has no times of kernels: give both --import FILE and --onto, a "
-            "cluster of the catalogue such as hgx-h100, or a file that calibrate wrote; with "
-            "--gpus 1 and no log, --onto gives the links"
+            "cluster of the catalogue such as hgx-h100, or a file that calibrate wrote"
         )
     _check_writable(path)
     with loading_torch():

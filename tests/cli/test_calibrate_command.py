@@ -16,9 +16,9 @@ from spbench.projection.hardware import find
     [
         (("a/b",), "'a/b' is not a name of a cluster"),
         (("here", "-g", "1"), "a single rank has no links; give 1,2 or more"),
-        (("here", "-g", "1", "--onto", "hgx-h100"), "joins devices of cuda, not of cpu"),
+        (("here", "-g", "1", "--onto", "hgx-h100"), "is of cuda, and ranks compute on cpu here"),
         (("here", "-g", "1", "--onto", "hgx-h10"), "unknown cluster 'hgx-h10'"),
-        (("here", "-g", "2", "--onto", "hgx-h100"), "and no log, --onto gives the links"),
+        (("here", "-g", "2", "--onto", "hgx-h100"), "gives one rank its links: -g 1, not 2"),
         (
             ("here", "-g", "1", "--onto", "hgx-h100", "--link-rate", "200Mbit"),
             "leave out --nnodes and --link-rate",
