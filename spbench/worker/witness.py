@@ -21,6 +21,8 @@ WRITE_NOTHING = ("empty", "zeros", "_unsafe_view")
 STAND_IN = 3.0
 """Bytes that a silent step may write for each byte that it does not send: noise in place of what
 arrives, and at most a packing and an unpacking that its real transport can do without."""
+NUMBERS_BYTES = 64
+"""A few numbers, which are no work: on an H200 a silent step of one rank wrote 8 bytes more."""
 
 
 @final
@@ -70,9 +72,7 @@ def why_silent_differs(more_bytes: float, unsent_bytes: float) -> str:
     """The reason why a silent step is not the same work as a real one; blank if it is.
     ``more_bytes``: what it writes beyond a real step; ``unsent_bytes``: what it does not send."""
     stand_in = STAND_IN * unsent_bytes
-    if more_bytes <= stand_in:
+    if more_bytes <= stand_in + NUMBERS_BYTES:
         return ""
-    return (
-        f"a silent step writes {more_bytes:,.0f} bytes more than a real one, where "
-        f"{stand_in:,.0f} would stand in for what arrives"
-    )
+    where = f"where {stand_in:,.0f} would stand in for what arrives"
+    return f"a silent step writes {more_bytes:,.0f} bytes more than a real one, {where}"

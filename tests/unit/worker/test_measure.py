@@ -28,6 +28,7 @@ from spbench.worker.observer import Observer, PhaseTimes
 from spbench.worker.step import Step
 from spbench.worker.timer import Stopwatch
 from spbench.worker.turn_client import TurnClient
+from spbench.worker.witness import why_silent_differs
 from spbench.workload.case import Case, MeasurementBudget
 from spbench.workload.catalogue import find, with_settings
 
@@ -197,3 +198,10 @@ def test_no_memory_for_both_passes(monkeypatch: pytest.MonkeyPatch, order: list[
     assert re.fullmatch(r"SxS(Sx)+sxxm(SSlxsslx){2}SSlxsslxS(SSlx){7}eSx", "".join(order))
     assert (len(fields["step_ms"]), fields["compute_ms"]) == (20, None)
     assert "the allocator emptied its cache" in fields["compute_note"]
+
+
+def test_a_number_or_two_is_no_work() -> None:
+    """A GPU's silent step of one rank, which has nothing to send, writes 8 bytes more."""
+    assert why_silent_differs(8, 0) == ""
+    assert why_silent_differs(65, 0).startswith("a silent step writes 65 bytes more")
+    assert why_silent_differs(364, 100) == ""
