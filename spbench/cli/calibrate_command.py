@@ -84,10 +84,9 @@ def command(
     slow links, on an otherwise idle machine.
 
     On several nodes, each of which runs this command, collectives go over their network.
-    A single GPU has no links: '-g 1 --onto hgx-h200' times what it computes, and takes that
-    cluster's links. With --import nothing is timed: NAME is the cluster --onto with the links that
-    logs of all_reduce_perf, all_gather_perf, reduce_scatter_perf, alltoall_perf and sendrecv_perf
-    hold.
+    A single GPU has no links: '-g 1 --onto hgx-h200' times the GPU and takes that cluster's links.
+    With --import nothing is timed: NAME is the cluster --onto with the links that logs of
+    all_reduce_perf, all_gather_perf, reduce_scatter_perf, alltoall_perf and sendrecv_perf hold.
     """
     if not NAME.fullmatch(name):
         raise Failure(f"{name!r} is not a name of a cluster; use letters, digits, '.', '_' and '-'")

@@ -23,6 +23,7 @@ from spbench.projection.calibration_plan import CalibrationPlan, plan
 from spbench.projection.calibration_times import Timed
 from spbench.projection.constants import Constant, constant
 from spbench.projection.hardware import Cluster, OnRanks, find
+from spbench.projection.hardware import Device as OwnDevice
 from spbench.projection.link_fit import level
 from spbench.results.environment import package_version
 from spbench.results.link_report import LinkTimes
@@ -70,18 +71,7 @@ def calibrate(
         parts.append(OnRanks(ranks=count, device=own, levels=levels, call_us=call))
     *fewer, most = parts
     if onto is not None:
-        data = onto.model_dump() | {
-            "name": name,
-            "source": f"spbench calibrate on {hardware}, links of {onto.name}",
-            "device": most.device,
-            "on_ranks": [
-                each.model_copy(update={"device": most.device}).model_dump()
-                for each in onto.on_ranks
-                if each.levels
-            ],
-            "sources": onto.sources | {"calibrate": "times of this machine"},
-        }
-        return Cluster.model_validate(data)
+        return _joined(onto, name, hardware, most.device)
     return Cluster(
         name=name,
         source=f"spbench calibrate on {hardware}, torch {package_version('torch')}",
@@ -93,6 +83,15 @@ def calibrate(
         call_us=most.call_us or constant(1e6 * timed[most.ranks].launch_s),
         sources={"calibrate": "times of this machine"},
     )
+
+
+def _joined(onto: Cluster, name: str, hardware: str, own: OwnDevice) -> Cluster:
+    """The cluster ``onto`` with this machine's device in place of its own."""
+    fewer = (x.model_copy(update={"device": own}) for x in onto.on_ranks if x.levels)
+    said = f"spbench calibrate on {hardware}, links of {onto.name}"
+    sources = onto.sources | {"calibrate": "times of this machine"}
+    data = {"name": name, "source": said, "device": own, "sources": sources}
+    return onto.model_copy(update={**data, "on_ranks": tuple(fewer)})
 
 
 def _launches(
