@@ -46,7 +46,7 @@ messages. There, too, ranks do not arrive together, gloo's threads sleep until t
 one that wakes waits for a core until what computes there has had its turn."""
 SHORTER, LONGER = (BETWEEN.model_copy(update={"shape": [1, 256, n, 256]}) for n in (1024, 4096))
 """Computed before and behind a few transfers more: the longer one tells what a kernel hides of a
-message that it outlasts, both how much of its time at most, the shorter one how late ranks come."""
+message that it outlasts, both how much of its time at most."""
 SENT_BEHIND = ((4**6, SHORTER), (4**8, SHORTER), (4**6, LONGER), (2 * 4**9, LONGER))
 """Bytes that a rank sends then, and the kernel: most take the latency, the last its bytes' time."""
 LONGEST_ROW = 3  # of shifts that follow each other, of up to 1 MiB: larger ones fill any link

@@ -54,8 +54,8 @@ class Timed:
     kernels_s: Sequence[float]
     transfers: Sequence[TransferTime]
     slowest: float = 1.0
-    """Time of the slowest rank over the mean, of kernels that ranks begin together: at the next
-    message all wait for it."""
+    """Time of the slowest rank over the mean at an even part of the cores, of kernels that ranks
+    begin together: at the next message all wait for it."""
     steps_s: Sequence[float]
     shares_s: Sequence[float]
     launch_s: float
@@ -118,26 +118,6 @@ class Timed:
         latency, rest = map(float, fit.x)
         return {"hidden_latency": latency, "hidden": rest, "hides": float(hides)}
 
-    def lateness_s(self) -> tuple[float, float, float]:
-        """What messages take longer behind the shorter kernel than behind one of half its time, and
-        the times of both: means of what was timed behind both, but for shifts, which wait for a
-        neighbour alone; zeros where nothing was. Behind longer ones ranks come no later."""
-        pairs = [
-            (late, short)
-            for op in OPS
-            if op != "p2p"
-            for late in self.of_op(op, SHORTER)
-            for short in self.of_op(op)
-            if late.sent_bytes == short.sent_bytes
-        ]
-        if not pairs:
-            return 0.0, 0.0, 0.0
-        late_s = statistics.fmean(late.seconds - short.seconds for late, short in pairs)
-        long_s, short_s = (
-            statistics.fmean(x.kernel_s for x in of) for of in zip(*pairs, strict=True)
-        )
-        return late_s, short_s, long_s
-
     def kernels(self, kind: str) -> list[tuple[TimedKernel, float]]:
         """Kernels of a kind, and their seconds."""
         pairs = zip(self.plan.kernels, self.kernels_s, strict=True)
@@ -180,12 +160,15 @@ def _added_ms(of_ranks: Sequence[LinkTiming]) -> Iterable[float]:
 
 
 def _slowest(transfers: Iterable[Sequence[LinkTiming]]) -> float:
-    """The slowest rank's time over the mean of the ranks', of kernels between transfers: the mean
-    over all rounds."""
-    rounds = (
-        each
+    """The slowest rank's time over the mean of the ranks' at an even part of the cores, of kernels
+    between transfers."""
+    ratios = [
+        max(kernel_ms) / statistics.fmean(evenly_ms)
         for of_ranks in transfers
-        for each in zip(*(x.kernel_ms for x in of_ranks), strict=True)
-    )
-    ratios = [max(each) / statistics.fmean(each) for each in rounds]
-    return statistics.fmean(ratios) if ratios else 1.0
+        for kernel_ms, evenly_ms in zip(
+            zip(*(x.kernel_ms for x in of_ranks), strict=True),
+            zip(*(x.evenly_ms for x in of_ranks), strict=True),
+            strict=True,
+        )
+    ]
+    return usual(ratios) if ratios else 1.0

@@ -114,12 +114,6 @@ class Level(Frozen):
     """Sent by all ranks of a block together to other blocks, at most; None: no such limit."""
     scattered: Constant | None = None
     """What is left of ``shared_gb_per_s`` where ranks send to all others at once."""
-    late_us: Constant | None = None
-    """What each message takes longer after long computation, when ranks arrive further apart and
-    one that wakes on a shared core waits for its turn. None: nothing."""
-    late_from_us: Annotated[float, Field(ge=0)] = 0.0
-    late_to_us: Positive = 1.0
-    """Computation between messages from which on, in proportion, and to which that grows."""
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
@@ -128,8 +122,6 @@ class Level(Frozen):
                 f"level {self.name!r} has no rate of {', '.join(missing)}; give each operation",
                 ("collectives",),
             )
-        if self.late_to_us <= self.late_from_us:
-            raise ValueError(f"late_to_us {self.late_to_us} is not above late_from_us")
         return self
 
 

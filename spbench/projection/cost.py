@@ -19,7 +19,7 @@ from typing import final
 
 from spbench.projection.constants import Constant
 from spbench.projection.hardware import Cluster
-from spbench.projection.interval import BEYOND, HOST, MODELLED, OVERLAP, Cost, Hideable, Step, Sums
+from spbench.projection.interval import BEYOND, HOST, OVERLAP, Cost, Hideable, Step, Sums
 from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.message_cost import host_calls, message_cost
 from spbench.projection.work import Work
@@ -142,12 +142,10 @@ def _add_messages(
 ) -> list[Hideable]:
     """Adds the links' and the host's time of all messages; returns them with what can hide them."""
     mesh, own = Mesh((*mode.outer, *work.mesh)), [name for name, _ in work.mesh]
-    computed_s = sum(sum(sums.parts[term].values()) for term in MODELLED if term in sums.parts)
-    after_s = computed_s / max(1, sum(work.messages.values()))
     messages = []
     for message, times in work.messages.items():
         sent = replace(message, sent_bytes=round(message.sent_bytes * mode.payload))
-        priced = message_cost(sent, mesh, cluster, own, after_s)
+        priced = message_cost(sent, mesh, cluster, own)
         term = f"{message.op} {message.axis}"
         place = sums.add(term, priced.seconds * times, priced.constant)
         calls = times * (mode.calls if message.op in ("all_to_all", "p2p") else 1.0)

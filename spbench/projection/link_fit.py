@@ -42,12 +42,7 @@ def level(name: str, timed: Timed, fewest: Timed | None, nominal: Constant | Non
     for op in OPS:
         few = None if fewest is None or op == "p2p" else fewest.collective(op)
         rates[op] = collective_rate(timed.collective(op), few).model_copy(update=hidden)
-    found = Level(name=name, ranks=timed.plan.ranks, collectives=rates, nominal_gb_per_s=nominal)
-    late_s, from_s, to_s = timed.lateness_s()
-    if late_s < LEAST_S or to_s <= from_s:
-        return found
-    grows = {"late_from_us": rounded(1e6 * from_s), "late_to_us": rounded(1e6 * to_s)}
-    return found.model_copy(update={"late_us": constant(1e6 * late_s, 1.5), **grows})
+    return Level(name=name, ranks=timed.plan.ranks, collectives=rates, nominal_gb_per_s=nominal)
 
 
 def collective_rate(

@@ -1,8 +1,7 @@
 """Seconds of a collective over the groups of an axis, all of them at once.
 
-    latency + hops + late + max over levels of (what a rank sends over it / its rate,
-                                                what a block sends over it / what the block shares)
-    late                    late_us x part of the computation from late_from_us to late_to_us
+    latency + hops + max over levels of (what a rank sends over it / its rate,
+                                         what a block sends over it / what the block shares)
 
 What crosses a level depends on the pattern. In an all-to-all each rank sends to all others, so a
 rank of a group over two sockets sends half or more to the other one; around a ring only a rank
@@ -54,12 +53,9 @@ def why_not_on(cluster: Cluster, ranks: int) -> str | None:
     )
 
 
-def message_cost(
-    message: Message, mesh: Mesh, cluster: Cluster, own: Sequence[str], after_s: float = 0.0
-) -> MessageCost:
+def message_cost(message: Message, mesh: Mesh, cluster: Cluster, own: Sequence[str]) -> MessageCost:
     """Seconds of one collective; over all axes of its strategy, ``own``, if it names none of them.
-    ``after_s``: what ranks compute between messages. Raises Failure where the cluster has too few
-    ranks."""
+    Raises Failure where the cluster has too few ranks."""
     if unfit := why_not_on(cluster, mesh.size):
         raise Failure(unfit)
     groups = mesh.groups(*([message.axis] if message.axis in own else own))
@@ -78,27 +74,13 @@ def message_cost(
     if not costs:
         return MessageCost(seconds=0.0, level=outermost.name, constant=rates.latency_us)
     slowest = max(costs, key=lambda each: each.seconds)
-    bounds = [(slowest.seconds, slowest.constant), (latency, rates.latency_us)]
-    if outermost.late_us is not None:
-        waits_for = 2 if message.op == "p2p" else len(groups[0])
-        late = outermost.late_us.value / 1e6 * _late_part(outermost, after_s, waits_for, mesh.size)
-        bounds.append((late, outermost.late_us))
-        latency += late
-    _, bound = max(bounds, key=lambda each: each[0])
+    bound = rates.latency_us if latency > slowest.seconds else slowest.constant
     seconds, hidden = latency + slowest.seconds, rates.hidden
     if hidden is not None and rates.hidden_latency is not None:
         hidden = (rates.hidden_latency * latency + hidden * slowest.seconds) / seconds
     return MessageCost(
         seconds=seconds, level=slowest.level, constant=bound, hidden=hidden, hides=rates.hides
     )
-
-
-def _late_part(level: Level, after_s: float, waits_for: int, ranks: int) -> float:
-    """Part of ``late_us`` after so much computation, where a message waits for some of all ranks.
-    Of n that come evenly spread the last is (n - 1) / (n + 1) behind the mean."""
-    timed, fewer = ((n - 1) / (n + 1) for n in (max(level.ranks or ranks, 2), waits_for))
-    grown = (1e6 * after_s - level.late_from_us) / (level.late_to_us - level.late_from_us)
-    return fewer / timed * min(max(grown, 0.0), 1.0)
 
 
 def _at(level: Level, op: Op, sent: float, of_rank: float, of_block: float) -> list[MessageCost]:

@@ -2,14 +2,14 @@
 
 A case's time is the mean of its quiet launches, or of all where none was quiet. Ranking is judged
 on pairs of strategies that do the same work on as many ranks, where one takes ``APART`` as long as
-the other or more: closer ones are left to the interval.
+the other or more: closer ones are left to the interval. Regret: the measured time of the strategy
+that is projected to be the fastest over the least of those projected, less 1; on several ranks.
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, groupby
+from itertools import chain, combinations, groupby
 from pathlib import Path
 from statistics import geometric_mean, mean, median
 from typing import Any, final
@@ -45,9 +45,13 @@ class Compared:
     why_not: str = ""
 
     @property
+    def projected_s(self) -> float:
+        return self.projected.step_s if self.projected else math.nan
+
+    @property
     def error(self) -> float:
         """Projected over measured, less 1; nan where it is not projected."""
-        return self.projected.step_s / self.measured_s - 1 if self.projected else math.nan
+        return self.projected_s / self.measured_s - 1
 
     @property
     def is_within(self) -> bool:
@@ -99,7 +103,7 @@ def measured(run: Path) -> list[Compared]:
         )
         found.append(each)
     if not found:
-        raise Failure(f"{run} has no measured step; 'spbench run' makes one")
+        raise Failure(f"{run} has no measured step; 'spbench run' without --share makes one")
     return sorted(found, key=lambda each: _place(each.case))
 
 
@@ -140,17 +144,20 @@ def _slower(each: Compared, cluster: Cluster) -> float:
 
 def judged(cases: Sequence[Compared]) -> dict[str, Any]:
     """Errors, coverage and ranking, of all cases and by number of ranks."""
-    by_ranks = defaultdict(list)
-    for each in cases:
-        by_ranks[each.case.ranks].append(each)
-    return _figures(cases) | {"by_ranks": {n: _figures(part) for n, part in by_ranks.items()}}
+    every = dict.fromkeys(each.case.ranks for each in cases)
+    by_ranks = {n: _figures([each for each in cases if each.case.ranks == n]) for n in every}
+    return _figures(cases) | {"by_ranks": by_ranks}
 
 
 def _figures(cases: Sequence[Compared]) -> dict[str, Any]:
     known = [each for each in cases if each.projected is not None]
     errors = [abs(each.error) for each in known]
-    in_order = [*_in_order(known)]
-    of_ratios = _errors_of_ratios(known)
+    in_order, of_ratios = [*_in_order(known)], _errors_of_ratios(known)
+    regrets = [
+        min(same, key=lambda x: x.projected_s).measured_s / min(x.measured_s for x in same) - 1
+        for same in _alternatives(known)
+        if same[0].case.ranks > 1
+    ]
     return {
         "cases_judged": len(cases),
         "cases_modelled": len(known),
@@ -163,28 +170,30 @@ def _figures(cases: Sequence[Compared]) -> dict[str, Any]:
         "coverage": mean(each.is_within for each in known) if known else None,
         "pairs_apart": len(in_order),
         "pairs_in_order": mean(in_order) if in_order else None,
+        "mean_regret": mean(regrets) if regrets else None,
+        "worst_regret": max(regrets, default=None),
     }
 
 
 def _errors_of_ratios(cases: Sequence[Compared]) -> list[float]:
     """Errors of each step over the mean of strategies that do the same work on as many ranks: what
     all of them were off by, as where the machine is slower by now, drops out."""
-    errors = []
-    for _, same in groupby(cases, key=lambda each: _place(each.case)[:2]):
-        factors = [1 + each.error for each in same]
-        if len(factors) > 1:
-            errors += [abs(one / geometric_mean(factors) - 1) for one in factors]
-    return errors
+    factors = ([1 + each.error for each in same] for same in _alternatives(cases))
+    return [abs(one / geometric_mean(same) - 1) for same in factors for one in same]
 
 
 def _in_order(cases: Sequence[Compared]) -> Iterable[bool]:
     """Whether each pair that is apart is projected in its order."""
-    for _, same in groupby(cases, key=lambda each: _place(each.case)[:2]):
-        for one, other in combinations(same, 2):
-            ratio = one.measured_s / other.measured_s
-            if max(ratio, 1 / ratio) >= APART:
-                assert one.projected is not None and other.projected is not None
-                yield (ratio > 1) == (one.projected.step_s > other.projected.step_s)
+    for one, other in chain(*(combinations(same, 2) for same in _alternatives(cases))):
+        ratio = one.measured_s / other.measured_s
+        if max(ratio, 1 / ratio) >= APART:
+            yield (ratio > 1) == (one.projected_s > other.projected_s)
+
+
+def _alternatives(cases: Sequence[Compared]) -> list[list[Compared]]:
+    """Strategies that do the same work on as many ranks, where there are several."""
+    every = groupby(cases, key=lambda each: _place(each.case)[:2])
+    return [same for same in (list(each) for _, each in every) if len(same) > 1]
 
 
 def _place(case: Case) -> tuple[str, int, str]:

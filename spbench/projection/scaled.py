@@ -56,7 +56,7 @@ def _level(level: Level, what: str, factor: float) -> Level:
     is_rate = what == "rate"
     names = ("gb_per_s",) if is_rate else ("latency_us", "hop_us")
     rates = {op: _multiplied(each, factor, *names) for op, each in level.collectives.items()}
-    own = _multiplied(level, factor, "shared_gb_per_s" if is_rate else "late_us")
+    own = _multiplied(level, factor, "shared_gb_per_s") if is_rate else level
     return own.model_copy(update={"collectives": rates})
 
 

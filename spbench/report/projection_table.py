@@ -150,7 +150,7 @@ def show_errors(rows: Sequence[Row], summary: Row) -> None:
 
 def _errors(part: Row) -> str:
     apart = part["pairs_apart"]
-    pairs = f"{_share(part['pairs_in_order'])} of {apart}" if apart else "none"
+    pairs = f"{_share(part['pairs_in_order'])} of {apart}" if apart else "no pair is 15 % apart"
     modelled, judged = part["cases_modelled"], counted(part["cases_judged"], "case")
     cases = judged if modelled == part["cases_judged"] else f"{modelled} modelled of {judged}"
     of_ratios = (
@@ -159,10 +159,16 @@ def _errors(part: Row) -> str:
         if part["worst_error_of_ratios"] is not None
         else ""
     )
+    behind = (
+        f"; the fastest as projected is behind the fastest as measured by "
+        f"{_share(part['mean_regret'])} on average, at worst {_share(part['worst_regret'])}"
+        if part["mean_regret"] is not None
+        else ""
+    )
     return (
         f"median error {_share(part['median_error'])}, worst {_share(part['worst_error'])}; "
         f"{of_ratios}{_share(part['coverage'])} of {cases} within the interval; "
-        f"pairs 15 % apart that are in order: {pairs}"
+        f"pairs 15 % apart that are in order: {pairs}{behind}"
     )
 
 

@@ -45,6 +45,8 @@ class LinkTiming(BaseModel, frozen=True):
     ms: list[float]
     kernel_ms: list[float] = []
     """Milliseconds of the kernel between transfers; none where they follow each other."""
+    evenly_ms: list[float] = []
+    """Milliseconds of that kernel by the clock of ranks that have an even part of the cores."""
     hidden_ms: list[float] = []
     """What of ``ms`` that kernel hides when it is called between start and wait."""
 
@@ -53,7 +55,7 @@ class LinkTiming(BaseModel, frozen=True):
         """All times of a transfer that was timed again and again."""
         times = {
             field: [time for each in sweeps for time in getattr(each, field)]
-            for field in ("ms", "kernel_ms", "hidden_ms")
+            for field in ("ms", "kernel_ms", "evenly_ms", "hidden_ms")
         }
         return cls(sent_bytes=sweeps[0].sent_bytes, **times)
 

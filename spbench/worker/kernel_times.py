@@ -40,11 +40,13 @@ LEAST = TimedKernel(kind="elementwise", shape=[1], dtype="float32")
 @final
 class KernelTimer:
     """Times kernels and small steps on the ranks of ``group``, side by side. A processor's speed
-    changes meanwhile: on a CPU all those times are as at one speed, the middle one."""
+    changes meanwhile: on a CPU all those times are as at one speed, the middle one. ``even_s``: the
+    ranks' ``even_clock``."""
 
-    def __init__(self, group: Group, observer: Observer) -> None:
+    def __init__(self, group: Group, observer: Observer, even_s: Callable[[], float]) -> None:
         self._group, self._observer = group, observer
         self._speed = None if group.device.type == "cuda" else ProcessorSpeed(group)
+        self._even_s = even_s
         self.cpu_gflop_per_s: float | None = None
         """The speed of those times, the same on all ranks; None on a GPU, and until it is known."""
 
@@ -68,7 +70,7 @@ class KernelTimer:
         """Seconds of the host for a launch."""
         with self._observer.phase("launches"):
             least = prepared(LEAST, self._group.device)
-            return seconds_of(least, self._group, self._observer.times.now_s, waits=False)
+            return seconds_of(least, self._group, self._even_s, waits=False)
 
     def _step(self, asked: GateCheck, rank: int, ranks: int) -> Callable[[], object]:
         strategy, transports = in_mesh(asked.strategy, asked.mesh), silent_transports(rank, ranks)
@@ -84,9 +86,7 @@ class KernelTimer:
                 took_s, speeds = [], []
                 for number, prepare in enumerate(calls, start=1):
                     with self._observer.phase(f"kernel or step {number} of {len(calls)}"):
-                        took_s.append(
-                            seconds_of(prepare(), self._group, self._observer.times.now_s)
-                        )
+                        took_s.append(seconds_of(prepare(), self._group, self._even_s))
                     speeds.append(self._speed.look() if self._speed is not None else 0.0)
                 every += speeds
                 around = (speeds[max(0, at - NEAR) : at + NEAR + 1] for at in range(len(speeds)))

@@ -24,7 +24,7 @@ from spbench.results.nvml import NVLINK, open_nvml, read_nvml
 from spbench.worker.kernel_times import KernelTimer, prepared
 from spbench.worker.machine_load import Gpu, hardware
 from spbench.worker.observer import Observer
-from spbench.worker.timer import Stopwatch
+from spbench.worker.timer import Stopwatch, even_clock
 from spbench.workload.case import GateCheck
 from spbench.workload.sharding import Shard, shard_sizes
 from spbench.workload.timed import TimedKernel, TimedTransfer
@@ -36,8 +36,7 @@ LEAST, MOST = 3, 50
 SWEEPS, ROUNDS, MOST_OF_A_SWEEP = 3, 5, 20
 """How often all transfers with a kernel between are timed, one after another: what disturbs the
 machine for a while meets one of them once; and rounds and repeats of each then, at most."""
-INTERFACE = "GLOO_SOCKET_IFNAME"
-INTERFACES = Path("/sys/class/net")
+INTERFACE, INTERFACES = "GLOO_SOCKET_IFNAME", Path("/sys/class/net")
 Start = Callable[[], Handle]
 Call = Callable[[], object]
 
@@ -50,7 +49,9 @@ def time_alone(
     steps: Sequence[GateCheck] = (),
 ) -> LinkTimes:
     """This rank's times of all transfers, kernels and steps, one after another, in phases."""
-    watch = Stopwatch(group=group, now_s=observer.times.now_s)
+    now_s, computes = observer.times.now_s, kernels or any(each.between for each in transfers)
+    even_s = even_clock(group, now_s) if computes else now_s
+    watch = Stopwatch(group=group, now_s=now_s, even_s=even_s)
     sweeps: list[list[LinkTiming]] = [[] for _ in transfers]
     for sweep, (number, transfer) in product(range(SWEEPS), enumerate(transfers)):
         if sweep == 0 or transfer.between is not None:
@@ -58,7 +59,7 @@ def time_alone(
                 sweeps[number].append(timed(transfer, group, watch))
     link, nominal = nominal_rate(group.device)
     gpu = Gpu(group.device) if group.device.type == "cuda" else None
-    timer = KernelTimer(group, observer)
+    timer = KernelTimer(group, observer, even_s)
     kernels_s, steps_s, shares_s = timer.times(kernels, steps)
     return LinkTimes(
         rank=group.rank,
@@ -109,16 +110,19 @@ def _in_step(
     """What a transfer adds to a kernel before it, and what of that a kernel between its start and
     the wait hides; each the mean of a few rows, which ranks begin together."""
     rounds, in_a_row = min(ROUNDS, repeats), transfer.in_a_row
-    rows = max(1, repeats // rounds // in_a_row)
-    count = rows * in_a_row
+    count = in_a_row * (rows := max(1, repeats // rounds // in_a_row))
+    evenly_ms: list[float] = []
 
-    def alone(kernels: int = count) -> None:
-        for _ in range(kernels):
+    def alone() -> None:
+        began_s = watch.even_s()
+        for _ in range(count):
             kernel()
+        evenly_ms.append((watch.even_s() - began_s) * 1e3 / count)
 
     def after() -> None:
         for _ in range(rows):
-            alone(in_a_row)
+            for _ in range(in_a_row):
+                kernel()
             for _ in range(in_a_row):
                 start().wait()
 
@@ -132,6 +136,7 @@ def _in_step(
     taken = [[watch.once(call)[0] / count for call in calls] for _ in range(rounds)]
     return {
         "kernel_ms": [kernel_ms for kernel_ms, *_ in taken],
+        "evenly_ms": evenly_ms,
         "ms": [after_ms - kernel_ms for kernel_ms, after_ms, *_ in taken],
         "hidden_ms": [after_ms - around_ms for _, after_ms, *rest in taken for around_ms in rest],
     }
@@ -153,11 +158,10 @@ def started(transfer: TimedTransfer, transport: Transport, device: torch.device)
             come = [_to_each(held[other], other, size)[rank] for other in range(size)]
             sent, received = (cut(sizes) for sizes in (leave, come))
             return lambda: transport.all_to_all([received], [sent])
-        case "all_gather":
+        case "all_gather" | "reduce_scatter":
             mine, parts = new(held[rank]), cut(held)
-            return lambda: transport.all_gather(parts, mine)
-        case "reduce_scatter":
-            mine, parts = new(held[rank]), cut(held)
+            if transfer.op == "all_gather":
+                return lambda: transport.all_gather(parts, mine)
             return lambda: transport.reduce_scatter(mine, parts)
         case "all_reduce":
             whole = new(held[0])
@@ -178,8 +182,7 @@ def nominal_rate(device: torch.device) -> tuple[str, float | None]:
     virtual interface has a speed that means nothing: it has no device."""
     if device.type == "cuda":
         return "NVLink", or_none(partial(_nvlink_bytes_per_s, open_nvml(), device))
-    name = os.environ.get(INTERFACE, "")
-    folder = INTERFACES / name
+    folder = INTERFACES / (name := os.environ.get(INTERFACE, ""))
     if not name or not (folder / "device").exists():
         return name, None
     megabits = or_none(lambda: int((folder / "speed").read_text(encoding="ascii")))
@@ -189,8 +192,7 @@ def nominal_rate(device: torch.device) -> tuple[str, float | None]:
 def _nvlink_bytes_per_s(nvml: Any, device: torch.device) -> float | None:
     """The rate of the GPU's active NVLinks together; None without NVLink between all GPUs."""
     paths = read_nvml(nvml).paths.values()
-    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
     links = range(nvml.NVML_NVLINK_MAX_LINKS)
     active = sum(or_none(partial(nvml.nvmlDeviceGetNvLinkState, handle, i)) == 1 for i in links)
     (speed,) = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])

@@ -33,8 +33,13 @@ LEAST_WARMUP_S = {"cpu": 0.0, "cuda": 3.0}
 BLOCK_S = 0.01
 """Seconds of a block of calls, between two looks at the clock: ranks that share a core take turns
 of a few milliseconds."""
+LONG_S = 0.1
+"""A call on a CPU beside which what its first sets up takes little: one such call is enough."""
 MOST_CALLS = 1000
 """Calls of a block at most."""
+CROWDED_S, CROWDED, FINE = 0.4, 0.8, 50
+"""Seconds in which ranks see whether they share cores, the part of a core that each has if so, and
+looks at a rank's own clock that differ meanwhile: with fewer it is too coarse to tell."""
 SIDE, PRODUCTS = 256, 7
 """Rows and columns of the product that tells a processor's speed, and how often one look has it."""
 
@@ -65,6 +70,24 @@ class ProcessorSpeed:
         return 2 * SIDE**3 / took_s / 1e9 if took_s else 0.0
 
 
+def even_clock(group: Group, now_s: Callable[[], float]) -> Callable[[], float]:
+    """The clock of ranks that compute side by side: ``now_s``, or where ranks share cores a rank's
+    processor time times what the clock shows of it, on average, while all compute. There the clock
+    has others' turns in one call, and in the next none; in a step they all have theirs. All ranks
+    ask for it at once, and before anything is timed."""
+    if group.device.type == "cuda" or group.size == 1:
+        return now_s
+    group.barrier()
+    began_s, looks = time.monotonic(), {time.thread_time()}
+    while (passed_s := time.monotonic() - began_s) < CROWDED_S:
+        torch.randn(SIDE, SIDE)
+        looks.add(time.thread_time())
+    is_told = len(looks) >= FINE and torch.get_num_threads() == 1
+    own = group.gather([(max(looks) - min(looks)) / passed_s if is_told else 0.0])
+    part = statistics.fmean(each for (each,) in own) if all(each for (each,) in own) else 1.0
+    return (lambda: time.thread_time() / part) if part < CROWDED else now_s
+
+
 def seconds_of(
     call: Callable[[], object], group: Group, now_s: Callable[[], float], *, waits: bool = True
 ) -> float:
@@ -80,9 +103,10 @@ def seconds_of(
         group.synchronise()
         return took_s / calls
 
-    block(1)  # what is set up by the first call is not its time
-    group.barrier()
-    once_s = block(1)
+    (shortest_s,) = group.largest([-(first_s := block(1))])
+    if waits and group.device.type == "cpu" and -shortest_s >= LONG_S:
+        return first_s
+    once_s = block(1)  # what is set up by the first call is not its time
     calls = min(MOST_CALLS, int(BLOCK_S / max(once_s, 1e-7)))
     return block(calls) if calls > 1 else once_s
 
@@ -94,6 +118,8 @@ class Stopwatch:
 
     group: Group
     now_s: Callable[[], float]
+    even_s: Callable[[], float] = time.monotonic
+    """Their ``even_clock``, for kernels between transfers."""
     spent_s: float = 0.0
     """Seconds of all steps so far."""
 
@@ -148,7 +174,7 @@ def is_steady(times_ms: Sequence[float]) -> bool:
     if not last or not before:
         return False
     early, late = statistics.fmean(before), statistics.fmean(last)
-    scatter = math.sqrt(_squared_error(before, early) + _squared_error(last, late))
+    scatter = math.sqrt(sum(statistics.variance(each) / len(each) for each in (before, last)))
     return abs(late - early) <= STEADY * early + scatter / 2
 
 
@@ -160,11 +186,6 @@ def _window(times_ms: Sequence[float]) -> Sequence[float]:
         if filled_s >= WINDOW_S and steps >= WINDOW:
             return times_ms[-steps:]
     return ()
-
-
-def _squared_error(window: Sequence[float], mean: float) -> float:
-    """The square of the standard error of a window's mean."""
-    return math.fsum((x - mean) ** 2 for x in window) / (len(window) - 1) / len(window)
 
 
 @contextmanager

@@ -49,6 +49,9 @@ def path_of(name_or_file: str, kind: str, folder: Path | None = None) -> Path:
         if what != "cluster" and name_or_file in names(f"{other}s"):
             raise WorkloadError(f"{name_or_file!r} is a {other}; use {use}")
         hint = suggestion(name_or_file, names(kind))
+        if what == "cluster":
+            own = "A cluster of your own goes by its file, as in -c results/clusters/mine.yaml"
+            hint = f"{hint}{'' if hint.endswith('?') else '.'} {own}"
         raise WorkloadError(f"unknown {what} {short(name_or_file)}. {hint}")
     return configs() / kind / f"{name_or_file}.yaml"
 

@@ -18,6 +18,7 @@ from spbench.projection.hardware import find
         (("here", "-g", "1"), "a single rank has no links; give 1,2 or more"),
         (("here", "-g", "1", "--onto", "hgx-h100"), "is of cuda, and ranks compute on cpu here"),
         (("here", "-g", "1", "--onto", "hgx-h10"), "unknown cluster 'hgx-h10'"),
+        (("here", "-g", "1", "--onto", "hgx-h10"), "'hgx-h100'? A cluster of your own goes by its"),
         (("here", "-g", "2", "--onto", "hgx-h100"), "gives one rank its links: -g 1, not 2"),
         (
             ("here", "-g", "1", "--onto", "hgx-h100", "--link-rate", "200Mbit"),

@@ -85,7 +85,8 @@ def test_coverage_is_of_the_cases_that_are_modelled(tmp_path: Path) -> None:
 
 
 def test_pairs_that_are_close_are_not_judged(tmp_path: Path) -> None:
-    """From 100, 110 and 200 ms two pairs are apart, of which the reverse order has none right."""
+    """From 100, 110 and 200 ms two pairs are apart, of which the reverse order has none right; it
+    chooses 200 ms. On one rank there is no choice."""
     projected = beside(measured(kept(tmp_path / "run")), find_cluster("l20-pcie"))
     projected.sort(key=lambda each: each.projected.step_s if each.projected else 0.0)
     times_s = (0.2, 0.11, 0.1)
@@ -94,6 +95,12 @@ def test_pairs_that_are_close_are_not_judged(tmp_path: Path) -> None:
     ]
     total = judged(reversed_order)
     assert (total["pairs_apart"], total["pairs_in_order"]) == (2, 0.0)
+    assert total["mean_regret"] == total["worst_regret"] == pytest.approx(1.0)
+    assert "at worst 100.0 %" in projection_table._errors(total)
+    alone = [
+        replace(each, case=each.case.model_copy(update={"ranks": 1})) for each in reversed_order
+    ]
+    assert judged(alone)["mean_regret"] is None
 
 
 def test_what_all_strategies_are_off_by_is_no_error_of_their_ratios(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from spbench.projection.calibration_plan import (
     plan,
 )
 from spbench.projection.calibration_times import Timed, TimedCollective, TransferTime, usual
-from spbench.projection.constants import Constant, Level, constant, curve
+from spbench.projection.constants import Constant, constant, curve
 from spbench.projection.cost import Mode
 from spbench.projection.hardware import Cluster, Device, OnRanks
 from spbench.projection.hardware import find as find_cluster
@@ -408,33 +408,42 @@ def test_steps_that_tell_nothing_of_kernels_leave_them_as_timed() -> None:
 
 
 def test_a_transfer_is_what_it_adds_to_the_slowest_kernel() -> None:
-    """One rank's kernel takes 3 ms, the other's 1 ms; together with the transfer both take 4."""
+    """One rank's kernel takes 3 ms, the other's 1 ms, each 2.5 of its part of the cores; with
+    the transfer both take 4."""
     transfer = _transfer("p2p", 4, 2, passing(8))
     plan_of_one = CalibrationPlan(ranks=2, kernels=[], transfers=[transfer])
     both = [
         times_of(
             rank=rank,
-            timings=[LinkTiming(sent_bytes=4, kernel_ms=[alone], ms=[4 - alone], hidden_ms=[0.0])],
+            timings=[
+                LinkTiming(
+                    sent_bytes=4,
+                    kernel_ms=[alone],
+                    evenly_ms=[2.5],
+                    ms=[4 - alone],
+                    hidden_ms=[0.0],
+                )
+            ],
         )
         for rank, alone in enumerate((3.0, 1.0))
     ]
     timed = Timed.of(plan_of_one, both)
     assert [each.seconds for each in timed.transfers] == pytest.approx([1e-3])
-    assert timed.slowest == pytest.approx(1.5)
+    assert timed.slowest == pytest.approx(1.2)
 
 
 BEHIND_MS = ((SHORTER, 2.0), (LONGER, 8.0))
 
 
-def behind_kernels(hidden_latency: float, hidden: float, hides: float, late_ms: float) -> Timed:
-    """Two ranks whose messages take 1 ms and 1 GB/s, and so much longer behind long kernels."""
+def behind_kernels(hidden_latency: float, hidden: float, hides: float) -> Timed:
+    """Two ranks whose messages take 1 ms and 1 GB/s, of which longer kernels hide so much."""
     planned = plan(2, "cpu", [Workload.model_validate(SMALL)])
     planned = planned.model_copy(update={"kernels": [], "steps": []})
 
     def timing(transfer: TimedTransfer) -> LinkTiming:
         sent = 4.0 * transfer.elements[0]
         kernel_ms = next((ms for x, ms in BEHIND_MS if x == transfer.between), 1.0)
-        latency_ms, rest_ms = 1 + min(kernel_ms - 1, 1) * late_ms, sent / 1e6
+        latency_ms, rest_ms = 1.0, sent / 1e6
         could = min(1.0, kernel_ms / (latency_ms + rest_ms))
         hidden_ms = could * (hidden_latency * latency_ms + hidden * rest_ms)
         hidden_ms = min(hidden_ms, hides * kernel_ms)
@@ -442,6 +451,7 @@ def behind_kernels(hidden_latency: float, hidden: float, hides: float, late_ms: 
             sent_bytes=sent,
             ms=[latency_ms + rest_ms] * 3,
             kernel_ms=[kernel_ms] * 3,
+            evenly_ms=[kernel_ms] * 3,
             hidden_ms=[hidden_ms] * 3 if transfer.is_overlapped else [],
         )
 
@@ -449,22 +459,18 @@ def behind_kernels(hidden_latency: float, hidden: float, hides: float, late_ms: 
     return Timed.of(planned, [times, times])
 
 
-def test_long_kernels_tell_what_is_hidden_and_who_is_late() -> None:
+def test_long_kernels_tell_what_is_hidden() -> None:
     """Of a latency and of the bytes' time apart, and of a shorter kernel's own time at most."""
-    links = level("machine", behind_kernels(0.3, 0.9, 0.16, 0.5), None)
+    links = level("machine", behind_kernels(0.3, 0.9, 0.16), None)
     for rate in links.collectives.values():
         assert (rate.hidden_latency, rate.hidden) == pytest.approx((0.3, 0.9), abs=0.02)
         assert rate.hides == pytest.approx(0.16)
-    assert links.late_us is not None
-    late = links.late_us.value, links.late_from_us, links.late_to_us
-    assert late == pytest.approx((500, 1000, 2000))
-    assert level("machine", behind_kernels(0.3, 0.9, 0.2, 0.0), None).late_us is None
 
 
 @pytest.mark.parametrize("hides", [0.1, 0.2, 1.0])
 def test_calibrated_transfers_are_hidden_as_they_were_timed(hides: float) -> None:
     """By the cost of the very messages and kernels that told how much; 1: no kernel tells less."""
-    timed = behind_kernels(0.8, 0.6, hides, 0.0)
+    timed = behind_kernels(0.8, 0.6, hides)
     links = level("machine", timed, None)
     rates = links.collectives["all_gather"]
     assert rates.hides == pytest.approx(hides)
@@ -475,12 +481,6 @@ def test_calibrated_transfers_are_hidden_as_they_were_timed(hides: float) -> Non
             own *= min(1.0, each.kernel_s / each.seconds)
             hidden_s = min(own, rates.hides * each.kernel_s)
             assert hidden_s == pytest.approx(each.hidden_s, rel=0.05)
-
-
-def test_lateness_that_ends_before_it_begins_is_refused() -> None:
-    links = cluster().levels[0].model_dump() | {"late_from_us": 20.0, "late_to_us": 10.0}
-    with pytest.raises(ValueError, match=r"10\.0 is not above late_from_us"):
-        Level.model_validate(links)
 
 
 def test_few_rounds_have_a_median_and_many_a_mean_without_the_ends() -> None:

@@ -13,7 +13,6 @@ from spbench.projection.hardware import Cluster, find
 from spbench.projection.interval import OVERLAP
 from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.message_cost import crossing, message_cost
-from spbench.projection.scaled import scaled
 from spbench.projection.work import Kernel, Message, Work
 from spbench.workload.mesh import Mesh
 from spbench.workload.traffic import Op
@@ -244,49 +243,6 @@ def test_a_latency_is_hidden_by_a_part_of_its_own() -> None:
     assert small.hidden == pytest.approx(0.2, abs=0.01)
     part = small.seconds / large.seconds
     assert large.hidden == pytest.approx(0.2 * part + 0.8 * (1 - part), rel=1e-3)
-
-
-def test_messages_after_long_kernels_are_late() -> None:
-    """By a part that grows with what is computed between two of them, up to what was timed."""
-    of_pass = cost(work(passes=1), H100).terms
-    pass_us = 1e6 * (of_pass["elementwise"] + of_pass["launches"])
-    level = H100.levels[0]
-    late_us = level.collectives["all_to_all"].latency_us.model_copy(update={"value": 400.0})
-    late = {"late_us": late_us, "late_from_us": 2 * pass_us, "late_to_us": 10 * pass_us}
-    own = level.model_copy(update=late)
-    cluster = H100.model_copy(update={"levels": (own, *H100.levels[1:])})
-
-    def later_us(passes: int) -> float:
-        done = work(EXCHANGE, passes=passes)
-        usual, later = (cost(done, on).terms for on in (H100, cluster))
-        sent = "all_to_all sequence exposed"
-        return 1e6 * (later[sent] - usual[sent])
-
-    late = [later_us(passes) for passes in (1, 2, 6, 10, 40)]
-    assert late == pytest.approx([0, 0, 200, 400, 400], rel=0.05, abs=1e-6)
-
-
-def test_a_message_is_as_late_as_those_it_waits_for() -> None:
-    """Of eight ranks that come evenly spread a shift waits for one, a group of two likewise."""
-    late_us = H100.levels[0].collectives["p2p"].latency_us.model_copy(update={"value": 7000.0})
-    late = {"late_us": late_us, "late_to_us": 1.0}
-    plain = H100.levels[0].model_copy(update={"ranks": 8})
-    levels = [(plain.model_copy(update=change), *H100.levels[1:]) for change in ({}, late)]
-    usual, later = (H100.model_copy(update={"levels": each}) for each in levels)
-
-    def late_ms(op: Op, mesh: Mesh, axis: str) -> float:
-        message, axes = replace(EXCHANGE, op=op, axis=axis), list(dict(mesh.axes))
-        costs = [message_cost(message, mesh, on, axes, 1.0) for on in (usual, later)]
-        return 1e3 * (costs[1].seconds - costs[0].seconds)
-
-    row, grid = Mesh((("sequence", 8),)), Mesh((("rows", 4), ("columns", 2)))
-    assert late_ms("all_to_all", row, "sequence") == pytest.approx(7)
-    of_two = 7 * (1 / 3) / (7 / 9)
-    assert late_ms("p2p", row, "sequence") == pytest.approx(of_two)
-    assert late_ms("all_gather", grid, "columns") == pytest.approx(of_two)
-    assert late_ms("all_gather", grid, "rows") == pytest.approx(7 * (3 / 5) / (7 / 9))
-    half = scaled(later, "latency", 0.5).levels[0]
-    assert half.late_us is not None and half.late_us.value == 3500
 
 
 def test_an_interval_holds_its_time_repeats_and_widens_with_the_spread() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from spbench.comm.group import ShareOfGroup
 from spbench.worker import kernel_times
 from spbench.worker.kernel_times import KernelTimer, prepared
 from spbench.worker.observer import Observer
-from spbench.worker.timer import seconds_of
+from spbench.worker.timer import even_clock, seconds_of
 from spbench.workload.case import GateCheck
 from spbench.workload.catalogue import find
 from spbench.workload.timed import TimedKernel
@@ -22,6 +24,10 @@ GEMM = TimedKernel(kind="gemm", shape=[1, 8, 16, 4], dtype="float32")
 BATCHED = TimedKernel(kind="gemm", shape=[3, 8, 16, 4], dtype="float32")
 ATTENTION = TimedKernel(kind="attention", shape=[2, 4, 2, 5, 7, 8], dtype="float32")
 PASS = TimedKernel(kind="elementwise", shape=[100], dtype="float32")
+
+
+def timer_of_share() -> KernelTimer:
+    return KernelTimer(ShareOfGroup(CPU, 2), Observer(), time.perf_counter)
 
 
 @pytest.mark.parametrize(
@@ -42,9 +48,10 @@ def test_backward_of_an_attention_gives_three_gradients() -> None:
         assert [tuple(x.shape) for x in gradients] == [(2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8)]
 
 
-@pytest.mark.parametrize(("call_s", "calls"), [(0.001, 10), (0.1, 0), (1e-6, 1000)])
+@pytest.mark.parametrize(("call_s", "calls"), [(0.001, 10), (0.09, 0), (0.1, -1), (1e-6, 1000)])
 def test_a_block_of_calls_fills_ten_milliseconds(call_s: float, calls: int) -> None:
-    """One call sets up, one is timed for the number of calls, then a block, unless it fills it."""
+    """One call sets up, one is timed for the number of calls, then a block, unless it fills it; a
+    tenth of a second is timed by its first call."""
     times_s, made = [0.0], []
 
     def call() -> None:
@@ -56,14 +63,41 @@ def test_a_block_of_calls_fills_ten_milliseconds(call_s: float, calls: int) -> N
     assert len(made) == pytest.approx(2 + calls, rel=0.11)
 
 
+@pytest.mark.parametrize(
+    ("parts", "tick_s", "shown_s"),
+    [((0.4, 0.6), 1e-6, 8.0), ((1.0, 0.9), 1e-6, 11.0), ((0.4, 0.6), 0.2, 11.0)],
+)
+def test_ranks_that_share_a_core_have_their_part_of_it(
+    monkeypatch: pytest.MonkeyPatch, parts: tuple[float, float], tick_s: float, shown_s: float
+) -> None:
+    """Ranks that have half of a core on average take twice their own 4 s; with nearly all of one,
+    or where their own clock ticks too slowly to tell, the clock counts."""
+    passed = SimpleNamespace(s=0.0)
+
+    class Two(ShareOfGroup):  # type: ignore[misc]
+        def gather(self, values: Sequence[float]) -> list[list[float]]:
+            return [[*values], [values[0] * parts[1] / parts[0]]]
+
+    def computed(*_: int) -> None:
+        passed.s += 1e-3
+
+    monkeypatch.setattr(torch, "randn", computed)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(time, "monotonic", lambda: passed.s)
+    monkeypatch.setattr(time, "thread_time", lambda: parts[0] * passed.s // tick_s * tick_s)
+    shown = even_clock(Two(CPU, 2), lambda: 11.0)
+    monkeypatch.setattr(time, "thread_time", lambda: 4.0)
+    assert shown() == pytest.approx(shown_s, rel=0.01)
+
+
 def test_without_kernels_nothing_is_timed() -> None:
-    assert KernelTimer(ShareOfGroup(CPU, 2), Observer()).times([], []) == ([], [], [])
+    assert timer_of_share().times([], []) == ([], [], [])
 
 
 def test_kernels_steps_shares_and_a_launch_each_have_their_time() -> None:
     """Times come in the order that was asked for."""
     asked = GateCheck(workload=find("axes-2d", "verify"), strategy="ulysses")
-    timer = KernelTimer(ShareOfGroup(CPU, 2), Observer())
+    timer = timer_of_share()
     large = GEMM.model_copy(update={"shape": [1, 512, 512, 512]})
     seconds, (alone_s,), (share_s,) = timer.times([large, PASS, ATTENTION, large], [asked])
     short_s, long_s = (sum(each) for each in (seconds[1:3], seconds[::3]))
@@ -83,6 +117,6 @@ def test_steps_come_between_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KernelTimer, "_step", step)
     monkeypatch.setattr(kernel_times, "ROUNDS", 1)
     monkeypatch.setattr(kernel_times, "prepared", lambda *_: made.append("kernel") or list)
-    KernelTimer(ShareOfGroup(CPU, 2), Observer()).times([PASS] * 4, asked)
+    timer_of_share().times([PASS] * 4, asked)
     steps = ("dsp of 1", "dsp of 2", "ring of 1", "ring of 2")
     assert made == [name for step in steps for name in ("kernel", step)]

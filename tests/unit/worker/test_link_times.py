@@ -123,7 +123,7 @@ def test_a_transfer_beside_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(link_times, "started", started)
     timing = beside_a_kernel(monkeypatch, clock, is_overlapped=True)
-    assert timing.kernel_ms == pytest.approx([20.0] * ROUNDS * SWEEPS)
+    assert timing.kernel_ms == timing.evenly_ms == pytest.approx([20.0] * ROUNDS * SWEEPS)
     assert timing.ms == pytest.approx([10.0] * ROUNDS * SWEEPS)
     assert timing.hidden_ms == pytest.approx([5.0] * ROUNDS * SWEEPS)
 
