@@ -99,6 +99,7 @@ def beside_a_kernel(
         clock.now_s += 0.02
 
     monkeypatch.setattr(link_times, "prepared", lambda *_: kernel)
+    monkeypatch.setattr(link_times, "even_clock", lambda _, now_s: now_s)
     between = TimedKernel(kind="elementwise", shape=[8], dtype="float32")
     transfer = TimedTransfer(op="p2p", elements=[8], dtype="float32", between=between, **how)
     observer = Observer(times=PhaseTimes(now_s=lambda: clock.now_s))
