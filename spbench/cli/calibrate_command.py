@@ -99,13 +99,7 @@ def command(
         _check_writable(path)
     nodes = node.nodes if node else 1
     ranks = parse_ranks(gpus or _all_ranks(nodes * default_ranks(on)), on, nodes=nodes)
-    if onto is not None and max(ranks) > 1:
-        raise Failure(f"--onto with no --import gives one rank its links: -g 1, not {max(ranks)}")
-    if onto is not None and (node is not None or link_rate is not None):
-        raise Failure("--onto gives a single rank its links: leave out --nnodes and --link-rate")
-    if max(ranks) == 1 and onto is None:
-        more = ", or with --onto a cluster whose links are taken, such as hgx-h200" * (on == "cuda")
-        raise Failure(f"--gpus 1: a single rank has no links; give 1,2 or more{more}")
+    _check_links(onto, max(ranks), on, has_network=node is not None or link_rate is not None)
     chosen = [choose_workload(each, []) for each in workloads]
     with loading_torch():
         from spbench.projection.calibrate import calibrate, write
@@ -121,6 +115,17 @@ def command(
         return DONE
     write(cluster, path)
     return _kept(path)
+
+
+def _check_links(onto: str | None, most: int, on: str, *, has_network: bool) -> None:
+    """Raises Failure where a single rank has no links, or several ranks or nodes have two kinds."""
+    if onto is not None and most > 1:
+        raise Failure(f"--onto with no --import gives one rank its links: -g 1, not {most}")
+    if onto is not None and has_network:
+        raise Failure("--onto gives a single rank its links: leave out --nnodes and --link-rate")
+    if most == 1 and onto is None:
+        more = ", or with --onto a cluster whose links are taken, such as hgx-h200" * (on == "cuda")
+        raise Failure(f"--gpus 1: a single rank has no links; give 1,2 or more{more}")
 
 
 def _imported(

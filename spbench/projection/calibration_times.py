@@ -160,15 +160,10 @@ def _added_ms(of_ranks: Sequence[LinkTiming]) -> Iterable[float]:
 
 
 def _slowest(transfers: Iterable[Sequence[LinkTiming]]) -> float:
-    """The slowest rank's time over the mean of the ranks' at an even part of the cores, of kernels
-    between transfers."""
+    """The slowest rank's kernels between transfers over the mean at an even part of the cores."""
     ratios = [
-        max(kernel_ms) / statistics.fmean(evenly_ms)
+        max(x.kernel_ms[at] for x in of_ranks) / statistics.fmean(x.evenly_ms[at] for x in of_ranks)
         for of_ranks in transfers
-        for kernel_ms, evenly_ms in zip(
-            zip(*(x.kernel_ms for x in of_ranks), strict=True),
-            zip(*(x.evenly_ms for x in of_ranks), strict=True),
-            strict=True,
-        )
+        for at in range(len(of_ranks[0].kernel_ms))
     ]
     return usual(ratios) if ratios else 1.0

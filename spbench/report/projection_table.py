@@ -150,7 +150,8 @@ def show_errors(rows: Sequence[Row], summary: Row) -> None:
 
 def _errors(part: Row) -> str:
     apart = part["pairs_apart"]
-    pairs = f"{_share(part['pairs_in_order'])} of {apart}" if apart else "no pair is 15 % apart"
+    order = f"pairs 15 % apart that are in order: {_share(part['pairs_in_order'])} of {apart}"
+    pairs = order if apart else "no pair is 15 % apart"
     modelled, judged = part["cases_modelled"], counted(part["cases_judged"], "case")
     cases = judged if modelled == part["cases_judged"] else f"{modelled} modelled of {judged}"
     of_ratios = (
@@ -167,8 +168,7 @@ def _errors(part: Row) -> str:
     )
     return (
         f"median error {_share(part['median_error'])}, worst {_share(part['worst_error'])}; "
-        f"{of_ratios}{_share(part['coverage'])} of {cases} within the interval; "
-        f"pairs 15 % apart that are in order: {pairs}{behind}"
+        f"{of_ratios}{_share(part['coverage'])} of {cases} within the interval; {pairs}{behind}"
     )
 
 

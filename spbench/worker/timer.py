@@ -72,9 +72,9 @@ class ProcessorSpeed:
 
 def even_clock(group: Group, now_s: Callable[[], float]) -> Callable[[], float]:
     """The clock of ranks that compute side by side: ``now_s``, or where ranks share cores a rank's
-    processor time times what the clock shows of it, on average, while all compute. There the clock
-    has others' turns in one call, and in the next none; in a step they all have theirs. All ranks
-    ask for it at once, and before anything is timed."""
+    processor time over the part of a core that ranks have on average while all compute. There the
+    clock shows others' turns in one call, and in the next none; in a step they all have theirs. All
+    ranks ask for it at once, and before anything is timed."""
     if group.device.type == "cuda" or group.size == 1:
         return now_s
     group.barrier()
