@@ -25,6 +25,8 @@ TINY = 4
 """Positions along each axis of a step that is little but launches."""
 MOST_FLOPS: dict[Device, float] = {"cpu": 4e10, "cuda": 4e14}
 """Larger kernels and steps are left out: one would take a second."""
+MOST_FLOPS_OF_OTHERS = 5e9
+"""Larger kernels of the catalogue's other workloads are left out, some tenths of a second each."""
 MOST_BYTES: dict[Device, int] = {"cpu": 2**28, "cuda": 2**33}
 """What a kernel reads and writes, at most; larger ones go at the rate of the largest."""
 ALIKE = 1.5
@@ -76,7 +78,8 @@ def _parts(count: int) -> list[TimedKernel]:
         )
         for each in small
     ]
-    return [call for each in cut for call in filter(_is_small, _calls(each, 1, 1))]
+    calls = [call for each in cut for call in _calls(each, 1, 1)]
+    return [call for call in calls if _is_small(call, MOST_FLOPS_OF_OTHERS)]
 
 
 @cache
@@ -91,18 +94,16 @@ def _crowded() -> list[TimedKernel]:
 
 def _calls(workload: Workload, ranks: int, most: int | None = None) -> list[TimedKernel]:
     """Calls under all strategies that can run, or under so many at most."""
-    strategies = [*able(workload, ranks).values()][:most]
-    known = LEARNT["cpu"]
-    return [
-        call for each in strategies for call in timed_calls(workload, each, ranks, "cpu", known)
-    ]
+    known, strategies = LEARNT["cpu"], [*able(workload, ranks).values()][:most]
+    each_ones = (timed_calls(workload, each, ranks, "cpu", known) for each in strategies)
+    return [call for calls in each_ones for call in calls]
 
 
-def _is_small(call: TimedKernel) -> bool:
+def _is_small(call: TimedKernel, most_flops: float = MOST_FLOPS["cpu"]) -> bool:
     """Whether a CPU is done with it in much less than a second."""
     if call.kind == "elementwise":
         return 2 * call.shape[0] * DTYPE_BYTES[call.dtype] <= MOST_BYTES["cpu"]
-    return operations(label_of(call), (*call.shape,)) <= MOST_FLOPS["cpu"]
+    return operations(label_of(call), (*call.shape,)) <= most_flops
 
 
 def able(workload: Workload, ranks: int) -> dict[str, Strategy]:

@@ -30,9 +30,9 @@ from spbench.workload.timed import TimedKernel
 ROUNDS = 3
 """How often all kernels are timed, one after another: what disturbs the machine for a second meets
 a kernel once. The median counts."""
-NEAR = 10
-"""Looks at the processor's speed before and after a kernel, whose median is its own: single ones
-scatter by more than the speed changes in a second."""
+EVERY, NEAR = 3, 4
+"""Kernels from one look at the processor's speed to the next, and looks before and after a kernel
+whose median is its own: single ones scatter by more than the speed changes in a second."""
 LEAST = TimedKernel(kind="elementwise", shape=[1], dtype="float32")
 """What takes no time but its launch."""
 
@@ -83,24 +83,23 @@ class KernelTimer:
         torch.set_flush_denormal(True)  # what shrinks in place ends at 0, not among slower numbers
         try:
             for _ in range(ROUNDS):
-                took_s, speeds = [], []
+                took_s, looks = [], []
                 for number, prepare in enumerate(calls, start=1):
                     with self._observer.phase(f"kernel or step {number} of {len(calls)}"):
                         took_s.append(seconds_of(prepare(), self._group, self._even_s))
-                    speeds.append(self._speed.look() if self._speed is not None else 0.0)
-                every += speeds
-                around = (speeds[max(0, at - NEAR) : at + NEAR + 1] for at in range(len(speeds)))
-                usual = (statistics.median(each) or 1.0 for each in around)
-                rounds.append([took * speed for took, speed in zip(took_s, usual, strict=True)])
+                    if number % EVERY == 1:
+                        looks.append(self._speed.look() if self._speed is not None else 0.0)
+                every += looks
+                around = (looks[max(0, at - NEAR) : at + NEAR + 1] for at in range(len(looks)))
+                speeds = [statistics.median(each) or 1.0 for each in around]
+                rounds.append([took * speeds[at // EVERY] for at, took in enumerate(took_s)])
         finally:
             torch.set_flush_denormal(False)
         if every:
             of_ranks = map(float, self._group.gather_text(str(statistics.median(every))))
             self.cpu_gflop_per_s = statistics.median(of_ranks) or None
-        return [
-            statistics.median(each) / (self.cpu_gflop_per_s or 1.0)
-            for each in zip(*rounds, strict=True)
-        ]
+        speed = self.cpu_gflop_per_s or 1.0
+        return [statistics.median(each) / speed for each in zip(*rounds, strict=True)]
 
 
 def prepared(kernel: TimedKernel, device: torch.device) -> Callable[[], object]:
@@ -184,8 +183,8 @@ def _tensor(
     if not dtype.is_floating_point:
         return torch.empty_strided(shape, stride, dtype=dtype, device=device).zero_()
     held = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True) if n)
-    some = _some_numbers(dtype, device)
-    return some.repeat(-(-held // len(some)))[:held].clone().as_strided(shape, stride)
+    some = _some_numbers(dtype, device)[:held]
+    return some.repeat(-(-held // len(some))).as_strided(shape, stride)
 
 
 @cache

@@ -33,9 +33,9 @@ CAP_S = 0.6
 """Seconds of one size, within which it is repeated."""
 LEAST, MOST = 3, 50
 """Repeats of one size: the least, even beyond the cap, and the most."""
-SWEEPS, ROUNDS, MOST_OF_A_SWEEP = 3, 5, 20
+SWEEPS, SWEEP_S, ROUNDS, MOST_OF_A_SWEEP = 3, 0.12, 5, 20
 """How often all transfers with a kernel between are timed, one after another: what disturbs the
-machine for a while meets one of them once; and rounds and repeats of each then, at most."""
+machine meets one of them once; and seconds, rounds and repeats of each then, at most."""
 INTERFACE, INTERFACES = "GLOO_SOCKET_IFNAME", Path("/sys/class/net")
 Start = Callable[[], Handle]
 Call = Callable[[], object]
@@ -98,7 +98,7 @@ def timed(transfer: TimedTransfer, group: Group, watch: Stopwatch, most: int = M
     else:
         kernel = prepared(transfer.between, group.device)
         kernel()
-        count = repeats(lambda: (kernel(), send()), MOST_OF_A_SWEEP, CAP_S / SWEEPS)
+        count = repeats(lambda: (kernel(), send()), MOST_OF_A_SWEEP, SWEEP_S)
         times = _in_step(start, kernel, watch, count, transfer)
     transport.reset()
     return LinkTiming(sent_bytes=sent, **times)
