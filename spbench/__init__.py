@@ -1,9 +1,8 @@
 """spbench compares sequence-parallel strategies: proved equal, counted, timed with spread.
 
 ``read_runs`` and ``read_samples`` give a results directory to a notebook, as DataFrames, and
-``plot`` draws it.
-``SequenceGroup`` makes a model of your own parallel, and ``prove`` compares it with one device;
-it returns a ``Proof`` or raises ``ProofError``.
+``plot`` draws it. ``SequenceGroup`` makes a model of your own parallel, and ``prove`` compares it
+with one device; it returns a ``Proof`` or raises ``ProofError``.
 """
 
 from importlib import import_module

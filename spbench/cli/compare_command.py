@@ -71,9 +71,8 @@ def command(
 ) -> int:
     """Show the strategies of RUN side by side, or OTHER against RUN, case by case.
 
-    A run is a results directory, a CSV file or baseline:NAME; by default it is the latest.
-    Bytes are what the busiest rank sends in a step. The gate's error is relative, against one
-    device.
+    A run is a results directory, a CSV file or baseline:NAME; by default it is the latest. Bytes
+    are what the busiest rank sends in a step. The gate's error is relative, against one device.
     """
     if len(runs) > MOST_RUNS:
         raise Failure(f"compare takes one run or two, not {len(runs)}")

@@ -61,11 +61,10 @@ def command(
 ) -> int:
     """Prove strategies equal to one device: output, input gradient, every weight gradient.
 
-    Errors are relative. Tolerances: 1e-9 in float64, 1e-4 in float32; in 16 bits, and in
-    float32 where rows of scores are sharp, four times the error that one device makes itself;
-    16 bits are proved in float32 as well.
-    Bytes sent must equal the prediction exactly, and no layout may be cheaper.
-    A workload that is too large for one device is compared as a reduced workload.
+    Errors are relative. Tolerances: 1e-9 in float64, 1e-4 in float32; in 16 bits, and in float32
+    where rows of scores are sharp, four times the error that one device makes itself; 16 bits are
+    proved in float32 as well. Bytes sent must equal the prediction exactly, and no layout may be
+    cheaper. A workload that is too large for one device is compared as a reduced workload.
     """
     refuse_fault()
     chosen = options.strategies_of(strategies)

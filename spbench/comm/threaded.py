@@ -1,9 +1,8 @@
 """Ranks as threads of one process on the CPU: real values change hands, nothing is sent.
 
-For checking a strategy at any number of ranks where there are not that many devices: the
-gate of a one-GPU share, and tests. A backward pass on the CPU runs in the thread that asked
-for it, so ranks can wait for each other inside one; on CUDA one thread serves a whole
-device, and they could not.
+For checking a strategy at any number of ranks where there are not that many devices: the gate of a
+one-GPU share, and tests. A backward pass on the CPU runs in the thread that asked for it, so ranks
+can wait for each other inside one; on CUDA one thread serves a whole device, and they could not.
 """
 
 import threading

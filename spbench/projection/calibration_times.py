@@ -11,6 +11,7 @@ from scipy.optimize import least_squares
 from scipy.stats import trim_mean
 
 from spbench.projection.calibration_plan import LONGER, SHORTER, CalibrationPlan
+from spbench.projection.constants import interpolated
 from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.workload.timed import TimedKernel, TimedTransfer
 from spbench.workload.traffic import OPS, Op
@@ -80,12 +81,17 @@ class Timed:
         )
 
     def collective(self, op: Op) -> TimedCollective:
-        """All sizes of an operation among all ranks; the slower time of a shift by itself, which
-        meets ranks that compute, and in a row, where a link has no rest."""
+        """All sizes of an operation, of shifts alone and in a row the slower; all as much longer as
+        those behind a longer kernel: gloo's sums wait for a thread that sleeps meanwhile."""
         slowest: dict[float, float] = {}
         for each in self.of_op(op):
             slowest[each.sent_bytes] = max(slowest.get(each.sent_bytes, 0.0), each.seconds)
-        return TimedCollective(ranks=self.plan.ranks, points=list(slowest.items()))
+        sizes, taken_s = zip(*sorted(slowest.items()), strict=True)
+        behind = ((x.seconds, x.sent_bytes) for x in self.of_op(op, LONGER))
+        later = [took_s - interpolated(sizes, taken_s, size) for took_s, size in behind] or [0.0]
+        later_s = max(0.0, statistics.fmean(later))
+        points = [(size, took_s + later_s) for size, took_s in slowest.items()]
+        return TimedCollective(ranks=self.plan.ranks, points=points)
 
     def of_op(self, op: Op, behind: TimedKernel | None = None) -> list[TransferTime]:
         """Transfers of an operation which that kernel may hide; None: those that none does."""

@@ -154,8 +154,7 @@ VIEW, NEW = "view", "new"
 
 @cache
 def _way_of(func: Any) -> Any:
-    """How a call is answered: VIEW, NEW, or the argument that is written to, by place and
-    name."""
+    """How a call is answered: VIEW, NEW, or the argument that is written to, by place and name."""
     schema = func._schema
     if schema.name in SHARE_MEMORY or not any("Tensor" in str(x.type) for x in schema.returns):
         return VIEW

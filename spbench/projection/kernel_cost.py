@@ -8,9 +8,8 @@ or, where single kernels were timed, the time of those like it (``timed_kernels`
 
 Waves: a product of m x n numbers has ceil(m / tile) ceil(n / tile) tiles of its result, and a
 device of U units computes U at a time, so the last wave may be nearly empty. The rate of a table
-holds that loss for the sizes that were measured; only what exceeds a full wave counts here.
-Tiles: a GPU's attention computes ROWS queries and as many keys at a time, also where there are
-fewer.
+holds that loss for the sizes that were measured; only what exceeds a full wave counts here. Tiles:
+a GPU's attention computes ROWS queries and as many keys at a time, also where there are fewer.
 """
 
 import math

@@ -505,6 +505,28 @@ def test_shifts_are_timed_as_in_a_ring() -> None:
     }
 
 
+@pytest.mark.parametrize(("behind_ms", "added_ms"), [(1.5, 0.5), (0.6, 0.0)])
+def test_messages_behind_a_longer_kernel_tell_what_all_take(
+    behind_ms: float, added_ms: float
+) -> None:
+    """A step computes for about as long between its messages; one that a longer kernel speeds up
+    is chance."""
+    alone = TimedTransfer(op="all_reduce", elements=[1] * 4, dtype="float32", between=BETWEEN)
+    longer = alone.model_copy(update={"between": LONGER, "is_overlapped": True})
+    times = [
+        TransferTime(transfer=transfer, sent_bytes=size, seconds=ms / 1e3)
+        for transfer, size, ms in (
+            (alone, 2.0**10, 1.0),
+            (longer, 2.0**12, behind_ms),
+            (alone, 2.0**20, 1.0),
+        )
+    ]
+    found = replace(planted(4), transfers=times).collective("all_reduce")
+    assert dict(found.points) == pytest.approx(
+        dict.fromkeys((2**10, 2**20), (1 + added_ms) / 1000.0)
+    )
+
+
 def test_a_step_that_would_take_seconds_is_not_timed() -> None:
     large = Workload.model_validate(SMALL | {"axes": {"time": 64, "space": 16384}})
     few, many = (plan(2, "cpu", [each]).steps for each in (Workload.model_validate(SMALL), large))
