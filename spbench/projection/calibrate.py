@@ -60,7 +60,7 @@ def calibrate(
     if node is not None and not node.is_head:
         follow(node)
         return None
-    with garbage_kept():  # whose collection is a quarter of a hundred dry runs' time
+    with garbage_kept():  # to collect it would take a quarter of the planning
         plans = [plan(count, on, workloads) for count in sorted(ranks)]
     timed = dict(_launches(plans, on, timeout_s, node))
     hardware, name_of_level = _hardware(on), "machine" if node is None else "network"
@@ -133,8 +133,7 @@ def _hardware(on: Device) -> str:
 
 def _memory_gb(on: Device, ranks: int) -> float:
     """What one of so many ranks of a node has."""
-    gpus = visible_gpus()
-    if on == "cuda" and gpus and gpus[0].get("memory_bytes"):
+    if on == "cuda" and (gpus := visible_gpus()) and gpus[0].get("memory_bytes"):
         return float(gpus[0]["memory_bytes"]) / GB
     total = psutil.virtual_memory().total
     return min(total, allowed().memory_bytes or total) / ranks / GB

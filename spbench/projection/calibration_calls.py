@@ -26,7 +26,7 @@ TINY = 4
 MOST_FLOPS: dict[Device, float] = {"cpu": 4e10, "cuda": 4e14}
 """Larger kernels and steps are left out: one would take a second."""
 MOST_FLOPS_OF_OTHERS = 4e9
-"""Larger kernels of the catalogue's other workloads are left out, some tenths of a second each."""
+"""Larger ones of the catalogue's other workloads are left out: one takes tenths of a second."""
 MOST_BYTES: dict[Device, int] = {"cpu": 2**28, "cuda": 2**33}
 """What a kernel reads and writes, at most; larger ones go at the rate of the largest."""
 ALIKE = 1.5

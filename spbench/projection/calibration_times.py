@@ -81,15 +81,15 @@ class Timed:
         )
 
     def collective(self, op: Op) -> TimedCollective:
-        """All sizes of an operation, of shifts alone and in a row the slower; all as much longer as
-        those behind a longer kernel: gloo's sums wait for a thread that sleeps meanwhile."""
+        """All sizes of an operation, of shifts alone and in a row the slower. To each is added what
+        every message behind a longer kernel takes more: gloo's sums wait for a sleeping thread."""
         slowest: dict[float, float] = {}
         for each in self.of_op(op):
             slowest[each.sent_bytes] = max(slowest.get(each.sent_bytes, 0.0), each.seconds)
         sizes, taken_s = zip(*sorted(slowest.items()), strict=True)
         behind = ((x.seconds, x.sent_bytes) for x in self.of_op(op, LONGER))
-        later = [took_s - interpolated(sizes, taken_s, size) for took_s, size in behind] or [0.0]
-        later_s = max(0.0, statistics.fmean(later))
+        later = [took_s - interpolated(sizes, taken_s, size) for took_s, size in behind]
+        later_s = max(0.0, min(later, default=0.0))
         points = [(size, took_s + later_s) for size, took_s in slowest.items()]
         return TimedCollective(ranks=self.plan.ranks, points=points)
 

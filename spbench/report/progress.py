@@ -34,9 +34,10 @@ class Screen:
         foreseen: Sequence[str] = (),
         estimates: Mapping[str, Estimate] | None = None,
     ) -> None:
-        """``goes_on``: the command has more passes after this one. ``placed``: ranks of each
-        machine, where there are several machines. ``foreseen``: sentences on what the launches will
-        take. ``estimates``: of the cases, by their keys."""
+        """``goes_on``: the command has more passes after this one.
+        ``placed``: ranks of each machine, where there are several machines.
+        ``foreseen``: sentences on what the launches will take.
+        ``estimates``: of the cases, by their keys."""
         self.folder, self.cases, self.placed, self.foreseen = folder, cases, placed, foreseen
         self.resumed, self.verbose, self.goes_on = resumed, verbose, goes_on
         self.done, self.measured, self.interrupted = 0, resumed, 0

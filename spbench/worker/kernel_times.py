@@ -31,8 +31,8 @@ ROUNDS = 3
 """How often all kernels are timed, one after another: what disturbs the machine for a second meets
 a kernel once. The median counts."""
 EVERY, NEAR = 3, 4
-"""Kernels from one look at the processor's speed to the next, and looks before and after a kernel
-whose median is its own: single ones scatter by more than the speed changes in a second."""
+"""Kernels from one look at the processor's speed to the next, and looks on either side of a kernel
+whose median is the speed there: single ones scatter by more than it changes in a second."""
 LEAST = TimedKernel(kind="elementwise", shape=[1], dtype="float32")
 """What takes no time but its launch."""
 

@@ -302,6 +302,14 @@ def test_a_thread_that_fails_ends_the_waiting_in_groups() -> None:
         run_rank_threads(4, rank_main)
 
 
+def test_a_sum_over_one_rank_goes_to_no_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does a strategy of sums take longer on one rank than the others."""
+    monkeypatch.setattr(SilentTransport, "all_reduce", None)
+    x = torch.arange(3.0)
+    Collectives(SilentTransport(0, 1)).all_reduce_(x).wait()
+    assert x.tolist() == [0.0, 1.0, 2.0]
+
+
 def test_silent_counts_but_keeps_shapes() -> None:
     """Silent collectives give finite data of the right shape and count what would be sent."""
     comm = Collectives(SilentTransport(1, 4))

@@ -505,26 +505,28 @@ def test_shifts_are_timed_as_in_a_ring() -> None:
     }
 
 
-@pytest.mark.parametrize(("behind_ms", "added_ms"), [(1.5, 0.5), (0.6, 0.0)])
+@pytest.mark.parametrize(
+    ("later_ms", "added_ms"), [((0.3, 0.5), 0.3), ((0.5, -0.1), 0.0), ((-0.2, 0.5), 0.0)]
+)
 def test_messages_behind_a_longer_kernel_tell_what_all_take(
-    behind_ms: float, added_ms: float
+    later_ms: tuple[float, float], added_ms: float
 ) -> None:
-    """A step computes for about as long between its messages; one that a longer kernel speeds up
-    is chance."""
+    """A step computes for about as long between its messages. What only one size takes more is
+    chance."""
     alone = TimedTransfer(op="all_reduce", elements=[1] * 4, dtype="float32", between=BETWEEN)
     longer = alone.model_copy(update={"between": LONGER, "is_overlapped": True})
     times = [
-        TransferTime(transfer=transfer, sent_bytes=size, seconds=ms / 1e3)
-        for transfer, size, ms in (
-            (alone, 2.0**10, 1.0),
-            (longer, 2.0**12, behind_ms),
-            (alone, 2.0**20, 1.0),
+        TransferTime(transfer=transfer, sent_bytes=2.0**power, seconds=ms / 1e3)
+        for transfer, power, ms in (
+            (alone, 10, 1.0),
+            (longer, 12, 2**0.5 + later_ms[0]),
+            (longer, 16, 2**1.5 + later_ms[1]),
+            (alone, 18, 4.0),
         )
     ]
     found = replace(planted(4), transfers=times).collective("all_reduce")
-    assert dict(found.points) == pytest.approx(
-        dict.fromkeys((2**10, 2**20), (1 + added_ms) / 1000.0)
-    )
+    expected = {2.0**10: 1.0 + added_ms, 2.0**18: 4.0 + added_ms}
+    assert {size: 1e3 * s for size, s in found.points} == pytest.approx(expected)
 
 
 def test_a_step_that_would_take_seconds_is_not_timed() -> None:

@@ -19,7 +19,7 @@ from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.results.nvml import NVLINK, NvmlReport
 from spbench.strategies.registry import load, places
 from spbench.worker import link_times
-from spbench.worker.link_times import LEAST, ROUNDS, SWEEPS, nominal_rate, time_alone
+from spbench.worker.link_times import ROUNDS, SWEEPS, nominal_rate, time_alone
 from spbench.worker.observer import Observer, PhaseTimes
 from spbench.workload.catalogue import find
 from spbench.workload.timed import TimedKernel, TimedTransfer
@@ -113,8 +113,8 @@ def test_a_transfer_beside_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def started(*_: object) -> Any:
         def arrive() -> None:
-            hidden_s = min(clock.now_s - sent.at_s, 0.005)
-            clock.now_s += 0.01 - hidden_s
+            hidden_s = min(clock.now_s - sent.at_s, 0.001)
+            clock.now_s += 0.002 - hidden_s
 
         def start() -> Several:
             sent.at_s = clock.now_s
@@ -124,9 +124,9 @@ def test_a_transfer_beside_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(link_times, "started", started)
     timing = beside_a_kernel(monkeypatch, clock, is_overlapped=True)
-    assert timing.kernel_ms == timing.evenly_ms == pytest.approx([20.0] * LEAST * SWEEPS)
-    assert timing.ms == pytest.approx([10.0] * LEAST * SWEEPS)
-    assert timing.hidden_ms == pytest.approx([5.0] * LEAST * SWEEPS)
+    assert timing.kernel_ms == timing.evenly_ms == pytest.approx([20.0] * ROUNDS * SWEEPS)
+    assert timing.ms == pytest.approx([2.0] * ROUNDS * SWEEPS)
+    assert timing.hidden_ms == pytest.approx([1.0] * ROUNDS * SWEEPS)
 
 
 def test_transfers_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def test_transfers_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     assert timing.ms == pytest.approx([(0 + 30 + 30) / 3] * ROUNDS * SWEEPS)
 
 
-@pytest.mark.parametrize(("seconds", "kernels"), [(0.001, 20), (0.02, 5), (0.5, 3)])
+@pytest.mark.parametrize(("seconds", "kernels"), [(0.001, 20), (0.021, 5), (0.5, 3)])
 def test_sweeps_beside_a_kernel(
     monkeypatch: pytest.MonkeyPatch, seconds: float, kernels: int
 ) -> None:
