@@ -60,7 +60,7 @@ def calibrate(
     if node is not None and not node.is_head:
         follow(node)
         return None
-    with garbage_kept():  # to collect it would take a quarter of the planning
+    with garbage_kept():  # collecting it would take a quarter of the planning
         plans = [plan(count, on, workloads) for count in sorted(ranks)]
     timed = dict(_launches(plans, on, timeout_s, node))
     hardware, name_of_level = _hardware(on), "machine" if node is None else "network"

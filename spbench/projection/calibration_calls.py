@@ -26,7 +26,7 @@ TINY = 4
 MOST_FLOPS: dict[Device, float] = {"cpu": 4e10, "cuda": 4e14}
 """Larger kernels and steps are left out: one would take a second."""
 MOST_FLOPS_OF_OTHERS = 4e9
-"""Larger ones of the catalogue's other workloads are left out: one takes tenths of a second."""
+"""Larger products and attentions of other workloads are left out: each takes part of a second."""
 MOST_BYTES: dict[Device, int] = {"cpu": 2**28, "cuda": 2**33}
 """What a kernel reads and writes, at most; larger ones go at the rate of the largest."""
 ALIKE = 1.5
@@ -95,8 +95,8 @@ def _crowded() -> list[TimedKernel]:
 def _calls(workload: Workload, ranks: int, most: int | None = None) -> list[TimedKernel]:
     """Calls under all strategies that can run, or under so many at most."""
     known, strategies = LEARNT["cpu"], [*able(workload, ranks).values()][:most]
-    each_ones = (timed_calls(workload, each, ranks, "cpu", known) for each in strategies)
-    return [call for calls in each_ones for call in calls]
+    by_strategy = (timed_calls(workload, each, ranks, "cpu", known) for each in strategies)
+    return [call for calls in by_strategy for call in calls]
 
 
 def _is_small(call: TimedKernel, most_flops: float = MOST_FLOPS["cpu"]) -> bool:

@@ -81,8 +81,8 @@ class Timed:
         )
 
     def collective(self, op: Op) -> TimedCollective:
-        """All sizes of an operation, of shifts alone and in a row the slower. To each is added what
-        every message behind a longer kernel takes more: gloo's sums wait for a sleeping thread."""
+        """All sizes of an operation; of a shift the slower time, alone or in a row. Added is what
+        messages behind a longer kernel all take more: gloo's sums wake a sleeping thread."""
         slowest: dict[float, float] = {}
         for each in self.of_op(op):
             slowest[each.sent_bytes] = max(slowest.get(each.sent_bytes, 0.0), each.seconds)

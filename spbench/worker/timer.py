@@ -31,7 +31,7 @@ LEAST_WARMUP_S = {"cpu": 0.0, "cuda": 3.0}
 """A GPU takes seconds from its idle clock to that of full load, and under its power cap."""
 
 BLOCK_S = 0.005
-"""Seconds of a block of calls; of ranks that take turns of a core, of a processor's time."""
+"""Seconds of a block of calls; where ranks take turns of a core, seconds of processor time."""
 LONG_S = 0.1
 """A call on a CPU beside which what its first sets up takes little: one such call is enough."""
 MOST_CALLS = 1000
