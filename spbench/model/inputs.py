@@ -1,8 +1,7 @@
 """The inputs of a step: the activation and its side inputs, whole or this rank's part.
 
 The activation, text that is attended with it, and the pair tensors are sharded, and so is a
-condition for each token; other conditions and the context of cross-attention are small and whole on
-every rank.
+condition for each token; other conditions and cross-attention's context are whole on every rank.
 """
 
 from collections.abc import Callable, Mapping, Sequence

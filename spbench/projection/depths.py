@@ -4,8 +4,7 @@ Few blocks run, of which two periods of a layout are like all that are left out:
 known from the stretches of the step in which they run. That every period adds the same is checked
 there, and that nothing else grows with depth in a step of a base, which is less deep.
 
-A stretch of a step begins as forward enters a block, as forward is over, and as backward enters a
-block.
+A stretch of a step begins as forward or backward enters a block, and as forward is over.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,7 @@
 """The memory of a step on tensors without data: when storages appear and die, and what they are.
 
 Sizes are rounded up to 512 bytes, as the CUDA allocator rounds them. Torch's own kernels may need
-more for a moment than the tensors that they return: that is known of a CPU's attention, and not of
-a GPU's.
+more for a moment than what they return: that is known of a CPU's attention, and not of a GPU's.
 
 Torch's flash attention on a CPU goes through scores in blocks of queries and keys, which it has
 room for once, in float32 at least; numbers of 16 bits are rounded in a second room. Each thread has

@@ -46,8 +46,7 @@ def select_rows(
 ) -> "pandas.DataFrame":
     """The rows that match all flags; no flags mean all rows. Raises Failure without such rows.
 
-    A workload's name also means its rows with settings, a strategy's those with options and those
-    in a mesh.
+    A workload's name also means its rows with settings, a strategy's those with options or a mesh.
     """
     selected = frame
     for flag, texts, column, behind in (
