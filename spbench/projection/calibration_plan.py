@@ -114,7 +114,7 @@ def _steps(workloads: Sequence[Workload], ranks: int, on: Device) -> Iterable[Ga
     launch; on a CPU also steps of one block, under the first strategy that can run it."""
     for each in workloads:
         small = tiny(each, ranks)
-        by_calls = sorted(_able_alone(small, ranks), key=partial(_calls, small, ranks))
+        by_calls = sorted(_able_alone(small, ranks), key=partial(_calls, small, ranks, on))
         yield from _short(small, {*by_calls[:1], *(by_calls[-1:] if ranks > 1 else ())}, on)
         if on == "cpu":
             part = shallow(each)
@@ -127,9 +127,9 @@ def _able_alone(step: Workload, ranks: int) -> list[str]:
     return [name for name in able(step, ranks) if name in alone]
 
 
-def _calls(step: Workload, ranks: int, name: str) -> int:
+def _calls(step: Workload, ranks: int, on: Device, name: str) -> int:
     """Calls of the host for messages."""
-    messages = work(step, load(name), ranks, 0, known=LEARNT["cuda"]).messages
+    messages = work(step, load(name), ranks, 0, device=on, known=LEARNT[on]).messages
     return sum(host_calls(message.op) * times for message, times in messages.items())
 
 
